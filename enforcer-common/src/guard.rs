@@ -32,7 +32,7 @@ pub struct Wanted {
     /// The `oom_score_adj` that every process in it and below should have.
     pub score: i32,
     /// How much of [`CREDIT`] is used up.
-    pub told: u32,
+    pub reported: u32,
 }
 
 /// A cgroup whose files are kept, by its id: a value of the `GUARDED` map.
@@ -40,7 +40,7 @@ pub struct Wanted {
 #[repr(C)]
 pub struct Guarded {
     /// How much of [`CREDIT`] is used up.
-    pub told: u32,
+    pub reported: u32,
 }
 
 /// The daemon itself, whose own doings are not told to it: its process id, and in which PID namespace.

@@ -58,7 +58,7 @@ pub struct StallTotals {
     /// Stalls within the window.
     pub window_ns: u64,
     /// When it was last told; 0: never.
-    pub told_ns: u64,
+    pub reported_ns: u64,
     /// How often it was not told though it was worth it, as it had been told just before.
     pub held: u64,
     /// Stalls by their length: see [`bucket`].
@@ -73,7 +73,7 @@ impl StallTotals {
         max_ns: 0,
         window_since_ns: 0,
         window_ns: 0,
-        told_ns: 0,
+        reported_ns: 0,
         held: 0,
         buckets: [0; BUCKETS],
     };

@@ -34,11 +34,11 @@ fn try_written(open_file: u64) {
     // SAFETY: the entry stays mapped while the program runs. One that is exchanged meanwhile makes a record too many or
     // too few out of the credit.
     let guarded = unsafe { &mut *guarded };
-    if guarded.told >= CREDIT {
+    if guarded.reported >= CREDIT {
         guard_counted(counts::WRITE_HELD);
         return;
     }
-    guarded.told += 1;
+    guarded.reported += 1;
     let mut edge = WriteEdge::EMPTY;
     edge.time_ns = now_ns();
     edge.cgroup_id = cgroup_id;

@@ -14,7 +14,7 @@ use crate::{
         comm, current_cgroup_id, current_comm, current_task, now_ns, offset, pointer, process_start_ns, read,
         task_cgroup_id,
     },
-    maps::{EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, SHARERS, dropped, is_watched, tell},
+    maps::{EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, SHARERS, dropped, emit, is_watched},
     oom::is_namespace_init,
 };
 
@@ -75,7 +75,7 @@ fn try_sharer(task: u64, marking: &Marking, now_ns: u64) {
     if let Some(init) = is_namespace_init(task) {
         sharer.flags |= INIT_KNOWN | if init { CONTAINER_INIT } else { 0 };
     }
-    tell(&EVENTS, &sharer, drops::SHARER);
+    emit(&EVENTS, &sharer, drops::SHARER);
 }
 
 #[inline(always)]
@@ -123,7 +123,7 @@ pub(crate) fn exits(tid: u32, tgid: u32) {
     sharer.cgroup_id = current_cgroup_id().unwrap_or(0);
     sharer.comm = current_comm();
     sharer.flags = BY_EXIT;
-    tell(&EVENTS, &sharer, drops::SHARER);
+    emit(&EVENTS, &sharer, drops::SHARER);
 }
 
 /// Memory was given back: `struct mm_struct *mm`. The last task that had it has let go of it.
@@ -133,7 +133,7 @@ pub fn memory_back(ctx: FExitContext) -> i32 {
     // SAFETY: the value is copied at once.
     if let Some(marked_ns) = unsafe { MEMORIES.get(memory) }.copied() {
         let _ = MEMORIES.remove(memory);
-        tell(&EVENTS, &MemoryBack::new(memory, marked_ns, now_ns()), drops::MEMORY_BACK);
+        emit(&EVENTS, &MemoryBack::new(memory, marked_ns, now_ns()), drops::MEMORY_BACK);
     }
     0
 }
@@ -150,7 +150,7 @@ pub fn oom_over(_ctx: FExitContext) -> i32 {
     if MARKING.remove(tid).is_ok()
         && let Some(ooming) = ooming
     {
-        tell(&EVENTS, &OomOver::new(tid, ooming.since_ns, now_ns()), drops::OOM_OVER);
+        emit(&EVENTS, &OomOver::new(tid, ooming.since_ns, now_ns()), drops::OOM_OVER);
     }
     0
 }

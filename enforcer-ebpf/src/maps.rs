@@ -176,7 +176,7 @@ pub(crate) fn guard_counted(index: u32) {
 
 /// Puts a record into a ring, or counts its loss under `stage`.
 #[inline(always)]
-pub(crate) fn tell<T: 'static>(ring: &RingBuf, record: &T, stage: u32) {
+pub(crate) fn emit<T: 'static>(ring: &RingBuf, record: &T, stage: u32) {
     if ring.output::<T>(record, 0).is_err() {
         dropped(stage);
     }

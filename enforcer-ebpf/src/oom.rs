@@ -23,8 +23,8 @@ use crate::{
         pointer, process_start_ns, read, read_or_zero, task_cgroup_id,
     },
     maps::{
-        EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, is_watched, saw,
-        tell,
+        EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, emit, is_watched,
+        saw,
     },
 };
 
@@ -202,7 +202,7 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
         }
     }
     saw(seen::MARK_VICTIM);
-    tell(&EVENTS, mark, drops::MARK_VICTIM);
+    emit(&EVENTS, mark, drops::MARK_VICTIM);
     say!(ctx, "mark_victim tid {} tgid {} by {}", mark.tid, mark.tgid, mark.trigger_tid);
 }
 

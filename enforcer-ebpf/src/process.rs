@@ -16,7 +16,7 @@ use crate::{
         comm, current_cgroup_id, current_comm, current_task, is_own, node_id, node_parent, now_ns, offset,
         pointer, process_start_ns, read, task_cgroup_id, task_cgroup_node,
     },
-    maps::{EVENTS, GUARD, MARKED, RECLAIMING, WANTED, guard_counted, saw, tell},
+    maps::{EVENTS, GUARD, MARKED, RECLAIMING, WANTED, emit, guard_counted, saw},
 };
 
 /// A thread exits, in its own context. The raw form serves with and without BTF alike.
@@ -82,7 +82,7 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
         return;
     }
     saw(seen::PROCESS_EXIT);
-    tell(&EVENTS, &exit, drops::PROCESS_EXIT);
+    emit(&EVENTS, &exit, drops::PROCESS_EXIT);
     say!(ctx, "exit of marked tid {} tgid {}", tid, tgid);
 }
 
@@ -127,7 +127,7 @@ pub fn process_freed(ctx: RawTracePointContext) -> i32 {
         exit.flags |= EXIT_CODE_KNOWN;
     }
     saw(seen::PROCESS_EXIT);
-    tell(&EVENTS, &exit, drops::PROCESS_EXIT);
+    emit(&EVENTS, &exit, drops::PROCESS_EXIT);
     0
 }
 
@@ -179,8 +179,8 @@ fn try_score(task: u64, cause: u32) {
             // many or too few out of the credit, and the daemon checks every record before it acts.
             let wanted = unsafe { &mut *wanted };
             if wanted.score != score {
-                if wanted.told < CREDIT {
-                    wanted.told += 1;
+                if wanted.reported < CREDIT {
+                    wanted.reported += 1;
                     tell_score(task, cause, id, score, wanted.score);
                 } else {
                     guard_counted(counts::SCORE_SEEN);

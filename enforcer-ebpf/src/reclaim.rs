@@ -18,7 +18,7 @@ use enforcer_common::{
 
 use crate::{
     kernel::{css_cgroup_id, current_cgroup_id, current_task, now_ns, offset, read},
-    maps::{EDGE_LAST, EDGES, RECLAIM, RECLAIMED_ARGUMENT, RECLAIMING, STALL_LIMITS, dropped, saw, tell},
+    maps::{EDGE_LAST, EDGES, RECLAIM, RECLAIMED_ARGUMENT, RECLAIMING, STALL_LIMITS, dropped, emit, saw},
     stall::stalled,
 };
 
@@ -234,5 +234,5 @@ fn edge(kind: u32, subject: u32, now_ns: u64) {
         *last = now_ns;
     }
     saw(seen::EDGE);
-    tell(&EDGES, &Edge::new(kind, subject, now_ns), drops::EDGE);
+    emit(&EDGES, &Edge::new(kind, subject, now_ns), drops::EDGE);
 }

@@ -8,7 +8,7 @@ use enforcer_common::{
 use crate::{
     atomic::Word,
     kernel::{current_comm, is_own},
-    maps::{STALL_LIMITS, STALL_RECORDS, STALLS, dropped, saw, tell},
+    maps::{STALL_LIMITS, STALL_RECORDS, STALLS, dropped, emit, saw},
 };
 
 /// What an entry begins with: in memory of its own, as the stack is small.
@@ -75,15 +75,16 @@ fn entry(key: &StallKey) -> Option<*mut StallTotals> {
 #[inline(always)]
 fn much(totals: *mut StallTotals, key: &StallKey, stall_ns: u64, window_ns: u64, now_ns: u64, gap_ns: u64) {
     // SAFETY: the entry stays in memory while the program runs.
-    let (told, held) = unsafe { (Word::new(&raw mut (*totals).told_ns), Word::new(&raw mut (*totals).held)) };
-    let before = told.load();
+    let (reported, held) =
+        unsafe { (Word::new(&raw mut (*totals).reported_ns), Word::new(&raw mut (*totals).held)) };
+    let before = reported.load();
     let is_due = before == 0 || now_ns.saturating_sub(before) >= gap_ns;
     if !is_due {
         held.add(1);
         return;
     }
     // Two CPUs may pass at once, and then both tell.
-    told.store(now_ns);
+    reported.store(now_ns);
     // What the daemon reclaims from others by its own writes is its own doing.
     if is_own() {
         return;
@@ -98,5 +99,5 @@ fn much(totals: *mut StallTotals, key: &StallKey, stall_ns: u64, window_ns: u64,
     record.tgid = (pid_tgid >> 32) as u32;
     record.comm = current_comm();
     saw(seen::STALL);
-    tell(&STALL_RECORDS, &record, drops::STALL);
+    emit(&STALL_RECORDS, &record, drops::STALL);
 }

@@ -1,8 +1,8 @@
 //! Reads and writes cgroup v2, below one directory handle and never outside it.
 //!
-//! The desired state comes from [`policy::Plan`](crate::policy::Plan). [`observe`] reads what is there, [`diff`] says as
-//! data what has to be done, [`apply`] does it; [`Reconciler`] drives the three, removes what was retired, keeps scores
-//! and feeds the [`Index`].
+//! The desired state comes from [`policy::Plan`](crate::policy::Plan). [`observe`] reads the current state, [`diff`]
+//! computes the steps, [`apply`] carries them out. [`Reconciler`] drives the three, removes retired cgroups, keeps
+//! scores and feeds the [`Index`].
 
 mod apply;
 mod components;

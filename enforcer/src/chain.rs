@@ -1,4 +1,4 @@
-//! Errors as they are told.
+//! Formats errors with their causes.
 
 /// An error and its causes on one line.
 pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {

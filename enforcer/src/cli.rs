@@ -1,4 +1,4 @@
-//! The command line: one file a verb.
+//! The command line: one file per verb.
 
 mod capacity;
 mod client;
@@ -50,7 +50,7 @@ struct Cli {
     /// Ask the running daemon or fail: never read the state directory instead
     #[arg(long, global = true)]
     live: bool,
-    /// Log more; twice, everything
+    /// Log more; given twice, log everything
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
     #[command(subcommand)]
@@ -63,7 +63,7 @@ struct Files {
     /// The configuration file
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A kubelet's configuration file, which ours lies over
+    /// A kubelet's configuration file, which our own overrides
     #[arg(long, global = true, value_name = "FILE")]
     kubelet_config: Option<PathBuf>,
 }
@@ -74,7 +74,7 @@ impl Files {
             .map_err(|error| Failure::usage(error.into()))
     }
 
-    /// Refuses files that others than root and this process's user may change: for who acts on them.
+    /// Refuses files that users other than root and this process's user may change. For verbs that act on them.
     fn trusted(&self) -> Result<(), Failure> {
         Effective::check_trust(self.config.as_deref(), self.kubelet_config.as_deref())
             .map_err(|error| Failure::usage(error.into()))
@@ -87,31 +87,31 @@ enum Verb {
     Run(run::Args),
     /// Print the event stream
     Events(events::Args),
-    /// Say why a pod was evicted or killed, on one screen
+    /// Explain why a pod was evicted or killed, on one screen
     Why(why::Args),
-    /// Say who would be evicted next, key by key
+    /// Show which pods would be evicted next, key by key
     Next(next::Args),
-    /// Say how many bytes and seconds are left to each threshold
+    /// Show the bytes and seconds left to each threshold
     Headroom(headroom::Args),
-    /// Compute everything for these pods, and touch nothing
+    /// Compute everything for these pods, and change nothing
     Plan(plan::Args),
     /// Print the order in which these pods would be evicted
     Rank(rank::Args),
-    /// Run a recorded decision again, under the same or another policy
+    /// Replay a recorded decision, under the same or another policy
     Replay(replay::Args),
-    /// Show the pods' memory live, in the order of eviction
+    /// Show the pods' memory live, in eviction order
     Top(top::Args),
-    /// Say who would be evicted now, if something were otherwise
+    /// Show which pods would be evicted now under other conditions
     WhatIf(what_if::Args),
-    /// Have a pod spared by eviction for a while
+    /// Protect a pod from eviction for a while
     Protect(protect::Args),
-    /// Have nobody evicted for a while
+    /// Pause eviction for a while
     Pause(pause::Args),
     /// Evict a pod now
     Evict(evict::Args),
-    /// Have configuration and manifests read again
+    /// Reload the configuration and the manifests
     Reload(reload::Args),
-    /// Say what this host offers and what is lost; status 1 if anything is
+    /// Show what this host offers and what is lost; exit status 1 if anything is
     Doctor(doctor::Args),
     /// Check and print the configuration
     #[command(subcommand)]
@@ -120,11 +120,11 @@ enum Verb {
     Exec(exec::Args),
     /// Print completions for a shell
     Completions(completions::Completions),
-    /// Print the manual page, or write those of all verbs
+    /// Print the manual page, or write the pages of all verbs
     Man(completions::Man),
 }
 
-/// What every verb is given.
+/// The arguments of every verb.
 #[derive(Debug)]
 struct Context {
     config: Config,
@@ -134,14 +134,14 @@ struct Context {
     verbose: u8,
 }
 
-/// Reads the arguments, runs the verb, and says what went wrong.
+/// Parses the arguments, runs the verb, and prints its error.
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
             let failed = error.use_stderr();
-            // Nobody is left to tell when this fails.
+            // If this fails, there is nowhere to report it.
             drop(error.print());
             return if failed { exit::USAGE.into() } else { ExitCode::SUCCESS };
         }

@@ -1,6 +1,6 @@
 //! The configuration file: one YAML document of kind `EnforcerConfiguration`.
 //!
-//! Reading it has no side effects. Every error names file, line and field, and all of them come at once.
+//! Reading it has no side effects. Every error names file, line and field, and all errors are reported at once.
 
 mod accounts;
 mod fields;
@@ -34,7 +34,7 @@ pub use self::{
     table::{FIELDS, Field, Form},
 };
 
-/// Where the configuration is looked for when `--config` is not given; there it may be missing.
+/// The path of the configuration without `--config`; a missing file is no error there.
 pub const DEFAULT_PATH: &str = "/etc/enforcer/config.yaml";
 
 const API_VERSION: &str = "enforcer.dev/v1alpha1";
@@ -50,50 +50,50 @@ pub use crate::{
     serve::{Access, Account, Sockets},
 };
 
-/// What `nodeComponents` names by default beside kubelets and runtimes.
+/// The default of `nodeComponents` besides kubelets and runtimes.
 const KUBE_PROXY: &str = "kube-proxy";
 
-/// The largest configuration file that is read.
+/// The largest configuration file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The whole configuration, defaults filled in.
+/// The whole configuration, with defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `mode`.
     pub mode: Mode,
     /// `ownership`.
     pub ownership: Ownership,
-    /// `stateDir`: what must outlive a reboot.
+    /// `stateDir`: data that must outlive a reboot.
     pub state_dir: PathBuf,
-    /// `runDir`: sockets, and what need not.
+    /// `runDir`: sockets, and data that need not outlive a reboot.
     pub run_dir: PathBuf,
-    /// `observeSocketOwner` and the like: whose the sockets are.
+    /// `observeSocketOwner` and the like: the owners and groups of the sockets.
     pub sockets: Sockets,
-    /// `metricsListen`: where metrics are told beside the observe socket; none is nowhere.
+    /// `metricsListen`: where metrics are served besides the observe socket; `None` for nowhere.
     pub metrics_listen: Option<SocketAddr>,
-    /// `metricsHosts`: under which names, beside the node's own, metrics are answered at `metricsListen`.
+    /// `metricsHosts`: the host names, besides the node's own, that requests to `metricsListen` may use.
     pub metrics_hosts: Vec<String>,
     /// `metricsPodNames`: whether metrics name pods.
     pub metrics_pod_names: bool,
-    /// `journalMaxBytes`, `journalMaxAge`: how much is kept of what happened.
+    /// `journalMaxBytes`, `journalMaxAge`: how much of the journal is kept.
     pub journal: Limits,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
-    /// `onDrift`: what is done about a value that somebody else wrote.
+    /// `onDrift`: the reaction to a value that something else wrote.
     pub on_drift: OnDrift,
-    /// `nodeComponents`: what has the score −999, beside the daemon itself.
+    /// `nodeComponents`: the components with the score −999, besides the daemon itself.
     pub node_components: Vec<NodeComponent>,
-    /// `oomScorePolicy`: what the scores of containers follow.
+    /// `oomScorePolicy`: how the scores of containers are computed.
     pub oom_score_policy: OomScorePolicy,
     /// `memoryAvailableSource`.
     pub memory_available_source: MemoryAvailableSource,
-    /// `evictionScheduling`: how the thread that evicts is scheduled.
+    /// `evictionScheduling`: how the eviction thread is scheduled.
     pub eviction_scheduling: Scheduling,
-    /// `protectedMaxShare`, in thousandths: how much of the node's memory protected pods may hold together.
+    /// `protectedMaxShare`, in thousandths: the largest share of the node's memory for all protected pods.
     pub protected_max_permille: u16,
     /// `maxPods`.
     pub max_pods: u64,
-    /// `podsPerCore`; 0 is no such limit.
+    /// `podsPerCore`; 0 is no limit.
     pub pods_per_core: u64,
     /// `mergeDefaultEvictionSettings`: how the thresholds were read.
     pub merge_default_eviction_settings: bool,
@@ -101,11 +101,11 @@ pub struct Config {
     pub system_reserved_cgroup: Option<CgroupPath>,
     /// `kubeReservedCgroup`, enforced or not.
     pub kube_reserved_cgroup: Option<CgroupPath>,
-    /// `preKillHook`: what is run before a victim is signalled.
+    /// `preKillHook`: the program to run before a victim is signalled.
     pub pre_kill_hook: Option<PreKillHook>,
     /// `sinks`: where events are pushed to.
     pub sinks: SinkSettings,
-    /// Everything that decides the plan.
+    /// The settings that the plan depends on.
     pub settings: Settings,
 }
 
@@ -114,18 +114,18 @@ pub struct Config {
 pub struct PreKillHook {
     /// The program and its arguments.
     pub program: HookProgram,
-    /// How long an eviction waits for it at the most, in milliseconds: 10 ms to a minute.
+    /// The longest time that an eviction waits for it, in milliseconds: 10 ms to a minute.
     pub timeout_ms: u64,
 }
 
-/// Who writes the pods' cgroups.
+/// Which process writes the pods' cgroups.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ownership {
-    /// The kubelet where one runs or its kubepods is there, else we.
+    /// The kubelet if one runs or its kubepods exists, otherwise the daemon.
     Auto,
-    /// We do.
+    /// The daemon.
     Enforcer,
-    /// The kubelet does.
+    /// The kubelet.
     Kubelet,
 }
 
@@ -164,37 +164,37 @@ impl Default for Config {
     }
 }
 
-/// Why there is no configuration: everything that is wrong with the file, in its order.
+/// Why the configuration could not be loaded. Problems are in the order of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("cannot read the configuration {path}: --config names another")]
     Read {
         /// The file.
         path: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// Others may change it: who writes there has this process write to cgroups and end pods.
+    /// Other users may change it, and so could make this process write to cgroups and end pods.
     #[error("the configuration {path} {why}: {remedy}")]
     Untrusted {
         /// The file, or a folder that leads to it.
         path: String,
-        /// Who may.
+        /// Which users may.
         why: String,
-        /// What to do about it.
+        /// How to fix it.
         remedy: String,
     },
-    /// Its content is wrong.
+    /// The content is invalid.
     #[error("{}", join(problems))]
     Invalid {
-        /// One entry for each thing that is wrong.
+        /// All problems.
         problems: Vec<Problem>,
     },
 }
 
-/// One thing that is wrong with the file.
+/// One problem in the file.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{file}:{line}: {field}{message}")]
 pub struct Problem {
@@ -202,7 +202,7 @@ pub struct Problem {
     pub file: String,
     /// The line, counted from 1.
     pub line: u64,
-    /// The field with a colon and a space, or nothing for the document itself.
+    /// The field with a colon and a space, or empty for the document itself.
     pub field: String,
     /// What is wrong, and what would be right.
     pub message: String,
@@ -213,17 +213,17 @@ fn join(problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// How many pods a machine with that many thousandths of a cpu may run.
+    /// How many pods a machine with that many thousandths of a CPU may run.
     #[must_use]
     pub fn pods(&self, cpu_milli: u64) -> u64 {
         allocatable::pods(cpu_milli, self.pods_per_core, self.max_pods)
     }
 
-    /// Thresholds that were set, and are read and not acted on, each as a sentence that names its field.
+    /// Thresholds that were set but have no effect, each as a sentence that names its field.
     #[must_use]
     pub fn unwatched(&self) -> Vec<String> {
         let thresholds = self.settings.eviction.thresholds.iter();
-        // What is so by default is no news to whoever set others.
+        // Defaults are not worth a warning.
         let defaults = EvictionSettings::default().thresholds;
         let is_unwatched = |threshold: &&Threshold| {
             Resource::of(threshold.signal).is_none() && !defaults.contains(threshold)
@@ -233,14 +233,14 @@ impl Config {
             .map(|threshold| {
                 let field = if threshold.is_hard() { "evictionHard" } else { "evictionSoft" };
                 format!(
-                    "{field}.{}: is read and not watched, as disks are not: nobody is evicted for it",
+                    "{field}.{}: is read but not watched, as disks are not watched: no pod is evicted for it",
                     threshold.signal
                 )
             })
             .collect()
     }
 
-    /// The thresholds of disks that are at the kubelet's defaults and not watched, as a sentence; none where there is none.
+    /// A sentence about the unwatched thresholds of disks at the kubelet's defaults; `None` without any.
     #[must_use]
     pub fn unwatched_defaults(&self) -> Option<String> {
         let defaults = EvictionSettings::default().thresholds;
@@ -259,13 +259,13 @@ impl Config {
         })
     }
 
-    /// All that is configured, also by default, and not acted on, each as a sentence.
+    /// All settings without effect, also by default, each as a sentence.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.unwatched().into_iter().chain(self.unwatched_defaults()).collect()
     }
 
-    /// A short name for this very configuration, equal for equal ones; another build may give another.
+    /// A hash of this configuration, equal for equal ones; another build may return another.
     #[must_use]
     pub fn hash(&self) -> String {
         let mut hasher = DefaultHasher::new();
@@ -273,25 +273,25 @@ impl Config {
         format!("{:016x}", hasher.finish())
     }
 
-    /// Reads the file at `path`; without one the file at the default place, which may be missing.
+    /// Reads the file at `path`, by default the one at [`DEFAULT_PATH`], which may be missing.
     pub fn load(path: Option<&Path>) -> Result<Self, Error> {
         Effective::load(path, None).map(|effective| effective.config)
     }
 
-    /// Reads the text of a configuration file; `file` is its name, for the errors.
+    /// Reads the text of a configuration file; `file` is its name in errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, Error> {
         Effective::parse(Some((file, text)), None).map(|effective| effective.config)
     }
 }
 
-/// The configuration in force, and where it comes from.
+/// The effective configuration, and where it comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effective {
     /// The configuration.
     pub config: Config,
-    /// Where each field stands that is not at its default.
+    /// The place of each field that is not at its default.
     pub origins: BTreeMap<&'static str, Origin>,
-    /// The fields of a kubelet's file that do not concern us.
+    /// The fields of a kubelet's file that we do not use.
     pub ignored: Vec<Ignored>,
 }
 
@@ -310,17 +310,17 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A field that was passed over.
+/// A field that was ignored.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Ignored {
     /// Its name.
     pub field: String,
-    /// Where it stands.
+    /// Its place.
     pub origin: Origin,
 }
 
 impl Effective {
-    /// Reads the file at `path`, or the one at the default place if there is one, over a kubelet's file.
+    /// Reads the file at `path`, or the one at [`DEFAULT_PATH`] if it exists, over a kubelet's file.
     pub fn load(path: Option<&Path>, kubelets: Option<&Path>) -> Result<Self, Error> {
         let own = match path {
             Some(path) => Some((path, text(path)?)),
@@ -337,8 +337,8 @@ impl Effective {
         Self::parse(own.as_ref().map(borrowed), kubelets.as_ref().map(borrowed))
     }
 
-    /// Whether only root and this process's user may change the files that [`Self::load`] reads, and what leads to them. A
-    /// read-only mount is trusted. A file that is missing is left to that.
+    /// Fails unless only root and this process's user may change the files that [`Self::load`] reads, and their parent
+    /// folders. Trusts a read-only mount. Ignores a missing file, which `load` handles.
     pub fn check_trust(path: Option<&Path>, kubelets: Option<&Path>) -> Result<(), Error> {
         for path in [Some(path.unwrap_or_else(|| Path::new(DEFAULT_PATH))), kubelets].into_iter().flatten() {
             let failed = |source| Error::Read { path: path.display().to_string(), source };
@@ -354,7 +354,7 @@ impl Effective {
         Ok(())
     }
 
-    /// Reads the texts of our own file and of a kubelet's, each with its name for the errors.
+    /// Reads the texts of our own file and of a kubelet's, each with its name in errors.
     pub fn parse(own: Option<(&str, &str)>, kubelets: Option<(&str, &str)>) -> Result<Self, Error> {
         let mut fields = Fields::default();
         if let Some((file, text)) = kubelets {
@@ -370,7 +370,7 @@ impl Effective {
         }
     }
 
-    /// What was configured and is not acted on by this version, each with its field.
+    /// Thresholds that were set but have no effect, each with its field.
     #[must_use]
     pub fn unwatched(&self) -> Vec<String> {
         self.config.unwatched()
@@ -381,7 +381,7 @@ fn borrowed((file, text): &(String, String)) -> (&str, &str) {
     (file, text)
 }
 
-/// Reads a file that is text and not too large. Anything but a regular file is refused: a pipe could keep us for ever.
+/// Reads a text file of at most [`MAX_BYTES`]. Refuses anything but a regular file, as a pipe could block forever.
 fn text(path: &Path) -> Result<String, Error> {
     let failed = |source| Error::Read { path: path.display().to_string(), source };
     let wrong = |message: &str| failed(io::Error::new(io::ErrorKind::InvalidInput, message.to_owned()));

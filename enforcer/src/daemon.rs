@@ -1,19 +1,19 @@
-//! The wiring of the daemon: who runs where, and who talks to whom.
+//! The wiring of the daemon: which part runs where, and what the parts exchange.
 //!
-//! | who | runs on | gets | gives |
+//! | part | runs on | gets | gives |
 //! |---|---|---|---|
-//! | `Desired` | the runtime; what may block on its blocking threads | pods, changes of cgroups, the guard's events, evictions, now and then a look | cgroups, scores, candidates, events |
+//! | `Desired` | the runtime; blocking work on its blocking threads | pods, cgroup changes, the guard's events, evictions, periodic looks | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | five threads of its own | candidates, kernel edges, meminfo | evictions, reports |
-//! | `Forecaster` | a thread of its own | pods, thresholds, a look now and then | warnings of what comes |
+//! | `Forecaster` | a thread of its own | pods, thresholds, periodic looks | warnings of crossings to come |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
-//! | `Stalling` | the task of `Ooms` | records of stalls, what came together of them | pressure events |
-//! | `OrderBook` | the runtime; a thread that writes | wishes, its clock | orders in force: settings, protected pods |
+//! | `Stalling` | the task of `Ooms` | records of stalls, aggregated stalls | pressure events |
+//! | `OrderBook` | the runtime; a thread that writes | requests, its clock | orders in force: settings, protected pods |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
-//! | `StaticDir` | a thread of its own | the folder of manifests, changes of it | pods |
-//! | `Reloader` | a thread of its own | SIGHUP, `enforcer reload` | the configuration, read again |
+//! | `StaticDir` | a thread of its own | the manifest folder, its changes | pods |
+//! | `Reloader` | a thread of its own | SIGHUP, `enforcer reload` | the reloaded configuration |
 //! | `serve::Observe` | a thread of its own, and two that may block | journal, view | answers |
-//! | `serve::{Admin, View}` | tasks | wishes | answers |
-//! | `Metering` | a blocking thread, when asked | what the journal counted, candidates, kernel files | metrics |
+//! | `serve::{Admin, View}` | tasks | requests | answers |
+//! | `Metering` | a blocking thread, on request | the journal's counts, candidates, kernel files | metrics |
 
 mod armed;
 mod backlog;
@@ -52,7 +52,7 @@ mod watching;
 use std::{
     path::Path,
     sync::{Arc, Mutex, atomic::AtomicU64},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -102,57 +102,56 @@ use crate::{
 /// How long a soft eviction waits for its decision to be on the disk.
 const RECORDING: Duration = Duration::from_secs(2);
 
-/// The daemon's nice value: it sleeps nearly always, and what wakes it should not wait behind those who fill the node.
+/// The daemon's nice value: it sleeps nearly always, and must not wait behind the load on the node when it wakes.
 const NICE: i32 = -10;
 
-/// How many threads see pods to their end that an operator has evicted. More are made while there are more such pods, as far
-/// as the kernel makes them.
+/// How many threads wait for the end of pods that an operator has evicted. More threads are started while there are
+/// more such pods, as far as the kernel allows.
 const ENDING_THREADS: usize = 4;
 
-/// How many such pods may wait for one of them.
+/// How many such pods may wait for a thread.
 const ENDING_WAITING: usize = 1_024;
 
 /// How long open connections may take to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the reflex did that the desired state must know of.
+/// What the reflex did that the desired state must know.
 #[derive(Debug)]
 enum EngineEvent {
-    /// A pod was asked to end, or killed, under that number; 0 is an operator's.
+    /// A pod was asked to end, or killed, under that number; 0 is an operator's eviction.
     Evicted { uid: PodUid, number: u64 },
-    /// The node's conditions are these from now on.
+    /// The node's conditions from now on.
     Conditions(Conditions),
 }
 
-/// Whether this machine can follow the configuration, and every eviction threshold could be reached if all pods were gone
-/// now; the error is an [`IncompatibleHost`] if not.
+/// Checks that this machine supports the configuration, and that every eviction threshold could be reached if all pods
+/// were gone now. Fails with an [`IncompatibleHost`] otherwise.
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
     incompatible_host::check(config, &host, incompatible_host::is_kubelets(config))?;
     Ok(incompatible_host::check_reach(config, &host)?)
 }
 
-/// Has the kernel prefer the calling thread as it does the daemon's other ones. Where it may not, the daemon says so at its
-/// start.
+/// Gives the calling thread the daemon's nice value. If that is not permitted, the daemon reports it at its start.
 pub fn prefer_thread() {
     if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
-        tracing::debug!(%error, "a thread has no preference");
+        tracing::debug!(%error, "cannot set a thread's nice value");
     }
 }
 
-/// What becomes of values, scores and cgroups when the daemon is stopped. When it is killed, they stay.
+/// What happens to values, scores and cgroups when the daemon is stopped. When it is killed, they stay.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OnExit {
-    /// They stay, and hold without the daemon.
+    /// They stay in force without the daemon.
     #[default]
     Keep,
-    /// They are given back: values and scores are what they were before, and empty cgroups that it made are removed.
+    /// Values and scores are restored to what they were before, and empty cgroups that the daemon made are removed.
     Restore,
 }
 
-/// Runs the daemon until SIGTERM or SIGINT. The error is an [`IncompatibleHost`] if nothing was started.
+/// Runs the daemon until SIGTERM or SIGINT. Fails with an [`IncompatibleHost`] if nothing was started.
 ///
-/// On SIGHUP the configuration is read again by `load`.
+/// On SIGHUP, `load` reads the configuration again.
 #[expect(
     clippy::too_many_lines,
     reason = "the wiring: every part is made, connected, waited for and ended here"
@@ -165,6 +164,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     incompatible_host::check(&config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
     let Some((claim, observe)) = taken else { return Ok(()) };
+    // A predecessor has ended by now, and nothing evicts until this process is armed.
+    let unarmed_since = Instant::now();
     let admin = Admin::bind(&config.run_dir, &config.sockets)?;
     let counts = Counts::default();
     let opened = unless_stopped(&mut signals, Sinks::open(&config, &host, &counts)).await?;
@@ -172,14 +173,14 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let host_facts = HostFacts::gather();
     emit_start(&journal, &config, &host, &host_facts);
     claim.emit(&journal);
-    // They have the priority that the daemon has given itself now.
+    // These threads inherit the nice value that the daemon has now.
     let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;
     let workers = Arc::new(workers);
 
     let index = Index::new();
     let being_evicted = BeingEvicted::default();
     let backlog = Backlog::open(&config.run_dir, &host.boot_id, &journal);
-    // What the programs need to attach is most of what a start takes: evicting does not wait for it.
+    // Attaching the programs is most of the start's duration. Evictions do not wait for it.
     let attaching = {
         let (journal, counts) = (journal.clone(), counts.clone());
         let (index, being_evicted) = (index.clone(), being_evicted.clone());
@@ -216,16 +217,18 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut edges = Edges::new(&journal, desired.kubepods());
     edges.keep(&reflex);
     let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
-        .context("no thread for the manifests")?;
+        .context("cannot start the manifest thread")?;
     let mut news = pods.next().await;
     if let Some(loaded) = news.loaded.take() {
         desired.load(loaded).await?;
     }
-    // Whoever is protected is so before the first candidate is.
+    // Protection applies before the first candidates are handed on.
     orders.put_in_force(&mut desired, &reflex, &config);
     hand_on(&mut desired, &reflex, &forecaster, &recording);
+    let unarmed_ms = u64::try_from(unarmed_since.elapsed().as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(unarmed_ms, "armed: pods can be evicted");
     news.answer();
-    let (mut ooms, ebpf_edges, guard) = attaching.await.context("the programs cannot be attached")?;
+    let (mut ooms, ebpf_edges, guard) = attaching.await.context("cannot attach the eBPF programs")?;
     for source in ebpf_edges {
         reflex.add_edges(source);
     }
@@ -245,7 +248,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));
     Watchdog::start(reflex.observer(), &journal);
 
-    let mut reloader = Reloader::start(load).context("no thread for the configuration")?;
+    let mut reloader = Reloader::start(load).context("cannot start the configuration thread")?;
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
@@ -301,7 +304,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             }
             ended = &mut server => {
                 ended.context("the server ended early")?.context("the observe socket failed")?;
-                anyhow::bail!("the observe socket is served no more, and nobody asked for that");
+                anyhow::bail!("the observe socket's server stopped unexpectedly");
             }
             () = woken.notified() => desired.reconcile().await?,
             () = boosted.notified() => desired.boost(),
@@ -322,17 +325,17 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     }
     tracing::info!("stopping");
     sd_notify(&[sd_notify::NotifyState::Stopping]);
-    // The reflex first, so that what it still tells is told.
+    // The reflex ends first, so that its last reports still reach the journal.
     drop(reflex);
     drop(recording);
-    give_back(&mut desired, reflexions, on_exit).await?;
+    restore_on_exit(&mut desired, reflexions, on_exit).await?;
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     orders.close().await;
     shutdown(server, sinks, &journal).await
 }
 
-/// What comes of `work`; none if the daemon is to stop before.
+/// Returns the result of `work`; `None` if the daemon is stopped first.
 async fn unless_stopped<T, E: Into<anyhow::Error>>(
     signals: &mut Signals,
     work: impl Future<Output = Result<T, E>>,
@@ -343,8 +346,8 @@ async fn unless_stopped<T, E: Into<anyhow::Error>>(
     }
 }
 
-/// Takes in what the reflex did last, and gives back what is not to outlive the daemon.
-async fn give_back(
+/// Takes in the reflex's last events, and restores what must not outlive the daemon.
+async fn restore_on_exit(
     desired: &mut Desired,
     mut reflexions: mpsc::UnboundedReceiver<EngineEvent>,
     on_exit: OnExit,
@@ -353,7 +356,7 @@ async fn give_back(
         desired.on_engine_event(&last);
     }
     desired.settle();
-    // Nobody has scores follow the ranking any longer.
+    // Without the daemon, nothing keeps scores aligned with the ranking.
     desired.unalign().await?;
     match on_exit {
         OnExit::Keep => Ok(()),
@@ -361,7 +364,7 @@ async fn give_back(
     }
 }
 
-/// Waits for the end of sinks and open connections, and closes the log.
+/// Waits for the end of sinks and open connections, and closes the journal.
 async fn shutdown(
     server: JoinHandle<Result<(), serve::Error>>,
     sinks: Sinks,
@@ -369,16 +372,16 @@ async fn shutdown(
 ) -> anyhow::Result<()> {
     sinks.close().await;
     let ended = tokio::time::timeout(DRAIN_TIMEOUT, server).await;
-    // A disk that takes nothing any more does not keep us for ever: the writer gives up on the first refusal.
+    // A disk that accepts no writes does not block the exit: the writer gives up on the first refusal.
     journal.close();
     match ended {
         Ok(outcome) => outcome.context("the server ended early")?.context("the observe socket failed"),
-        // A reader that does not read does not keep us.
+        // A client that does not read does not block the exit.
         Err(_elapsed) => Ok(()),
     }
 }
 
-/// Takes the new one over, if it is another; whether it is.
+/// Replaces the view if the new one differs; returns whether it did.
 fn has_changed(view: &mut View, new: &View) -> bool {
     let differs = view != new;
     if differs {
@@ -387,7 +390,7 @@ fn has_changed(view: &mut View, new: &View) -> bool {
     differs
 }
 
-/// Hands on which pods may be evicted, if they are others than before.
+/// Hands on the candidates for eviction if they have changed.
 fn hand_on(desired: &mut Desired, reflex: &Reflex, forecaster: &Forecaster, recording: &Recording) {
     let Some(candidates) = desired.new_candidates() else { return };
     recording.name(&candidates);
@@ -397,10 +400,10 @@ fn hand_on(desired: &mut Desired, reflex: &Reflex, forecaster: &Forecaster, reco
     }
 }
 
-/// Stops tracing. What goes on in the kernel without us is removed if nothing is to be kept.
+/// Stops tracing. Programs that would stay in the kernel are removed if nothing is to be kept.
 async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
     tracing.abort();
-    // It lets go of the programs when it has ended.
+    // The task releases the programs when it ends.
     let _aborted = tracing.await;
     match on_exit {
         OnExit::Keep => return,
@@ -410,32 +413,32 @@ async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
         Ok(sense::Unpinned { removed: _, left }) if left.is_empty() => return,
         Ok(sense::Unpinned { removed: _, left }) => {
             let left: Vec<_> = left.iter().map(|path| path.display().to_string()).collect();
-            format!("not ours, and left: {}", left.join(", "))
+            format!("left in place, not created by enforcer: {}", left.join(", "))
         }
         Err(error) => crate::chain(&error),
     };
-    emit::degraded(journal, "bpffs", &format!("not everything could be unpinned: {problem}"));
+    emit::degraded(journal, "bpffs", &format!("cannot unpin everything: {problem}"));
 }
 
-/// Says so once.
+/// Reports readiness once.
 fn emit_ready(ready: &watch::Sender<bool>, is_loaded: bool) {
     if !is_loaded || *ready.borrow() {
         return;
     }
     ready.send_replace(true);
-    // What starting took is not needed any more.
+    // Memory that only the start needed is returned.
     raw::trim_heap();
     sd_notify(&[sd_notify::NotifyState::Ready]);
 }
 
-/// Tells a supervisor how far we are; without one it is nobody's loss.
+/// Notifies a supervisor of the daemon's state; without one this does nothing.
 fn sd_notify(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the supervisor was not told");
+        tracing::debug!(%error, "cannot notify the supervisor");
     }
 }
 
-/// What the eviction engine is to do.
+/// The eviction engine's settings.
 pub(crate) fn engine_settings(config: &Config) -> EngineSettings {
     let eviction = &config.settings.eviction;
     EngineSettings {

@@ -1,4 +1,4 @@
-//! Small files that outlive a power cut.
+//! Small files that survive a power cut.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// Writes a file so that it outlives a power cut, in one step: a reader finds the old content or the new one.
+/// Writes a file durably and atomically: it survives a power cut, and a reader finds the old content or the new one.
 pub(crate) fn write_file(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
     let (path, fresh) = (dir.join(name), dir.join(format!(".{name}.new")));

@@ -1,4 +1,4 @@
-//! Carries out what [`crate::policy::engine`] decides, step by step, and reports what came of it.
+//! Carries out the decisions of [`crate::policy::engine`] and reports their outcome.
 //!
 //! ```text
 //! timer, edges ─► reflex thread: meminfo ─► engine ─► usages ─► engine ─► kill ─► engine
@@ -7,12 +7,12 @@
 //!                 report thread ─► events                       reaper thread ─► process_mrelease, close
 //!                                                               drain thread ─► per-CPU lists, after a death
 //!                                                               brake thread ─► memory.high of the next candidate
-//!                                                               hook thread ─► the administrator's program, before a kill
+//!                                                               hook thread ─► preKillHook, before a kill
 //! ```
 //!
-//! Between waking and signalling the reflex thread allocates nothing, opens nothing, waits for no lock and touches no
-//! disk. What is slow goes to the helper threads over bounded queues that it never waits on; what does not fit is
-//! counted.
+//! Between waking and signalling the reflex thread does not allocate, open files, wait for a lock or touch the disk.
+//! Helper threads do slow work. They get it over bounded queues on which the reflex never waits; work that does not
+//! fit is counted.
 
 mod brake;
 mod candidate;

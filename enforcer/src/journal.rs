@@ -1,11 +1,11 @@
-//! The ordered log of everything that the daemon tells, and the only source of what is told.
+//! The ordered log of all events that the daemon emits, and their only source.
 //!
-//! Producers append and never wait for a reader or a disk. A reader is a position in the log: one that is slow costs
-//! nothing, and one that falls behind what is kept learns how much it missed.
+//! Producers append and never wait for a reader or a disk. A reader is a position in the log: a slow one costs nothing,
+//! and one that falls behind the oldest kept event learns how many it missed.
 //!
-//! An event is first copied to the tail on tmpfs, so that killing this process loses nothing that a reader saw, then
-//! written to a segment by a thread of its own, many at a time, and synced. Segments are NDJSON that anything can read,
-//! each beside an index that says which lines are whole; the oldest are removed as files.
+//! An event is first copied to the tail on tmpfs, so that killing this process loses nothing that a reader saw. Then
+//! a separate thread writes it to a segment, in batches, and syncs it. Segments are plain NDJSON, each with an index
+//! that says which lines are whole. Retention removes the oldest segments as whole files.
 
 mod disk;
 mod event;

@@ -1,6 +1,6 @@
 //! Quality of service for the pods of one Linux node.
 //!
-//! `ARCHITECTURE.md` tells which room holds what, and what each may touch.
+//! `ARCHITECTURE.md` describes the modules, and what each may touch.
 
 pub mod cgroup;
 mod chain;

@@ -1,8 +1,8 @@
-//! The daemon's own log, on its way to stderr: by way of a bounded queue, as nobody may wait for who reads it.
+//! The daemon's own log. It goes to stderr through a bounded queue, as no thread may wait for the reader of stderr.
 //!
-//! A journald that is stopped takes nothing any more. Then lines are dropped, counted, and the place is marked once it
-//! takes lines again. `tracing-appender` has such a queue too, but bounds it by lines of any length, cannot mark the place, and
-//! brings the rolling files and the calendar that go with it.
+//! A stopped journald reads nothing. Then lines are dropped and counted, and once it reads again, the place is marked.
+//! `tracing-appender` has such a queue too, but bounds it by lines of any length, cannot mark the place, and brings
+//! rolling files and a calendar along.
 
 use std::{
     io,
@@ -18,16 +18,16 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::raw;
 
-/// The most that waits, in bytes.
+/// The capacity of the queue, in bytes.
 const MAX_BYTES: usize = 128 * 1024;
 
-/// The writing thread's stack: nothing there is deep.
+/// The writing thread's stack, in bytes: its call depth is small.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// How long the end waits for lines that wait.
+/// How long the process waits for queued lines at its end.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// How long last words may take in all, in seconds.
+/// The time limit for all last words, in seconds.
 const LAST_WORDS_S: u32 = 3;
 
 static LOG: Log = Log::new();
@@ -36,18 +36,18 @@ static LOG: Log = Log::new();
 #[derive(Debug)]
 struct Log {
     queue: Mutex<Queue>,
-    /// Is notified when there is something to write, and when all is written.
+    /// Notified when there is something to write, and when all is written.
     changed: Condvar,
     dropped: AtomicU64,
 }
 
-/// Lines that wait to be written.
+/// Lines to be written.
 #[derive(Debug)]
 struct Queue {
     text: Vec<u8>,
-    /// How many lines had no room behind them.
+    /// How many lines were dropped after them.
     dropped: u64,
-    /// Whether somebody writes what was taken out last.
+    /// Whether the lines that were taken last are still being written.
     is_writing: bool,
 }
 
@@ -56,7 +56,7 @@ impl Queue {
         Self { text: Vec::new(), dropped: 0, is_writing: false }
     }
 
-    /// Appends a line if there is room. Behind a dropped one there is none until the place is marked.
+    /// Appends a line if there is room. After a dropped line there is none until the place is marked.
     fn push(&mut self, line: &[u8]) -> bool {
         let has_room = self.dropped == 0 && self.text.len().saturating_add(line.len()) <= MAX_BYTES;
         if has_room {
@@ -67,7 +67,7 @@ impl Queue {
         has_room
     }
 
-    /// All that waits, with a line that marks where others were dropped.
+    /// Takes all queued lines, and a line that marks where others were dropped.
     fn take(&mut self) -> Vec<u8> {
         let mut text = std::mem::take(&mut self.text);
         let dropped = std::mem::take(&mut self.dropped);
@@ -100,7 +100,7 @@ impl Log {
         }
     }
 
-    /// Writes for ever. What stderr refuses, as when its reader is gone, is lost.
+    /// Writes forever. Lines that stderr refuses, as when its reader is gone, are lost.
     fn write(&self, mut out: impl FnMut(&[u8]) -> rustix::io::Result<usize>) {
         let mut queue = self.queue();
         loop {
@@ -118,7 +118,7 @@ impl Log {
                     Ok(0) => break,
                     Ok(count) => rest = rest.get(count..).unwrap_or_default(),
                     Err(rustix::io::Errno::INTR) => {}
-                    // Of another process that shares the pipe, and does not wait at it.
+                    // Another process that shares the pipe has set it to non-blocking.
                     Err(rustix::io::Errno::AGAIN) => thread::sleep(Duration::from_millis(10)),
                     Err(_) => break,
                 }
@@ -127,7 +127,7 @@ impl Log {
         }
     }
 
-    /// Waits until all is written, or for that long.
+    /// Waits until all lines are written, at most that long.
     fn flush(&self, at_most: Duration) {
         let deadline = Instant::now() + at_most;
         let mut queue = self.queue();
@@ -141,25 +141,25 @@ impl Log {
     }
 }
 
-/// Where log lines go to. To write one never waits.
+/// The writer for log lines, which never waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lines(());
 
 /// Starts the thread that writes to stderr.
 pub(crate) fn start() -> io::Result<Lines> {
-    // With std's handle, whoever says something else on stderr would wait for its lock.
+    // With std's handle, any other write to stderr would wait for its lock.
     let write = || LOG.write(|text| rustix::io::write(io::stderr(), text));
     thread::Builder::new().name(String::from("log")).stack_size(STACK_BYTES).spawn(write)?;
     Ok(Lines(()))
 }
 
-/// How many lines were dropped.
+/// How many lines have been dropped.
 pub(crate) fn dropped() -> u64 {
     LOG.dropped.load(Ordering::Relaxed)
 }
 
-/// Says something on stderr right before the end. The kernel ends this process after 3 s (SIGALRM), if stderr takes
-/// nothing: one that hangs here would not be started again.
+/// Writes to stderr right before the end. If stderr blocks, the kernel ends this process after 3 s (SIGALRM): one that
+/// hangs here would not be restarted.
 pub fn last_words(say: impl FnOnce()) {
     raw::end_after(LAST_WORDS_S);
     LOG.flush(FLUSH);
@@ -175,7 +175,7 @@ impl<'a> MakeWriter<'a> for Lines {
 }
 
 impl io::Write for Lines {
-    /// Takes one whole event, as the formatter writes it.
+    /// Queues one whole event, as the formatter writes it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         LOG.push(line);
         Ok(line.len())

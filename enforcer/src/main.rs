@@ -1,8 +1,8 @@
-//! The `enforcer` binary: its verbs are in [`enforcer::cli`].
+//! The `enforcer` binary. Its verbs are in [`enforcer::cli`].
 
 use std::process::ExitCode;
 
-/// An allocator that has something left where the kernel gives no more.
+/// An allocator with a reserve for when the kernel provides no more memory.
 #[global_allocator]
 static HEAP: enforcer::Heap = enforcer::Heap;
 

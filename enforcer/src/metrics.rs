@@ -1,9 +1,8 @@
-//! What happened, counted for a monitoring system, and how the daemon itself does; told as `OpenMetrics` text.
+//! Counts events and the daemon's own work for monitoring, exposed as `OpenMetrics` text.
 //!
-//! Events are counted as they are appended to the journal, from their structured data, so that a counter says the same as
-//! the stream and outlives the container that it is about. Counting takes no lock that telling holds, and allocates
-//! nothing but a namespace's name, once: cells are atomics in tables of fixed size. Everything else is a gauge, read when
-//! somebody asks.
+//! Events are counted as they are appended to the journal, from their structured data. So a counter agrees with the
+//! stream and outlives the container that it is about. Counting takes no lock that exposing holds, and allocates only a
+//! namespace's name, once: cells are atomics in tables of fixed size. Everything else is a gauge, read on request.
 
 mod cells;
 mod counts;
@@ -25,9 +24,9 @@ pub use self::{
     expose::expose,
     gauges::{Gauges, Headroom, NEXT_VICTIMS, NextVictim, Pressure, Resource, SinkState},
     labels::{Level, Slice},
-    loops::{LoopMetrics, turns},
+    loops::{LoopMetrics, loops},
     process::Process,
 };
 
-/// What the text is, for a reader.
+/// The content type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -1,4 +1,4 @@
-//! What a pod, a container, a node and their resources are. Pure data: no IO, no clock.
+//! Pods, containers, nodes and their resources. Pure data: no IO, no clock.
 
 mod adoption;
 mod cgroup;

@@ -1,16 +1,16 @@
-//! What somebody who mistyped may have meant.
+//! Finds the word that a mistyped one may have meant.
 
-/// The longest word that is compared: a DNS subdomain. The work grows with the square of it.
+/// The longest compared word: a DNS subdomain. The cost grows with the square of the length.
 const MAX_BYTES: usize = 253;
 
-/// The word that is nearest to what was written, if one is near enough to have been meant.
+/// The word nearest to the written one, if any is near enough to have been meant.
 #[must_use]
 pub(crate) fn nearest<'a>(written: &str, words: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if written.is_empty() || written.len() > MAX_BYTES {
         return None;
     }
     let far = |word: &str| {
-        // A third may be otherwise, and a letter of a short one.
+        // A third of the characters may differ, at least one.
         let allowed = (written.chars().count().max(word.chars().count()) / 3).max(1);
         Some(strsim::osa_distance(written, word)).filter(|far| *far <= allowed)
     };

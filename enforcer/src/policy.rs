@@ -1,4 +1,4 @@
-//! Every rule that decides something: pure functions and state machines over [`crate::model`], without IO and clock.
+//! All decision rules: pure functions and state machines over [`crate::model`], without IO and clock.
 
 pub mod admission;
 pub mod alignment;

@@ -23,8 +23,8 @@ use tokio::io::{Interest, unix::AsyncFd};
 pub use self::heap::Heap;
 pub(crate) use self::heap::hold_back;
 
-/// Has host names looked up in /etc/hosts and by DNS alone, where this program carries its own libc: what else
-/// /etc/nsswitch.conf names would be loaded from the host's libc, which may be another version.
+/// Restricts host name lookups to /etc/hosts and DNS in a statically linked program: other services of
+/// /etc/nsswitch.conf would be loaded from the host's libc, which may be another version.
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
 pub(crate) fn look_up_names_plainly() {
     unsafe extern "C" {
@@ -33,32 +33,32 @@ pub(crate) fn look_up_names_plainly() {
             services: *const libc::c_char,
         ) -> libc::c_int;
     }
-    // SAFETY: glibc's own function of that signature (nss/nss.h); both strings end with a zero byte, are only read, and
-    // glibc copies what it keeps. It takes glibc's own lock.
+    // SAFETY: glibc's function has that signature (nss/nss.h). Both strings end with a zero byte and are only read;
+    // glibc copies what it keeps, and takes its own lock.
     let result = unsafe { __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr()) };
-    debug_assert_eq!(result, 0, "glibc knows the database, and reads the line");
+    debug_assert_eq!(result, 0, "glibc knows the database, and parses the line");
 }
 
-/// A program that uses the host's libc looks names up as the host does.
+/// A program that uses the host's libc looks up names as the host does.
 #[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
 pub(crate) fn look_up_names_plainly() {}
 
 /// Frees the memory of a process that has been sent SIGKILL, in the calling thread (`process_mrelease(2)`, Linux 5.15).
 ///
-/// A process that is not dying is refused with `EINVAL`, so that a pid that was reused meanwhile comes to no harm.
+/// The kernel refuses a process that is not dying with `EINVAL`, so a reused pid is not harmed.
 pub(crate) fn process_mrelease(pidfd: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: takes a file descriptor, which is open as it is borrowed, and flags, of which there are none; it reads
-    // and writes no memory of ours.
+    // SAFETY: it takes a file descriptor, which is open as it is borrowed, and no flags; it reads and writes no memory
+    // of ours.
     let result = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0_u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A program to be run apart from the daemon.
+/// A program to run detached from the daemon.
 #[derive(Debug)]
 pub(crate) struct SpawnArgs<'a> {
-    /// Its absolute path: it is not searched for, and no shell stands in for what the kernel cannot run.
+    /// Its absolute path: there is no search in `PATH`, and no fallback to a shell.
     pub(crate) path: &'a CStr,
-    /// Its arguments, its own name first.
+    /// Its arguments, with its own name first.
     pub(crate) args: &'a [CString],
     /// Its whole environment.
     pub(crate) environment: &'a [CString],
@@ -66,24 +66,24 @@ pub(crate) struct SpawnArgs<'a> {
     pub(crate) input: BorrowedFd<'a>,
     /// Its standard output and error.
     pub(crate) output: BorrowedFd<'a>,
-    /// The `cgroup.procs` of the cgroup that it is in from the start.
+    /// The `cgroup.procs` of the cgroup that it starts in.
     pub(crate) procs: Option<BorrowedFd<'a>>,
     /// Its `oom_score_adj`.
     pub(crate) score: &'a CStr,
 }
 
-/// Starts it: the leader of a session of its own, with an ordinary priority and no descriptor but the first three, in the
-/// root folder, with nothing that it makes for others to read. It dies when the calling thread does.
+/// Starts the program as the leader of its own session, with normal priority, only the first three descriptors, the
+/// root folder as its working directory, and umask 077. It dies when the calling thread does.
 ///
-/// As with `posix_spawn(3)`, the new process borrows our memory, and the calling thread stands still, until it has become
-/// its program. A fork would copy the page tables instead, and every other thread would then pay a page for its next
-/// write: the reflex too, and just while there is no memory. `posix_spawn` itself knows neither cgroups nor scores. The
-/// kernel takes the score of such a child for its own (`__set_oom_adj`, fs/proc/base.c).
+/// As with `posix_spawn(3)`, the new process shares our memory, and the calling thread is suspended, until it has
+/// become its program. A fork would copy the page tables instead, and then every other thread would need a page for its
+/// next write: the reflex too, just while there is no memory. `posix_spawn` itself supports neither cgroups nor scores.
+/// The kernel sets the score for such a child alone (`__set_oom_adj`, fs/proc/base.c).
 pub(crate) fn spawn_detached(program: &SpawnArgs<'_>) -> io::Result<(rustix::process::Pid, OwnedFd)> {
     const STACK_WORDS: usize = 4 * 1024;
     let fds = [Some(program.input), Some(program.output), program.procs];
     if fds.iter().flatten().any(|fd| fd.as_raw_fd() <= libc::STDERR_FILENO) {
-        // They would be replaced before they are used. No descriptor of ours is: the runtime has filled these three.
+        // They would be replaced before they are used. Our own are never that low: the runtime has filled these three.
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let pointers = |strings: &[CString]| {
@@ -100,12 +100,12 @@ pub(crate) fn spawn_detached(program: &SpawnArgs<'_>) -> io::Result<(rustix::pro
     };
     let mut stack = vec![0_u128; STACK_WORDS];
     let mut pidfd: libc::c_int = -1;
-    // No handler of ours may run in it, where it would take our memory for its own.
+    // No signal handler of ours may run in the child, where it would work on our memory.
     let mut mask = MaybeUninit::<[libc::sigset_t; 2]>::uninit();
     let before: *mut libc::sigset_t = mask.as_mut_ptr().cast();
-    // SAFETY: `mask` has room for two sets, of which the second is filled before it is read, and the first before it is
-    // put in force again. The stack, what `child` points to and the descriptor's place outlive the child's use of them, as
-    // this thread stands still until the child has left our memory (CLONE_VFORK). The stack grows down from its end, which
+    // SAFETY: `mask` has room for two sets; the second is filled before it is read, and the first before it is
+    // restored. The stack, everything that `child` points to and `pidfd` outlive the child's use of them, as this
+    // thread is suspended until the child has left our memory (CLONE_VFORK). The stack grows down from its end, which
     // is aligned as `u128` is.
     let (pid, errno) = unsafe {
         let all = before.add(1);
@@ -123,19 +123,19 @@ pub(crate) fn spawn_detached(program: &SpawnArgs<'_>) -> io::Result<(rustix::pro
         (pid, errno)
     };
     let Some(pid) = rustix::process::Pid::from_raw(pid).filter(|_| pid > 0) else { return Err(errno) };
-    // SAFETY: the kernel answered a new descriptor, which nobody else knows.
+    // SAFETY: the kernel returned a new descriptor, which nothing else owns.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     match child.errno.load(Ordering::Acquire) {
         0 => Ok((pid, pidfd)),
         errno => {
-            // It has ended.
+            // The child has exited.
             rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)?;
             Err(io::Error::from_raw_os_error(errno))
         }
     }
 }
 
-/// What a new process is given.
+/// The input of a new process, and its error.
 struct Child<'a> {
     program: &'a SpawnArgs<'a>,
     args: *const *const libc::c_char,
@@ -146,30 +146,30 @@ struct Child<'a> {
 }
 
 impl Child<'_> {
-    /// Leaves what is the daemon's, and becomes the program. In our memory, and so without allocating, locking or
-    /// panicking: system calls alone.
+    /// Gives up the daemon's attributes, and becomes the program. It runs in our memory, so it must not allocate, lock
+    /// or panic: it only makes system calls.
     fn leave(&self) -> io::Result<()> {
         /// `include/uapi/linux/close_range.h`.
         const CLOSE_RANGE_CLOEXEC: libc::c_uint = 1 << 2;
-        /// Beyond that `select(2)` does not see; the daemon allows itself more.
+        /// `select(2)` supports no higher descriptors; the daemon's own limit is higher.
         const OPEN_FILES: libc::rlim_t = 1024;
-        /// How many signals the kernel knows.
+        /// How many signals the kernel has.
         const SIGNALS: libc::c_long = 64;
         let done = |result: libc::c_int| if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
         let write = |fd: libc::c_int, text: &CStr| {
-            // SAFETY: reads as many bytes as the text has; whether the descriptor is open is the kernel's to check.
+            // SAFETY: it reads as many bytes as the text has; the kernel checks whether the descriptor is open.
             let written = unsafe { libc::write(fd, text.as_ptr().cast(), text.count_bytes()) };
             if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
         };
         if let Some(procs) = self.program.procs {
             write(procs.as_raw_fd(), c"0")?;
         }
-        // SAFETY: these take numbers, and strings and places that outlive the call. The process has its own table of
-        // descriptors, handlers, limits and folder.
+        // SAFETY: these take numbers, and strings and pointers that outlive the call. The process has its own
+        // descriptor table, signal handlers, limits and working directory.
         unsafe {
             done(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
             if libc::getppid() != self.parent {
-                // Too late to be told of its death.
+                // The parent has died already: there will be no signal.
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
             done(libc::setsid())?;
@@ -184,15 +184,15 @@ impl Child<'_> {
             }
             done(libc::chdir(c"/".as_ptr()))?;
             libc::umask(0o077);
-            // As good as it goes: it may be as nice as we are, and open as many files.
+            // Best effort: on failure it keeps our priority and our file limit.
             libc::setpriority(libc::PRIO_PROCESS, 0, 0);
             let mut files = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
                 files.rlim_cur = files.rlim_cur.min(OPEN_FILES);
                 libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
             }
-            // What is ignored would stay so, such as SIGPIPE. The kernel's structure is shorter, and of nothing but zeros
-            // it is the default; the library would leave out two. SIGKILL and SIGSTOP are refused.
+            // Ignored signals, such as SIGPIPE, would stay ignored. The kernel's structure is shorter, and all zeros
+            // mean the default; the library would skip two signals. SIGKILL and SIGSTOP are refused.
             let default = [0_u64; 8];
             for signal in 1..=SIGNALS {
                 let (new, old) = (default.as_ptr(), ptr::null::<u64>());
@@ -208,21 +208,22 @@ impl Child<'_> {
 }
 
 extern "C" fn become_program(child: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: it is the `Child` of the thread that waits for us, which lives until we have left its memory.
+    // SAFETY: it is the `Child` of the thread that waits for us, and lives until we have left its memory.
     let child = unsafe { &*child.cast::<Child<'_>>() };
     let errno = child.leave().err().and_then(|error| error.raw_os_error());
     child.errno.store(errno.unwrap_or(libc::EIO), Ordering::Release);
-    // SAFETY: ends this process alone, without running what ours has registered for its end.
+    // SAFETY: it ends only this process, without running the exit handlers of ours.
     unsafe { libc::_exit(127) }
 }
 
-/// A descriptor of the process that connected to a unix socket (`SO_PEERPIDFD`, Linux 6.5): unlike its number, it never
-/// means another process.
+/// A pidfd of the process that connected to a unix socket (`SO_PEERPIDFD`, Linux 6.5). Unlike a pid, it never means
+/// another process.
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const SO_PEERPIDFD: libc::c_int = 77;
     let mut fd: libc::c_int = -1;
     let mut length: libc::socklen_t = 4;
-    // SAFETY: the socket is open as it is borrowed; the kernel writes at most `length` bytes to `fd`, which has as many.
+    // SAFETY: the socket is open as it is borrowed; the kernel writes at most `length` bytes to `fd`, which is that
+    // long.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -235,21 +236,21 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel answered a new descriptor, which nobody else knows.
+    // SAFETY: the kernel returned a new descriptor, which nothing else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The supplementary groups that the process had which connected to a unix socket (`SO_PEERGROUPS`, Linux 4.13).
+/// The supplementary groups of the process that connected to a unix socket, at that time (`SO_PEERGROUPS`, Linux 4.13).
 pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    /// As many as a process can have (`NGROUPS_MAX`).
+    /// The maximum for a process (`NGROUPS_MAX`).
     const MOST: usize = 65_536;
     const SO_PEERGROUPS: libc::c_int = 59;
     let mut groups: Vec<u32> = vec![0; 64];
     loop {
         let mut length =
             libc::socklen_t::try_from(groups.len() * size_of::<u32>()).map_err(io::Error::other)?;
-        // SAFETY: the socket is open as it is borrowed; the kernel writes at most `length` bytes to `groups`, which has
-        // as many.
+        // SAFETY: the socket is open as it is borrowed; the kernel writes at most `length` bytes to `groups`, which is
+        // that long.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -265,7 +266,7 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // It has more, and the kernel says how many.
+        // There are more groups; the kernel has returned the needed length.
         if error.raw_os_error() != Some(libc::ERANGE) || needed <= groups.len() || needed > MOST {
             return Err(error);
         }
@@ -273,15 +274,14 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// Attaches a program that does nothing to the entry of the kernel function with that id of the kernel's BTF, and
-/// detaches it again at once.
+/// Attaches an empty program to the entry of the kernel function with that BTF id, and detaches it at once.
 ///
-/// Whether a kernel can do that depends on its options and its processor, and only attaching tells: programs of this
-/// type are loaded by kernels that then cannot attach them.
+/// Whether that works depends on the kernel's options and the processor, and only attaching shows it: some kernels load
+/// programs of this type but cannot attach them.
 pub(crate) fn try_fentry(function: u32) -> io::Result<()> {
     const BPF_PROG_LOAD: libc::c_long = 5;
     const BPF_RAW_TRACEPOINT_OPEN: libc::c_long = 17;
-    /// The start of `union bpf_attr` for `BPF_PROG_LOAD` (`include/uapi/linux/bpf.h`), up to what is needed.
+    /// The start of `union bpf_attr` for `BPF_PROG_LOAD` (`include/uapi/linux/bpf.h`), up to the last needed field.
     #[derive(Default)]
     #[repr(C)]
     struct Load {
@@ -306,12 +306,12 @@ pub(crate) fn try_fentry(function: u32) -> io::Result<()> {
         padding: u32,
     }
     fn bpf<T>(command: libc::c_long, attribute: &T) -> io::Result<OwnedFd> {
-        // SAFETY: the kernel reads as many bytes of the attribute as it is told, which are all of it and none of which
-        // is padding; what the attribute points to lives in `try_fentry` until after the call.
+        // SAFETY: the kernel reads `size_of::<T>()` bytes of the attribute, which has no padding; the data that the
+        // attribute points to lives in `try_fentry` until after the call.
         let result =
             unsafe { libc::syscall(libc::SYS_bpf, command, ptr::from_ref(attribute), size_of::<T>()) };
         match i32::try_from(result) {
-            // SAFETY: these two commands answer a new descriptor, which nobody else knows.
+            // SAFETY: these two commands return a new descriptor, which nothing else owns.
             Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             Ok(_) | Err(_) => Err(io::Error::last_os_error()),
         }
@@ -333,7 +333,7 @@ pub(crate) fn try_fentry(function: u32) -> io::Result<()> {
     bpf(BPF_RAW_TRACEPOINT_OPEN, &Open { name: 0, prog_fd, padding: 0 }).map(drop)
 }
 
-/// A file's pages, shared with every process that maps it, as words that are read and written whole.
+/// A file's pages, shared with every process that maps it, as words with atomic access.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
     first: NonNull<AtomicU64>,
@@ -342,13 +342,13 @@ pub(crate) struct SharedWords {
 
 // SAFETY: the pages belong to the mapping, which lives as long as the value; atomics may be used from any thread.
 unsafe impl Send for SharedWords {}
-// SAFETY: as above; nothing but atomics is handed out.
+// SAFETY: as above; only atomics are handed out.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Maps that many words from the file's start and locks them into memory, so that no access ever waits for them.
+    /// Maps that many words from the start of the file and locks them into memory, so that accesses never fault.
     ///
-    /// The file must be as long, and must not be shortened while it is mapped.
+    /// The file must be at least that long, and must not be truncated while it is mapped.
     pub(crate) fn map(file: &File, words: usize) -> io::Result<Self> {
         let bytes = words.checked_mul(size_of::<AtomicU64>()).ok_or(io::ErrorKind::InvalidInput)?;
         let enough =
@@ -356,21 +356,21 @@ impl SharedWords {
         if words == 0 || !enough {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: a new mapping at a place of the kernel's choosing takes no memory that is in use. The file is as long
-        // as the mapping, and nobody shortens a file of the run directory, which is ours alone.
+        // SAFETY: the kernel chooses the address, so the mapping replaces no memory in use. The file is at least as
+        // long as the mapping, and nothing truncates a file of the run directory, which only we use.
         let address = unsafe {
             rustix::mm::mmap(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)
         }?;
         Self::locked(address, words)
     }
 
-    /// As many words that no file backs: they are zero, and go with the process.
+    /// Maps that many anonymous words: they are zero, and freed with the process.
     pub(crate) fn anonymous(words: usize) -> io::Result<Self> {
         let bytes = words.checked_mul(size_of::<AtomicU64>()).ok_or(io::ErrorKind::InvalidInput)?;
         if words == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: a new mapping at a place of the kernel's choosing takes no memory that is in use.
+        // SAFETY: the kernel chooses the address, so the mapping replaces no memory in use.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
                 null_mut(),
@@ -382,7 +382,7 @@ impl SharedWords {
         Self::locked(address, words)
     }
 
-    /// The words of a mapping, which from now on stay in memory.
+    /// Locks the words of a mapping into memory.
     fn locked(address: *mut libc::c_void, words: usize) -> io::Result<Self> {
         let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapped = Self { first, words };
@@ -391,11 +391,11 @@ impl SharedWords {
         Ok(mapped)
     }
 
-    /// The word at that place. Beyond the end it is the last one, so that no index can leave the mapping.
+    /// The word at that index; beyond the end the last one, so that no index leaves the mapping.
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         let index = index.min(self.words - 1);
-        // SAFETY: the mapping is page-aligned, holds `words` words, more than `index`, and lives as long as `self`;
-        // any bits are a valid word, and other processes touch them as we do, whole.
+        // SAFETY: the mapping is page-aligned, holds `words` words, more than `index`, and lives as long as `self`. Any
+        // bits are a valid word, and other processes access the words atomically too.
         unsafe { self.first.add(index).as_ref() }
     }
 }
@@ -411,7 +411,8 @@ impl Drop for SharedWords {
 
 /// Opens a directory of a cgroup hierarchy by its id, which is its inode number (`open_by_handle_at(2)`, Linux 5.5).
 ///
-/// `mount` is any directory of that hierarchy. `ESTALE`: there is none of that id. It takes `CAP_DAC_READ_SEARCH`.
+/// `mount` is any directory of that hierarchy. `ESTALE` means that the id does not exist. It needs
+/// `CAP_DAC_READ_SEARCH`.
 pub(crate) fn open_by_id(mount: BorrowedFd<'_>, id: u64) -> io::Result<OwnedFd> {
     /// `struct file_handle` with the eight bytes that kernfs uses (`FILEID_KERNFS`, linux/exportfs.h).
     #[repr(C)]
@@ -423,31 +424,31 @@ pub(crate) fn open_by_id(mount: BorrowedFd<'_>, id: u64) -> io::Result<OwnedFd> 
     const FILEID_KERNFS: i32 = 0xfe;
     let handle = KernfsHandle { bytes: 8, kind: FILEID_KERNFS, id: id.to_ne_bytes() };
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    // SAFETY: the kernel reads the handle, of the length that it tells itself; both outlive the call, and the descriptor
-    // is open as it is borrowed.
+    // SAFETY: the kernel reads the handle, which contains its own length. The handle outlives the call, and the
+    // descriptor is open as it is borrowed.
     let fd =
         unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw const handle, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the call has just opened it, and nobody else knows of it.
+    // SAFETY: the call has just opened it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Where reading a hash map in batches has got to.
+/// The position while reading a hash map in batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BatchCursor {
     place: u32,
     is_under_way: bool,
 }
 
-/// What one batch brought.
+/// The result of reading a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batch {
-    /// How many keys and values were written, from the first on.
+    /// How many keys and values were written, from index 0 on.
     pub(crate) entries: usize,
-    /// There are no more.
+    /// Whether this was the last batch.
     pub(crate) is_last: bool,
 }
 
@@ -464,9 +465,9 @@ struct BatchAttributes {
     flags: u64,
 }
 
-/// Reads the next entries of a BPF hash map, as many as there is room for (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6).
+/// Reads the next entries of a BPF hash map, as many as fit (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6).
 ///
-/// `ENOSPC`: entries that the kernel reads together do not fit; with more room, it can be tried again.
+/// `ENOSPC` means that entries of one bucket do not fit: try again with more room.
 pub(crate) fn lookup_batch<K: aya::Pod, V: aya::Pod>(
     map: &HashMap<MapData, K, V>,
     cursor: &mut BatchCursor,
@@ -486,9 +487,9 @@ pub(crate) fn lookup_batch<K: aya::Pod, V: aya::Pod>(
         elem_flags: 0,
         flags: 0,
     };
-    // SAFETY: the kernel writes at most `count` keys and values of the map's own sizes, which are those of `K` and `V`, as
-    // aya has made sure of when it made `HashMap`, and a word through each batch pointer; all outlive the call. `Pod` takes
-    // any bits.
+    // SAFETY: the kernel writes at most `count` keys and values of the map's sizes, which are those of `K` and `V`, as
+    // aya checked when it created `HashMap`, and a word through each batch pointer; all outlive the call. Any bits are
+    // a valid `Pod`.
     let result = unsafe {
         libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_BATCH, &raw mut attributes, size_of::<BatchAttributes>())
     };
@@ -501,48 +502,47 @@ pub(crate) fn lookup_batch<K: aya::Pod, V: aya::Pod>(
     Ok(Batch { entries, is_last })
 }
 
-/// Registers a ring buffer with the runtime that this is called in, for reading.
+/// Registers a ring buffer for reading with the present runtime.
 pub(crate) fn readable(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<MapData>>> {
-    // SAFETY: the descriptor is the map's own. `RingBuf` owns its `MapData`, which owns the descriptor, closes
-    // it only when dropped, and offers no way to exchange it; `AsyncFd` owns the ring in turn.
+    // SAFETY: the descriptor is the map's own. `RingBuf` owns its `MapData`, which owns the descriptor, closes it only
+    // on drop, and offers no way to replace it; `AsyncFd` owns the ring in turn.
     Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)
 }
 
-/// Has the allocator give back what is freed at the heap's end, and take large blocks from the kernel one by one.
+/// Makes the allocator return freed memory at the end of the heap to the kernel, and map large blocks separately.
 ///
-/// Both are glibc's defaults until the first large block is freed; from then on it keeps up to twice as much as that,
-/// for good. To be called before anything large is allocated.
+/// Both are glibc's defaults until the first large block is freed; from then on it permanently keeps up to twice that
+/// size. Call this before anything large is allocated.
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_heap_small() {
     const THRESHOLD_BYTES: libc::c_int = 128 * 1024;
-    // SAFETY: no preconditions; no other thread allocates yet, and a refusal leaves the defaults.
+    // SAFETY: no preconditions; no other thread allocates yet, and a failure leaves the defaults.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, THRESHOLD_BYTES);
         libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD_BYTES);
     }
 }
 
-/// Other allocators keep little, and have no such call.
+/// Other allocators keep little memory, and have no such call.
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn keep_heap_small() {}
 
-/// Gives memory that was freed back to the kernel. Reading BTF takes tens of MiB for a moment, in small pieces
-/// that glibc would keep.
+/// Returns freed memory to the kernel. Reading BTF briefly takes tens of MiB, in small pieces that glibc would keep.
 #[cfg(target_env = "gnu")]
 pub(crate) fn trim_heap() {
-    // SAFETY: no preconditions; it is safe to be called from any thread.
+    // SAFETY: no preconditions; any thread may call it.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Other allocators keep little, and have no such call.
+/// Other allocators keep little memory, and have no such call.
 #[cfg(not(target_env = "gnu"))]
 pub(crate) fn trim_heap() {}
 
-/// Has the kernel end this process in that many seconds by SIGALRM, whatever its threads wait for.
+/// Makes the kernel end this process in that many seconds by SIGALRM, whatever its threads wait for.
 pub(crate) fn end_after(seconds: u32) {
-    // SAFETY: no preconditions; nothing here handles SIGALRM, whose default is to end the process.
+    // SAFETY: no preconditions; this process does not handle SIGALRM, whose default action ends it.
     unsafe {
         libc::alarm(seconds);
     }

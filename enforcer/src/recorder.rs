@@ -1,4 +1,4 @@
-//! The flight recorder: keeps what the eviction engine went through, in memory for the last minutes and on the disk for
+//! The flight recorder: keeps the eviction engine's inputs and outcomes, in memory for the last minutes and on disk for
 //! every decision.
 //!
 //! ```text
@@ -7,10 +7,10 @@
 //!                     report thread, observe socket ┘
 //! ```
 //!
-//! [`Tap`] encodes each input with what the engine made of it, right into a ring that was made before: it allocates
-//! nothing, waits for nobody, and what finds no room is counted and told in the recording. Now and then, when all else is
-//! done, it puts down the engine's whole state, from which a replay can begin. What the bytes mean is
-//! [`crate::policy::flight`]'s.
+//! [`Tap`] encodes each input with the engine's reaction directly into a preallocated ring: it allocates nothing and
+//! never waits. Records that find no room are counted, and the recording marks the gap. Now and then, when all other
+//! work is done, it records the engine's whole state, from which a replay can begin. [`crate::policy::flight`] defines
+//! the meaning of the bytes.
 
 mod folder;
 mod ring;
@@ -51,25 +51,25 @@ use crate::{
     waker::Waker,
 };
 
-/// The thread's stack: nothing here is deep.
+/// The thread's stack: no call here is deep.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// How long after a decision, or its end, its file is written: until then the cpus are the victim's, so that it dies
-/// soon, and mostly one file tells both.
+/// How long after a decision, or its end, its file is written. Until then the CPUs are left to the victim, so that it
+/// dies soon; and mostly one file covers both.
 const LATER: Duration = Duration::from_secs(1);
 
-/// What the recordings are told to come from.
+/// The origin that the recordings state.
 #[derive(Clone, Debug, Default)]
 pub struct Provenance {
     /// The node's name.
     pub node: String,
-    /// The boot.
+    /// The boot id.
     pub boot_id: String,
-    /// The configuration in force.
+    /// The hash of the configuration in force.
     pub config_hash: String,
 }
 
-/// What the thread is asked to write down.
+/// What the recorder thread has to write.
 #[derive(Debug, Default)]
 struct FlushQueue {
     /// Evictions whose file is to be written, and when.
@@ -79,7 +79,7 @@ struct FlushQueue {
 }
 
 impl FlushQueue {
-    /// Takes what is to be written now, the oldest first; at the end all that there is.
+    /// Takes the evictions whose file is due, the oldest first; all of them on a stop.
     fn take(&mut self, stop: bool) -> Vec<Ulid> {
         let now = Instant::now();
         let open = self.open.take_if(|_| stop);
@@ -99,20 +99,20 @@ struct Shared {
     state_dir: PathBuf,
 }
 
-/// The recorder and its thread. Dropping it writes down what is still open, and stops it.
+/// The recorder and its thread. Dropping it writes what is still open, and stops the thread.
 #[derive(Debug)]
 pub struct Recorder {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Asks the recorder from elsewhere.
+/// A handle to request recordings from other threads.
 #[derive(Clone, Debug)]
 pub struct Asker(Arc<Shared>);
 
 impl Recorder {
-    /// Starts it, with the tap for the one that feeds the engine. Files come below the state directory; that they cannot
-    /// be written is told to `failed`, once for each reason.
+    /// Starts the thread, and returns the tap for the thread that feeds the engine. Files are written below the state
+    /// directory; `failed` is called when they cannot be written, once for each reason.
     pub fn start(
         state_dir: &Path,
         provenance: Provenance,
@@ -137,17 +137,17 @@ impl Recorder {
         Ok((Self { shared, thread: Some(thread) }, tap))
     }
 
-    /// Says who the candidates are from now on; before the engine is given them.
+    /// Names the candidates from now on; called before the engine gets them.
     pub fn name(&self, members: impl Iterator<Item = Member>) {
         lock(&self.shared.store).name(members, now_ns(ClockId::Boottime));
     }
 
-    /// Another configuration is in force.
+    /// Called when another configuration is in force.
     pub fn configured(&self, config_hash: String) {
         lock(&self.shared.provenance).config_hash = config_hash;
     }
 
-    /// To ask it from elsewhere.
+    /// Returns a handle for other threads.
     #[must_use]
     pub fn asker(&self) -> Asker {
         Asker(Arc::clone(&self.shared))
@@ -165,11 +165,11 @@ impl Drop for Recorder {
 }
 
 impl Asker {
-    /// An eviction was decided: its file is written in a moment, and again at its end, if there is one to come.
+    /// An eviction was decided: its file is written in a moment, and again at its end if that is still to come.
     pub fn decided(&self, eviction: Ulid, goes_on: bool) {
         let later = Instant::now() + LATER;
         let mut queue = lock(&self.0.queue);
-        // One at a time is under way: what is still open of another will not be told any more.
+        // One eviction is under way at a time: an older one that is still open gets no further records.
         let before = std::mem::replace(&mut queue.open, goes_on.then_some(eviction));
         queue.due.extend(before.map(|before| (before, later)));
         queue.due.insert(eviction, later);
@@ -177,7 +177,7 @@ impl Asker {
         self.0.waker.wake();
     }
 
-    /// It is over.
+    /// The eviction is over.
     pub fn ended(&self, eviction: Ulid) {
         let mut queue = lock(&self.0.queue);
         queue.open.take_if(|open| *open == eviction);
@@ -186,20 +186,20 @@ impl Asker {
         self.0.waker.wake();
     }
 
-    /// All that is in memory, as a file's bytes. May take some milliseconds.
+    /// Everything in memory, as a file's bytes. May take some milliseconds.
     #[must_use]
     pub fn snapshot(&self) -> Vec<u8> {
         let mut file = Vec::new();
-        // Into memory it does not fail.
+        // Writing into memory does not fail.
         drop(self.0.write(Extent::All, &mut file));
         file
     }
 
-    /// The engine as it is by now; none if that is not known. May take some milliseconds.
+    /// The engine's present state; `None` if it is unknown. May take some milliseconds.
     #[must_use]
     pub fn engine(&self) -> Option<Engine> {
         let mut file = Vec::new();
-        // Into memory it does not fail.
+        // Writing into memory does not fail.
         drop(self.0.write(Extent::Latest, &mut file));
         latest(&Recording::read(&file).ok()?).map(|(engine, _)| engine)
     }
@@ -210,7 +210,7 @@ impl Asker {
         lock(&self.0.store).lost()
     }
 
-    /// What it holds, and what was lost.
+    /// Returns the recorder's statistics.
     #[must_use]
     pub fn stats(&self) -> RecorderStats {
         let mut store = lock(&self.0.store);
@@ -230,13 +230,13 @@ impl Shared {
                 store.stats().lost
             };
             if lost > 0 && !std::mem::replace(&mut has_lost, true) {
-                failed("the flight recorder does not keep up: its recordings have gaps, and say where");
+                failed("the flight recorder cannot keep up: its recordings have gaps, which are marked");
             }
             let due = lock(&self.queue).take(stop);
             for eviction in due {
                 let write = |file: &mut dyn io::Write| self.write(Extent::Recent, file);
                 if let Err(error) = folder::keep(&self.state_dir, eviction, write) {
-                    let message = format!("a decision's recording cannot be written: {error}");
+                    let message = format!("cannot write a decision's recording: {error}");
                     if !reported.contains(&message) {
                         failed(&message);
                         reported.push(message);
@@ -255,7 +255,7 @@ impl Shared {
         }
     }
 
-    /// Writes what is kept as a file. The store is not held meanwhile: a disk may be slow.
+    /// Writes the store's content as a file. The store is not locked meanwhile: a disk may be slow.
     fn write(&self, extent: Extent, out: &mut dyn io::Write) -> io::Result<()> {
         let Provenance { node, boot_id, config_hash } = lock(&self.provenance).clone();
         let copy = {

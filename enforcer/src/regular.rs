@@ -1,10 +1,10 @@
-//! Opening files that somebody else names: a pipe of that name must keep nothing waiting.
+//! Opens files that others name: a named pipe must not block the caller.
 
 use std::{fs::File, io, path::Path};
 
 use rustix::fs::{Mode, OFlags};
 
-/// Opens whatever is there for reading, without waiting for a writer at a pipe's other end.
+/// Opens any file for reading, without waiting for a writer at the other end of a pipe.
 pub(crate) fn open_unwaiting(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))

@@ -1,10 +1,10 @@
-//! What events say, in words: for the command line and for journald.
+//! Describes events in words, for the command line and journald.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// What an event of that type (without its prefix) tells, from its data; empty where the type says it all.
+/// The details of an event of that type (without its prefix), from its data; empty if the type says everything.
 pub(crate) fn detail(kind: &str, data: &Value) -> String {
     match kind {
         "threshold.crossed" => crossed(data),
@@ -60,13 +60,13 @@ fn cleared(data: &Value) -> String {
 fn signalled(data: &Value) -> String {
     if data.get("operator").is_some() {
         return match text(data, "sent").as_str() {
-            "SIGTERM" => format!("asked to end by order, within {}", ms(data, "graceMs")),
+            "SIGTERM" => format!("asked to exit by order, within {}", ms(data, "graceMs")),
             _ => format!("killed {} after the order; its grace has passed", ms(data, "decidedToSignalledMs")),
         };
     }
     if text(data, "sent") == "SIGTERM" {
         let (after, grace) = (ms(data, "crossedToTerminatedMs"), ms(data, "graceMs"));
-        return format!("asked to end {after} after the crossing, within {grace}");
+        return format!("asked to exit {after} after the crossing, within {grace}");
     }
     let why = match text(data, "killedBecause").as_str() {
         "gracePassed" => "; its grace has passed",
@@ -86,8 +86,8 @@ fn contained(data: &Value) -> String {
             bytes(data, "fillBytesPerSecond"),
             bytes(data, "headroomBytes"),
         ),
-        "released" => format!("let go of after {}", ms(data, "heldMs")),
-        "stuck" => String::from("memory.high could not be given back; the next start does"),
+        "released" => format!("released after {}", ms(data, "heldMs")),
+        "stuck" => String::from("memory.high could not be restored; the next start restores it"),
         _ => format!("not held back: {}", text(data, "message")),
     }
 }
@@ -155,7 +155,7 @@ fn oom(kind: &str, data: &Value) -> String {
     line
 }
 
-/// A process of an event: its name, its id, and whose it is as far as the line's subject does not say so.
+/// A process of an event: its name, its id, and its container; the line's subject names the pod.
 fn task(task: &Value) -> String {
     let container = text(task, "container");
     let place = if container.is_empty() { String::new() } else { format!(" in container {container}") };
@@ -181,7 +181,7 @@ fn limits(data: &Value) -> String {
     format!("{whose}: {files}")
 }
 
-/// Where the processes were that were moved.
+/// The cgroup that the processes were moved from.
 fn moved_from(data: &Value) -> String {
     data.pointer("/files/0").map(|file| text(file, "old")).unwrap_or_default()
 }
@@ -195,13 +195,13 @@ fn changed(data: &Value) -> String {
     }
 }
 
-/// A string of the object, escaped; empty where there is none.
+/// A string of the object, escaped; empty if it is missing.
 pub(crate) fn text(object: &Value, key: &str) -> String {
     object.get(key).and_then(Value::as_str).map(escape).unwrap_or_default()
 }
 
 fn number(object: &Value, key: &str) -> String {
-    // What is no number after all is text as well.
+    // Anything that is not a number is text, and escaped.
     object.get(key).map(|value| escape(&value.to_string())).unwrap_or_default()
 }
 
@@ -212,12 +212,12 @@ fn ms(object: &Value, key: &str) -> String {
     }
 }
 
-/// Bytes as kubectl shows them: the largest of Ki, Mi, Gi that leaves a whole number or one decimal.
+/// A field in bytes, as [`human_bytes`]; `?` if it is missing.
 fn bytes(object: &Value, key: &str) -> String {
     object.get(key).and_then(Value::as_u64).map_or_else(|| String::from("?"), human_bytes)
 }
 
-/// Bytes as kubectl shows them.
+/// Bytes as kubectl shows them: the largest of Ki, Mi, Gi that leaves a whole number or one decimal.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
     for (unit, size) in UNITS {
@@ -233,8 +233,8 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// Hostile text made harmless to a terminal: what moves the cursor, breaks the line, turns the direction of writing or is not
-/// seen at all is written out.
+/// Makes hostile text harmless to a terminal: escapes characters that move the cursor, break the line, change the
+/// direction of writing or are invisible.
 pub(crate) fn escape(text: &str) -> String {
     text.chars().fold(String::new(), |mut safe, character| {
         if is_hidden(character) {
@@ -246,7 +246,7 @@ pub(crate) fn escape(text: &str) -> String {
     })
 }
 
-/// The same in JSON, where it stands in strings alone: written as `\u` and four digits it means the same to a parser.
+/// The same in JSON, where these characters occur only in strings: a parser reads `\u` and four digits as the same.
 pub(crate) fn escape_json(json: &str) -> Cow<'_, str> {
     escape_strings(json, |character, safe| {
         for unit in character.encode_utf16(&mut [0; 2]) {
@@ -255,13 +255,13 @@ pub(crate) fn escape_json(json: &str) -> Cow<'_, str> {
     })
 }
 
-/// The same in YAML whose strings are all within double quotes: there no character is written as two.
+/// The same in YAML whose strings are all double-quoted. Unlike in JSON, no character is written as two.
 pub(crate) fn escape_yaml(yaml: &str) -> Cow<'_, str> {
     escape_strings(yaml, |character, safe| safe.push_str(&format!("\\U{:08x}", u32::from(character))))
 }
 
 fn escape_strings(text: &str, write: impl Fn(char, &mut String)) -> Cow<'_, str> {
-    // Outside of strings there are line ends for layout.
+    // Line feeds outside strings are layout.
     let is_raw = |character: char| character != '\n' && is_hidden(character);
     if !text.contains(is_raw) {
         return Cow::Borrowed(text);
@@ -276,7 +276,7 @@ fn escape_strings(text: &str, write: impl Fn(char, &mut String)) -> Cow<'_, str>
     }))
 }
 
-/// Whether a terminal would obey a character, write in another direction from it on, or show nothing for it.
+/// Whether a terminal would obey a character, change its writing direction, or show nothing for it.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(

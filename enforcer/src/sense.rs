@@ -1,8 +1,7 @@
-//! Turns kernel facts into observations. Reads only: nothing here writes to the machine, apart from loading
-//! programs.
+//! Turns kernel facts into observations. Reads only: apart from loading programs, nothing here writes to the machine.
 //!
 //! For tracing, [`Facts`] say what the kernel and this process can do, [`choose`] is a pure rule over them,
-//! and [`Programs`] carries the [`Choice`] out. What the programs tell is [decoded](decode) into
+//! and [`Programs`] carries the [`Choice`] out. The programs' records are [decoded](decode) into
 //! [`Record`]s.
 
 mod available;

@@ -1,4 +1,4 @@
-//! HTTP over unix sockets: what the daemon tells to whom it may.
+//! The daemon's HTTP servers: the observe and admin sockets, and metrics over TCP.
 
 mod accept;
 mod admin;

@@ -1,8 +1,8 @@
-//! Readers of the log that push what they read: to journald, and to webhooks.
+//! Readers of the log that push events to journald and to webhooks.
 //!
-//! A sink is a position in the log with a cursor of its own on the disk and a thread of its own: the log never waits for
-//! one, and one that is slow, hangs or is taken away costs the others nothing. What a receiver was given is noted after
-//! it took it, so everything arrives at least once, in the log's order.
+//! A sink is a position in the log with its own cursor on the disk and its own thread. The log never waits for a sink,
+//! and one that is slow, hangs or is removed costs the others nothing. The cursor moves after the receiver took an
+//! event, so every event arrives at least once, in the log's order.
 
 mod back_off;
 mod cursor;

@@ -1,4 +1,4 @@
-//! Where pods come from. Each source converts what it reads to [`crate::model`] at its edge.
+//! Sources of pods. Each converts what it reads to [`crate::model`] at its edge.
 
 mod files;
 mod folder;

@@ -1,4 +1,4 @@
-//! Threads that exist before they are needed: a pod that has taken every process id leaves none to make later.
+//! Threads that are created before they are needed: later a pod may have taken every process id.
 
 use std::{
     collections::VecDeque,
@@ -12,19 +12,19 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::logging;
 
-/// How long the kernel may take to run a new thread.
+/// How long the kernel may take to start a new thread.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// The stack of a [`Workers`]' thread: nothing there is deep.
+/// The stack of a [`Workers`] thread, in bytes: its call depth is small.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Builds a runtime all of whose threads exist: as many as `blocking` for `spawn_blocking`, and for what tokio and other
-/// libraries do by it, such as looking up names. None of them ends while it is idle.
+/// Builds a runtime and creates all its threads: `blocking` many for `spawn_blocking`, which tokio and other libraries
+/// use too, such as for name lookups. None of them exits while it is idle.
 ///
-/// tokio makes these threads on demand otherwise, and panics where it cannot make the first. To be called outside any
+/// Otherwise tokio creates these threads on demand, and panics if it cannot create the first. Call this outside any
 /// runtime.
 pub(crate) fn runtime(builder: &mut Builder, blocking: usize) -> io::Result<Runtime> {
-    // An error, where tokio would panic.
+    // This returns an error where tokio would panic.
     let first = thread::Builder::new().stack_size(STACK_BYTES).spawn(|| ())?;
     join(first);
     let runtime = builder.max_blocking_threads(blocking).thread_keep_alive(Duration::MAX).build()?;
@@ -34,9 +34,9 @@ pub(crate) fn runtime(builder: &mut Builder, blocking: usize) -> io::Result<Runt
         let begun = begun.clone();
         let (keeper, kept) = mpsc::channel::<()>();
         releases.push(keeper);
-        // Each keeps its thread busy until all are there, so that the next one needs another.
+        // Each keeps its thread busy until all exist, so that the next one needs another thread.
         runtime.spawn_blocking(move || {
-            // It waits for us.
+            // The receiver waits for us.
             let _begun = begun.send(());
             let _kept = kept.recv();
         });
@@ -45,12 +45,12 @@ pub(crate) fn runtime(builder: &mut Builder, blocking: usize) -> io::Result<Runt
     drop(releases);
     match all {
         Ok(()) => Ok(runtime),
-        Err(_) => Err(io::Error::new(io::ErrorKind::WouldBlock, "the kernel makes no more threads")),
+        Err(_) => Err(io::Error::new(io::ErrorKind::WouldBlock, "the kernel starts no more threads")),
     }
 }
 
-/// Waits for the end of a thread. A panic of its goes on here; none if the present thread panics already. In the daemon none
-/// gets so far, as the first panic aborts it; a test that lost a thread fails.
+/// Waits for the end of a thread. Its panic is resumed here; `None` if the present thread panics already. In the daemon
+/// the first panic aborts the process before; a test that lost a thread fails.
 pub(crate) fn join<T>(thread: thread::JoinHandle<T>) -> Option<T> {
     match thread.join() {
         Ok(result) => Some(result),
@@ -59,8 +59,8 @@ pub(crate) fn join<T>(thread: thread::JoinHandle<T>) -> Option<T> {
     }
 }
 
-/// Has the whole process end with the first panic of any of its threads, in whichever profile it was built: a daemon that
-/// lost a thread would seem to live. It is started again.
+/// Aborts the whole process at the first panic of any thread, in every build profile: a daemon that lost a thread would
+/// seem alive. It is restarted.
 pub fn abort_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
@@ -69,13 +69,13 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// Does work that may block on one of the present runtime's threads for that. A panic of its goes on here.
+/// Runs work that may block on one of the present runtime's blocking threads. Its panic is resumed here.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => panic::resume_unwind(panic),
-            // The runtime is going, and whoever waits here with it.
+            // The runtime shuts down, and drops this task too.
             Err(_cancelled) => std::future::pending().await,
         },
     }
@@ -85,8 +85,8 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Threads for work that may take long, such as waiting for a pod's grace.
 ///
-/// Some exist from the start. While all are busy another is made for each further job, and ends after it; where the kernel
-/// refuses that, the job waits until one of them is free.
+/// Some exist from the start. While all are busy, another one is created for each further job, and exits after it. If
+/// the kernel refuses that, the job waits until a thread is free.
 pub(crate) struct Workers {
     name: &'static str,
     shared: Arc<Shared>,
@@ -103,14 +103,14 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// How many threads wait for one.
+    /// How many threads wait for a job.
     idle: usize,
     is_closed: bool,
 }
 
-/// All threads are busy, no other can be made, and as many jobs wait as may.
+/// All threads are busy, no other can be created, and the maximum of jobs waits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("all threads for it are busy, the kernel makes no other, and {waiting} jobs wait for one")]
+#[error("all threads for it are busy, the kernel starts no other, and {waiting} jobs are waiting")]
 pub(crate) struct Busy {
     waiting: usize,
 }
@@ -118,7 +118,7 @@ pub(crate) struct Busy {
 impl Workers {
     /// Starts that many threads.
     pub(crate) fn start(name: &'static str, threads: usize, most_waiting: usize) -> io::Result<Self> {
-        // Dropping it ends those that were made, if another one cannot be.
+        // If a thread cannot be created, dropping this ends those that were.
         let workers = Self { name, shared: Arc::default(), most_waiting };
         for _ in 0..threads {
             let shared = Arc::clone(&workers.shared);
@@ -127,7 +127,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Has a thread do it.
+    /// Runs the job on a thread.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Busy> {
         let job: Job = Box::new(job);
         let mut queue = self.shared.lock();
@@ -136,9 +136,9 @@ impl Workers {
             self.shared.stirred.notify_one();
             return Ok(());
         }
-        // Without the lock: the kernel may take its time.
+        // Creating a thread may take the kernel a while: do it without the lock.
         drop(queue);
-        // A thread that is not made drops what it was to do; this outlives it.
+        // If the thread cannot be created, its closure is dropped; this keeps the job.
         let first = Arc::new(Mutex::new(Some(job)));
         let taken = Arc::clone(&first);
         let take = |job: &Mutex<Option<Job>>| job.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -155,9 +155,9 @@ impl Workers {
         if waiting >= self.most_waiting {
             return Err(Busy { waiting });
         }
-        tracing::warn!(%error, waiting, "no further thread for {}: it waits", self.name);
+        tracing::warn!(%error, waiting, "no further thread for {}: the job waits", self.name);
         queue.jobs.extend(take(&first));
-        // One may have become idle meanwhile.
+        // A thread may have become idle meanwhile.
         self.shared.stirred.notify_one();
         Ok(())
     }
@@ -204,7 +204,7 @@ impl fmt::Debug for Workers {
     }
 }
 
-/// Nobody waits for what is under way: a pod's grace may be long, and the process may end before it.
+/// It does not wait for running jobs: a pod's grace may be long, and the process may exit before its end.
 impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.lock().is_closed = true;

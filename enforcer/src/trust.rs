@@ -1,4 +1,5 @@
-//! Who else may change what a privileged process reads: a directory that it wrote to, manifests, its configuration.
+//! Checks which users may change what a privileged process reads: a directory that it wrote to, manifests, its
+//! configuration.
 
 use std::{
     fs, io,
@@ -11,8 +12,8 @@ use std::{
 
 use rustix::fs::{OFlags, StatVfsMountFlags};
 
-/// Others may change what is there: they could take away what was recorded, or have the daemon do what its operator
-/// never wrote.
+/// Other users may change a file: they could remove records, or make the daemon do something that its operator never
+/// wrote.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Untrusted {
     /// What is wrong with it.
@@ -31,7 +32,7 @@ pub(crate) fn check(path: &Path, owner: u32, mode: u32) -> Result<(), Untrusted>
             remedy: format!("see who put it there, then chown {own} {shown}"),
         });
     }
-    // The group of an ACL's mask is in the mode, too.
+    // The mode's group bits include the mask of an ACL.
     let (whom, change) = match mode & 0o022 {
         0 => return Ok(()),
         0o020 => ("its group", "g-w"),
@@ -44,8 +45,8 @@ pub(crate) fn check(path: &Path, owner: u32, mode: u32) -> Result<(), Untrusted>
     })
 }
 
-/// The same for what is open; whatever stands on a read-only mount is trusted. A mounted `ConfigMap` is one, and its
-/// folder has the mode 0777.
+/// The same for an open file. Files on a read-only mount are trusted: a mounted `ConfigMap` is one, and its folder has
+/// the mode 0777.
 pub(crate) fn check_open(path: &Path, open: impl AsFd) -> io::Result<Result<(), Untrusted>> {
     let stat = rustix::fs::fstat(&open)?;
     match check(path, stat.st_uid, stat.st_mode) {
@@ -54,15 +55,15 @@ pub(crate) fn check_open(path: &Path, open: impl AsFd) -> io::Result<Result<(), 
     }
 }
 
-/// Whether only this process's user and root decide what a file says: who may write to it, and who may put another in
-/// its place. With the error comes the path that it is about.
+/// Whether only this process's user and root may write to a file or replace it. The error contains the path that it is
+/// about.
 ///
-/// A link is followed; then both its folder and the file's own count. In a folder with the sticky bit, such as `/tmp`,
-/// nobody may replace what is another's.
+/// A link is followed; then both its folder and the file's own folder count. In a folder with the sticky bit, such as
+/// `/tmp`, users cannot replace the files of others.
 pub(crate) fn check_file(path: &Path) -> io::Result<Result<(), (PathBuf, Untrusted)>> {
     let named = std::path::absolute(path)?;
     let real = fs::canonicalize(path)?;
-    // A pipe would keep who opens it.
+    // Opening a pipe would block.
     let mut options = fs::OpenOptions::new();
     let file = options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&real)?;
     if let Err(untrusted) = check_open(path, file)? {

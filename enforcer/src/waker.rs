@@ -1,4 +1,4 @@
-//! Wakes one thread from another: an eventfd. Waking takes no lock and allocates nothing.
+//! Wakes one thread from another by an eventfd. Waking takes no lock and does not allocate.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use rustix::{
     io::Errno,
 };
 
-/// Wakes who waits for it, now or next time.
+/// Wakes the thread that waits for it, now or at its next wait.
 #[derive(Debug)]
 pub(crate) struct Waker(OwnedFd);
 
@@ -21,11 +21,11 @@ impl Waker {
     }
 
     pub(crate) fn wake(&self) {
-        // It can only fail when the counter is full, and then the other is about to wake anyway.
+        // It can only fail if the counter is full, and then the other thread is about to wake anyway.
         let _woken = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Waits until it rings, or for that long. It may come back early.
+    /// Waits until it is woken, at most that long. It may return early.
     pub(crate) fn wait(&self, at_most: Option<Duration>) -> rustix::io::Result<()> {
         self.wait_beside(None::<&OwnedFd>, at_most)
     }
@@ -36,7 +36,7 @@ impl Waker {
         other: Option<&impl AsFd>,
         at_most: Option<Duration>,
     ) -> rustix::io::Result<()> {
-        // What is no time that the kernel takes is far off.
+        // A duration that the kernel does not accept is too long to matter: wait without a limit.
         let timeout = at_most.and_then(|time| Timespec::try_from(time).ok());
         let own = PollFd::new(&self.0, PollFlags::IN);
         let polled = match other {

@@ -1,4 +1,4 @@
-//! A YAML document as a tree that knows its lines and keeps every scalar as it is written.
+//! A YAML document as a tree with line numbers, which keeps every scalar as written.
 
 use std::fmt;
 
@@ -21,9 +21,9 @@ pub(crate) struct Node {
 #[derive(Debug)]
 pub(crate) enum Value {
     Null,
-    /// A quoted or block scalar, or a plain one that is neither number, truth value nor null.
+    /// A quoted or block scalar, or a plain one that is neither number, boolean nor null.
     Text(String),
-    /// A plain number or truth value, as it is written.
+    /// A plain number or boolean, as written.
     Plain(String),
     List(Vec<Node>),
     /// In the document's order.
@@ -34,13 +34,13 @@ pub(crate) enum Value {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    /// The key's line; the value's may be another.
+    /// The key's line; the value may be on another one.
     pub(crate) line: u64,
     pub(crate) node: Node,
 }
 
 impl Node {
-    /// Parses one document; an error comes with its line in the file.
+    /// Parses one document; an error contains its line in the file.
     pub(crate) fn parse(text: &str, first_line: u64) -> Result<Self, (u64, String)> {
         let in_file = |line: u64| first_line.saturating_add(line.saturating_sub(1));
         let parsed: Spanned<Raw> =
@@ -76,8 +76,8 @@ impl Node {
     }
 }
 
-/// A text out of a file, or one with parts of it, as messages repeat it: on one line, without what a terminal would
-/// obey, and bounded.
+/// A text with content of a file, prepared for messages: on one line, without terminal control characters, and at most
+/// 400 characters.
 pub(crate) fn shown(text: &str) -> String {
     const MOST_CHARS: usize = 400;
     let mut shown = String::new();
@@ -94,15 +94,15 @@ pub(crate) fn shown(text: &str) -> String {
     shown
 }
 
-/// The scalar at that place, as it is written.
+/// The scalar at that location, as written.
 fn written<'text>(location: &serde_saphyr::Location, text: &'text str) -> Option<&'text str> {
     let start = usize::try_from(location.span().byte_offset()?).ok()?;
     let len = usize::try_from(location.span().byte_len()?).ok()?;
     text.get(start..start.checked_add(len)?)
 }
 
-/// No file is to cost more than its size: no deep nesting, no aliases that multiply. What aliases repeat counts
-/// towards the text of all scalars, and is held to the document's own length: a file may hold many documents.
+/// Limits the cost of a file by its size: no deep nesting, no aliases that multiply. Text repeated by aliases counts
+/// towards the scalars, and is limited by the document's own length: a file may contain many documents.
 fn bounded(len_bytes: usize) -> Options {
     options! {
         budget: budget! {
@@ -121,7 +121,7 @@ fn bounded(len_bytes: usize) -> Options {
             max_total_replayed_events: (len_bytes / 4).saturating_add(256).min(20_000),
             max_replay_stack_depth: 16,
         },
-        // What is no finite number is text as it is written: whoever reads the field says so, and names it.
+        // A number that is not finite stays text: the reader of the field reports it by name.
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         with_snippet: false,
     }
@@ -130,7 +130,7 @@ fn bounded(len_bytes: usize) -> Options {
 enum Raw {
     Null,
     Text(String),
-    /// With a text that says the same; what is written is read off the source.
+    /// With an equivalent text; the written one is taken from the source.
     Plain(String),
     List(Vec<Spanned<Raw>>),
     Map(Vec<(Spanned<String>, Spanned<Raw>)>),

@@ -134,7 +134,7 @@ fn an_order_is_reported_outlives_the_daemon_and_is_ended() {
     }
     let (said, status) = scene.verb(&["doctor"]);
     assert_eq!(status, 1);
-    assert!(said.contains("PAUSED: nobody is evicted for 1"), "{said}");
+    assert!(said.contains("PAUSED: no pod is evicted for 1"), "{said}");
 
     scene.kill();
     let (said, status) = scene.verb(PROTECT);

@@ -1,5 +1,5 @@
-//! Whom the kernel's OOM killer picks, and whom the ranking would: pods that hold memory, a daemon that is stopped, and a
-//! node that runs out.
+//! Compares the victim of the kernel's OOM killer with the ranking's first: pods hold memory, the daemon is stopped,
+//! and the node runs out.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// How long scores must stay as they are to be taken for settled: a daemon looks every second while pods grow.
+/// How long scores must stay unchanged to count as settled: a daemon checks them every second while pods grow.
 const SETTLED: Duration = Duration::from_millis(2_500);
 
 /// A pod of a scene.
@@ -36,9 +36,9 @@ pub struct Member {
     pub name: String,
     /// Its priority.
     pub priority: i32,
-    /// What it requests; nothing makes it BestEffort.
+    /// Its memory request; 0 makes it BestEffort.
     pub request_mib: u64,
-    /// What each of its processes holds.
+    /// Memory of each of its processes.
     pub processes_mib: Vec<u64>,
 }
 
@@ -49,19 +49,19 @@ impl Member {
         Self { name: name.to_owned(), priority, request_mib, processes_mib: vec![holds_mib] }
     }
 
-    /// What it holds in all.
+    /// Memory of all its processes.
     #[must_use]
     pub fn holds_mib(&self) -> u64 {
         self.processes_mib.iter().sum()
     }
 }
 
-/// What came of a node that ran out of memory.
+/// The outcome of running the node out of memory.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outcome {
     /// The ranking's first, by what the kernel charged each pod for.
     pub first: String,
-    /// Whose process the kernel killed first.
+    /// The pod whose process the kernel killed first.
     pub killed: String,
     /// Each pod's score when it happened, by name.
     pub scores: Vec<(String, i32)>,
@@ -92,12 +92,12 @@ impl Scene {
         &self.daemon
     }
 
-    /// What it told.
+    /// Its event stream.
     pub fn stream(&mut self) -> &mut Stream {
         &mut self.stream
     }
 
-    /// Starts pods and waits until they hold what they are to.
+    /// Starts pods and waits until they hold their memory.
     pub fn start(&mut self, members: &[Member]) -> anyhow::Result<()> {
         for member in members {
             let requests = if member.request_mib == 0 {
@@ -119,7 +119,7 @@ impl Scene {
         Ok(())
     }
 
-    /// The score of every process of a pod; an error where they differ.
+    /// The score of every process of a pod; fails if they differ.
     pub fn score(&self, name: &str) -> anyhow::Result<i32> {
         let pids = fs::read_to_string(self.cgroup(name)?.join("app/cgroup.procs"))?;
         let mut scores = Vec::new();
@@ -132,7 +132,7 @@ impl Scene {
         Ok(first)
     }
 
-    /// All scores, once they have come to rest.
+    /// All scores, once they have settled.
     pub fn settled_scores(&self) -> anyhow::Result<Vec<(String, i32)>> {
         let start = Instant::now();
         let mut since = Instant::now();
@@ -154,7 +154,7 @@ impl Scene {
         Ok(before)
     }
 
-    /// Stops the daemon where it is, has the node run out of memory, and lets nobody live.
+    /// Stops the daemon (SIGSTOP) while the node runs out of memory, then ends all pods.
     pub fn run_out(&mut self) -> anyhow::Result<Outcome> {
         let scores = self.settled_scores()?;
         let pid = i32::try_from(self.daemon.pid()).ok().and_then(Pid::from_raw).context("no pid")?;
@@ -165,7 +165,7 @@ impl Scene {
         let mut filler = Process::new(filler()?);
         let start = Instant::now();
         while kernel::vmstat("oom_kill")? == kills_before {
-            ensure!(filler.lives()?, "who fills the node has ended");
+            ensure!(filler.lives()?, "the process that fills the node has ended");
             ensure!(start.elapsed() < TIMEOUT, "the node does not run out within {TIMEOUT:?}");
             thread::sleep(Duration::from_millis(2));
         }
@@ -189,13 +189,13 @@ impl Scene {
         Ok(())
     }
 
-    /// The daemon, which runs on, and everything else that does.
+    /// The daemon and everything else that still runs.
     #[must_use]
     pub fn into_parts(self) -> (Daemon, Stream, Vec<Process>) {
         (self.daemon, self.stream, self.processes)
     }
 
-    /// The first in rank, by what the kernel charges each for now.
+    /// The first in rank, by the memory that the kernel charges to each now.
     fn first(&self) -> anyhow::Result<String> {
         let mut order: Vec<(MemoryRankKey, &str)> = Vec::new();
         for (place, member) in (0_u32..).zip(&self.members) {
@@ -225,7 +225,7 @@ impl Scene {
             event["type"] == "dev.enforcer.pod.added" && event["subject"] == format!("default/{name}")
         });
         let uid = reported.and_then(|event| event["data"]["uid"].as_str());
-        Ok(uid.with_context(|| format!("{name} was not told"))?.to_owned())
+        Ok(uid.with_context(|| format!("there is no pod.added event of {name}"))?.to_owned())
     }
 
     fn owner(&self, cgroup: &str) -> Option<String> {
@@ -236,7 +236,7 @@ impl Scene {
     }
 }
 
-/// What fills the node: nobody's pod, and never killed for it.
+/// The process that fills the node: in no pod, and never killed for it.
 fn filler() -> anyhow::Result<Child> {
     let script = "echo -1000 > /proc/self/oom_score_adj && exec workload ramp --rate 400Mi";
     Command::new("sh")

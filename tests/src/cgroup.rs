@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 /// Where guests mount cgroup2.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
-/// How long killed processes may take to be gone: an emulated machine frees large memory slowly.
+/// How long killed processes may take to exit: an emulated machine frees large memory slowly.
 const EMPTY: Duration = crate::wait::TIMEOUT;
 
 /// A cgroup that is killed and removed, with all below it, when this is dropped.
@@ -22,8 +22,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes `name`, which is relative to the root and may lie deeper; the controllers cpu, io, memory and pids
-    /// are there at every level.
+    /// Creates `name`, which is relative to the root and may be nested; the controllers cpu, io, memory and pids are
+    /// enabled at every level.
     pub fn create(name: &str) -> anyhow::Result<Self> {
         let mut path = PathBuf::from(ROOT);
         for part in name.split('/') {
@@ -59,7 +59,7 @@ impl Cgroup {
         Ok(text.trim_end().to_owned())
     }
 
-    /// One number of a file with a key and a number a line, such as `memory.events`.
+    /// One number of a file with a key and a number per line, such as `memory.events`.
     pub fn number(&self, file: &str, key: &str) -> anyhow::Result<u64> {
         let text = self.read(file)?;
         let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
@@ -73,7 +73,7 @@ impl Cgroup {
         self.write("cgroup.procs", &child.id().to_string())
     }
 
-    /// Kills what is in it and below, and waits until nothing is left.
+    /// Kills all processes in it and below, and waits until none is left.
     pub fn kill(&self) -> anyhow::Result<()> {
         self.write("cgroup.kill", "1")?;
         let end = Instant::now() + EMPTY;
@@ -89,7 +89,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // What is left of it disturbs later scenarios, which then say so; a panic in here would hide the reason.
+        // Later scenarios fail if it is not removed; a panic here would hide the reason.
         if self.kill().is_ok() {
             drop(remove_tree(&self.path));
         }

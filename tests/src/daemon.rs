@@ -27,7 +27,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `enforcer run` with its files in `folder`, which is made, and waits until it is ready.
+    /// Starts `enforcer run` with its files in `folder`, which is created, and waits until it is ready.
     ///
     /// `settings` are further lines of the configuration, at its top level; the cgroups are its own unless they say
     /// otherwise.
@@ -42,8 +42,8 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The same without waiting, by way of a command that becomes the one which is given to it as further arguments,
-    /// such as `nice`; none runs it as it is.
+    /// The same without waiting, through a command that executes its further arguments, such as `nice`; `None` runs the
+    /// daemon directly.
     pub fn launch(folder: &Path, settings: &str, wrapper: &[&str]) -> anyhow::Result<Self> {
         Self::launch_with(folder, settings, wrapper, &[])
     }
@@ -63,7 +63,7 @@ impl Daemon {
              stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n{settings}\n"
         );
         fs::write(folder.join("config.yaml"), config)?;
-        // What happened before its history begins is not to be told in it. Where another one runs, it keeps its pins.
+        // Kills from before this daemon must not be in its journal. If another daemon runs, it keeps its pins.
         if !folder.join("state").exists() {
             Command::new("enforcer").args(["run", "--unpin"]).output().context("cannot run enforcer")?;
         }
@@ -83,8 +83,9 @@ impl Daemon {
         Ok(Self { child, folder: folder.to_owned() })
     }
 
-    /// Kills it, and starts the next one as it was configured at once, while the kernel still ends the killed one; then waits
-    /// until that is gone, and the next one ready. Answers how long the second took after the first.
+    /// Kills it, and starts the next one with the same configuration at once, while the kernel still ends the killed
+    /// one; then waits until the first is gone and the second is ready. Returns how long the second took after the
+    /// first.
     pub fn succeed(&mut self) -> anyhow::Result<Duration> {
         self.child.kill()?;
         let next = Self::spawn(&self.folder, &[], &[])?;
@@ -108,7 +109,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Whether it says that it is; false also where nobody listens yet, or hangs up.
+    /// Whether it says that it is ready; false also if nothing listens yet, or the connection is closed.
     pub fn is_ready(&self) -> io::Result<bool> {
         const NOT_YET: [io::ErrorKind; 4] = [
             io::ErrorKind::NotFound,
@@ -134,7 +135,7 @@ impl Daemon {
         Ok(answer)
     }
 
-    /// The folder of all that is its own.
+    /// The folder of all its files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -159,8 +160,8 @@ impl Daemon {
         fs::remove_file(self.pods().join(name)).with_context(|| format!("cannot remove {name}"))
     }
 
-    /// Waits until it has made the cgroups of a pod, whose manifest has just come, or has refused to. `enforcer exec` gives
-    /// up after seconds, which an emulated machine may need for less.
+    /// Waits until it has made the cgroups of a pod whose manifest was just added, or has refused to. `enforcer exec`
+    /// gives up after seconds, which may be too short on an emulated machine.
     pub fn wait_until_decided(&self, target: &str) -> anyhow::Result<()> {
         let start = Instant::now();
         let mut parts = target.split('/');
@@ -171,7 +172,7 @@ impl Daemon {
             let view: Value = serde_json::from_str(body).with_context(|| format!("{answer:?}"))?;
             let mut pods = view["pods"].as_array().into_iter().flatten();
             let pod = pods.find(|pod| pod["namespace"].as_str() == namespace && pod["name"].as_str() == name);
-            // What systemd makes comes with the first process.
+            // A scope that systemd makes exists from its first process on.
             let stands = |container: &Value| {
                 container["cgroupId"].is_u64()
                     || container["cgroup"]
@@ -190,7 +191,7 @@ impl Daemon {
         }
     }
 
-    /// Runs a command in a container, once that stands: `target` is `namespace/pod` or `namespace/pod/container`.
+    /// Runs a command in a container, once that exists: `target` is `namespace/pod` or `namespace/pod/container`.
     pub fn exec(&self, target: &str, arguments: &[&str]) -> anyhow::Result<Child> {
         self.wait_until_decided(target)?;
         command(&self.folder)
@@ -219,7 +220,7 @@ impl Daemon {
             line.clear();
             ensure!(lines.read_line(&mut line)? > 0, "{target}: {arguments:?} ended before it was ready");
         }
-        // Kept open: whoever reports to nobody dies of it.
+        // Kept open: a load whose reports no process reads dies of SIGPIPE.
         child.stdout = Some(lines.into_inner());
         Ok(Process::new(child))
     }
@@ -256,9 +257,10 @@ impl Daemon {
         Stream::follow(self.verb(&["-o", "jsonl", "events", "-f"]))
     }
 
-    /// Waits until it has ended by itself, or by another.
+    /// Waits until it has ended.
     pub fn wait_for_end(&mut self) -> anyhow::Result<ExitStatus> {
-        wait_for_end(&mut self.child, TIMEOUT).with_context(|| format!("the daemon lives:\n{}", self.log()))
+        wait_for_end(&mut self.child, TIMEOUT)
+            .with_context(|| format!("the daemon still runs:\n{}", self.log()))
     }
 
     /// The process's id.
@@ -283,12 +285,12 @@ impl Daemon {
         Ok(kib * 1024)
     }
 
-    /// Asks it to stop, and waits for it. What it decided must then be the same when it is run again.
+    /// Asks it to stop, and waits for it. A replay must then give the same decisions.
     pub fn stop(self) -> anyhow::Result<()> {
         self.stop_and_replay().map(|_| ())
     }
 
-    /// The same; how many decisions were run again.
+    /// The same; returns how many decisions were replayed.
     pub fn stop_and_replay(mut self) -> anyhow::Result<usize> {
         rustix::process::kill_process(rustix_pid(&self.child)?, rustix::process::Signal::TERM)?;
         let status = wait_for_end(&mut self.child, TIMEOUT)

@@ -1,4 +1,4 @@
-//! A disk for page cache: a guest's own files lie in memory, which the kernel cannot take back.
+//! A disk for page cache: a guest's own files are in memory that the kernel cannot reclaim.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 pub struct Disk(u32);
 
 impl Disk {
-    /// A new one of that size.
+    /// Creates one of that size.
     pub fn new(bytes: u64) -> anyhow::Result<Self> {
         let added = fs::read_to_string("/sys/class/zram-control/hot_add").context("there is no zram")?;
         let number = added.trim().parse().with_context(|| format!("zram's number is {added:?}"))?;

@@ -1,12 +1,12 @@
-//! What an event is to say, compared with what it says.
+//! Compares an event with what is expected of it.
 use serde_json::Value;
 
-/// Asserts that everything which is expected is there. Keys that are not named may hold anything; a list is compared
-/// item by item, and must be as long.
+/// Asserts that every expected value is present. Keys that are not named may hold anything; a list is compared item by
+/// item, and must have the same length.
 ///
 /// # Panics
 ///
-/// Where something is missing or different, with each place.
+/// If a value is missing or different, with each place.
 #[track_caller]
 pub fn assert_holds(reported: &Value, expected: &Value) {
     let differences = differences("", reported, expected);
@@ -21,7 +21,7 @@ fn differences(at: &str, reported: &Value, expected: &Value) -> Vec<String> {
                 let at = format!("{at}.{key}");
                 match reported.get(key) {
                     Some(reported) => differences(&at, reported, expected),
-                    // What is absent is asked for with null.
+                    // An expected null means absent.
                     None if expected.is_null() => Vec::new(),
                     None => vec![format!("{at} is missing, expected is {expected}")],
                 }

@@ -1,4 +1,4 @@
-//! Figures that benchmarks print, and what becomes of them.
+//! Figures that benchmarks print, and their exit status.
 
 use std::process::ExitCode;
 
@@ -23,7 +23,7 @@ pub fn rank(sorted: &[f64], percentile: usize) -> f64 {
     sorted.get(index).copied().unwrap_or(f64::NAN)
 }
 
-/// A count or an amount as a figure for people.
+/// A count or an amount as a float, for printing.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a figure for people, far below 2^52")]
 pub fn float(number: u64) -> f64 {

@@ -1,4 +1,4 @@
-//! Something that is done without end.
+//! An action repeated in an endless loop.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 /// The name of the thread that does it.
 pub const NAME: &str = "flood";
 
-/// Done again and again by a thread of its own, until this is dropped.
+/// Repeats an action on a thread of its own, until this is dropped.
 #[derive(Debug)]
 pub struct Flood {
     is_over: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! What a guest has beside processors and memory, for the length of a scenario.
+//! Swap, huge pages and process ids of a guest, for the length of a scenario.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ impl Swap {
 
 impl Drop for Swap {
     fn drop(&mut self) {
-        // A scenario that finds swap where it wants none says so; a panic in here would hide the reason.
+        // A scenario that finds unwanted swap fails; a panic here would hide the reason.
         if run("swapoff").is_ok() {
             drop(fs::write("/sys/block/zram0/reset", "1"));
         }
@@ -50,7 +50,7 @@ fn run(program: &str) -> anyhow::Result<()> {
 pub struct HugePages(());
 
 impl HugePages {
-    /// Sets that many pages aside.
+    /// Reserves that many pages.
     pub fn reserve(pages: u64) -> anyhow::Result<Self> {
         fs::write(PAGES, pages.to_string()).with_context(|| format!("cannot write {PAGES}"))?;
         let reserved = Self(());
@@ -67,7 +67,7 @@ impl Drop for HugePages {
     }
 }
 
-/// Another bound of process ids, until this is dropped.
+/// Changes the maximum of process ids, until this is dropped.
 #[derive(Debug)]
 pub struct PidMax(String);
 
@@ -79,9 +79,9 @@ impl PidMax {
         Ok(Self(before))
     }
 
-    /// The same, so that as many are left beside what runs.
+    /// The same, so that this many are left beside the running tasks.
     pub fn leave(free: u64) -> anyhow::Result<Self> {
-        // The fourth field: those that could run, and all.
+        // The fourth field: runnable tasks, and all tasks.
         let load = fs::read_to_string("/proc/loadavg").context("cannot read /proc/loadavg")?;
         let all = load.split_whitespace().nth(3).and_then(|counts| counts.split_once('/'));
         let (_, all) = all.with_context(|| format!("/proc/loadavg holds {load:?}"))?;

@@ -1,4 +1,4 @@
-//! What the kernel itself says.
+//! Counters that the kernel itself reports.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ pub fn cgroup_counter(cgroup: &str, file: &str, key: &str) -> anyhow::Result<u64
     keyed(&format!("/sys/fs/cgroup{cgroup}/{file}"), key, "")
 }
 
-/// A number behind a key with its colon in any file that has one a line, such as `syscw:` in /proc/\<pid\>/io.
+/// A number after a key with its colon in any file that has one per line, such as `syscw:` in /proc/\<pid\>/io.
 pub fn field(path: &str, key: &str) -> anyhow::Result<u64> {
     keyed(path, key, "")
 }

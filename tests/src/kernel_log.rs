@@ -1,4 +1,4 @@
-//! What the kernel's log tells of OOM kills: what others go by.
+//! OOM kills in the kernel's log, which other tools use.
 
 use std::{
     fs::{File, OpenOptions},
@@ -38,7 +38,7 @@ impl KernelLog {
                 Ok(0) => return Ok(found),
                 Ok(length) => found.extend(victim(&String::from_utf8_lossy(&record[..length]))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(found),
-                // The reader was overtaken; the next read gives the oldest that is left.
+                // The reader was overtaken; the next read returns the oldest record that is left.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(error).with_context(|| format!("cannot read {LOG}")),
             }

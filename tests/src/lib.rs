@@ -1,4 +1,4 @@
-//! What the guest scenarios and the demonstration share: a daemon to drive, what it tells, and what the kernel says.
+//! What the guest scenarios and the demonstration share: a daemon to drive, its events, and the kernel's own account.
 pub mod agreement;
 pub mod cgroup;
 pub mod contest;

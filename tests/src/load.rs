@@ -18,7 +18,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts `workload` with these arguments in a cgroup, from its first instruction on.
+    /// Starts `workload` with these arguments, in a cgroup from its first instruction on.
     pub fn start(cgroup: &Cgroup, arguments: &[&str]) -> anyhow::Result<Self> {
         // The shell joins the cgroup before it becomes the program.
         let mut command = Command::new("/bin/sh");
@@ -38,7 +38,7 @@ impl Load {
         self.child.id()
     }
 
-    /// Waits for its next line; an error where it ended.
+    /// Waits for its next line; fails if it ended.
     pub fn next_line(&mut self) -> anyhow::Result<Value> {
         let mut line = String::new();
         if self.lines.read_line(&mut line).context("cannot read from the load")? == 0 {
@@ -57,7 +57,7 @@ impl Load {
         }
     }
 
-    /// Tells it to end, and answers its last line.
+    /// Asks it to end, and returns its last line.
     pub fn end(&mut self) -> anyhow::Result<Value> {
         let pid =
             i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("the load has no pid")?;
@@ -70,7 +70,7 @@ impl Load {
         Ok(line)
     }
 
-    /// Waits for its end, however that comes about.
+    /// Waits for its end, whatever the cause.
     pub fn wait(&mut self) -> anyhow::Result<ExitStatus> {
         self.child.wait().context("cannot wait for the load")
     }

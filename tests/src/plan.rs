@@ -1,4 +1,4 @@
-//! What `enforcer plan` says, beside what the kernel holds.
+//! Compares `enforcer plan` with the kernel's files.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{cgroup::ROOT, daemon::Daemon, wait::TIMEOUT};
 
-/// The files that a plan may name, but for huge pages' ones, with what the kernel gives a new cgroup.
+/// The files that a plan may name, except those of huge pages, with the kernel's default in a new cgroup.
 const KNOBS: [(&str, &str); 9] = [
     ("cpu.max", "max 100000"),
     ("cpu.weight", "100"),
@@ -32,7 +32,7 @@ const PAGE_BYTES: u64 = 4096;
 /// The plan of a daemon's manifests under its configuration, on this machine.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// The files by cgroup, of everything that is to exist.
+    /// The files by cgroup, of every planned cgroup.
     pub cgroups: BTreeMap<String, BTreeMap<String, String>>,
     /// The scores by container's cgroup.
     pub scores: BTreeMap<String, i64>,
@@ -42,7 +42,7 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// Asks `enforcer plan -o json` for what the daemon was given.
+    /// Runs `enforcer plan -o json` on the daemon's manifests.
     pub fn of(daemon: &Daemon) -> anyhow::Result<Self> {
         let mut plan = daemon.verb(&["-o", "json", "plan", "-f"]);
         let output = plan.arg(daemon.pods()).output().context("cannot run enforcer plan")?;
@@ -83,12 +83,12 @@ impl Planned {
         Ok(path)
     }
 
-    /// Waits until the kernel holds it all.
+    /// Waits until the kernel holds all planned values.
     pub fn wait_until_held(&self) -> anyhow::Result<()> {
         self.wait_until_held_beside(&[])
     }
 
-    /// The same where cgroups stand below kubepods that are not the daemon's, given by their paths.
+    /// The same, with cgroups below kubepods that are not the daemon's, given by their paths.
     pub fn wait_until_held_beside(&self, strangers: &[&str]) -> anyhow::Result<()> {
         let start = Instant::now();
         loop {
@@ -103,8 +103,8 @@ impl Planned {
         }
     }
 
-    /// Every file of every cgroup that is not as planned, where a file that the plan does not name is to hold what the
-    /// kernel gave it; every process with another score; and every cgroup below kubepods that is in no plan.
+    /// Every file of every cgroup that is not as planned (a file that the plan does not name must hold the kernel's
+    /// default); every process with another score; and every cgroup below kubepods that is in no plan.
     pub fn differences(&self, strangers: &[&str]) -> anyhow::Result<Vec<String>> {
         let mut differences = Vec::new();
         for (path, files) in &self.cgroups {
@@ -157,7 +157,7 @@ pub fn folder(path: &str) -> PathBuf {
     Path::new(ROOT).join(path.trim_start_matches('/'))
 }
 
-/// Every file that is to be compared, with what it reads as once the planned value was written.
+/// Every file to compare, with its text after the planned value was written.
 fn wanted(folder: &Path, planned: &BTreeMap<String, String>) -> anyhow::Result<BTreeMap<String, String>> {
     let exists = |file: &str| folder.join(file).exists();
     let mut wanted: BTreeMap<String, String> = KNOBS
@@ -177,7 +177,8 @@ fn wanted(folder: &Path, planned: &BTreeMap<String, String>) -> anyhow::Result<B
     Ok(wanted)
 }
 
-/// What the kernel shows after that was written to a file: limits of memory in whole pages, those of huge pages in whole huge pages.
+/// What the kernel shows after a value was written to a file: limits of memory in whole pages, those of huge pages in
+/// whole huge pages.
 pub fn as_read(file: &str, value: &str) -> anyhow::Result<String> {
     let unit = match huge_page_bytes(file) {
         Some(bytes) => bytes,

@@ -33,13 +33,13 @@ impl Process {
         Ok(self.0.try_wait()?.is_none())
     }
 
-    /// Sends it a signal. It is a child that nobody else waits for, so its id is nobody else's.
+    /// Sends it a signal. It is a child that only this waits for, so its id is not reused.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = i32::try_from(self.id()).ok().and_then(Pid::from_raw).context("no pid")?;
         kill_process(pid, signal).with_context(|| format!("cannot send {signal:?} to process {pid}"))
     }
 
-    /// Waits until it is stopped, by itself or by another.
+    /// Waits until it is stopped.
     pub fn wait_until_stopped(&mut self, patience: Duration) -> anyhow::Result<()> {
         let start = Instant::now();
         let path = format!("/proc/{}/stat", self.id());
@@ -61,7 +61,7 @@ impl Process {
     }
 }
 
-/// Waits until a child has ended. Where it does not, the error tells what its threads do.
+/// Waits until a child has ended. If it does not, the error says what its threads do.
 pub fn wait_for_end(child: &mut Child, patience: Duration) -> anyhow::Result<ExitStatus> {
     let start = Instant::now();
     loop {
@@ -74,7 +74,7 @@ pub fn wait_for_end(child: &mut Child, patience: Duration) -> anyhow::Result<Exi
     }
 }
 
-/// What each thread of a process waits for, as far as the kernel tells.
+/// What each thread of a process waits for, as far as the kernel reports it.
 fn threads(pid: u32) -> String {
     let mut reported = String::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {

@@ -1,8 +1,8 @@
-//! Chance that can be repeated.
+//! Random numbers that can be repeated.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where a run that failed can have its seed set again.
+/// The variable that sets the seed of a failed run again.
 const SEED: &str = "ENFORCER_TEST_SEED";
 
 /// Numbers that follow from a seed (`SplitMix64`).
@@ -19,7 +19,7 @@ impl Random {
         Self { seed, state: seed }
     }
 
-    /// Other numbers at each run, unless the environment's `ENFORCER_TEST_SEED` says which.
+    /// Different numbers in each run, unless the environment sets `ENFORCER_TEST_SEED`.
     #[must_use]
     pub fn of_this_run() -> Self {
         let given = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
@@ -30,7 +30,7 @@ impl Random {
         Self::of_seed(given.unwrap_or_else(clock))
     }
 
-    /// What to set to have the same again.
+    /// The setting that repeats the same numbers.
     #[must_use]
     pub fn seed(&self) -> String {
         format!("{SEED}={}", self.seed)
@@ -38,15 +38,15 @@ impl Random {
 
     /// The next number below `end`, which is above 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        // So short a range that the remainder's bias is nothing.
+        // The range is so short that the remainder's bias is negligible.
         self.next() % end.max(1)
     }
 
-    /// One of these, which are some.
+    /// One of these; the list must not be empty.
     ///
     /// # Panics
     ///
-    /// When there are none.
+    /// If the list is empty.
     pub fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         let count = u64::try_from(choices.len()).unwrap_or(u64::MAX);
         let index = usize::try_from(self.below(count)).unwrap_or_default();

@@ -8,7 +8,8 @@ use std::{
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
-/// The units of work that `workload spin --threads 1` does in a second: the most of five, for a machine may be shared.
+/// The units of work that `workload spin --threads 1` does in a second: the maximum of five runs, as a machine may be
+/// shared.
 ///
 /// `workload` is the program, by name or path.
 pub fn measure(workload: &str) -> anyhow::Result<u64> {

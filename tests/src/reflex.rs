@@ -5,7 +5,7 @@ use crate::trace::{Seen, Watched};
 /// Its name.
 const NAME: &str = "enforcer-reflex";
 
-/// What shows it waking and running.
+/// The tracepoints that show it waking and running.
 pub const WATCHED: [Watched<'_>; 2] = [
     Watched::Event("sched/sched_waking", "comm == \"enforcer-reflex\""),
     Watched::Event("sched/sched_switch", "next_comm == \"enforcer-reflex\""),
@@ -13,7 +13,7 @@ pub const WATCHED: [Watched<'_>; 2] = [
 
 /// When it ran after a task of that name had woken it, in microseconds: the first time from then on.
 ///
-/// None where nobody of that name woke it; it may have been awake already.
+/// `None` if no task of that name woke it; it may have been awake already.
 #[must_use]
 pub fn ran_by(seen: &[Seen], waker: &str, from_us: u64) -> Option<u64> {
     let woken = seen.iter().position(|seen| {
@@ -25,7 +25,7 @@ pub fn ran_by(seen: &[Seen], waker: &str, from_us: u64) -> Option<u64> {
     seen.get(woken..)?.iter().find(|seen| is_run(seen)).map(|seen| seen.time_us)
 }
 
-/// When it ran the first time from then on, whoever woke it, in microseconds.
+/// When it first ran after that moment, whatever woke it, in microseconds.
 #[must_use]
 pub fn ran(seen: &[Seen], from_us: u64) -> Option<u64> {
     let after = seen.iter().find(|seen| seen.time_us >= from_us && is_run(seen));

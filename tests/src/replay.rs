@@ -1,4 +1,4 @@
-//! Runs again what a daemon recorded, and compares it with what it told.
+//! Replays what a daemon recorded, and compares it with its events.
 
 use std::path::PathBuf;
 
@@ -21,13 +21,13 @@ const KEYS: [&str; 10] = [
     "predictedFreedBytes",
 ];
 
-/// So many of the newest decisions have a recording, whatever else was decided.
+/// At least this many of the newest decisions have a recording.
 const KEPT: usize = 64;
 
-/// Replays every decision of which there is a recording; how many there were. The daemon has ended, and what it decided
-/// itself it must have recorded.
+/// Replays every decision that has a recording, and returns their number. The daemon has ended, and must have recorded
+/// each of its own decisions.
 ///
-/// Of what a daemon before it decided right before it was killed there may be no recording.
+/// A decision that an earlier daemon made right before it was killed may have no recording.
 pub fn check(daemon: &Daemon) -> anyhow::Result<usize> {
     let folder = daemon.folder().join("state/recordings");
     let output = daemon.verb(&["-o", "jsonl", "events"]).output().context("cannot read the events")?;
@@ -45,7 +45,7 @@ pub fn check(daemon: &Daemon) -> anyhow::Result<usize> {
         files.iter().filter(|path| path.extension().is_some_and(|ending| ending == "rec")).collect();
     let since = events.iter().rposition(|event| is(event, "config.loaded")).unwrap_or(0);
     let events_since = events.get(since..).unwrap_or_default();
-    // Where the disk took none, or some are incomplete, that was told.
+    // If the disk took none, or some are incomplete, an event says so.
     let was_hindered =
         of_type(events_since, "degraded.entered").any(|event| event["data"]["what"] == "recorder");
     let own = if was_hindered {
@@ -92,7 +92,7 @@ fn decision(daemon: &Daemon, event: &Value, events: &[Value]) -> anyhow::Result<
         ranking.map(|ranked| (ranked["name"].clone(), ranked["usageBytes"].clone())).collect()
     };
     ensure!(order(data) == order(again), "ranking: told {:?}, replayed {:?}", order(data), order(again));
-    // What came of it is told by another daemon, if this one was killed meanwhile.
+    // Another daemon reports the outcome, if this one was killed meanwhile.
     let own = events.iter().skip_while(|one| *one != event).take_while(|one| !is(one, "config.loaded"));
     let completed = own
         .filter(|one| is(one, "eviction.completed"))
@@ -106,7 +106,7 @@ fn decision(daemon: &Daemon, event: &Value, events: &[Value]) -> anyhow::Result<
         let (reported, replayed) = (&completed["data"]["freedBytes"], &end["freedBytes"]);
         ensure!(reported == replayed, "freed: told {reported}, replayed {replayed}");
     }
-    // The verb was given the daemon's own configuration as another one: unless that was exchanged, it decides the same.
+    // The verb got the daemon's own configuration as the other one: unless that was replaced, it decides the same.
     if of_type(events, "config.loaded").count() == 1 {
         ensure!(
             document["under"]["parted"].is_null(),

@@ -1,4 +1,4 @@
-//! How often a scene is repeated: in a test as seldom as can still fail, in a soak often.
+//! How often a scene is repeated: in a test as few times as can still fail, in a soak often.
 
 use std::{
     env, fs,
@@ -13,17 +13,17 @@ const SOAK: &str = "ENFORCER_SOAK";
 /// For how many seconds a test begins further rounds in a soak of limited time.
 const SECONDS: &str = "ENFORCER_SOAK_SECONDS";
 
-/// What a daemon holds.
+/// The memory and descriptors of a daemon.
 #[derive(Clone, Copy, Debug)]
 struct Holding {
     resident_bytes: u64,
     descriptors: usize,
 }
 
-/// The rounds of one scene. When it is dropped it prints how many ran, and what the daemon held in the first and the last.
+/// The rounds of one scene. Dropping it prints how many ran, and what the daemon held in the first and the last.
 #[derive(Debug)]
 pub struct Rounds {
-    /// So many run, whatever the time.
+    /// This many run, whatever the time.
     least: u32,
     count: u32,
     /// When no further one begins.
@@ -40,7 +40,7 @@ pub fn is_soak() -> bool {
 }
 
 impl Rounds {
-    /// So many rounds in a test, and so many in a soak, or as many as there is time for.
+    /// `in_test` rounds in a test, and `in_soak` in a soak, or as many as there is time for.
     #[must_use]
     pub fn new(in_test: u32, in_soak: u32) -> Self {
         let count = if is_soak() { in_soak } else { in_test };

@@ -1,4 +1,4 @@
-//! An independent witness of what is available, and of what some cgroups hold.
+//! An independent witness of available memory, and of the memory of some cgroups.
 
 use std::{
     fs::File,
@@ -22,25 +22,25 @@ use thread_priority::{
     thread_native_id,
 };
 
-/// From one look to the next.
+/// Time between two samples.
 const PACE: Duration = Duration::from_micros(500);
 
-/// The watched cgroups are read in each so-manieth look, and stand as they were in the others.
+/// The watched cgroups are read in every n-th sample, and repeat their last value in the others.
 const HOLDERS_EACH: usize = 4;
 
-/// How long it sleeps between two looks at the least: where each is slow, others must come to run too.
+/// The minimum sleep between two samples: if each is slow, other tasks must still run.
 const LEAST_SLEEP: Duration = Duration::from_micros(200);
 
-/// As many cgroups as it watches at the most.
+/// The maximum number of watched cgroups.
 pub const HOLDERS: usize = 12;
 
-/// Room for the looks of a minute and a half: nothing is allocated while it looks.
+/// Room for the samples of a minute and a half: sampling allocates nothing.
 const LOOKS: usize = 190_000;
 
-/// Before everybody of the ordinary class, whatever they are at.
+/// Runs before every task of the normal scheduling class.
 pub const SAMPLER_PRIORITY: u8 = 50;
 
-/// What one look saw.
+/// One sample.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Sample {
     /// When, in microseconds of `CLOCK_MONOTONIC`.
@@ -51,7 +51,8 @@ pub struct Sample {
     pub held_bytes: [u64; HOLDERS],
 }
 
-/// Reads `MemAvailable` every half a millisecond, which is more often than anybody who is judged by it, from a locked thread of the real-time class.
+/// Reads `MemAvailable` every half a millisecond, which is more often than any contender that is judged by it, from
+/// a locked thread of the real-time class.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Arc<AtomicBool>,
@@ -59,7 +60,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts looking at what is available, and at these cgroups, given as their folders.
+    /// Starts sampling available memory and these cgroups, given as their folders.
     pub fn start(cgroups: &[PathBuf]) -> anyhow::Result<Self> {
         ensure!(cgroups.len() <= HOLDERS, "{} cgroups, and {HOLDERS} can be watched", cgroups.len());
         lock_memory()?;
@@ -73,10 +74,10 @@ impl Sampler {
         let (started, ready) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
             let meminfo = prepare(SAMPLER_PRIORITY)?;
-            // Written to, so that it is there.
+            // Written to, so that its pages are resident.
             let mut samples = vec![Sample { time_us: 1, ..Sample::default() }; LOOKS];
             samples.clear();
-            started.send(()).context("nobody waits for the sampler")?;
+            started.send(()).context("the caller no longer waits for the sampler")?;
             watch(&meminfo, &holders, &stopped, samples)
         });
         let sampler = Self { stop, thread };
@@ -86,20 +87,20 @@ impl Sampler {
         }
     }
 
-    /// Stops looking, and answers what was seen, in order of time.
+    /// Stops sampling, and returns the samples, in order of time.
     pub fn stop(self) -> anyhow::Result<Vec<Sample>> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_panic| anyhow!("the sampler panicked"))?
     }
 }
 
-/// Keeps this process's memory where it is once it has been touched.
+/// Locks this process's memory once it has been touched.
 pub fn lock_memory() -> anyhow::Result<()> {
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
         .context("cannot lock this process's memory")
 }
 
-/// Gives this thread a real-time priority, and opens what it is to look at.
+/// Gives this thread a real-time priority, and opens the file that it samples.
 pub fn prepare(priority: u8) -> anyhow::Result<File> {
     let priority = ThreadPriority::try_from(priority).map_err(|error| anyhow!("{error}"))?;
     let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::Fifo);
@@ -130,7 +131,7 @@ fn watch(
         next += PACE;
         let left = next.saturating_duration_since(Instant::now());
         if left < LEAST_SLEEP {
-            // What was missed is not made up for.
+            // Missed samples are not made up for.
             next = Instant::now() + LEAST_SLEEP;
         }
         thread::sleep(left.max(LEAST_SLEEP));
@@ -145,7 +146,7 @@ pub fn now_us() -> anyhow::Result<u64> {
     Ok(u64::try_from(now.tv_sec)? * 1_000_000 + u64::try_from(now.tv_nsec)? / 1_000)
 }
 
-/// What an open /proc/meminfo says is available.
+/// `MemAvailable` of an open /proc/meminfo.
 pub fn available_bytes(meminfo: &File) -> anyhow::Result<u64> {
     let mut buffer = [0; 512];
     let count = meminfo.read_at(&mut buffer, 0)?;

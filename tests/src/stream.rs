@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-/// A follower of the event stream, which keeps all that it has read.
+/// A follower of the event stream, which keeps all events that it has read.
 #[derive(Debug)]
 pub struct Stream {
     child: Child,
@@ -44,7 +44,7 @@ impl Stream {
         Ok(Self { child, incoming, seen: Vec::new(), added: HashMap::new() })
     }
 
-    /// Waits for an event that fits among those read so far and those to come, and gives it back.
+    /// Waits for an event that matches, among those read so far and those to come, and returns it.
     pub fn wait_for(
         &mut self,
         what: &str,
@@ -81,7 +81,7 @@ impl Stream {
         }
     }
 
-    /// Reads the next event, and says what it was waited for if none comes.
+    /// Reads the next event; if none comes, the error says what was waited for.
     fn next(&mut self, what: &str, deadline: Instant) -> anyhow::Result<Value> {
         match self.incoming.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(event) => {
@@ -108,7 +108,7 @@ impl Stream {
         self.seen.push(event);
     }
 
-    /// Reads on for that long.
+    /// Keeps reading for that long.
     pub fn drain(&mut self, time: Duration) {
         let deadline = Instant::now() + time;
         while let Ok(event) = self.incoming.recv_timeout(deadline.saturating_duration_since(Instant::now())) {

@@ -14,7 +14,7 @@ const INSTANCE: &str = "enforcer-tests";
 /// What is recorded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Watched<'a> {
-    /// A tracepoint, as `sched/sched_switch`, with the kernel's filter expression; an empty one lets everything by.
+    /// A tracepoint, as `sched/sched_switch`, with the kernel's filter expression; an empty one passes everything.
     Event(&'a str, &'a str),
     /// The entry of a kernel function.
     Function(&'a str),
@@ -23,7 +23,7 @@ pub enum Watched<'a> {
 /// One record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Seen {
-    /// The task's name, at which its process id is left out.
+    /// The task's name, without its process id.
     pub comm: String,
     /// The thread.
     pub tid: u32,
@@ -33,11 +33,11 @@ pub struct Seen {
     pub what: String,
     /// Whether interrupts were off.
     pub interrupts_off: bool,
-    /// What the tracepoint tells beside.
+    /// The tracepoint's other fields.
     pub fields: String,
 }
 
-/// Records until it is dropped. There is one at a time of each name.
+/// Records until it is dropped. Each name is used by one at a time.
 #[derive(Debug)]
 pub struct Trace {
     instance: String,
@@ -51,7 +51,8 @@ impl Trace {
         Self::record_as(INSTANCE, watched)
     }
 
-    /// The same beside other traces. At one tracepoint the kernel calls whoever attached first before the others.
+    /// The same beside other traces. At one tracepoint the kernel calls probes in the order in which they were
+    /// attached.
     pub fn record_as(name: &str, watched: &[Watched<'_>]) -> anyhow::Result<Self> {
         let instance = format!("{TRACING}/instances/{name}");
         if fs::metadata(&instance).is_err() {
@@ -82,17 +83,17 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Forgets what was seen so far.
+    /// Clears the record.
     pub fn clear(&self) -> anyhow::Result<()> {
         self.write("trace", "")
     }
 
-    /// What was seen since, in order of time.
+    /// The records since, in order of time.
     pub fn seen(&self) -> anyhow::Result<Vec<Seen>> {
         let path = format!("{}/trace", self.instance);
-        // It is read line by line: whoever records its own system calls would never come to the end.
+        // Stopped meanwhile: it is read line by line, and a recorder of its own system calls would never reach the end.
         self.write("tracing_on", "0")?;
-        // A task's name may be no text.
+        // A task's name may not be UTF-8.
         let bytes = fs::read(&path).with_context(|| format!("cannot read {path}"))?;
         self.write("tracing_on", "1")?;
         Ok(String::from_utf8_lossy(&bytes).lines().filter_map(parse).collect())
@@ -106,7 +107,7 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // What stays on only costs.
+        // A failure only leaves the probe enabled, which costs time.
         for event in &self.enabled {
             drop(self.write(&format!("{}/enable", event.display()), "0"));
             drop(self.write(&format!("{}/filter", event.display()), "0"));
@@ -126,7 +127,7 @@ fn define(probe: &str) -> anyhow::Result<()> {
 
 /// Reads `  my task-12      [000] d..1.  12.345678: sched_switch: prev_comm=a …`.
 fn parse(line: &str) -> Option<Seen> {
-    // The name may hold anything but a line's end; what comes behind the processor is the kernel's own.
+    // The name may hold anything but a line's end; the text after the processor is the kernel's own.
     let (task, rest) = line.split_once(" [")?;
     let (comm, tid) = task.trim().rsplit_once('-')?;
     let (head, tail) = rest.split_once(": ")?;

@@ -1,4 +1,4 @@
-//! Waiting for what an emulated machine takes its time for.
+//! Waiting for conditions that an emulated machine is slow to reach.
 
 use std::{
     thread,
@@ -8,7 +8,7 @@ use std::{
 /// How long anything may take.
 pub const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Waits until it holds; a scenario in which it never does is a failed one.
+/// Waits until the condition holds; otherwise the scenario fails.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! The writes to cgroup files and scores that the kernel saw, whoever made them.
+//! The writes to cgroup files and scores that the kernel saw, by any process.
 
 use std::{
     fs::{self, OpenOptions},
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 const TRACING: &str = "/sys/kernel/tracing";
 
-/// The kernel's functions behind `write` to a cgroup's file and to `oom_score_adj`, and how the probes are called.
+/// The kernel's functions behind `write` to a cgroup's file and to `oom_score_adj`, and the probes' names.
 const PROBES: [(&str, &str); 2] =
     [("enforcer_cgroup", "cgroup_file_write"), ("enforcer_score", "oom_score_adj_write")];
 
@@ -49,7 +49,7 @@ impl Writes {
 
 impl Drop for Writes {
     fn drop(&mut self) {
-        // What stays on only costs.
+        // A failure only leaves the probe enabled, which costs time.
         for (name, _) in PROBES {
             if enable(name, "0").is_ok() {
                 drop(define(&format!("-:{name}/{name}")));
@@ -68,7 +68,7 @@ fn enable(name: &str, value: &str) -> anyhow::Result<()> {
     fs::write(&path, value).with_context(|| format!("cannot write {value:?} to {path}"))
 }
 
-/// Reads `  enforcer_cgroup    12    0`: the hits, and those that the kernel could not follow.
+/// Reads `  enforcer_cgroup    12    0`: the hits, and the misses.
 fn hits(profile: &str, name: &str) -> Option<u64> {
     profile.lines().find_map(|line| {
         let mut words = line.split_whitespace();

@@ -1,4 +1,4 @@
-//! Benchmarks: the daemon in a guest, side by side with others where there are any, or the rules alone, natively.
+//! Benchmarks: the daemon in a guest, beside other programs if there are any, or the rules alone, natively.
 
 pub(crate) mod agreement;
 pub(crate) mod drift;

@@ -8,7 +8,7 @@ use crate::places::Places;
 /// The file, below the root of the repository.
 pub(crate) const FILE: &str = ".ci/budget";
 
-/// The longest that each tier may take, by its name.
+/// The maximum time of each tier, by its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Budget(BTreeMap<String, Duration>);
 
@@ -23,7 +23,7 @@ impl Budget {
     fn parse(text: &str) -> anyhow::Result<Self> {
         let mut tiers = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
-            let expected = || format!("`{line}` stands where `TIER MINUTES` is expected");
+            let expected = || format!("expected `TIER MINUTES`, found `{line}`");
             let (tier, minutes) = line.split_once(' ').with_context(expected)?;
             let minutes: u64 = minutes.trim().parse().with_context(expected)?;
             let before = tiers.insert(tier.to_owned(), Duration::from_secs(minutes * 60));
@@ -32,7 +32,7 @@ impl Budget {
         Ok(Self(tiers))
     }
 
-    /// A line for each tier that took part, and the names of those that took half as long again as they may, or have no budget.
+    /// A line for each tier that ran, and the tiers that exceeded their budget by half, or have none.
     pub(crate) fn judge(&self, taken: &BTreeMap<String, Duration>) -> (String, Vec<String>) {
         let (mut table, mut over) =
             (format!("{:<10} {:>8} {:>10}\n", "tier", "took s", "budget s"), Vec::new());
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn a_line_that_is_no_budget_is_named() {
         let error = |text: &str| format!("{:#}", Budget::parse(text).unwrap_err());
-        assert!(error("host\n").starts_with("`host` stands where `TIER MINUTES` is expected"));
-        assert!(error("host ten\n").starts_with("`host ten` stands where"));
+        assert!(error("host\n").starts_with("expected `TIER MINUTES`, found `host`"));
+        assert!(error("host ten\n").starts_with("expected `TIER MINUTES`, found `host ten`"));
         assert_eq!(error("host 1\nhost 2\n"), "the tier `host` stands there twice");
     }
 }

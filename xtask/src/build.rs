@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::{places::Places, run};
 
-/// Guests have no libraries, so their programs carry their own.
+/// Guests have no libraries, so their programs are linked statically.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 const STATIC: &str = "-Ctarget-feature=+crt-static";
 
@@ -22,7 +22,7 @@ const OBJECT_VARIABLE: &str = "ENFORCER_BPF_OBJECT";
 pub(crate) enum Kind {
     /// What is shipped and measured.
     Release,
-    /// What is shipped, as far as it behaves otherwise than in development, and quicker to build.
+    /// Behaves like the release where that differs from development, but is quicker to build.
     ReleaseQuick,
     /// Quick to build and to build again: for tests, in guests and on the host.
     Development,
@@ -35,7 +35,7 @@ impl Kind {
         match self {
             Self::Release => &["--release"],
             Self::ReleaseQuick => &["--profile", "release-quick"],
-            // All examples, of which there are none: with them cargo chooses the features that tests have, so that programs and
+            // There are no examples: the flag makes cargo choose the features that tests have, so that programs and
             // tests are built from one set of dependencies.
             Self::Development => &["--examples"],
             Self::Diagnostic => &["--examples", "--features", "enforcer/bpf-log"],
@@ -59,7 +59,7 @@ pub(crate) enum Product {
 }
 
 impl Product {
-    /// What every guest is made of.
+    /// Products that every guest needs.
     pub(crate) const GUEST: [Self; 2] = [Self::Daemon, Self::GuestPrograms];
 
     fn arguments(self) -> Vec<&'static str> {
@@ -93,7 +93,7 @@ pub(crate) fn build(
     parse_executables(&run::text(&mut cargo)?)
 }
 
-/// The program of that name.
+/// The program of this name.
 pub(crate) fn program<'a>(programs: &'a Programs, name: &str) -> anyhow::Result<&'a Path> {
     let found = programs.iter().find(|(own, _)| own == name);
     found.map(|(_, path)| path.as_path()).with_context(|| format!("cargo built no program `{name}`"))
@@ -106,8 +106,9 @@ pub(crate) fn host_tests(places: &Places, object: Option<&Path>) -> Command {
     cargo
 }
 
-/// Cargo for this host, as it was called, but for what `cargo run` tells this program of its own package: build scripts that
-/// look at it would run again, and all that depends on them be built anew, whenever cargo is called in another way.
+/// Cargo for this host, in the caller's environment without the variables that `cargo run` sets about this package:
+/// build scripts that read them would run again, and everything that depends on them be rebuilt, with each other call
+/// of cargo.
 pub(crate) fn cargo(places: &Places) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in env::vars_os() {
@@ -132,7 +133,7 @@ fn static_cargo(places: &Places, object: Option<&Path>) -> Command {
     cargo
 }
 
-/// A message of cargo's, as far as it is of interest.
+/// The parts of cargo's messages that are used.
 #[derive(Deserialize)]
 struct Message {
     target: Option<Target>,

@@ -33,12 +33,12 @@ pub(crate) enum Verb {
         #[arg(long)]
         dev: bool,
     },
-    /// Build the eBPF object anew, after a change of its sources
+    /// Rebuild the eBPF object, after a change of its sources
     Ebpf,
     /// Work in guests with real kernels
     #[command(subcommand)]
     Vm(Vm),
-    /// Check and test everything, in guests as well
+    /// Check and test everything, including tests in guests
     Test {
         /// Leave out the tests in guests
         #[arg(long)]
@@ -46,7 +46,7 @@ pub(crate) enum Verb {
     },
     /// Repeat the tests that find rare faults, in guests and natively, each pass with another seed
     Soak {
-        /// Begin new passes for so long, such as 0.5; one pass by default
+        /// Hours during which new passes begin, such as 0.5; one pass by default
         #[arg(long, value_name = "N", default_value = "0", value_parser = hours, hide_default_value = true)]
         hours: Duration,
         /// The first pass's seed, which each further pass increases by one; random by default, and printed
@@ -62,15 +62,15 @@ pub(crate) enum Verb {
         #[arg(last = true, requires = "host")]
         args: Vec<OsString>,
     },
-    /// Measure, side by side with others
+    /// Measure the daemon, also beside other programs
     #[command(subcommand)]
     Bench(Bench),
-    /// Look for inputs that break the readers of files
+    /// Search for inputs that break the readers of files
     Fuzz {
         /// What to fuzz; everything by default
         #[arg(value_enum)]
         target: Option<Target>,
-        /// Seconds for each
+        /// Seconds per target
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
         seconds: u32,
     },
@@ -135,16 +135,16 @@ pub(crate) enum Bench {
 /// How evictions are measured.
 #[derive(Debug, Args)]
 pub(crate) struct EvictArgs {
-    /// Its init is systemd whatever is said here: one of the contenders needs it
+    /// The init is always systemd, which one of the contenders needs
     #[command(flatten)]
     pub(crate) machine: MachineArgs,
-    /// Where each run's figures go, a line of JSON a run
+    /// The file for each run's figures, one line of JSON per run
     #[arg(long, value_name = "FILE")]
     pub(crate) raw: Option<PathBuf>,
-    /// Keep what the file holds, and judge it together with what is measured now
+    /// Keep the file's content, and judge it together with the new figures
     #[arg(long)]
     pub(crate) append: bool,
-    /// Measure nothing: judge what the file holds
+    /// Measure nothing; judge the file's content
     #[arg(long, conflicts_with_all = ["append", "args"])]
     pub(crate) judge: bool,
     /// Arguments of the benchmark, such as --runs 3 --contender enforcer --workload leak
@@ -213,7 +213,7 @@ pub(crate) struct MachineArgs {
     /// A parameter for its kernel, such as psi=0; may be repeated
     #[arg(long, value_name = "PARAMETER")]
     pub(crate) boot: Vec<String>,
-    /// A file of this host to put into the guest; folders are made
+    /// A file of this host to copy into the guest; folders are created
     #[arg(long, value_name = "HOST:GUEST")]
     pub(crate) file: Vec<FileToAdd>,
 }

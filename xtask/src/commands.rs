@@ -23,7 +23,7 @@ use crate::{
     test, tidy,
 };
 
-/// Runs one command and answers the exit status.
+/// Runs one command and returns the exit status.
 pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
     let places = Places::find()?;
     match cli.command {

@@ -1,4 +1,4 @@
-//! The eBPF object: checked in, and built anew where its sources have changed, or to see that it is what they give.
+//! The eBPF object: checked in, rebuilt if its sources have changed, and rebuilt to verify that it matches them.
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -18,7 +18,7 @@ use crate::{
     steps::Steps,
 };
 
-/// The object that a build embeds: none where it is the one that is checked in.
+/// The object that a build embeds; `None` for the one that is checked in.
 pub(crate) fn provide(places: &Places, steps: Steps, kind: Kind) -> anyhow::Result<Option<PathBuf>> {
     let log = kind == Kind::Diagnostic;
     if !log && ebpf_object::checked_in(&places.root).is_ok() {
@@ -48,8 +48,8 @@ pub(crate) fn rebuild(places: &Places) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Builds the object and compares it with the one that is checked in. Built by the recorded toolchain it must be the same;
-/// by another one it may differ, and then it is the answer, for tests to run on.
+/// Builds the object and compares it with the one that is checked in. Built by the recorded toolchain it must be equal;
+/// built by another one it may differ, and is then returned, for tests to run on.
 pub(crate) fn check(places: &Places, steps: Steps) -> anyhow::Result<Option<PathBuf>> {
     let checked_in = ebpf_object::checked_in(&places.root)?;
     let recorded = Record::read(&places.root.join(RECORD))?.toolchain;
@@ -85,7 +85,7 @@ fn versions(toolchain: &BpfToolchain) -> Toolchain {
 fn build(places: &Places, toolchain: &BpfToolchain, log: bool) -> anyhow::Result<PathBuf> {
     let folder = places.target.join(if log { "bpf-log" } else { "bpf" });
     let mut cargo = toolchain.compiler.cargo();
-    // Always optimised: the kernel's verifier refuses what debug builds come to.
+    // Always optimised: the kernel's verifier refuses debug builds.
     cargo.args(["build", "--locked", "--package", "enforcer-ebpf", "--release", "-Zbuild-std=core"]);
     cargo.args(["--target", "bpfel-unknown-none", "--target-dir"]).arg(&folder);
     if log {
@@ -107,7 +107,7 @@ fn build(places: &Places, toolchain: &BpfToolchain, log: bool) -> anyhow::Result
     Ok(stripped)
 }
 
-/// What the paths of sources begin with on this machine, and what stands for it in the object.
+/// The prefixes of source paths on this machine, and their replacements in the object.
 fn path_prefixes(places: &Places, toolchain: &BpfToolchain) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
     let mut prefixes = vec![
         (places.root.clone(), "enforcer"),
@@ -137,6 +137,6 @@ fn differences(left: &[u8], right: &[u8]) -> anyhow::Result<Vec<String>> {
 }
 
 fn sections(bytes: &[u8]) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-    let file = object::File::parse(bytes).context("the eBPF object is no ELF file")?;
+    let file = object::File::parse(bytes).context("the eBPF object is not an ELF file")?;
     file.sections().map(|section| Ok((section.name()?.to_owned(), section.data()?.to_vec()))).collect()
 }

@@ -3,16 +3,16 @@ use std::{error::Error, fmt};
 
 /// Wrong arguments, as sysexits.h numbers it.
 pub(crate) const USAGE: u8 = 64;
-/// Something that is missing cannot be installed from here.
+/// Something is missing and cannot be installed from here.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// The guest was still busy at its time limit; what timeout(1) answers.
+/// The guest was still busy at its time limit; the same status as timeout(1).
 pub(crate) const TIMED_OUT: u8 = 124;
 /// The guest's script did not begin in time: the machine did not come up.
 pub(crate) const NOT_READY: u8 = 123;
-/// The guest ended without telling its script's status.
+/// The guest ended without reporting its script's status.
 pub(crate) const GUEST_DIED: u8 = 125;
 
-/// Nobody reads standard output any more; what a shell answers for SIGPIPE.
+/// The reader of standard output is gone; the status of a shell for SIGPIPE.
 pub(crate) const PIPE_CLOSED: u8 = 141;
 
 /// A message with the exit status that belongs to it.

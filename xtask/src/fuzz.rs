@@ -11,8 +11,8 @@ use clap::ValueEnum;
 
 use crate::{places::Places, run, steps::Steps};
 
-/// What cargo-fuzz sets too: counters at each edge, and comparisons told to libFuzzer. No sanitizer: the code that is
-/// fuzzed has no `unsafe`, and each oracle tells by a panic what is wrong.
+/// The flags that cargo-fuzz sets too: counters at each edge, and comparisons traced for libFuzzer. No sanitizer: the
+/// fuzzed code has no `unsafe`, and each oracle reports an error by a panic.
 const RUSTFLAGS: &[&str] = &[
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -68,7 +68,7 @@ impl Target {
     }
 }
 
-/// Fuzzes one target, or each in turn, for that many seconds; answers 1 if an input broke an oracle.
+/// Fuzzes one target, or each in turn, for that many seconds; returns 1 if an input broke an oracle.
 pub(crate) fn fuzz(places: &Places, target: Option<Target>, seconds: u32) -> anyhow::Result<u8> {
     let targets = target.map_or_else(|| Target::value_variants().to_vec(), |target| vec![target]);
     let folder = places.target.join("fuzz");
@@ -91,7 +91,7 @@ fn build(places: &Places, folder: &Path) -> anyhow::Result<PathBuf> {
     let host = run::text(Command::new("rustc").args(["--print", "host-tuple"]).current_dir(&places.root))?;
     let host = host.trim();
     let mut cargo = Command::new(env!("CARGO"));
-    // Not `--locked`: this workspace's lock follows the main one, which knows nothing of it.
+    // Not `--locked`: this workspace's lock file follows the main one, which does not cover it.
     cargo
         .args(["build", "--release", "--bins", "--manifest-path", "enforcer/fuzz/Cargo.toml"])
         .args(["--target", host])
@@ -119,7 +119,7 @@ fn fuzz_one(
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(path)
     };
-    // What libFuzzer finds goes into the first; the seeds are read only.
+    // libFuzzer writes new inputs into the first folder; the seeds are only read.
     let (corpus, artifacts) = (made("corpus")?, made("artifacts")?);
     let seeds = places.root.join("enforcer/fuzz/seeds").join(name);
     let mut fuzzer = Command::new(program);
@@ -154,7 +154,7 @@ fn fuzz_one(
     Ok(Outcome { summary, failed: true })
 }
 
-/// What libFuzzer told so far.
+/// What libFuzzer has printed so far.
 #[derive(Debug, Default)]
 struct Said {
     runs: u64,

@@ -35,16 +35,16 @@ use crate::{
 const MEMORY_MIB: u32 = 2048;
 const CPUS: u32 = 2;
 
-/// Guests together take no more of this machine's memory than two parts in so many.
+/// Guests together take at most two parts in this many of the machine's memory.
 const MEMORY_SHARE: u32 = 3;
 
 /// The tests' program, in the guest and here.
 const PROGRAM: &str = "guest";
 
-/// Where tests run that are about the daemon alone.
+/// The kernel for tests that are about the daemon alone.
 const ONE_KERNEL: &[KernelName] = &[KernelName::V6_12];
 
-/// Which tests run where.
+/// Which tests run on which kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice<'a> {
     /// The kernels.
@@ -84,7 +84,7 @@ pub(crate) fn command(places: &Places, choice: Choice<'_>, timeout: Duration) ->
     Ok(tally.is_failure().into())
 }
 
-/// Builds the tests with this eBPF object, or without one with that which is checked in, and runs them once.
+/// Builds the tests with this eBPF object (`None`: the one that is checked in), and runs them once.
 pub(crate) fn run(
     places: &Places,
     choice: Choice<'_>,
@@ -111,7 +111,7 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// Builds everything that the guests take and the tests' program, and decides which of its tests run together.
+    /// Builds everything that the guests need and the tests' program, and decides which tests run together.
     pub(crate) fn build(places: &Places, choice: Choice<'_>, object: Option<&Path>) -> anyhow::Result<Self> {
         let steps = Steps::Out;
         let (kind, products) = (Kind::Development, [Product::GuestTests]);
@@ -127,21 +127,21 @@ impl Suite {
             bail!("no guest test has a name that contains `{}`", choice.filter.unwrap_or_default());
         }
         if batches.iter().any(|batch| batch.init == Init::Systemd) {
-            // One pass of what users run.
+            // One pass of the build that users run.
             guests = guests.with_init(Init::Systemd, steps)?.with_release(object, steps)?;
         }
         let at_once = at_once()?.min(batches.len());
         Ok(Self { guests, batches, at_once })
     }
 
-    /// What each test may take of that time, if all take the same.
+    /// The share of that time for each test, if all take the same.
     pub(crate) fn share_of(&self, time: Duration) -> Duration {
         let tests: usize = self.batches.iter().map(|batch| batch.tests.len()).sum();
         let guests = u32::try_from(self.at_once).unwrap_or(1);
         time.saturating_mul(guests) / u32::try_from(tests.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Runs the tests, in as many guests side by side as this machine carries. Answers each batch with what came of it.
+    /// Runs the tests, in as many guests side by side as this machine can run. Returns each batch with its result.
     pub(crate) fn run(
         &self,
         environment: Environment,
@@ -184,7 +184,7 @@ fn listed(list: &str) -> anyhow::Result<Vec<GuestTest>> {
         }
     }
     if !without.is_empty() {
-        bail!("these tests say no tier; write #[guest_test(…)] and not #[test]: {}", without.join(", "));
+        bail!("these tests have no tier; write #[guest_test(…)] and not #[test]: {}", without.join(", "));
     }
     Ok(tests)
 }
@@ -197,7 +197,7 @@ pub(crate) fn by_tier(durations: &[(String, Duration)]) -> impl Iterator<Item = 
     })
 }
 
-/// How many guests this machine carries side by side.
+/// How many guests this machine can run side by side.
 fn at_once() -> anyhow::Result<usize> {
     let cpus = thread::available_parallelism().context("cannot count the cpus")?.get();
     let info = rustix::system::sysinfo();
@@ -207,7 +207,7 @@ fn at_once() -> anyhow::Result<usize> {
     Ok((cpus * 3 / 2).min(usize::try_from(by_memory)?).max(1))
 }
 
-/// One guest, and the tests that it is to run.
+/// One guest and its tests.
 #[derive(Debug)]
 struct Boot<'a> {
     guests: &'a Guests,
@@ -217,7 +217,8 @@ struct Boot<'a> {
 }
 
 impl Boot<'_> {
-    /// Runs them; a guest that fails as a whole counts as one failed test. Beside others each line says whose it is.
+    /// Runs them; a guest that fails as a whole counts as one failed test. Beside others each line has the guest's
+    /// label.
     fn run(&self, beside_others: bool) -> Tally {
         let steps = Steps::Out;
         let Self { guests, batch, environment, timeout } = *self;
@@ -257,8 +258,8 @@ impl Boot<'_> {
     }
 }
 
-/// What an attempt to run a guest comes to, and how many boots were repeated: a guest that does not come up gets a second
-/// attempt, which is reported and counted. Nothing of ours has run in it, so no test's failure can hide in the first.
+/// The result of running a guest, and how many boots were repeated: a guest that does not come up gets a second
+/// attempt, which is reported and counted. No test has run in the first attempt, so it can hide no test's failure.
 fn booted<T>(
     mut attempt: impl FnMut() -> (anyhow::Result<u8>, T),
     report: impl FnOnce(&anyhow::Error),
@@ -273,11 +274,11 @@ fn booted<T>(
     }
 }
 
-/// How long before a guest is ended it tells what everybody in it waits for.
+/// How long before its end a guest prints what its threads wait for.
 const LAST_WORDS: Duration = Duration::from_mins(1);
 
-/// Tells what each thread of each program does, as far as the kernel tells.
-const TELL_ALL: &str = r#"for process in /proc/[0-9]*; do
+/// Prints what each thread of each program does, as far as the kernel reports it.
+const PRINT_STACKS: &str = r#"for process in /proc/[0-9]*; do
     [ -n "$(tr -d '\0' < $process/cmdline)" ] || continue
     for task in $process/task/*; do
         echo "$task $(cat $task/comm) in system call $(cat $task/syscall)"
@@ -285,17 +286,17 @@ const TELL_ALL: &str = r#"for process in /proc/[0-9]*; do
     done
 done"#;
 
-/// Runs these tests; their names are paths of Rust, which mean nothing to the shell. If they do not come to their end in
-/// time, it is told what they wait for.
+/// Runs these tests; their names are Rust paths, which need no quoting in a shell. If they do not end in time, it
+/// prints what they wait for.
 fn script(tests: &[String], environment: Environment, timeout: Duration) -> String {
     let variables = assignments(environment.variables());
-    // What a passed test printed says how many rounds it ran.
+    // The output of a passed test has the number of its rounds.
     let options = if environment.soak { " --show-output" } else { "" };
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
     let tests = tests.join(" ");
-    // Who sleeps holds nothing open that the guest's end waits for.
+    // The sleeping process keeps no stream open that the guest's end waits for.
     format!(
-        "( sleep {patience} > /dev/null 2>&1; {TELL_ALL} ) >&2 2> /dev/null & watch=$!\n\
+        "( sleep {patience} > /dev/null 2>&1; {PRINT_STACKS} ) >&2 2> /dev/null & watch=$!\n\
          env {variables}{PROGRAM} --test-threads=1{options} --exact {tests}; status=$?\n\
          kill $watch; exit $status"
     )
@@ -304,7 +305,7 @@ fn script(tests: &[String], environment: Environment, timeout: Duration) -> Stri
 fn outcome(ended: &anyhow::Result<u8>, count: &Count) -> Tally {
     let counted = count.tally();
     let agree = match (ended, &counted) {
-        // What the binary says and how it exits must agree.
+        // The binary's output and its exit status must agree.
         (Ok(status), Some(tally)) => (*status == 0) == (tally.failed == 0),
         _ => false,
     };

@@ -1,7 +1,7 @@
-//! Lines of several guests side by side: each says whose it is, and none breaks another.
+//! Lines of several guests side by side: each has its guest's label, and none breaks another.
 use std::io::{self, Write};
 
-/// Passes whole lines on, each with its label in front; without a label everything as it comes.
+/// Forwards whole lines, each with its label in front; without a label everything unchanged.
 #[derive(Debug)]
 pub(crate) struct Labelled<W: Write> {
     label: String,
@@ -16,7 +16,7 @@ impl<W: Write> Labelled<W> {
 
     fn pass(&mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
-        // In one piece, so that nobody comes in between.
+        // In one write, so that no other line comes in between.
         self.out.write_all(&[self.label.as_bytes(), &line].concat())
     }
 }
@@ -44,7 +44,7 @@ impl<W: Write> Drop for Labelled<W> {
     fn drop(&mut self) {
         if !self.line.is_empty() {
             self.line.push(b'\n');
-            // Who reads it may have gone.
+            // The reader may be gone.
             let _passed = self.pass();
         }
     }

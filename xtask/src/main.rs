@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version are no errors, and go to standard output.
+            // Help and version are not errors, and go to standard output.
             let status = if error.use_stderr() { failure::USAGE } else { 0 };
             drop(error.print());
             return status.into();

@@ -1,4 +1,5 @@
-//! Every version that set-up chooses; what the guests are made of, and what tests the daemon beside them, is pinned by hash in `xtask/guest.lock.json`.
+//! Every version that set-up chooses. The parts of guests, and the programs that test the daemon, are pinned by hash in
+//! `xtask/guest.lock.json`.
 
 /// The linker that makes eBPF objects of LLVM bitcode.
 pub(crate) const BPF_LINKER: &str = "0.13.0";
@@ -19,7 +20,7 @@ pub(crate) const QEMU_SUITE: &str = "bookworm-backports";
 pub(crate) const QEMU_PACKAGES: &[&str] =
     &["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
 
-/// What the daemon is measured beside, and the interpreter and libraries that takes beyond [`SYSTEMD`].
+/// The contenders of the daemon, with their interpreter and libraries beyond [`SYSTEMD`].
 pub(crate) const CONTENDERS: &[&str] = &[
     "earlyoom",
     "nohang",
@@ -36,10 +37,10 @@ pub(crate) const CONTENDERS: &[&str] = &[
     "zlib1g",
 ];
 
-/// What scrapes the daemon in tests, and checks the rules on its metrics.
+/// Scrapes the daemon in tests, and checks the rules on its metrics.
 pub(crate) const PROMETHEUS: &[&str] = &["prometheus"];
 
-/// What makes systemd the guests' init: itself, a system bus, and the libraries of both.
+/// systemd as the guests' init: itself, a system bus, and the libraries of both.
 pub(crate) const SYSTEMD: &[&str] = &[
     "systemd",
     "libsystemd-shared",
@@ -72,8 +73,8 @@ pub(crate) const SYSTEMD: &[&str] = &[
     "libzstd1",
 ];
 
-/// The mirror where the host's own configuration names none.
+/// The mirror if the host's own configuration names none.
 pub(crate) const MIRROR: &str = "http://deb.debian.org/debian";
 
-/// What every archive of these suites is signed with.
+/// The keys that sign every archive of these suites.
 pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";

@@ -26,7 +26,7 @@ impl Places {
         // `cargo run` names the crate's folder; without it, the one that this program was built in.
         let own = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-        let root = own.parent().context("xtask lies in no workspace")?.to_owned();
+        let root = own.parent().context("xtask is in no workspace")?.to_owned();
         let target =
             env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |dir| root.join(dir));
         let cache = cache_folder()?;
@@ -43,7 +43,7 @@ impl Places {
         Ok(file)
     }
 
-    /// Makes a folder of the cache by filling a fresh one beside it and renaming that: it is whole or absent.
+    /// Makes a folder of the cache by filling a fresh one beside it and renaming that: it is complete or absent.
     ///
     /// The caller holds the cache.
     pub(crate) fn fill(

@@ -1,9 +1,9 @@
-//! What a test that repeats a scene prints about its rounds.
+//! What a repeating test prints about its rounds.
 use std::ops::AddAssign;
 
 use serde::Deserialize;
 
-/// How many rounds ran, and what the daemon held in the first and in the last of them.
+/// How many rounds ran, and the daemon's memory and descriptors in the first and in the last of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) struct Rounds {
     #[serde(rename = "rounds")]
@@ -12,7 +12,7 @@ pub(crate) struct Rounds {
     pub(crate) last: Option<Holding>,
 }
 
-/// What a daemon holds.
+/// The memory and descriptors of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Holding {
@@ -33,7 +33,7 @@ impl Rounds {
     }
 }
 
-/// The rounds add up. What the daemon held is kept of whichever grew more: each had a daemon of its own.
+/// Adds the rounds. The figures are those of the daemon that grew more: each run had its own.
 impl AddAssign for Rounds {
     fn add_assign(&mut self, other: Self) {
         let held = if other.growth_bytes() > self.growth_bytes() { other } else { *self };

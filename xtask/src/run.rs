@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 /// How many of a failed program's last lines are shown.
 const SHOWN_LINES: usize = 60;
 
-/// Runs a program and answers its standard output; what it said is shown only when it fails.
+/// Runs a program and returns its standard output; its output is shown only if it fails.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     let Output { status, stdout, stderr } =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", shown(command)))?;
@@ -24,7 +24,7 @@ pub(crate) fn text(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(output(command)?).with_context(|| format!("{} printed no UTF-8", shown(command)))
 }
 
-/// Runs a program whose output is the user's.
+/// Runs a program whose output goes to the user.
 pub(crate) fn passing_through(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
     if !status.success() {

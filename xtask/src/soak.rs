@@ -22,15 +22,15 @@ use crate::{
 /// One guest of a pass: its tests run a hundred times as many rounds as in `vm test`.
 const GUEST_TIMEOUT: Duration = Duration::from_hours(3);
 
-/// How many cases each property of the host's tests is tried with; `cargo test` tries 256.
+/// How many cases each property of the host's tests runs; `cargo test` runs 256.
 const CASES: u64 = 10_000;
 
 /// The host's tests that try properties with random cases, or repeat a scene; the others would only run the same again.
 const HOST_TESTS: &[&str] =
     &["--package", "enforcer", "--lib", "--test=quantity", "--test=stream", "--test=journal_survives_kill"];
 
-/// Runs passes until the time is over, at least one; answers 1 if something failed. Without a seed it takes a random one.
-/// Tests share what time is left for a pass: each begins no further round after its share.
+/// Runs passes until the time is over, at least one; returns 1 if something failed. Without a seed it takes a random
+/// one. Tests share the time that is left for a pass: each begins no further round after its share.
 pub(crate) fn command(places: &Places, time: Duration, seed: Option<u64>) -> anyhow::Result<u8> {
     let steps = Steps::Out;
     let timeline = Timeline::start();
@@ -65,7 +65,7 @@ pub(crate) fn command(places: &Places, time: Duration, seed: Option<u64>) -> any
     Ok(is_failure.into())
 }
 
-/// Variables of the library proptest: how many cases, and from which seed they follow.
+/// Variables of the library proptest: the number of cases and their seed.
 fn properties(seed: u64) -> [(&'static str, String); 2] {
     [("PROPTEST_CASES", CASES.to_string()), ("PROPTEST_RNG_SEED", seed.to_string())]
 }

@@ -1,4 +1,4 @@
-//! One line a step, with its duration.
+//! One line per step, with its duration.
 use std::{
     fmt::Display,
     io::{self, IsTerminal as _, Write as _},
@@ -10,11 +10,11 @@ use std::{
 pub(crate) enum Steps {
     /// To standard output: the command's own result.
     Out,
-    /// To standard error, and only where a person watches: the streams belong to a guest's script.
+    /// To standard error, and only on a terminal: the streams belong to a guest's script.
     Aside,
 }
 
-/// What a step found to do.
+/// Whether a step had work to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// It was done now.
@@ -24,7 +24,7 @@ pub(crate) enum Work {
 }
 
 impl Steps {
-    /// Runs one step; `name` is what it makes sure of.
+    /// Runs one step; `name` is what it ensures.
     pub(crate) fn run<T>(
         self,
         name: impl Display,
@@ -50,12 +50,12 @@ impl Steps {
         self.run(name, || step().map(|value| (value, Work::Done)))
     }
 
-    /// Says something that is no step.
+    /// Prints a line that is not a step.
     pub(crate) fn say(self, text: impl Display) {
         self.write(&format!("{text}\n"));
     }
 
-    /// Says how a step came out that was no mere success or failure.
+    /// Prints the outcome of a step that is neither plain success nor failure.
     pub(crate) fn line(self, passed: bool, name: impl Display, took: Duration) {
         let outcome = if passed { "ok" } else { "FAIL" };
         self.write(&format!("{outcome:<4} {:<56} {:>6.1} s\n", name.to_string(), took.as_secs_f64()));

@@ -15,7 +15,7 @@ const SLOWEST: usize = 15;
 /// How many guests of one run may need a second boot: one may be chance, a second one shows that something is wrong.
 const MOST_REPEATED_BOOTS: u64 = 1;
 
-/// How many tests came out which way.
+/// The number of tests by result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
@@ -23,16 +23,16 @@ pub(crate) struct Tally {
     pub(crate) ignored: u64,
     /// How many guests did not come up at the first attempt and were booted a second time.
     pub(crate) repeated_boots: u64,
-    /// What failed, by name, in the order in which it did.
+    /// Names of failures, in the order in which they occurred.
     pub(crate) failures: Vec<String>,
-    /// How long each test took, where tests run one after another.
+    /// How long each test took, if tests run one after another.
     pub(crate) durations: Vec<(String, Duration)>,
-    /// What tests that repeat a scene printed about their rounds, by name; a test may print several.
+    /// What repeating tests printed about their rounds, by name; a test may print several.
     pub(crate) rounds: Vec<(String, Rounds)>,
 }
 
 impl Tally {
-    /// One check that is no test binary.
+    /// One check that is not a test binary.
     pub(crate) fn check(name: &str, passed: bool) -> Self {
         if passed { Self { passed: 1, ..Self::default() } } else { Self::failure(name.to_owned()) }
     }
@@ -42,7 +42,7 @@ impl Tally {
         Self { failed: 1, failures: vec![name], ..Self::default() }
     }
 
-    /// The same, with where it failed before each name.
+    /// The same, with the place of the failure before each name.
     pub(crate) fn of(mut self, place: &str) -> Self {
         let durations = self.durations.iter_mut().map(|(name, _)| name);
         let rounds = self.rounds.iter_mut().map(|(name, _)| name);
@@ -131,7 +131,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Passes a test binary's output on, and counts.
+/// Forwards a test binary's output, and counts.
 #[derive(Debug)]
 pub(crate) struct Counter<W> {
     out: W,
@@ -145,10 +145,10 @@ pub(crate) struct Count(Arc<Mutex<Counting>>);
 #[derive(Debug, Default)]
 struct Counting {
     tally: Tally,
-    /// How many test binaries told their result.
+    /// How many test binaries printed their result.
     results: u64,
     line: Vec<u8>,
-    /// The test that is running, and since when, where tests run one at a time.
+    /// The running test and its start, if tests run one at a time.
     running: Option<(String, Instant)>,
     /// The test whose output is being shown, after all tests have ended.
     shown: Option<String>,
@@ -165,13 +165,13 @@ impl<W> Counter<W> {
 }
 
 impl Count {
-    /// The sum, or nothing where no test binary came to its end.
+    /// The sum; `None` if no test binary came to its end.
     pub(crate) fn tally(&self) -> Option<Tally> {
         let counting = self.counting();
         (counting.results > 0).then(|| counting.tally.clone())
     }
 
-    /// The test that began and has not ended, where one runs at a time.
+    /// The test that began and has not ended, if one runs at a time.
     pub(crate) fn running(&self) -> Option<String> {
         self.counting().running.as_ref().map(|(name, _)| name.clone())
     }
@@ -248,7 +248,7 @@ impl Counting {
     }
 }
 
-/// A test's name and what came of it: `test NAME ... ok`; nothing as long as it runs.
+/// A test's name and its result: `test NAME ... ok`; no result as long as it runs.
 fn outcome(line: &str) -> Option<(&str, &str)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     Some((name, result.trim_end()))

@@ -22,16 +22,16 @@ use crate::{
     timeline::Timeline,
 };
 
-/// One guest's tests, emulated on a busy machine: two to three times what they take.
+/// Time limit of one guest's tests, emulated on a busy machine: two to three times what they take.
 const GUEST_TIMEOUT: Duration = Duration::from_mins(25);
 
 const HOST_TESTS: &str = "host tests";
 
-/// The steps that are checks, and no tests.
+/// The steps that are checks, not tests.
 const CHECKS: [&str; 4] = ["fmt", "tidy", "clippy", "eBPF object"];
 
-/// Runs everything, whatever fails, and ends with the table of steps and the counts. A tier that takes half as long again as
-/// its budget is a failure.
+/// Runs everything, even after failures, and ends with the table of steps and the counts. A tier that takes half as
+/// long again as its budget is a failure.
 pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
     let budget = Budget::read(places)?;
     let timeline = Timeline::start();
@@ -65,8 +65,8 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
     Ok(sum.is_failure().into())
 }
 
-/// What each tier took: checks and host tests from their first step to their last, guest tests all of one tier together, without
-/// the guests' boot.
+/// What each tier took: checks and host tests from their first step to their last, guest tests all of one tier
+/// together, without the guests' boot.
 fn taken(timeline: &Timeline, sum: &Tally) -> BTreeMap<String, Duration> {
     let mut taken = BTreeMap::new();
     let mut add = |tier: &str, took| *taken.entry(tier.to_owned()).or_default() += took;
@@ -81,7 +81,7 @@ fn taken(timeline: &Timeline, sum: &Tally) -> BTreeMap<String, Duration> {
     taken
 }
 
-/// One check, counted as one test; what it says is shown when it fails.
+/// One check, counted as one test; its output is shown if it fails.
 fn check(timeline: &Timeline, name: &str, check: impl FnOnce() -> anyhow::Result<()>) -> Tally {
     let result = timeline.step(name, || (Steps::Out.work(name, check), 1));
     if let Err(error) = &result {
@@ -90,7 +90,8 @@ fn check(timeline: &Timeline, name: &str, check: impl FnOnce() -> anyhow::Result
     Tally::check(name, result.is_ok())
 }
 
-/// Several tests; not to come to their end is one failure, unless something is missing that nobody may install here.
+/// Several tests; if they do not come to their end, that is one failure, unless something is missing that cannot be
+/// installed here.
 fn part(name: &str, tests: impl FnOnce() -> anyhow::Result<Tally>) -> anyhow::Result<Tally> {
     match tests() {
         Err(error) if error.is::<crate::failure::Failure>() => Err(error),

@@ -1,24 +1,31 @@
 //! Rules that no compiler checks.
+
+mod rooms;
+mod words;
+
 use std::{fs, path::Path, process::Command};
 
 use anyhow::bail;
 
 use crate::{places::Places, run};
 
-/// Checks every file that git knows; all violations are told at once.
+/// Checks every file that git knows, and reports all violations at once.
 pub(crate) fn check(places: &Places) -> anyhow::Result<()> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(&places.root);
     let files = run::text(&mut git)?;
     let home = std::env::home_dir().filter(|home| home.components().count() > 2);
     let mut violations = Vec::new();
+    let mut rooms = rooms::Rooms::default();
     for name in files.split('\0').filter(|name| !name.is_empty()) {
         let path = places.root.join(name);
         // A file that was removed but not yet from the index, or one that is not text.
         let Ok(bytes) = fs::read(&path) else { continue };
         let Ok(text) = String::from_utf8(bytes) else { continue };
         violations.extend(in_file(name, &text, &[Some(places.root.as_path()), home.as_deref()]));
+        rooms.note(name, &text);
     }
+    violations.extend(rooms.cycles());
     if violations.is_empty() {
         return Ok(());
     }
@@ -42,6 +49,9 @@ fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
             }
         }
     }
+    if is_source && speaks_plainly(path) {
+        violations.extend(words::violations(name, text));
+    }
     // A path of the machine that something was written on is of no use elsewhere.
     for place in places.iter().flatten().filter_map(|place| place.to_str()) {
         if let Some(number) = text.lines().position(|line| line.contains(place)) {
@@ -58,6 +68,13 @@ fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
 fn is_room(path: &Path) -> bool {
     path.parent().and_then(Path::file_name).is_some_and(|folder| folder == "src")
         || path.file_name().is_some_and(|file| file == "main.rs" || file == "build.rs")
+}
+
+/// Production code of the daemon; the programs' sources are hashed with their object, and change with it.
+fn speaks_plainly(path: &Path) -> bool {
+    path.starts_with("enforcer/src")
+        && !is_tests(path)
+        && !path.components().any(|part| part.as_os_str() == "tests")
 }
 
 /// Tests beside the code say what they are by their names.

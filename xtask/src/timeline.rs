@@ -1,4 +1,4 @@
-//! When each step ran, how long, and what ran beside it.
+//! When each step ran, how long, and which steps ran beside it.
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -52,7 +52,7 @@ impl Timeline {
         self.start.elapsed()
     }
 
-    /// A line a step, in the order in which they started.
+    /// One line per step, in the order in which they started.
     pub(crate) fn table(&self) -> String {
         let mut spans = self.spans().clone();
         spans.sort_by_key(|span| span.from);

@@ -8,24 +8,24 @@ use crate::model::{CgroupId, CgroupPath, Limit};
 
 const MEMORY_MAX: &str = "memory.max";
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Debug)]
 pub struct Outcome {
     /// The step.
     pub step: Step,
-    /// What came of it.
+    /// Its result.
     pub fate: Fate,
 }
 
-/// The ways in which a step ends.
+/// How a step can end.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Fate {
-    /// It was carried out, on the cgroup of that id.
+    /// It was carried out on the cgroup with this id.
     Done(CgroupId),
-    /// So many processes were moved, and none is left.
+    /// This many processes were moved, and none is left.
     Moved(usize),
-    /// It was not done, as more memory is in use by now than the new limit allows.
+    /// It was withheld: more memory is in use now than the new limit allows.
     Withheld {
         /// `memory.current` right before the write.
         usage_bytes: u64,
@@ -43,10 +43,10 @@ pub enum Fate {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// The file system refused.
+    /// A cgroup operation failed.
     #[error(transparent)]
     Cgroup(#[from] Error),
-    /// A controller cannot be handed on by a cgroup that holds processes itself (the kernel's no-internal-process rule).
+    /// A cgroup that holds processes itself cannot hand controllers on (the kernel's no-internal-process rule).
     #[error(
         "cannot enable controllers below {path}: it holds {processes} processes itself; move them into a cgroup of their own below it"
     )]
@@ -56,7 +56,7 @@ pub enum ApplyError {
         /// How many processes it holds.
         processes: usize,
     },
-    /// Processes stay where they were.
+    /// Some processes were not moved.
     #[error(transparent)]
     Move(#[from] MoveError),
     /// Controllers were refused; the others were enabled.
@@ -64,7 +64,7 @@ pub enum ApplyError {
     Controllers {
         /// The cgroup.
         path: CgroupPath,
-        /// Those that were refused.
+        /// The refused ones.
         controllers: Vec<Controller>,
         /// The last refusal.
         #[source]
@@ -73,7 +73,7 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
-    /// How many processes were moved nevertheless, if any.
+    /// How many processes were moved despite the failure, if any.
     pub(super) fn moved(&self) -> Option<usize> {
         match self {
             Self::Move(MoveError::Left { moved, .. }) => Some(*moved).filter(|moved| *moved > 0),
@@ -84,10 +84,10 @@ impl ApplyError {
     }
 }
 
-/// Carries steps out in their order. A step that fails stops nothing but what depends on it.
+/// Carries out the steps in order. A failed step stops only those that depend on it.
 ///
-/// A cgroup gets its mark of `marks` before its first file is written, and right after it was made: what is written is
-/// never more than what the mark admits to. Until it has that, `making` tells whose it is.
+/// A cgroup gets its mark from `marks` right after it is made and before its first file is written, so that the mark
+/// covers all that is written. Until then `making` records the owner.
 pub fn apply(
     root: &CgroupDir,
     driver: &dyn Driver,
@@ -140,13 +140,13 @@ pub fn apply(
     (outcomes.collect(), unmarked)
 }
 
-/// Up to which step the driver was told of the values that are to be written.
+/// Up to which step the driver knows the values that are to be written.
 #[derive(Debug, Default)]
 struct Progress(usize);
 
 impl Progress {
-    /// Tells the driver of a write and of those to the same cgroup that follow it at once; of `memory.max` alone, in its
-    /// turn, as it may come to be withheld.
+    /// Announces a write to the driver, with those to the same cgroup that directly follow it; `memory.max` alone and
+    /// only when it is due, as it may be withheld.
     fn emit(
         &mut self,
         driver: &dyn Driver,
@@ -169,20 +169,20 @@ impl Progress {
         let reported =
             driver.emit(dir, &run.into_iter().map(|write| (&*write.file, value(write))).collect::<Vec<_>>());
         if reported.is_err() {
-            // The next one tries again.
+            // The next write tries again.
             self.0 = index + 1;
         }
         reported
     }
 }
 
-/// The value as the plan has it: not rounded, what is written is that to the byte.
+/// The planned value, not rounded: it is written byte for byte.
 fn value(write: &Write) -> Knob {
     Knob::parse(&write.file, &write.value, PageSize::new(1))
 }
 
 impl Outcome {
-    /// The withheld write, if that is what it is.
+    /// The withheld write, if it is one.
     #[must_use]
     pub fn withheld(&self) -> Option<Withheld> {
         match (&self.step, &self.fate) {
@@ -222,7 +222,7 @@ fn apply_one(
     }
 }
 
-/// Usage may have grown since it was observed: it is read again right before `memory.max` is written.
+/// Usage may have grown since it was observed, so it is read again right before `memory.max` is written.
 fn usage_above(dir: &CgroupDir, write: &Write, page: PageSize) -> Result<Option<u64>, Error> {
     if write.file != MEMORY_MAX {
         return Ok(None);
@@ -252,7 +252,7 @@ fn write_one(dir: &CgroupDir, driver: &dyn Driver, write: &Write) -> Result<(), 
     }
 }
 
-/// Enables controllers at once, or one by one where the kernel refuses the set.
+/// Enables controllers at once, or one by one if the kernel refuses the set.
 fn enable(dir: &CgroupDir, controllers: &[Controller]) -> Result<(), ApplyError> {
     let Err(error) = enable_at_once(dir, controllers) else {
         return Ok(());
@@ -262,7 +262,7 @@ fn enable(dir: &CgroupDir, controllers: &[Controller]) -> Result<(), ApplyError>
         if processes > 0 && !dir.path().is_root() {
             return Err(ApplyError::InternalProcesses { path: dir.path().clone(), processes });
         }
-        // One by one would turn a cgroup that holds processes into a threaded one: never.
+        // Never one by one: that would turn a cgroup that holds processes into a threaded one.
         return Err(error.into());
     }
     let mut refused = Vec::new();

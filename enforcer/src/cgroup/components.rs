@@ -1,4 +1,4 @@
-//! The scores of what the node needs to run its pods at all, and of pods' sandboxes.
+//! OOM scores of the node's own components and of pods' sandboxes.
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -21,14 +21,14 @@ use crate::{
 
 mod unit;
 
-/// How often processes are looked through though none was started.
+/// Processes are scanned at least this often, even if none was started.
 const AT_THE_LATEST: Duration = Duration::from_mins(5);
 
 /// Keeps the node's own components at −999 and pods' pause processes at −998.
 ///
-/// A component named as a program is found by the file that it runs, never by its process's name, which anybody can
-/// choose; and as anybody can also call a file `kubelet`, it has to be root's, in our own PID namespace, and in no pod.
-/// One named as a unit is every process in the unit's own cgroup.
+/// A component named as a program is matched by the file that it runs, never by its process name, which any process can
+/// choose. Because anyone can also call a file `kubelet`, the process must run as root, in our own PID namespace and
+/// outside every pod. A component named as a unit is every process in the unit's own cgroup.
 #[derive(Debug)]
 pub struct Components {
     processes: Processes,
@@ -37,39 +37,39 @@ pub struct Components {
     own: u32,
     own_namespace: String,
     looked: Option<Look>,
-    /// What was done about each process that is of concern, by id and start.
+    /// What was done about each relevant process, by id and start time.
     known: BTreeMap<(u32, u64), Known>,
 }
 
 #[derive(Debug)]
 struct Look {
     at: Instant,
-    /// When all processes were looked at.
+    /// The last look at all processes.
     all_at: Instant,
-    /// The id that had been given out last.
+    /// The newest PID at that time.
     newest: Option<u32>,
-    /// The same at the look before.
+    /// The newest PID at the look before.
     before: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// Whether it had the right score at some time.
+    /// Whether it ever had the right score.
     was_right: bool,
-    /// Whether another insists on its score.
+    /// Whether another process insists on its score.
     contest: Contest,
-    /// Why it was left with another score, as it was told.
+    /// Why it was left with another score, as reported.
     reported: Option<ScoreFate>,
 }
 
-/// A process of the node's own that had not the score that it should have.
+/// One of the node's own processes that had a wrong score.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ComponentScore {
     /// Its id in our own PID namespace.
     pub pid: u32,
-    /// The file name of its program. Chosen by whoever made the file: escape it where it is shown.
+    /// The file name of its program. The file's creator chose it: escape it for display.
     pub executable: String,
-    /// Its cgroup as /proc tells it; empty without cgroup v2.
+    /// Its cgroup from /proc; empty without cgroup v2.
     pub cgroup: String,
     /// The score that it had.
     pub found: i16,
@@ -82,15 +82,15 @@ pub struct ComponentScore {
 /// What was done about a wrong score.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ScoreFate {
-    /// It has the right one now, for the first time.
+    /// The right score was set for the first time.
     Set,
-    /// It had the right one before, and has it again.
+    /// It had the right score before, and has it again.
     Restored,
-    /// It was put right thrice within a minute, and is put right later.
+    /// It was corrected three times within a minute already, and is corrected later.
     Delayed,
-    /// It is only told: writing is not ours.
+    /// It is only reported: we must not write.
     Audited,
-    /// It may not be lowered without `CAP_SYS_RESOURCE`.
+    /// Lowering it needs `CAP_SYS_RESOURCE`.
     Refused,
 }
 
@@ -98,10 +98,9 @@ pub enum ScoreFate {
 #[derive(Debug, Default)]
 #[must_use]
 pub struct ComponentReport {
-    /// The processes with a wrong score; each that is left is told once.
+    /// The processes with a wrong score; one that keeps it is reported once.
     pub scores: Vec<ComponentScore>,
-    /// How many processes may not be looked at: for those with more capabilities than we have, that needs
-    /// `CAP_SYS_PTRACE`.
+    /// How many processes we may not look at: `CAP_SYS_PTRACE` is needed for those with more capabilities than ours.
     pub hidden: usize,
     /// What could not be looked at.
     pub errors: Vec<ComponentError>,
@@ -117,24 +116,24 @@ pub enum ComponentError {
     /// The list of processes could not be read.
     #[error("cannot list the processes")]
     Processes(#[source] io::Error),
-    /// A process's file refused.
+    /// A file of a process could not be accessed.
     #[error("cannot look at process {pid}")]
     Process {
         /// The process.
         pid: u32,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
 }
 
-/// What a process is to the node.
+/// The program of one of the node's processes, and the score that it should have.
 struct Role {
     wanted: i16,
     executable: String,
 }
 
-/// One look, as it goes on.
+/// One look in progress.
 struct Pass<'a> {
     permit: Option<&'a Permit>,
     now: Instant,
@@ -144,7 +143,7 @@ struct Pass<'a> {
 }
 
 impl Components {
-    /// Looks after these components and this very process, on the process file system mounted at `proc`.
+    /// Looks after these components and this very process, through the process file system mounted at `proc`.
     pub fn new(proc: &Path, components: &[NodeComponent]) -> io::Result<Self> {
         let processes = Processes::open(proc)?;
         let own = std::process::id();
@@ -167,7 +166,7 @@ impl Components {
         })
     }
 
-    /// Whether processes were started since the last look, or it is long ago. Costs next to nothing.
+    /// Whether processes were started since the last look, or it is long ago. Cheap.
     #[must_use]
     pub fn wants_look(&self, now: Instant) -> bool {
         let newest = self.processes.newest().ok();
@@ -176,11 +175,11 @@ impl Components {
         }) || self.known.values().any(|known| known.contest.is_overdue(now))
     }
 
-    /// Looks at the processes that were started since the look before the last one, and at those that are known; now and
-    /// then at all of them. Without a permit nothing is written.
+    /// Looks at the processes started since the look before the last one and at the known ones; now and then at all.
+    /// Without a permit nothing is written.
     ///
-    /// `plan` says which pods there are: whatever is in a pod is no component. `made_by_runtimes` are the cgroups right
-    /// below pods' that no plan names: those of sandboxes are among them.
+    /// `plan` says which pods exist: a process in a pod is no component. `made_by_runtimes` are the cgroups directly
+    /// below pods' that no plan names; those of sandboxes are among them.
     pub fn look(
         &mut self,
         root: &CgroupDir,
@@ -189,8 +188,8 @@ impl Components {
         permit: Option<&Permit>,
         now: Instant,
     ) -> ComponentReport {
-        // Before the look: what is started meanwhile is looked at the next time. The thread that looks is started for
-        // it, and is none of that.
+        // Read before the look: the next look covers processes that start meanwhile. The thread that looks was started
+        // before this read, and does not count.
         let newest = self.processes.newest().ok();
         let since = self.since(newest, now);
         self.looked = Some(Look {
@@ -210,12 +209,12 @@ impl Components {
         report
     }
 
-    /// The id behind which all are that were started since the look before the last one; none if all have to be looked
-    /// at. A process may begin the program that matters a moment after it was started, so that it is looked at twice.
+    /// All processes started since the look before the last one have ids above this; `None` if all have to be looked
+    /// at. A process may exec the relevant program a moment after it was started, so each is looked at twice.
     fn since(&self, newest: Option<u32>, now: Instant) -> Option<u32> {
         let look = self.looked.as_ref()?;
         let (newest, last, before) = (newest?, look.newest?, look.before?);
-        // Ids begin anew when there are no more.
+        // Ids wrap around.
         let ascends = before <= last && last <= newest;
         let is_recent = now.saturating_duration_since(look.all_at) < AT_THE_LATEST;
         (ascends && is_recent).then_some(before)
@@ -249,7 +248,7 @@ impl Components {
         }
     }
 
-    /// Every process right in a unit's cgroup; or, in a sandbox's, every one that runs the program `pause`.
+    /// Looks at every process directly in a unit's cgroup, or in a sandbox's, at every one that runs `pause`.
     fn look_at_cgroup(&mut self, dir: &CgroupDir, only: Option<&str>, pass: &mut Pass<'_>) {
         let pids = match dir.processes() {
             Ok(pids) => pids,
@@ -259,7 +258,7 @@ impl Components {
         for pid in pids.into_iter().filter(|pid| *pid != 0) {
             let found = self.processes.get(pid).and_then(|process| {
                 let Some(executable) = process.executable()? else { return Ok(None) };
-                // Read after it was opened: whoever has the id is in there.
+                // Read after it was opened: the process that has the id is in the cgroup.
                 let is_there = process.cgroup()?.as_deref() == Some(dir.path().as_str());
                 let wanted = if only.is_some() { oom_score::SANDBOX } else { oom_score::NODE_COMPONENT };
                 let concerns = is_there && only.is_none_or(|only| only == executable);
@@ -288,7 +287,7 @@ impl Components {
         }
     }
 
-    /// Brings one process to its score, or tells that it has another.
+    /// Sets the score of a process, or reports that it has another.
     fn keep(&mut self, pid: u32, process: &Process, role: Role, pass: &mut Pass<'_>) {
         match self.try_keep(pid, process, role, pass) {
             Ok(score) => pass.report.scores.extend(score),
@@ -305,7 +304,7 @@ impl Components {
     ) -> rustix::io::Result<Option<ComponentScore>> {
         let Role { wanted, executable } = role;
         let key = (pid, process.start_ticks()?);
-        // A program may be named, and its unit as well.
+        // A component may be named both by its program and by its unit.
         if !pass.seen.insert(key) {
             return Ok(None);
         }
@@ -343,7 +342,7 @@ impl Components {
     }
 }
 
-/// Whether a process belongs to a pod, of ours or of whoever else has a kubepods.
+/// Whether a process belongs to a pod, one of ours or one below another kubepods.
 fn is_of_a_pod(process: &Process, plan: &Plan) -> rustix::io::Result<bool> {
     let Some(cgroup) = process.cgroup()? else { return Ok(false) };
     let is_kubepods = |name: &str| name == "kubepods" || name == "kubepods.slice";

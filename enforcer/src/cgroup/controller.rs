@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, fmt};
 
-/// The controllers that pods are limited with: those that the kubelet enables, and `io`, without which memory limits do
-/// not hold back writers (`Documentation/admin-guide/cgroup-v2.rst`, "Writeback").
+/// The controllers that limit pods: those that the kubelet enables, and `io`, without which memory limits do not
+/// throttle writers (`Documentation/admin-guide/cgroup-v2.rst`, "Writeback").
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Controller {
     /// `cpu`.
@@ -19,7 +19,7 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// Every one of them.
+    /// All of them.
     pub const ALL: [Self; 6] = [Self::Cpu, Self::Cpuset, Self::Io, Self::Memory, Self::Hugetlb, Self::Pids];
 
     /// The kernel's name.
@@ -35,14 +35,14 @@ impl Controller {
         }
     }
 
-    /// The controller that a file belongs to; none for the core's files and for controllers that are not used here.
+    /// The controller of a file; `None` for the core's files and for controllers that are not used here.
     #[must_use]
     pub fn of_file(file: &str) -> Option<Self> {
         let prefix = file.split('.').next().unwrap_or_default();
         Self::ALL.into_iter().find(|controller| controller.name() == prefix)
     }
 
-    /// Those that `cgroup.controllers` or `cgroup.subtree_control` lists; others are left out.
+    /// The controllers that `cgroup.controllers` or `cgroup.subtree_control` lists; others are left out.
     #[must_use]
     pub fn parse_list(text: &str) -> BTreeSet<Self> {
         let listed: BTreeSet<&str> = text.split_ascii_whitespace().collect();

@@ -6,24 +6,24 @@ use crate::{
     policy::{CgroupPlan, Plan, PodPlan, admission::Rejection, name},
 };
 
-/// A plan in the form that the reconciler works with: by cgroup.
+/// A plan by cgroup, as the reconciler works with it.
 #[derive(Debug, Default)]
 pub(super) struct Desired {
     /// The cgroups that are to hold values.
     pub(super) targets: BTreeMap<CgroupPath, Target>,
     /// The scores of the containers' processes.
     pub(super) scores: BTreeMap<CgroupPath, i16>,
-    /// Those of them that the plan has another score for: the plan's.
+    /// The plan's score of those that have another one in `scores`.
     pub(super) planned: BTreeMap<CgroupPath, i16>,
-    /// The containers' cgroups, by their pod's; of pods that are not adopted, and by each cgroup that a pod had formerly.
+    /// The containers' cgroups by their pod's, without adopted pods; also by each former cgroup of a pod.
     pub(super) containers: BTreeMap<CgroupPath, Vec<CgroupPath>>,
-    /// The containers whose score the processes of a former cgroup have, by that cgroup.
+    /// The container whose score the processes of a former cgroup get, by that cgroup.
     pub(super) follows: BTreeMap<CgroupPath, CgroupPath>,
-    /// Where the processes of former cgroups are to be moved to.
+    /// Where the processes of former cgroups are moved to.
     pub(super) moves: BTreeMap<CgroupPath, CgroupPath>,
     /// Why cgroups are not adopted.
     pub(super) refused: Vec<Error>,
-    /// The cgroups of pods that are in the plan but retired, such as evicted ones: to be removed once they are empty.
+    /// The cgroups of planned but retired pods, such as evicted ones: removed once they are empty.
     pub(super) retired: BTreeMap<CgroupPath, Owner>,
 }
 
@@ -31,21 +31,21 @@ pub(super) struct Desired {
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) plan: CgroupPlan,
-    /// Whose it is; none of a pod, class or node for the system's own.
+    /// Its owner; `None` for the system's own cgroups, which belong to no pod, class or node.
     pub(super) owner: Option<Owner>,
-    /// What names it, if somebody else makes and removes it.
+    /// What names it, if others make and remove it.
     pub(super) named_by: Option<&'static str>,
-    /// Whether it comes with its first process, and nothing is amiss while it is not there.
+    /// Whether its first process brings it, so that its absence is no problem.
     pub(super) is_awaited: bool,
 }
 
 impl Target {
-    /// Whether it is a cgroup that its pod had by an earlier plan, and that still counts as the pod's.
+    /// Whether its pod had it by an earlier plan, and it still counts as the pod's.
     pub(super) fn is_former(&self) -> bool {
         self.named_by == Some(FORMER)
     }
 
-    /// Whether it is somebody else's to make and to remove.
+    /// Whether others make and remove it.
     pub(super) fn is_outside(&self) -> bool {
         self.named_by.is_some() && !self.is_former()
     }
@@ -54,8 +54,8 @@ impl Target {
 /// What names the cgroups that pods had by an earlier plan.
 pub(super) const FORMER: &str = "an earlier plan of its pod";
 
-/// Whose the pods' cgroups are when the plan is carried out: what a pod names to adopt may be another's, or kubepods, and
-/// is then none of its own.
+/// The pod that owns each pod cgroup once the plan is carried out. A cgroup that a pod asks to adopt may be another
+/// pod's, or kubepods, and is then not its own.
 #[must_use]
 pub fn holders(plan: &Plan, retired: &BTreeSet<&PodUid>) -> BTreeMap<CgroupPath, PodUid> {
     let targets = Desired::new(plan, retired).targets.into_iter();
@@ -64,7 +64,7 @@ pub fn holders(plan: &Plan, retired: &BTreeSet<&PodUid>) -> BTreeMap<CgroupPath,
 
 /// What names the cgroups that pods adopt.
 const ANNOTATION: &str = "an annotation of a pod";
-/// What names the cgroups that are held to a reservation.
+/// What names the cgroups that a reservation limits.
 const RESERVED: &str = "systemReservedCgroup or kubeReservedCgroup";
 
 impl Desired {
@@ -100,18 +100,18 @@ impl Desired {
             desired.targets.insert(cgroup.path.clone(), target);
         }
         for pod in &plan.pods {
-            // An evicted one keeps its values: somebody else may start processes in its cgroup again.
+            // An evicted pod keeps its values: others may start processes in its cgroup again.
             let is_evicted = pod.admission.rejection() == Some(&Rejection::Evicted);
             if is_evicted || !retired.contains(&pod.uid) {
                 desired.adopt(pod);
             }
         }
-        // A pod that took over a retired one's cgroup keeps it.
+        // A pod that took over a retired pod's cgroup keeps it.
         desired.retired.retain(|path, _| !desired.targets.contains_key(path));
         desired
     }
 
-    /// Gives containers these scores instead of the plan's, and the plan's to all others.
+    /// Gives these containers these scores instead of the plan's, and all others the plan's.
     pub(super) fn align(&mut self, aligned: &BTreeMap<CgroupPath, i16>) {
         self.scores.append(&mut self.planned);
         for (path, score) in aligned {
@@ -128,12 +128,12 @@ impl Desired {
         }
     }
 
-    /// The cgroups that are written to, and neither made nor removed.
+    /// The cgroups that are written to, but neither made nor removed.
     pub(super) fn outside(&self) -> impl Iterator<Item = &CgroupPath> {
         self.targets.iter().filter(|(_, target)| target.is_outside()).map(|(path, _)| path)
     }
 
-    /// Takes over the cgroups that a pod names, as far as they are nobody's yet, and within nobody's.
+    /// Adopts the cgroups that a pod names, unless they are or hold planned ones, or lie within another pod's.
     fn adopt(&mut self, pod: &PodPlan) {
         let mut taken: BTreeSet<&CgroupPath> = BTreeSet::new();
         for (cgroup, level, _) in cgroups(pod).filter(|(_, _, adopted)| *adopted) {
@@ -142,7 +142,7 @@ impl Desired {
             let below = format!("{}/", path.as_str().trim_end_matches('/'));
             let is_or_holds =
                 others.into_iter().find(|target| *target == path || target.as_str().starts_with(&below));
-            // Whoever kills the other's kills this one too, and counts its memory as the other's.
+            // A kill of the other pod kills this one too, and its memory counts as the other's.
             let is_within = |(target, of): &(&CgroupPath, &Target)| {
                 let uid = of.owner.as_ref().and_then(|owner| owner.level.uid());
                 let rest = path.as_str().strip_prefix(target.as_str());
@@ -168,14 +168,14 @@ impl Desired {
             self.targets.insert(path.clone(), target);
             taken.insert(path);
         }
-        // Of those that share a cgroup the last counts: app containers stand last.
+        // Of containers that share a cgroup the last one counts: app containers come last.
         for container in pod.containers.iter().filter(|container| taken.contains(&container.cgroup.path)) {
             self.scores.insert(container.cgroup.path.clone(), container.oom_score_adj);
         }
     }
 
     fn add(&mut self, plan: &CgroupPlan, level: OwnerLevel) {
-        // systemd makes no scope without a process.
+        // systemd does not make a scope without a process.
         let is_awaited = name::is_scope(&plan.path);
         let target =
             Target { plan: plan.clone(), owner: Some(owner(plan, level)), named_by: None, is_awaited };

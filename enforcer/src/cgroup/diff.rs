@@ -10,25 +10,25 @@ use crate::{
     policy::{CgroupPlan, FileName},
 };
 
-/// What has to be done to make the hierarchy as planned, and what cannot be.
+/// The steps that make the hierarchy as planned, and what cannot be done.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Diff {
-    /// The steps in the order in which they are to be done.
+    /// The steps in order.
     pub steps: Vec<Step>,
-    /// Writes that wait, as more memory is in use than the new limit allows.
+    /// Writes that wait, because more memory is in use than the new limit allows.
     pub withheld: Vec<Withheld>,
     /// Planned files that do not exist.
     pub missing: Vec<Missing>,
 }
 
-/// Compares the planned cgroups with what is there.
+/// Compares the planned cgroups with the existing ones.
 ///
-/// First cgroups are made and controllers enabled, from the top down. Then every value that gives more is written from
-/// the top down, and last every value that gives less, from the bottom up: no child is ever granted more than its
-/// parent has. Within a cgroup raises go `memory.max`, `high`, `low`, `min`, and lowers the other way round, so that
-/// what is protected never exceeds what is allowed.
+/// First cgroups are made and controllers enabled, top down. Then every value that gives more is written, top down, and
+/// last every value that gives less, bottom up: no child is ever granted more than its parent has. Within a cgroup
+/// raises go `memory.max`, `high`, `low`, `min`, and reductions the other way round, so that protection never exceeds
+/// the limit.
 ///
-/// Those among `outside` are not ours: they are neither made, nor are controllers enabled above them.
+/// The cgroups in `outside` are not ours: they are not made, and no controllers are enabled above them.
 #[must_use]
 pub fn diff(
     plans: &[&CgroupPlan],
@@ -59,7 +59,7 @@ pub fn diff(
             let held = match known {
                 Some(known) => match known.files.get(&file) {
                     Some(held) => Some(held.as_str()),
-                    // Its controller is about to be enabled, and the file comes with it.
+                    // Its controller is about to be enabled, and brings the file.
                     None if newly_enabled(&file, plan, observed) => None,
                     None => {
                         diff.missing.push(Missing { path: plan.path.clone(), file, controller: None });
@@ -98,7 +98,7 @@ pub fn diff(
     diff
 }
 
-/// Adds the steps that make cgroups and enable controllers; answers which controllers each cgroup then hands on.
+/// Adds the steps that make cgroups and enable controllers; returns which controllers each cgroup then hands on.
 fn structure(
     plans: &[&CgroupPlan],
     observed: &Snapshot,
@@ -134,7 +134,7 @@ fn structure(
     handed_on
 }
 
-/// The files that are to hold a value: the planned ones, and those that go back to what they held before.
+/// The files that are to hold a value: the planned ones, and those that get their former value back.
 fn wanted(
     plan: &CgroupPlan,
     known: Option<&Observed>,
@@ -174,7 +174,7 @@ fn reason(
     }
 }
 
-/// How much memory is in use, if writing would put `memory.max` below it.
+/// The memory in use, if writing would put `memory.max` below it.
 fn usage_above(write: &Write, new: &Knob, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
     let usage_bytes = known?.usage_bytes?;
     match new {

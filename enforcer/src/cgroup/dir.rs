@@ -15,13 +15,13 @@ use crate::model::{CgroupId, CgroupPath};
 /// The magic number of a cgroup v2 file system (`include/uapi/linux/magic.h`).
 const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
 
-/// The longest content of a cgroup file that is read; `memory.stat` has some 2 KiB.
+/// The longest content of a cgroup file that is read; `memory.stat` has about 2 KiB.
 const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// An open cgroup directory.
 ///
-/// Everything is opened relative to its handle, so a cgroup that is removed and made again under the same name
-/// is never taken for the one that was opened: its files answer `ENODEV`.
+/// Everything is opened relative to its handle. So a cgroup that is removed and made again under the same name is never
+/// mistaken for the opened one, whose files fail with `ENODEV`.
 #[derive(Debug)]
 pub struct CgroupDir {
     fd: OwnedFd,
@@ -29,7 +29,7 @@ pub struct CgroupDir {
     id: CgroupId,
 }
 
-/// What failed, on which cgroup or file.
+/// What failed, and on which cgroup or file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -41,15 +41,15 @@ pub enum Error {
         /// The mount point.
         path: String,
     },
-    /// A cgroup that somebody else is to make is not there.
-    #[error("cgroup {path}, which {named_by} names, does not exist: it is not ours to make")]
+    /// A cgroup that others have to make does not exist.
+    #[error("cgroup {path}, which {named_by} names, does not exist, and enforcer does not create it")]
     NotThere {
         /// The cgroup.
         path: String,
         /// The field or annotation that names it.
         named_by: &'static str,
     },
-    /// A cgroup that is named to be ours must not be.
+    /// A named cgroup must not be adopted.
     #[error("cgroup {path}, which {named_by} names, cannot be taken: {why}")]
     Forbidden {
         /// The cgroup.
@@ -64,7 +64,7 @@ pub enum Error {
     Open {
         /// The cgroup.
         path: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
@@ -73,7 +73,7 @@ pub enum Error {
     Create {
         /// The cgroup.
         path: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
@@ -82,7 +82,7 @@ pub enum Error {
     Remove {
         /// The cgroup.
         path: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
@@ -93,24 +93,24 @@ pub enum Error {
         path: String,
         /// The file.
         file: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// A value was not taken.
+    /// A value could not be written.
     #[error("cannot write {value:?} to {}/{file}", path.trim_end_matches('/'))]
     Write {
         /// The cgroup.
         path: String,
         /// The file.
         file: String,
-        /// What was to be written.
+        /// The value.
         value: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// systemd did not do its part.
+    /// A call to systemd failed.
     #[error(transparent)]
     Unit(#[from] UnitError),
 }
@@ -132,7 +132,7 @@ impl Error {
         }
     }
 
-    /// Whether the cgroup or its file is not there, or is there no longer.
+    /// Whether the cgroup or its file does not exist, or exists no longer.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
@@ -217,7 +217,7 @@ impl CgroupDir {
         Self::new(fd, full)
     }
 
-    /// Makes the child of that name, or takes the one that is there.
+    /// Makes the child of that name, or takes the existing one.
     pub fn create_child(&self, name: &str) -> Result<Self, Error> {
         let child = CgroupPath::root().child(name).map_err(|error| Error::Create {
             path: format!("{}/{name}", self.path),
@@ -252,17 +252,17 @@ impl CgroupDir {
         Ok(names)
     }
 
-    /// Opens one of its files for reading, to be read again and again.
+    /// Opens one of its files for repeated reading.
     pub fn open_read(&self, file: &str) -> Result<OwnedFd, Error> {
         self.open_file(file, OFlags::RDONLY).map_err(|errno| self.read_error(file, errno))
     }
 
-    /// Opens one of its files for writing, to be written later without a look-up. It is never created or truncated.
+    /// Opens one of its files for writing later without a lookup. It is never created or truncated.
     pub fn open_write(&self, file: &str) -> Result<OwnedFd, Error> {
         self.open_for(file, OFlags::WRONLY)
     }
 
-    /// Opens a file to read and to write it.
+    /// Opens one of its files for reading and writing.
     pub fn open_change(&self, file: &str) -> Result<OwnedFd, Error> {
         self.open_for(file, OFlags::RDWR)
     }
@@ -276,7 +276,7 @@ impl CgroupDir {
         })
     }
 
-    /// Opens its pressure of memory for a trigger, which is set by writing to it.
+    /// Opens its `memory.pressure` for a trigger, which is set by writing to it.
     pub fn open_pressure(&self) -> rustix::io::Result<OwnedFd> {
         self.open_file("memory.pressure", OFlags::RDWR | OFlags::NONBLOCK)
     }
@@ -304,13 +304,13 @@ impl CgroupDir {
         })
     }
 
-    /// The processes that stand right in it, sorted, however many there are; 0 is one of a PID namespace that we cannot see.
+    /// The processes directly in it, sorted, however many; 0 is one of a PID namespace that we cannot see.
     pub fn processes(&self) -> Result<Vec<u32>, Error> {
         const FILE: &str = "cgroup.procs";
         let mut pids = Vec::new();
         each_number(&self.open_read(FILE)?, &mut |pid| pids.push(pid))
             .map_err(|errno| self.read_error(FILE, errno))?;
-        // The kernel's list is neither sorted nor free of repetitions.
+        // The kernel's list is unsorted and may repeat entries.
         pids.sort_unstable();
         pids.dedup();
         Ok(pids)
@@ -365,7 +365,7 @@ impl AsFd for CgroupDir {
     }
 }
 
-/// Calls `visit` for each number of a file that has one a line. It keeps none of them, so the file may have any length.
+/// Calls `visit` for each number of a file with one per line. It stores none of them, so the file may have any length.
 pub(super) fn each_number(fd: &OwnedFd, visit: &mut dyn FnMut(u32)) -> rustix::io::Result<()> {
     let mut chunk = [0_u8; 4096];
     let mut number: Option<u32> = None;

@@ -10,17 +10,17 @@ mod contest;
 pub(super) use self::contest::{Contest, Verdict};
 use super::report::Problem;
 
-/// So many times within a minute a file is written back at once; after that another process is taken to insist on its
-/// value.
+/// A file is written back at once this many times within a minute; after that another process counts as insisting on
+/// its value.
 pub(super) const ROUNDS: usize = 3;
 
-/// What is done about a value that another wrote.
+/// What is done about a value that another process wrote.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OnDrift {
     /// The planned value is written back.
     #[default]
     Restore,
-    /// It is told, and left as it is.
+    /// It is reported and left alone.
     Report,
 }
 
@@ -29,12 +29,12 @@ pub enum OnDrift {
 pub enum DriftAction {
     /// The planned value is written back.
     Restored,
-    /// The planned value is written back later: it was written back three times within a minute already. A second
-    /// later, then two, four … up to a minute, and at once when nobody writes it any longer.
+    /// The planned value is written back later, as it was written back three times within a minute already: after 1 s,
+    /// then 2, 4 … up to a minute, and at once when the foreign writes end.
     Delayed,
-    /// It is told alone, as the configuration says.
+    /// It is only reported, as the configuration says.
     Reported,
-    /// It is told alone: the cgroups are the kubelet's.
+    /// It is only reported: the kubelet owns the cgroups.
     Audited,
 }
 
@@ -51,7 +51,7 @@ impl DriftAction {
     }
 }
 
-/// A value that another wrote to a file of ours.
+/// A value that another process wrote to a file of ours.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Drift {
     /// The cgroup.
@@ -60,13 +60,13 @@ pub struct Drift {
     pub cgroup: CgroupId,
     /// The file.
     pub file: FileName,
-    /// What it is to hold.
+    /// The planned value.
     pub planned: String,
-    /// What was found in it.
+    /// The value found.
     pub found: String,
     /// What is done about it.
     pub action: DriftAction,
-    /// Who wrote last, as far as that is known.
+    /// The process that wrote last, if known.
     pub author: Option<Author>,
 }
 
@@ -79,7 +79,7 @@ pub struct Author {
     pub comm: String,
 }
 
-/// Decides about each value that another wrote: it is written back, at once or with back-off, or told alone.
+/// Decides about each value that another process wrote: it is written back at once or with back-off, or only reported.
 #[derive(Debug, Default)]
 pub struct DriftPolicy {
     on_drift: OnDrift,
@@ -91,27 +91,27 @@ pub struct DriftPolicy {
 struct History {
     path: Option<CgroupPath>,
     contest: Contest,
-    /// Who wrote last, as far as the kernel told.
+    /// The process that wrote last, if the kernel named it.
     author: Option<Author>,
-    /// What was told and left, and what was planned then.
+    /// The value that was reported and left, and the planned value at that time.
     left: Option<(String, String)>,
 }
 
 impl DriftPolicy {
-    /// With a policy for all files.
+    /// Applies one policy to all files.
     #[must_use]
     pub fn new(on_drift: OnDrift) -> Self {
         Self { on_drift, is_audit: false, files: BTreeMap::new() }
     }
 
-    /// For cgroups that are the kubelet's.
+    /// For cgroups that the kubelet owns.
     #[must_use]
     pub fn audit() -> Self {
         Self { is_audit: true, ..Self::default() }
     }
 
-    /// Decides about a file that holds `found` instead of `planned`, and whether that is to be told. Up to `rounds` times
-    /// within a minute it is written back at once.
+    /// Decides about a file that holds `found` instead of `planned`, and whether to report it. It is written back at
+    /// once up to `rounds` times within a minute.
     pub fn judge(
         &mut self,
         (path, cgroup, file): (&CgroupPath, CgroupId, &FileName),
@@ -137,15 +137,15 @@ impl DriftPolicy {
         (action, is_news)
     }
 
-    /// Who wrote to a file last, as far as that is known.
+    /// The process that wrote to a file last, if known.
     #[must_use]
     pub fn author(&self, cgroup: CgroupId, file: &FileName) -> Option<Author> {
         self.files.get(&(cgroup, file.clone()))?.author.clone()
     }
 
-    /// Notes that another wrote to a file, and who, as far as that is known.
+    /// Notes that another process wrote to a file, and which one, if known.
     pub fn wrote(&mut self, cgroup: CgroupId, file: &FileName, author: Option<Author>, now: Instant) {
-        // The first write to a file is noted by what it leaves there.
+        // The first write to a file is noticed by the value that it leaves.
         if let Some(history) = self.files.get_mut(&(cgroup, file.clone())) {
             history.contest.wrote(now);
             history.author = author.or_else(|| history.author.take());
@@ -154,7 +154,7 @@ impl DriftPolicy {
         }
     }
 
-    /// Notes that a file holds what is planned without our doing.
+    /// Notes that a file holds the planned value without our doing.
     pub fn settled(&mut self, cgroup: CgroupId, file: &FileName) {
         if let Some(history) = self.files.get_mut(&(cgroup, file.clone())) {
             history.left = None;
@@ -162,7 +162,7 @@ impl DriftPolicy {
         }
     }
 
-    /// Notes the same of one that was to be written back now, and did not have to be.
+    /// Notes the same of a file that was due to be written back and did not need it.
     pub fn settled_if_overdue(&mut self, cgroup: CgroupId, file: &FileName, now: Instant) {
         if let Some(history) = self.files.get_mut(&(cgroup, file.clone()))
             && history.contest.is_overdue(now)
@@ -171,7 +171,7 @@ impl DriftPolicy {
         }
     }
 
-    /// Whether a file is contested, and not to be written yet.
+    /// Whether a file is contested and must not be written yet.
     #[must_use]
     pub fn waits(&self, cgroup: CgroupId, file: &FileName, now: Instant) -> bool {
         self.files.get(&(cgroup, file.clone())).is_some_and(|history| history.contest.waits(now))
@@ -182,7 +182,7 @@ impl DriftPolicy {
         self.files.retain(|(id, _), _| *id != cgroup);
     }
 
-    /// Ends the contests that nobody carries on, and answers the files that are to be written back now.
+    /// Ends the contests whose writers have stopped; returns the files that are due to be written back.
     pub fn turn(&mut self, now: Instant) -> Vec<(CgroupPath, CgroupId, FileName)> {
         self.files.retain(|_, history| {
             history.contest.turn(now);
@@ -192,13 +192,13 @@ impl DriftPolicy {
         due.filter_map(|((id, file), history)| Some((history.path.clone()?, *id, file.clone()))).collect()
     }
 
-    /// When [`turn`](Self::turn) is to be called.
+    /// When to call [`turn`](Self::turn).
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.files.values().filter_map(|history| history.contest.due()).min()
     }
 
-    /// The files that another insists on, for as long as it does.
+    /// The files that another process insists on, while it does.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         let contested = self.files.iter().filter(|(_, history)| history.contest.is_on());
         contested.filter_map(|((_, file), History { path, author, .. })| {

@@ -6,19 +6,19 @@ use std::{
 use super::{Step, report::Problem};
 use crate::{model::CgroupPath, policy::FileName};
 
-/// How soon a step that failed is tried again, and how seldom one that goes on failing.
+/// How long after a failure a step is tried again: at first, and at most.
 const DELAY_MIN: Duration = Duration::from_secs(1);
 const DELAY_MAX: Duration = Duration::from_mins(1);
 
-/// The steps that failed and were not done since: when each is tried again.
+/// The steps that failed and have not succeeded since, with the time of the next try.
 ///
-/// A refusal that lasts, such as that of a read-only file system, costs a try a minute, and keeps nothing else waiting.
+/// A lasting refusal, such as that of a read-only file system, costs one try a minute and delays nothing else.
 #[derive(Debug, Default)]
 pub(super) struct Failing {
     entries: BTreeMap<(CgroupPath, Target), Entry>,
 }
 
-/// What of a cgroup could not be done.
+/// The operation on a cgroup that failed.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Target {
     Create,
@@ -30,7 +30,7 @@ enum Target {
 
 #[derive(Debug)]
 struct Entry {
-    /// What was to be written: another value is tried at once.
+    /// The value to be written: another value is tried at once.
     value: String,
     message: String,
     delay: Duration,
@@ -38,7 +38,7 @@ struct Entry {
 }
 
 impl Failing {
-    /// Whether a step failed lately, and is to wait.
+    /// Whether a step failed lately and has to wait.
     pub(super) fn holds_back(&self, step: &Step, now: Instant) -> bool {
         let (target, value) = parts(step);
         self.entries
@@ -46,7 +46,7 @@ impl Failing {
             .is_some_and(|entry| entry.value == value && now < entry.due)
     }
 
-    /// Notes that a step failed. Answers whether that is news.
+    /// Notes that a step failed. Returns whether that is news.
     pub(super) fn failed(&mut self, step: &Step, message: String, now: Instant) -> bool {
         let (target, value) = parts(step);
         let key = (step.path().clone(), target);
@@ -63,19 +63,19 @@ impl Failing {
         self.entries.remove(&(step.path().clone(), parts(step).0));
     }
 
-    /// Forgets what is no longer wanted: steps that the whole plan did not lead to.
+    /// Forgets steps that are not in `wanted`, which the whole plan leads to.
     pub(super) fn retain(&mut self, wanted: &[Step]) {
         let wanted: std::collections::BTreeSet<_> =
             wanted.iter().map(|step| (step.path().clone(), parts(step).0)).collect();
         self.entries.retain(|key, _| wanted.contains(key));
     }
 
-    /// When the next one is to be tried again.
+    /// When the next try is due.
     pub(super) fn due(&self) -> Option<Instant> {
         self.entries.values().map(|entry| entry.due).min()
     }
 
-    /// Everything that fails, for as long as it does.
+    /// Everything that fails, while it does.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         self.entries.iter().map(|((path, target), entry)| Problem {
             what: "limits",

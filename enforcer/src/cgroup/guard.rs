@@ -15,19 +15,19 @@ use super::{
 };
 use crate::model::{CgroupPath, NodeComponent};
 
-/// Deeper than this below a pod nothing is looked at.
+/// Cgroups deeper than this below a pod are not looked at.
 const MAX_DEPTH: u32 = 16;
 
-/// A process with this score is killed for memory by nothing (`OOM_SCORE_ADJ_MIN`, `include/uapi/linux/oom.h`).
+/// The kernel never OOM-kills a process with this score (`OOM_SCORE_ADJ_MIN`, `include/uapi/linux/oom.h`).
 const OOM_SCORE_ADJ_MIN: i16 = -1000;
 
 /// The executables of kubelets and of container runtimes' daemons, whatever `nodeComponents` says. Their shims are not
-/// among them: those may stand in a pod's cgroup.
+/// among them: those may be in a pod's cgroup.
 pub const COMPONENTS: [&str; 9] =
     ["kubelet", "kubelite", "k3s", "k0s", "rke2", "containerd", "crio", "cri-dockerd", "dockerd"];
 
-/// The executables that start containers one by one. They may stand in a pod's cgroup, and end with it; a cgroup that is
-/// adopted must hold none.
+/// The executables that start containers one by one. They may be in a pod's cgroup and end with it; an adopted cgroup
+/// must hold none.
 const SUPERVISORS: [&str; 2] = ["podman", "conmon"];
 
 /// Why a cgroup can neither be adopted nor evicted.
@@ -37,7 +37,7 @@ pub enum Forbidden {
     /// It is the root of the hierarchy.
     #[error("it is the root of the hierarchy")]
     Root,
-    /// It holds this daemon, itself or further down.
+    /// It holds this daemon, directly or further down.
     #[error("it holds this daemon")]
     HoldsDaemon,
     /// It holds process 1.
@@ -57,22 +57,22 @@ pub enum Forbidden {
         /// The unit.
         name: String,
     },
-    /// It holds a process that no shortage of memory may kill.
+    /// It holds a process that must not be killed for memory.
     #[error("it holds process {pid} with an oom_score_adj of -1000")]
     HoldsUnkillable {
         /// The process.
         pid: u32,
     },
-    /// It holds a process of which it cannot be found out who it is.
-    #[error("it holds process {pid}, of which it cannot be found out who it is: {errno}")]
+    /// It holds a process that cannot be identified.
+    #[error("it holds process {pid}, which cannot be identified: {errno}")]
     HoldsUnknown {
         /// The process.
         pid: u32,
-        /// Why not.
+        /// The error.
         errno: Errno,
     },
-    /// Not all that it holds can be seen.
-    #[error("not all that it holds can be seen: {0}")]
+    /// Some of what it holds cannot be seen.
+    #[error("cannot see everything that it holds: {0}")]
     Unseen(Unseen),
 }
 
@@ -82,24 +82,24 @@ pub enum Unseen {
     /// The kernel shows it as process 0.
     #[error("a process is outside this daemon's PID namespace")]
     Outside,
-    /// There are cgroups below it that are not looked at.
+    /// Some cgroups below it are too deep to be looked at.
     #[error("cgroups are nested more than {MAX_DEPTH} deep")]
     TooDeep,
     /// It is threaded: its processes are listed further up.
     #[error("it is a threaded cgroup, which lists no processes")]
     Threaded,
-    /// The kernel refused.
+    /// The list could not be read.
     #[error("cannot read cgroup.procs: {0}")]
     Unread(Errno),
 }
 
-/// How a cgroup came to be a pod's, by which it is decided what must be known of it.
+/// How a cgroup became a pod's, which decides how much must be known about it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Origin {
-    /// It was made for the pod: what is in there came with the pod. What cannot be found out does not spare it, else each pod could
-    /// make itself immune.
+    /// It was made for the pod: everything in it came with the pod. What cannot be identified does not spare it, or
+    /// else each pod could make itself immune.
     Made,
-    /// Something else made it, and a pod names it: what cannot be found out may be anything, so it is spared.
+    /// Something else made it, and a pod names it: what cannot be identified may be anything, so it is spared.
     Adopted,
 }
 
@@ -115,14 +115,14 @@ impl Origin {
 #[derive(Clone, Debug)]
 pub struct Guard {
     proc: PathBuf,
-    /// What must not be killed wherever it stands.
+    /// What must not be killed, in whatever cgroup it is.
     executables: BTreeSet<String>,
     units: BTreeSet<String>,
 }
 
 impl Guard {
-    /// Spares these components of the node, beside those that are always spared. `proc` is where the process file system is
-    /// mounted.
+    /// Spares these node components, besides those that are always spared. `proc` is the mount point of the process
+    /// file system.
     #[must_use]
     pub fn new(proc: &Path, components: &[NodeComponent]) -> Self {
         let mut executables = BTreeSet::from(COMPONENTS.map(str::to_owned));
@@ -136,9 +136,9 @@ impl Guard {
         Self { proc: proc.to_owned(), executables, units }
     }
 
-    /// Whether the cgroup must never be adopted or evicted, by its place and by every process at or below it.
+    /// Whether the cgroup must never be adopted or evicted, by its path and by every process in or below it.
     ///
-    /// It is looked at once, when a candidate is opened: a pod's processes do not get into the daemon's ancestors.
+    /// It is checked once, when a candidate is opened: a pod's processes cannot get into the daemon's ancestors.
     pub(crate) fn forbidden(&self, dir: &CgroupDir, origin: Origin) -> Result<Option<Forbidden>, Error> {
         if dir.path().is_root() {
             return Ok(Some(Forbidden::Root));
@@ -184,7 +184,7 @@ impl Guard {
         }
     }
 
-    /// Looks who a process is: by its executable and its user, as its name and its score are its own to choose.
+    /// Identifies a process by its executable and its user, as it chooses its name and its score itself.
     fn look(&self, processes: &Processes, pid: u32, origin: Origin) -> rustix::io::Result<Option<Forbidden>> {
         let process = processes.get(pid)?;
         // The contract of adoption names the score itself.
@@ -202,7 +202,7 @@ impl Guard {
 }
 
 /// Whether a process is the host's own: root in the user namespace of process 1, and running a file below the root of
-/// process 1. What a container names so is another file.
+/// process 1. A container's file of the same name is another file.
 fn is_hosts(process: &Process, init: &Process) -> rustix::io::Result<bool> {
     Ok(process.is_roots()?
         && process.user_namespace()? == init.user_namespace()?
@@ -216,8 +216,8 @@ fn unknown(pid: u32, errno: Errno, origin: Origin) -> Option<Forbidden> {
     }
 }
 
-/// Calls `visit` for every process at or below the cgroup that this daemon's PID namespace knows. Answers why there may be
-/// others.
+/// Calls `visit` for every process in or below the cgroup that is in this daemon's PID namespace. Returns why there may
+/// be others.
 pub(crate) fn each_process(dir: &CgroupDir, visit: &mut dyn FnMut(u32)) -> Result<Option<Unseen>, Error> {
     walk(dir, 0, &mut |visited| match visited {
         Visited::Process(pid) => visit(pid),
@@ -225,10 +225,10 @@ pub(crate) fn each_process(dir: &CgroupDir, visit: &mut dyn FnMut(u32)) -> Resul
     })
 }
 
-/// What is come by on the way through a cgroup and those below it.
+/// Something found while walking a cgroup and those below it.
 enum Visited<'a> {
     Process(u32),
-    /// One below, by its name.
+    /// A cgroup below, by its name.
     Cgroup(&'a str),
 }
 
@@ -243,7 +243,7 @@ fn walk(dir: &CgroupDir, depth: u32, visit: &mut dyn FnMut(Visited<'_>)) -> Resu
             unseen.get_or_insert(Unseen::TooDeep);
             break;
         }
-        // What the kernel shows is a name; one that goes meanwhile holds nothing.
+        // The kernel lists valid names only; a cgroup that is removed meanwhile holds nothing.
         let Ok(path) = CgroupPath::root().child(&name) else { continue };
         match dir.open(&path) {
             Ok(child) => {
@@ -257,7 +257,7 @@ fn walk(dir: &CgroupDir, depth: u32, visit: &mut dyn FnMut(Visited<'_>)) -> Resu
     Ok(unseen)
 }
 
-/// Visits the processes that stand right in a cgroup, by its open list of them.
+/// Visits the processes directly in a cgroup, from its open list.
 fn list(procs: &OwnedFd, depth: u32, visit: &mut dyn FnMut(Visited<'_>)) -> Option<Unseen> {
     let mut outside = None;
     let read = each_number(procs, &mut |pid| match pid {
@@ -266,8 +266,8 @@ fn list(procs: &OwnedFd, depth: u32, visit: &mut dyn FnMut(Visited<'_>)) -> Opti
     });
     match read {
         Ok(()) | Err(Errno::NODEV) => outside,
-        // A threaded cgroup has no list: its domain has, which is not further up than where the walk began, unless it
-        // began here (`cgroup_procs_start`).
+        // A threaded cgroup has no list. Its domain has, and the walk covers that unless it began here
+        // (`cgroup_procs_start`).
         Err(Errno::OPNOTSUPP) if depth > 0 => outside,
         Err(Errno::OPNOTSUPP) => Some(Unseen::Threaded),
         Err(errno) => Some(Unseen::Unread(errno)),

@@ -1,7 +1,7 @@
-//! Finding cgroups by their ids alone.
+//! Finds cgroups by id.
 //!
-//! A cgroup's id is what the kernel makes file handles of: so it is opened without a walk through the hierarchy, and it
-//! cannot be another one of the same name.
+//! The kernel makes a cgroup's file handle from its id. So a cgroup is opened without walking the hierarchy, and cannot
+//! be another one of the same name.
 use std::{
     os::fd::{AsFd as _, OwnedFd},
     path::Path,
@@ -25,19 +25,19 @@ pub struct Handles {
     root: String,
 }
 
-/// What came of looking for a cgroup.
+/// The result of looking for a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sought {
-    /// It is there, under this path.
+    /// It exists, at this path.
     Found(CgroupPath),
     /// It is gone.
     Gone,
-    /// That cannot be told: it takes `CAP_DAC_READ_SEARCH`, and a path of names that are text.
+    /// Unknown: finding it needs `CAP_DAC_READ_SEARCH`, and a path of names that are UTF-8.
     Unknown,
 }
 
 impl Handles {
-    /// Of the hierarchy mounted at `mount`.
+    /// Opens the hierarchy mounted at `mount`.
     pub fn of(mount: &Path) -> Result<Self, Error> {
         let fail = |errno: Errno| Error::Open { path: mount.display().to_string(), source: errno.into() };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -51,12 +51,12 @@ impl Handles {
     pub fn find(&self, id: CgroupId) -> Sought {
         let opened = match raw::open_by_id(self.mount.as_fd(), id.0) {
             Ok(opened) => opened,
-            // The kernel has no such directory any more: exportfs and open_by_handle_at(2).
+            // The kernel no longer has such a directory: exportfs and open_by_handle_at(2).
             Err(error) if error.raw_os_error() == Some(libc::ESTALE) => return Sought::Gone,
             Err(_) => return Sought::Unknown,
         };
         let Some(path) = path_of(&opened) else { return Sought::Unknown };
-        // One that was removed meanwhile has a path that leads nowhere, or to another.
+        // The path of a cgroup that was removed meanwhile leads nowhere, or to another one.
         if rustix::fs::stat(path.as_str()).map_or(true, |stat| stat.st_ino != id.0) {
             return Sought::Gone;
         }
@@ -65,7 +65,7 @@ impl Handles {
         below.and_then(|below| CgroupPath::parse(below).ok()).map_or(Sought::Unknown, Sought::Found)
     }
 
-    /// The ids of the cgroups above one, the nearest first; none if it is gone.
+    /// The ids of the cgroups above one, nearest first; empty if it is gone.
     #[must_use]
     pub fn above(&self, id: CgroupId, levels: usize) -> Vec<CgroupId> {
         let Ok(mut dir) = raw::open_by_id(self.mount.as_fd(), id.0) else { return Vec::new() };
@@ -85,7 +85,7 @@ impl Handles {
     }
 }
 
-/// The path of an open directory as this process sees it, if it is text.
+/// The path of an open directory as this process sees it, if it is UTF-8.
 fn path_of(dir: &OwnedFd) -> Option<String> {
     use std::os::fd::AsRawFd as _;
 

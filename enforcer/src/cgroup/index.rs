@@ -10,17 +10,17 @@ use tokio::sync::Notify;
 
 use crate::model::{CgroupId, Owner};
 
-/// How many removed cgroups are remembered, so that events which come late still name their pod.
+/// How many removed cgroups are remembered, so that late events still name their pod.
 const TOMBSTONES: usize = 4096;
 
-/// Whose cgroup an id is, shared between the reconciler that feeds it and everybody who turns kernel events into names.
+/// Resolves cgroup ids to owners; shared between the reconciler that feeds it and every reader of kernel events.
 ///
-/// An event may be read after its cgroup went: `cgroup_rmdir` comes a few milliseconds after the last exit. So removed
-/// cgroups stay resolvable as tombstones, the last 4,096 of them.
+/// An event may be read after its cgroup is gone: `cgroup_rmdir` comes a few milliseconds after the last exit. So
+/// removed cgroups stay resolvable as tombstones, the last 4,096 of them.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     state: Arc<RwLock<State>>,
-    /// How often it has changed.
+    /// Counts the changes.
     generation: Arc<AtomicU64>,
     changed: Arc<Notify>,
 }
@@ -28,16 +28,16 @@ pub struct Index {
 /// What an id resolves to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Resolved {
-    /// Whose it is, or was.
+    /// The owner of the cgroup, or its last one.
     pub owner: Arc<Owner>,
-    /// Whether the cgroup is still there.
+    /// Whether the cgroup still exists.
     pub alive: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<CgroupId, Resolved>,
-    /// Removed ids, oldest first; one that came alive again is skipped when its turn comes.
+    /// Removed ids, oldest first; an id that lives again is taken out.
     graves: VecDeque<CgroupId>,
 }
 
@@ -48,13 +48,13 @@ impl Index {
         Self::default()
     }
 
-    /// A number that is another after every change, so that a reader need not compare.
+    /// A number that differs after every change, so that a reader need not compare.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Waits for a change since the last wait; for one reader.
+    /// Waits for a change since the last wait; for a single reader.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -64,15 +64,15 @@ impl Index {
         self.changed.notify_one();
     }
 
-    /// Whose cgroup it is, or was.
+    /// The owner of a cgroup, or its last one if it was removed lately.
     #[must_use]
     pub fn resolve(&self, id: CgroupId) -> Option<Resolved> {
         self.state.read().unwrap_or_else(PoisonError::into_inner).entries.get(&id).cloned()
     }
 
-    /// Learns of a cgroup that is there. Answers whether that was news.
+    /// Adds an existing cgroup. Returns whether that was news.
     pub fn insert(&self, id: CgroupId, owner: Owner) -> bool {
-        // Most calls repeat what is known: they take only the shared lock.
+        // Most calls repeat what is known and take only the shared lock.
         if self.resolve(id).is_some_and(|known| known.alive && *known.owner == owner) {
             return false;
         }
@@ -86,8 +86,8 @@ impl Index {
         true
     }
 
-    /// Learns that a cgroup is gone; it stays resolvable until 4,096 more have gone.
-    pub fn bury(&self, id: CgroupId) {
+    /// Notes that a cgroup is gone; it stays resolvable until 4,096 more are gone.
+    pub fn remove(&self, id: CgroupId) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let died = match state.entries.get_mut(&id) {
             Some(entry) => std::mem::replace(&mut entry.alive, false),
@@ -105,7 +105,7 @@ impl Index {
         self.note_change();
     }
 
-    /// The ids of the cgroups that are there, with their owners, in no order.
+    /// The ids of the existing cgroups with their owners, unordered.
     #[must_use]
     pub fn alive(&self) -> Vec<(CgroupId, Arc<Owner>)> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,7 @@ mod tests {
         assert!(index.insert(CgroupId(7), owner("/a")));
         assert!(!index.insert(CgroupId(7), owner("/a")), "known already");
         let generation = index.generation();
-        index.bury(CgroupId(7));
+        index.remove(CgroupId(7));
         assert_ne!(index.generation(), generation);
         let resolved = index.resolve(CgroupId(7)).unwrap();
         assert!(!resolved.alive);
@@ -148,8 +148,8 @@ mod tests {
         let count = u64::try_from(TOMBSTONES).unwrap() + 10;
         for id in 0..count {
             index.insert(CgroupId(id), owner("/a"));
-            index.bury(CgroupId(id));
-            index.bury(CgroupId(id));
+            index.remove(CgroupId(id));
+            index.remove(CgroupId(id));
         }
         assert_eq!(index.resolve(CgroupId(9)), None);
         assert!(index.resolve(CgroupId(10)).is_some());
@@ -160,11 +160,11 @@ mod tests {
     fn an_id_that_comes_back_is_alive_and_outlives_its_tombstone() {
         let index = Index::new();
         index.insert(CgroupId(1), owner("/a"));
-        index.bury(CgroupId(1));
+        index.remove(CgroupId(1));
         index.insert(CgroupId(1), owner("/b"));
         for id in 2..5000 {
             index.insert(CgroupId(id), owner("/c"));
-            index.bury(CgroupId(id));
+            index.remove(CgroupId(id));
         }
         let resolved = index.resolve(CgroupId(1)).unwrap();
         assert!(resolved.alive);

@@ -2,7 +2,7 @@ use std::{cmp::Ordering, fmt};
 
 use crate::model::Limit;
 
-/// A cgroup file's value as the kernel holds it, so that what was written and what is read back compare equal.
+/// A cgroup file's value as the kernel holds it, so that a written value and the value read back compare equal.
 ///
 /// The kernel rounds memory limits down to whole pages (`mm/page_counter.c`, `page_counter_memparse`) and hugetlb
 /// limits down to whole huge pages (`mm/hugetlb_cgroup.c`), and completes `cpu.max` with its period.
@@ -26,7 +26,7 @@ pub enum Knob {
 /// The period that the kernel gives a new cgroup (`kernel/sched/core.c`, `default_cfs_period`).
 const DEFAULT_PERIOD_US: u64 = 100_000;
 
-/// The sizes of a node's pages.
+/// The page size of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct PageSize(u64);
 
@@ -37,7 +37,7 @@ impl PageSize {
         Self::new(u64::try_from(rustix::param::page_size()).unwrap_or(4096))
     }
 
-    /// Pages of that many bytes; 0 is taken as 1.
+    /// Pages of that many bytes; 0 counts as 1.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self(bytes.max(1))
@@ -45,7 +45,7 @@ impl PageSize {
 }
 
 impl Knob {
-    /// Reads a value that is to be written to `file`, or that was read from it.
+    /// Parses a value that is to be written to `file`, or that was read from it.
     #[must_use]
     pub fn parse(file: &str, text: &str, page: PageSize) -> Self {
         let text = text.trim_ascii();
@@ -74,7 +74,7 @@ impl Knob {
         }
     }
 
-    /// The value that a new cgroup's `file` holds, for the files that a plan may name.
+    /// The value of `file` in a new cgroup, for the files that a plan may name.
     #[must_use]
     pub fn kernel_default(file: &str) -> Option<&'static str> {
         match file {

@@ -6,11 +6,11 @@ use crate::{
     policy::FileName,
 };
 
-/// What was last written to which file, by the cgroup's id, so that a plan that no longer names a file gives it back,
-/// and another's write is told from a changed plan.
+/// The value last written to each file, by cgroup id. So a file that a plan no longer names is restored, and a foreign
+/// write is distinguished from a changed plan.
 ///
-/// Which files they are outlives the daemon, as a [`Mark`] on each cgroup; the values do not: what a file holds at the
-/// first look is told as initial, whatever it is.
+/// Which files they are outlives the daemon, as a [`Mark`] on each cgroup. The values do not: a file's value at the
+/// first look is reported as initial, whatever it is.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     entries: BTreeMap<CgroupId, Entry>,
@@ -18,11 +18,11 @@ pub struct Ledger {
 
 #[derive(Clone, Debug, Default)]
 struct Entry {
-    /// What the cgroup's mark is to say.
+    /// The mark that the cgroup is to have.
     mark: Mark,
-    /// What it says.
+    /// The mark that it has.
     marked: Option<Mark>,
-    /// The values that are known to be in force.
+    /// The values known to be in force.
     values: BTreeMap<FileName, String>,
 }
 
@@ -33,7 +33,7 @@ impl Ledger {
         self.entries.contains_key(&id)
     }
 
-    /// Takes in a cgroup that stands, with its mark if it has one. One that is `ours` counts as made by us whatever its
+    /// Takes in an existing cgroup, with its mark if it has one. If `is_ours`, it counts as made by us whatever its
     /// mark says: a kill may have come between making and marking it.
     pub fn meet(&mut self, id: CgroupId, level: Option<&OwnerLevel>, is_ours: bool, marked: Option<Mark>) {
         self.entries.entry(id).or_insert_with(|| {
@@ -43,7 +43,7 @@ impl Ledger {
         });
     }
 
-    /// Takes in a cgroup that was made just now.
+    /// Takes in a cgroup that was just made.
     pub fn make(&mut self, id: CgroupId, level: Option<&OwnerLevel>) {
         let mark = Mark::new(true, level);
         self.entries.insert(id, Entry { mark, marked: None, values: BTreeMap::new() });
@@ -60,20 +60,20 @@ impl Ledger {
         self.entries.get(&id).into_iter().flat_map(|entry| entry.mark.files.keys())
     }
 
-    /// The value that is known to be in force in a file.
+    /// The value known to be in force in a file.
     #[must_use]
     pub fn value(&self, id: CgroupId, file: &str) -> Option<&str> {
         self.entries.get(&id)?.values.get(file).map(String::as_str)
     }
 
-    /// What a file held before it was first written; none where that is what the kernel gives a new cgroup.
+    /// What a file held before it was first written; `None` if that is the kernel's value for a new cgroup.
     #[must_use]
     pub fn original(&self, id: CgroupId, file: &str) -> Option<&str> {
         self.entries.get(&id)?.mark.files.get(file)?.as_deref()
     }
 
-    /// Notes that a file is about to be written, or was found as planned. `original` is what it holds, where that is to
-    /// come back one day.
+    /// Notes that a file is about to be written, or was found as planned. `original` is what it holds, if that is to be
+    /// restored one day.
     pub fn claim(&mut self, id: CgroupId, file: &FileName, original: Option<&str>) {
         let entry = self.entries.entry(id).or_default();
         if !entry.mark.files.contains_key(file) {
@@ -81,7 +81,7 @@ impl Ledger {
         }
     }
 
-    /// Notes which cgroups of others are written, on the mark of kubepods.
+    /// Notes on the mark of kubepods which foreign cgroups are written to.
     pub fn set_outside(&mut self, kubepods: CgroupId, outside: &BTreeSet<String>) {
         let entry = self.entries.entry(kubepods).or_default();
         if entry.mark.outside != *outside {
@@ -89,21 +89,21 @@ impl Ledger {
         }
     }
 
-    /// The mark that a cgroup is to get, if it is another than it has.
+    /// The mark that a cgroup is to get, if it differs from the one that it has.
     #[must_use]
     pub fn new_mark(&self, id: CgroupId) -> Option<&Mark> {
         let entry = self.entries.get(&id)?;
         (entry.marked.as_ref() != Some(&entry.mark)).then_some(&entry.mark)
     }
 
-    /// Notes that a cgroup has the mark that it is to have.
+    /// Notes that a cgroup has its intended mark.
     pub fn marked(&mut self, id: CgroupId) {
         if let Some(entry) = self.entries.get_mut(&id) {
             entry.marked = Some(entry.mark.clone());
         }
     }
 
-    /// Notes a value that is in force: it was written, or was found as planned.
+    /// Notes a value in force: it was written, or was found as planned.
     pub fn note(&mut self, id: CgroupId, file: &FileName, value: &str) {
         self.claim(id, file, None);
         let Some(entry) = self.entries.get_mut(&id) else { return };
@@ -112,7 +112,7 @@ impl Ledger {
         }
     }
 
-    /// Notes a write that was carried out; a file that was given back is forgotten.
+    /// Notes a completed write; a restored file is forgotten.
     pub fn note_write(&mut self, id: CgroupId, write: &Write) {
         if write.reason == super::Reason::Released {
             if let Some(entry) = self.entries.get_mut(&id) {

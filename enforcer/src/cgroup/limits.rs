@@ -11,7 +11,7 @@ use super::{CgroupDir, Error, Knob};
 use crate::model::Limit;
 use std::os::fd::AsFd as _;
 
-/// Sets the limits that have typed setters; every other file is written by [`CgroupDir::write`].
+/// Sets the limits that have typed setters; [`CgroupDir::write`] writes every other file.
 pub trait LimitWriter {
     /// Sets `memory.min`, `memory.low`, `memory.high` or `memory.max`.
     fn set_memory(&self, dir: &CgroupDir, file: MemoryFile, limit: Limit) -> Result<(), Error>;
@@ -57,11 +57,11 @@ impl MemoryFile {
 
 /// Sets limits through the typed setters of cgroups-rs.
 ///
-/// That crate opens files by path with `O_CREAT|O_TRUNC`, and its `Cgroup` handle knows no mount point but
+/// That crate opens files by path with `O_CREAT|O_TRUNC`, and its `Cgroup` handle supports no mount point but
 /// `/sys/fs/cgroup`. So only its controllers are used, each on `/proc/self/fd/<n>` of the directory handle, which
-/// cannot lead anywhere else, and only once the file was opened without `O_CREAT`; on a cgroup file `O_TRUNC` has no
-/// effect. Not used, for good reason: `Cgroup::apply`, which swallows memory errors; the getters, which answer with
-/// defaults when a read fails; `Cgroup::create`, which enables controllers on every ancestor.
+/// cannot lead elsewhere, and only after the file was opened without `O_CREAT`; `O_TRUNC` has no effect on a cgroup
+/// file. Deliberately not used: `Cgroup::apply`, which swallows memory errors; the getters, which return defaults when
+/// a read fails; `Cgroup::create`, which enables controllers on every ancestor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CgroupsRs;
 
@@ -72,7 +72,7 @@ impl CgroupsRs {
         value: &Knob,
         set: impl FnOnce(PathBuf) -> cgroups_rs::fs::error::Result<()>,
     ) -> Result<(), Error> {
-        // Answers ENOENT for a missing file before the crate could create one.
+        // Fails with ENOENT for a missing file before the crate could create one.
         drop(dir.open_write(file)?);
         let handle = PathBuf::from(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()));
         set(handle).map_err(|error| Error::Write {
@@ -133,7 +133,7 @@ impl LimitWriter for CgroupsRs {
     }
 }
 
-/// The crate's limit; none for a number that it cannot hold.
+/// The crate's limit; `None` for a number that it cannot hold.
 fn max_value(limit: Limit) -> Option<MaxValue> {
     match limit {
         Limit::Max => Some(MaxValue::Max),
@@ -141,7 +141,7 @@ fn max_value(limit: Limit) -> Option<MaxValue> {
     }
 }
 
-/// The system call's error inside the crate's, so that callers can tell a vanished cgroup from a refused value.
+/// The system call's error inside the crate's, so that callers can distinguish a vanished cgroup from a refused value.
 fn io_error(error: cgroups_rs::fs::error::Error) -> io::Error {
     let code =
         error.source().and_then(|cause| cause.downcast_ref::<io::Error>()).and_then(io::Error::raw_os_error);

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::Index;
 use crate::model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName};
 
-/// The cgroups that a plan names or has named, and that exist; feeds the index.
+/// The existing cgroups that a plan names or has named; feeds the index.
 #[derive(Debug)]
 pub(super) struct LiveCgroups {
     known: BTreeMap<CgroupPath, Known>,
@@ -15,9 +15,9 @@ pub(super) struct LiveCgroups {
 pub(super) struct Known {
     pub(super) id: CgroupId,
     pub(super) owner: Owner,
-    /// Whether no plan names it any longer: it goes once it is empty.
+    /// Whether no plan names it any longer, so that it is removed once it is empty.
     pub(super) is_retired: bool,
-    /// Whether it is somebody else's to remove.
+    /// Whether others remove it.
     pub(super) is_outside: bool,
 }
 
@@ -37,28 +37,28 @@ impl LiveCgroups {
         Self { known: BTreeMap::new(), index }
     }
 
-    /// Learns of a cgroup. Answers the one that stood there before, if it was another.
+    /// Adds a cgroup. Returns the one that was at the path before, if it was another.
     pub(super) fn know(&mut self, path: &CgroupPath, known: Known) -> Option<Known> {
         let replaced = self
             .known
             .get(path)
             .is_some_and(|before| before.id != known.id)
-            // It was removed and made again behind our back.
-            .then(|| self.bury(path))
+            // It was removed and made again unnoticed.
+            .then(|| self.remove(path))
             .flatten();
         self.index.insert(known.id, known.owner.clone());
         self.known.insert(path.clone(), known);
         replaced
     }
 
-    /// Learns that a cgroup is gone.
-    pub(super) fn bury(&mut self, path: &CgroupPath) -> Option<Known> {
+    /// Removes a cgroup that is gone.
+    pub(super) fn remove(&mut self, path: &CgroupPath) -> Option<Known> {
         let known = self.known.remove(path)?;
-        self.index.bury(known.id);
+        self.index.remove(known.id);
         Some(known)
     }
 
-    /// Sets apart those that no plan names any longer.
+    /// Marks those as retired that no plan names any longer.
     pub(super) fn retire_all_but(&mut self, is_wanted: impl Fn(&CgroupPath) -> bool) {
         for (path, known) in &mut self.known {
             known.is_retired = !is_wanted(path);
@@ -73,7 +73,7 @@ impl LiveCgroups {
         self.known.iter()
     }
 
-    /// The retired ones, those further down first.
+    /// The retired ones, deepest first.
     pub(super) fn retired(&self) -> Vec<(CgroupPath, Known)> {
         let retired = self.known.iter().rev().filter(|(_, known)| known.is_retired);
         retired.map(|(path, known)| (path.clone(), known.clone())).collect()

@@ -14,29 +14,29 @@ use crate::{
     model::{CgroupPath, Limit},
 };
 
-/// The file that throttles, and has the kernel reclaim, without killing.
+/// The file that throttles and makes the kernel reclaim, without killing.
 pub(super) const HIGH: &str = "memory.high";
-/// The part of the limit by which `memory.high` lies below it meanwhile.
+/// The part of the limit by which `memory.high` is below it meanwhile.
 const HEADROOM_SHARE: u64 = 32;
-/// How much is reclaimed between two looks at the clock.
+/// How much is reclaimed between two checks of the deadline.
 const CHUNK_BYTES: u64 = 64 << 20;
-/// How long the kernel is left alone after it could reclaim nothing more.
+/// How long to leave the kernel alone after it could reclaim nothing more.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long after giving up it is tried again, and how seldom at last.
+/// How long after giving up to try again: at first, and at most.
 const RETRY_MIN: Duration = Duration::from_mins(1);
 const RETRY_MAX: Duration = Duration::from_mins(15);
-/// The most limits that are lowered at once; the others wait.
+/// How many limits are lowered at once, at most; the others wait.
 const AT_ONCE: usize = 8;
 
-/// Lowers `memory.max` below what is in use, where that can be done without a kill.
+/// Lowers `memory.max` below usage, where that works without a kill.
 ///
-/// The kernel answers such a write with an OOM kill if it cannot reclaim enough (`mm/memcontrol.c`, `memory_max_write`).
-/// So `memory.high` goes down first, which holds the cgroup back without killing, and memory is asked back through
-/// `memory.reclaim`. Once usage fits, the limit is written as any other. If it does not fit within the deadline,
-/// `memory.high` gets its value back, and it is tried again later.
+/// The kernel answers such a write with an OOM kill if it cannot reclaim enough (`mm/memcontrol.c`,
+/// `memory_max_write`). So `memory.high` is lowered first, which throttles the cgroup without killing, and memory is
+/// reclaimed through `memory.reclaim`. Once usage fits, the limit is written as any other. If it does not fit within
+/// the deadline, `memory.high` is restored, and it is tried again later.
 ///
-/// All this takes as long as reclaim takes, so each cgroup has a thread of its own. `memory.high` is on the intent page
-/// for as long as it is lowered: it never outlives the daemon.
+/// This takes as long as reclaim takes, so each cgroup has a thread of its own. `memory.high` is on the intent page
+/// while it is lowered: it never outlives the daemon.
 pub struct Lowering {
     slots: Option<Arc<Mutex<Slots>>>,
     patience: Duration,
@@ -49,16 +49,16 @@ struct Running {
     limit_bytes: u64,
     stop: Arc<AtomicBool>,
     is_done: Arc<AtomicBool>,
-    /// Whether it was done when the present look began.
+    /// Whether it was done when the current look began.
     was_done: bool,
     thread: Option<JoinHandle<Result<Lowered, Error>>>,
 }
 
 struct Lowered {
-    /// What is left of the usage.
+    /// The remaining usage.
     usage_bytes: u64,
     fits: bool,
-    /// Its end is the end of holding `memory.high` down.
+    /// Dropping it restores `memory.high`.
     _held: Held,
 }
 
@@ -69,7 +69,7 @@ struct GivenUp {
     due: Instant,
 }
 
-/// A lowered `memory.high`, which gets its value back when this is dropped.
+/// A lowered `memory.high`, restored on drop.
 struct Held {
     dir: CgroupDir,
     old: String,
@@ -77,12 +77,12 @@ struct Held {
     slots: Arc<Mutex<Slots>>,
 }
 
-/// What came of lowering a limit.
+/// A limit that could not be lowered.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Abandoned {
     /// The cgroup.
     pub path: CgroupPath,
-    /// Why, and what is done next.
+    /// Why, and what happens next.
     pub message: String,
 }
 
@@ -99,33 +99,33 @@ impl Default for Lowering {
 }
 
 impl Lowering {
-    /// With slots for its intents, and a call for when one limit has come to an end: a reconciliation is due then.
+    /// Keeps its intents in these slots. Calls `wake` when one limit is finished: a reconciliation is due then.
     #[must_use]
     pub fn new(slots: Slots, wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self { slots: Some(Arc::new(Mutex::new(slots))), wake: Arc::new(wake), ..Self::default() }
     }
 
-    /// Waits that long for memory to come back; 5 s if nothing else is said.
+    /// Sets how long to wait for reclaim; 5 s by default.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Whether the cgroup's `memory.high` is held down just now, so that nobody else is to write it.
+    /// Whether the cgroup's `memory.high` is held down now, so that nothing else may write it.
     pub(super) fn holds(&self, path: &CgroupPath) -> bool {
         self.running.contains_key(path)
     }
 
-    /// To be called before usage is read for a [`turn`](Self::turn): what comes to its end only after that is left to the
-    /// next look, which its end has asked for.
+    /// Call it before usage is read for a [`turn`](Self::turn): what finishes only after that is left to the next look,
+    /// which its end has requested.
     pub(super) fn begin_look(&mut self) {
         for running in self.running.values_mut() {
             running.was_done = running.is_done();
         }
     }
 
-    /// Begins with what is withheld, goes on with what is under way, and ends what is withheld no longer: it was
-    /// written, or is planned otherwise. Answers what was given up.
+    /// Starts what is withheld, continues what is running, and ends what is no longer withheld: it was written, or the
+    /// plan changed. Returns what was given up.
     pub(super) fn turn(
         &mut self,
         root: &CgroupDir,
@@ -148,14 +148,14 @@ impl Lowering {
             .map(|(path, _)| path.clone())
             .collect();
         if !ended.is_empty() {
-            // memory.high was nobody's to write while it was held down.
+            // Nothing else could write memory.high while it was held down.
             (self.wake)();
         }
         let mut abandoned = Vec::new();
         for path in ended {
             let Some(running) = self.running.remove(&path) else { continue };
             let limit_bytes = running.limit_bytes;
-            // Dropping what it answers gives memory.high its value back.
+            // Dropping its result restores memory.high.
             let why = match running.end() {
                 Ok(Some(Lowered { fits: false, usage_bytes, .. })) => Some(format!(
                     "{path}/memory.max stays above {limit_bytes}: {usage_bytes} bytes are in use, and could not be reclaimed within {} s",
@@ -226,19 +226,19 @@ impl Lowering {
     fn give_up(&mut self, path: CgroupPath, limit_bytes: u64, why: &str, now: Instant) -> Abandoned {
         let before = self.given_up.get(&path).filter(|before| before.limit_bytes == limit_bytes);
         let delay = before.map_or(RETRY_MIN, |before| (before.delay * 2).min(RETRY_MAX));
-        let message = format!("{why}; it is tried again in {} min", delay.as_secs() / 60);
+        let message = format!("{why}; trying again in {} min", delay.as_secs() / 60);
         let given_up = GivenUp { limit_bytes, message: message.clone(), delay, due: now + delay };
         self.given_up.insert(path.clone(), given_up);
         Abandoned { path, message }
     }
 
-    /// When something is to be tried again.
+    /// When to try something again.
     pub(super) fn due(&self) -> Option<Instant> {
         let waiting = self.given_up.iter().filter(|(path, _)| !self.running.contains_key(*path));
         waiting.map(|(_, given_up)| given_up.due).min()
     }
 
-    /// The limits that stay above what is planned, for as long as they do.
+    /// The limits that stay above the planned ones, while they do.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         self.given_up.iter().map(|(path, given_up)| Problem {
             what: "limits",
@@ -263,7 +263,7 @@ impl Running {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// Stops it, and waits for what the kernel is about to reclaim.
+    /// Stops it, and waits for the reclaim in progress.
     fn end(mut self) -> Result<Option<Lowered>, Error> {
         self.stop.store(true, Ordering::Release);
         self.thread.take().and_then(crate::threads::join).transpose()
@@ -274,7 +274,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // What it answers gives memory.high its value back.
+            // Dropping its result restores memory.high.
             drop(thread.join());
         }
     }
@@ -293,7 +293,7 @@ impl Drop for Held {
     }
 }
 
-/// Holds a cgroup at `limit_bytes` and reclaims from it, until it fits, time is up, or it is told to stop.
+/// Holds a cgroup at `limit_bytes` and reclaims from it, until it fits, time is up, or `stop` is set.
 fn squeeze(
     dir: CgroupDir,
     slots: Arc<Mutex<Slots>>,
@@ -303,7 +303,7 @@ fn squeeze(
 ) -> Result<Lowered, Error> {
     let deadline = Instant::now() + patience;
     let old = dir.read(HIGH)?.trim_ascii().to_owned();
-    // A little below the limit, as a cgroup slips over memory.high before it is held.
+    // A little below the limit, as a cgroup exceeds memory.high a little before it is throttled.
     let high_bytes = limit_bytes - limit_bytes / HEADROOM_SHARE;
     let new = high_bytes.to_string();
     let intent = Intent::Knob {
@@ -335,7 +335,8 @@ fn squeeze(
         let chunk_bytes = (usage_bytes - high_bytes).min(CHUNK_BYTES);
         match held.dir.write("memory.reclaim", &chunk_bytes.to_string()) {
             Ok(()) => {}
-            // EAGAIN: less than that could be reclaimed. No such file before Linux 5.19: memory.high reclaims too.
+            // EAGAIN: less than that could be reclaimed. The file does not exist before Linux 5.19: memory.high
+            // reclaims too.
             Err(_) => thread::sleep(PAUSE),
         }
     }

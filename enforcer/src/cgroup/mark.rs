@@ -12,27 +12,27 @@ use crate::{
     policy::FileName,
 };
 
-/// The extended attribute. Only a process with `CAP_SYS_ADMIN` reads or writes one that begins so.
+/// The extended attribute. Reading or writing `trusted.*` needs `CAP_SYS_ADMIN`.
 const NAME: &str = "trusted.enforcer";
-/// A mark's size; the kernel takes 64 KiB.
+/// A mark's size in bytes, at most; the kernel allows 64 KiB.
 const MAX_BYTES: usize = 16 * 1024;
 
-/// What this daemon has to do with a cgroup, kept on the cgroup itself, as an extended attribute of its directory.
+/// What this daemon did to a cgroup, kept as an extended attribute of the cgroup's directory.
 ///
-/// So it lives exactly as long as the cgroup, and the next start knows which ones it made, which files it wrote, and
+/// So it lives exactly as long as the cgroup, and the next start knows which cgroups it made, which files it wrote, and
 /// what they held before.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mark {
-    /// Whether the cgroup was made by this daemon. Only such a one is ever removed.
+    /// Whether this daemon made the cgroup. Only such a cgroup is ever removed.
     pub made: bool,
-    /// The pod's namespace, name and uid, and the container, where it belongs to one.
+    /// The pod's namespace, name and uid, and the container, if it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pod: Option<PodMark>,
-    /// On kubepods alone: the cgroups elsewhere that are written, which belong to others.
+    /// On kubepods only: the cgroups elsewhere that are written to and belong to others.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub outside: BTreeSet<String>,
-    /// The files that were written, and what each held before; none for what the kernel gives a new cgroup.
+    /// The written files, and what each held before; `None` for the kernel's value in a new cgroup.
     pub files: BTreeMap<FileName, Option<String>>,
 }
 
@@ -62,18 +62,18 @@ impl Mark {
         Self { made, pod, outside: BTreeSet::new(), files: BTreeMap::new() }
     }
 
-    /// As it is written.
+    /// Its serialized form.
     pub(super) fn content(&self) -> serde_json::Result<String> {
         serde_json::to_string(self)
     }
 
-    /// What was written, if it is a mark.
+    /// Parses a mark; `None` if it is not one.
     #[must_use]
     pub fn parse(content: &str) -> Option<Self> {
         serde_json::from_str(content).ok()
     }
 
-    /// Whose the cgroup at `path` is, if it is a pod's or a container's.
+    /// The owner of the cgroup at `path`, if it is a pod's or a container's.
     #[must_use]
     pub fn owner(&self, path: &CgroupPath) -> Option<Owner> {
         let PodMark { namespace, name, uid, container } = self.pod.clone()?;
@@ -87,12 +87,12 @@ impl Mark {
 }
 
 impl CgroupDir {
-    /// Its mark; none if it has none, or one that is not readable as such.
+    /// Its mark; `None` if it has none, or an unreadable one.
     pub fn mark(&self) -> Result<Option<Mark>, Error> {
         let mut content = vec![0_u8; MAX_BYTES];
         match rustix::fs::fgetxattr(self, NAME, content.as_mut_slice()) {
             Ok(len) => Ok(serde_json::from_slice(content.get(..len).unwrap_or_default()).ok()),
-            // NODATA: there is none. The others: this file system or process can have none.
+            // NODATA: it has none. The others: this file system or process cannot have any.
             Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM | Errno::RANGE) => Ok(None),
             Err(errno) => Err(Error::Read {
                 path: self.path().to_string(),
@@ -102,7 +102,7 @@ impl CgroupDir {
         }
     }
 
-    /// Gives it another mark.
+    /// Replaces its mark.
     pub fn set_mark(&self, mark: &Mark) -> Result<(), Error> {
         let failed = |source: io::Error| Error::Write {
             path: self.path().to_string(),
@@ -118,7 +118,7 @@ impl CgroupDir {
             .map_err(|errno| failed(errno.into()))
     }
 
-    /// Takes its mark off.
+    /// Removes its mark.
     pub fn unmark(&self) -> Result<(), Error> {
         match rustix::fs::fremovexattr(self, NAME) {
             Ok(()) | Err(Errno::NODATA) => Ok(()),

@@ -1,4 +1,4 @@
-//! Moving the processes of a pod from one of its cgroups into another.
+//! Moves the processes of a pod from one of its cgroups into another.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use rustix::{
 use super::{CgroupDir, Error, remove::populated, score::read_pids};
 use crate::model::CgroupPath;
 
-/// How often the list is read anew: what forks while its parent is moved stands in the next one.
+/// How often the list is reread: a child forked while its parent is moved is in the next one.
 const ROUNDS: usize = 16;
 
 /// How many processes are moved between two reads of the list, which bounds the open files.
@@ -24,15 +24,15 @@ pub enum MoveError {
     /// A cgroup could not be opened or read.
     #[error(transparent)]
     Cgroup(#[from] Error),
-    /// Somebody in the container manages cgroups below it, and would lose them.
+    /// A process in the container manages cgroups below it, and would lose them.
     #[error(
-        "the processes of {from} are not moved to {to}, as they stand in cgroups of their own below it: until they end they \
-         are limited, scored and ranked where they are"
+        "the processes of {from} are not moved to {to}, as they are in cgroups of their own below it: until they \
+         end they are limited, scored and ranked where they are"
     )]
     Nested {
         /// Where they stay.
         from: CgroupPath,
-        /// Where they were to be.
+        /// Where they should be.
         to: CgroupPath,
     },
     /// Some were not moved.
@@ -43,25 +43,25 @@ pub enum MoveError {
     Left {
         /// Where they stay.
         from: CgroupPath,
-        /// Where they were to be.
+        /// Where they should be.
         to: CgroupPath,
         /// How many were moved.
         moved: usize,
         /// How many stay.
         left: usize,
-        /// What the kernel answered for one of them; none where they fork faster than they are moved, or are outside of
-        /// this PID namespace.
+        /// The kernel's error for one of them; `None` if they fork faster than they are moved, or are outside this PID
+        /// namespace.
         why: Option<std::io::Error>,
     },
 }
 
-/// Moves every process of `from` into `to`, each with all of its threads; answers how many.
+/// Moves every process of `from` into `to`, each with all of its threads; returns how many.
 ///
-/// It is looked at again until none is left, as a process may fork while it is moved. Memory stays charged where it was
+/// The list is reread until none is left, as a process may fork while it is moved. Memory stays charged where it was
 /// allocated (cgroup v2 moves no charges). Process 1 and this one are never moved.
 ///
-/// The kernel takes a pid, and no handle. So right before each write it is seen that the process which was listed lives: its
-/// pid is nobody else's then.
+/// The kernel takes a pid, not a handle. So right before each write the listed process is checked to be alive: then no
+/// other process has its pid.
 pub(super) fn move_processes(
     root: &CgroupDir,
     from: &CgroupPath,
@@ -96,7 +96,7 @@ pub(super) fn move_processes(
     }
 }
 
-/// Moves those of a batch that are listed still; answers how many.
+/// Moves those of a batch that are still listed; returns how many.
 fn move_batch(
     source: &CgroupDir,
     procs: &OwnedFd,
@@ -125,14 +125,14 @@ fn move_batch(
     Ok(moved)
 }
 
-/// Whether the process is dead: its handle is readable then.
+/// Whether the process is dead: then its handle is readable.
 fn has_ended(handle: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(handle, PollFlags::IN)];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     !matches!(rustix::event::poll(&mut polled, Some(&at_once)), Ok(0))
 }
 
-/// The processes of a cgroup; none where it is gone.
+/// The processes of a cgroup; empty if it is gone.
 fn list(dir: &CgroupDir) -> Result<Vec<u32>, Error> {
     match read_pids(dir) {
         Ok(pids) => Ok(pids),
@@ -141,10 +141,10 @@ fn list(dir: &CgroupDir) -> Result<Vec<u32>, Error> {
     }
 }
 
-/// Whether processes stand in cgroups below this one.
+/// Whether cgroups below this one hold processes.
 fn holds_nested(dir: &CgroupDir) -> Result<bool, Error> {
     for name in dir.children()? {
-        // What the kernel shows is a name; one that goes meanwhile holds nothing.
+        // The kernel lists valid names only; a cgroup that is removed meanwhile holds nothing.
         let Ok(path) = CgroupPath::root().child(&name) else { continue };
         match dir.open(&path).and_then(|child| populated(&child)) {
             Ok(true) => return Ok(true),

@@ -6,14 +6,14 @@ use crate::{
     policy::{CgroupPlan, FileName},
 };
 
-/// What the hierarchy holds of the planned cgroups and their ancestors.
+/// The state of the planned cgroups and their ancestors.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Snapshot {
     /// The cgroups that exist.
     pub cgroups: BTreeMap<CgroupPath, Observed>,
 }
 
-/// One cgroup as it is.
+/// The state of one cgroup.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Observed {
     /// Its id.
@@ -22,18 +22,19 @@ pub struct Observed {
     pub available: BTreeSet<Controller>,
     /// The controllers that it does hand on.
     pub enabled: BTreeSet<Controller>,
-    /// The files that the plan names, or that were written earlier, without the line's end; those that do not exist are absent.
+    /// The files that the plan names or that were written earlier, without the trailing newline; missing ones are
+    /// absent.
     pub files: BTreeMap<FileName, String>,
-    /// Its mark, read only where the ledger does not know the cgroup yet.
+    /// Its mark, read only if the ledger does not know the cgroup yet.
     pub mark: Option<Mark>,
-    /// `memory.current`, read only where `memory.max` would have to go down.
+    /// `memory.current`, read only if `memory.max` would have to go down.
     pub usage_bytes: Option<u64>,
 }
 
 /// Reads the state of the planned cgroups and of everything above them.
 ///
-/// A cgroup that does not exist is absent from the snapshot. One that cannot be read for another reason is left out
-/// too, and told among the errors.
+/// A cgroup that does not exist is absent from the snapshot. So is one that cannot be read for another reason, which
+/// the errors name.
 #[must_use]
 pub fn observe(
     root: &CgroupDir,
@@ -126,7 +127,7 @@ fn goes_down(file: &str, plan: &CgroupPlan, observed: &Observed, page: PageSize)
     new != old && !old.is_raised_by(&new)
 }
 
-/// The memory that is charged to a cgroup; none where the memory controller is not enabled.
+/// The memory charged to a cgroup; `None` if the memory controller is not enabled.
 pub(super) fn usage_bytes(dir: &CgroupDir) -> Result<Option<u64>, Error> {
     match dir.read("memory.current") {
         Ok(content) => Ok(match Limit::parse(&content) {

@@ -7,13 +7,13 @@ use rustix::{
 
 use crate::policy::oom_score;
 
-/// The most that is read of a process's file.
+/// The most bytes read from a process's file.
 const MAX_READ_BYTES: usize = 64 * 1024;
 
-/// The file name of the program that holds a pod's namespaces, of every runtime.
+/// The file name of the program that holds a pod's namespaces, in every runtime.
 pub(super) const PAUSE: &str = "pause";
 
-/// What the kernel adds to the path of a program whose file was replaced while it runs.
+/// What the kernel appends to the path of a program whose file was replaced while it runs.
 const DELETED: &str = " (deleted)";
 
 /// The process file system.
@@ -22,8 +22,8 @@ pub(super) struct Processes {
     proc: OwnedFd,
 }
 
-/// One process, by its folder: whatever is done through it is done to this very process, and fails with `ESRCH` once
-/// it is dead, whoever gets its id.
+/// One process, by its folder in /proc: everything done through it is done to this very process, and fails with `ESRCH`
+/// once it is dead, even if its id is reused.
 #[derive(Debug)]
 pub(super) struct Process {
     dir: OwnedFd,
@@ -42,7 +42,7 @@ impl Processes {
         Ok(Process { dir: rustix::fs::openat(&self.proc, pid.to_string(), flags, Mode::empty())? })
     }
 
-    /// The ids of all processes that we see.
+    /// The ids of all visible processes.
     pub(super) fn pids(&self) -> rustix::io::Result<Vec<u32>> {
         let mut pids = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.proc)? {
@@ -52,8 +52,7 @@ impl Processes {
         Ok(pids)
     }
 
-    /// The id that was given out last, to a process or thread: another one as soon as something was started. It costs
-    /// next to nothing.
+    /// The id that a process or thread got last: it changes as soon as something is started. Cheap to read.
     pub(super) fn newest(&self) -> rustix::io::Result<u32> {
         let load = read(&self.proc, "loadavg")?;
         load.split_ascii_whitespace().next_back().and_then(|word| word.parse().ok()).ok_or(Errno::INVAL)
@@ -79,8 +78,8 @@ impl Process {
         rustix::io::write(&file, score.to_string().as_bytes()).map(drop)
     }
 
-    /// The path of its cgroup of the unified hierarchy, as we see it; none without one. Seen from a cgroup namespace,
-    /// what is not below its root begins with `/..`.
+    /// The path of its cgroup in the unified hierarchy, as we see it; `None` without one. In a cgroup namespace, a path
+    /// outside its root begins with `/..`.
     pub(super) fn cgroup(&self) -> rustix::io::Result<Option<String>> {
         let text = read(&self.dir, "cgroup")?;
         Ok(text.lines().find_map(|line| line.strip_prefix("0::")).map(cgroup_path).map(str::to_owned))
@@ -97,27 +96,28 @@ impl Process {
             .ok_or(Errno::INVAL)
     }
 
-    /// The base name of the program that it runs; none for a kernel thread.
+    /// The base name of its program; `None` for a kernel thread.
     pub(super) fn executable(&self) -> rustix::io::Result<Option<String>> {
         match rustix::fs::readlinkat(&self.dir, "exe", Vec::new()) {
             Ok(path) => Ok(base_name(&path.to_string_lossy()).map(str::to_owned)),
-            // A kernel thread has none; of a process that is gone, nothing can be opened.
+            // A kernel thread has none; nothing can be opened of a process that is gone.
             Err(Errno::NOENT) if self.score().is_ok() => Ok(None),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Whether it runs a program that lies below the root of `init`, which is process 1.
+    /// Whether its program is below the root of `init`, which is process 1.
     pub(super) fn runs_program_of(&self, init: &Self) -> rustix::io::Result<bool> {
         let path = rustix::fs::readlinkat(&self.dir, "exe", Vec::new())?;
         let stat = rustix::fs::statat(&self.dir, "exe", AtFlags::empty())?;
         init.has_program(&path.to_string_lossy(), &stat)
     }
 
-    /// Whether the file is the one of that path below its own root, by device and inode, and only root can have written it.
+    /// Whether `file` is the one at that path below this process's root, by device and inode, and only root can have
+    /// written it.
     ///
-    /// The path is what `/proc/<pid>/exe` says, which for a process of another mount namespace is a path there. A file that
-    /// was replaced while it runs has no name any more; then it counts if it was on the device of the folder it was in.
+    /// The path is from `/proc/<pid>/exe`; for a process of another mount namespace it is a path there. A file that was
+    /// replaced while it runs has no name any more; then it counts if it is on the device of its former folder.
     pub(super) fn has_program(&self, path: &str, file: &Stat) -> rustix::io::Result<bool> {
         if file.st_uid != 0 || file.st_mode & 0o022 != 0 {
             return Ok(false);
@@ -152,13 +152,13 @@ impl Process {
         Ok(name.to_string_lossy().into_owned())
     }
 
-    /// Whether it holds a pod's namespaces, and has the score for that: a runtime may have put it into a cgroup that
+    /// Whether it holds a pod's namespaces and has the score for that: a runtime may have put it into a cgroup that
     /// counts as a container's.
     pub(super) fn is_sandbox(&self, score: i16) -> bool {
         score == oom_score::SANDBOX && self.executable().is_ok_and(|name| name.as_deref() == Some(PAUSE))
     }
 
-    /// Whether it is root's, in our own user namespace, with all of its user ids.
+    /// Whether all of its user ids are root's, in our own user namespace.
     pub(super) fn is_roots(&self) -> rustix::io::Result<bool> {
         let status = read(&self.dir, "status")?;
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).ok_or(Errno::INVAL)?;
@@ -177,7 +177,7 @@ pub(super) fn is_gone(errno: Errno) -> bool {
     errno == Errno::NOENT || errno == Errno::SRCH
 }
 
-/// Nanoseconds of `CLOCK_BOOTTIME` as /proc tells them.
+/// Nanoseconds of `CLOCK_BOOTTIME` in clock ticks, as in /proc.
 pub(super) fn ticks(ns: u64) -> u64 {
     ns / tick_ns()
 }
@@ -196,7 +196,7 @@ fn base_name(path: &str) -> Option<&str> {
     path.rsplit('/').next().filter(|name| !name.is_empty())
 }
 
-/// Without the mark of a cgroup that was removed.
+/// The path without the suffix of a removed cgroup.
 fn cgroup_path(path: &str) -> &str {
     path.strip_suffix(DELETED).unwrap_or(path)
 }

@@ -30,7 +30,7 @@ use crate::{
 
 /// Makes the hierarchy as planned, and keeps it so.
 ///
-/// It reads and writes files and may wait for the kernel: call it where blocking is allowed.
+/// It reads and writes files and may block in the kernel: call it where blocking is allowed.
 pub struct Reconciler {
     root: CgroupDir,
     page: PageSize,
@@ -50,16 +50,16 @@ pub struct Reconciler {
     throttled: Throttled,
     /// The pods' former cgroups whose processes may be moved.
     movable: BTreeSet<CgroupPath>,
-    /// Where pods stood under another driver.
+    /// The parents of pods' cgroups under another driver.
     former_parents: Vec<CgroupPath>,
-    /// When former cgroups are to be looked at again.
+    /// When to look at former cgroups again.
     former_due: Option<Instant>,
-    /// The cgroups that pods name and must not have: their processes keep their scores too.
+    /// The cgroups that pods name but must not have: their processes keep their scores too.
     refused: BTreeSet<CgroupPath>,
-    /// The cgroups of others that an earlier start wrote, until they are planned again or have their values back; none
-    /// before the first look.
+    /// The foreign cgroups that an earlier start wrote to, until they are planned again or have their values back;
+    /// `None` before the first look.
     recalled: Option<BTreeSet<CgroupPath>>,
-    /// Whether what differs is only told, as the kubelet's doing.
+    /// Whether differences are only reported, as the kubelet's doing.
     is_audit: bool,
     seen: Seen,
     clock: Box<dyn Fn() -> Instant + Send>,
@@ -77,7 +77,7 @@ pub enum StartError {
     Proc {
         /// Where it was looked for.
         path: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
@@ -127,32 +127,32 @@ impl Reconciler {
         })
     }
 
-    /// Has cgroups made and values kept that way from now on; it begins with files alone.
+    /// Makes cgroups and keeps values through this driver from now on; the initial one uses files alone.
     pub fn set_driver(&mut self, driver: Box<dyn Driver + Send>) {
         self.driver = driver;
     }
 
-    /// Has the planned and the retired cgroups watched from the next reconciliation on.
+    /// Watches the planned and the retired cgroups from the next reconciliation on.
     pub fn set_watch(&mut self, watch: Watch) {
         self.watch = Some(watch);
     }
 
-    /// Has it lower limits below usage, step by step. Without, such a limit waits until usage is below it.
+    /// Lowers limits below usage step by step. Without it, such a limit waits until usage is below it.
     pub fn set_lowering(&mut self, lowering: Lowering) {
         self.lowering = lowering;
     }
 
-    /// Has it adopt no cgroup that this one spares, beside what is always spared.
+    /// Adopts no cgroup that this guard spares, besides those that are always spared.
     pub fn set_guard(&mut self, guard: Arc<Guard>) {
         self.guard = guard;
     }
 
-    /// Has it outlive a kill which cgroup is being made.
+    /// Records which cgroup is being made, so that a kill does not lose it.
     pub fn set_making(&mut self, making: Making) {
         self.making = making;
     }
 
-    /// Leaves `memory.high` of those alone that are held back on purpose.
+    /// Leaves `memory.high` alone in the cgroups that are throttled on purpose.
     pub fn set_throttled(&mut self, throttled: Throttled) {
         self.throttled = throttled;
     }
@@ -162,15 +162,15 @@ impl Reconciler {
         self.drift = drift;
     }
 
-    /// Changes what is done about values that others write, unless they are the kubelet's to write.
+    /// Changes what is done about values that others write, unless the kubelet owns the cgroups.
     pub fn set_on_drift(&mut self, on_drift: OnDrift) {
         if !self.is_audit {
             self.drift = DriftPolicy::new(on_drift);
         }
     }
 
-    /// Tells every difference to the plan as the doing of the kubelet, which owns the cgroups. To be called without a
-    /// permit only.
+    /// Reports every difference from the plan as the doing of the kubelet, which owns the cgroups. Call it only without
+    /// a permit.
     pub fn set_audit(&mut self) {
         self.is_audit = true;
         self.drift = DriftPolicy::audit();
@@ -178,10 +178,11 @@ impl Reconciler {
 
     /// Makes the hierarchy as `plan` says. Without a permit nothing is changed, and the report says what would be.
     ///
-    /// A cgroup that an earlier plan named and this one does not is retired: its files stay as they are, and once it
-    /// is empty it is removed. If its pod has others by this plan, its processes are moved there, as far as they can
-    /// and [may](Self::set_movable) be, and until it is empty it has the pod's values. The same goes for the pods of
-    /// the plan whose uid is among `retired`, such as evicted ones, which stay in the plan while their manifest does.
+    /// A cgroup that an earlier plan named and this one does not is retired: its files stay unchanged, and it is
+    /// removed once it is empty. If its pod has other cgroups in this plan, its processes are moved there, as far as
+    /// that is possible and [allowed](Self::set_movable), and it has the pod's values until it is empty. The same holds
+    /// for the pods of the plan whose uid is in `retired`, such as evicted ones, which stay in the plan while their
+    /// manifest does.
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
         let before = std::mem::replace(&mut self.desired, Desired::new(plan, &retired.iter().collect()));
         self.desired.align(&self.aligned);
@@ -197,10 +198,10 @@ impl Reconciler {
             report.errors.push(error);
         }
         if let Some(permit) = permit {
-            self.give_scores_back(&before, permit, &mut report);
+            self.restore_scores(&before, permit, &mut report);
         }
         self.keeper.retain(&self.desired.scores);
-        // What is due is written back when its time comes.
+        // Due values are written back later, by `write_back`.
         drop(self.drift.turn((self.clock)()));
         self.retire(permit, &mut report);
         self.find_strangers(&mut report);
@@ -212,7 +213,7 @@ impl Reconciler {
         report
     }
 
-    /// Looks at everything once more, as the last plan has it.
+    /// Looks at everything once more, by the last plan.
     pub fn look_at_all(&mut self, permit: Option<&Permit>) -> Report {
         let mut report = Report::default();
         self.drop_gone_runtimes();
@@ -227,7 +228,7 @@ impl Reconciler {
         report
     }
 
-    /// Reads once which cgroups of others an earlier start wrote.
+    /// Reads once which foreign cgroups an earlier start wrote to.
     fn recall(&mut self, kubepods: &CgroupPath) {
         if self.recalled.is_some() {
             return;
@@ -237,7 +238,7 @@ impl Reconciler {
         self.recalled = Some(paths.filter_map(|path| CgroupPath::parse(&path).ok()).collect());
     }
 
-    /// Sets the scores of processes that are new.
+    /// Sets the scores of new processes.
     pub fn sweep(&mut self, permit: &Permit) -> Report {
         let mut report = Report { scores: self.sweep_scores(permit), ..Report::default() };
         self.retire(Some(permit), &mut report);
@@ -245,7 +246,7 @@ impl Reconciler {
         report
     }
 
-    /// Looks at what the kernel told of, right when it did.
+    /// Looks at what the kernel has just reported.
     pub fn look_at(&mut self, changes: &Changes, permit: Option<&Permit>) -> Report {
         if changes.overflow {
             return self.look_at_all(permit);
@@ -264,9 +265,9 @@ impl Reconciler {
             self.drop_gone_runtimes();
             paths.extend(self.adopt_runtimes(Some(&changes.children)));
         }
-        // Somebody started there what had not heard of the change.
+        // A process was started in a former cgroup.
         paths.extend(self.moved_by(&changes.populated));
-        // One that is gone is made again, by its name alone, and one that comes by itself is met.
+        // A cgroup that is gone is made again, under the same name; one that appeared by itself is taken in.
         paths.extend(
             self.desired
                 .targets
@@ -281,7 +282,7 @@ impl Reconciler {
         if !paths.is_empty() {
             self.pass(Some(&paths), permit, &mut report);
         }
-        // What a pod that has ended was charged for keeps its former cgroup no longer.
+        // Memory charged to a pod that has ended no longer keeps its former cgroup.
         let mut emptied = !changes.populated.is_empty() && self.has_former();
         for path in &changes.populated {
             self.note_frozen(path);
@@ -306,7 +307,7 @@ impl Reconciler {
         report
     }
 
-    /// When something that waits is to be looked at again, though nothing tells of a change.
+    /// When to look again at something that waits, although no event comes.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         [self.failing.due(), self.lowering.due(), self.former_due()].into_iter().flatten().min()
@@ -324,24 +325,24 @@ impl Reconciler {
         self.standing.find(pod, None)
     }
 
-    /// The score that the processes of a planned container have.
+    /// The score of a planned container's processes.
     #[must_use]
     pub fn score(&self, container: &CgroupPath) -> Option<i16> {
         self.desired.scores.get(container).copied()
     }
 
-    /// The planned cgroups that exist, with their ids, by path: what the reflex opens its files in.
+    /// The planned cgroups that exist, with their ids, by path: the reflex opens its files there.
     pub fn cgroups(&self) -> impl Iterator<Item = (CgroupId, &Owner)> {
         self.standing.iter().filter(|(_, known)| !known.is_retired).map(|(_, known)| (known.id, &known.owner))
     }
 
-    /// The cgroups of pods that go once they hold nobody, with their ids, by path.
+    /// The cgroups of pods that are removed once they are empty, with their ids, by path.
     pub fn going(&self) -> impl Iterator<Item = (CgroupId, &Owner)> {
         let going = self.standing.iter().filter(|(_, known)| known.is_retired && !known.is_outside);
         going.map(|(_, known)| (known.id, &known.owner))
     }
 
-    /// The pods that have a cgroup, whether it is wanted or goes once it is empty; some more than once.
+    /// The pods that have a cgroup, planned or removed once it is empty; some more than once.
     pub fn standing(&self) -> impl Iterator<Item = &PodUid> {
         self.standing.iter().filter_map(|(_, known)| known.owner.level.uid())
     }
@@ -357,11 +358,11 @@ impl Reconciler {
         self.standing.index()
     }
 
-    /// The cgroups whose values may be others since the file was written.
+    /// The cgroups whose values may have changed through a write to the file.
     fn concerned(&self, path: &CgroupPath, file: &str) -> Vec<CgroupPath> {
         let targets = &self.desired.targets;
         if file == "cgroup.subtree_control" {
-            // Controllers that are not handed on any longer take files away further down.
+            // Controllers that are no longer handed on take their files away further down.
             return targets.keys().filter(|target| target.parent().as_ref() == Some(path)).cloned().collect();
         }
         let is_ours = targets.get(path).is_some_and(|target| target.plan.files.contains_key(file));
@@ -372,7 +373,7 @@ impl Reconciler {
     fn id(&self, path: &CgroupPath) -> Option<CgroupId> {
         match self.standing.get(path) {
             Some(known) => Some(known.id),
-            // The system's own stand for nobody.
+            // The system's own cgroups have no owner.
             None if self.desired.targets.get(path)?.owner.is_none() => {
                 self.root.open(path).ok().map(|dir| dir.id())
             }
@@ -384,9 +385,9 @@ impl Reconciler {
         self.root.open(path).is_err_and(|error| error.is_gone())
     }
 
-    fn bury(&mut self, path: &CgroupPath) -> Option<Owner> {
-        let known = self.standing.bury(path)?;
-        // One that is somebody else's stands on, and may be owed values still.
+    fn remove(&mut self, path: &CgroupPath) -> Option<Owner> {
+        let known = self.standing.remove(path)?;
+        // A foreign cgroup may still exist, and its values may still be due.
         if !known.is_outside || self.is_gone(path) {
             self.forget(known.id);
         }

@@ -1,15 +1,15 @@
 use super::{CgroupDir, Error, Permit};
 use crate::model::CgroupPath;
 
-/// The most cgroups that one removal takes down; the rest goes at the next attempt.
+/// How many cgroups one removal takes down, at most; the rest goes at the next attempt.
 const MAX_REMOVED: usize = 4096;
 
-/// What came of removing a cgroup with everything below it.
+/// The result of removing a cgroup with everything below it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Removal {
     /// It is gone.
     Gone,
-    /// It still holds processes, or filled again meanwhile.
+    /// It still holds processes, or got some meanwhile.
     Populated,
     /// It holds more cgroups than one attempt removes; the deepest are gone already.
     Partial,
@@ -17,8 +17,8 @@ pub enum Removal {
 
 /// Removes a cgroup and every cgroup below it, from the bottom up, if no process is left in any of them.
 ///
-/// The kernel refuses to remove a cgroup with processes, so nothing is ever killed here. What holds processes is not
-/// touched at all: `populated` in `cgroup.events` covers the whole subtree.
+/// The kernel refuses to remove a cgroup with processes, so nothing is ever killed here. A cgroup that holds processes
+/// is not touched at all: `populated` in `cgroup.events` covers the whole subtree.
 pub fn remove(root: &CgroupDir, path: &CgroupPath, _permit: &Permit) -> Result<Removal, Error> {
     if path.is_root() {
         return Ok(Removal::Populated);

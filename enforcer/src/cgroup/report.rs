@@ -20,7 +20,7 @@ pub struct Report {
     pub abandoned: Vec<Abandoned>,
     /// The processes that were moved from a pod's former cgroup into its present one.
     pub moved: Vec<Moved>,
-    /// The values that others wrote, as far as they are news.
+    /// The values that others wrote and that were not reported before.
     pub drifted: Vec<Drift>,
     /// The steps that failed.
     pub failed: Vec<Failure>,
@@ -30,22 +30,22 @@ pub struct Report {
     pub draining: Vec<Owner>,
     /// The scores that were set.
     pub scores: Sweep,
-    /// The planned files that do not exist: the whole list each time, so that what is degraded can be told from it.
+    /// The planned files that do not exist: the whole list each time, so that the degraded state follows from it.
     pub missing: Vec<Missing>,
     /// The cgroups below kubepods that no pod names: the whole list each time. They are never touched.
     pub strangers: Vec<CgroupPath>,
     /// What could not be read or watched.
     pub errors: Vec<Error>,
-    /// Without a permit, the steps that would have been done.
+    /// Without a permit, the steps that would be carried out.
     pub planned: Vec<Step>,
 }
 
-/// Something that is not as it should be, for as long as it is not.
+/// A problem, listed for as long as it lasts.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Problem {
     /// What it concerns, in one word.
     pub what: &'static str,
-    /// The cgroup or file; two problems of one kind and place are the same one.
+    /// The cgroup or file; two problems of one kind and place are the same.
     pub place: String,
     /// What is wrong and what follows from it: one line.
     pub message: String,
@@ -56,9 +56,9 @@ pub struct Problem {
 pub struct Failure {
     /// The step.
     pub step: Step,
-    /// Why.
+    /// The error.
     pub error: ApplyError,
-    /// Whether the same step failed for the same reason the last time, and so was told already.
+    /// Whether the same step failed for the same reason last time, and so was already reported.
     pub repeated: bool,
 }
 
@@ -69,7 +69,7 @@ pub struct Moved {
     pub from: CgroupPath,
     /// Where they are.
     pub to: CgroupPath,
-    /// How many, of those that were there one after the other.
+    /// How many, counting those that were there one after the other.
     pub processes: usize,
 }
 
@@ -78,7 +78,7 @@ pub struct Moved {
 pub struct Applied {
     /// The cgroup.
     pub path: CgroupPath,
-    /// Why.
+    /// Why they were written.
     pub reason: Reason,
     /// The files, in the order in which they were written.
     pub files: Vec<FileChange>,
@@ -89,14 +89,14 @@ pub struct Applied {
 pub struct FileChange {
     /// The file.
     pub file: FileName,
-    /// What it held; none for a cgroup that was just made.
+    /// What it held; `None` for a cgroup that was just made.
     pub old: Option<String>,
     /// What was written.
     pub new: String,
 }
 
 impl Report {
-    /// The writes, one entry a cgroup and reason, in the order of each one's first write.
+    /// The writes, one entry per cgroup and reason, in the order of their first writes.
     #[must_use]
     pub fn limits_applied(&self) -> Vec<Applied> {
         let mut applied: Vec<Applied> = Vec::new();

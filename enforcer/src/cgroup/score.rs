@@ -21,29 +21,30 @@ pub use self::suspect::{Correction, ScoreSuspect};
 /// How many processes are looked at between two reads of the list, which bounds the open files.
 const BATCH: usize = 64;
 
-/// How often a list is read anew because the last look changed something.
+/// How often a list is reread because the last look changed something.
 const ROUNDS: usize = 4;
 
-/// The most cgroups below one container that are looked into.
+/// How many cgroups below one container are searched, at most.
 const MAX_NESTED: usize = 4096;
 
-/// After so many sweeps a list of processes that did not change is looked at nevertheless: another may have written a score.
+/// After this many sweeps an unchanged list of processes is looked at nevertheless: another process may have written a
+/// score.
 const FULL_SWEEP_EVERY: u32 = 30;
 
-/// Keeps `oom_score_adj` of every process of a container at what the plan says.
+/// Keeps `oom_score_adj` of every process of a container at the planned value.
 ///
 /// A child inherits its parent's score, so once the first process of a container has it, a sweep finds nothing to do.
-/// Each process is opened once (`/proc/<pid>` as a directory) and then reached through that handle only. Before a
-/// write the cgroup's list is read again: if the pid still stands there, the handle either belongs to that very process
-/// or to one that is dead, whose files answer `ESRCH`. So no score ever goes to a process that merely got a used pid.
+/// Each process is opened once (`/proc/<pid>` as a directory) and then accessed through that handle only. Before a
+/// write the cgroup's list is read again: if it still holds the pid, the handle belongs either to that very process or
+/// to a dead one, whose files fail with `ESRCH`. So a process that merely reuses a pid never gets the score.
 #[derive(Debug)]
 pub struct ScoreKeeper {
     processes: Processes,
     hasher: RandomState,
     seen: HashMap<CgroupPath, Seen>,
-    /// The score of the first process of each container that was given another.
+    /// The former score of the first process of each container that was given another one.
     originals: HashMap<CgroupPath, i16>,
-    /// The processes that keep a score which another wrote: when each started, by its id.
+    /// The processes that keep a score written by another process: the start time of each, by its id.
     left: HashMap<CgroupPath, BTreeMap<u32, u64>>,
 }
 
@@ -59,7 +60,7 @@ struct Seen {
 pub struct ScoreChange {
     /// The container's cgroup.
     pub path: CgroupPath,
-    /// The process, by its id in our own pid namespace.
+    /// The process, by its id in our own PID namespace.
     pub pid: u32,
     /// The score that it had.
     pub old: i16,
@@ -74,7 +75,7 @@ pub struct Sweep {
     pub changed: Vec<ScoreChange>,
     /// How many processes keep a score that we may not lower: that needs `CAP_SYS_RESOURCE`.
     pub refused: usize,
-    /// How many listed processes belong to a pid namespace that we cannot see.
+    /// How many listed processes belong to a PID namespace that we cannot see.
     pub invisible: usize,
     /// Cgroups and processes that could not be read or written for other reasons.
     pub errors: Vec<ScoreError>,
@@ -87,21 +88,21 @@ pub enum ScoreError {
     /// The container's processes could not be listed.
     #[error(transparent)]
     Cgroup(#[from] Error),
-    /// A process's file refused.
+    /// A file of a process could not be accessed.
     #[error("cannot set the oom_score_adj of process {pid} to {score}")]
     Process {
         /// The process.
         pid: u32,
         /// The score that it should have.
         score: i16,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
 }
 
 impl Sweep {
-    /// Takes another sweep's results in.
+    /// Adds another sweep's results.
     pub fn absorb(&mut self, other: Self) {
         let Self { changed, refused, invisible, errors } = other;
         self.changed.extend(changed);
@@ -123,13 +124,13 @@ impl ScoreKeeper {
         })
     }
 
-    /// Brings every process in the cgroup `path` and below it to `score`.
+    /// Sets every process in the cgroup `path` and below it to `score`.
     ///
-    /// A list of processes that is the same as at the last sweep is passed over, but for every 30th time.
+    /// A list of processes that has not changed since the last sweep is skipped, except every 30th time.
     pub fn sweep(&mut self, root: &CgroupDir, path: &CgroupPath, score: i16, permit: &Permit) -> Sweep {
         let mut sweep = Sweep::default();
-        // A process may fork between the listing and the write: its child then has the old score, and stands in the
-        // next list. What forks after the write inherits the new one.
+        // A process may fork between the listing and the write: its child then has the old score, and is in the next
+        // list. A child forked after the write inherits the new one.
         for _ in 0..ROUNDS {
             let changed_before = sweep.changed.len();
             if let Err(error) = self.round(root, path, score, permit, &mut sweep) {
@@ -149,7 +150,7 @@ impl ScoreKeeper {
         sweep
     }
 
-    /// The score that a container's first process had before it was given the planned one; none if it had it already.
+    /// The score that a container's first process had before it got the planned one; `None` if it had that already.
     #[must_use]
     pub fn original(&self, path: &CgroupPath) -> Option<i16> {
         self.originals.get(path).copied()
@@ -173,7 +174,7 @@ impl ScoreKeeper {
             seen.sweeps += 1;
             return Ok(());
         }
-        // The last round's list is the one that counts.
+        // Only the last round's list counts.
         (sweep.refused, sweep.invisible) = (0, 0);
         let mut left = BTreeMap::new();
         for (dir, pids) in &lists {
@@ -195,19 +196,19 @@ impl ScoreKeeper {
         Ok(())
     }
 
-    /// Has the next sweep of that container look at every process, whatever was seen before.
+    /// Makes the next sweep of that container look at every process.
     pub fn forget(&mut self, path: &CgroupPath) {
         self.seen.remove(path);
     }
 
-    /// Forgets what was seen of every cgroup that is not among `paths`.
+    /// Forgets everything about cgroups that are not in `scores`.
     pub fn retain(&mut self, scores: &BTreeMap<CgroupPath, i16>) {
         self.seen.retain(|path, _| scores.contains_key(path));
         self.originals.retain(|path, _| scores.contains_key(path));
         self.left.retain(|path, _| scores.contains_key(path));
     }
 
-    /// Sets the scores of some processes; answers which of them are left as they are.
+    /// Sets the scores of some processes; returns those that are left alone.
     fn sweep_batch(
         &self,
         dir: &CgroupDir,
@@ -287,7 +288,7 @@ fn lists(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<(CgroupDir, Vec<u32>
     Ok(lists.into_iter().map(|(pids, dir)| (dir, pids)).collect())
 }
 
-/// The cgroups directly below; `cgroup.stat` saves listing the directory where there are none, which is the rule.
+/// The cgroups directly below; where there are none, as usual, `cgroup.stat` avoids listing the directory.
 fn nested(dir: &CgroupDir) -> Result<Vec<CgroupPath>, Error> {
     match dir.read("cgroup.stat") {
         Ok(stat) if stat.lines().any(|line| line.trim_ascii_end() == "nr_descendants 0") => {
@@ -300,7 +301,8 @@ fn nested(dir: &CgroupDir) -> Result<Vec<CgroupPath>, Error> {
     Ok(dir.children()?.iter().filter_map(|name| dir.path().child(name).ok()).collect())
 }
 
-/// The processes of a cgroup; a threaded one has no list of its own (`EOPNOTSUPP`): its processes stand in the domain above it.
+/// The processes of a cgroup. A threaded one has no list (`EOPNOTSUPP`): its processes are listed in the domain above
+/// it.
 pub(super) fn read_pids(dir: &CgroupDir) -> Result<Vec<u32>, Error> {
     match dir.processes() {
         Err(error) if error.is_unsupported() => Ok(Vec::new()),

@@ -3,7 +3,7 @@ use std::fmt;
 use super::Controller;
 use crate::{model::CgroupPath, policy::FileName};
 
-/// One thing to be done to the hierarchy: data, until [`apply`](super::apply) carries it out.
+/// One operation on the hierarchy, as data until [`apply`](super::apply) carries it out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Step {
     /// Make a cgroup.
@@ -21,13 +21,13 @@ pub enum Step {
     Move {
         /// Where the processes are.
         from: CgroupPath,
-        /// Where they are to be.
+        /// Where they should be.
         to: CgroupPath,
     },
 }
 
 impl Step {
-    /// The cgroup that it is done to.
+    /// The cgroup that it concerns.
     #[must_use]
     pub fn path(&self) -> &CgroupPath {
         match self {
@@ -46,7 +46,7 @@ pub struct Write {
     pub file: FileName,
     /// The value, as it is written.
     pub value: String,
-    /// What the file held before, without the line's end; none for a cgroup that is yet to be made.
+    /// What the file held before, without the trailing newline; `None` for a cgroup that is yet to be made.
     pub old: Option<String>,
     /// Why it is written.
     pub reason: Reason,
@@ -59,11 +59,11 @@ pub enum Reason {
     Initial,
     /// The plan has another value than before.
     PlanChanged,
-    /// Somebody else wrote another value.
+    /// Another process wrote another value.
     Drifted,
     /// The plan no longer names the file, which gets the kernel's default back.
     Released,
-    /// The ranking has another order than before, and scores follow it.
+    /// The ranking changed, and scores follow it.
     Ranked,
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A write that is not done, as it would do harm.
+/// A write that is withheld, as it would do harm.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("usage above the new limit: {}/{} stays, as {usage_bytes} bytes are in use and {} would make the kernel kill", .write.path, .write.file, .write.value)]
 pub struct Withheld {
@@ -97,7 +97,7 @@ pub struct Withheld {
     pub usage_bytes: u64,
 }
 
-/// A file that the plan names and the kernel does not have.
+/// A planned file that the kernel does not have.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd, thiserror::Error)]
 #[error("{path}/{file} does not exist: {}", match .controller {
     Some(controller) => format!("the {controller} controller is not available there"),
@@ -108,6 +108,6 @@ pub struct Missing {
     pub path: CgroupPath,
     /// The file.
     pub file: FileName,
-    /// The controller that is missing; none if it is there and the file is not.
+    /// The missing controller; `None` if it is there and the file is not.
     pub controller: Option<Controller>,
 }

@@ -14,25 +14,25 @@ use tokio::time::Instant;
 use super::{Author, CgroupDir, Error};
 use crate::model::{CgroupId, CgroupPath};
 
-/// The most events that are taken at once.
+/// The most events taken at once.
 const MAX_EVENTS: usize = 4096;
 
-/// How long events are left to gather during a flood.
+/// How long events gather in the kernel during a flood.
 const REST: Duration = Duration::from_millis(100);
 
-/// The file that tells whether processes are in a cgroup, and whether it is frozen.
+/// The file that says whether a cgroup holds processes, and whether it is frozen.
 const EVENTS: &str = "cgroup.events";
 
 type Names = Arc<Mutex<HashMap<WatchDescriptor, CgroupPath>>>;
 
-/// What is watched of a cgroup, beside writes to its files.
+/// What is watched in a cgroup, besides writes to its files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Sight {
     /// Its id.
     pub id: CgroupId,
-    /// Whether processes are in it, and whether it is frozen.
+    /// Whether it holds processes, and whether it is frozen.
     pub population: bool,
-    /// Cgroups that are made and removed right below it. Nobody need know what a container makes below its own.
+    /// Cgroups made and removed directly below it. Not needed for those that a container makes below its own.
     pub children: bool,
 }
 
@@ -51,7 +51,7 @@ struct Watched {
     events: Option<WatchDescriptor>,
 }
 
-/// The changes of the watched cgroups; held by the daemon's loop.
+/// The changes in the watched cgroups; held by the daemon's loop.
 #[derive(Debug)]
 pub struct WatchEvents {
     source: Source,
@@ -60,35 +60,35 @@ pub struct WatchEvents {
 
 #[derive(Debug)]
 enum Source {
-    /// The runtime wakes for each event. Where not all was read, some may wait in memory.
+    /// The runtime wakes for each event. If not all were read, some may wait in memory.
     Listening {
         stream: EventStream<Vec<u8>>,
         is_drained: bool,
     },
-    /// The kernel keeps them until then, and the runtime does not wake for them.
+    /// The kernel keeps events until then, and the runtime does not wake for them.
     Resting(Inotify, Instant),
     Broken,
 }
 
-/// What the kernel told of since the last time.
+/// What the kernel reported since the last time.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Changes {
-    /// Cgroups whose first process came or whose last one went, or that were frozen or thawed.
+    /// Cgroups that got their first process or lost their last one, or that were frozen or thawed.
     pub populated: BTreeSet<CgroupPath>,
-    /// Files that were written, by whomever: also by us.
+    /// Files that any process wrote, ours included.
     pub written: BTreeSet<(CgroupPath, String)>,
-    /// Who wrote to them last, as far as that is known; inotify does not tell.
+    /// The process that wrote to each last, if known; inotify does not name it.
     pub authors: BTreeMap<(CgroupPath, String), Author>,
     /// Cgroups in which a cgroup was made or removed.
     pub children: BTreeSet<CgroupPath>,
-    /// Whether changes were lost: everything has to be looked at.
+    /// Whether changes were lost, so that everything has to be looked at.
     pub overflow: bool,
 }
 
 /// Starts watching. Must be called inside a tokio runtime.
 ///
-/// The kernel tells of changes in `cgroup.events` through inotify, at most one every 10 ms or so a file, and of writes
-/// to any other file when it is closed. It does not tell whose they were.
+/// inotify reports changes in `cgroup.events`, at most one every 10 ms or so per file, and writes to any other file
+/// when it is closed. It does not name the writer.
 pub fn watch() -> io::Result<(Watch, WatchEvents)> {
     let inotify = Inotify::init()?;
     let names = Names::default();
@@ -102,8 +102,8 @@ fn listen(inotify: Inotify) -> io::Result<Source> {
 }
 
 impl Watch {
-    /// Watches exactly these cgroups. Answers what could not be watched, such as for want of inotify watches
-    /// (`fs.inotify.max_user_watches`); those are then seen by the periodic look only.
+    /// Watches exactly these cgroups. Returns what could not be watched, such as when inotify watches run out
+    /// (`fs.inotify.max_user_watches`); only the periodic look sees those.
     pub fn watch(&mut self, root: &CgroupDir, wanted: &BTreeMap<CgroupPath, Sight>) -> Vec<Error> {
         let stale: Vec<CgroupPath> = self
             .watched
@@ -115,7 +115,7 @@ impl Watch {
             let Some(Watched { sight: _, dir, events }) = self.watched.remove(&path) else { continue };
             for descriptor in std::iter::once(dir).chain(events) {
                 self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&descriptor);
-                // EINVAL: the kernel dropped it together with the cgroup.
+                // EINVAL: the kernel dropped it with the cgroup.
                 drop(self.watches.remove(descriptor));
             }
         }
@@ -135,7 +135,7 @@ impl Watch {
 
     fn add(&mut self, root: &CgroupDir, path: &CgroupPath, sight: Sight) -> Result<(), Error> {
         let dir = root.open(path)?;
-        // By way of the handle: the name can lead nowhere else.
+        // Through the handle: the path cannot lead elsewhere.
         let handle = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
         // The lock is held over both, so that an event never finds its descriptor without a name.
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,7 +161,7 @@ impl Watch {
 }
 
 impl WatchEvents {
-    /// Waits for changes, and answers all that are there; safe to be cancelled.
+    /// Waits for changes and returns all that are there; cancel-safe.
     pub async fn next(&mut self) -> io::Result<Changes> {
         if let Source::Resting(_, until) = self.source {
             tokio::time::sleep_until(until).await;
@@ -188,7 +188,7 @@ impl WatchEvents {
         Ok(changes)
     }
 
-    /// Leaves events to gather in the kernel for 100 ms, so that a flood of them costs ten reads a second.
+    /// Lets events gather in the kernel for 100 ms, so that a flood of them costs ten reads a second.
     pub fn rest(&mut self) {
         self.source = match std::mem::replace(&mut self.source, Source::Broken) {
             Source::Listening { stream, is_drained: true } => {

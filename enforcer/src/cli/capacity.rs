@@ -1,4 +1,4 @@
-//! `--capacity cpu=4,memory=8Gi,…`: a machine that is not this one.
+//! `--capacity cpu=4,memory=8Gi,…`: the capacity of another machine.
 
 use std::str::FromStr;
 
@@ -12,7 +12,7 @@ use crate::{
     sense,
 };
 
-/// What was named; a machine has nothing else, but for cpu and memory.
+/// The named resources. The machine has no others, except cpu and memory.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Capacity {
     cpu: Option<Quantity>,
@@ -23,7 +23,7 @@ pub(super) struct Capacity {
     other: ResourceList,
 }
 
-/// Why it is no capacity.
+/// Why a text is not a capacity.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum CapacityError {
     #[error("{0:?} is not NAME=QUANTITY, such as memory=8Gi")]
@@ -79,10 +79,9 @@ fn is_other(name: &str) -> bool {
         || name.split_once('/').is_some_and(|(domain, rest)| !domain.is_empty() && !rest.is_empty())
 }
 
-/// The machine that is planned for: this one, or one of the given capacity.
+/// The machine to plan for: this one, or one of the given capacity.
 pub(super) fn node(capacity: Option<&Capacity>, config: &Config) -> Result<Node, Failure> {
-    let here =
-        || sense::node(config.max_pods).context("cannot tell what this machine has: name it with --capacity");
+    let here = || sense::node(config.max_pods).context("cannot read this machine's capacity: use --capacity");
     let with_pods = |node: Node| Node { pods: config.pods(node.cpu_milli), ..node };
     let Some(Capacity { cpu, memory, swap, pods, pid, other }) = capacity else {
         return Ok(with_pods(here()?));

@@ -10,17 +10,17 @@ use tokio::net::UnixStream;
 use super::{Failure, exit::Unreachable, render::escape};
 use crate::serve::{Admin, Done, Observe, OrderRequest};
 
-/// How long the daemon may take to begin an answer. It takes milliseconds, and on a node that is short of everything some
-/// seconds.
+/// How long the daemon may take to begin an answer. It takes milliseconds, or a few seconds on a node that is short of
+/// everything.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same for an order, which it answers once that is on the disk, or within 15 s.
+/// The same for an order, which the daemon answers once it is on disk, or within 15 s.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The form of events in which each has its cursor.
+/// The media type of events that carry a cursor each.
 const WITH_CURSORS: &str = "text/event-stream";
 
-/// One answer of the daemon, read chunk by chunk.
+/// A response of the daemon, read chunk by chunk.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -29,13 +29,13 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Whether it is of server-sent events, as was asked for.
+    /// Whether these are server-sent events, as requested.
     pub(super) fn has_cursors(&self) -> bool {
         let content_type = self.content_type.as_ref().map(HeaderValue::as_bytes);
         content_type.is_some_and(|content_type| content_type.starts_with(WITH_CURSORS.as_bytes()))
     }
 
-    /// The next part of the body; none at its end.
+    /// The next part of the body; `None` at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, Failure> {
         loop {
             match self.body.frame().await {
@@ -44,7 +44,7 @@ impl Answer {
                     return Err(Failure::unreachable(
                         Unreachable::HungUp,
                         anyhow::Error::new(error).context(
-                            "the daemon hung up: `journalctl -u enforcer` says why, if it has ended",
+                            "the daemon hung up: if it has exited, `journalctl -u enforcer` shows why",
                         ),
                     ));
                 }
@@ -67,12 +67,12 @@ impl Answer {
     }
 }
 
-/// Asks the daemon on its observe socket.
+/// Sends a GET to the daemon's observe socket.
 pub(super) async fn get(run_dir: &Path, path_and_query: &str) -> Result<Answer, Failure> {
     ask(run_dir, path_and_query, "*/*").await
 }
 
-/// The same, for events with their cursors.
+/// The same for events with their cursors.
 pub(super) async fn get_with_cursors(run_dir: &Path, path_and_query: &str) -> Result<Answer, Failure> {
     ask(run_dir, path_and_query, WITH_CURSORS).await
 }
@@ -82,18 +82,18 @@ async fn ask(run_dir: &Path, path_and_query: &str, accept: &str) -> Result<Answe
         .header(hyper::header::HOST, "enforcer")
         .header(hyper::header::ACCEPT, accept)
         .body(Full::default())
-        .with_context(|| format!("cannot ask for {path_and_query:?}"))?;
+        .with_context(|| format!("cannot make a request for {path_and_query:?}"))?;
     send(&Observe::path(run_dir), request, TIMEOUT).await
 }
 
-/// Has the daemon do something, by its admin socket.
+/// Sends an order to the daemon's admin socket.
 pub(super) async fn order(run_dir: &Path, request: &OrderRequest) -> Result<Done, Failure> {
     let body = serde_json::to_vec(request).context("cannot write the order")?;
     let request = hyper::Request::post("/v1/orders")
         .header(hyper::header::HOST, "enforcer")
         .header(hyper::header::CONTENT_TYPE, "application/json")
         .body(Full::from(body))
-        .context("cannot ask for an order")?;
+        .context("cannot make the request for an order")?;
     let answer = send(&Admin::path(run_dir), request, ORDER_TIMEOUT).await?;
     let status = answer.status;
     let body = answer.bytes().await?;
@@ -143,8 +143,8 @@ fn no_connection(socket: &Path, error: io::Error) -> Failure {
             "cannot open {}: ask as root or as a member of its group",
             socket.display()
         ))),
-        // More wait at the door than it has places for.
-        io::ErrorKind::WouldBlock => mute(socket, "lets nobody in", error),
+        // The listen backlog is full.
+        io::ErrorKind::WouldBlock => mute(socket, "does not accept connections", error),
         _ => Failure::unreachable(
             Unreachable::Down,
             error.context(format!(
@@ -165,7 +165,7 @@ fn mute(socket: &Path, said: &str, error: anyhow::Error) -> Failure {
     )
 }
 
-/// The body of an answer that must be a success.
+/// The body of a successful response; any other status is an error.
 pub(super) async fn get_json<T: serde::de::DeserializeOwned>(
     run_dir: &Path,
     path: &str,
@@ -180,7 +180,7 @@ pub(super) async fn get_json<T: serde::de::DeserializeOwned>(
         .with_context(|| format!("the daemon's answer to {path} cannot be read"))?)
 }
 
-/// What the daemon said instead of what was asked for.
+/// The failure for an error response of the daemon.
 pub(super) fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     let error = anyhow!("the daemon answers {status}: {}", said(body));
     if status == StatusCode::BAD_REQUEST { Failure::usage(error) } else { Failure::from(error) }
@@ -193,7 +193,7 @@ fn said(body: &[u8]) -> String {
     escape(&error.unwrap_or_else(|| String::from_utf8_lossy(body).trim().to_owned()))
 }
 
-/// Percent-encodes a query's value.
+/// Percent-encodes a query value.
 pub(super) fn encode(value: &str) -> String {
     value.bytes().fold(String::new(), |mut encoded, byte| {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
@@ -205,7 +205,7 @@ pub(super) fn encode(value: &str) -> String {
     })
 }
 
-/// Runs a client's work on a runtime of its own.
+/// Runs a client's future on a runtime of its own.
 pub(super) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

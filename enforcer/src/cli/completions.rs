@@ -1,4 +1,4 @@
-//! `enforcer completions` and `enforcer man`: for shells, and for `man`.
+//! `enforcer completions` and `enforcer man`: shell completions and manual pages.
 
 use std::{
     fs, io,
@@ -28,7 +28,7 @@ pub(super) struct Completions {
   enforcer man | man -l -
   enforcer man --dir /usr/local/share/man/man1")]
 pub(super) struct Man {
-    /// Write the pages of all verbs into this directory, which is made
+    /// Write the pages of all verbs into this directory, creating it if needed
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -62,7 +62,7 @@ fn page(command: &Command) -> anyhow::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The page of this command, and those of the commands below it.
+/// Writes the page of this command and those of its subcommands.
 fn write(dir: &Path, command: &Command) -> anyhow::Result<()> {
     let name = command.get_display_name().unwrap_or(command.get_name()).replace(' ', "-");
     let path = dir.join(format!("{name}.1"));

@@ -1,4 +1,4 @@
-//! `enforcer config`: what is configured, without a daemon.
+//! `enforcer config`: checks and prints the configuration, without a daemon.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Check a configuration, and whether this machine can follow it
+    /// Check a configuration, and whether it fits this machine
     Check {
         /// The file, instead of --config
         file: Option<PathBuf>,
     },
-    /// Print the whole configuration in force, and where each value stands
+    /// Print the whole effective configuration, and where each value comes from
     Effective,
     /// Print the configuration's JSON Schema
     Schema,
@@ -43,7 +43,7 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
         .map_err(|error| Failure::usage(error.into()))?;
     daemon::fits(&effective.config).map_err(Failure::usage)?;
     let mut notes = effective.config.unwatched();
-    // It may be a draft: `run` is what refuses it.
+    // It may be a draft; only `run` refuses it.
     if let Err(error) = Effective::check_trust(own, files.kubelet_config.as_deref()) {
         notes.push(format!("the daemon will not start with this: {}", crate::chain(&error)));
     }
@@ -80,7 +80,7 @@ fn effective(files: &Files, output: Output) -> Result<(), Failure> {
     format::print(output, &document, || table(&effective))
 }
 
-/// A line a value; a value that does not fit its column has its own below.
+/// One line per value; the further lines of a value follow below.
 fn table(effective: &Effective) -> String {
     let Effective { config, origins, ignored } = effective;
     let mut text = String::from("FIELD                             VALUE                 WHERE\n");
@@ -97,7 +97,7 @@ fn table(effective: &Effective) -> String {
     }
     for ignored in ignored {
         let field = render::shorten(&ignored.field, 40);
-        text.push_str(&format!("not ours: {field} ({})\n", render::escape(&ignored.origin.to_string())));
+        text.push_str(&format!("ignored: {field} ({})\n", render::escape(&ignored.origin.to_string())));
     }
     for note in config.unwatched() {
         for line in render::wrap(&format!("note: {note}"), 80) {
@@ -108,7 +108,7 @@ fn table(effective: &Effective) -> String {
     text
 }
 
-/// A value as people read it: the entries of an object or list one below the other.
+/// A value in lines for people: one for each entry of an object or list.
 fn lines(value: &Value) -> Vec<String> {
     let plain = |value: &Value| match value {
         Value::String(text) => render::escape(text),

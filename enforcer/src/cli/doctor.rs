@@ -1,4 +1,4 @@
-//! `enforcer doctor`: what this host offers, what is used of it, what is lost, and how to get it.
+//! `enforcer doctor`: what this host offers, what enforcer uses, what is lost, and how to get it.
 
 mod table;
 
@@ -16,38 +16,37 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Look at this host with this process's own rights, even if the daemon runs
+    /// Probe this host with this process's own rights, even if the daemon runs
     #[arg(long, conflicts_with = "live")]
     here: bool,
 }
 
-/// Who looked.
+/// Which process probed the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Source {
-    /// The daemon, at its start.
+    /// The daemon, when it started.
     Daemon,
-    /// This process, just now.
+    /// This process, now.
     Here,
 }
 
-/// What is printed.
+/// The printed document.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
-    /// Who looked.
     source: Source,
-    /// Whether nothing is lost, as far as it could be told.
+    /// Whether nothing is lost, as far as known.
     ok: bool,
-    /// Why this process could not tell everything.
+    /// Why this process could not determine everything.
     limited: Option<&'static str>,
     facilities: Vec<Facility>,
-    /// The daemon's programs; none if it was not asked.
+    /// The daemon's programs; `None` if it was not asked.
     programs: Option<Programs>,
-    /// What operators have ordered.
+    /// The operators' orders in force.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     orders: Vec<OrderView>,
-    /// What is configured, also by default, and not acted on: disks are not watched. No loss of this host.
+    /// Configured or default values without effect, as disks are not watched. They are no loss of this host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
@@ -90,7 +89,7 @@ fn is_lost(facility: &Facility) -> bool {
     }
 }
 
-/// Exit status 1: something is lost. What could not be told is no loss.
+/// Exits with status 1 if something is lost. Unknown facilities do not count as lost.
 pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     let document = if args.here { here() } else { from_daemon_or_here(context)? };
     let document = document.with_notes(context.config.notes());
@@ -99,7 +98,7 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
         return Ok(());
     }
     if document.orders.iter().any(OrderView::is_pause) {
-        return Err(anyhow!("evicting is paused: `enforcer pause --end` ends that").into());
+        return Err(anyhow!("eviction is paused: `enforcer pause --end` resumes it").into());
     }
     let lost = document.facilities.iter().filter(|facility| is_lost(facility)).count();
     Err(match lost {
@@ -122,7 +121,7 @@ fn from_daemon_or_here(context: &Context) -> Result<Document, Failure> {
         }
         Err(failure) if failure.is_unreachable() && !context.live => {
             let mut err = io::stderr().lock();
-            // Nobody is left to tell when this fails.
+            // If this fails, there is nowhere to report it.
             drop(writeln!(err, "the daemon cannot be asked: this is what this process finds"));
             Ok(here())
         }
@@ -133,7 +132,7 @@ fn from_daemon_or_here(context: &Context) -> Result<Document, Failure> {
 fn here() -> Document {
     let (mut facts, mut host, mut limited) = (Facts::gather(), HostFacts::gather(), None);
     if host.root != Some(true) {
-        // Our own rights say nothing of the daemon's.
+        // Our own rights say nothing about the daemon's.
         facts = Facts {
             ring_buffer: None,
             cap_bpf: None,
@@ -144,7 +143,7 @@ fn here() -> Document {
             ..facts
         };
         host = host.of_the_host_alone();
-        limited = Some("not running as root, so not everything could be told; as root it can");
+        limited = Some("not running as root: some facilities are unknown; run it as root to see them all");
     }
     let facilities = sense::ladder(&facts, &host, &sense::choose(&facts));
     Document::new(Source::Here, limited, facilities, None)

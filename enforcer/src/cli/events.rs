@@ -12,52 +12,52 @@ use crate::journal::{self, Cursor, EventType, Filter, Offline};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Go on and print what comes
+    /// Keep printing new events
     #[arg(short, long)]
     follow: bool,
-    /// Print what came after this cursor
+    /// Print only events after this cursor
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
-    /// Print what is no older: 90s, 30m, 2h, 1d
+    /// Print only events of at most this age: 90s, 30m, 2h, 1d
     #[arg(long, value_name = "AGE")]
     since: Option<String>,
     /// Print only this type, with or without its prefix; may be repeated
     #[arg(long = "type", value_name = "TYPE")]
     kinds: Vec<String>,
-    /// Print only what is about pods of this namespace
+    /// Print only events about pods of this namespace
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Print only what is about this pod: NAME or NAMESPACE/NAME
+    /// Print only events about this pod: NAME or NAMESPACE/NAME
     #[arg(long, value_name = "POD")]
     pod: Option<String>,
 }
 
-/// What was asked for: the same however often the daemon is asked.
+/// The request, which stays the same over several connections.
 #[derive(Debug)]
 struct Asked {
-    /// As the daemon reads it, but for where it begins.
+    /// The query for the daemon, without its start.
     query: String,
-    /// As it is read here.
+    /// The same as a filter for the state directory.
     filter: Filter,
-    /// The cursor behind which it begins, as it was given.
+    /// The cursor to start after, as it was given.
     after: Option<String>,
 }
 
-/// How far the events are that were printed.
+/// Up to which event was printed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Place {
-    /// There are none.
+    /// No event was printed.
     Start,
-    /// Up to there.
+    /// The event with this cursor was the last one.
     Behind(Cursor),
-    /// They came without cursors.
+    /// The events had no cursors.
     Unknown,
 }
 
 impl Asked {
     fn new(args: &Args) -> Result<Self, Failure> {
         let Args { follow, after, since, kinds, namespace, pod } = args;
-        // Later it would be another age.
+        // Resolved once: on a later connection the same age would be another time.
         let since = since.as_deref().map(since_time).transpose()?;
         let mut query = format!("follow={follow}");
         let mut add = |name: &str, value: &str| {
@@ -86,7 +86,7 @@ impl Asked {
         Ok(Self { query, filter, after: after.clone() })
     }
 
-    /// What the daemon is asked for when it goes on there.
+    /// The request target to continue from that place.
     fn target(&self, place: &Place) -> String {
         let after = match place {
             Place::Behind(cursor) => Some(cursor.to_string()),
@@ -96,7 +96,7 @@ impl Asked {
         format!("/v1/events?{}{after}", self.query)
     }
 
-    /// Where the state directory's log is read from.
+    /// The cursor to read the state directory's log from.
     fn cursor(&self, place: &Place) -> Result<Option<Cursor>, Failure> {
         if let Place::Behind(cursor) = place {
             return Ok(Some(cursor.clone()));
@@ -112,7 +112,7 @@ fn since_time(age: &str) -> Result<jiff::Timestamp, Failure> {
     })?;
     jiff::Timestamp::now()
         .checked_sub(jiff::SignedDuration::from_secs(seconds))
-        .with_context(|| format!("--since {age} is before the beginning of time"))
+        .with_context(|| format!("--since {age} is too long ago"))
         .map_err(Failure::usage)
 }
 
@@ -133,7 +133,7 @@ pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
     let asked = Asked::new(args)?;
     let mut place = Place::Start;
     match client::block_on(from_daemon(context, &asked, &mut place)) {
-        // Where nobody knows what was printed already, nothing can go on.
+        // Without a known place, the state directory cannot continue the output.
         Err(failure)
             if failure.is_unreachable() && !context.live && !args.follow && place != Place::Unknown =>
         {
@@ -143,15 +143,15 @@ pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Prints what the daemon tells, up to that place. It hangs up on whoever does not read on for a while, and goes on
-/// behind what that one had.
+/// Prints the daemon's events, and moves `place` along. The daemon hangs up on a client that stops reading for a while;
+/// then this reconnects and continues after the last printed event.
 async fn from_daemon(context: &Context, asked: &Asked, place: &mut Place) -> Result<(), Failure> {
     loop {
         let before = place.clone();
         let result = from_connection(context, asked, place).await;
         let has_hung_up =
             result.as_ref().is_err_and(|failure| failure.silence() == Some(Unreachable::HungUp));
-        // Whoever gets no further by asking has no more to come from there.
+        // A connection that brought nothing new is not worth another try.
         if !has_hung_up || *place == before || *place == Place::Unknown {
             return result;
         }
@@ -179,12 +179,12 @@ async fn from_connection(context: &Context, asked: &Asked, place: &mut Place) ->
     Ok(())
 }
 
-/// How many events are lost to whoever goes on at an old cursor, as the daemon says it.
+/// How many events the daemon says are lost after an old cursor.
 fn lost(body: &[u8]) -> Option<u64> {
     serde_json::from_slice::<serde_json::Value>(body).ok()?.get("lost")?.as_u64()
 }
 
-/// It cannot go on there: what comes next is kept no longer.
+/// The failure if events after that place are no longer kept.
 fn stale(place: &Place, lost: u64) -> Failure {
     let cursor = match place {
         Place::Behind(cursor) => format!("the cursor {cursor}, behind what was printed,"),
@@ -196,7 +196,7 @@ fn stale(place: &Place, lost: u64) -> Failure {
     .into()
 }
 
-/// What the state directory holds from that place on; where it holds nothing, the daemon's silence is the answer.
+/// Prints the state directory's events from that place on. If it has no log, the daemon's failure is returned.
 fn from_disk(context: &Context, asked: &Asked, place: &Place, unreachable: Failure) -> Result<(), Failure> {
     let state_dir = &context.config.state_dir;
     if !journal::folder(state_dir).is_dir() {
@@ -227,7 +227,7 @@ fn print(context: &Context, lines: &[u8]) -> io::Result<()> {
     // An empty line is a heartbeat.
     for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         match context.output {
-            // An event is one document, and a stream of them is never one.
+            // Each event is its own document, so a stream of them is never one document.
             Output::Json | Output::Jsonl => {
                 match str::from_utf8(line) {
                     Ok(json) => out.write_all(format::shown(json, format::is_on_terminal()).as_bytes())?,

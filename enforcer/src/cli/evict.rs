@@ -1,4 +1,4 @@
-//! `enforcer evict`: a pod is evicted now.
+//! `enforcer evict`: evicts a pod now.
 
 use super::{
     Context, Failure,
@@ -8,18 +8,18 @@ use crate::{model::PodName, serve::OrderRequest};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Its processes are asked to end, and those that are left after the pod's grace
-period are killed. It stays evicted until its manifest changes or goes. What is
-never evicted is not either by order: critical pods, protected ones, and what
-holds the node's own processes.")]
+Its processes get SIGTERM, and those that are left after the pod's grace period
+are killed. It stays evicted until its manifest changes or goes. Pods that are
+never evicted are refused here too: critical pods, protected pods, and pods that
+hold the node's own processes.")]
 pub(super) struct Args {
     /// The pod
     #[arg(value_name = "NAMESPACE/POD")]
     pod: Target,
-    /// Why; it stands in the event
+    /// The reason, which is recorded in the event
     #[arg(long, value_name = "TEXT", value_parser = orders::reason)]
     reason: String,
-    /// Only say what would be done
+    /// Only print what would be done
     #[arg(long)]
     dry_run: bool,
 }

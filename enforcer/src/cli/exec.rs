@@ -22,9 +22,9 @@ use crate::{
 
 /// How long a pod may take to become known.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the daemon may take to set the limits of a scope: the process is in it already, and would have to end.
+/// How long the daemon may take to set the limits of a scope. This process is already in it: giving up means exiting.
 const TAKE_OVER: Duration = Duration::from_secs(30);
-/// How soon it is asked for again, and how soon at the latest after it was asked for in vain.
+/// The first interval between two polls, and the longest.
 const POLL: Duration = Duration::from_millis(10);
 const POLL_MAX: Duration = Duration::from_millis(320);
 
@@ -38,7 +38,7 @@ pub(super) struct Args {
     command: Vec<OsString>,
 }
 
-/// The container that was asked for.
+/// The requested container.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Target {
     namespace: String,
@@ -74,12 +74,12 @@ pub(super) fn exec(context: &Context, args: &Args) -> Result<(), Failure> {
     Err(Failure::command(error, &program.to_string_lossy()))
 }
 
-/// Moves this process into the container's cgroup and gives it the container's score.
+/// Moves this process into the container's cgroup and sets the container's `oom_score_adj`.
 async fn join(run_dir: &Path, target: &Target) -> Result<(), Failure> {
     let container = container(run_dir, target).await?;
     let root =
         CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot join the container's cgroup")?;
-    let path = CgroupPath::parse(&container.cgroup).context("the daemon named a cgroup that cannot be")?;
+    let path = CgroupPath::parse(&container.cgroup).context("the daemon named an invalid cgroup")?;
     if name::is_scope(&path) {
         let cgroup = scope::enter(&root, &path).await?;
         taken_over(run_dir, target, cgroup.id()).await?;
@@ -87,13 +87,13 @@ async fn join(run_dir: &Path, target: &Target) -> Result<(), Failure> {
     } else {
         let cgroup = root.open(&path).context("cannot join the container's cgroup")?;
         if Some(cgroup.id()) != container.cgroup_id.map(CgroupId) {
-            return Err(Failure::from(anyhow!("cgroup {path} is another one than a moment ago: try again")));
+            return Err(Failure::from(anyhow!("cgroup {path} was replaced a moment ago: try again")));
         }
-        // 0 is the process that writes.
+        // 0 is the writing process.
         cgroup.write("cgroup.procs", "0").context("cannot join the container's cgroup")?;
         set_score(&container)?;
     }
-    // An eviction that came between the answer and the joining did not reach this process: it must not outlive it.
+    // An eviction between the daemon's answer and the join did not kill this process, which must not outlive it.
     recheck(run_dir, target).await
 }
 
@@ -103,20 +103,20 @@ fn set_score(container: &ContainerView) -> anyhow::Result<()> {
         .with_context(|| format!("cannot set this process's oom_score_adj to {score}"))
 }
 
-/// Waits until the daemon has found the scope and has written what is planned for it.
+/// Waits until the daemon has found the scope and written its planned values.
 async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result<(), Failure> {
     let (start, mut poll) = (Instant::now(), Poll(POLL));
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
         match find(&view, target)? {
-            Found::RankKey(container) if container.cgroup_id == Some(cgroup.0) => return Ok(()),
-            Found::RankKey(_) | Found::Pending(_) | Found::Unknown => {}
+            Found::Ready(container) if container.cgroup_id == Some(cgroup.0) => return Ok(()),
+            Found::Ready(_) | Found::Pending(_) | Found::Unknown => {}
         }
         if start.elapsed() >= TAKE_OVER {
             let Target { namespace, pod, .. } = target;
             return Err(Failure::from(anyhow!(
                 "the daemon has not set the limits of the scope of pod {namespace}/{pod} within {} s: \
-                 `enforcer events` tells what keeps it",
+                 `enforcer events` shows why",
                 TAKE_OVER.as_secs()
             )));
         }
@@ -124,13 +124,13 @@ async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result
     }
 }
 
-/// Waits for the container to be known and to stand.
+/// Waits until the container is known and its cgroup exists.
 async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Failure> {
     let (start, mut poll) = (Instant::now(), Poll(POLL));
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
         let waiting_for = match find(&view, target)? {
-            Found::RankKey(container) => return Ok(container),
+            Found::Ready(container) => return Ok(container),
             Found::Pending(Some(reason)) => format!("has no cgroups yet ({reason})"),
             Found::Pending(None) => String::from("has no cgroups yet"),
             Found::Unknown => unknown(&view, target),
@@ -139,7 +139,7 @@ async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Fai
             let Target { namespace, pod, .. } = target;
             return Err(Failure::refused(anyhow!(
                 "pod {namespace}/{pod} {waiting_for} after {} s: is its manifest in staticPodPath, and accepted? \
-                 `enforcer events --type pod.rejected` tells",
+                 `enforcer events --type pod.rejected` shows why",
                 TIMEOUT.as_secs()
             )));
         }
@@ -147,7 +147,7 @@ async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Fai
     }
 }
 
-/// That it is not known; one that may have been meant is named.
+/// The message for an unknown pod, with the most similar known name.
 fn unknown(view: &View, target: &Target) -> String {
     let names: Vec<_> = view.pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
     match nearest(&format!("{}/{}", target.namespace, target.pod), names.iter().map(String::as_str)) {
@@ -156,7 +156,7 @@ fn unknown(view: &View, target: &Target) -> String {
     }
 }
 
-/// Asking again, each time later: many that wait at once must not keep the daemon from what they wait for.
+/// Polls with back-off: many waiting processes must not keep the daemon from the work that they wait for.
 struct Poll(Duration);
 
 impl Poll {
@@ -169,19 +169,19 @@ impl Poll {
 async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
     let view: View = client::get_json(run_dir, "/v1/pods").await?;
     match find(&view, target)? {
-        Found::RankKey(_) => Ok(()),
+        Found::Ready(_) => Ok(()),
         Found::Pending(_) | Found::Unknown => {
             let Target { namespace, pod, .. } = target;
             Err(Failure::refused(anyhow!(
-                "pod {namespace}/{pod} went away meanwhile: `enforcer events --pod {namespace}/{pod}` tells why"
+                "pod {namespace}/{pod} went away meanwhile: `enforcer events --pod {namespace}/{pod}` shows why"
             )))
         }
     }
 }
 
 enum Found {
-    RankKey(ContainerView),
-    /// Its cgroups do not stand; the reason, if it is a special one.
+    Ready(ContainerView),
+    /// Its cgroups do not exist yet; with the reason, if there is one.
     Pending(Option<String>),
     Unknown,
 }
@@ -190,7 +190,7 @@ enum Found {
 fn find(view: &View, target: &Target) -> Result<Found, Failure> {
     if view.mode != "enforce" {
         return Err(Failure::refused(anyhow!(
-            "the daemon runs in mode {}, in which it makes no cgroups: set mode: enforce",
+            "the daemon runs in mode {}, in which it creates no cgroups: set mode: enforce",
             view.mode
         )));
     }
@@ -215,7 +215,7 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
     let of_others = !pod.critical && view.conditions.iter().any(|name| name != memory);
     if of_memory || of_others {
         let conditions = match &view.conditions[..] {
-            // An older daemon does not list them.
+            // An older daemon does not list the conditions.
             [] => String::from(memory),
             conditions => conditions.join(" "),
         };
@@ -228,11 +228,11 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
         )));
     }
     let container = choose(pod, target.container.as_deref())?;
-    let stands = container.cgroup_id.is_some()
-        // It comes with its first process.
+    let exists = container.cgroup_id.is_some()
+        // A scope is created with its first process.
         || CgroupPath::parse(&container.cgroup).is_ok_and(|path| name::is_scope(&path));
-    Ok(if pod.state == PodState::Active && stands {
-        Found::RankKey(container.clone())
+    Ok(if pod.state == PodState::Active && exists {
+        Found::Ready(container.clone())
     } else {
         Found::Pending(pod.reason.clone())
     })
@@ -303,12 +303,11 @@ mod tests {
 
     #[test]
     fn the_only_app_container_needs_no_name() {
-        let Ok(Found::RankKey(container)) = find(&view(PodState::Active), &target("default/web")) else {
+        let Ok(Found::Ready(container)) = find(&view(PodState::Active), &target("default/web")) else {
             panic!()
         };
         assert_eq!(container.name, "app");
-        let Ok(Found::RankKey(container)) = find(&view(PodState::Active), &target("default/web/setup"))
-        else {
+        let Ok(Found::Ready(container)) = find(&view(PodState::Active), &target("default/web/setup")) else {
             panic!()
         };
         assert_eq!(container.name, "setup");
@@ -347,7 +346,7 @@ mod tests {
         assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Pending(_))));
         let container = &mut scoped.pods[0].containers[1];
         container.cgroup = "/kubepods.slice/kubepods-podu.slice/enforcer-u-app.scope".into();
-        assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::RankKey(_))));
+        assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Ready(_))));
         scoped.pods[0].state = PodState::Pending;
         assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Pending(_))));
     }

@@ -6,34 +6,34 @@ use std::{
 
 use super::render::escape;
 
-/// Whoever read what is printed went away: no failure.
+/// The reader of the output went away: no failure.
 const READER_LEFT: u8 = 0;
-/// It failed.
+/// Any other failure.
 const FAILED: u8 = 1;
-/// Usage or configuration.
+/// The arguments or the configuration are wrong.
 pub(super) const USAGE: u8 = 64;
 /// The daemon cannot be reached.
 const UNREACHABLE: u8 = 69;
-/// The daemon or its rules say no.
+/// The daemon or its rules refuse the request.
 const REFUSED: u8 = 77;
-/// The command of `exec` is there and cannot be run, as shells have it.
+/// The command of `exec` exists but cannot be run; as in shells.
 const NOT_EXECUTABLE: u8 = 126;
-/// The command of `exec` is not there, as shells have it.
+/// The command of `exec` does not exist; as in shells.
 const NOT_FOUND: u8 = 127;
 
-/// How the daemon gave no answer, or not all of it.
+/// Why the daemon's answer is missing or incomplete.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Unreachable {
-    /// Nobody listens.
+    /// Nothing listens on the socket.
     Down,
     /// It listens and does not answer.
     Mute,
-    /// It ended the connection before it had said everything.
+    /// It closed the connection before the end of the answer.
     HungUp,
 }
 
 impl Unreachable {
-    /// What is said of it where something else is printed instead.
+    /// The words for the notice that something else is printed instead.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Down => "the daemon is down",
@@ -43,7 +43,7 @@ impl Unreachable {
     }
 }
 
-/// Why a verb ends without success, and with which exit status.
+/// Why a verb fails, and its exit status.
 #[derive(Debug)]
 pub struct Failure {
     status: u8,
@@ -56,7 +56,7 @@ impl Failure {
         Self { status, error, silence: None }
     }
 
-    /// What was asked for, or the configuration, is wrong.
+    /// The arguments or the configuration are wrong.
     pub(super) fn usage(error: anyhow::Error) -> Self {
         Self::new(USAGE, error)
     }
@@ -66,54 +66,54 @@ impl Failure {
         Self { silence: Some(silence), ..Self::new(UNREACHABLE, error) }
     }
 
-    /// How the daemon cannot be reached, if it is that.
+    /// Why the daemon cannot be reached, if this is the failure.
     pub(super) fn silence(&self) -> Option<Unreachable> {
         self.silence
     }
 
-    /// Whether it is that the daemon cannot be reached.
+    /// Whether the daemon cannot be reached.
     pub(super) fn is_unreachable(&self) -> bool {
         self.silence.is_some()
     }
 
-    /// The daemon or its rules say no.
+    /// The daemon or its rules refuse the request.
     pub(super) fn refused(error: anyhow::Error) -> Self {
         Self::new(REFUSED, error)
     }
 
-    /// What is to be printed cannot be. A reader that went away has what it wanted, and is told nothing.
+    /// The output cannot be printed. If its reader went away, that is no failure and prints no error.
     pub(super) fn printing(error: io::Error) -> Self {
         let status = if error.kind() == io::ErrorKind::BrokenPipe { READER_LEFT } else { FAILED };
         Self::new(status, anyhow::Error::new(error).context("cannot print"))
     }
 
-    /// The same failure, with what follows from it said before it.
+    /// The same failure with a message before it.
     pub(super) fn context(self, said: String) -> Self {
         Self { error: self.error.context(said), ..self }
     }
 
-    /// A command could not be run in place.
+    /// The command of `exec` could not be run.
     pub(super) fn command(error: io::Error, command: &str) -> Self {
         let status = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
         Self::new(status, anyhow::Error::new(error).context(format!("cannot run {command:?}")))
     }
 
-    /// Says what went wrong, on one line unless it is a list, and gives the exit status.
+    /// Prints the error, on one line unless it is a list, and returns the exit status.
     pub(super) fn report(self) -> ExitCode {
         let Self { status, error, silence: _ } = self;
         if status == READER_LEFT {
             return ExitCode::SUCCESS;
         }
-        // Nobody is left to tell when this fails.
         let reported = format!("{error:#}");
         let reported: Vec<_> = reported.lines().map(escape).collect();
+        // If this fails, there is nowhere to report it.
         drop(writeln!(io::stderr(), "error: {}", reported.join("\n")));
         status.into()
     }
 }
 
 impl fmt::Display for Failure {
-    /// What went wrong, with its causes.
+    /// The error with its causes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#}", self.error)
     }

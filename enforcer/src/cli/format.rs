@@ -1,4 +1,4 @@
-//! What a verb prints, in the format that was asked for.
+//! Prints a verb's output in the requested format.
 
 use std::{
     borrow::Cow,
@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::Failure;
 use crate::render;
 
-/// How a verb prints.
+/// The output format of a verb.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(super) enum Output {
     /// For people
@@ -21,11 +21,11 @@ pub(super) enum Output {
     Json,
     /// YAML
     Yaml,
-    /// One JSON document a line
+    /// One JSON document per line
     Jsonl,
 }
 
-/// Prints a document; `table` makes the lines that people read.
+/// Prints a document; `table` makes the lines for people.
 pub(super) fn print<T: Serialize>(
     output: Output,
     document: &T,
@@ -44,23 +44,23 @@ pub(super) fn print<T: Serialize>(
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::printing)
 }
 
-/// Whether a terminal shows what is printed.
+/// Whether stdout is a terminal.
 pub(super) fn is_on_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// JSON as it is printed: a program gets it as it is, and a terminal nothing that it would obey or hide.
+/// JSON for output: unchanged for a program; on a terminal, control and invisible characters are escaped.
 pub(super) fn shown(json: &str, is_on_terminal: bool) -> Cow<'_, str> {
     if is_on_terminal { render::escape_json(json) } else { Cow::Borrowed(json) }
 }
 
-/// The document as YAML, with its line's end.
+/// The document as YAML, with a final line feed.
 pub(super) fn yaml<T: Serialize>(document: &T) -> anyhow::Result<String> {
     yaml_for(document, is_on_terminal())
 }
 
-/// On a terminal, a document with what it would obey or hide is written as JSON is, which is YAML too: in YAML's plain text
-/// nothing can be escaped.
+/// On a terminal, a document with control or invisible characters is written as JSON, which is YAML too: YAML's plain
+/// scalars have no escapes.
 fn yaml_for<T: Serialize>(document: &T, is_on_terminal: bool) -> anyhow::Result<String> {
     let text = serde_saphyr::to_string(document).map_err(|error| anyhow!("cannot write YAML: {error}"))?;
     if is_on_terminal && matches!(render::escape_yaml(&text), Cow::Owned(_)) {

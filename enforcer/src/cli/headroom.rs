@@ -10,9 +10,10 @@ use crate::serve::{HeadroomView, SignalView, SliceView, ThresholdView};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-CROSSED says in how long a threshold is, if it goes on as it does now. One that
-is met is MET, and its headroom is what is missing. SOME and FULL: for how much
-of the last ten seconds some task, or all of them, waited for memory.")]
+CROSSED is the time until the threshold is crossed at the present rate. MET
+marks one that is crossed now; its headroom is the missing amount. SOME and FULL
+are the shares of the last ten seconds in which some task, or all of them,
+waited for memory.")]
 pub(super) struct Args {}
 
 pub(super) fn headroom(context: &Context, _args: &Args) -> Result<(), Failure> {
@@ -24,7 +25,7 @@ fn table(headroom: &HeadroomView) -> String {
     let HeadroomView { signals, slices } = headroom;
     let mut page = Page::default();
     if signals.iter().all(|signal| signal.thresholds.is_empty()) {
-        page.paragraph("No threshold is set that pods are evicted for: set evictionHard or evictionSoft.");
+        page.paragraph("No eviction threshold is set: set evictionHard or evictionSoft.");
     } else {
         page.line(&line("SIGNAL", ["", "THRESHOLD", "AVAILABLE", "HEADROOM", "FILLS", "CROSSED"]));
     }
@@ -76,7 +77,7 @@ fn threshold_line(signal: &SignalView, threshold: &ThresholdView) -> String {
     line(&signal.signal, columns)
 }
 
-/// A time in its largest units.
+/// A duration in its largest unit.
 fn span(ms: u64) -> String {
     let seconds = ms / 1_000;
     match seconds {
@@ -88,7 +89,7 @@ fn span(ms: u64) -> String {
     }
 }
 
-/// The longest name of a signal has 27 characters.
+/// One line of the table. The longest signal name has 27 characters.
 fn line(signal: &str, [kind, threshold, available, left, rate, crossed]: [&str; 6]) -> String {
     format!(
         "{} {kind:<4} {threshold:>9} {available:>9} {left:>8} {rate:>8} {crossed:>8}",

@@ -1,4 +1,4 @@
-//! `enforcer next`: who would be evicted next, key by key.
+//! `enforcer next`: which pods would be evicted next, key by key.
 
 use super::{
     Context, Failure, client, format,
@@ -7,19 +7,19 @@ use super::{
 };
 use crate::serve::{ExcludedView, OrderView, RankedView, RankingView, View, ranked_signal};
 
-/// How many names of each reason are told of those who are left out.
+/// How many excluded pods are named for each reason.
 const NAMED: usize = 8;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The running daemon ranks its pods by what they use right now, with the engine
-that decides. BY is the key that puts a pod before the next one.")]
+The running daemon ranks its pods by their present usage, with the engine that
+decides evictions. BY is the key that puts a pod before the next one.")]
 pub(super) struct Args {
-    /// How many
+    /// How many pods to show
     #[arg(short = 'n', long = "number", value_name = "NUMBER", default_value_t = 10)]
     number: usize,
-    /// For a shortage of what: memory.available, allocatableMemory.available or
-    /// pid.available
+    /// The signal that runs short: memory.available, allocatableMemory.available
+    /// or pid.available
     #[arg(long, value_name = "SIGNAL", default_value = "memory.available", value_parser = signal)]
     signal: String,
 }
@@ -39,7 +39,7 @@ pub(super) fn next(context: &Context, args: &Args) -> Result<(), Failure> {
         Ok((ranking, view, orders))
     })?;
     let all = ranking.order.len();
-    // The first sentence names the runner-up, however few are asked for.
+    // The first sentence names the runner-up, even with `-n 1`.
     let runner_up = ranking.order.get(1).cloned();
     ranking.order.truncate(*number);
     let paused = orders.iter().any(OrderView::is_pause);
@@ -48,12 +48,12 @@ pub(super) fn next(context: &Context, args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// What keeps everybody, if something does.
+/// Why no pod is evicted at all; empty if pods are.
 fn mode(mode: &str, paused: bool) -> String {
     match (mode, paused) {
-        ("enforce", true) => String::from("An operator has paused evicting: nobody is evicted."),
+        ("enforce", true) => String::from("An operator has paused eviction: no pod is evicted."),
         ("enforce", false) => String::new(),
-        (mode, _) => format!("The daemon runs in mode {mode}: nobody is evicted."),
+        (mode, _) => format!("The daemon runs in mode {mode}: no pod is evicted."),
     }
 }
 
@@ -68,7 +68,7 @@ fn table(ranking: &RankingView, all: usize, runner_up: Option<&RankedView>, mode
             page.paragraph(&format!("{} would be evicted next if {signal} ran short: {why}.", name(first)));
         }
         None if all > 0 => page.paragraph(&format!("{all} pods may be evicted if {signal} runs short.")),
-        None => page.paragraph(&format!("Nobody would be evicted if {signal} ran short: no pod may be.")),
+        None => page.paragraph(&format!("No pod may be evicted if {signal} runs short.")),
     }
     page.paragraph(mode);
     if let Some(first) = order.first() {
@@ -89,7 +89,7 @@ fn table(ranking: &RankingView, all: usize, runner_up: Option<&RankedView>, mode
     page.finish()
 }
 
-/// What the first one uses, in parts.
+/// The first pod's usage by kind of memory.
 fn usage(row: &RankedView) -> String {
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| String::from("?"), super::render::human_bytes);
     let limit = row

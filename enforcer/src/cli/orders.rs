@@ -1,4 +1,4 @@
-//! What `protect`, `pause` and `evict` have in common: the pod, the reason, the time, and how answers are printed.
+//! The common parts of `protect`, `pause` and `evict`: pod, reason, duration, and printing the answer.
 
 use std::{
     io::{self, Write as _},
@@ -16,7 +16,7 @@ use crate::{
 
 const WIDTH: usize = 80;
 
-/// A pod as it is named: `NAMESPACE/POD`.
+/// A pod argument: `NAMESPACE/POD`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Target(pub(super) PodName);
 
@@ -33,14 +33,14 @@ impl FromStr for Target {
     }
 }
 
-/// Reads for how long an order is to hold.
+/// Parses the duration of an order.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let time = duration::parse(text).map_err(|error| error.to_string())?;
     let bounds = Duration::from_millis(order::MIN_FOR_MS)..=Duration::from_millis(order::MAX_FOR_MS);
     if bounds.contains(&time) { Ok(time) } else { Err(String::from("an order holds for 1s to 24h")) }
 }
 
-/// Reads a reason.
+/// Parses a reason.
 pub(super) fn reason(text: &str) -> Result<String, String> {
     order::check_reason(text).map_err(|error| error.to_string())?;
     Ok(text.trim().to_owned())
@@ -50,14 +50,14 @@ pub(super) fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Has the daemon do it, and prints what it answers.
+/// Sends the order to the daemon, and prints the answer.
 pub(super) fn ask(context: &Context, request: &OrderRequest) -> Result<(), Failure> {
     let done = client::block_on(client::order(&context.config.run_dir, request))?;
     if !done.durable {
-        // Nobody is left to tell when this fails.
+        // If this fails, there is nowhere to report it.
         drop(writeln!(
             io::stderr().lock(),
-            "warning: it could not be written to the disk: a restart of the daemon forgets it"
+            "warning: the order could not be written to disk: a restart of the daemon loses it"
         ));
     }
     format::print(context.output, &done, || {
@@ -67,11 +67,11 @@ pub(super) fn ask(context: &Context, request: &OrderRequest) -> Result<(), Failu
     })
 }
 
-/// Prints what is in force.
+/// Prints the orders in force.
 pub(super) fn list(context: &Context) -> Result<(), Failure> {
     let orders = client::block_on(in_force(&context.config.run_dir))?;
     format::print(context.output, &orders, || {
-        if orders.is_empty() { String::from("nothing is ordered\n") } else { table(&orders) }
+        if orders.is_empty() { String::from("no order is in force\n") } else { table(&orders) }
     })
 }
 
@@ -85,7 +85,7 @@ pub(super) fn table(orders: &[OrderView]) -> String {
     for OrderView { order: _, namespace, name, reason, uid, given: _, until, left_ms } in orders {
         let what = match (namespace, name) {
             (Some(namespace), Some(name)) => format!("{namespace}/{name} is not evicted"),
-            _ => String::from("PAUSED: nobody is evicted"),
+            _ => String::from("PAUSED: no pod is evicted"),
         };
         let left = left(*left_ms);
         for line in wrap(&format!("{what} for {left}, until {until}, by order of uid {uid}:"), WIDTH) {
@@ -98,7 +98,7 @@ pub(super) fn table(orders: &[OrderView]) -> String {
     text
 }
 
-/// In its two largest units, rounded up to seconds.
+/// A duration in its two largest units, rounded up to seconds.
 pub(super) fn left(ms: u64) -> String {
     let seconds = ms.div_ceil(1_000);
     let (hours, minutes, rest) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
@@ -131,7 +131,7 @@ mod tests {
         let mut hostile = order(Some("web"), 1);
         hostile.reason = String::from("\u{1b}[2J\u{202e}gone");
         let text = table(&[order(None, 3_600_000), order(Some("web"), 59_001), hostile]);
-        assert!(text.contains("PAUSED: nobody is evicted for 1h0m, until 2026"), "{text}");
+        assert!(text.contains("PAUSED: no pod is evicted for 1h0m, until 2026"), "{text}");
         assert!(text.contains("default/web is not evicted for 1m0s"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text:?}");

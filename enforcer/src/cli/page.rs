@@ -1,4 +1,4 @@
-//! Text for a screen of 80 columns, in which nothing that was read from elsewhere can do harm.
+//! Text for a screen of 80 columns, with untrusted text escaped.
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
@@ -7,13 +7,13 @@ use super::render::escape;
 /// How wide a screen is, in columns.
 pub(super) const WIDTH: usize = 80;
 
-/// Where the text behind a label begins.
+/// The column at which the text behind a label begins.
 const TEXT: usize = 11;
 
-/// How wide a moment is.
+/// The width of a time column.
 const AT: usize = 9;
 
-/// What is put on the screen.
+/// The text of a screen.
 #[derive(Debug, Default)]
 pub(super) struct Page(String);
 
@@ -25,7 +25,7 @@ impl Page {
         }
     }
 
-    /// Words behind a label; without one, below those before.
+    /// Text behind a label; without one, it continues the text above.
     pub(super) fn field(&mut self, label: &str, text: &str) {
         for (number, line) in wrap(text, WIDTH - TEXT).into_iter().enumerate() {
             let label = if number == 0 { label } else { "" };
@@ -33,7 +33,7 @@ impl Page {
         }
     }
 
-    /// Words behind a label and a moment.
+    /// Text behind a label and a time.
     pub(super) fn moment(&mut self, label: &str, at: &str, text: &str) {
         for (number, line) in wrap(text, WIDTH - TEXT - AT - 1).into_iter().enumerate() {
             let (label, at) = if number == 0 { (label, at) } else { ("", "") };
@@ -41,13 +41,13 @@ impl Page {
         }
     }
 
-    /// A line as it is: escaped, and not too wide.
+    /// A line that is already escaped and short enough.
     pub(super) fn line(&mut self, line: &str) {
         self.0.push_str(line.trim_end());
         self.0.push('\n');
     }
 
-    /// Several lines as they are.
+    /// Several such lines.
     pub(super) fn lines(&mut self, lines: &str) {
         self.0.push_str(lines);
     }
@@ -57,25 +57,25 @@ impl Page {
         self.0.push('\n');
     }
 
-    /// All of it.
+    /// The whole text.
     pub(super) fn finish(self) -> String {
         self.0
     }
 }
 
-/// How many columns a text takes that was escaped.
+/// How many columns an escaped text takes.
 pub(super) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// A name in exactly that many columns, to the left or to the right: escaped, and the middle of a longer one left out.
+/// A name in exactly that many columns, aligned to the left or right: escaped, with the middle of a longer one cut.
 pub(super) fn cell(name: &str, columns: usize, right: bool) -> String {
     let name = fit(name, columns);
     let padding = columns.saturating_sub(name.width());
     if right { format!("{:padding$}{name}", "") } else { format!("{name}{:padding$}", "") }
 }
 
-/// A name in at most that many columns: both ends tell more than the middle.
+/// A name in at most that many columns, without its middle if it is longer: both ends identify it better.
 pub(super) fn fit(name: &str, columns: usize) -> String {
     let name = escape(name);
     if name.width() <= columns {
@@ -97,7 +97,7 @@ fn take(characters: impl Iterator<Item = char>, columns: usize) -> Vec<char> {
         .collect()
 }
 
-/// The words of a text in lines of at most that many columns; a word that is longer is broken.
+/// Wraps a text at that many columns; a longer word is broken.
 pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let mut put = |word: &str| match lines.last_mut() {
@@ -111,7 +111,7 @@ pub(super) fn wrap(text: &str, columns: usize) -> Vec<String> {
         let mut rest = word;
         while rest.width() > columns {
             let part: String = take(rest.chars(), columns).into_iter().collect();
-            // Not even one fits: it is put as it is.
+            // Not even one character fits: keep the word whole.
             if part.is_empty() {
                 break;
             }

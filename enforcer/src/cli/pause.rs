@@ -1,4 +1,4 @@
-//! `enforcer pause`: nobody is evicted for a while.
+//! `enforcer pause`: pauses eviction for a while.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use crate::{policy::order::What, serve::OrderRequest};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What would be done is decided and told meanwhile, as in dry-run. It ends by
-itself; beginning and end are events. An eviction that is under way goes on,
-and the kernel's own OOM killer does not pause.")]
+Meanwhile decisions are made and reported, but not carried out, as in dry-run.
+The pause ends by itself; its beginning and end are events. An eviction that is
+under way continues, and the kernel's own OOM killer does not pause.")]
 pub(super) struct Args {
     /// For how long: 1s to 24h, such as 15m
     #[arg(long = "for", value_name = "TIME", value_parser = orders::time, required_unless_present = "end")]
     time: Option<Duration>,
-    /// Why; it stands in the event
+    /// The reason, which is recorded in the event
     #[arg(long, value_name = "TEXT", value_parser = orders::reason)]
     reason: String,
     /// End it before its time

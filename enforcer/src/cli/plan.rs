@@ -1,4 +1,4 @@
-//! `enforcer plan`: everything that is computed for these pods, touching nothing.
+//! `enforcer plan`: computes everything for these pods, and changes nothing.
 
 mod document;
 mod live;
@@ -25,8 +25,8 @@ pub(super) struct Args {
     /// with --live the daemon's folder if none is named
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", value_parser = given)]
     pub(super) given: Vec<Given>,
-    /// Plan for a machine with this: cpu and memory not named are this
-    /// machine's, of everything else it has what is named
+    /// Plan for a machine of this capacity: cpu and memory default to this
+    /// machine's, and resources that are not named do not exist
     #[arg(long, value_name = "cpu=4,memory=8Gi,…")]
     capacity: Option<Capacity>,
 }
@@ -57,7 +57,7 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
 
 fn live(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.capacity.is_some() {
-        return Err(Failure::usage(anyhow!("--live is about this machine as it is: leave --capacity out")));
+        return Err(Failure::usage(anyhow!("--live is about this machine: leave --capacity out")));
     }
     let node = capacity::node(None, &context.config)?;
     let folder = [Given::Path(context.config.static_pod_path.clone())];
@@ -72,7 +72,7 @@ fn joined(errors: &[SettingsError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Says what is wrong with the manifests; each is in the document too, where one is printed.
+/// Reports the errors of the manifests. A printed document contains them too.
 pub(super) fn reported(context: &Context, errors: &[Wrong], done: &str) -> Result<(), Failure> {
     if errors.is_empty() {
         return Ok(());
@@ -80,7 +80,7 @@ pub(super) fn reported(context: &Context, errors: &[Wrong], done: &str) -> Resul
     let is_table = context.output == format::Output::Table;
     let mut stderr = io::stderr().lock();
     for Wrong { source: _, message } in errors.iter().filter(|_| is_table) {
-        // Nobody is left to tell when this fails.
+        // If this fails, there is nowhere to report it.
         drop(writeln!(stderr, "{}", render::escape(message)));
     }
     let count = errors.len();

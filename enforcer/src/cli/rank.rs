@@ -1,4 +1,4 @@
-//! `enforcer rank`: the eviction order of these pods, from statistics in a file.
+//! `enforcer rank`: prints the eviction order of these pods, from statistics in a file.
 
 mod document;
 mod stats;
@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// 1048576, "processCount": 7}}}; - for standard input
     #[arg(long, value_name = "FILE")]
     stats: PathBuf,
-    /// What is short: memory.available or pid.available
+    /// The signal that is short: memory.available or pid.available
     #[arg(long, value_name = "SIGNAL", default_value = "memory.available", value_parser = signal)]
     signal: Signal,
 }
@@ -43,10 +43,10 @@ pub(super) fn rank(context: &Context, args: &Args) -> Result<(), Failure> {
     let stats = Stats::read(&args.stats).map_err(Failure::usage)?;
     let Gathered { pods, errors } = source::gather(&args.given);
     for name in stats.unknown(&pods) {
-        // Nobody is left to tell when this fails.
+        // If this fails, there is nowhere to report it.
         drop(writeln!(
             io::stderr(),
-            "{}: no pod {} is given: left out",
+            "{}: no pod {} is given: ignored",
             args.stats.display(),
             render::escape(name)
         ));

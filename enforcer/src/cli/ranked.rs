@@ -1,4 +1,4 @@
-//! The ranking as people read it: key by key, and the comparison that put one before the next in words.
+//! The ranking for people: key by key, and in words the comparison that put one pod before the next.
 
 use super::{
     page::{WIDTH, cell, width},
@@ -9,7 +9,7 @@ use crate::{
     serve::RankedView,
 };
 
-/// Whether a signal is of process ids.
+/// Whether a signal is about process ids.
 pub(super) fn is_pids(signal: &str) -> bool {
     signal == crate::policy::threshold::Signal::PidAvailable.as_str()
 }
@@ -19,7 +19,7 @@ pub(super) fn name(row: &RankedView) -> String {
     format!("{}/{}", row.namespace, row.name)
 }
 
-/// Says of each by which key it comes before the next, where that is not told.
+/// Fills in the key by which each row comes before the next, where it is missing.
 pub(super) fn compare(rows: &mut [RankedView], is_pids: bool) {
     let keys = (0_u32..).zip(rows.windows(2)).map(|(order, pair)| match pair {
         [one, next] => key(one, next, is_pids, order).as_str(),
@@ -49,7 +49,7 @@ fn key(one: &RankedView, next: &RankedView, is_pids: bool, order: u32) -> Decide
     standing(one, order).compare(&standing(next, order + 1)).1
 }
 
-/// Why the first comes before the next, by that key.
+/// Why the first row comes before the next, by that key.
 pub(super) fn because(first: &RankedView, next: Option<&RankedView>, key: &str) -> String {
     let Some(next) = next else {
         return String::from("it was the only pod that might be evicted");
@@ -57,7 +57,7 @@ pub(super) fn because(first: &RankedView, next: Option<&RankedView>, key: &str) 
     let other = name(next);
     let why = match key {
         "statsMissing" => {
-            format!("what it uses cannot be read, which puts it first, and what {other} uses can")
+            format!("its usage cannot be read, which puts it first, and that of {other} can")
         }
         "exceedsRequest" => format!("it exceeds its request and {other} does not"),
         "priority" => {
@@ -65,7 +65,7 @@ pub(super) fn because(first: &RankedView, next: Option<&RankedView>, key: &str) 
         }
         "aboveRequest" => format!("it is {}, and {other} {}", above(first), above(next)),
         "processCount" => format!("it has {} tasks, and {other} {}", count(first), count(next)),
-        _ => format!("it stands before {other} in the order of the pods, and all keys are equal"),
+        _ => format!("all keys are equal, and it precedes {other} in the order of the pods"),
     };
     format!("it came before {other} because {why}")
 }
@@ -74,7 +74,7 @@ fn above(row: &RankedView) -> String {
     match row.above_request_bytes {
         Some(bytes) if bytes < 0 => format!("{} below its request", human_bytes(bytes.unsigned_abs())),
         Some(bytes) => format!("{} above its request", human_bytes(bytes.unsigned_abs())),
-        None => String::from("of unknown use"),
+        None => String::from("of unknown usage"),
     }
 }
 
@@ -82,13 +82,13 @@ fn count(row: &RankedView) -> String {
     row.process_count.map_or_else(|| String::from("an unknown number"), |count| count.to_string())
 }
 
-/// With its sign.
+/// Bytes with their sign.
 pub(super) fn signed(bytes: i64) -> String {
     let shown = human_bytes(bytes.unsigned_abs());
     if bytes < 0 { format!("-{shown}") } else { shown }
 }
 
-/// A growth: a second, with its sign.
+/// A growth rate in words.
 pub(super) fn growth(bytes_per_second: i64) -> String {
     match bytes_per_second {
         0 => String::from("not growing"),
@@ -97,7 +97,7 @@ pub(super) fn growth(bytes_per_second: i64) -> String {
     }
 }
 
-/// The key that decided, in at most eight columns.
+/// The deciding key, in at most eight columns.
 fn short(key: Option<&str>) -> &str {
     match key {
         None => "",
@@ -112,7 +112,7 @@ fn short(key: Option<&str>) -> &str {
     }
 }
 
-/// The first of these in their order, key by key, within 80 columns. `BY` is the key that puts one before the next.
+/// The rows key by key, within 80 columns. `BY` is the key that puts a row before the next.
 pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
     let priorities: Vec<_> = rows.iter().map(|row| row.priority.to_string()).collect();
     let priority = priorities.iter().map(String::len).max().unwrap_or(0).max("PRIORITY".len());
@@ -160,7 +160,7 @@ pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
     text
 }
 
-/// Who was left out, by reason: `critical: a, b; protected: c`. `most` names of each reason are told.
+/// The excluded pods by reason: `critical (a, b); protected (c)`. At most `most` names per reason are shown.
 pub(super) fn excluded<'a>(left_out: impl Iterator<Item = (String, &'a str)>, most: usize) -> String {
     let mut by_reason: Vec<(&str, Vec<String>, usize)> = Vec::new();
     for (pod, reason) in left_out {
@@ -184,7 +184,7 @@ pub(super) fn excluded<'a>(left_out: impl Iterator<Item = (String, &'a str)>, mo
     reported.collect::<Vec<_>>().join("; ")
 }
 
-/// Why somebody is left out, in words.
+/// The reason of an exclusion in words.
 fn exclusion(reason: &str) -> &str {
     match reason {
         "critical" => "critical",

@@ -1,4 +1,4 @@
-//! `enforcer reload`: configuration and manifests are read again.
+//! `enforcer reload`: reloads the configuration and the manifests.
 
 use super::{Context, Failure, orders};
 use crate::serve::OrderRequest;
@@ -8,11 +8,11 @@ use crate::serve::OrderRequest;
 The same as SIGHUP, with an answer: what changed, or why the running
 configuration stays in force (exit status 77).")]
 pub(super) struct Args {
-    /// Arm every threshold, also one that was crossed when it was loaded: it evicts from now on
+    /// Arm every threshold, even one that was crossed when it was loaded: it evicts from now on
     #[arg(long)]
     arm: bool,
-    /// Follow the folder of manifests as it is now, even if it is empty, missing
-    /// or another one than before: pods that it does not name are removed
+    /// Accept the manifest folder in its present state, even if it is empty, missing
+    /// or a different one: pods that it does not name are removed
     #[arg(long)]
     accept_empty: bool,
 }

@@ -1,11 +1,11 @@
-//! Events as a person reads them: when, what, who, why, compared with whom, how fast.
+//! Events as lines for people: time, type, subject and details.
 
 use serde_json::Value;
 
 use crate::render::{detail, text};
 pub(super) use crate::render::{escape, human_bytes};
 
-/// One event as one line; what is no event is shown escaped.
+/// An event as one line; anything that is not an event is escaped.
 pub(super) fn event(line: &[u8], color: bool) -> String {
     let Ok(event) = serde_json::from_slice::<Value>(line) else {
         return escape(&String::from_utf8_lossy(line));
@@ -33,12 +33,12 @@ fn paint(text: &str, kind: &str, color: bool) -> String {
     format!("\u{1b}[{code}m{text}\u{1b}[0m")
 }
 
-/// A name in at most that many columns: the middle of a longer one is left out, as both ends tell more.
+/// A name in at most that many columns, without its middle if it is longer.
 pub(super) fn shorten(name: &str, most: usize) -> String {
     super::page::fit(name, most)
 }
 
-/// The words of a text in lines of at most that many columns; a word that is longer is broken.
+/// Wraps a text at that many columns; a longer word is broken.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     super::page::wrap(text, width)
 }

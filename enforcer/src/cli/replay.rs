@@ -1,4 +1,4 @@
-//! `enforcer replay`: what was recorded of a decision, run again, and what another configuration would have done.
+//! `enforcer replay`: runs a recorded decision again, and shows what another configuration would have done.
 
 mod document;
 mod file;
@@ -17,17 +17,17 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The engine that decides is run again over what it was given, and must decide
-the same, bit for bit; if it does not, the first difference is shown.
+The eviction engine is run again over the recorded input, and must decide the
+same, bit for bit; if it does not, the first difference is shown.
 
-With --config the recording is also run under that configuration: whom it
-would have evicted, when and why, or nobody. Once the two part, what comes
-after is a model, and marked so.
+With --config the recording is also run under that configuration, to show which
+pods it would have evicted, when and why. Once the two runs diverge, everything
+after that is a model, and marked so.
 
 Exit status 1: a difference, or a recording that is damaged.")]
 pub(super) struct Args {
     /// A recording's file, the id of an eviction or of one of its events,
-    /// latest for the newest decision, or now for what the daemon holds
+    /// latest for the newest decision, or now for the daemon's present recording
     #[arg(value_name = "FILE|EVENT-ID|latest|now")]
     what: String,
     /// Write the recording into this file too
@@ -35,7 +35,7 @@ pub(super) struct Args {
     save: Option<std::path::PathBuf>,
 }
 
-/// `other` is the configuration that was asked for by name.
+/// `other` is the configuration that `--config` names.
 pub(super) fn replay(context: &Context, other: Option<&Path>, args: &Args) -> Result<(), Failure> {
     let Args { what, save } = args;
     let (source, bytes) = file::find(context, what)?;
@@ -72,7 +72,7 @@ fn verdict(document: &Document) -> Result<(), Failure> {
         ));
     }
     if replay.steps_equal == 0 {
-        return wrong(String::from("the recording holds nothing that can be run again"));
+        return wrong(String::from("the recording contains no step that can be run again"));
     }
     Ok(())
 }

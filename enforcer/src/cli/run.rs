@@ -15,25 +15,25 @@ use crate::{
     threads,
 };
 
-/// Reconciling is one thing at a time, and waits for another of these threads where it connects to systemd; a third attaches the
-/// eBPF programs meanwhile. Names and sockets need none.
+/// The reconciler needs one thread, and a second one while it connects to systemd. A third attaches the eBPF programs
+/// meanwhile. Names and sockets need none.
 const BLOCKING_THREADS: usize = 3;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// How far it may go, whatever the configuration says
+    /// The mode, which overrides the configuration
     #[arg(long, value_name = "MODE", value_parser = mode)]
     mode: Option<Mode>,
-    /// The folder of manifests, whatever the configuration says
+    /// The folder of manifests, which overrides the configuration
     #[arg(long, value_name = "DIR")]
     static_pod_path: Option<PathBuf>,
-    /// What becomes of limits, scores and cgroups when the daemon is stopped
+    /// What to do with limits, scores and cgroups when the daemon is stopped
     #[arg(long, value_name = "WHAT", value_parser = on_exit, default_value = "keep")]
     on_exit: OnExit,
-    /// The folder of the sockets, whatever the configuration says
+    /// The folder of the sockets, which overrides the configuration
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
-    /// Remove what a stopped daemon left at work in the kernel, and exit
+    /// Remove the pinned eBPF objects that a stopped daemon left, and exit
     #[arg(long)]
     unpin: bool,
 }
@@ -54,7 +54,7 @@ fn mode(text: &str) -> Result<Mode, String> {
 }
 
 impl Args {
-    /// The configuration as the command line has it.
+    /// Applies the command line's overrides to the configuration.
     fn over(&self, mut config: Config) -> Config {
         config.mode = self.mode.unwrap_or(config.mode);
         config.static_pod_path = self.static_pod_path.clone().unwrap_or(config.static_pod_path);
@@ -82,18 +82,18 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
         .enable_all()
         .thread_name("desired")
         .on_thread_start(daemon::prefer_thread)
-        .on_thread_unpark(|| metrics::turns().wakes())
-        .on_thread_park(|| metrics::turns().sleeps());
+        .on_thread_unpark(|| metrics::loops().wakes())
+        .on_thread_park(|| metrics::loops().sleeps());
     let runtime = threads::runtime(&mut builder, BLOCKING_THREADS).context("cannot start the runtime")?;
     let ended = runtime.block_on(daemon::run(config, on_exit, Box::new(load)));
-    // What is wrong is said next, on a stderr that may take nothing.
+    // The error is printed next, and stderr may block.
     logging::last_words(|| ());
     ended.map_err(
         |error| if error.is::<daemon::IncompatibleHost>() { Failure::usage(error) } else { error.into() },
     )
 }
 
-/// Says what was removed, on a line each; what is left is a failure.
+/// Prints the removed pins, one per line. It fails if any are left.
 fn unpin() -> Result<(), Failure> {
     let Unpinned { removed, left } = sense::unpin().context("cannot remove the pins")?;
     let mut out = io::stdout().lock();
@@ -103,16 +103,16 @@ fn unpin() -> Result<(), Failure> {
     if left.is_empty() {
         return Ok(());
     }
-    // Such a name is anybody's.
+    // Anyone may have chosen these names.
     let left: Vec<_> = left.iter().map(|path| path.to_string_lossy().escape_debug().to_string()).collect();
-    Err(anyhow::anyhow!("left alone, as they are none of ours: {}", left.join(", ")).into())
+    Err(anyhow::anyhow!("not removed, as they are not ours: {}", left.join(", ")).into())
 }
 
-/// Logs to stderr by way of a queue; the journal adds the time itself.
+/// Logs to stderr through a queue; the journal adds the time.
 fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
     let default = match verbose {
         0 => "info,aya=warn,aya_obj=warn",
-        // Ourselves and our eBPF programs; the libraries have much to say.
+        // Only enforcer and its eBPF programs: the libraries log a lot.
         1 => "info,enforcer=debug,enforcer_ebpf=debug,aya=warn,aya_obj=warn",
         2.. => "trace",
     };
@@ -120,13 +120,13 @@ fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
         Ok(directives) => directives.parse().context("RUST_LOG cannot be read")?,
         Err(_unset) => default.parse().context("the default log filter is wrong")?,
     };
-    let lines = logging::start().context("no thread for the log")?;
-    // It never waits for stderr, so nothing else here may.
+    let lines = logging::start().context("cannot start the log thread")?;
+    // Log lines never wait for stderr, so internal errors must not go there either.
     let lines =
         tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(color).log_internal_errors(false);
     let subscriber = tracing_subscriber::registry().with(lines).with(filter);
     tracing::subscriber::set_global_default(subscriber).context("logging is set up already")?;
-    // What the libraries and the eBPF programs say through `log`.
+    // The libraries and the eBPF programs log through `log`.
     tracing_log::LogTracer::init().context("logging is set up already")?;
     Ok(())
 }

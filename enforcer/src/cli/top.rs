@@ -1,7 +1,7 @@
 //! `enforcer top`: the pods' memory, live, in the order in which they would be evicted.
 //!
-//! `model` is a pure state machine, `draw` its picture on any screen; `live` is the thin loop around them, `batch` the same
-//! tree as plain text. Names come from whoever makes pods: all text passes `render::escape` before it is shown.
+//! `model` is a pure state machine, and `draw` draws it on any screen. `live` is the thin loop around them, and `batch`
+//! prints the same tree as plain text. Names are untrusted: all text passes `render::escape` before it is shown.
 
 mod batch;
 mod draw;
@@ -25,21 +25,21 @@ use std::{
 use super::{Context, Failure, client, format::Output};
 use crate::policy::duration;
 
-/// How often may be asked.
+/// The range of the interval between two polls.
 const INTERVAL: std::ops::RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_hours(1);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// How long from one look to the next: 500ms to 1h
+    /// The interval between two updates: 500ms to 1h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     interval: Duration,
     /// Print plain tables, one after the other, instead of the live view
     #[arg(short, long)]
     batch: bool,
-    /// Print so many plain tables and end; where there is no terminal, one
+    /// Print this many plain tables and exit; without a terminal, one
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// Plain tables with all columns, wider than 80
+    /// Print plain tables with all columns, wider than 80
     #[arg(long)]
     wide: bool,
 }
@@ -49,7 +49,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     if INTERVAL.contains(&time) { Ok(time) } else { Err(String::from("write 500ms to 1h")) }
 }
 
-/// How many plain tables are printed; none is the live view.
+/// How many plain tables to print; `None` is the live view.
 fn tables(args: &Args, output: Output, is_terminal: bool) -> Option<batch::Count> {
     match (args.count, args.batch) {
         (Some(count), _) => Some(batch::Count::Of(count)),
@@ -59,13 +59,13 @@ fn tables(args: &Args, output: Output, is_terminal: bool) -> Option<batch::Count
     }
 }
 
-/// Whether there is a terminal that can be drawn on.
+/// Whether there is a terminal to draw on.
 fn is_terminal() -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb
 }
 
-/// What panels are told from: the daemon alone, as anything said on stderr would be in the picture.
+/// The context for panels: with `live`, as anything printed to stderr would disturb the screen.
 fn live_context(context: &Context) -> Arc<Context> {
     let Context { config, output, color: _, live: _, verbose } = context;
     Arc::new(Context { config: config.clone(), output: *output, color: false, live: true, verbose: *verbose })
@@ -77,7 +77,7 @@ pub(super) fn top(context: &Context, args: &Args) -> Result<(), Failure> {
     match tables(args, context.output, is_terminal()) {
         Some(count) => client::block_on(batch::batch(context, args, count, start)),
         None => client::block_on(async {
-            // A daemon that does not answer is told before the terminal is taken.
+            // Report a daemon that does not answer before taking the terminal.
             let first = feed::look(run_dir, &[], start).await?;
             let theme = draw::Theme { color: context.color };
             live::live(&live_context(context), args.interval, theme, first, start).await

@@ -1,4 +1,4 @@
-//! `enforcer what-if`: who would be evicted now, if something were otherwise. Nothing is changed.
+//! `enforcer what-if`: which pods would be evicted now under other conditions. It changes nothing.
 
 mod document;
 
@@ -20,18 +20,18 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The running daemon is asked for its pods, what they use right now, and the
-node; the engine that would decide is played through until nothing is short
-any more. Nobody grows meanwhile, and nothing is changed.")]
+It gets the pods, their present usage and the node from the running daemon, and
+runs the eviction engine until nothing is short any more. It assumes that no pod
+grows meanwhile, and changes nothing.")]
 pub(super) struct Args {
-    /// Evict below that much memory.available, instead of the hard threshold in
-    /// force: an amount such as 2Gi, or a percentage
+    /// The hard threshold of memory.available instead of the one in force: an
+    /// amount such as 2Gi, or a percentage
     #[arg(long, value_name = "AMOUNT", value_parser = amount, required_unless_present = "add")]
     threshold: Option<ThresholdValue>,
-    /// Somebody used so much more memory, such as 4Gi
+    /// The amount of memory that a pod uses in addition, such as 4Gi
     #[arg(long, value_name = "AMOUNT", value_parser = bytes, requires = "pod")]
     add: Option<u64>,
-    /// Who: NAME or NAMESPACE/NAME
+    /// The pod that uses it: NAME or NAMESPACE/NAME
     #[arg(long, value_name = "POD", requires = "add")]
     pod: Option<String>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Args {
 fn amount(text: &str) -> Result<ThresholdValue, String> {
     match threshold::parse(text) {
         Ok(Some(value)) => Ok(value),
-        Ok(None) => Err(String::from("0% and 100% switch a threshold off: then nobody is evicted for it")),
+        Ok(None) => Err(String::from("0% and 100% switch a threshold off: then no pod is evicted for it")),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -49,7 +49,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     if quantity.is_positive() { Ok(quantity.units()) } else { Err(String::from("it must be more than 0")) }
 }
 
-/// The daemon's pods at one moment.
+/// The daemon's pods at one time.
 pub(super) struct Now {
     pub(super) scene: Scene,
     pub(super) members: Vec<Option<Member>>,
@@ -65,7 +65,7 @@ pub(super) fn what_if(context: &Context, args: &Args) -> Result<(), Failure> {
         let cgroup = find(&now, pod)?;
         if !now.scene.add(cgroup, bytes) {
             return Err(anyhow!(
-                "pod {pod} is no candidate for eviction: `enforcer next` shows which there are"
+                "pod {pod} is not a candidate for eviction: `enforcer next` lists the candidates"
             )
             .into());
         }
@@ -74,7 +74,7 @@ pub(super) fn what_if(context: &Context, args: &Args) -> Result<(), Failure> {
     format::print(context.output, &document, || table(&document))
 }
 
-/// What the daemon's engine knows, with what each pod uses right now.
+/// Gets the state of the daemon's engine, and each pod's present usage.
 fn ask(context: &Context) -> Result<Now, Failure> {
     let run_dir = &context.config.run_dir;
     let (file, usages) = client::block_on(async {
@@ -86,7 +86,7 @@ fn ask(context: &Context) -> Result<Now, Failure> {
     })?;
     let recording = Recording::read(&file).map_err(anyhow::Error::new)?;
     let (engine, node) = latest(&recording)
-        .ok_or_else(|| anyhow!("the daemon has not looked at the node yet: try again in a moment"))?;
+        .ok_or_else(|| anyhow!("the daemon has not sampled the node yet: try again in a moment"))?;
     let reading = |cgroup: CgroupId| {
         let usage = usages.iter().find(|usage| usage.cgroup_id == cgroup.0);
         usage.map_or(Reading::Gone, UsageView::reading)
@@ -115,7 +115,7 @@ fn find(now: &Now, pod: &str) -> Result<CgroupId, Failure> {
             let near = nearest(pod, names.iter().map(String::as_str));
             let hint = near.map_or_else(String::new, |near| format!("did you mean {near:?}? "));
             Err(anyhow!(
-                "no pod {pod:?} is a candidate for eviction: {hint}`enforcer next` shows which there are"
+                "no pod {pod:?} is a candidate for eviction: {hint}`enforcer next` lists the candidates"
             )
             .into())
         }

@@ -1,4 +1,4 @@
-//! `enforcer why`: one eviction, or one kill of the kernel's, on one screen.
+//! `enforcer why`: one eviction, or one kill by the kernel, on one screen.
 
 mod data;
 mod find;
@@ -17,10 +17,10 @@ use crate::recorder;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Of a pod, and without an argument, the latest is told: an eviction, one that
-was only decided or failed, a shortage in which nobody was evicted, or a kill
-by the kernel's OOM killer. When the daemon is down, the state directory is
-read. As JSON it is all events that belong together.")]
+Of a pod, and without an argument, it explains the latest: an eviction, one that
+was only decided or failed, a shortage in which no pod was evicted, or a kill by
+the kernel's OOM killer. When the daemon is down, it reads the state directory.
+As JSON it prints all events that belong together.")]
 pub(super) struct Args {
     /// The id of an event, an eviction or an incident; a pod as NAME or
     /// NAMESPACE/NAME; or latest
@@ -28,7 +28,7 @@ pub(super) struct Args {
     what: String,
 }
 
-/// The latest of a pod, `NAMESPACE/NAME`, as it is printed. May block.
+/// The printed screen about the latest case of a pod, `NAMESPACE/NAME`. May block.
 pub(super) fn of_pod(context: &Context, pod: &str) -> Result<String, Failure> {
     let entries = log::read(context)?;
     let folded = fold::fold(&entries, &find::find(&entries, pod)?);
@@ -46,7 +46,7 @@ pub(super) fn why(context: &Context, args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// Whether the decision can be run again; not either if that may not be seen.
+/// Whether the decision can be replayed; also `false` if the recording is not accessible.
 fn is_recorded(context: &Context, subject: &Subject) -> bool {
     let Subject::Eviction(id) = subject else { return false };
     Ulid::from_string(id).is_ok_and(|id| recorder::path(&context.config.state_dir, id).exists())

@@ -1,7 +1,7 @@
-//! Users and groups by name, from this machine's own files.
+//! Looks up users and groups by name in this machine's own files.
 //!
-//! Not by the name service: it may ask servers, which a daemon that starts early and must not hang cannot wait for, and
-//! a statically linked program has none.
+//! It does not use the name service. That may query servers, for which a daemon that starts early must not wait, and a
+//! statically linked program has none.
 
 use std::{
     fs::File,
@@ -11,15 +11,15 @@ use std::{
 
 use super::Account;
 
-/// Where users are.
+/// The file of users.
 pub(super) const USERS: &str = "/etc/passwd";
-/// Where groups are.
+/// The file of groups.
 pub(super) const GROUPS: &str = "/etc/group";
 
-/// The most that is read of either.
+/// The most bytes to read from either file.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// What no user and no group is: to the kernel it means "leave it".
+/// Never a user or group: to the kernel it means "leave it".
 const NOBODY: u32 = u32::MAX;
 
 /// A user by name or number.
@@ -48,7 +48,7 @@ fn account(file: &Path, text: &str, what: &str) -> Result<Account, String> {
     })
 }
 
-/// The third field of the line whose first is that name: `name:password:number:…` in both files.
+/// The third field of the line whose first field is `name`: `name:password:number:…` in both files.
 fn number(listed: &[u8], name: &str) -> Option<u32> {
     listed.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.split(|byte| *byte == b':');

@@ -8,10 +8,10 @@ use crate::{
     yaml::{Entry, Node, Value, shown},
 };
 
-/// The fields of one file or of two: each is taken once, and what was wrong is collected.
+/// The fields of one or two files. Each field is taken once, and problems are collected.
 #[derive(Default)]
 pub(super) struct Fields {
-    /// The later one counts where both have a field.
+    /// The later layer wins if both have a field.
     layers: Vec<Layer>,
     problems: Vec<Problem>,
     origins: BTreeMap<&'static str, Origin>,
@@ -21,19 +21,19 @@ pub(super) struct Fields {
 
 struct Layer {
     file: String,
-    /// Whether it is a kubelet's, of which most fields do not concern us.
+    /// Whether it is a kubelet's file, most of whose fields we do not use.
     kubelets: bool,
     entries: Vec<Entry>,
 }
 
-/// A field's value, and where it stands.
+/// A field's value and its place.
 struct Taken {
     file: String,
     line: u64,
     node: Node,
 }
 
-/// Where what was taken stands, and what nobody took.
+/// The places of fields that were taken, and the fields that were not.
 pub(super) struct Provenance {
     pub(super) origins: BTreeMap<&'static str, Origin>,
     pub(super) ignored: Vec<Ignored>,
@@ -48,7 +48,7 @@ pub(super) struct Pair {
 }
 
 impl Fields {
-    /// Reads a document over those that were read before; it must be of that version and kind.
+    /// Reads a document on top of earlier ones; it must have that version and kind.
     pub(super) fn read(
         &mut self,
         file: &str,
@@ -96,7 +96,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Everything that was wrong, in the files' order; a field that nobody took is unknown, or the kubelet's alone.
+    /// Returns all problems in the order of the files. A field that was not taken is unknown, or only the kubelet's.
     pub(super) fn finish(mut self) -> Result<Provenance, Vec<Problem>> {
         let mut ignored = Vec::new();
         for Layer { file, kubelets, entries } in std::mem::take(&mut self.layers) {
@@ -116,12 +116,12 @@ impl Fields {
         Err(self.problems)
     }
 
-    /// Whether something is wrong already.
+    /// Whether there are problems so far.
     pub(super) fn has_problems(&self) -> bool {
         !self.problems.is_empty()
     }
 
-    /// A string or number, read by `parse`.
+    /// A string or number, parsed by `parse`.
     pub(super) fn text<T>(
         &mut self,
         field: &'static str,
@@ -131,7 +131,7 @@ impl Fields {
         self.scalar(&file, field, &node, parse)
     }
 
-    /// One of the words of the field's form.
+    /// One of the field's choices.
     pub(super) fn choice<T: Copy>(&mut self, field: &'static str, choices: &[(&str, T)]) -> Option<T> {
         self.text(field, |text| {
             choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value).ok_or_else(|| {
@@ -162,7 +162,7 @@ impl Fields {
         }
     }
 
-    /// A list of strings; none where it is not given.
+    /// A list of strings; `None` if it is not set.
     pub(super) fn list<T>(
         &mut self,
         field: &'static str,
@@ -188,7 +188,7 @@ impl Fields {
         )
     }
 
-    /// A mapping from names to strings; empty where it is not given.
+    /// A mapping from names to strings; empty if it is not set.
     pub(super) fn mapping<T>(
         &mut self,
         field: &'static str,
@@ -207,7 +207,7 @@ impl Fields {
             .collect()
     }
 
-    /// The entries of a mapping from names to strings, not looked at yet; none where it is not given.
+    /// The unparsed entries of a mapping from names to strings; `None` if it is not set.
     pub(super) fn pairs(&mut self, field: &'static str) -> Option<Vec<Pair>> {
         let Taken { file, line: _, node } = self.take(field)?;
         let entries = match node.value {
@@ -225,7 +225,7 @@ impl Fields {
         Some(pairs.collect())
     }
 
-    /// A mapping with fields of its own; none where it is not given.
+    /// A mapping with its own fields; `None` if it is not set.
     pub(super) fn inner(&mut self, field: &'static str) -> Option<Inner> {
         let Taken { file, line, node } = self.take(field)?;
         match node.value {
@@ -238,7 +238,7 @@ impl Fields {
         }
     }
 
-    /// A string or number of it, read by `parse`.
+    /// A string or number in a mapping, parsed by `parse`.
     pub(super) fn inner_text<T>(
         &mut self,
         inner: &mut Inner,
@@ -249,7 +249,7 @@ impl Fields {
         self.scalar(&inner.file, &format!("{}.{name}", inner.field), &node, parse)
     }
 
-    /// A list of strings of it.
+    /// A list of strings in a mapping.
     pub(super) fn inner_list<T>(
         &mut self,
         inner: &mut Inner,
@@ -267,7 +267,7 @@ impl Fields {
         Some(items.iter().enumerate().filter_map(one).collect())
     }
 
-    /// Nothing of it is left that is known.
+    /// Reports all fields of a mapping that were not taken as unknown.
     pub(super) fn inner_end(&mut self, inner: Inner) {
         for Entry { key, line, node: _ } in inner.entries {
             let message = unknown(&key, inner.asked.iter().copied());
@@ -275,12 +275,12 @@ impl Fields {
         }
     }
 
-    /// Says what is wrong with an entry.
+    /// Reports a problem with an entry.
     pub(super) fn wrong_pair(&mut self, field: &str, pair: &Pair, message: &str) {
         self.problem(&pair.file, pair.line, &format!("{field}.{}", pair.key), message);
     }
 
-    /// Says what is wrong with a field that was read, in view of others; at its default, at the last file's start.
+    /// Reports a problem with a field in combination with others; for a default, at the start of the last file.
     pub(super) fn wrong(&mut self, field: &str, message: &str) {
         let origin = self.origins.get(field).cloned();
         let file = self.layers.last().map(|layer| layer.file.clone()).unwrap_or_default();
@@ -298,7 +298,7 @@ impl Fields {
             if layer.kubelets && !known.is_some_and(|known| known.kubelets) {
                 continue;
             }
-            // As in Kubernetes, no value is as if the field were not there.
+            // As in Kubernetes, a field without a value counts as absent.
             if let Some(Entry { line, node, .. }) = layer.take(field)
                 && !matches!(node.value, Value::Null)
             {
@@ -331,14 +331,14 @@ impl Fields {
     }
 }
 
-/// A mapping whose fields are taken one by one.
+/// A mapping, from which fields are taken one by one.
 pub(super) struct Inner {
     field: String,
     file: String,
     line: u64,
-    /// What was taken.
+    /// The fields that were present.
     named: Vec<&'static str>,
-    /// What there may be.
+    /// The fields that may be present.
     asked: Vec<&'static str>,
     entries: Vec<Entry>,
 }
@@ -357,7 +357,7 @@ impl Inner {
         self.asked.push(name);
         let index = self.entries.iter().position(|entry| entry.key == name)?;
         let Entry { node, .. } = self.entries.remove(index);
-        // As in Kubernetes, no value is as if the field were not there.
+        // As in Kubernetes, a field without a value counts as absent.
         let node = (!matches!(node.value, Value::Null)).then_some(node)?;
         self.named.push(name);
         Some(node)

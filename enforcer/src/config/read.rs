@@ -1,4 +1,4 @@
-//! From the fields of the files to the configuration.
+//! Builds the configuration from the fields of the files.
 
 use std::{
     net::SocketAddr,
@@ -24,10 +24,10 @@ use crate::{
     },
 };
 
-/// What `preKillHook.timeout` is by default.
+/// The default of `preKillHook.timeout`.
 const DEFAULT_HOOK_TIMEOUT_MS: u64 = 1_000;
 
-/// Takes every field, fills in defaults, and checks what fields say together.
+/// Takes every field, fills in defaults, and checks rules that span fields.
 pub(super) fn read(fields: &mut Fields) -> Config {
     let default = Config::default();
     let system_reserved_cgroup = fields.text("systemReservedCgroup", cgroup);
@@ -39,7 +39,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
             fields.wrong(
                 "enforceNodeAllocatable",
                 &format!(
-                    "names {what}-reserved, and {field} is not set: name the cgroup, such as /system.slice"
+                    "names {what}-reserved, but {field} is not set: set it to a cgroup such as /system.slice"
                 ),
             );
         }
@@ -110,7 +110,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         sinks: sinks::read(fields),
         settings,
     };
-    // What was wrong above stands in for its default here, and would be told twice.
+    // Invalid values were replaced by defaults here, and checking these would report the problem twice.
     if !fields.has_problems()
         && let Err(errors) = config.settings.check()
     {
@@ -123,7 +123,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
     config
 }
 
-/// The settings that stand for themselves.
+/// The settings that do not depend on others.
 fn settings(fields: &mut Fields) -> Settings {
     let default = Settings::default();
     Settings {
@@ -170,7 +170,7 @@ fn settings(fields: &mut Fields) -> Settings {
     }
 }
 
-/// Whose the sockets are.
+/// The owners and groups of the sockets.
 fn sockets(fields: &mut Fields) -> Sockets {
     let mut access = |owner, group| Access {
         owner: fields.text(owner, |text| accounts::user(Path::new(accounts::USERS), text)),
@@ -182,7 +182,7 @@ fn sockets(fields: &mut Fields) -> Sockets {
     }
 }
 
-/// `preKillHook`: the program's path, its arguments, and how long it is waited for.
+/// `preKillHook`: the program's path, its arguments, and how long to wait for it.
 fn hook(fields: &mut Fields) -> Option<PreKillHook> {
     let mut inner = fields.inner("preKillHook")?;
     let path = fields.inner_text(&mut inner, "path", absolute);
@@ -218,7 +218,7 @@ fn journal_bytes(text: &str) -> Result<u64, String> {
     u64::try_from(bytes.value_ceil())
         .ok()
         .filter(|bytes| (4 << 20..=1 << 30).contains(bytes))
-        .ok_or_else(|| format!("{text:?} is not what the journal may take: write 4Mi to 1Gi, such as 64Mi"))
+        .ok_or_else(|| format!("{text:?} is not a size of the journal: write 4Mi to 1Gi, such as 64Mi"))
 }
 
 fn journal_age_ms(text: &str) -> Result<u64, String> {
@@ -226,10 +226,10 @@ fn journal_age_ms(text: &str) -> Result<u64, String> {
     u64::try_from(age.as_millis())
         .ok()
         .filter(|ms| (3_600_000..=365 * 86_400_000).contains(ms))
-        .ok_or_else(|| format!("{text:?} is not how long events are kept: write 1h to 8760h, such as 168h"))
+        .ok_or_else(|| format!("{text:?} is not an age of events: write 1h to 8760h, such as 168h"))
 }
 
-/// A name as DNS has it, without a port.
+/// A DNS name without a port.
 fn host(name: &str) -> Result<String, String> {
     let is_label = |label: &str| {
         (1..=63).contains(&label.len())
@@ -250,7 +250,7 @@ pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
     if path.is_absolute() { Ok(path) } else { Err(format!("{text:?} is not an absolute path")) }
 }
 
-/// No name: who resolves it would decide where pods' namespaces are told.
+/// Not a host name: its resolver would decide where pods' namespaces are exposed.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let address = text.parse::<SocketAddr>().ok().filter(|address| address.port() != 0);
     address.ok_or_else(|| {
@@ -272,7 +272,7 @@ fn priority(fields: &mut Fields, field: &'static str) -> Option<i32> {
     })
 }
 
-/// 1 ms to 1 s, which is what the kernel takes (`kernel/sched/core.c`, `tg_set_cfs_bandwidth`).
+/// 1 ms to 1 s, the kernel's range (`kernel/sched/core.c`, `tg_set_cfs_bandwidth`).
 fn cfs_period_us(text: &str) -> Result<u64, String> {
     let period = duration::parse(text).map_err(|error| error.to_string())?;
     u64::try_from(period.as_micros())
@@ -283,21 +283,20 @@ fn cfs_period_us(text: &str) -> Result<u64, String> {
 
 fn throttling_factor(text: &str) -> Result<f64, String> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
-    text.parse().ok().filter(|factor| plain && *factor > 0.0 && *factor <= 1.0).ok_or_else(|| {
-        format!("{text:?} is not a factor: write a number above 0 and at the most 1, such as 0.9")
-    })
+    text.parse()
+        .ok()
+        .filter(|factor| plain && *factor > 0.0 && *factor <= 1.0)
+        .ok_or_else(|| format!("{text:?} is not a factor: write a number above 0 and at most 1, such as 0.9"))
 }
 
-/// A share in thousandths; finer than that it is rounded up.
+/// A share in thousandths, rounded up.
 fn permille(text: &str) -> Result<u16, String> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let share: Option<Quantity> = text.parse().ok().filter(|_| plain);
     share
         .and_then(|share| u16::try_from(share.milli_value_ceil()).ok())
         .filter(|permille| (1..=1_000).contains(permille))
-        .ok_or_else(|| {
-            format!("{text:?} is not a share: write a number above 0 and at the most 1, such as 0.5")
-        })
+        .ok_or_else(|| format!("{text:?} is not a share: write a number above 0 and at most 1, such as 0.5"))
 }
 
 fn reserved(fields: &mut Fields, field: &'static str) -> ResourceList {
@@ -334,8 +333,8 @@ impl Enforced {
     }
 }
 
-/// The kubelet's rules (`ValidateKubeletConfiguration`): none stands alone, and a cgroup is held to all of its
-/// reservation or to its cpu.
+/// The kubelet's rules (`ValidateKubeletConfiguration`): `none` excludes all others, and a cgroup is limited either to
+/// all of its reservation or only to its CPU.
 fn enforced(fields: &mut Fields) -> Enforced {
     let names = fields.list("enforceNodeAllocatable", |text| {
         if ENFORCEABLE.contains(&text) {
@@ -363,7 +362,7 @@ fn enforced(fields: &mut Fields) -> Enforced {
 
 fn swap_behavior(fields: &mut Fields) -> SwapBehavior {
     let behaviors = fields.mapping("memorySwap", |key, text| match (key, text) {
-        // The kubelet takes an empty word for the default.
+        // The kubelet takes an empty string as the default.
         ("swapBehavior", "" | "NoSwap") => Ok(SwapBehavior::NoSwap),
         ("swapBehavior", "LimitedSwap") => Ok(SwapBehavior::LimitedSwap),
         ("swapBehavior", other) => Err(format!("{other:?} is not one of NoSwap, LimitedSwap")),
@@ -377,7 +376,7 @@ fn eviction(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Ev
     let transition = fields.text("evictionPressureTransitionPeriod", |text| {
         duration::parse(text).map_err(|error| error.to_string())
     });
-    // The kubelet takes zero for not set.
+    // The kubelet takes zero as not set.
     let transition_ms = transition
         .filter(|period| !period.is_zero())
         .map(|period| u64::try_from(period.as_millis()).unwrap_or(u64::MAX));
@@ -407,7 +406,7 @@ fn breaker(fields: &mut Fields) -> BreakerSettings {
             .map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX))
             .and_then(|ns| {
                 if ns == 0 {
-                    Err(format!("{text:?} is no time: write such as 10m"))
+                    Err(format!("{text:?} is not a duration above 0: write such as 10m"))
                 } else {
                     Ok(Part::WindowNs(ns))
                 }

@@ -1,11 +1,11 @@
-//! The configuration as a JSON Schema, for editors and for whoever generates it.
+//! The configuration as a JSON Schema, for editors and generators.
 
 use serde_json::{Map, Value, json};
 
 use super::{API_VERSION, Config, FIELDS, Field, Form, KIND};
 use crate::policy::threshold::Signal;
 
-/// The schema (JSON Schema 2020-12) of our own file. It is as strict as the reader but for what fields say together.
+/// The schema (JSON Schema 2020-12) of our own file. It is as strict as the reader, except for rules that span fields.
 #[must_use]
 pub fn schema() -> Value {
     let default = Config::default();

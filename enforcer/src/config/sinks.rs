@@ -17,13 +17,13 @@ use crate::{
     sink::{BatchSettings, JournaldSettings, SinkSettings, Url, WebhookSettings},
 };
 
-/// The most webhooks: each has a thread.
+/// The most webhooks; each has a thread.
 const MOST_WEBHOOKS: usize = 8;
 
 const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 5_000;
 const DEFAULT_TIMEOUT_MS: u64 = 10_000;
 
-/// What `sinks` takes.
+/// The form of `sinks`.
 pub(super) const FORM: Form = Form::Object(&[
     ("journald", Form::Object(&[("enabled", Form::Boolean), ("socket", Form::Path), ("types", Form::Names)])),
     (
@@ -43,7 +43,7 @@ pub(super) const FORM: Form = Form::Object(&[
     ),
 ]);
 
-/// Takes the field.
+/// Reads the field.
 pub(super) fn read(fields: &mut Fields) -> SinkSettings {
     let mut settings = SinkSettings::default();
     let Some(mut inner) = fields.inner("sinks") else { return settings };
@@ -55,7 +55,7 @@ pub(super) fn read(fields: &mut Fields) -> SinkSettings {
     let mut names = BTreeSet::new();
     for (index, inner) in webhooks.into_iter().enumerate() {
         if index == MOST_WEBHOOKS {
-            fields.wrong_inner(&inner, "", &format!("there may be {MOST_WEBHOOKS} webhooks at the most"));
+            fields.wrong_inner(&inner, "", &format!("there may be {MOST_WEBHOOKS} webhooks at most"));
             break;
         }
         settings.webhooks.extend(webhook(fields, inner, &mut names));
@@ -97,14 +97,14 @@ fn webhook(fields: &mut Fields, mut inner: Inner, names: &mut BTreeSet<String>) 
     if let Some(name) = &name
         && !names.insert(name.clone())
     {
-        fields.wrong_inner(&inner, "name", &format!("{name:?} is another webhook's already"));
+        fields.wrong_inner(&inner, "name", &format!("{name:?} is another webhook's name"));
     }
     if let Some(url) = &url {
         if token_file.is_some() && url.is_readable() {
             fields.wrong_inner(
                 &inner,
                 "tokenFile",
-                "could be read on the way: the url must begin with https://",
+                "could be read in transit: the url must begin with https://",
             );
         }
         if ca_file.is_some() && !url.is_tls() {
@@ -153,7 +153,7 @@ fn event_type(text: &str) -> Result<EventType, String> {
         .ok_or_else(|| format!("{text:?} is not a type of event: write such as oom.incident"))
 }
 
-/// The cursor's file has that name.
+/// A webhook's name, which is also the name of its cursor's file.
 fn name(text: &str) -> Result<String, String> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = (1..=40).contains(&text.len())
@@ -168,11 +168,11 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 fn url(text: &str) -> Result<Url, String> {
-    // What is wrong with it may be a password.
+    // The error does not quote the text, which may contain a password.
     text.parse().map_err(|error: crate::sink::InvalidUrl| error.to_string())
 }
 
-/// A path of a unix socket, which the kernel bounds.
+/// The path of a unix socket, whose length the kernel limits.
 fn socket(text: &str) -> Result<PathBuf, String> {
     if text.len() > 107 { Err(String::from("is longer than a socket's path may be")) } else { absolute(text) }
 }
@@ -185,7 +185,7 @@ fn timeout_ms(text: &str, most_ms: u64, range: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a timeout: write {range}, such as 5s"))
 }
 
-/// The field as it is written; nothing where it is as by default. There are no secrets in it: they have files.
+/// The field as written in a file; null at its default. It contains no secrets, as those have their own files.
 pub(super) fn show(config: &Config) -> Value {
     let SinkSettings { journald, webhooks } = &config.sinks;
     let mut shown = Map::new();

@@ -1,5 +1,5 @@
-//! Every field of the configuration, in one place: the reader takes its names and forms from here, and so do the
-//! schema, `config effective` and the documentation.
+//! The table of all fields of the configuration. The reader, the schema, `config effective` and the documentation use
+//! its names and forms.
 
 use serde_json::{Map, Value, json};
 
@@ -18,24 +18,24 @@ use crate::{
 pub struct Field {
     /// Its name in the file.
     pub name: &'static str,
-    /// What it takes.
+    /// The form of its value.
     pub form: Form,
     /// Whether a `KubeletConfiguration` has it too, with the same meaning.
     pub kubelets: bool,
-    /// What it does.
+    /// Its description.
     pub help: &'static str,
-    /// Its value in a configuration, as it is written; null where it is not set.
+    /// Its value in a configuration, as written in a file; null if it is not set.
     pub show: fn(&Config) -> Value,
 }
 
-/// What a field takes.
+/// The form of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Form {
     /// True or false.
     Boolean,
-    /// A whole number of at least that much.
+    /// A whole number of at least this value.
     Integer(i64),
-    /// A number above 0 and at the most 1.
+    /// A number above 0 and at most 1.
     Share,
     /// One of these words.
     Choice(&'static [&'static str]),
@@ -72,7 +72,7 @@ pub enum Form {
 /// The resources that may be reserved.
 pub(super) const RESERVABLE: &[&str] = &["cpu", "memory", "ephemeral-storage", "pid"];
 
-/// What `enforceNodeAllocatable` may name.
+/// The words of `enforceNodeAllocatable`.
 pub(super) const ENFORCEABLE: &[&str] = &[
     "none",
     "pods",
@@ -90,18 +90,18 @@ const fn kubelets(name: &'static str, form: Form, help: &'static str, show: fn(&
     Field { name, form, kubelets: true, help, show }
 }
 
-/// All of them, by what they are about.
+/// All fields, grouped by topic.
 pub const FIELDS: &[Field] = &[
     ours(
         "mode",
         Form::Choice(&["observe", "dry-run", "enforce"]),
-        "how far the daemon goes: senses and tells; decides, tells what it would do, and does nothing; acts",
+        "how far the daemon goes: only observe and report; decide and report, without acting; act",
         |config| json!(config.mode.as_str()),
     ),
     ours(
         "ownership",
         Form::Choice(&["auto", "enforcer", "kubelet"]),
-        "who writes the pods' cgroups; auto: the kubelet where one runs or its kubepods is there",
+        "which process writes the pods' cgroups; auto: the kubelet if one runs or its kubepods exists",
         |config| {
             json!(match config.ownership {
                 Ownership::Auto => "auto",
@@ -110,26 +110,31 @@ pub const FIELDS: &[Field] = &[
             })
         },
     ),
-    ours("stateDir", Form::Path, "what must outlive a reboot: the journal", |config| json!(config.state_dir)),
-    ours("runDir", Form::Path, "sockets, and what must outlive the process alone", |config| {
-        json!(config.run_dir)
+    ours("stateDir", Form::Path, "the folder of data that must outlive a reboot: the journal", |config| {
+        json!(config.state_dir)
     }),
+    ours(
+        "runDir",
+        Form::Path,
+        "the folder of sockets, and of data that must outlive only the process",
+        |config| json!(config.run_dir),
+    ),
     ours(
         "observeSocketOwner",
         Form::Account,
-        "the user that observe.sock belongs to, by name or number; not set, the daemon's own",
+        "the user that owns observe.sock, by name or number; not set, the daemon's own",
         |config| account(config.sockets.observe.owner.as_ref()),
     ),
     ours(
         "observeSocketGroup",
         Form::Account,
-        "the group that may read what is told (observe.sock), by name or number; not set, the daemon's own",
+        "the group that may read from observe.sock, by name or number; not set, the daemon's own",
         |config| account(config.sockets.observe.group.as_ref()),
     ),
     ours(
         "adminSocketOwner",
         Form::Account,
-        "a user that may order changes beside root (admin.sock belongs to it), by name or number; not set, the daemon's own",
+        "a user besides root that may order changes (the owner of admin.sock), by name or number; not set, the daemon's own",
         |config| account(config.sockets.admin.owner.as_ref()),
     ),
     ours(
@@ -141,13 +146,13 @@ pub const FIELDS: &[Field] = &[
     ours(
         "metricsListen",
         Form::Address,
-        "an IP address and a port, such as 127.0.0.1:9464, where GET /metrics is answered for whoever can reach it; not set, it is answered on the observe socket alone",
+        "an IP address and a port, such as 127.0.0.1:9464, where GET /metrics is served to every client that can reach it; not set, only the observe socket serves it",
         |config| json!(config.metrics_listen.map(|address| address.to_string())),
     ),
     ours(
         "metricsHosts",
         Form::Names,
-        "the names of this node that requests to metricsListen may give as their host, beside its host name, localhost and IP addresses: others are refused, as a page in a browser may make any name lead here",
+        "the names of this node that requests to metricsListen may give as their host, besides its host name, localhost and IP addresses: others are refused, as a web page can make any name resolve to this node",
         |config| json!(config.metrics_hosts),
     ),
     ours(
@@ -159,20 +164,20 @@ pub const FIELDS: &[Field] = &[
     ours(
         "journalMaxBytes",
         Form::Quantity,
-        "how much of the disk the journal takes, 4Mi to 1Gi: whole files go, the oldest first",
+        "the disk space of the journal, 4Mi to 1Gi: whole files are deleted, the oldest first",
         |config| json!(Quantity::from_units(config.journal.max_bytes).binary_si().to_string()),
     ),
     ours(
         "journalMaxAge",
         Form::Duration,
-        "for how long events are kept, 1h to 8760h (a year), if they are not too many before",
+        "how long events are kept, 1h to 8760h (a year), unless journalMaxBytes is reached before",
         |config| json!(duration(config.journal.max_age_ms.saturating_mul(1_000))),
     ),
     kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
     ours(
         "onDrift",
         Form::Choice(&["restore", "report"]),
-        "what is done about a cgroup file or score of ours that somebody else writes: the planned value is written back, three times within a minute at once, then with back-off up to a minute for as long as the other insists; or it is told alone",
+        "what to do if another process writes a cgroup file or score of ours: write the planned value back, three times within a minute at once, then with back-off up to a minute for as long as the other process goes on; or only report it",
         |config| {
             json!(match config.on_drift {
                 OnDrift::Restore => "restore",
@@ -183,19 +188,19 @@ pub const FIELDS: &[Field] = &[
     ours(
         "nodeComponents",
         Form::Names,
-        "what the node needs to run pods, as units (kubelet.service) or file names of programs (kubelet): their processes have the score -999, as has the daemon's own",
+        "what the node needs to run pods, as units (kubelet.service) or file names of programs (kubelet): their processes have the score -999, like the daemon's own",
         |config| json!(config.node_components.iter().map(ToString::to_string).collect::<Vec<_>>()),
     ),
     ours(
         "oomScorePolicy",
         Form::Choice(&["static", "ranked"]),
-        "what the scores of containers follow: class and request alone, as the kubelet's; or the eviction ranking as well, so that the kernel's own OOM killer picks the same pod",
+        "what the scores of containers follow: only class and request, as the kubelet's; or also the eviction ranking, so that the kernel's own OOM killer picks the same pod",
         |config| json!(config.oom_score_policy.as_str()),
     ),
     ours(
         "memoryAvailableSource",
         Form::Choice(&["memAvailable", "kubelet"]),
-        "what memory.available is: the kernel's own estimate, or the kubelet's reckoning, in which page cache in use counts as used and the kernel's own memory does not",
+        "how memory.available is computed: the kernel's own estimate, or the kubelet's formula, in which page cache in use counts as used and the kernel's own memory does not",
         |config| {
             json!(match config.memory_available_source {
                 MemoryAvailableSource::MemAvailable => "memAvailable",
@@ -206,35 +211,30 @@ pub const FIELDS: &[Field] = &[
     ours(
         "evictionScheduling",
         Form::Choice(&["normal", "rr"]),
-        "how the kernel schedules the thread that evicts: as others, by its nice value; or in real time, before everything that is not (SCHED_RR, priority 1)",
+        "how the kernel schedules the eviction thread: like others, by its nice value; or in real time, before all threads that are not (SCHED_RR, priority 1)",
         |config| json!(config.eviction_scheduling.as_str()),
     ),
     kubelets(
         "evictionHard",
         Form::Thresholds,
-        "below these pods are evicted at once; once set, only what it names",
+        "the thresholds below which pods are evicted at once; if set, only the signals that it names have one",
         |config| thresholds(config, |threshold| threshold.is_hard().then(|| threshold.value.to_string())),
     ),
     kubelets(
         "evictionSoft",
         Form::Thresholds,
-        "below these pods are evicted after a grace period",
+        "the thresholds below which pods are evicted after a grace period",
         |config| thresholds(config, |threshold| (!threshold.is_hard()).then(|| threshold.value.to_string())),
     ),
-    kubelets(
-        "evictionSoftGracePeriod",
-        Form::Durations,
-        "for how long a soft threshold must be met",
-        |config| {
-            thresholds(config, |threshold| {
-                (!threshold.is_hard()).then(|| duration(threshold.grace_period_ms.saturating_mul(1_000)))
-            })
-        },
-    ),
+    kubelets("evictionSoftGracePeriod", Form::Durations, "how long a soft threshold must be met", |config| {
+        thresholds(config, |threshold| {
+            (!threshold.is_hard()).then(|| duration(threshold.grace_period_ms.saturating_mul(1_000)))
+        })
+    }),
     kubelets(
         "evictionMinimumReclaim",
         Form::Thresholds,
-        "how much more must be available before a threshold counts as met no longer",
+        "how much more must be available before a threshold no longer counts as met",
         |config| thresholds(config, |threshold| threshold.min_reclaim.map(|reclaim| reclaim.to_string())),
     ),
     kubelets(
@@ -248,13 +248,13 @@ pub const FIELDS: &[Field] = &[
     kubelets(
         "evictionMaxPodGracePeriod",
         Form::Integer(0),
-        "the longest grace period in seconds that a soft eviction leaves a pod",
+        "the longest grace period in seconds that a soft eviction gives a pod",
         |config| json!(config.settings.eviction.max_pod_grace_period_seconds),
     ),
     ours(
         "preKillHook",
         Form::Object(&[("path", Form::Path), ("args", Form::Names), ("timeout", Form::Duration)]),
-        "a program that is run before a victim is signalled, as root: path (absolute; it and its folders writable by root alone), args, and timeout, how long an eviction waits for it at the most (1s; 10ms to 1m)",
+        "a program to run as root before a victim is signalled: path (absolute; it and its folders writable only by root), args, and timeout, the longest time that an eviction waits for it (1s; 10ms to 1m)",
         |config| {
             config.pre_kill_hook.as_ref().map_or(Value::Null, |PreKillHook { program, timeout_ms }| {
                 json!({"path": program.path, "args": program.args, "timeout": duration(timeout_ms.saturating_mul(1_000))})
@@ -264,13 +264,13 @@ pub const FIELDS: &[Field] = &[
     ours(
         "evictionPriorityCeiling",
         Form::Integer(-2_147_483_648),
-        "up to what a pod's annotation enforcer.dev/eviction-priority may raise the priority that it is ranked by for eviction above its own; not set, it may only lower it",
+        "the highest priority above its own to which a pod's annotation enforcer.dev/eviction-priority may raise its eviction ranking; not set, it may only lower it",
         |config| json!(config.settings.eviction_priority_ceiling),
     ),
     ours(
         "evictWithinRequest",
         Form::Boolean,
-        "whether pods that use no more than they request may be evicted, behind all others",
+        "whether pods that use no more than they request may be evicted, after all others",
         |config| json!(config.settings.eviction.evict_within_request),
     ),
     ours(
@@ -280,7 +280,7 @@ pub const FIELDS: &[Field] = &[
             ("window", Form::Duration),
             ("maxShare", Form::Share),
         ]),
-        "the most kills within the window, and from ten kills on the largest share of the pods, also from three on in one shortage that no kill has ended; with one more, eviction becomes a dry run until the configuration is loaded again",
+        "the most kills within the window, and the largest share of the pods, which applies from ten kills on, or from three on in one shortage that no kill has ended; with one more, eviction becomes a dry run until the configuration is reloaded",
         |config| {
             let BreakerSettings { max_kills, window_ns, max_share_permille } =
                 config.settings.eviction.breaker;
@@ -291,7 +291,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "protectedMaxShare",
         Form::Share,
-        "how much of the node's memory the pods may hold together that `enforcer protect` spares",
+        "the largest share of the node's memory that the pods spared by `enforcer protect` may hold together",
         |config| json!(f64::from(config.protected_max_permille) / 1_000.0),
     ),
     ours(
@@ -306,35 +306,35 @@ pub const FIELDS: &[Field] = &[
         "whether signals that evictionHard does not name keep their defaults",
         |config| json!(config.merge_default_eviction_settings),
     ),
-    kubelets("systemReserved", Form::Quantities(RESERVABLE), "what is kept for the system", |config| {
+    kubelets("systemReserved", Form::Quantities(RESERVABLE), "what is reserved for the system", |config| {
         quantities(&config.settings.system_reserved)
     }),
     kubelets(
         "kubeReserved",
         Form::Quantities(RESERVABLE),
-        "what is kept for Kubernetes' own daemons",
+        "what is reserved for Kubernetes' own daemons",
         |config| quantities(&config.settings.kube_reserved),
     ),
     kubelets(
         "enforceNodeAllocatable",
         Form::Words(ENFORCEABLE),
-        "which cgroups are held to what is left and what is reserved",
+        "which cgroups are limited to what is allocatable or reserved",
         enforced,
     ),
-    kubelets("systemReservedCgroup", Form::Cgroup, "the cgroup that systemReserved is kept for", |config| {
+    kubelets("systemReservedCgroup", Form::Cgroup, "the cgroup that systemReserved is for", |config| {
         json!(config.system_reserved_cgroup.as_ref().map(ToString::to_string))
     }),
-    kubelets("kubeReservedCgroup", Form::Cgroup, "the cgroup that kubeReserved is kept for", |config| {
+    kubelets("kubeReservedCgroup", Form::Cgroup, "the cgroup that kubeReserved is for", |config| {
         json!(config.kube_reserved_cgroup.as_ref().map(ToString::to_string))
     }),
     kubelets("maxPods", Form::Integer(0), "the most pods on the node", |config| json!(config.max_pods)),
     kubelets(
         "podsPerCore",
         Form::Integer(0),
-        "the most pods for each cpu, within maxPods; 0 is no such limit",
+        "the most pods per CPU, within maxPods; 0 is no limit",
         |config| json!(config.pods_per_core),
     ),
-    kubelets("cgroupRoot", Form::Cgroup, "the cgroup that kubepods stands in", |config| {
+    kubelets("cgroupRoot", Form::Cgroup, "the parent cgroup of kubepods", |config| {
         json!(config.settings.cgroup_root.to_string())
     }),
     kubelets("cgroupDriver", Form::Choice(&["cgroupfs", "systemd"]), "how cgroups are named", |config| {
@@ -343,10 +343,10 @@ pub const FIELDS: &[Field] = &[
             CgroupDriver::Systemd => "systemd",
         })
     }),
-    kubelets("cpuCFSQuota", Form::Boolean, "whether cpu limits are enforced", |config| {
+    kubelets("cpuCFSQuota", Form::Boolean, "whether CPU limits are enforced", |config| {
         json!(config.settings.cpu_cfs_quota)
     }),
-    kubelets("cpuCFSQuotaPeriod", Form::Duration, "the period of cpu limits, 1ms to 1s", |config| {
+    kubelets("cpuCFSQuotaPeriod", Form::Duration, "the period of CPU limits, 1ms to 1s", |config| {
         json!(duration(config.settings.cpu_cfs_quota_period_us))
     }),
     ours(
@@ -366,7 +366,7 @@ pub const FIELDS: &[Field] = &[
     kubelets(
         "singleProcessOOMKill",
         Form::Boolean,
-        "whether the kernel kills one process of a container only, not all",
+        "whether the kernel kills only one process of a container, not all",
         |config| json!(config.settings.single_process_oom_kill),
     ),
     kubelets(
@@ -383,7 +383,7 @@ pub const FIELDS: &[Field] = &[
     kubelets(
         "memoryThrottlingFactor",
         Form::Share,
-        "where between request and limit memory.high lies; not set, there is none",
+        "where memory.high lies between request and limit; not set, there is none",
         |config| json!(config.settings.memory_throttling_factor),
     ),
     kubelets(
@@ -399,16 +399,16 @@ pub const FIELDS: &[Field] = &[
     ),
 ];
 
-/// The names of the modes are the table's.
+/// The table lists every mode.
 const _: () = assert!(Mode::NAMES.len() == 3, "a mode is missing above");
 
-/// The field of that name.
+/// The field with that name.
 #[must_use]
 pub(super) fn field(name: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.name == name)
 }
 
-/// Values by signal; what follows from others is not written.
+/// Values by signal, without thresholds that follow from others.
 fn thresholds(config: &Config, value: impl Fn(&Threshold) -> Option<String>) -> Value {
     let written = config.settings.eviction.thresholds.iter().filter(|threshold| {
         let follows = config.settings.eviction.hard(Signal::MemoryAvailable).map(|memory| memory.value);

@@ -1,6 +1,6 @@
-//! Which thresholds were armed in this boot, so that a restart while one is crossed does not disarm it.
+//! Records which thresholds were armed in this boot, so that a restart while one is crossed does not disarm it.
 //!
-//! The file is in the run directory and names the boot: it need not outlive either, so nothing is synced.
+//! The file is in the run directory and names the boot: it need not outlive either, so it is not synced.
 
 use std::{fs, io, path::Path};
 
@@ -27,13 +27,13 @@ struct Content {
     thresholds: Vec<String>,
 }
 
-/// Those of the thresholds that an earlier process of this boot left armed. A file that cannot be read arms none.
+/// Returns the thresholds that an earlier process of this boot left armed. An unreadable file arms none.
 pub(super) fn read(run_dir: &Path, boot_id: &str, thresholds: &Thresholds) -> Vec<Threshold> {
     let content = match read_content(&run_dir.join(FILE)) {
         Ok(content) => content,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Err(error) => {
-            tracing::warn!(%error, "{FILE} cannot be read: a threshold that is crossed now is not armed");
+            tracing::warn!(%error, "cannot read {FILE}: a threshold that is crossed now is not armed");
             return Vec::new();
         }
     };
@@ -52,7 +52,7 @@ fn read_content(path: &Path) -> io::Result<Content> {
     Ok(serde_json::from_slice(&fs::read(path)?)?)
 }
 
-/// Keeps that these are armed, and no others. The run directory is there.
+/// Records that exactly these thresholds are armed. The run directory must exist.
 pub(super) fn keep(run_dir: &Path, boot_id: &str, armed: &Thresholds) -> io::Result<()> {
     let thresholds = armed.iter().map(key).collect();
     let content = Content { version: VERSION, boot_id: boot_id.to_owned(), thresholds };
@@ -61,7 +61,7 @@ pub(super) fn keep(run_dir: &Path, boot_id: &str, armed: &Thresholds) -> io::Res
     fs::rename(&fresh, run_dir.join(FILE))
 }
 
-/// Tells it from every other threshold, exactly: a share is the bits of its float.
+/// Identifies a threshold exactly: a share is written as the bits of its float.
 fn key(threshold: &Threshold) -> String {
     let Threshold { signal, value, grace_period_ms, min_reclaim } = threshold;
     let exact = |value: &ThresholdValue| match value {

@@ -1,8 +1,8 @@
-//! What daemons before this one read, kept and told of OOMs: so that each is told once, whenever one of them was killed.
+//! OOM records that earlier daemons read, kept and reported: each is reported once, whenever a daemon was killed.
 //!
-//! A record goes through three places: the kernel's ring, the file of [`PendingRecords`], the journal. It is in the second before it
-//! is out of the first, and in the third before it is out of the second. So after a kill it is in one of them at least;
-//! and what is in two is recognised, by the record itself and by the id of its incident.
+//! A record goes through three places: the kernel's ring, the file of [`PendingRecords`], the journal. It enters each
+//! before it leaves the one before, so after a kill it is in at least one of them. A record in two of them is
+//! recognised by itself and by the id of its incident.
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -20,16 +20,16 @@ use crate::{
     sense::{Again, Mark, RecordRing, decode},
 };
 
-/// How far back the journal is read for what was told. A record waits for seconds at most until it is told.
+/// How many events back the journal is searched. A record waits for seconds at most until it is reported.
 const LOOK_BACK: u64 = 20_000;
 
-/// More than a ring holds: if there are as many, the kernel is killing faster than we read.
+/// More than a ring holds: if there are as many, the kernel is killing faster than the daemon reads.
 const MOST_AT_ONCE: usize = 16_384;
 
 /// The bits of an id that are not its time.
 const RANDOM: u128 = (1 << 80) - 1;
 
-/// What was left, and what keeps what we read.
+/// The records that were left, and the log that keeps new ones.
 pub(super) struct Backlog {
     journal: Journal,
     boot: u128,
@@ -39,7 +39,7 @@ pub(super) struct Backlog {
     again: Again,
     reported: Reported,
     ids: Generator,
-    /// The newest event of ours.
+    /// The newest event that this daemon appended.
     newest: u64,
 }
 
@@ -52,16 +52,16 @@ struct RecordLog {
 
 #[derive(Debug)]
 struct State {
-    /// None where it cannot be written.
+    /// `None` if the file cannot be written.
     unreported: Option<PendingRecords>,
-    /// The ring was seen empty. Until then it may hold what was read before, and that must stay known.
+    /// Whether the ring was seen empty. Until then it may hold records that were read before and must stay known.
     has_caught_up: bool,
 }
 
-/// What the journal has of OOMs already.
+/// The OOM events in the journal.
 #[derive(Debug, Default)]
 struct Reported {
-    /// Incidents by what is theirs alone of their id.
+    /// Incidents by the part of their id that is their own.
     ids: HashMap<u128, Ulid>,
     detected: HashSet<Ulid>,
     closed: HashSet<Ulid>,
@@ -70,7 +70,7 @@ struct Reported {
 }
 
 impl Backlog {
-    /// Reads what was left in the run directory, and if there is something, what the journal has of it.
+    /// Reads the records left in the run directory, and if there are any, their events in the journal.
     pub(super) fn open(run_dir: &Path, boot_id: &str, journal: &Journal) -> Self {
         let (unreported, left) = match PendingRecords::open(run_dir, boot_id) {
             Ok((unreported, left)) => (Some(unreported), left),
@@ -99,7 +99,7 @@ impl Backlog {
         }
     }
 
-    /// Takes everything that is in the ring by now.
+    /// Takes all records that are in the ring now.
     pub(super) fn catch_up(&mut self, ring: &mut RingBuf<MapData>) {
         for _ in 0..MOST_AT_ONCE {
             let Some(record) = ring.next() else {
@@ -110,7 +110,7 @@ impl Backlog {
         }
     }
 
-    /// Takes a record out of a ring; it is gone from there afterwards.
+    /// Takes a record that leaves its ring now.
     pub(super) fn inherit(&mut self, record: &[u8]) {
         if self.again.is_one(record) {
             return;
@@ -120,17 +120,17 @@ impl Backlog {
         self.left.push(record.to_vec());
     }
 
-    /// The records to begin with, once.
+    /// Returns the records to begin with, once.
     pub(super) fn left(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.left)
     }
 
-    /// The ring, with every record kept before it is taken out, and without those that were read before.
+    /// Wraps the ring: every record is kept before it is taken out, and records that were read before are skipped.
     pub(super) fn ring<R: RecordRing>(&mut self, ring: R) -> KeptRing<R> {
         KeptRing { ring, again: std::mem::take(&mut self.again), keeper: self.keeper.clone() }
     }
 
-    /// One of the records of the ring has gone through the incidents.
+    /// Notes that a record of the ring has gone through the incidents.
     pub(super) fn taken(&mut self) {
         if let Some(unreported) = &mut self.keeper.lock().unreported {
             unreported.taken();
@@ -147,7 +147,7 @@ impl Backlog {
         Ulid::from((u128::from(now) & !RANDOM) | (own & RANDOM))
     }
 
-    /// The id of an incident that no mark began: it is told from counters, and nobody else will tell it.
+    /// Returns the id of an incident without a mark: it comes from counters, and no other daemon reports it.
     pub(super) fn fresh_id(&mut self) -> Ulid {
         match self.ids.generate() {
             Ok(id) => id,
@@ -155,7 +155,7 @@ impl Backlog {
         }
     }
 
-    /// Whether an earlier daemon has told this event.
+    /// Whether an earlier daemon has reported this event.
     pub(super) fn is_reported(&self, kind: EventType, data: &Value) -> bool {
         let Reported { ids: _, detected, closed, averted } = &self.reported;
         let is_in = |ids: &HashSet<Ulid>| incident(data).is_some_and(|id| ids.contains(&id));
@@ -174,7 +174,7 @@ impl Backlog {
         self.newest = self.newest.max(sequence);
     }
 
-    /// No incident is open. What was read needs to be kept no longer, if a kill cannot take its events any more.
+    /// No incident is open. Drops the kept records, if a kill can no longer lose their events.
     pub(super) fn settle(&mut self) {
         let mut state = self.keeper.lock();
         if state.has_caught_up
@@ -193,7 +193,7 @@ impl RecordLog {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a record that can be told.
+    /// Keeps a record that can be reported.
     fn keep(&self, record: &[u8]) {
         if decode(record).is_err() {
             return;
@@ -238,18 +238,18 @@ impl Reported {
     }
 }
 
-/// The event's incident.
+/// The id of the event's incident.
 fn incident(data: &Value) -> Option<Ulid> {
     data["incidentId"].as_str()?.parse().ok()
 }
 
-/// Who was dying: process id and start.
+/// The dying process: process id and start.
 fn dying(data: &Value) -> Option<(u64, Option<u64>)> {
     let victim = &data["victims"][0];
     Some((victim["pid"].as_u64()?, victim["startTimeMs"].as_u64()))
 }
 
-/// A boot's id as bits for its incidents' ids.
+/// Turns a boot id into bits for its incidents' ids.
 fn spread(boot_id: &str) -> u128 {
     let hash = |salt: u32| {
         let mut hasher = crc32fast::Hasher::new_with_initial(salt);
@@ -264,12 +264,12 @@ fn emit_unprotected(journal: &Journal, error: &io::Error) {
         journal,
         "untold",
         &format!(
-            "an OOM kill that is just being told is lost if the daemon is killed: the run directory: {error}"
+            "an OOM kill that is being reported is lost if the daemon is killed: the run directory: {error}"
         ),
     );
 }
 
-/// A ring whose records are kept until they are told.
+/// A ring whose records are kept until they are reported.
 #[derive(Debug)]
 pub(super) struct KeptRing<R> {
     ring: R,

@@ -15,7 +15,7 @@ use super::{
     host::Host,
     ooms::BeingEvicted,
     problems::Problems,
-    schedule::{Due, LOOK_UNTOLD, Schedule},
+    schedule::{Due, LOOK_UNREPORTED, Schedule},
     start::Permits,
 };
 use crate::{
@@ -53,9 +53,9 @@ use self::{
     watch_budget::WatchBudget,
 };
 
-/// The street of the desired state: pods → plan → cgroups, and what is told of them.
+/// The path of the desired state: pods → plan → cgroups, and the reports about them.
 ///
-/// It runs on change, and now and then. What may block is done on a thread that may.
+/// It runs on changes, and periodically. Blocking work is done on blocking threads.
 pub(super) struct Desired {
     config: Config,
     opener: candidates::Opener,
@@ -64,78 +64,78 @@ pub(super) struct Desired {
     journal: Journal,
     counts: Counts,
     roster: Roster,
-    /// Keeps who was ended for good; none where that cannot be kept.
+    /// Keeps the pods that were ended for good; `None` if they cannot be kept.
     keeper: Option<EndedPodStore>,
     /// The number of the latest eviction.
     eviction: u64,
-    /// Whether the plan follows from all that has happened.
+    /// Whether the plan accounts for everything that has happened.
     decided: Decided,
-    /// The node's conditions, as the reflex reported them last.
+    /// The node's conditions, as last reported by the reflex.
     conditions: Conditions,
     loaded: Arc<Loaded>,
     hierarchy: Option<Hierarchy>,
     permit: Option<Arc<Permit>>,
-    /// The leave to have scores follow the ranking, which needs not that the cgroups are ours.
+    /// The permit to align scores with the ranking, which does not require that the daemon owns the cgroups.
     scores_permit: Option<Arc<Permit>>,
     aligning: Aligning,
-    /// The plan that is in force, and the pods that it retires.
+    /// The plan in force, and the pods that it retires.
     plan: Arc<Plan>,
     retired: Vec<PodUid>,
-    /// What was told once and need not be told again.
+    /// What was reported once and need not be reported again.
     reported: BTreeSet<String>,
     view: View,
     is_loaded: bool,
     /// What is wrong with the cgroups.
     problems: Problems,
     schedule: Schedule,
-    /// When what the kernel told of is looked at.
+    /// When changes that the kernel reported are looked at.
     watch_budget: WatchBudget,
-    /// What of the cgroups the eBPF programs guard.
+    /// Which scores and files of the cgroups the eBPF programs guard.
     guarding: Guarding,
-    /// The scores of the node's own.
+    /// The scores of the node's own components.
     components: Looked,
-    /// Told when a limit that is being lowered has come to an end.
+    /// Notified when a limit that is being lowered has reached its value.
     woken: Arc<Notify>,
-    /// The pods whose cgroup stands, wanted or not.
+    /// The pods whose cgroup exists, wanted or not.
     standing: BTreeSet<PodUid>,
-    /// Whether one of them, or of those that a pod waits for, is gone since it was last decided who may run.
+    /// Whether one of them, or of the pods that another waits for, is gone since the last admission.
     has_new_room: bool,
     candidates: BTreeMap<PodUid, OpenCandidate>,
-    /// Whether the plan or the cgroups are others than when they were opened.
+    /// Whether the plan or the cgroups have changed since the candidates were opened.
     are_candidates_stale: bool,
-    /// The candidates that are to be opened, or opened again.
+    /// The candidates to be opened or reopened.
     opening: Opening,
     /// The pods that an operator has spared.
     protected: BTreeSet<PodName>,
-    /// The planned cgroups that stand.
+    /// The planned cgroups that exist.
     ids: BTreeMap<CgroupPath, CgroupId>,
-    /// Those that stand, and go once they hold nobody.
+    /// Cgroups that exist, and are removed once they hold no process.
     going: BTreeMap<CgroupPath, Going>,
-    /// The former cgroups of pods that candidates were opened with: whoever evicts knows both places.
+    /// The former cgroups of pods that candidates were opened with: the reflex knows both places.
     former: BTreeMap<CgroupPath, Former>,
-    /// Whose processes are not to be moved, as they are made to end where they are.
+    /// Cgroups whose processes are not moved, because they are killed where they are.
     being_evicted: BeingEvicted,
-    /// What pods are that no source names any longer.
+    /// The plans of pods that no source names any longer.
     leaving: BTreeMap<PodUid, PodPlan>,
 }
 
-/// A cgroup that goes once it holds nobody.
+/// A cgroup that is removed once it holds no process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Going {
     id: CgroupId,
     level: OwnerLevel,
 }
 
-/// What the plan follows from.
+/// What the plan accounts for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Decided {
-    /// All that has happened.
+    /// Everything that has happened.
     All,
-    /// Not the latest evictions or conditions: it is still to be decided what follows from them.
+    /// Everything but the latest evictions or conditions.
     NotLatest,
 }
 
-/// What came of working on the cgroups.
+/// The outcome of work on the cgroups.
 struct Worked {
     report: Report,
     ids: BTreeMap<CgroupPath, CgroupId>,
@@ -148,7 +148,7 @@ struct Worked {
 }
 
 impl Desired {
-    /// Nothing is planned yet. Without cgroup v2 it knows the pods, and writes nothing. Must be called inside a tokio
+    /// Starts without a plan. Without cgroup v2 it knows the pods, and writes nothing. Must be called inside a tokio
     /// runtime.
     pub(super) fn new(
         config: Config,
@@ -188,20 +188,20 @@ impl Desired {
                         "inotify",
                         &format!(
                             "new processes get their score within a second, not at once, and values that others write are put right within {} s: {error}",
-                            LOOK_UNTOLD.as_secs()
+                            LOOK_UNREPORTED.as_secs()
                         ),
                     ),
                 }
                 Some(Hierarchy::new(reconciler, root))
             }
-            // Told with everything else that the host lacks.
+            // Reported with everything else that the host lacks.
             Err(error) => {
                 tracing::debug!("no reconciler: {error:#}");
                 None
             }
         };
         let mut schedule = Schedule::new(events.is_some(), Instant::now());
-        // Who may not set any need not look for them.
+        // A daemon that may not set scores need not sweep for them.
         schedule.scores_are_reported(permit.is_none());
         let plan = Arc::new(policy::plan(&host.node, &config.settings, &[]));
         let view = View { mode: config.mode.to_string(), ..View::default() };
@@ -250,19 +250,19 @@ impl Desired {
         (desired, events)
     }
 
-    /// Takes over who was ended for good before.
+    /// Takes over the pods that were ended for good before.
     pub(super) fn remember(&mut self, ended: Vec<EndedPod>) {
         self.roster.remember(ended);
     }
 
-    /// Has it kept from now on who was ended for good.
+    /// Sets the store that keeps the pods ended for good from now on.
     pub(super) fn set_keeper(&mut self, keeper: EndedPodStore) {
         self.keeper = Some(keeper);
     }
 
-    /// Follows what the reflex did. It is seen at once: a pod that was evicted stays so until its manifest changes or goes, and
-    /// under pressure nobody starts who may not. What follows from it is decided and done a moment later, or with whatever is
-    /// done before: it waits, a victim's death does not.
+    /// Follows an event of the reflex. The view shows it at once: an evicted pod stays evicted until its manifest
+    /// changes or goes, and under pressure no pod starts that may not. Its consequences are decided and carried out a
+    /// moment later, or with whatever work comes before: they can wait, a victim's death cannot.
     pub(super) fn on_engine_event(&mut self, reflexion: &EngineEvent) {
         match reflexion {
             EngineEvent::Evicted { uid, number } => {
@@ -271,7 +271,7 @@ impl Desired {
                     self.show_evicted(uid);
                     self.mark_dirty();
                 } else if self.decided == Decided::All {
-                    // What was left of one that is evicted or deleted already: nothing is to be kept but that it was told.
+                    // The rest of a pod that is evicted or deleted already: only the eviction's number is kept.
                     self.keep_ended();
                 }
             }
@@ -289,14 +289,14 @@ impl Desired {
         self.schedule.request_resync(Instant::now());
     }
 
-    /// Decides what follows from what was [heeded](Self::on_engine_event), if that was not done yet.
+    /// Decides what follows from [reflex events](Self::on_engine_event), if that was not done yet.
     pub(super) fn settle(&mut self) {
         if self.decided == Decided::NotLatest {
             self.decide();
         }
     }
 
-    /// Goes on with another configuration: decides anew who may run, and brings the cgroups in line.
+    /// Applies another configuration: decides anew which pods may run, and brings the cgroups in line.
     pub(super) async fn configure(&mut self, config: &Config) -> anyhow::Result<()> {
         if let Some(hierarchy) = self.hierarchy.clone().filter(|_| config.on_drift != self.config.on_drift) {
             let on_drift = config.on_drift;
@@ -331,7 +331,7 @@ impl Desired {
         .await
     }
 
-    /// Looks at what is due: everything, or the scores of new processes alone.
+    /// Does the work that is due: a look at everything, or at the scores of new processes alone.
     pub(super) async fn look(&mut self) -> anyhow::Result<()> {
         self.look_at_components();
         self.align().await?;
@@ -354,15 +354,15 @@ impl Desired {
         }
     }
 
-    /// When [`look`](Self::look) is to be called.
+    /// When [`look`](Self::look) must be called.
     pub(super) fn due(&self) -> Instant {
         let others =
             [self.components.due(), self.alignment_due(), self.candidates_due(), self.watch_budget.due()];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
-    /// Has limits that are below usage lowered step by step, with what is lowered meanwhile kept on the intent page, as is
-    /// the cgroup that is being made.
+    /// Lowers limits that are below usage step by step. The intent page records the limits being lowered and the cgroup
+    /// being made.
     pub(super) fn set_intents(&mut self, limits: Slots, making: Slots) {
         let Some(hierarchy) = &self.hierarchy else { return };
         let woken = Arc::clone(&self.woken);
@@ -373,7 +373,7 @@ impl Desired {
         });
     }
 
-    /// Leaves those alone that the eviction holds back.
+    /// Leaves cgroups alone that the reflex throttles.
     pub(super) fn set_throttled(&mut self, throttled: Throttled) {
         let Some(hierarchy) = &self.hierarchy else { return };
         hierarchy.set_up(|reconciler| reconciler.set_throttled(throttled));
@@ -384,12 +384,12 @@ impl Desired {
         self.being_evicted = being_evicted;
     }
 
-    /// Told when a reconciliation is due, though nothing else tells of it.
+    /// Notified when a reconciliation is due that nothing else announces.
     pub(super) fn woken(&self) -> Arc<Notify> {
         Arc::clone(&self.woken)
     }
 
-    /// Gives back everything that was written. To be called last.
+    /// Restores everything that was written. Must be called last.
     pub(super) async fn release(&mut self) -> anyhow::Result<()> {
         let (Some(hierarchy), Some(permit)) = (self.hierarchy.clone(), self.permit.clone()) else {
             return Ok(());
@@ -403,7 +403,7 @@ impl Desired {
             emit::degraded(&self.journal, "limits", &crate::chain(&failure.error));
         }
         for owner in &report.draining {
-            tracing::info!(cgroup = %owner.path, "it stays, as it holds processes");
+            tracing::info!(cgroup = %owner.path, "the cgroup stays: it holds processes");
         }
         Ok(())
     }
@@ -413,7 +413,7 @@ impl Desired {
         self.is_loaded
     }
 
-    /// Decides who may run, plans anew, and has done what follows. Answers whether the plan is another one.
+    /// Decides which pods may run, plans anew, and carries out the consequences. Returns whether the plan has changed.
     fn decide(&mut self) -> bool {
         let before = (Arc::clone(&self.plan), self.retired.clone());
         let decisions = self.replan();
@@ -422,8 +422,8 @@ impl Desired {
         before.0 != self.plan || before.1 != self.retired
     }
 
-    /// Decides who may run, and plans anew. Pods that may not start stay in the plan, retired, so that nothing of
-    /// theirs is forgotten while it stands.
+    /// Decides which pods may run, and plans anew. Pods that may not start stay in the plan, retired, so that their
+    /// cgroups are not forgotten while they exist.
     fn replan(&mut self) -> Decisions {
         self.decided = Decided::All;
         let conditions = &self.conditions.iter().collect::<Vec<_>>()[..];
@@ -442,7 +442,7 @@ impl Desired {
         decisions
     }
 
-    /// Has kept who was ended for good.
+    /// Stores the pods that were ended for good.
     fn keep_ended(&mut self) {
         if self.is_loaded
             && let Some(keeper) = &mut self.keeper
@@ -451,7 +451,7 @@ impl Desired {
         }
     }
 
-    /// Tells who may not run, and ends those that a critical pod preempts.
+    /// Reports the pods that may not run, and ends those that a critical pod preempts.
     fn carry_out(&mut self, decisions: Decisions) {
         let Decisions { rejected, preempted, in_force } = decisions;
         for change in &in_force {
@@ -466,7 +466,7 @@ impl Desired {
         }
     }
 
-    /// Has the cgroups changed; and as long as that makes room for pods that wait, lets them in.
+    /// Changes the cgroups, and admits waiting pods as long as that makes room.
     async fn change(
         &mut self,
         work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
@@ -475,7 +475,7 @@ impl Desired {
         self.fill_room().await
     }
 
-    /// As long as there is room for pods that wait, lets them in.
+    /// Admits waiting pods as long as there is room for them.
     async fn fill_room(&mut self) -> anyhow::Result<()> {
         while std::mem::take(&mut self.has_new_room) {
             if !self.decide() {
@@ -490,7 +490,7 @@ impl Desired {
         Ok(())
     }
 
-    /// Has the cgroups changed after somebody else wrote to them.
+    /// Changes the cgroups after foreign writes to them.
     async fn change_by(
         &mut self,
         writers: &Writers,
@@ -521,7 +521,7 @@ impl Desired {
             })
             .await?;
         self.are_candidates_stale |= self.going != going;
-        // What is gone by now may have been written to before.
+        // Cgroups that are gone by now may have been written to before.
         self.going.extend(going.clone());
         self.emit_report(&report, writers);
         self.going = going;
@@ -541,7 +541,7 @@ impl Desired {
         Ok(())
     }
 
-    /// A pod that left is forgotten once its cgroup is gone; at once if it had none here.
+    /// Forgets a pod that left once its cgroup is gone; at once if it had none here.
     fn forget_those_without_cgroup(&mut self) {
         let leaving: Vec<_> = self
             .roster

@@ -19,56 +19,56 @@ use crate::{
     },
 };
 
-/// How soon to try again what could not be had.
+/// How soon a failed source is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// How often to look whether kubepods is there, unless there is another reason to.
+/// How often to check whether kubepods exists, without another reason.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Has the reflex woken by the node's pressure, and by kubepods' own and the limits breached below it, whenever kubepods
-/// is there: it may be made after us, removed, and made again.
+/// Adds the sources that wake the reflex: the node's pressure, kubepods' own, and the limits breached below kubepods,
+/// whenever it exists. It may be made after the daemon's start, removed, and made again.
 pub(super) struct Edges {
     journal: Journal,
-    /// The whole hierarchy; none without cgroup v2, which is told with everything else that the host lacks.
+    /// The whole hierarchy; `None` without cgroup v2, which is reported with everything else that the host lacks.
     root: Option<CgroupDir>,
     path: CgroupPath,
     due: Instant,
-    wishes: &'static [Trigger],
+    triggers: &'static [Trigger],
     node: Kept,
     pressure: Kept,
     limits: Kept,
-    /// The kubepods that the latter two are of.
+    /// The kubepods of the latter two.
     kubepods: Option<CgroupId>,
-    /// Whether the reflex has not its files yet.
+    /// Whether the reflex still needs kubepods' files.
     are_files_due: bool,
     reported: BTreeSet<String>,
 }
 
-/// A source that the reflex has, as far as we know.
+/// A source that was handed to the reflex.
 #[derive(Default)]
 struct Kept {
     /// Dropped with the source.
     alive: Weak<()>,
-    /// When it may be tried again.
+    /// When the next try is allowed.
     retry_at: Option<Instant>,
 }
 
 impl Kept {
-    /// Whether it is to be made now.
+    /// Whether to make the source now.
     fn is_due(&self, now: Instant) -> bool {
         self.alive.strong_count() == 0 && self.retry_at.is_none_or(|at| now >= at)
     }
 
-    /// Takes note of a try.
+    /// Notes a try.
     fn tried(&mut self, source: Option<Weak<()>>, now: Instant) {
         self.alive = source.unwrap_or_default();
-        // One that is gone at once, whatever the reason, is not made again and again.
+        // A source that ends at once is not made again and again.
         self.retry_at = now.checked_add(RETRY);
     }
 }
 
 impl Edges {
-    /// `path` is where kubepods is, or would be.
+    /// `path` is the path of kubepods, whether it exists or not.
     pub(super) fn new(journal: &Journal, path: &CgroupPath) -> Self {
         let capabilities = rustix::thread::capabilities(None).ok();
         let may_be_short = capabilities.map(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
@@ -77,7 +77,7 @@ impl Edges {
             root: CgroupDir::mount(Path::new(cgroup::MOUNT)).ok(),
             path: path.clone(),
             due: Instant::now(),
-            wishes: Trigger::wishes(may_be_short),
+            triggers: Trigger::alternatives(may_be_short),
             node: Kept::default(),
             pressure: Kept::default(),
             limits: Kept::default(),
@@ -87,17 +87,17 @@ impl Edges {
         }
     }
 
-    /// When it is to be called again, though nothing else happens: whoever makes kubepods need not tell us.
+    /// When to call it again if nothing else happens: no event announces a new kubepods.
     pub(super) fn due(&self) -> Instant {
         self.due
     }
 
-    /// Makes what is missing; where nothing is, that is a look whether kubepods is still the same.
+    /// Makes missing sources; if none is missing, only checks whether kubepods is still the same.
     pub(super) fn keep(&mut self, reflex: &Reflex) {
         let now = Instant::now();
         self.due = now + LOOK;
         if self.node.is_due(now) {
-            let armed = Pressure::arm(Pressure::open_node, self.wishes);
+            let armed = Pressure::arm(Pressure::open_node, self.triggers);
             let source = self.pressure(armed, "the node", reflex);
             self.node.tried(source, now);
         }
@@ -105,7 +105,7 @@ impl Edges {
         let id = dir.as_ref().map(CgroupDir::id);
         if self.kubepods != id {
             self.kubepods = id;
-            // Of those of another one the kernel tells that they are gone.
+            // The kernel reports the end of a removed kubepods to its sources.
             (self.pressure, self.limits) = (Kept::default(), Kept::default());
             self.are_files_due = true;
         }
@@ -114,7 +114,7 @@ impl Edges {
             self.memory(&dir, reflex);
         }
         if self.pressure.is_due(now) {
-            let armed = Pressure::arm(|| dir.open_pressure(), self.wishes);
+            let armed = Pressure::arm(|| dir.open_pressure(), self.triggers);
             let source = self.pressure(armed, "kubepods", reflex);
             self.pressure.tried(source, now);
         }
@@ -132,7 +132,7 @@ impl Edges {
                     self.emit(
                         "psiWindow",
                         format!(
-                            "pressure is told of after up to {} ms, by a trigger of `{trigger}`: grant CAP_SYS_RESOURCE for a window of 500 ms",
+                            "pressure is reported after up to {} ms, by a trigger of `{trigger}`: grant CAP_SYS_RESOURCE for a window of 500 ms",
                             trigger.window_us / 10_000
                         ),
                     );
@@ -140,22 +140,22 @@ impl Edges {
                 tracing::debug!(of, %trigger, "pressure trigger armed");
                 Some(hand_over(pressure, reflex))
             }
-            // What the whole host lacks is told of at the start.
+            // Missing PSI is reported at the start.
             Err(PsiError::Missing) => None,
             Err(error) => {
-                self.emit("psiTrigger", format!("no edges of pressure of {of}: {error}"));
+                self.emit("psiTrigger", format!("no pressure edges of {of}: {error}"));
                 None
             }
         }
     }
 
-    /// Has the reflex measure what is left to the pods.
+    /// Has the reflex measure the memory available to pods.
     fn memory(&mut self, dir: &CgroupDir, reflex: &Reflex) {
         match PodsMemory::open(dir) {
             Ok(pods) => reflex.set_kubepods(pods),
             Err(error) => {
                 let message = format!(
-                    "nobody is evicted for allocatableMemory.available, which cannot be measured: {}",
+                    "no pod is evicted for allocatableMemory.available, which cannot be measured: {}",
                     crate::chain(&error)
                 );
                 self.emit("threshold", message);
@@ -169,16 +169,13 @@ impl Edges {
         match events {
             Ok(events) => Some(hand_over(events, reflex)),
             Err(error) => {
-                self.emit(
-                    "memoryEvents",
-                    format!("no edges of limits that are breached below kubepods: {error:#}"),
-                );
+                self.emit("memoryEvents", format!("no edges of limits breached below kubepods: {error:#}"));
                 None
             }
         }
     }
 
-    /// Once is enough.
+    /// Reports each message once.
     fn emit(&mut self, what: &str, message: String) {
         if !self.reported.contains(&message) {
             emit::degraded(&self.journal, what, &message);
@@ -194,7 +191,7 @@ fn hand_over(source: impl EdgeSource + 'static, reflex: &Reflex) -> Weak<()> {
     weak
 }
 
-/// A source whose end we see.
+/// A source whose end the daemon can see.
 struct Held<S> {
     source: S,
     _alive: Arc<()>,

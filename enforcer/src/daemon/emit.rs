@@ -12,12 +12,12 @@ use crate::{
     sense::Process,
 };
 
-/// Tells that something is missing here, or does not work, and what follows; once is enough.
+/// Reports that something is missing here or does not work, and the consequence. Call it once.
 pub(super) fn degraded(journal: &Journal, what: &str, message: &str) {
     degraded_at(journal, what, None, message);
 }
 
-/// The same of one place of several, by which its end is told too.
+/// The same for one place of several; its end is reported with the place too.
 pub(super) fn degraded_at(journal: &Journal, what: &str, place: Option<&str>, message: &str) {
     tracing::warn!("{message}");
     let mut data = json!({"what": what, "message": message});
@@ -75,11 +75,11 @@ pub(super) fn kind(kind: ContainerKind) -> &'static str {
     }
 }
 
-/// Who wrote to a file, as far as the kernel told.
+/// Which processes wrote to files, as far as the kernel reported it.
 #[derive(Debug, Default)]
 pub(super) struct Writers(BTreeMap<(CgroupPath, String), Writer>);
 
-/// Who wrote a value.
+/// The process that wrote a value.
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
     /// The writer.
@@ -94,12 +94,12 @@ impl Writers {
         self.0.is_empty()
     }
 
-    /// The latest one counts.
+    /// Notes a writer; the latest one counts.
     pub(super) fn note(&mut self, path: CgroupPath, file: &str, writer: Writer) {
         self.0.insert((path, file.to_owned()), writer);
     }
 
-    /// Adds the writer to what is told of a file.
+    /// Adds the writer to a file's report.
     fn name(&self, path: &CgroupPath, file: &str, data: &mut Value) {
         let Some(Writer { by, of }) = self.0.get(&(path.clone(), file.to_owned())) else { return };
         data["writer"] = json!({"pid": by.pid, "comm": by.comm});
@@ -110,7 +110,7 @@ impl Writers {
     }
 }
 
-/// Files that were written to one cgroup: about its pod, or about the node.
+/// Files written in one cgroup; the subject is its pod, or the node.
 pub(super) fn limits(applied: &Applied, owner: Option<Owned<'_>>, writers: &Writers) -> (Subject, Value) {
     let Applied { path, reason, files } = applied;
     let files: Vec<_> = files
@@ -126,7 +126,7 @@ pub(super) fn limits(applied: &Applied, owner: Option<Owned<'_>>, writers: &Writ
     about(owner, json!({"cgroup": path.as_str(), "reason": reason.as_str(), "files": files}))
 }
 
-/// Processes that were moved into the cgroup that their container has by now.
+/// Processes that were moved into their container's present cgroup.
 pub(super) fn moved(moved: &Moved, plan: &Plan) -> (Subject, Value) {
     let Moved { from, to, processes } = moved;
     let files = json!([{"file": "cgroup.procs", "old": from.as_str(), "new": to.as_str()}]);
@@ -134,7 +134,7 @@ pub(super) fn moved(moved: &Moved, plan: &Plan) -> (Subject, Value) {
     about(owner(to, plan), data)
 }
 
-/// A value that somebody else wrote.
+/// A value that another process wrote.
 pub(super) fn drifted(drift: &Drift, owner: Option<Owned<'_>>, writers: &Writers) -> (Subject, Value) {
     let Drift { path, cgroup, file, planned, found, action, author } = drift;
     let mut data = json!({
@@ -152,7 +152,7 @@ pub(super) fn drifted(drift: &Drift, owner: Option<Owned<'_>>, writers: &Writers
     about(owner, data)
 }
 
-/// The events of a node component or a pod's sandbox that had not its score.
+/// The events of a node component or a pod's sandbox whose score was wrong.
 pub(super) fn component(score: &ComponentScore) -> Vec<(EventType, Value)> {
     let ComponentScore { pid, executable, cgroup, found, wanted, fate } = score;
     let (found, wanted) = (found.to_string(), wanted.to_string());
@@ -177,7 +177,7 @@ pub(super) fn component(score: &ComponentScore) -> Vec<(EventType, Value)> {
         }
         ScoreFate::Delayed => vec![drifted(DriftAction::Delayed.as_str())],
         ScoreFate::Audited => vec![drifted(DriftAction::Audited.as_str())],
-        // Told as what this host lacks.
+        // Reported among what this host lacks.
         ScoreFate::Refused => Vec::new(),
     }
 }
@@ -198,10 +198,10 @@ fn about(owner: Option<Owned<'_>>, mut data: Value) -> (Subject, Value) {
     (subject, data)
 }
 
-/// A pod, and the container that it is.
+/// A pod, and its container if the cgroup is one's.
 pub(super) type Owned<'a> = (&'a PodName, Option<&'a str>);
 
-/// The pod and the container that have the cgroup by the plan.
+/// Returns the pod and the container that own the cgroup by the plan.
 pub(super) fn owner<'a>(path: &CgroupPath, plan: &'a Plan) -> Option<Owned<'a>> {
     plan.pods.iter().find_map(|pod| {
         if pod.cgroup.path == *path {

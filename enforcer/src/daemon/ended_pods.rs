@@ -1,4 +1,4 @@
-//! Keeps on the disk who was ended for good, so that a restart brings nobody back.
+//! Keeps on disk which pods were ended for good, so that a restart does not start them again.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use crate::{journal::Journal, source::EndedPod};
 /// The file in the state directory.
 const FILE: &str = "ended.json";
 
-/// The largest file that is read: some 100,000 pods.
+/// The largest file that is read: about 100,000 pods.
 const MAX_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, Default, Deserialize, Serialize)]
@@ -32,7 +32,7 @@ struct Content {
 
 const VERSION: u32 = 1;
 
-/// Reads what an earlier process kept; nothing where there is no file.
+/// Reads the pods that an earlier process kept; none if there is no file.
 pub(super) fn read(state_dir: &Path) -> io::Result<Vec<EndedPod>> {
     let file = match File::open(state_dir.join(FILE)) {
         Ok(file) => file,
@@ -48,54 +48,54 @@ pub(super) fn read(state_dir: &Path) -> io::Result<Vec<EndedPod>> {
     Ok(content.pods)
 }
 
-/// What is to be written next.
+/// The next content of the file.
 #[derive(Debug, Default)]
-struct Desk {
+struct Queue {
     /// The pods, and the number of the latest eviction among them.
     next: Option<(Vec<EndedPod>, u64)>,
     closing: bool,
 }
 
-/// Writes the file on a thread of its own: nobody waits for the disk.
+/// Writes the file on a separate thread: no caller waits for the disk.
 #[derive(Debug)]
 pub(super) struct EndedPodStore {
-    book: Arc<(Mutex<Desk>, Condvar)>,
+    queue: Arc<(Mutex<Queue>, Condvar)>,
     last: Vec<EndedPod>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl EndedPodStore {
-    /// `kept` is what the file holds; `recorded` is raised to the latest eviction that the disk has.
+    /// `kept` is the file's present content; `recorded` is raised to the latest eviction on disk.
     pub(super) fn start(
         state_dir: &Path,
         kept: Vec<EndedPod>,
         recorded: Arc<AtomicU64>,
         journal: Journal,
     ) -> io::Result<Self> {
-        let book = Arc::new((Mutex::new(Desk::default()), Condvar::new()));
-        let (shared, dir) = (Arc::clone(&book), state_dir.to_owned());
+        let queue = Arc::new((Mutex::new(Queue::default()), Condvar::new()));
+        let (shared, dir) = (Arc::clone(&queue), state_dir.to_owned());
         let writer = std::thread::Builder::new()
             .name(String::from("keeper"))
             .spawn(move || run(&shared, &dir, &recorded, &journal))?;
-        Ok(Self { book, last: kept, writer: Some(writer) })
+        Ok(Self { queue, last: kept, writer: Some(writer) })
     }
 
-    /// Has this kept from now on, instead of what was before.
+    /// Stores these pods from now on, instead of the previous ones.
     pub(super) fn keep(&mut self, ended: Vec<EndedPod>, eviction: u64) {
         if ended == self.last && eviction == 0 {
             return;
         }
         self.last.clone_from(&ended);
-        let (book, waker) = &*self.book;
-        book.lock().unwrap_or_else(PoisonError::into_inner).next = Some((ended, eviction));
+        let (queue, waker) = &*self.queue;
+        queue.lock().unwrap_or_else(PoisonError::into_inner).next = Some((ended, eviction));
         waker.notify_one();
     }
 }
 
 impl Drop for EndedPodStore {
     fn drop(&mut self) {
-        let (book, waker) = &*self.book;
-        book.lock().unwrap_or_else(PoisonError::into_inner).closing = true;
+        let (queue, waker) = &*self.queue;
+        queue.lock().unwrap_or_else(PoisonError::into_inner).closing = true;
         waker.notify_one();
         if let Some(thread) = self.writer.take() {
             crate::threads::join(thread);
@@ -103,20 +103,20 @@ impl Drop for EndedPodStore {
     }
 }
 
-fn run(shared: &(Mutex<Desk>, Condvar), dir: &Path, recorded: &AtomicU64, journal: &Journal) {
-    let (book, waker) = shared;
+fn run(shared: &(Mutex<Queue>, Condvar), dir: &Path, recorded: &AtomicU64, journal: &Journal) {
+    let (queue, waker) = shared;
     let mut reported = false;
     loop {
         let (ended, eviction) = {
-            let mut book = book.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
-                if let Some(next) = book.next.take() {
+                if let Some(next) = queue.next.take() {
                     break next;
                 }
-                if book.closing {
+                if queue.closing {
                     return;
                 }
-                book = waker.wait(book).unwrap_or_else(PoisonError::into_inner);
+                queue = waker.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
         };
         match write(dir, ended) {
@@ -137,12 +137,12 @@ fn run(shared: &(Mutex<Desk>, Condvar), dir: &Path, recorded: &AtomicU64, journa
     }
 }
 
-/// Writes the file now. Who has a [`EndedPodStore`] leaves that to it.
+/// Writes the file now. A caller with an [`EndedPodStore`] must use that instead.
 pub(super) fn write(dir: &Path, pods: Vec<EndedPod>) -> io::Result<()> {
     write_file(dir, FILE, &serde_json::to_vec(&Content { version: VERSION, pods })?)
 }
 
-/// Where the file is, for messages.
+/// The file's path, for messages.
 pub(super) fn path(state_dir: &Path) -> PathBuf {
     state_dir.join(FILE)
 }

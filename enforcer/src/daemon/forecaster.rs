@@ -1,7 +1,7 @@
-//! Looks ahead, on a thread of its own: when thresholds will be crossed if things go on as they do, and whose doing it is.
+//! Forecasts, on a separate thread, when thresholds will be crossed at the present rate, and which pods are the cause.
 //!
-//! At rest that is some small reads every ten seconds, and sooner where the reflex notices that something falls fast. Every
-//! pod is looked at only when little time is left.
+//! At rest it makes a few small reads every ten seconds, and sooner if the reflex notices a fast fall. All pods are
+//! looked at only when little time is left.
 mod asking;
 mod growth;
 mod signals;
@@ -45,16 +45,16 @@ use tokio::sync::Notify;
 const AT_REST: Duration = Duration::from_secs(10);
 const CONCERNED: Duration = Duration::from_secs(1);
 
-/// When the reflex says that something falls fast: so often, for so long, and then not again for a while unless there is
-/// reason to.
+/// After the reflex reports a fast fall: how often to look, for how long, and the pause before the next such period
+/// unless there is another reason.
 const HURRIED: Duration = Duration::from_millis(250);
 const HURRY: Duration = Duration::from_millis(1_500);
 const BETWEEN_HURRIES: Duration = Duration::from_secs(3);
 
-/// How many looks there are to be in the time that is left.
+/// How many looks fit into the time that is left.
 const LOOKS: u64 = 8;
 
-/// Nothing here is deep, but for the buffers of reads.
+/// The thread's stack: no call is deep; it holds the buffers of reads.
 const STACK_BYTES: usize = 256 * 1_024;
 
 /// A pod that may be the cause.
@@ -67,11 +67,11 @@ pub(super) struct GrowthCandidate {
     pub(super) request_bytes: u64,
 }
 
-/// Where all pods are.
+/// The cgroup of all pods.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Kubepods {
     pub(super) path: CgroupPath,
-    /// What they may have together, if that is limited.
+    /// The pods' memory limit, if there is one.
     pub(super) limit_bytes: Option<u64>,
 }
 
@@ -82,22 +82,22 @@ impl Kubepods {
     }
 }
 
-/// What is looked at.
+/// What the forecaster looks at.
 #[derive(Debug)]
 pub(super) struct ForecastTargets {
     pub(super) root: Arc<CgroupDir>,
     pub(super) suspects: Vec<GrowthCandidate>,
     pub(super) kubepods: Kubepods,
-    /// The cgroups that hold pods, by the names that they are told by.
+    /// The cgroups that hold pods, by the names in reports.
     pub(super) slices: Vec<(&'static str, CgroupPath)>,
 }
 
-/// What the thread is told.
+/// Messages to the thread.
 #[derive(Debug)]
 enum Message {
     ForecastTargets(ForecastTargets),
     Thresholds(Vec<Threshold>),
-    /// Somebody asks what is left.
+    /// A request for the headroom.
     Asked(SyncSender<HeadroomView>),
 }
 
@@ -106,14 +106,14 @@ enum Message {
 pub(super) struct Forecaster {
     sender: Option<Sender<Message>>,
     thread: Option<JoinHandle<()>>,
-    /// That the reflex wants it to look.
-    rung: Arc<AtomicBool>,
+    /// Set by the reflex to request a look.
+    woken: Arc<AtomicBool>,
     boosted: Arc<Notify>,
 }
 
 impl Forecaster {
-    /// Starts it, looking at no pods yet, and gives what has it look at once. Where it cannot be, that is told, and nothing
-    /// is warned of.
+    /// Starts the thread, without pods yet, and returns a handle that wakes it. If it cannot be started, that is
+    /// reported, and there are no warnings.
     pub(super) fn start(
         config: &Config,
         max_pids: Option<u64>,
@@ -121,30 +121,30 @@ impl Forecaster {
         counts: Counts,
     ) -> (Self, Option<FillWaker>) {
         let (sender, inbox) = channel();
-        let (events, rung) = (journal.clone(), Arc::new(AtomicBool::new(false)));
-        let (heard, boosted) = (Arc::clone(&rung), Arc::new(Notify::new()));
+        let (events, woken) = (journal.clone(), Arc::new(AtomicBool::new(false)));
+        let (flag, boosted) = (Arc::clone(&woken), Arc::new(Notify::new()));
         let boost = Arc::clone(&boosted);
         let started =
             SignalReader::open(config, max_pids).map_err(|error| error.to_string()).and_then(|signals| {
                 let mut watch = Watch::new(signals, events, counts);
                 let builder =
                     thread::Builder::new().name(String::from("enforcer-look")).stack_size(STACK_BYTES);
-                builder.spawn(move || watch.run(&inbox, &heard, &boost)).map_err(|error| error.to_string())
+                builder.spawn(move || watch.run(&inbox, &flag, &boost)).map_err(|error| error.to_string())
             });
         let forecaster = match started {
-            Ok(thread) => Self { sender: Some(sender), thread: Some(thread), rung, boosted },
+            Ok(thread) => Self { sender: Some(sender), thread: Some(thread), woken, boosted },
             Err(error) => {
-                let message = format!("thresholds that come near are not warned of: {error}");
+                let message = format!("there are no warnings before thresholds are crossed: {error}");
                 emit::degraded(journal, "outlook", &message);
-                Self { sender: None, thread: None, rung, boosted }
+                Self { sender: None, thread: None, woken, boosted }
             }
         };
         forecaster.configure(config);
-        let alarm = forecaster.alarm();
-        (forecaster, alarm)
+        let fill_waker = forecaster.fill_waker();
+        (forecaster, fill_waker)
     }
 
-    /// Looks ahead to the thresholds of this configuration.
+    /// Forecasts the thresholds of this configuration.
     pub(super) fn configure(&self, config: &Config) {
         let thresholds = &config.settings.eviction.thresholds;
         let followed = thresholds.iter().filter(|threshold| Resource::of(threshold.signal).is_some());
@@ -156,27 +156,27 @@ impl Forecaster {
         self.send(Message::ForecastTargets(targets));
     }
 
-    /// Told each time that something begins to run short fast.
+    /// Notified each time that a resource begins to fall fast.
     pub(super) fn boosted(&self) -> Arc<Notify> {
         Arc::clone(&self.boosted)
     }
 
-    /// To ask what is left before each threshold.
+    /// Returns a handle to ask for the headroom of each threshold.
     pub(super) fn headrooms(&self) -> Headrooms {
         let thread = self.thread.as_ref().map(|thread| thread.thread().clone());
         asking::headrooms(self.sender.clone().zip(thread))
     }
 
-    fn alarm(&self) -> Option<FillWaker> {
+    fn fill_waker(&self) -> Option<FillWaker> {
         let thread = self.thread.as_ref()?.thread().clone();
-        Some(FillWaker::new(thread, Arc::clone(&self.rung)))
+        Some(FillWaker::new(thread, Arc::clone(&self.woken)))
     }
 
     fn send(&self, message: Message) {
         if let Some(sender) = &self.sender
             && sender.send(message).is_err()
         {
-            tracing::error!("nobody looks ahead any longer");
+            tracing::error!("the forecaster's thread has ended");
         }
         self.wake();
     }
@@ -198,16 +198,16 @@ impl Drop for Forecaster {
     }
 }
 
-/// The thread's own.
+/// The thread's state.
 struct Watch {
     signals: SignalReader,
-    outlook: Forecast,
+    forecast: Forecast,
     growth: Growth,
     journal: Journal,
     counts: Counts,
     thresholds: Vec<Threshold>,
     slices: Vec<(&'static str, CgroupPath)>,
-    /// The latest look.
+    /// When the latest look was.
     looked_ns: u64,
     trends: Vec<Trend>,
 }
@@ -216,7 +216,7 @@ impl Watch {
     fn new(signals: SignalReader, journal: Journal, counts: Counts) -> Self {
         Self {
             signals,
-            outlook: Forecast::default(),
+            forecast: Forecast::default(),
             growth: Growth::default(),
             journal,
             counts,
@@ -227,12 +227,12 @@ impl Watch {
         }
     }
 
-    fn run(&mut self, inbox: &Receiver<Message>, rung: &AtomicBool, boosted: &Notify) {
+    fn run(&mut self, inbox: &Receiver<Message>, woken: &AtomicBool, boosted: &Notify) {
         let mut due = Instant::now();
         let mut hurry = FastUntil::default();
         while self.take(inbox) {
             let now = Instant::now();
-            if rung.swap(false, Ordering::AcqRel) {
+            if woken.swap(false, Ordering::AcqRel) {
                 boosted.notify_one();
                 if hurry.begin(now) {
                     due = now;
@@ -247,7 +247,7 @@ impl Watch {
         }
     }
 
-    /// Takes what it was told; whether there may be more.
+    /// Takes the queued messages; returns whether more may come.
     fn take(&mut self, inbox: &Receiver<Message>) -> bool {
         loop {
             match inbox.try_recv() {
@@ -258,12 +258,12 @@ impl Watch {
                 }
                 Ok(Message::Thresholds(thresholds)) => {
                     self.signals.set_signals(&thresholds);
-                    self.outlook.configure(&thresholds);
+                    self.forecast.configure(&thresholds);
                     self.thresholds = thresholds;
                 }
                 Ok(Message::Asked(answer)) => {
-                    // Who has given up waiting is answered for nothing.
-                    let _unheard = answer.try_send(self.headroom());
+                    // The caller may have given up; its receiver is gone then.
+                    let _sent = answer.try_send(self.headroom());
                 }
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -271,25 +271,25 @@ impl Watch {
         }
     }
 
-    /// Looks once; answers when to look again.
+    /// Looks once; returns when to look again.
     fn look(&mut self) -> Duration {
         let now_ns = now_ns();
         let trends = self.signals.look(now_ns);
         for level in Level::ALL {
-            self.counts.set_left_ns(*level, self.outlook.left_ns(&trends, *level == Level::Hard));
+            self.counts.set_left_ns(*level, self.forecast.left_ns(&trends, *level == Level::Hard));
         }
         self.looked_ns = now_ns;
         self.trends.clone_from(&trends);
-        let is_of_concern = self.outlook.is_of_concern(&trends);
+        let is_of_concern = self.forecast.is_of_concern(&trends);
         if is_of_concern {
             self.growth.look(now_ns);
         } else {
             self.growth.rest();
         }
-        for warning in self.outlook.look(now_ns, &trends) {
+        for warning in self.forecast.look(now_ns, &trends) {
             self.emit(&warning);
         }
-        let soon = self.outlook.least_left_ns(&trends).map(|left_ns| Duration::from_nanos(left_ns / LOOKS));
+        let soon = self.forecast.least_left_ns(&trends).map(|left_ns| Duration::from_nanos(left_ns / LOOKS));
         match (is_of_concern, soon) {
             (true, soon) => soon.unwrap_or(CONCERNED).clamp(HURRIED, CONCERNED),
             (false, soon) => soon.unwrap_or(AT_REST).clamp(CONCERNED, AT_REST),
@@ -315,14 +315,14 @@ impl Watch {
     }
 }
 
-/// Whether it looks often for a while.
+/// A period of frequent looks.
 #[derive(Debug, Default)]
 struct FastUntil {
     since: Option<Instant>,
 }
 
 impl FastUntil {
-    /// Begins one, if the last one was long enough ago; whether it did.
+    /// Begins one, if the last one was long enough ago; returns whether it did.
     fn begin(&mut self, now: Instant) -> bool {
         let is_over = |since: Instant| now.duration_since(since) >= HURRY + BETWEEN_HURRIES;
         let begins = self.since.is_none_or(is_over);
@@ -357,18 +357,17 @@ fn rising(ahead: &Crossing, resource: Option<Resource>, causes: &[Grown<'_>]) ->
     });
     data.insert(String::from("pods"), pods.collect());
     let seconds = left_ms.map_or(0, |left_ms| left_ms.div_ceil(1_000));
-    let by_whom = match causes {
-        [] => String::from("no pod's doing"),
-        [one] => format!("the doing of {}", one.suspect.pod),
-        [one, others @ ..] => format!("the doing of {} and {} more", one.suspect.pod, others.len()),
+    let cause = match causes {
+        [] => String::from("caused by no pod"),
+        [one] => format!("caused by {}", one.suspect.pod),
+        [one, others @ ..] => format!("caused by {} and {} more", one.suspect.pod, others.len()),
     };
-    let message =
-        format!("{} comes to its threshold in about {seconds} s: {by_whom}", ahead.threshold.signal);
+    let message = format!("{} crosses its threshold in about {seconds} s: {cause}", ahead.threshold.signal);
     data.insert(String::from("message"), json!(message));
     data
 }
 
-/// What both tell.
+/// The fields of both events.
 fn common(ahead: &Crossing, resource: Option<Resource>) -> Map<String, Value> {
     let (threshold, available, rate) = match resource {
         Some(Resource::Pids) => ("thresholdCount", "availableCount", "fillPerSecond"),

@@ -1,8 +1,8 @@
-//! What only one daemon at a time may hold, taken from a predecessor that is still ending.
+//! Resources that only one daemon at a time may hold, taken from a predecessor that is still ending.
 //!
 //! After its SIGKILL a daemon holds its locks until the kernel has closed all of its files: detaching the eBPF programs
-//! takes most of a second. The files that were opened first are released last (`task_work_run` takes the newest first), so
-//! whoever has the lock that a predecessor took first finds everything else free.
+//! takes most of a second. The files opened first are released last (`task_work_run` takes the newest first), so a
+//! daemon that gets the lock that its predecessor took first finds everything else free.
 
 use std::{
     io,
@@ -16,18 +16,18 @@ use procfs::{Current as _, LockType};
 /// How long a start waits for its predecessor to end.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after an attempt the next one comes.
+/// The pause between attempts.
 const BETWEEN: Duration = Duration::from_millis(5);
 
-/// Why something cannot be taken.
+/// The reason that something cannot be taken.
 pub(super) trait Refusal {
-    /// Whether another process has it, which may be about to end.
+    /// Whether another process, which may be about to end, holds it.
     fn is_held(&self) -> bool;
-    /// That process, in words.
+    /// Describes that process.
     fn holder(&self) -> String;
 }
 
-/// Repeats `attempt` while another process has what it takes, for `patience` at most; then the error is its last one.
+/// Repeats `attempt` while another process holds the resource, for `patience` at most; then returns the last error.
 pub(super) async fn take<T, E: Refusal>(
     patience: Duration,
     mut attempt: impl AsyncFnMut() -> Result<T, E>,
@@ -55,12 +55,12 @@ pub(super) async fn take<T, E: Refusal>(
     }
 }
 
-/// That a process did not end in time.
+/// The message that a process did not end in time.
 pub(super) fn not_ended(refusal: &impl Refusal) -> String {
     format!("{} has not ended within {} s", refusal.holder(), TIMEOUT.as_secs())
 }
 
-/// Who holds the lock of a file, in words: for messages alone, it may have ended by now.
+/// Describes the process that holds a file's lock. Only for messages: it may have ended by now.
 pub(super) fn holder(path: &Path) -> String {
     match find_holder(path) {
         Ok(Some(pid)) => format!("process {pid}"),

@@ -5,7 +5,7 @@ use crate::{
     threads,
 };
 
-/// The cgroups, shared with the threads that may block.
+/// The cgroups, shared with the blocking threads.
 #[derive(Clone)]
 pub(super) struct Hierarchy {
     reconciler: Arc<Mutex<Reconciler>>,
@@ -17,7 +17,7 @@ impl Hierarchy {
         Self { reconciler: Arc::new(Mutex::new(reconciler)), root: Arc::new(root) }
     }
 
-    /// Works on the cgroups on a thread that may block.
+    /// Works on the cgroups on a blocking thread.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Reconciler) -> T + Send + 'static,
@@ -27,7 +27,7 @@ impl Hierarchy {
         Ok(threads::blocking(work).await)
     }
 
-    /// Sets it up, before anything runs.
+    /// Sets up the reconciler, before anything runs.
     pub(super) fn set_up(&self, work: impl FnOnce(&mut Reconciler)) {
         work(&mut self.reconciler.lock().unwrap_or_else(PoisonError::into_inner));
     }

@@ -10,23 +10,23 @@ use crate::{
     sense::{self, PidNamespace},
 };
 
-/// What this host is, read once at the start.
+/// The host's facts, read once at the start.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    /// Its name.
+    /// The node's name.
     pub(super) name: String,
-    /// This boot's id.
+    /// The id of this boot.
     pub(super) boot_id: String,
-    /// What it has.
+    /// The node's capacities.
     pub(super) node: Node,
-    /// Whether systemd can be asked for slices.
+    /// Whether systemd can make slices; the error says why not.
     pub(super) systemd: Result<(), Absent>,
-    /// The PID namespace of this process; none if /proc does not show it.
+    /// The PID namespace of this process; `None` if /proc does not show it.
     pub(super) pid_namespace: Option<PidNamespace>,
 }
 
 impl Host {
-    /// Reads it from /proc, /sys and /run.
+    /// Reads the facts from /proc, /sys and /run.
     pub(super) fn read(config: &Config) -> anyhow::Result<Self> {
         let node = sense::node(config.max_pods)?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -41,7 +41,7 @@ fn read(path: &str) -> anyhow::Result<String> {
     Ok(fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?.trim().to_owned())
 }
 
-/// Whether the kubelet owns the pods' cgroups here: its process runs, or a kubepods stands that is not ours.
+/// Whether the kubelet owns the pods' cgroups here: its process runs, or a kubepods exists that enforcer did not make.
 pub(super) fn kubelet_owns(cgroup_root: &CgroupPath) -> bool {
     let runs = procfs::process::all_processes().is_ok_and(|processes| {
         processes
@@ -50,11 +50,11 @@ pub(super) fn kubelet_owns(cgroup_root: &CgroupPath) -> bool {
     });
     let foreign = || -> Option<bool> {
         let mount = CgroupDir::mount(Path::new(cgroup::MOUNT)).ok()?;
-        // Of either driver, for that of a kubelet here is not known.
+        // Of either driver: which one a kubelet here uses is unknown.
         let stands = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd]
             .into_iter()
             .filter_map(|driver| mount.open(&name::kubepods(cgroup_root, driver)).ok())
-            // Those that are ours carry our mark.
+            // A kubepods that enforcer made carries its mark.
             .any(|kubepods| !matches!(kubepods.mark(), Ok(Some(_))));
         Some(stands)
     };

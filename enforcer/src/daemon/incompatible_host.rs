@@ -8,14 +8,14 @@ use crate::{
     sense::PidNamespace,
 };
 
-/// Why the configuration cannot be followed on this host: everything at once, and nothing was started.
+/// The reasons that this host does not support the configuration, all at once. Nothing was started.
 #[derive(Debug, thiserror::Error)]
 #[error("the configuration cannot be followed here:\n{}", .problems.join("\n"))]
 pub struct IncompatibleHost {
     problems: Vec<String>,
 }
 
-/// Whether the kubelet owns the pods' cgroups here, so that they are not ours to write.
+/// Whether the kubelet owns the pods' cgroups here, so that the daemon must not write to them.
 pub(super) fn is_kubelets(config: &Config) -> bool {
     match config.ownership {
         Ownership::Enforcer => false,
@@ -58,7 +58,7 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
     if problems.is_empty() { Ok(()) } else { Err(IncompatibleHost { problems }) }
 }
 
-/// Checks the thresholds against what there is now: another time they may be within reach.
+/// Checks the thresholds against the present amounts: another time they may be within reach.
 pub(super) fn check_reach(config: &Config, host: &Host) -> Result<(), IncompatibleHost> {
     let problems = reach::out_of_reach(config, host);
     if problems.is_empty() { Ok(()) } else { Err(IncompatibleHost { problems }) }

@@ -1,10 +1,10 @@
-//! That one daemon at a time evicts on a machine, whatever its directories are.
+//! Ensures that one daemon at a time evicts on a machine, whatever its directories are.
 //!
-//! Two would both answer the same shortage, and two pods would die for it. What they have in common is the kernel's
-//! hierarchy of cgroups: so the lock is on a file of its root. It is `memory.reclaim`, which only root can open; what everybody
-//! can open everybody can lock. It is never written to. Being the kernel's it is the same file in every mount namespace,
-//! and it is let go of when the process ends, however it does. In a cgroup namespace of its own a daemon sees another
-//! root, and only the pods below it.
+//! Two daemons would both answer the same shortage, and two pods would die for it. What they share is the kernel's
+//! cgroup hierarchy, so the lock is on a file of its root. It is `memory.reclaim`, which only root can open: a file
+//! that every user can open can be locked by every user. It is never written to. As a file of the kernel it is the same
+//! in every mount namespace, and its lock is released when the process ends, however it does. In a cgroup namespace of
+//! its own a daemon sees another root, and only the pods below it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{cgroup, config::Mode, journal::Journal};
 
-/// Its lock is the claim.
+/// The file whose lock is the claim.
 const FILE: &str = "memory.reclaim";
 
-/// Why the claim cannot be had.
+/// Another process holds the claim.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "another enforcer evicts on this machine: {holder} holds the lock on {}, and has not ended within {} s; stop it, or \
@@ -46,19 +46,19 @@ impl Refusal for Locked {
     }
 }
 
-/// Another process has the lock of that file.
+/// Another process holds the lock of that file.
 #[derive(Debug)]
 struct Locked(PathBuf);
 
-/// The claim to evict here, as long as it is kept.
+/// The claim to evict here. Dropping it releases the claim.
 #[derive(Debug)]
 pub(super) struct InstanceLock {
-    /// None where nobody evicts, or nothing can be locked.
+    /// `None` if this daemon does not evict; an error if the file cannot be locked.
     lock: Option<Result<File, io::Error>>,
 }
 
 impl InstanceLock {
-    /// Claims this machine in mode `enforce`, and waits for a predecessor to end; who only tells needs no claim.
+    /// Claims this machine in mode `enforce`, and waits for a predecessor to end; the other modes need no claim.
     pub(super) async fn take(mode: Mode) -> Result<Self, Held> {
         let path = match mode {
             Mode::Observe | Mode::DryRun => return Ok(Self { lock: None }),
@@ -70,7 +70,7 @@ impl InstanceLock {
         }
     }
 
-    /// Tells if there is nothing to be locked.
+    /// Reports if the file cannot be locked.
     pub(super) fn emit(&self, journal: &Journal) {
         if let Some(Err(error)) = &self.lock {
             let message = format!(
@@ -82,7 +82,7 @@ impl InstanceLock {
     }
 }
 
-/// The file, locked; the inner error is why it cannot be.
+/// Locks the file; the inner error is the reason that it cannot be locked.
 fn lock(path: &Path) -> Result<Result<File, io::Error>, Locked> {
     let locked = OpenOptions::new().write(true).open(path).and_then(|file| {
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;

@@ -1,4 +1,4 @@
-//! What the metrics are read from when somebody asks, and where they are told beside the observe socket.
+//! The sources of the metrics, and the TCP address that serves them beside the observe socket.
 
 use std::{
     fs,
@@ -32,16 +32,16 @@ use crate::{
     sink::{Healths, Kind},
 };
 
-/// How soon it is tried again to listen.
+/// How long after a failed bind the next one comes.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The slice of the system's services, where systemd made one.
 const SYSTEM_SLICE: &str = "/system.slice";
 
-/// The degradation that says that nobody can connect.
+/// The `what` of the degradation while the address cannot be bound.
 const LISTEN: &str = "metricsListen";
 
-/// Everything that metrics are made of.
+/// The sources of all metrics.
 #[derive(Clone, Debug)]
 pub(super) struct Metering(Arc<Sources>);
 
@@ -59,7 +59,7 @@ struct Sources {
     followed: Mutex<Followed>,
 }
 
-/// What the configuration in force says.
+/// The parts of the configuration in force that metrics show.
 #[derive(Clone, Debug)]
 struct Followed {
     hash: String,
@@ -82,8 +82,8 @@ impl Followed {
 }
 
 impl Metering {
-    /// Of this host and these parts of the daemon; told on a TCP address, if one is configured, until `stopping` becomes
-    /// true.
+    /// Builds the metrics of this host and these parts of the daemon; serves them on a TCP address, if one is
+    /// configured, until `stopping` becomes true.
     pub(super) fn start(
         config: &Config,
         (host, doctor): (&Host, &Doctor),
@@ -115,18 +115,18 @@ impl Metering {
         metering
     }
 
-    /// Another configuration is in force.
+    /// Applies another configuration.
     pub(super) fn configure(&self, config: &Config) {
         *lock(&self.0.followed) = Followed::of(config);
     }
 
-    /// Writes them when asked.
+    /// Returns a handle that writes the metrics on request.
     pub(super) fn scrape(&self) -> Scrape {
         let sources = Arc::clone(&self.0);
         Scrape::by(move || metrics::expose(&sources.counts, sources.read()))
     }
 
-    /// Where nobody can listen is tried again: the address may come later than the daemon, which has other things to do.
+    /// A failed bind is tried again: the address may come up later than the daemon, which has other work meanwhile.
     fn listen(&self, config: &Config, node: &str, mut stopping: watch::Receiver<bool>) {
         let Some(address) = config.metrics_listen else { return };
         let (scrape, journal) = (self.scrape(), self.0.journal.clone());
@@ -136,7 +136,7 @@ impl Metering {
                 listener = bound(address, &journal) => listener,
                 _ = stopping.wait_for(|stopping| *stopping) => return,
             };
-            tracing::info!(%address, "metrics are told");
+            tracing::info!(%address, "serving metrics");
             listener.serve(scrape, hosts, stopping).await;
         });
     }
@@ -148,7 +148,7 @@ async fn bound(address: SocketAddr, journal: &Journal) -> MetricsListener {
         match MetricsListener::bind(address).await {
             Ok(listener) => {
                 if is_reported {
-                    let data = json!({"what": LISTEN, "message": format!("metrics are told at {address}")});
+                    let data = json!({"what": LISTEN, "message": format!("serving metrics on {address}")});
                     journal.append(Event { kind: EventType::DegradedLeft, subject: Subject::Node, data });
                 }
                 return listener;
@@ -156,7 +156,7 @@ async fn bound(address: SocketAddr, journal: &Journal) -> MetricsListener {
             Err(error) => {
                 if !std::mem::replace(&mut is_reported, true) {
                     let message = format!(
-                        "metrics are not told at {address}, and are on the observe socket; it is tried again every {} s: {error}",
+                        "cannot serve metrics on {address}, only on the observe socket; retrying every {} s: {error}",
                         RETRY.as_secs()
                     );
                     emit::degraded(journal, LISTEN, &message);
@@ -197,7 +197,7 @@ impl Sources {
         }
     }
 
-    /// How those of each kind do.
+    /// The state of the sinks of each kind.
     fn sinks(&self) -> Vec<SinkState> {
         let newest = self.journal.range().newest;
         let kinds = Kind::ALL.iter().map(|kind| (kind.as_str(), self.healths.of(*kind)));
@@ -250,8 +250,8 @@ fn named(candidate: &Candidate) -> NextVictim {
     NextVictim { namespace: pod.namespace.clone(), pod: pod.name.clone() }
 }
 
-/// Sleeps until something is due, and takes in how late that is. Safe to cancel.
+/// Sleeps until something is due, and records how late the wakeup is. Safe to cancel.
 pub(super) async fn sleep_until(due: Instant) {
     tokio::time::sleep_until(due.into()).await;
-    metrics::turns().woken_for(due);
+    metrics::loops().woken_for(due);
 }

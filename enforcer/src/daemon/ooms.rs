@@ -35,23 +35,23 @@ use crate::{
     serve::Doctor,
 };
 
-/// How many records may wait; the ring takes up what comes on top.
+/// How many records may be queued; further ones stay in the ring.
 const RECORDS: usize = 1024;
 
 /// How often losses are counted.
 const TICK: Duration = Duration::from_secs(10);
 
-/// How long what happened before our start waits for the pods to be known.
+/// How long incidents from before the start wait until the pods are known.
 const UNTIL_READY: Duration = Duration::from_secs(5);
 
-/// How long cgroups made and removed are left to gather, after some were taken: a container that makes and removes them
-/// without end costs a hundred reads a second. The ring holds 390 of each. What tells of a kill reads it at once.
+/// How long records of cgroups made and removed gather before the next read: a container that makes and removes cgroups
+/// without end costs a hundred reads a second. The ring holds 390 of each. A kill has it read at once.
 const LIVES_REST: Duration = Duration::from_millis(10);
 
-/// How many cgroups are taken in between two looks for records.
-const TURN_CGROUPS: usize = 16;
+/// How many cgroups are taken in between two checks for records.
+const PASS_CGROUPS: usize = 16;
 
-/// The tracing of OOM kills: programs at work, their records folded into incidents, and those told.
+/// The tracing of OOM kills: the attached programs, and their records, folded into incidents and reported.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own: none excludes another")]
 pub(super) struct Ooms {
     journal: Journal,
@@ -60,33 +60,33 @@ pub(super) struct Ooms {
     world: Names,
     counts: Counts,
     life: Option<LifeWatch>,
-    /// Until when cgroups made and removed are left to gather.
+    /// Until when records of cgroups made and removed gather.
     lives_rest: tokio::time::Instant,
-    /// Whether names are known for all cgroups: all were looked at, and no life of one was lost since.
+    /// Whether the names of all cgroups are known: all were scanned, and no record of one was lost since.
     complete: bool,
-    /// Whether all cgroups that there were have been looked at.
+    /// Whether a scan has covered all cgroups that existed then.
     has_looked: bool,
-    /// They are to be looked at again.
-    is_scan_owed: bool,
+    /// Whether another scan is due.
+    is_scan_due: bool,
     watch: Option<CounterWatch>,
-    /// Cgroups to be taken in, in their order; each opened, watched and read.
+    /// Cgroups to be taken in, in order; each is opened, watched and read.
     new: VecDeque<CgroupId>,
-    /// The pods' cgroups that were taken in, and as of which generation of the index.
+    /// The pods' cgroups that were taken in, and the index generation of that.
     known: BTreeSet<CgroupId>,
     generation: Option<u64>,
-    /// Counters that incidents wait for. Records come first.
+    /// Counters that incidents wait for. Records are handled first.
     reads: VecDeque<(Ulid, Vec<CgroupId>)>,
     /// Cgroups whose counters may have changed.
     looks: BTreeSet<CgroupId>,
-    /// What happened before our start is being told.
+    /// Whether incidents from before the start are being reported.
     is_catching_up: bool,
-    /// What was found at the start, until it is asked for.
+    /// The probe's findings at the start, until they are asked for.
     standing: Option<TracingReport>,
-    /// Stalls, told beside OOM kills as the same programs tell them.
+    /// Stalls, handled here because the same programs report them.
     stalling: Option<Stalling>,
 }
 
-/// What must live as long as the programs are to work.
+/// What must live as long as the programs run.
 struct Working {
     events: Option<RingBuf<MapData>>,
     life: Option<LifeRing>,
@@ -96,8 +96,8 @@ struct Working {
 }
 
 impl Ooms {
-    /// Attaches what this kernel offers, and tells what is lost. Gives the edges, for the reflex, and the guard of scores
-    /// and files, if there are any.
+    /// Attaches the programs that this kernel supports, and reports what is lost. Returns the edges for the reflex, and
+    /// the guard of scores and files if there is one.
     pub(super) fn attach(
         journal: &Journal,
         counts: &Counts,
@@ -143,7 +143,7 @@ impl Ooms {
                     emit_lost(journal, &failure.lost());
                 }
                 standing.loaded(&attached, &failed, &unpinned);
-                // Of what a start takes, nothing makes this part shorter.
+                // This part of the start cannot be shortened.
                 let took_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(programs = attached.join(", "), took_ms, "eBPF programs attached");
                 edges.push(Box::new(ring));
@@ -153,7 +153,7 @@ impl Ooms {
             }
             Err(error) => {
                 let message = format!(
-                    "no eBPF, so OOM kills of the kernel are told from counters alone, without victim or trigger: {}",
+                    "no eBPF, so OOM kills are reported from counters alone, without victim or trigger: {}",
                     crate::chain(&error)
                 );
                 emit::degraded(journal, "ebpf", &message);
@@ -181,7 +181,7 @@ impl Ooms {
             lives_rest: tokio::time::Instant::now(),
             complete: false,
             has_looked: false,
-            is_scan_owed: false,
+            is_scan_due: false,
             watch: None,
             new: VecDeque::new(),
             known: BTreeSet::new(),
@@ -194,13 +194,13 @@ impl Ooms {
         }
     }
 
-    /// What was found at the start, and what is used: to be asked for once.
+    /// Returns what was found at the start, and what is used. Works once.
     pub(super) fn doctor(&mut self, host: &HostFacts) -> Doctor {
         self.standing.take().map(|standing| standing.doctor(host)).unwrap_or_default()
     }
 
-    /// Turns records and counters into events until it is aborted. What happened before is told as soon as the pods are
-    /// known, or will not be for now.
+    /// Turns records and counters into events until it is aborted. Incidents from before the start are reported as soon
+    /// as the pods are known, or after a timeout.
     pub(super) async fn run(mut self, mut ready: latest::Receiver<bool>) {
         #[cfg(feature = "bpf-log")]
         if let Some(working) = &mut self.programs {
@@ -212,13 +212,13 @@ impl Ooms {
             self.read(NoRing).await;
             return;
         };
-        // It may have been waiting for as long as nobody ran; these seconds it can.
+        // Records may have waited as long as no daemon ran; a few more seconds do not matter.
         let until = tokio::time::Instant::now() + UNTIL_READY;
         loop {
             tokio::select! {
                 ready = tokio::time::timeout_at(until, ready.wait_for(|ready| *ready)) => {
                     if ready.is_err() {
-                        tracing::warn!("what happened before the start is told without knowing the pods");
+                        tracing::warn!("reporting incidents from before the start without knowing the pods");
                     }
                     break;
                 }
@@ -244,13 +244,13 @@ impl Ooms {
         }
     }
 
-    /// Begins to listen for cgroups made and removed, and for counters that change.
+    /// Begins to watch for cgroups made and removed, and for counters that change.
     fn start_watches(&mut self) {
         if let Some(life) = self.programs.as_mut().and_then(|working| working.life.take()) {
             match life.watch() {
                 Ok(life) => self.life = Some(life),
                 Err(error) => {
-                    let message = format!("cgroups that are there for a moment have no names: {error}");
+                    let message = format!("short-lived cgroups have no names: {error}");
                     emit::degraded(&self.journal, "cgroupLife", &message);
                 }
             }
@@ -259,13 +259,13 @@ impl Ooms {
             Ok(watch) => self.watch = Some(watch),
             Err(error) => {
                 let message =
-                    format!("OOM kills that are not traced are not told: no inotify instance: {error}");
+                    format!("OOM kills that are not traced are not reported: no inotify instance: {error}");
                 emit::degraded(&self.journal, "oomWatches", &message);
             }
         }
     }
 
-    /// Turns what comes out of a ring, and what counters show, into events.
+    /// Turns a ring's records and changed counters into events.
     async fn read(mut self, ring: impl RecordRing) {
         let (sink, mut records) = mpsc::channel(RECORDS);
         let stats = RingStats::default();
@@ -291,7 +291,7 @@ impl Ooms {
                     .deadline_ns()
                     .map(|deadline_ns| Duration::from_nanos(deadline_ns.saturating_sub(now_ns())));
                 let busy = !self.reads.is_empty() || !self.looks.is_empty() || !self.new.is_empty();
-                // In the order of their haste: what tells of kills, what explains them, what they leave to be done.
+                // In order of urgency: records of kills, their explanation, then the follow-up work.
                 tokio::select! {
                     biased;
                     record = records.recv(), if !records_end => if let Some(record) = record {
@@ -307,10 +307,10 @@ impl Ooms {
                     _ = tick.tick() => self.on_tick().await,
                     () = future::ready(()), if busy => {
                         self.work();
-                        if std::mem::take(&mut self.is_scan_owed) {
+                        if std::mem::take(&mut self.is_scan_due) {
                             self.scan().await;
                         }
-                        // The ring is read by the other half of this task.
+                        // The other half of this task reads the ring.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -321,7 +321,7 @@ impl Ooms {
 
     async fn record(&mut self, record: Record) {
         if let Record::Mark(mark) = &record {
-            // Its cgroup may have been made a moment ago, and the kernel told of that before.
+            // The kernel may have reported a new cgroup just before.
             self.learn_lives();
             let limit = match mark.limit {
                 Some(sense::Limited::Cgroup(cgroup)) => Some(cgroup),
@@ -343,10 +343,10 @@ impl Ooms {
     async fn scan(&mut self) {
         let found = self.world.scan().await;
         self.complete = self.life.is_some();
-        // Those that were made meanwhile are known from their beginning.
+        // Cgroups made meanwhile are known from their records.
         self.learn_lives();
-        // Where the kernel does not report cgroups, those that an earlier look did not find were made since, with counters of
-        // zero, and those that this one does not find are gone.
+        // Without records of cgroups, a cgroup that an earlier scan did not find is new, with counters of zero, and one
+        // that this scan does not find is gone.
         let is_next = self.life.is_none() && std::mem::replace(&mut self.has_looked, found.is_whole());
         if is_next && found.is_whole() {
             for cgroup in self.world.gone_since(&found) {
@@ -359,7 +359,7 @@ impl Ooms {
         }
     }
 
-    /// Takes in what the kernel told of cgroups made and removed.
+    /// Takes in the kernel's records of cgroups made and removed.
     fn learn_lives(&mut self) {
         let Some(life) = &mut self.life else { return };
         let mut lives = Vec::new();
@@ -382,7 +382,7 @@ impl Ooms {
                 self.complete = false;
             }
             match life {
-                // Its counters cannot be read any more; should it turn out that they matter, it is taken in then.
+                // Its counters can no longer be read; it is taken in later if they turn out to matter.
                 Life::Made { cgroup, .. } if gone.contains(&cgroup) => {
                     self.world.note_brief(cgroup);
                     brief.insert(cgroup);
@@ -397,7 +397,7 @@ impl Ooms {
         }
     }
 
-    /// Takes in a cgroup, and those above it, that was gone before: somebody was killed in it.
+    /// Takes in a cgroup, and its ancestors, that were gone before: a process was killed in it.
     fn take_in_brief(&mut self, cgroup: CgroupId) {
         for cgroup in self.world.brief(cgroup) {
             if !self.incidents.knows(cgroup) {
@@ -411,7 +411,7 @@ impl Ooms {
         match readable {
             Ok(()) => self.learn_lives(),
             Err(error) => {
-                let message = format!("cgroups that are there for a moment have no names any more: {error}");
+                let message = format!("short-lived cgroups no longer have names: {error}");
                 emit::degraded(&self.journal, "cgroupLife", &message);
                 self.life = None;
                 self.complete = false;
@@ -424,34 +424,34 @@ impl Ooms {
             Ok(Changed { cgroups, overflow: false }) => self.looks.extend(cgroups),
             Ok(Changed { cgroups: _, overflow: true }) => self.look_at_all(),
             Err(error) => {
-                let message = format!("OOM kills that are not traced are told no longer: {error}");
+                let message = format!("OOM kills that are not traced are no longer reported: {error}");
                 emit::degraded(&self.journal, "oomWatches", &message);
                 self.watch = None;
             }
         }
     }
 
-    /// Has all counters read.
+    /// Schedules a read of all counters.
     fn look_at_all(&mut self) {
         if let Some(watch) = &self.watch {
             self.looks.extend(watch.cgroups());
         }
     }
 
-    /// Does a part of what is to be done in no haste.
+    /// Does a part of the work that is not urgent.
     fn work(&mut self) {
         if let Some((incident, cgroups)) = self.reads.pop_front() {
             let readings = cgroups.into_iter().map(|cgroup| (cgroup, self.world.counters(cgroup))).collect();
             self.step(Input::Counters { incident, readings });
             return;
         }
-        for _ in 0..TURN_CGROUPS {
+        for _ in 0..PASS_CGROUPS {
             if let Some(cgroup) = self.looks.pop_first() {
                 if let Some(counts) = self.world.counters(cgroup) {
                     let was_hit = self.incidents.is_hit(cgroup);
                     self.step(Input::Looked { cgroup, counts });
-                    // Whoever was killed for that limit may be counted in a cgroup that nothing has reported.
-                    self.is_scan_owed |= self.life.is_none() && !was_hit && self.incidents.is_hit(cgroup);
+                    // The process killed for that limit may be counted in a cgroup that no record named.
+                    self.is_scan_due |= self.life.is_none() && !was_hit && self.incidents.is_hit(cgroup);
                 }
             } else if let Some(cgroup) = self.new.pop_front() {
                 self.track(cgroup);
@@ -461,7 +461,7 @@ impl Ooms {
         }
     }
 
-    /// Watches a new cgroup, and reads its counters: what came before the watch is seen by that.
+    /// Watches a new cgroup, and reads its counters: that read covers changes before the watch.
     fn track(&mut self, cgroup: CgroupId) {
         let (Some(watch), Some(dir)) = (&mut self.watch, self.world.open(cgroup)) else { return };
         match watch.add(&dir) {
@@ -469,7 +469,7 @@ impl Ooms {
             Ok(false) => return,
             Err(error) => {
                 let message = format!(
-                    "OOM kills that are not traced are not told of every cgroup: {}",
+                    "OOM kills that are not traced are not reported for every cgroup: {}",
                     crate::chain(&error)
                 );
                 emit::degraded(&self.journal, "oomWatches", &message);
@@ -515,15 +515,15 @@ impl Ooms {
                 let sequence = self.journal.append(Event { kind, subject, data });
                 self.world.backlog.appended(sequence);
             }
-            Err(error) => tracing::error!(%error, "an OOM event cannot be written as JSON"),
+            Err(error) => tracing::error!(%error, "cannot write an OOM event as JSON"),
         }
     }
 
-    /// Learns of new and gone cgroups, and counts what the programs could not tell.
+    /// Learns of new and gone cgroups, and counts the records that the programs lost.
     async fn on_tick(&mut self) {
         self.learn_cgroups();
         if self.life.is_none() {
-            // A container may have made cgroups of its own, which no roster names.
+            // A container may have made cgroups of its own, which the roster does not name.
             self.scan().await;
         }
         let Some(Working { counters, .. }) = &mut self.programs else { return };
@@ -533,15 +533,15 @@ impl Ooms {
             more = true;
         });
         if let Err(error) = reported {
-            tracing::debug!(%error, "the programs' losses cannot be read");
+            tracing::debug!(%error, "cannot read the programs' losses");
         }
         if more {
-            // What the lost records told of may be in the counters.
+            // The counters may show what the lost records contained.
             self.look_at_all();
         }
     }
 
-    /// Learns of pods' cgroups from the roster: where the kernel does not tell of them, that is how they are known.
+    /// Learns of pods' cgroups from the roster: their only source where the kernel does not report cgroups.
     fn learn_cgroups(&mut self) {
         let generation = self.world.index().generation();
         if self.generation.replace(generation) == Some(generation) {
@@ -554,7 +554,7 @@ impl Ooms {
         for cgroup in new {
             self.known.insert(cgroup);
             if !self.incidents.knows(cgroup) {
-                // Nobody can have been in it before the roster told that it stands.
+                // No process can have been in it before the roster named it.
                 let counts = self.world.counters(cgroup).unwrap_or_default();
                 self.step(Input::Known { cgroup, counts: Some(counts) });
             }
@@ -567,7 +567,7 @@ impl Ooms {
     }
 }
 
-/// The ring where there is none.
+/// Stands in where there is no ring.
 struct NoRing;
 
 impl RecordRing for NoRing {

@@ -2,17 +2,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::sense::snapshot::{Budget, FILES_BELOW, SHARE_BELOW};
 
-/// What is open beside pods' files: sockets and their readers, eBPF programs, the journal, what a sweep opens at a time.
+/// Files beside those of pods: sockets and their readers, eBPF programs, the journal, the files of a sweep.
 const OWN: u64 = 1_024;
 
-/// What evicting a pod of three containers takes, each with two brakes, a directory, and its counters if it took a
-/// cgroup of its own with it; weighing it; and seeing how fast it grows.
+/// The files for evicting a pod of three containers (each has two throttle files, a directory, and its counters if it
+/// is in a cgroup of its own), for weighing it, and for measuring its growth.
 const PER_POD: u64 = 30;
 
-/// The cgroups below a pod's own that are read for each of the three.
+/// The cgroups below a pod's own that are read for each of the three purposes.
 const BELOW_PER_POD: u64 = 3 * SHARE_BELOW as u64;
 
-/// Fewer files may be open than pods take.
+/// Fewer files may be open than pods need.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "{allowed} files may be open, and {pods} pods take up to {needed}: {}; raise LimitNOFILE of the service, or lower maxPods",
@@ -32,10 +32,10 @@ fn consequence(allowed: u64, pods: u64) -> &'static str {
     }
 }
 
-/// Has as many files allowed as that many pods take: shells and services start with 1,024. What is read of cgroups below
-/// pods' own gets what evicting all of them leaves.
+/// Raises the limit of open files to what that many pods need: shells and services start with 1,024. Cgroups below
+/// pods' own get the files that evicting all pods leaves.
 ///
-/// The hard limit is raised too where it is lower, which takes `CAP_SYS_RESOURCE`; never is either lowered.
+/// A lower hard limit is raised too, which needs `CAP_SYS_RESOURCE`; neither limit is ever lowered.
 pub(super) fn allow(pods: u64, budget: &Budget) -> Result<(), TooFew> {
     let needed = needed(pods);
     let allowed = raise(needed);
@@ -43,7 +43,7 @@ pub(super) fn allow(pods: u64, budget: &Budget) -> Result<(), TooFew> {
     if allowed >= needed { Ok(()) } else { Err(TooFew { allowed, needed, pods }) }
 }
 
-/// Raises the limit to that, or as far as it goes; how many files may be open then.
+/// Raises the limit to that, or as far as possible; returns how many files may be open then.
 fn raise(needed: u64) -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= needed);
@@ -55,7 +55,7 @@ fn raise(needed: u64) -> u64 {
     if setrlimit(Resource::Nofile, wanted).is_ok() {
         return needed;
     }
-    // Not allowed, or more than fs.nr_open: then as far as it goes without asking for more.
+    // Not permitted, or more than fs.nr_open: then up to the hard limit.
     let allowed = match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => maximum,
         Err(_) => current,
@@ -68,7 +68,7 @@ fn below(allowed: u64, pods: u64) -> u64 {
     (allowed.saturating_sub(least(pods)) / FILES_BELOW).min(pods.saturating_mul(BELOW_PER_POD))
 }
 
-/// What evicting so many pods takes.
+/// The files for evicting so many pods.
 fn least(pods: u64) -> u64 {
     pods.saturating_mul(PER_POD).saturating_add(OWN)
 }

@@ -1,8 +1,8 @@
-//! What operators order: taken, kept, told, put in force and ended.
+//! Operators' orders: taken, kept, reported, put in force and ended.
 //!
-//! An order is in force before its answer is given, and is on the disk by then, unless the answer says otherwise.
-//! `degraded.entered` tells of its beginning and `degraded.left` of its end: as long as it holds, less is evicted than
-//! the configuration says.
+//! An order is in force before its answer is given, and is on disk by then, unless the answer says otherwise.
+//! `degraded.entered` reports its beginning and `degraded.left` its end: while it is in force, less is evicted than the
+//! configuration says.
 
 mod evict;
 mod file;
@@ -32,50 +32,50 @@ use crate::{
     serve::{Admin, Asked, Done, No, OrderRequest, OrderView, Peer, View, now, rfc3339},
 };
 
-/// While an order is in force its end is looked for at least this often: a machine that slept has another clock than
-/// its timers.
+/// While an order is in force its end is checked at least this often: timers do not advance while the machine sleeps,
+/// but the clock does.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// How many requests may wait; further ones wait to be taken.
-const WISHES: usize = 8;
+/// How many requests may be queued; further ones wait for room.
+const REQUESTS: usize = 8;
 
-/// What is to be done next.
+/// The next work of the order book.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// An order may have come to its end.
+    /// An order may have ended.
     Due,
-    /// Somebody wants something.
+    /// An operator sent a request.
     Asked(Box<Asked>),
 }
 
-/// Why an order is in force no longer.
+/// Why an order has ended.
 enum Cause<'a> {
     Expired,
     Ended { peer: Peer, reason: &'a str },
 }
 
-/// The orders in force, and what they were made for.
+/// The orders in force, and the parts that handle them.
 #[derive(Debug)]
 pub(super) struct OrderBook {
     orders: Orders,
     journal: Journal,
     view: watch::Sender<Vec<Order>>,
     writer: Option<Writer>,
-    /// Wishes, and who takes them in; none before it is served.
+    /// The queue of requests; `None` before the socket is served.
     asked: Option<mpsc::Receiver<Asked>>,
     server: Option<JoinHandle<()>>,
     waiting: Vec<Waiting>,
-    /// Whether they are others than what is kept.
+    /// Whether the orders differ from those on disk.
     is_unkept: bool,
-    /// Whether evicting is paused in the settings in force.
+    /// Whether eviction is paused in the settings in force.
     is_paused: bool,
 }
 
 impl OrderBook {
-    /// Takes up what an earlier process kept.
+    /// Takes over the orders that an earlier process kept.
     pub(super) fn open(state_dir: &Path, boot_id: &str, journal: &Journal) -> Self {
         let Kept { orders: kept, same_boot } = file::read(state_dir, boot_id).unwrap_or_else(|error| {
-            let message = format!("what operators had ordered is forgotten: {}", crate::chain(&error));
+            let message = format!("operators' orders are forgotten: {}", crate::chain(&error));
             emit::degraded(journal, "orders", &message);
             Kept::default()
         });
@@ -83,7 +83,7 @@ impl OrderBook {
         let (orders, over) = Orders::resume(kept, same_boot, now());
         let writer = Writer::start(state_dir, boot_id, journal.clone())
             .inspect_err(|error| {
-                let message = format!("a restart forgets what is ordered: no thread: {error}");
+                let message = format!("a restart forgets orders: cannot start a thread: {error}");
                 emit::degraded(journal, "orders", &message);
             })
             .ok();
@@ -109,12 +109,12 @@ impl OrderBook {
         book
     }
 
-    /// The orders, as they are at any time.
+    /// A receiver of the present orders.
     pub(super) fn view(&self) -> watch::Receiver<Vec<Order>> {
         self.view.subscribe()
     }
 
-    /// What the eviction engine is to do: what is configured, and what is ordered.
+    /// The eviction engine's settings: the configuration, and the orders.
     pub(super) fn settings(&self, config: &Config) -> EngineSettings {
         EngineSettings { paused: self.orders.is_paused(), ..engine_settings(config) }
     }
@@ -137,12 +137,12 @@ impl OrderBook {
         view: watch::Receiver<View>,
         stopping: watch::Receiver<bool>,
     ) {
-        let (asking, asked) = mpsc::channel(WISHES);
+        let (asking, asked) = mpsc::channel(REQUESTS);
         self.asked = Some(asked);
         self.server = Some(tokio::spawn(admin.serve(asking, kubepods.clone(), view, stopping)));
     }
 
-    /// What is to be [taken](Self::take) next; never, where nobody can ask and nothing is in force. Safe to cancel.
+    /// Waits for the next [step](Self::take): for ever if no request can come and no order holds. Safe to cancel.
     pub(super) async fn next(&mut self) -> Step {
         let left = self.orders.next_end_ms(now()).map(|ms| Duration::from_millis(ms).min(LOOK));
         let wait = async {
@@ -163,36 +163,36 @@ impl OrderBook {
         }
     }
 
-    /// Does what is to be done. Returns a reload that somebody asks for, which is not done here.
-    #[must_use = "whoever asked waits for the reload"]
+    /// Does a step. Returns a requested reload, which the caller must do.
+    #[must_use = "the requester waits for the reload"]
     pub(super) fn take(
         &mut self,
-        turn: Step,
+        step: Step,
         desired: &Desired,
         config: &Config,
         evictions: &Evictions,
     ) -> Option<ReloadOrder> {
-        match turn {
+        match step {
             Step::Due => {
                 self.expire();
                 None
             }
-            Step::Asked(asked) => self.hear(*asked, desired, config, evictions),
+            Step::Asked(asked) => self.handle(*asked, desired, config, evictions),
         }
     }
 
-    /// Refuses further requests. What was ordered is on the disk then.
+    /// Refuses further requests. All orders are on disk afterwards.
     pub(super) async fn close(self) {
         let Self { asked, server, writer, .. } = self;
         drop(asked);
         drop(writer);
         if let Some(server) = server {
-            // One that does not read its answer does not keep us.
+            // A client that does not read its answer does not block the exit.
             let _answered = tokio::time::timeout(DRAIN_TIMEOUT, server).await;
         }
     }
 
-    /// Ends what is over.
+    /// Ends orders whose time is up.
     fn expire(&mut self) {
         for order in self.orders.expire(now()) {
             self.emit_end(&order, &Cause::Expired);
@@ -200,8 +200,8 @@ impl OrderBook {
         }
     }
 
-    /// Takes in a request.
-    fn hear(
+    /// Handles a request.
+    fn handle(
         &mut self,
         asked: Asked,
         desired: &Desired,
@@ -241,7 +241,7 @@ impl OrderBook {
         config: &Config,
     ) -> Result<Done, No> {
         let now = now();
-        // On a copy: what is refused changes nothing.
+        // On a copy: a refused order changes nothing.
         let mut orders = self.orders.clone();
         let order = orders.give(what, reason, peer.uid, now, for_ms)?;
         if let Some(pod) = order.what.pod() {
@@ -257,7 +257,7 @@ impl OrderBook {
         let until = rfc3339(order.until_ms);
         let message = match order.what.pod() {
             Some(pod) => format!("pod {pod} is not evicted until {until}"),
-            None => format!("nobody is evicted until {until}; what would be done is told"),
+            None => format!("no pod is evicted until {until}; decisions are only reported"),
         };
         Ok(Done { message, order: Some(OrderView::new(&order, now)), ..Done::default() })
     }
@@ -266,15 +266,17 @@ impl OrderBook {
         order::check_reason(reason)?;
         let Some(order) = self.orders.end(what) else {
             return Err(No::Unknown(match what.pod() {
-                Some(pod) => format!("pod {pod} is not protected: `enforcer protect --list` tells who is"),
-                None => String::from("evicting is not paused"),
+                Some(pod) => {
+                    format!("pod {pod} is not protected: `enforcer protect --list` shows the protected pods")
+                }
+                None => String::from("eviction is not paused"),
             }));
         };
         self.changed();
         self.emit_end(&order, &Cause::Ended { peer, reason });
         let message = match order.what.pod() {
-            Some(pod) => format!("pod {pod} is protected no longer"),
-            None => String::from("evicting goes on"),
+            Some(pod) => format!("pod {pod} is no longer protected"),
+            None => String::from("eviction resumed"),
         };
         Ok(Done { message, order: Some(OrderView::new(&order, now())), ..Done::default() })
     }
@@ -284,17 +286,17 @@ impl OrderBook {
         self.view.send_replace(self.orders.all().to_vec());
     }
 
-    /// Puts in force what is new.
+    /// Puts new orders in force.
     pub(super) fn put_in_force(&mut self, desired: &mut Desired, reflex: &Reflex, config: &Config) {
         desired.set_protected(self.orders.protected().collect());
         let was_paused = std::mem::replace(&mut self.is_paused, self.orders.is_paused());
-        // Only then: settings that are given anew close an open breaker.
+        // Only on a change: configuring the reflex again closes an open breaker.
         if was_paused != self.is_paused {
             reflex.configure(self.settings(config));
         }
     }
 
-    /// Has kept what is new, now that it is in force, and answered who waits for that.
+    /// Stores new orders, now that they are in force, and answers the requests that wait for that.
     pub(super) fn settle(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         if !std::mem::take(&mut self.is_unkept) && waiting.is_empty() {
@@ -305,7 +307,7 @@ impl OrderBook {
             return;
         }
         for Waiting { done, answer } in waiting {
-            // Who asked may have gone.
+            // The requester may have gone.
             drop(answer.send(Ok(done)));
         }
     }
@@ -314,13 +316,13 @@ impl OrderBook {
         let until = rfc3339(order.until_ms);
         let what = match order.what.pod() {
             Some(pod) => format!("pod {pod} is not evicted"),
-            None => String::from("evicting is paused"),
+            None => String::from("eviction is paused"),
         };
         let message = format!("{what} until {until}, by order of uid {}: {}", order.uid, order.reason);
         let mut data = about(order);
         match peer {
             Some(peer) => data.insert("pid".into(), json!(peer.pid)),
-            // Given to an earlier process.
+            // The order was given to an earlier process.
             None => data.insert("resumed".into(), json!(true)),
         };
         data.insert("leftMs".into(), json!(order.left_ms(now())));
@@ -330,8 +332,8 @@ impl OrderBook {
 
     fn emit_end(&self, order: &Order, cause: &Cause<'_>) {
         let what = match order.what.pod() {
-            Some(pod) => format!("pod {pod} is protected no longer"),
-            None => String::from("evicting goes on"),
+            Some(pod) => format!("pod {pod} is no longer protected"),
+            None => String::from("eviction resumed"),
         };
         let mut data = about(order);
         let message = match cause {
@@ -374,6 +376,6 @@ fn about(order: &Order) -> Map<String, Value> {
 }
 
 fn refuse(answer: oneshot::Sender<Result<Done, No>>, no: No) {
-    // Who asked may have gone.
+    // The requester may have gone.
     drop(answer.send(Err(no)));
 }

@@ -1,8 +1,8 @@
-//! What earlier processes of the daemon evicted, out of the log: so that a crash loop is one daemon to the breaker.
+//! The evictions of earlier daemon processes, from the journal: to the breaker, a crash loop is one daemon.
 //!
-//! The first signal of each eviction is told with the time since the machine was started (`bootMs`), which no setting of the
-//! clock moves. What was signalled and not told by a process that was killed is told by [`super::recovery`], with the time
-//! of its decision. Another boot's are other machines' as far as this is concerned: what filled the node then is gone.
+//! The first signal of each eviction is reported with the time since boot (`bootMs`), which does not move when the
+//! clock is set. [`super::recovery`] reports what a killed process signalled but did not report, with the time of its
+//! decision. Evictions of another boot do not count: what filled the node then is gone.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use crate::{
     policy::engine::Past,
 };
 
-/// How far back the log is searched. A storm of events can hide evictions within the window only beyond that.
+/// How many events back the journal is searched. Only a storm of more events can hide evictions within the window.
 const BACK: u64 = 50_000;
 
-/// The evictions of this boot that the log tells of, the oldest first.
+/// The evictions of this boot in the journal, the oldest first.
 pub(super) fn read(journal: &Journal) -> Vec<Past> {
     let kinds = vec![EventType::EvictionSignalled, EventType::EvictionCompleted, EventType::EvictionFailed];
     let newest = journal.range().newest;

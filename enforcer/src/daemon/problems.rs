@@ -8,20 +8,20 @@ use crate::{
     journal::{Event, EventType, Journal, Subject},
 };
 
-/// What of the hierarchy is not as it should be, so that each problem is told when it comes and when it goes.
+/// The present problems of the hierarchy: each is reported when it begins and when it ends.
 #[derive(Debug, Default)]
 pub(super) struct Problems {
-    /// The messages, by what is concerned and where.
+    /// The messages, by `what` and place.
     present: BTreeMap<(&'static str, String), String>,
 }
 
 impl Problems {
-    /// Takes over everything that is wrong now, and tells what that changes.
+    /// Takes the present problems, and reports the differences.
     pub(super) fn renew(&mut self, problems: Vec<Problem>, journal: &Journal) {
         let mut before = std::mem::take(&mut self.present);
         for Problem { what, place, message } in problems {
             let key = (what, place);
-            // Its words may change, with the bytes in use for instance: that is no news.
+            // The wording may change, for instance the bytes in use: that is not reported again.
             let message = if let Some(reported) = before.remove(&key) {
                 reported
             } else if self.present.contains_key(&key) {

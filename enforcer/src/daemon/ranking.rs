@@ -1,4 +1,4 @@
-//! Ranks the candidates for whoever asks, beside the reflex.
+//! Ranks the candidates on request, apart from the reflex.
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
@@ -22,21 +22,21 @@ use crate::{
     serve::{ExcludedView, RankedView, Ranker, RankingView},
 };
 
-/// How far apart two readings are that tell of growth: what lies between closer ones is noise, and between further ones
-/// it may have been otherwise.
+/// How far apart two readings must be to show growth: closer ones show noise, and between readings further apart the
+/// growth may have varied.
 const SPAN: Duration = Duration::from_millis(250);
 const LONGEST_SPAN_NS: u64 = 10_000_000_000;
 
-/// How long a reading serves whoever asks: each read of `memory.stat` has the kernel sum up its counters under a lock
-/// (`cgroup_rstat_flush`) that the reflex needs for its own.
+/// How long a reading is shared by requests: each read of `memory.stat` makes the kernel sum up its counters under a
+/// lock (`cgroup_rstat_flush`) that the reflex needs too.
 const FRESH_NS: u64 = 100_000_000;
 
-/// The last reading beside the reflex, for all that ask.
+/// The last reading made apart from the reflex, shared by all requests.
 #[derive(Debug, Default)]
 pub(super) struct Recent(Mutex<Option<(Vec<CgroupId>, Arc<Readings>)>>);
 
 impl Recent {
-    /// What the candidates use, or used a moment ago. One reads at a time; who asks meanwhile waits for that.
+    /// Returns the candidates' usage, at most a moment old. One caller reads at a time; others wait for it.
     pub(super) fn take(&self, candidates: &[Arc<Candidate>]) -> Arc<Readings> {
         self.take_at(super::forecaster::now_ns, candidates)
     }
@@ -44,7 +44,7 @@ impl Recent {
     fn take_at(&self, now_ns: impl FnOnce() -> u64, candidates: &[Arc<Candidate>]) -> Arc<Readings> {
         let mut last = lock(&self.0);
         let cgroups: Vec<_> = candidates.iter().map(|candidate| candidate.facts().cgroup).collect();
-        // Once nothing else reads.
+        // Taken under the lock, when no other reading is under way.
         let now_ns = now_ns();
         if let Some((of, readings)) = &*last
             && *of == cgroups
@@ -58,15 +58,15 @@ impl Recent {
     }
 }
 
-/// Readings of before: when, and each working set.
+/// An earlier reading: its time, and each working set.
 #[derive(Clone, Debug, Default)]
 struct Before {
     at_ns: u64,
     working_set_bytes: HashMap<CgroupId, u64>,
 }
 
-/// What the candidates are ranked from. What the engine knows of them beside, such as who could not be evicted, the flight
-/// recorder tells; without it that is left out.
+/// The inputs of a ranking. The flight recorder adds the engine's own state, such as pods that could not be evicted;
+/// without a recorder that is left out.
 #[derive(Clone, Debug)]
 pub(super) struct Ranks {
     candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
@@ -91,11 +91,11 @@ impl Ranks {
         lock(&self.candidates).clone()
     }
 
-    /// As whoever asks is told of them, with how fast each grows: who was not asked lately takes [`SPAN`] for that.
+    /// Ranks the candidates, with the growth of each. Without a recent request, measuring growth takes [`SPAN`].
     pub(super) fn ranker(self) -> Ranker {
         let past = Mutex::new(Past::default());
         Ranker::by(move |signal| {
-            // One at a time, however many ask.
+            // One ranking at a time, however many requests there are.
             let mut past = lock(&past);
             let candidates = self.candidates();
             let mut reading = self.recent.take(&candidates);
@@ -112,7 +112,7 @@ impl Ranks {
         })
     }
 
-    /// Those of them who are next when memory runs short, the first one first, no more than that many.
+    /// Returns the next victims if memory runs short, the first one first, at most that many.
     pub(super) fn next(&self, candidates: &[Arc<Candidate>], most: usize) -> Vec<Arc<Candidate>> {
         let standings = self.stand(candidates, &self.recent.take(candidates), Signal::MemoryAvailable);
         let next = standings.order.iter().take(most);
@@ -131,7 +131,7 @@ impl Ranks {
     }
 }
 
-/// What each candidate uses.
+/// Each candidate's usage.
 #[derive(Debug)]
 pub(super) struct Readings {
     at_ns: u64,
@@ -155,7 +155,7 @@ impl Readings {
     }
 }
 
-/// The latest readings, and those before them: whoever asks again at once is told of the growth since the latter.
+/// The latest readings, and those before them: a request right after another gets the growth since the latter.
 #[derive(Debug, Default)]
 struct Past {
     latest: Before,
@@ -163,7 +163,7 @@ struct Past {
 }
 
 impl Past {
-    /// The latest that tell of growth until then.
+    /// Returns the latest reading that shows growth until then.
     fn at(&self, now_ns: u64) -> Option<&Before> {
         let span = nanos(SPAN)..=LONGEST_SPAN_NS;
         [&self.latest, &self.earlier]
@@ -182,7 +182,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How fast each grew, in bytes a second.
+/// Each candidate's growth, in bytes a second.
 fn growth(before: &Before, now: &Before) -> HashMap<CgroupId, i64> {
     let span_ns = i128::from(now.at_ns.saturating_sub(before.at_ns));
     let of = |(cgroup, bytes): (&CgroupId, &u64)| {

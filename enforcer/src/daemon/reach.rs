@@ -1,4 +1,4 @@
-//! Whether eviction thresholds can be reached on this machine: one that cannot would have every pod evicted in vain.
+//! Whether eviction thresholds can be reached on this machine: an unreachable one would have every pod evicted in vain.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use crate::{
     sense::{Available, PROC_MEMINFO, TaskCount, Tasks},
 };
 
-/// The thresholds that ask, with their minimum reclaim, for more than the machine has in all.
+/// The thresholds that ask, with their minimum reclaim, for more than the machine's capacity.
 pub(super) fn beyond_capacity(config: &Config, host: &Host) -> Vec<String> {
     thresholds(config)
         .filter_map(|threshold| {
@@ -34,12 +34,12 @@ pub(super) fn beyond_capacity(config: &Config, host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// The thresholds that ask for more than would be there if every pod were gone now. What pods use is taken at the most
-/// that they can give back: all that their cgroups are charged for.
+/// The thresholds that ask for more than would be available if every pod were gone now. Pods count with the most that
+/// they can free: everything that their cgroups are charged for.
 pub(super) fn out_of_reach(config: &Config, host: &Host) -> Vec<String> {
     let kubepods = name::kubepods(&config.settings.cgroup_root, config.settings.cgroup_driver);
     let kubepods = CgroupDir::mount(Path::new(cgroup::MOUNT)).and_then(|mount| mount.open(&kubepods)).ok();
-    // Where there is no kubepods, no pod uses anything.
+    // Without kubepods, no pod uses anything.
     let charged = |file: &str| {
         let text = kubepods.as_ref().and_then(|dir| dir.read(file).ok());
         text.and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
@@ -65,7 +65,7 @@ pub(super) fn out_of_reach(config: &Config, host: &Host) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with a threshold while so much is available, and pods may give back so much.
+/// Returns the problem of a threshold, if any, for the available amount and the amount that pods may free.
 fn unreachable(threshold: &Threshold, capacity: u64, available: u64, pods: u64) -> Option<String> {
     let target = target(threshold, capacity);
     let reach = available.saturating_add(pods);
@@ -87,13 +87,13 @@ fn thresholds(config: &Config) -> impl Iterator<Item = &Threshold> {
     config.settings.eviction.thresholds.iter().filter(|threshold| Resource::of(threshold.signal).is_some())
 }
 
-/// What there is of a signal in all; none where that is not known.
+/// The capacity of a signal; `None` if it is unknown.
 fn capacity(signal: Signal, config: &Config, host: &Host) -> Option<u64> {
     match signal {
         Signal::MemoryAvailable => Some(host.node.memory_bytes),
         Signal::AllocatableMemoryAvailable => {
             let enforced = allocatable::enforced(&host.node, &config.settings);
-            // Where nothing is left to the pods, it is the reservation that is wrong.
+            // If nothing is left for pods, the reservation is wrong, not the threshold.
             enforced.get(ResourceName::MEMORY).map(|bytes| bytes.units()).filter(|bytes| *bytes > 0)
         }
         Signal::PidAvailable => host.node.max_pids,
@@ -101,7 +101,7 @@ fn capacity(signal: Signal, config: &Config, host: &Host) -> Option<u64> {
     }
 }
 
-/// How much must be available before the threshold is met no longer once it was.
+/// How much must be available until a threshold that was met is no longer met.
 fn target(threshold: &Threshold, capacity: u64) -> u64 {
     let reclaim = threshold.min_reclaim.map_or(0, |reclaim| reclaim.amount(capacity));
     threshold.value.amount(capacity).saturating_add(reclaim)
@@ -116,7 +116,7 @@ fn field(threshold: &Threshold) -> String {
 fn show(signal: Signal, amount: u64) -> String {
     match Resource::of(signal) {
         Some(Resource::Memory) => {
-            // To a MiB: to the byte it says nothing more.
+            // Rounded to a MiB: more digits say nothing.
             let bytes = if amount > 1 << 20 { amount >> 20 << 20 } else { amount };
             Quantity::from_units(bytes).binary_si().to_string()
         }

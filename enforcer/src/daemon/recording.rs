@@ -1,4 +1,4 @@
-//! The flight recorder in the daemon.
+//! Connects the flight recorder to the daemon.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,21 +22,21 @@ use crate::{
     serve::{Doctor, Foresight, Headrooms, Scrape, Sources, UsageView, Usages, View, Vital},
 };
 
-/// The recorder, if there is one.
+/// The recorder, if there is one, and its sources.
 #[derive(Debug)]
 pub(super) struct Recording {
     recorder: Option<Recorder>,
     tap: Option<Tap>,
-    /// The candidates at present.
+    /// The present candidates.
     candidates: Arc<Mutex<Vec<Arc<Candidate>>>>,
-    /// What the engine is to do.
+    /// The engine's settings.
     settings: Arc<Mutex<EngineSettings>>,
-    /// What they used a moment ago.
+    /// The candidates' usage a moment ago.
     recent: Arc<Recent>,
 }
 
 impl Recording {
-    /// Starts the recorder; without one there is nothing to replay, and that is told.
+    /// Starts the recorder. A failure is reported: nothing can be replayed then.
     pub(super) fn start(config: &Config, host: &Host, journal: &Journal) -> Self {
         let provenance =
             Provenance { node: host.name.clone(), boot_id: host.boot_id.clone(), config_hash: config.hash() };
@@ -47,7 +47,7 @@ impl Recording {
             Ok((recorder, tap)) => (Some(recorder), Some(tap)),
             Err(error) => {
                 let message =
-                    format!("no decision can be replayed: the flight recorder does not start: {error}");
+                    format!("no decision can be replayed: cannot start the flight recorder: {error}");
                 emit::degraded(journal, "recorder", &message);
                 (None, None)
             }
@@ -55,17 +55,17 @@ impl Recording {
         Self { recorder, tap, candidates: Arc::default(), settings, recent: Arc::default() }
     }
 
-    /// The tap, for the one that feeds the engine.
+    /// Takes the tap, for the thread that feeds the engine.
     pub(super) fn tap(&mut self) -> Option<Tap> {
         self.tap.take()
     }
 
-    /// To ask it from elsewhere.
+    /// Returns a handle to request recordings from other threads.
     pub(super) fn asker(&self) -> Option<Asker> {
         self.recorder.as_ref().map(Recorder::asker)
     }
 
-    /// What the observe socket answers from.
+    /// The sources of the observe socket's answers.
     pub(super) fn sources(
         &self,
         journal: Journal,
@@ -80,17 +80,17 @@ impl Recording {
         Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics, evictor }
     }
 
-    /// Who the candidates are at any time, and who of them is next.
+    /// Returns the present candidates and their ranking.
     pub(super) fn ranks(&self) -> Ranks {
         let (candidates, settings) = (Arc::clone(&self.candidates), Arc::clone(&self.settings));
         Ranks::new(candidates, settings, Arc::clone(&self.recent), self.asker())
     }
 
-    /// Reads what the candidates use.
+    /// Returns a handle to read the candidates' usage.
     fn usages(&self) -> Usages {
         let (candidates, recent) = (Arc::clone(&self.candidates), Arc::clone(&self.recent));
         Usages::by(move || {
-            // Read without the lock: the daemon does not wait for it.
+            // Copied, so that the lock is not held during the reads: the daemon must not wait for them.
             let candidates = super::lock(&candidates).clone();
             let taken = recent.take(&candidates);
             let view = |(candidate, reading): (&Arc<Candidate>, &Reading)| {
@@ -100,7 +100,7 @@ impl Recording {
         })
     }
 
-    /// Another configuration is in force.
+    /// Applies another configuration.
     pub(super) fn configured(&self, config: &Config) {
         *super::lock(&self.settings) = super::engine_settings(config);
         if let Some(recorder) = &self.recorder {
@@ -108,7 +108,7 @@ impl Recording {
         }
     }
 
-    /// Says who the candidates are, before the engine is given them.
+    /// Names the candidates, before the engine gets them.
     pub(super) fn name(&self, candidates: &[Arc<Candidate>]) {
         if let Some(recorder) = &self.recorder {
             recorder.name(members(candidates));
@@ -117,7 +117,7 @@ impl Recording {
     }
 }
 
-/// Who the candidates are.
+/// The candidates' names.
 fn members(candidates: &[Arc<Candidate>]) -> impl Iterator<Item = Member> {
     candidates.iter().map(|candidate| {
         let Identity { pod, uid, qos_class, limit_bytes: _, cgroup: _ } = candidate.identity();
@@ -131,7 +131,7 @@ fn members(candidates: &[Arc<Candidate>]) -> impl Iterator<Item = Member> {
     })
 }
 
-/// Has a decision written down, and what came of it.
+/// Has the recorder write a decision, and its outcome.
 pub(super) fn follow(asker: &Asker, report: &Report) {
     match report {
         Report::Decided { id, decision, members: _ } => asker.decided(*id, !decision.dry_run),

@@ -1,5 +1,4 @@
-//! What a daemon that did not come to its end left behind: evictions that were under way, values that were written for a
-//! while, and a cgroup that does not say whose it is.
+//! Cleans up after a killed daemon: evictions under way, values written for a while, and a cgroup without its mark.
 
 mod doomed;
 
@@ -31,13 +30,13 @@ use crate::{
     source::{EndedPod, Why},
 };
 
-/// How long is waited for killed pods to be empty, so that their end can be told.
+/// How long to wait until killed pods are empty, so that their end can be reported.
 const DEATH: Duration = Duration::from_secs(2);
 
-/// How far back the log is searched for what was told already.
+/// How many events back the journal is searched for what was reported already.
 pub(super) const BACK: u64 = 10_000;
 
-/// Takes up what an earlier daemon left: who stays evicted, and evictions that it did not live to tell of.
+/// Takes over what an earlier daemon left: the pods that stay evicted, and evictions that it did not live to report.
 pub(super) fn take_up(
     config: &Config,
     host: &Host,
@@ -80,12 +79,12 @@ pub(super) fn take_up(
     };
     let before = ended.len();
     for new in evictions(left, journal) {
-        // Of one that is kept already it is known with which manifest.
+        // The kept entry knows the manifest.
         if ended.iter().all(|kept| kept.uid != new.uid) {
             ended.push(new);
         }
     }
-    // At once and in every mode: they were ended, and the page that told so is cleared now.
+    // At once and in every mode: these pods were ended, and the page that says so is cleared now.
     if ended.len() > before
         && let Err(error) = ended_pods::write(&config.state_dir, ended.clone())
     {
@@ -103,7 +102,7 @@ pub(super) fn take_up(
         (reflex, brakes)
     });
     if config.mode != Mode::Enforce {
-        // What is only decided is not kept: nobody was ended.
+        // Decisions that are not carried out are not kept: no pod was ended.
         return None;
     }
     match EndedPodStore::start(&config.state_dir, ended, Arc::clone(recorded), journal.clone()) {
@@ -116,11 +115,11 @@ pub(super) fn take_up(
     Some(EvictionIntents::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
 }
 
-/// Finds out what came of each eviction, tells what was not told, and answers who was evicted.
+/// Finds out how each eviction ended, reports what was not reported, and returns the evicted pods.
 ///
-/// A pod of which anything lives that no SIGKILL is pending for was not killed. If it had been asked to end, by what the log
-/// tells, it stays evicted, as in the process that asked; else it is as it was before. In either case it can be evicted
-/// anew if memory is short.
+/// A pod with a process that has no SIGKILL pending was not killed. If the journal shows that it had been asked to end,
+/// it stays evicted, as in the process that asked; otherwise it is not evicted. In either case it can be evicted anew
+/// if memory is short.
 fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
     let mut ended = Vec::new();
     let (reported, deadline) = (reported(journal), Instant::now() + DEATH);
@@ -158,13 +157,13 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
             }
         };
         let mut decided = data.clone();
-        // One that only another version knows is nothing to tell numbers of: their unit is not known.
+        // A signal of another version has no known unit, so no numbers are reported for it.
         decided.extend(Signal::from_name(signal).map_or_else(Map::new, |signal| {
             shortage_data(&Shortage { signal, hard: *hard, threshold: *threshold, observed: *observed })
         }));
         emit(EventType::EvictionDecided, &decided);
         let (kind, message, is_ended) = match holding {
-            Holding::Nobody => (
+            Holding::NoProcess => (
                 EventType::EvictionCompleted,
                 "the daemon ended meanwhile; the pod has no process any more",
                 true,
@@ -189,7 +188,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
         if is_ended {
             ended.push(EndedPod { uid: uid.to_string(), fingerprint: None, why: Why::Evicted });
             if !was_signalled {
-                // Else it would be forgotten by the breaker.
+                // Otherwise the breaker would not count this eviction.
                 data.insert(String::from("bootMs"), json!(decided_ns / 1_000_000));
             }
         }
@@ -200,9 +199,9 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
     ended
 }
 
-/// Gives the files back what they held that were written for a while only.
+/// Restores the files that were written only for a while.
 ///
-/// This is done in every mode: it undoes what a start before did, and never outlives it.
+/// This is done in every mode: it undoes writes of an earlier process, which must not outlive it.
 fn knobs<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a>> {
     let mut stuck = Vec::new();
     for intent in left {
@@ -226,9 +225,9 @@ fn knobs<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a>> {
     stuck
 }
 
-/// Gives a cgroup its mark that was made right before the end: it goes when its pod does, as every other.
+/// Marks a cgroup that was made right before the daemon was killed, so that it is removed with its pod.
 ///
-/// This is done in every mode, and changes nothing that anybody else sees.
+/// This is done in every mode, and changes nothing that other processes see.
 fn unmarked(left: &[Intent<'_>], journal: &Journal) {
     for intent in left {
         let Intent::Cgroup { path, mark } = intent else { continue };
@@ -249,11 +248,11 @@ fn unmarked(left: &[Intent<'_>], journal: &Journal) {
 fn give_mark(path: &str, mark: &str) -> Result<(), cgroup::Error> {
     let (Ok(path), Some(mark)) = (CgroupPath::parse(path), Mark::parse(mark)) else { return Ok(()) };
     let dir = CgroupDir::mount(Path::new(cgroup::MOUNT))?.open(&path)?;
-    // One that has a mark came to its own end.
+    // A cgroup with a mark was completed.
     if dir.mark()?.is_none() { dir.set_mark(&mark) } else { Ok(()) }
 }
 
-/// Writes the old value, if the cgroup is the same and still holds the new one. Answers whether it did.
+/// Writes the old value, if the cgroup is the same and still holds the new one. Returns whether it did.
 fn restore(path: &str, id: CgroupId, file: &str, (old, new): (&str, &str)) -> Result<bool, cgroup::Error> {
     let Ok(path) = CgroupPath::parse(path) else { return Ok(false) };
     let dir = CgroupDir::mount(Path::new(cgroup::MOUNT))?.open(&path)?;
@@ -272,8 +271,8 @@ pub(super) fn subject(pod: &str) -> Subject {
     })
 }
 
-/// What an evicted pod holds of what was to be killed, after those that are dying have had some time to: its own cgroup, if
-/// that was to be, and others.
+/// Looks at the cgroups of an evicted pod that were to be killed: its own if that was one of them, and others. Dying
+/// processes get until `deadline`.
 fn held_in_the_end(own: Option<(&str, CgroupId)>, targets: &[CgroupId], deadline: Instant) -> Holding {
     loop {
         let held = held(own, targets);
@@ -287,12 +286,12 @@ fn held_in_the_end(own: Option<(&str, CgroupId)>, targets: &[CgroupId], deadline
 fn held(own: Option<(&str, CgroupId)>, targets: &[CgroupId]) -> Holding {
     let mount = Path::new(cgroup::MOUNT);
     let own = own.and_then(|(path, id)| Some((CgroupPath::parse(path).ok()?, id)));
-    let own = own.map_or(Holding::Nobody, |(path, id)| held_at(&path, id));
+    let own = own.map_or(Holding::NoProcess, |(path, id)| held_at(&path, id));
     let handles = if targets.is_empty() { None } else { Handles::of(mount).ok() };
     let others = targets.iter().map(|id| match handles.as_ref().map(|handles| handles.find(*id)) {
         Some(Sought::Found(path)) => held_at(&path, *id),
-        Some(Sought::Gone) => Holding::Nobody,
-        // Who may live must not be taken for dead.
+        Some(Sought::Gone) => Holding::NoProcess,
+        // Processes that may live must not be taken for dead.
         Some(Sought::Unknown) | None => Holding::Living,
     });
     others.fold(own, Holding::max)
@@ -300,15 +299,15 @@ fn held(own: Option<(&str, CgroupId)>, targets: &[CgroupId]) -> Holding {
 
 fn held_at(path: &CgroupPath, id: CgroupId) -> Holding {
     let dir = CgroupDir::mount(Path::new(cgroup::MOUNT)).and_then(|root| root.open(path));
-    dir.ok().filter(|dir| dir.id() == id).map_or(Holding::Nobody, |dir| doomed::look(&dir))
+    dir.ok().filter(|dir| dir.id() == id).map_or(Holding::NoProcess, |dir| doomed::look(&dir))
 }
 
-/// Whether there is a cgroup of that id there, and it holds processes.
+/// Whether a cgroup of that id exists at the path and holds processes.
 pub(super) fn is_populated(path: &str, id: u64) -> bool {
-    CgroupPath::parse(path).is_ok_and(|path| held_at(&path, CgroupId(id)) != Holding::Nobody)
+    CgroupPath::parse(path).is_ok_and(|path| held_at(&path, CgroupId(id)) != Holding::NoProcess)
 }
 
-/// Which evictions the log tells of, and how far.
+/// Returns the evictions in the journal, and which of their events.
 fn reported(journal: &Journal) -> BTreeSet<(EventType, String)> {
     let kinds = vec![
         EventType::EvictionDecided,

@@ -1,4 +1,4 @@
-//! SIGHUP and `enforcer reload`: configuration and manifests are read again.
+//! SIGHUP and `enforcer reload`: read the configuration and the manifests again.
 
 use std::{io, sync::mpsc, thread};
 
@@ -13,7 +13,7 @@ use crate::{
     source::StaticDir,
 };
 
-/// What is read at the start only: where things are, and what has been taken hold of since.
+/// The fields that are read only at the start: paths, and resources that are open since then.
 const FIXED: &[&str] = &[
     "mode",
     "ownership",
@@ -32,7 +32,7 @@ const FIXED: &[&str] = &[
     "cgroupDriver",
 ];
 
-/// Reads the configuration as at the start, with what the command line overrides.
+/// Reads the configuration as at the start, with the command line's overrides.
 pub type Load = dyn Fn() -> Result<Config, config::Error> + Send;
 
 /// Why the running configuration stays in force.
@@ -46,21 +46,21 @@ enum Refused {
     Fixed(Vec<&'static str>),
 }
 
-/// Somebody wants a reload, by the admin socket.
+/// A reload requested on the admin socket.
 #[derive(Debug)]
 pub(super) struct ReloadOrder {
     /// Whether every threshold is to be armed.
     pub(super) arm: bool,
-    /// Whether the folder of manifests counts as it is now, whatever it is.
+    /// Whether the manifest folder is accepted in its present state, whatever that is.
     pub(super) accept_empty: bool,
     pub(super) peer: Peer,
     pub(super) answer: oneshot::Sender<Result<Done, No>>,
 }
 
-/// A configuration that was read, and who asked for it; none asked by SIGHUP.
+/// A configuration that was read, and the order to do so; `None` for SIGHUP.
 pub(super) type Reloaded = (Result<Config, config::Error>, Option<ReloadOrder>);
 
-/// Reads the configuration on a thread of its own: nobody waits for its disk.
+/// Reads the configuration on a separate thread: nothing waits for its disk.
 #[derive(Debug)]
 pub(super) struct Reloader {
     orders: mpsc::Sender<Option<ReloadOrder>>,
@@ -78,29 +78,29 @@ impl Reloader {
                 }
             }
         };
-        // It ends when nobody can ask any more, and is not waited for: it may hang.
+        // The thread ends when its sender is dropped. It is not joined: a read may hang.
         let _detached = thread::Builder::new().name(String::from("reload")).spawn(work)?;
         Ok(Self { orders, reloaded })
     }
 
-    /// Has it read; [`Self::next`] answers what came of it.
+    /// Requests a read; [`Self::next`] returns the result.
     pub(super) fn ask(&self, order: Option<ReloadOrder>) {
-        // It ends after us.
+        // The thread ends after this sender.
         drop(self.orders.send(order));
     }
 
-    /// The next one that was read. Safe to cancel.
+    /// Waits for the next configuration that was read. Safe to cancel.
     pub(super) async fn next(&mut self) -> Reloaded {
         match self.reloaded.recv().await {
             Some(reloaded) => reloaded,
-            // It ends with us.
+            // The thread ends after this receiver.
             None => std::future::pending().await,
         }
     }
 }
 
-/// The configuration to go on with, with what changed, for a person; or why the running one stays, which is reported.
-/// One that is as it was is gone on with too: that closes an open breaker.
+/// Returns the configuration to continue with, and what changed, for a person; or why the running one stays, which is
+/// reported. An unchanged configuration is applied too: that closes an open breaker.
 pub(super) fn reload(
     running: &Config,
     loaded: Result<Config, config::Error>,
@@ -110,7 +110,7 @@ pub(super) fn reload(
 ) -> Result<(Config, String), String> {
     match check(running, loaded, host, kubelets) {
         Ok(config) if config == *running => {
-            let message = String::from("the configuration is as it was");
+            let message = String::from("the configuration is unchanged");
             tracing::info!("{message}");
             Ok((config, message))
         }
@@ -128,19 +128,19 @@ pub(super) fn reload(
     }
 }
 
-/// Has the manifests read as well, and who asked answered when they are in force; or says why nothing was done.
+/// Reads the manifests as well, and answers once they are in force; or answers why nothing was done.
 pub(super) fn read_manifests(
     order: Option<ReloadOrder>,
     outcome: Result<String, String>,
     pods: &StaticDir,
     (config, journal): (&Config, &Journal),
 ) {
-    // SIGHUP has nobody to answer, and reads them whatever became of the configuration.
+    // SIGHUP needs no answer, and reads them whatever the outcome for the configuration.
     let Some(ReloadOrder { arm, accept_empty, peer, answer }) = order else { return pods.look(false, None) };
     let said = match outcome {
         Ok(_) if pods.is_stuck() => {
             let folder = config.static_pod_path.display();
-            Err(No::Busy(format!("{folder} does not answer: its pods stay as they were read last")))
+            Err(No::Busy(format!("{folder} does not answer: its pods stay as last read")))
         }
         Ok(message) => Ok(message),
         Err(why) => Err(No::Refused(format!("{why}; the manifests were not read again"))),
@@ -155,12 +155,12 @@ pub(super) fn read_manifests(
     let message = match said {
         Ok(message) if arm => format!("{message}; every threshold is armed"),
         Ok(message) => message,
-        // Who asked may have gone.
+        // The requester may have gone.
         Err(no) => return drop(answer.send(Err(no))),
     };
     if accept_empty {
         let folder = config.static_pod_path.display();
-        let message = format!("{folder} is followed as it is now, by order of uid {}", peer.uid);
+        let message = format!("the present content of {folder} is accepted, by order of uid {}", peer.uid);
         tracing::warn!("{message}");
         let data = json!({
             "mode": config.mode.as_str(), "configHash": config.hash(), "message": message, "acceptEmpty": true,
@@ -176,7 +176,7 @@ pub(super) fn read_manifests(
         };
         let wrong = loaded.errors.iter().map(|error| format!("; {error}"));
         let message = format!("{message}; {folder}: {pods}{}", wrong.collect::<String>());
-        // Who asked may have gone.
+        // The requester may have gone.
         drop(answer.send(Ok(Done { message, durable: true, ..Done::default() })));
     };
     pods.look(accept_empty, Some(Box::new(answer)));

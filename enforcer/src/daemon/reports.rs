@@ -1,4 +1,4 @@
-//! The reflex, and where its reports go: into the log, to the recorder, and to the desired state.
+//! The reflex, and where its reports go: to the journal, the recorder, and the desired state.
 
 use std::{
     path::PathBuf,
@@ -29,7 +29,7 @@ pub(super) struct ReportTargets {
     pub(super) journal: Journal,
     pub(super) being_evicted: BeingEvicted,
     pub(super) sender: mpsc::UnboundedSender<EngineEvent>,
-    /// Whom it wakes when what is left begins to fall fast.
+    /// Woken when available memory begins to fall fast.
     pub(super) fill_waker: Option<FillWaker>,
 }
 
@@ -37,15 +37,15 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until a power cut cannot take that event any more; not for ever, as a disk may take nothing at all. A journal
-/// without a disk has told so, and keeps nobody.
+/// Waits until a power cut can no longer lose that event; not for ever, as a disk may accept no writes at all. A
+/// journal without a disk has reported that, and does not wait.
 pub(super) async fn is_durable(journal: &Journal, sequence: u64) -> bool {
     let mut durable = journal.durable();
     let reached = durable.wait_for(|durable| *durable >= sequence);
     !journal.has_disk() || tokio::time::timeout(RECORDING, reached).await.is_ok_and(|reached| reached.is_ok())
 }
 
-/// Where its reports are heard.
+/// Receives the reflex's reports.
 struct ReportListener {
     events: Arc<Mutex<EventBuilder>>,
     journal: Journal,
@@ -58,7 +58,7 @@ struct ReportListener {
 }
 
 impl ReportListener {
-    /// For the next start, before anything is told of it.
+    /// Stores the armed thresholds for the next start, before the arming is reported.
     fn keep_armed(&self, thresholds: &Thresholds) {
         if let Err(error) = armed::keep(&self.run_dir, &self.boot_id, thresholds) {
             let message = format!(
@@ -71,7 +71,7 @@ impl ReportListener {
 }
 
 impl Listener for ReportListener {
-    /// The pages that telling takes may have to be read from a disk: now, and not when memory is short.
+    /// Has the kernel read the pages that a report needs from disk now, and not when memory is short.
     fn rehearse(&mut self, report: Report) {
         drop(lock(&self.events).clone().event(&report));
     }
@@ -105,7 +105,7 @@ impl Listener for ReportListener {
             | Report::Sighted(_)
             | Report::Stuck(_) => return,
         };
-        // The daemon is stopping when nobody listens.
+        // Without a receiver the daemon is stopping.
         drop(self.sender.send(reflexion));
     }
 
@@ -138,7 +138,7 @@ pub(super) fn start_reflex(
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
     let ReportTargets { events, journal, being_evicted, sender, fill_waker } = reporting;
-    let ear = ReportListener {
+    let listener = ReportListener {
         events,
         journal: journal.clone(),
         being_evicted,
@@ -160,7 +160,7 @@ pub(super) fn start_reflex(
         ..ReflexConfig::default()
     };
     evict::clear_hooks();
-    let reflex = Reflex::spawn(&reflex_config, intents, Vec::new(), recording.tap(), ear);
+    let reflex = Reflex::spawn(&reflex_config, intents, Vec::new(), recording.tap(), listener);
     let reflex = reflex.context("cannot start eviction")?;
     if let Err(error) = reflex.memory_locked() {
         emit::degraded(
@@ -174,7 +174,7 @@ pub(super) fn start_reflex(
             &journal,
             "scheduling",
             &format!(
-                "evictionScheduling: {} cannot be had (it takes CAP_SYS_NICE), so on a busy node an eviction may be late: {error}",
+                "evictionScheduling: {} is not available (it needs CAP_SYS_NICE), so on a busy node an eviction may be late: {error}",
                 config.eviction_scheduling.as_str()
             ),
         );

@@ -1,44 +1,44 @@
 use std::time::{Duration, Instant};
 
-/// How often everything is looked at though nothing tells of a change: where the kernel tells of changes, and where not.
-const LOOK_TOLD: Duration = Duration::from_mins(5);
-pub(super) const LOOK_UNTOLD: Duration = Duration::from_secs(10);
+/// How often everything is looked at without a reported change: if the kernel reports changes, and if it does not.
+const LOOK_REPORTED: Duration = Duration::from_mins(5);
+pub(super) const LOOK_UNREPORTED: Duration = Duration::from_secs(10);
 
-/// How often processes are looked for that have not their score, where the kernel does not tell of them.
+/// How often processes with a wrong score are looked for, if the kernel does not report them.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// What waits to be tried again is not tried more often than this.
+/// The least time before something that waits is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The same of what could not be written back when it was due.
+/// The same for what could not be written back when it was due.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// After a kill the cpus are the victim's, so that its memory comes back soon: what follows from it for the cgroups waits.
+/// How long changes to the cgroups wait after a kill: the victim needs the CPUs, so that its memory is freed soon.
 const AFTER_A_KILL: Duration = Duration::from_secs(1);
 
-/// When the desired state is looked at though nothing tells of a change.
+/// When the desired state is looked at without a reported change.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// Whether the kernel tells of changes to the cgroups.
+    /// Whether the kernel reports changes to the cgroups.
     files_are_reported: bool,
-    /// Whether it tells of processes that have not their score.
+    /// Whether it reports processes with a wrong score.
     scores_are_reported: bool,
-    /// Whether a look at the scores is due nevertheless.
-    sweep_is_owed: bool,
+    /// Whether a sweep of the scores is due nevertheless.
+    sweep_is_due: bool,
     look: Instant,
     sweep: Instant,
     /// When something that waits is to be tried again.
     retry: Option<Instant>,
-    /// When what others insist on is to be written back.
+    /// When values that others insist on are to be written back.
     write_back: Option<Instant>,
 }
 
-/// What is due.
+/// The work that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Due {
     /// A look at everything.
     Look,
-    /// What others insist on is to be written back.
+    /// Values that others insist on are to be written back.
     WriteBack,
     /// A look at the scores alone.
     Sweep,
@@ -49,7 +49,7 @@ impl Schedule {
         Self {
             files_are_reported,
             scores_are_reported: false,
-            sweep_is_owed: false,
+            sweep_is_due: false,
             look: now,
             sweep: now,
             retry: None,
@@ -57,7 +57,7 @@ impl Schedule {
         }
     }
 
-    /// Notes whether the kernel tells of changes to the cgroups; everything is looked at when it ceases to.
+    /// Notes whether the kernel reports changes to the cgroups; everything is looked at when it no longer does.
     pub(super) fn files_are_reported(&mut self, reported: bool, now: Instant) {
         if self.files_are_reported && !reported {
             self.look = now;
@@ -65,52 +65,52 @@ impl Schedule {
         self.files_are_reported = reported;
     }
 
-    /// Has everything looked at soon, but not while a victim dies.
+    /// Schedules a look at everything soon, but not while a victim dies.
     pub(super) fn request_resync(&mut self, now: Instant) {
         self.look = self.look.min(now + AFTER_A_KILL);
     }
 
-    /// Has everything looked at in a moment: so soon the reflex has the candidates that were handed to it.
-    pub(super) fn owe_move(&mut self, now: Instant) {
+    /// Schedules a look at everything in a moment: by then the reflex has the candidates that were handed to it.
+    pub(super) fn request_move(&mut self, now: Instant) {
         self.look = self.look.min(now + RETRY);
     }
 
-    /// Notes whether the kernel tells of processes that have not their score.
+    /// Notes whether the kernel reports processes with a wrong score.
     pub(super) fn scores_are_reported(&mut self, reported: bool) {
         self.scores_are_reported = reported;
     }
 
-    /// Has the scores looked at as soon as may be.
-    pub(super) fn owe_sweep(&mut self, now: Instant) {
-        self.sweep_is_owed = true;
+    /// Schedules a sweep of the scores as soon as possible.
+    pub(super) fn request_sweep(&mut self, now: Instant) {
+        self.sweep_is_due = true;
         self.sweep = now;
     }
 
-    /// Notes that everything is looked at now.
+    /// Notes that everything is being looked at.
     pub(super) fn looked(&mut self, now: Instant) {
-        self.sweep_is_owed = false;
-        self.look = now + if self.files_are_reported { LOOK_TOLD } else { LOOK_UNTOLD };
+        self.sweep_is_due = false;
+        self.look = now + if self.files_are_reported { LOOK_REPORTED } else { LOOK_UNREPORTED };
         self.sweep = now + SWEEP;
     }
 
-    /// Notes that the scores are looked at now.
+    /// Notes that the scores are being looked at.
     pub(super) fn swept(&mut self, now: Instant) {
-        self.sweep_is_owed = false;
+        self.sweep_is_due = false;
         self.sweep = now + SWEEP;
     }
 
-    /// Notes when something is to be tried again, or that nothing is.
+    /// Notes when something is to be tried again; `None` for nothing.
     pub(super) fn retry_at(&mut self, due: Option<Instant>, now: Instant) {
         self.retry = due.map(|due| due.max(now + RETRY));
     }
 
-    /// Notes when what others insist on is to be written back, or that there is nothing of that kind. What is overdue
-    /// could not be, and waits for something else.
+    /// Notes when values that others insist on are to be written back; `None` for nothing. An overdue value could not
+    /// be written, and waits for something else.
     pub(super) fn write_back_at(&mut self, due: Option<Instant>, now: Instant) {
         self.write_back = due.map(|due| if due <= now { now + OVERDUE } else { due });
     }
 
-    /// What is due now.
+    /// Returns the work that is due now.
     pub(super) fn due(&self, now: Instant) -> Option<Due> {
         if self.look <= now || self.retry.is_some_and(|retry| retry <= now) {
             return Some(Due::Look);
@@ -122,7 +122,7 @@ impl Schedule {
     }
 
     fn sweeps(&self) -> bool {
-        self.sweep_is_owed || !self.scores_are_reported
+        self.sweep_is_due || !self.scores_are_reported
     }
 
     /// When something is due next.
@@ -145,11 +145,11 @@ mod tests {
         assert_eq!(schedule.due(start), None);
         assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + SWEEP, Some(Due::Sweep)));
         schedule.scores_are_reported(true);
-        assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + LOOK_TOLD, None));
+        assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + LOOK_REPORTED, None));
         schedule.files_are_reported(false, start);
         assert_eq!(schedule.due(start), Some(Due::Look));
         schedule.looked(start);
-        assert_eq!(schedule.next(), start + LOOK_UNTOLD);
+        assert_eq!(schedule.next(), start + LOOK_UNREPORTED);
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
         let mut schedule = Schedule::new(true, start);
         schedule.looked(start);
         schedule.scores_are_reported(true);
-        schedule.owe_sweep(start);
+        schedule.request_sweep(start);
         assert_eq!((schedule.next(), schedule.due(start)), (start, Some(Due::Sweep)));
         schedule.swept(start);
         assert_eq!(schedule.due(start + SWEEP), None);
@@ -191,7 +191,7 @@ mod tests {
         schedule.write_back_at(Some(start + RETRY), start + RETRY);
         assert_eq!(schedule.next(), start + RETRY + OVERDUE);
         schedule.write_back_at(None, start + RETRY);
-        assert_eq!(schedule.next(), start + LOOK_TOLD);
+        assert_eq!(schedule.next(), start + LOOK_REPORTED);
     }
 
     #[test]
@@ -204,6 +204,6 @@ mod tests {
         assert_eq!(schedule.due(start + SWEEP + RETRY), Some(Due::Look));
         schedule.retry_at(None, start);
         schedule.scores_are_reported(true);
-        assert_eq!(schedule.next(), start + LOOK_TOLD);
+        assert_eq!(schedule.next(), start + LOOK_REPORTED);
     }
 }

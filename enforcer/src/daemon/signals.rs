@@ -1,9 +1,9 @@
-//! What is asked of the daemon by signals.
+//! The signals that the daemon handles.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that it listens for.
+/// The signals that the daemon listens for.
 #[derive(Debug)]
 pub(super) struct Signals {
     terminate: Signal,
@@ -11,17 +11,17 @@ pub(super) struct Signals {
     hang_up: Signal,
 }
 
-/// What one of them asks for.
+/// The request of a signal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Asked {
-    /// SIGTERM or SIGINT: to end.
+    /// SIGTERM or SIGINT: stop.
     Stop,
-    /// SIGHUP: to read the configuration again.
+    /// SIGHUP: reload the configuration.
     Reload,
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Begins to listen.
     pub(super) fn listen() -> anyhow::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
@@ -30,7 +30,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the first that asks it to end; those that ask for something else wait. Safe to cancel.
+    /// Waits for SIGTERM or SIGINT; other signals stay pending. Safe to cancel.
     pub(super) async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -38,7 +38,7 @@ impl Signals {
         }
     }
 
-    /// The next one. Safe to cancel.
+    /// Waits for the next signal. Safe to cancel.
     pub(super) async fn next(&mut self) -> Asked {
         tokio::select! {
             _ = self.terminate.recv() => Asked::Stop,

@@ -1,4 +1,4 @@
-//! The sinks in the daemon: started, changed by SIGHUP, and stopped.
+//! The daemon's sinks: started, changed by SIGHUP, and stopped.
 
 use std::{
     collections::BTreeMap,
@@ -20,20 +20,20 @@ use crate::{
 /// How long the sinks may take to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How soon it is tried again to start one.
+/// How soon a failed start is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// The degradation that says that one does not run.
+/// The `what` of the degradation while a sink does not run.
 const SINK: &str = "sink";
 
-/// Those that run, by their names.
+/// The running sinks, by name.
 #[derive(Debug)]
 pub(super) struct Sinks {
     ground: Ground,
-    /// Behind which sequence a sink begins that has no cursor.
+    /// A sink without a cursor begins after this sequence number.
     begin: u64,
     running: BTreeMap<String, (Wanted, Sink)>,
-    /// Those that could not be started, and when it is tried again.
+    /// Sinks that could not be started.
     waiting: BTreeMap<String, Waiting>,
     again: Instant,
 }
@@ -46,7 +46,7 @@ struct Waiting {
 }
 
 impl Sinks {
-    /// Opens the log, and starts what is configured. One that is new begins with what this daemon tells.
+    /// Opens the journal, and starts the configured sinks. A new sink begins with this daemon's first event.
     pub(super) async fn open(
         config: &Config,
         host: &Host,
@@ -66,7 +66,7 @@ impl Sinks {
         Ok((journal, sinks))
     }
 
-    /// Follows another configuration. A sink that is configured as before goes on, or stays stopped.
+    /// Applies another configuration. An unchanged sink continues, or stays stopped.
     pub(super) fn configure(&mut self, config: &Config) {
         let mut before = std::mem::take(&mut self.running);
         self.waiting.clear();
@@ -90,7 +90,7 @@ impl Sinks {
             }
         }
         self.again = Instant::now() + RETRY;
-        // One that is added later begins with what is told from then on.
+        // A sink that is added later begins with the events after this.
         self.begin = self.ground.journal.range().newest;
     }
 
@@ -100,7 +100,7 @@ impl Sinks {
         Ok(())
     }
 
-    /// Tries again to start those that could not be started, if it is time: the kernel may have refused a thread.
+    /// Tries again to start the failed ones if it is time: the kernel may have refused a thread.
     pub(super) fn retry(&mut self) {
         let now = Instant::now();
         if self.waiting.is_empty() || now < self.again {
@@ -123,12 +123,12 @@ impl Sinks {
         }
     }
 
-    /// How they are.
+    /// The sinks' states.
     pub(super) fn healths(&self) -> &Healths {
         &self.ground.healths
     }
 
-    /// Stops them: each may finish what it is at. What they have not delivered they do after the next start.
+    /// Stops the sinks: each may finish its present delivery. The next start delivers the rest.
     pub(super) async fn close(mut self) {
         let stopping = self.running.values_mut().map(|(_, sink)| sink.stop());
         if timeout(DRAIN_TIMEOUT, futures_util::future::join_all(stopping)).await.is_err() {

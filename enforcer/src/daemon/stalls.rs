@@ -1,4 +1,4 @@
-//! Stalls that are much, told as pressure of pods.
+//! Long stalls in reclaim, reported as pressure of pods.
 use std::{
     collections::HashSet,
     future,
@@ -14,16 +14,16 @@ use crate::{
     sense::{ByKind, PressureEvent, Pressures, Stall, StallRing, StallWorld, Stalls},
 };
 
-/// How often cgroups that are gone are forgotten. Nothing else is done at rest.
+/// How often cgroups that are gone are forgotten. There is no other work at rest.
 const SWEEP: Duration = Duration::from_mins(1);
 
-/// For how long what was read of the map is good enough for telling.
+/// How long a reading of the map is fresh enough for a report.
 const FRESH: Duration = Duration::from_millis(500);
 
 /// The most levels above a cgroup in which its pod is looked for: containers may make cgroups of their own.
 const MAX_LEVELS: usize = 16;
 
-/// The telling of stalls.
+/// Turns stalls into pressure events.
 pub(super) struct Stalling {
     journal: Journal,
     ring: StallRing,
@@ -55,7 +55,7 @@ impl Stalling {
                         }
                     }
                     Err(error) => {
-                        let message = format!("stalls in reclaim are told no longer: the ring buffer cannot be read: {error}");
+                        let message = format!("stalls in reclaim are no longer reported: cannot read the ring: {error}");
                         emit::degraded(&self.journal, "stalls", &message);
                         return;
                     }
@@ -80,7 +80,7 @@ impl Stalling {
             Ok(data) => {
                 self.journal.append(Event { kind, subject, data });
             }
-            Err(error) => tracing::error!(%error, "a stall cannot be written as JSON"),
+            Err(error) => tracing::error!(%error, "cannot write a stall as JSON"),
         }
     }
 
@@ -89,7 +89,7 @@ impl Stalling {
         let unreported = self.pressures.unreported();
         if unreported > self.unreported {
             let message = format!(
-                "{} stalls were not told: too many pods are stalled at a time",
+                "{} stalls were not reported: too many pods are stalled at a time",
                 unreported - self.unreported
             );
             emit::degraded(&self.journal, "stallsUntold", &message);
@@ -105,7 +105,7 @@ async fn sleep(duration: Option<Duration>) {
     }
 }
 
-/// What is known of cgroups and their stalls.
+/// The known cgroups and their stalls.
 struct Known {
     index: Index,
     handles: Option<Handles>,
@@ -114,7 +114,7 @@ struct Known {
 }
 
 impl Known {
-    /// Removes what the map holds of cgroups that are no longer there.
+    /// Removes the map's entries for cgroups that no longer exist.
     fn forget_gone(&mut self) {
         let Self { index, handles, stalls, read } = self;
         *read = None;
@@ -122,7 +122,7 @@ impl Known {
         let found = match stalls.read() {
             Ok(found) => found,
             Err(error) => {
-                tracing::debug!(error = %crate::chain(&error), "stalls cannot be read");
+                tracing::debug!(error = %crate::chain(&error), "cannot read stalls");
                 return;
             }
         };
@@ -135,9 +135,9 @@ impl Known {
             return;
         }
         match stalls.forget(|id| gone.contains(&id)) {
-            Ok(removed) => tracing::debug!(removed, "stalls of cgroups that are gone were removed"),
+            Ok(removed) => tracing::debug!(removed, "removed stalls of cgroups that are gone"),
             Err(error) => {
-                tracing::debug!(error = %crate::chain(&error), "stalls of cgroups that are gone stay");
+                tracing::debug!(error = %crate::chain(&error), "cannot remove stalls of cgroups that are gone");
             }
         }
     }
@@ -164,7 +164,7 @@ impl StallWorld for Known {
     fn stalled_ns(&mut self, cgroup: CgroupId) -> ByKind {
         if self.read.as_ref().is_none_or(|(at, _)| at.elapsed() > FRESH) {
             let read = self.stalls.read().unwrap_or_else(|error| {
-                tracing::debug!(error = %crate::chain(&error), "stalls cannot be read");
+                tracing::debug!(error = %crate::chain(&error), "cannot read stalls");
                 Vec::new()
             });
             self.read = Some((Instant::now(), read));

@@ -1,4 +1,4 @@
-//! What is done and told once, before anything runs.
+//! Work that is done, and reported, once before anything runs.
 
 use std::sync::Arc;
 
@@ -34,17 +34,17 @@ impl Refusal for StoreError {
     }
 }
 
-/// What may be written.
+/// The permits to write.
 #[derive(Debug, Default)]
 pub(super) struct Permits {
-    /// Everything, as the cgroups are ours.
+    /// To write everything, if the daemon owns the cgroups.
     pub(super) all: Option<Permit>,
-    /// Scores that follow the ranking, whosever the cgroups are.
+    /// To align scores with the ranking, whether the daemon owns the cgroups or not.
     pub(super) scores: Option<Permit>,
 }
 
-/// The log in the state directory, taken over from a predecessor that is still ending; in memory alone where there can be
-/// none.
+/// Opens the journal in the state directory, which a predecessor that is still ending may hold. If that is impossible
+/// the journal is in memory only.
 pub(super) async fn open_journal(config: &Config, host: &Host, counts: &Counts) -> anyhow::Result<Journal> {
     let open = async || {
         let Config { state_dir, run_dir, journal, .. } = config;
@@ -60,7 +60,7 @@ pub(super) async fn open_journal(config: &Config, host: &Host, counts: &Counts) 
         Err(error) => {
             let journal = Journal::new(&host.name, &host.boot_id).observed_by(Arc::new(counts.clone()));
             let message = format!(
-                "events are kept in memory alone, and end with this process: {}",
+                "events are kept in memory only, and end with this process: {}",
                 crate::chain(&error)
             );
             emit::degraded(&journal, "journal", &message);
@@ -81,7 +81,7 @@ pub(super) async fn open_journal(config: &Config, host: &Host, counts: &Counts) 
     }
     if recovered.lost > 0 {
         let message = format!(
-            "{} events that readers may have seen were lost: no disk had taken them when the daemon was killed; \
+            "{} events that readers may have seen were lost: they were not on disk yet when the daemon was killed; \
              see the gap in the sequence",
             recovered.lost
         );
@@ -104,12 +104,12 @@ impl Refusal for serve::Error {
     }
 }
 
-/// What one daemon at a time has here: the claim to evict, and the observe socket.
+/// Takes what one daemon at a time holds here: the claim to evict, and the observe socket.
 pub(super) async fn take(config: &Config) -> anyhow::Result<(InstanceLock, Observe)> {
     Ok((InstanceLock::take(config.mode).await?, bind(config).await?))
 }
 
-/// The observe socket, taken over from a predecessor that is still ending: until it has ended, its socket takes connections.
+/// Binds the observe socket. A predecessor's socket accepts connections until the process has ended.
 async fn bind(config: &Config) -> anyhow::Result<Observe> {
     let bind = async || Observe::bind(&config.run_dir, &config.sockets).await;
     handover::take(handover::TIMEOUT, bind).await.map_err(|error| {
@@ -150,12 +150,14 @@ pub(super) fn emit_start(journal: &Journal, config: &Config, host: &Host, facts:
     if let Err(error) = open_files::allow(host.node.pods, &BUDGET) {
         emit::degraded(journal, "openFiles", &error.to_string());
     }
-    // Of this thread, and of those that it starts: all that matters are younger.
+    // For this thread and the threads that it starts: all that matter are started later.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         emit::degraded(
             journal,
             "priority",
-            &format!("the daemon's nice value cannot be {NICE}, so on a busy node it may be late: {error}"),
+            &format!(
+                "cannot set the daemon's nice value to {NICE}, so on a busy node it may be late: {error}"
+            ),
         );
     }
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", "-999") {
@@ -163,13 +165,13 @@ pub(super) fn emit_start(journal: &Journal, config: &Config, host: &Host, facts:
             journal,
             "oomScoreAdj",
             &format!(
-                "the daemon's own oom_score_adj cannot be -999, so the kernel may kill it under pressure: {error}"
+                "cannot set the daemon's own oom_score_adj to -999, so the kernel may kill it under pressure: {error}"
             ),
         );
     }
 }
 
-/// The leave to write, if the mode is `enforce`: everything if the cgroups are ours, else what `oomScorePolicy: ranked` needs.
+/// The permits in mode `enforce`: for everything if the daemon owns the cgroups, else for `oomScorePolicy: ranked`.
 pub(super) fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Permits {
     if kubelets {
         emit::degraded(

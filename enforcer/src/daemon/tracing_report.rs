@@ -3,7 +3,7 @@ use crate::{
     serve::{Doctor, Programs, Refused},
 };
 
-/// What was found for tracing, what was chosen by it, and what came of that.
+/// The host's facts for tracing, the choice made from them, and its outcome.
 #[derive(Debug)]
 pub(super) struct TracingReport {
     facts: Facts,
@@ -19,19 +19,19 @@ impl TracingReport {
         Self { facts, choice, attached: Vec::new(), failed: Vec::new(), unpinned: Vec::new(), error: None }
     }
 
-    /// These programs work, those were refused, and this of them ends with the daemon though it should not.
+    /// Notes the programs that work, those that were refused, and those that wrongly end with the daemon.
     pub(super) fn loaded(&mut self, attached: &[&'static str], failed: &[Failure], unpinned: &[Lost]) {
         unpinned.clone_into(&mut self.unpinned);
         attached.clone_into(&mut self.attached);
         failed.clone_into(&mut self.failed);
     }
 
-    /// No program could be loaded.
+    /// Notes that no program could be loaded.
     pub(super) fn refused(&mut self, error: String) {
         self.error = Some(error);
     }
 
-    /// All of it, as it is told.
+    /// Builds the report of `enforcer doctor`.
     pub(super) fn doctor(self, host: &HostFacts) -> Doctor {
         let Self { facts, choice, attached, failed, unpinned, error } = self;
         let table = sense::ladder(&facts, host, &choice);

@@ -1,5 +1,4 @@
-//! systemd's watchdog (`WatchdogSec=`): it is kept quiet as long as the daemon's own thread and the one that evicts do their
-//! work.
+//! systemd's watchdog (`WatchdogSec=`): notified while the daemon's own thread and the eviction thread do their work.
 
 use std::{
     env,
@@ -18,23 +17,23 @@ use std::{
 use super::emit;
 use crate::{evict::Observer, journal::Journal};
 
-/// Where the supervisor listens (`sd_notify(3)`).
+/// The environment variable with the supervisor's socket (`sd_notify(3)`).
 const SOCKET: &str = "NOTIFY_SOCKET";
 
-/// What keeps it quiet.
+/// The sign of life.
 const ALIVE: &[u8] = b"WATCHDOG=1";
 
-/// The supervisor, as far as it waits for signs of life.
+/// The connection to a supervisor that expects signs of life.
 #[derive(Debug)]
 pub(super) struct Watchdog {
-    /// Opened once: where no descriptor is left later, the daemon lives all the same.
+    /// Opened once, so that a later lack of descriptors does not end the daemon.
     socket: UnixDatagram,
     every: Duration,
 }
 
 impl Watchdog {
-    /// Gives signs of life from now on, if a supervisor waits for them. Must be called inside a tokio runtime, whose turns are
-    /// one of them.
+    /// Sends signs of life from now on, if a supervisor expects them. Must be called inside a tokio runtime: a stuck
+    /// runtime sends none.
     pub(super) fn start(evictor: Observer, journal: &Journal) {
         let (Some(patience), Some(address)) = (sd_notify::watchdog_enabled(), env::var_os(SOCKET)) else {
             return;
@@ -59,7 +58,7 @@ impl Watchdog {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
         socket.connect_addr(&address)?;
-        // As sd_watchdog_enabled(3) recommends, and once more: one sign may find the supervisor's queue full.
+        // A third, not half as in sd_watchdog_enabled(3): one sign may find the supervisor's queue full.
         Ok(Self { socket, every: patience / 3 })
     }
 
@@ -73,14 +72,14 @@ impl Watchdog {
                 is_reported = false;
                 self.give_sign();
             } else if !std::mem::replace(&mut is_reported, true) {
-                tracing::error!("the eviction thread is stuck: the supervisor is to start the daemon again");
+                tracing::error!("the eviction thread is stuck: the supervisor should restart the daemon");
             }
         }
     }
 
     fn give_sign(&self) {
         if let Err(error) = self.socket.send(ALIVE) {
-            tracing::warn!(%error, "the supervisor got no sign of life");
+            tracing::warn!(%error, "cannot send a sign of life to the supervisor");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The helper thread that holds a candidate back by `memory.high`: such a write may reclaim, and take seconds.
+//! The helper thread that throttles a candidate by `memory.high`. Such a write may reclaim and take seconds.
 //!
-//! What the file held is on the intent page for as long as it is lowered, so that the next start gives it back if this
-//! process is killed meanwhile. Where it cannot be given back at once, that is reported, and tried again.
+//! The old value is on the intent page while `memory.high` is lowered, so that the next start restores it if this
+//! process is killed meanwhile. A failure to restore it is reported and retried.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,16 +23,16 @@ use crate::{
 
 const HIGH: &str = "memory.high";
 
-/// What the reflex hands over.
+/// A request of the reflex.
 #[derive(Debug)]
 pub(super) enum Braking {
-    /// Hold it back.
+    /// Lowers `memory.high`.
     Hold { brake: u64, candidate: Arc<Candidate>, high_bytes: u64 },
-    /// Let go of it.
+    /// Restores it.
     Ease { brake: u64 },
 }
 
-/// What braking takes.
+/// What the brake thread needs.
 #[derive(Debug)]
 pub struct BrakeBook {
     slots: Slots,
@@ -40,7 +40,7 @@ pub struct BrakeBook {
 }
 
 impl BrakeBook {
-    /// With slots for the intents, and where it is known that a file is held down on purpose.
+    /// `slots` hold the intents; `throttled` records the cgroups whose `memory.high` is lowered on purpose.
     #[must_use]
     pub fn new(slots: Slots, throttled: Throttled) -> Self {
         Self { slots, throttled }
@@ -56,7 +56,7 @@ struct Held {
 }
 
 impl Held {
-    /// That it cannot be given back, or is at last.
+    /// Reports that the value cannot be restored, or with `None` that it is restored at last.
     fn report(&self, error: Option<String>) -> Report {
         let Self { candidate, old, .. } = self;
         Report::Stuck(Box::new(Stuck {
@@ -73,7 +73,7 @@ impl Held {
     }
 }
 
-/// Works until the reflex is gone, and then lets go. What cannot be given back, and what can at last, is told.
+/// Works until the reflex is gone, then restores every value. Reports failures to restore and later successes.
 pub(super) fn run(
     queue: &Receiver<Braking>,
     mut book: Option<BrakeBook>,
@@ -87,7 +87,7 @@ pub(super) fn run(
             Next::Value(work) => work,
             Next::Late => {
                 if let Some(book) = &mut book {
-                    stuck.attempt(Instant::now(), |held| give_back_at_last(held, book, &mut emit));
+                    stuck.attempt(Instant::now(), |held| retry_restore(held, book, &mut emit));
                 }
                 continue;
             }
@@ -96,17 +96,17 @@ pub(super) fn run(
         match work {
             Braking::Hold { brake, candidate, high_bytes } => {
                 if let (Some(before), Some(book)) = (held.take(), &mut book)
-                    // The engine lets go of one before it asks for another.
-                    && let Some(left) = give_back(before, book, &mut emit)
+                    // The engine eases one brake before it asks for another.
+                    && let Some(left) = restore(before, book, &mut emit)
                 {
                     stuck.add(left, Instant::now());
                 }
                 let outcome = match book.as_mut().ok_or(BrakeRefusal::Unwritten) {
                     Ok(book) => {
-                        // What the file holds now must be its owner's.
+                        // The current value must be its owner's before it is saved as the old one.
                         let is_stuck = stuck.attempt_those(
                             |held| held.is_of(&candidate),
-                            |held| give_back_at_last(held, book, &mut emit),
+                            |held| retry_restore(held, book, &mut emit),
                         );
                         if is_stuck {
                             Err(BrakeRefusal::Lower)
@@ -128,7 +128,7 @@ pub(super) fn run(
             Braking::Ease { brake } => {
                 let of_brake = held.take_if(|held| held.brake == brake);
                 let left = match (of_brake, &mut book) {
-                    (Some(held), Some(book)) => give_back(held, book, &mut emit),
+                    (Some(held), Some(book)) => restore(held, book, &mut emit),
                     (None, _) | (_, None) => None,
                 };
                 let given_back = left.is_none();
@@ -141,10 +141,10 @@ pub(super) fn run(
     }
     if let Some(book) = &mut book {
         for held in stuck.into_all() {
-            let _left = give_back_at_last(held, book, &mut emit);
+            let _left = retry_restore(held, book, &mut emit);
         }
         if let Some(held) = held {
-            let _left = give_back(held, book, &mut emit);
+            let _left = restore(held, book, &mut emit);
         }
     }
 }
@@ -185,8 +185,8 @@ fn hold(
     }
 }
 
-/// Newer kernels leave the reclaiming to those who grow if the file is open without blocking (`memory_high_write`); older
-/// ones do it here.
+/// With `O_NONBLOCK`, newer kernels leave the reclaim to the tasks that allocate (`memory_high_write`). Older ones
+/// reclaim in this write.
 fn write_without_waiting(candidate: &Candidate, value: &str) -> Result<(), BrakeRefusal> {
     let failed = |errno: Errno| match errno {
         Errno::NODEV | Errno::NOENT => BrakeRefusal::Gone,
@@ -206,16 +206,16 @@ fn refusal(error: &crate::cgroup::Error, gone: BrakeRefusal) -> BrakeRefusal {
     BrakeRefusal::Kernel(Errno::IO.raw_os_error())
 }
 
-/// Writes the old value, if the file still holds ours: whoever wrote another since means it. What cannot be given back is
-/// told, stays on the intent page, and is the answer.
-fn give_back(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)) -> Option<Held> {
+/// Writes the old value if the file still holds ours; any other value was written on purpose since. On failure it
+/// reports the error, leaves the intent on the page, and returns `held`.
+fn restore(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)) -> Option<Held> {
     let (held, error) = ease(held, book)?;
     emit(held.report(Some(error)));
     Some(held)
 }
 
-/// The same of what is told already: that it is given back at last is told too.
-fn give_back_at_last(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)) -> Option<Held> {
+/// Tries again to restore what is already reported as stuck; reports only success.
+fn retry_restore(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)) -> Option<Held> {
     let done = held.report(None);
     let left = ease(held, book).map(|(held, _)| held);
     if left.is_none() {
@@ -224,7 +224,7 @@ fn give_back_at_last(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Rep
     left
 }
 
-/// Tries to give it back; what cannot be is the answer, with the reason.
+/// Tries to restore the old value; on failure returns `held` with the error.
 fn ease(held: Held, book: &mut BrakeBook) -> Option<(Held, String)> {
     let (dir, page) = (&held.candidate.dir, PageSize::of_this_machine());
     let given_back = dir.read(HIGH).and_then(|now| {

@@ -21,66 +21,69 @@ use crate::{
     sense::snapshot::{BranchFiles, Charge, Missing, ReadResult},
 };
 
-/// Who a candidate is, for the events.
+/// A candidate as events identify it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Identity {
     /// Namespace and name.
     pub pod: PodName,
     /// The pod's uid.
     pub uid: PodUid,
-    /// Its class.
+    /// Its QoS class.
     pub qos_class: QosClass,
-    /// Its effective memory limit in bytes; none is no limit.
+    /// Its effective memory limit in bytes; `None` without a limit.
     pub limit_bytes: Option<u64>,
     /// Its cgroup.
     pub cgroup: CgroupPath,
 }
 
-/// A pod that can be evicted, with everything open that evicting it takes.
+/// A pod that can be evicted, with all files open that its eviction needs.
 #[derive(Debug)]
 pub struct Candidate {
     pub(super) identity: Identity,
-    /// `namespace/name`, at hand where nothing may be allocated.
+    /// `namespace/name`, formatted in advance for code that must not allocate.
     pub(super) label: String,
     pub(super) facts: CandidateFacts,
     pub(super) dir: CgroupDir,
     /// Whether its own cgroup was made for it.
     pub(super) origin: Origin,
-    /// Judges it again before it is asked to end or held back.
+    /// Checks it again before it gets SIGTERM or is throttled.
     pub(super) guard: Arc<Guard>,
-    /// Where its memory is charged: its own cgroup, and those that its containers took elsewhere.
+    /// The cgroups that its memory is charged to: its own, and adopted ones of its containers outside of it.
     pub(super) charged: Vec<BranchFiles>,
-    /// `pids.current` of the same cgroups, as far as it is there.
+    /// `pids.current` of the same cgroups, where it exists.
     pub(super) counted: Vec<OwnedFd>,
-    /// `cpu.max` of the pod and of its containers that are killed, and `memory.high` of what goes with them, as far as they are
-    /// there.
+    /// `cpu.max` of the pod and of its containers that are killed, and `memory.high` of those that are removed with
+    /// them, where the files exist.
     pub(super) brakes: Vec<Brake>,
-    /// The pod's `cpu.weight`; none where it has none, or where its cgroup outlives the kill: nobody would give it back.
+    /// The pod's `cpu.weight`; `None` if it does not exist, or if the cgroup outlives the kill, since nothing restores
+    /// it.
     pub(super) weight: Option<OwnedFd>,
-    /// What is killed, in this order: the pod's former cgroups come before those into which processes are moved from them.
+    /// The cgroups to kill, in this order: the pod's former ones come before those into which processes are moved from
+    /// them.
     pub(super) targets: Vec<Target>,
     /// Whether processes may be moved from one of them into another.
     pub(super) is_moving: bool,
-    /// The ids of those that are not its own cgroup or within it.
+    /// The ids of targets outside of its own cgroup.
     pub(super) elsewhere: Vec<CgroupId>,
-    /// What the intent page says of it: whether all of its own cgroup is killed, and the ids of what else is.
+    /// For the intent page: whether all of its own cgroup is killed.
     pub(super) is_whole: bool,
+    /// For the intent page: the ids of the other cgroups that are killed.
     pub(super) pledged: Vec<CgroupId>,
-    /// What it and its containers request, for what is said of them.
+    /// The requests of the pod and its containers, for messages.
     pub(super) requested: Requests,
-    /// Where its containers are.
+    /// Its containers' names and cgroups.
     pub(super) containers: Vec<(String, CgroupPath)>,
 }
 
-/// A file that slows a dying process down.
+/// A limit file that slows a dying process down.
 #[derive(Debug)]
 pub(super) struct Brake {
     pub(super) fd: OwnedFd,
-    /// Where it is, if its cgroup outlives the kill, and must have its value again.
+    /// The file's location, if its cgroup outlives the kill and the value must be restored.
     pub(super) owner: Option<Owner>,
 }
 
-/// Where a file is.
+/// The location of a file.
 #[derive(Debug)]
 pub(super) struct Owner {
     pub(super) path: CgroupPath,
@@ -104,19 +107,19 @@ pub enum OpenError {
     /// A cgroup or one of its files could not be opened.
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
-    /// It must never be evicted.
+    /// The cgroup must never be evicted.
     #[error("{path} is never evicted: {reason}")]
     Forbidden {
         /// The cgroup.
         path: String,
-        /// Why.
+        /// The rule that forbids it.
         reason: Forbidden,
     },
 }
 
 impl Candidate {
-    /// Opens a pod whose own cgroup is killed, and those that its containers took elsewhere. `root` is the root of the
-    /// hierarchy, which the plan's paths begin at; what `guard` spares is refused.
+    /// Opens a pod whose own cgroup is killed, together with adopted cgroups of its containers outside of it. `root` is
+    /// the root of the hierarchy, to which the plan's paths are relative. Refuses cgroups that `guard` forbids.
     pub fn open(root: &CgroupDir, guard: &Arc<Guard>, plan: &PodPlan) -> Result<Self, OpenError> {
         let below = format!("{}/", plan.cgroup.path);
         let elsewhere = plan
@@ -125,22 +128,22 @@ impl Candidate {
             .filter(|container| container.adopted)
             .map(|container| &container.cgroup.path)
             .filter(|path| **path != plan.cgroup.path && !path.as_str().starts_with(&below))
-            // One that nobody made holds nobody.
+            // A cgroup that does not exist holds no process.
             .filter(|path| !root.open(path).is_err_and(|error| error.is_gone()));
         let targets: Vec<_> = std::iter::once(&plan.cgroup.path).chain(elsewhere).cloned().collect();
         Self::open_with_targets(root, guard, plan, &targets)
     }
 
-    /// The same beside a kubelet: its containers alone are killed, and not the sandbox, whose cgroup lies in the pod's too.
+    /// The same beside a kubelet: only the containers are killed, not the sandbox, whose cgroup is in the pod's too.
     ///
-    /// Where not each of them is found under the name that the plan has for it, all of the pod: runtimes name containers
-    /// by ids that no plan knows. Who could not be evicted, or not all of it, would cost another its life.
+    /// If a container has no cgroup under its name in the plan, all of the pod is killed: runtimes name containers by
+    /// ids that no plan knows. A pod that cannot be evicted, or only partly, would cost another pod its life.
     pub fn open_containers(root: &CgroupDir, guard: &Arc<Guard>, plan: &PodPlan) -> Result<Self, OpenError> {
         let is_there = |container: &&ContainerPlan| {
             !root.open(&container.cgroup.path).is_err_and(|error| error.is_gone())
         };
         let (there, missing): (Vec<_>, Vec<_>) = plan.containers.iter().partition(is_there);
-        // Those end before the others begin.
+        // Init containers end before the others begin.
         if there.is_empty() || missing.iter().any(|container| container.kind != ContainerKind::Init) {
             return Self::open(root, guard, plan);
         }
@@ -159,7 +162,7 @@ impl Candidate {
         let dir = open_allowed(root, guard, &plan.cgroup.path, origin)?;
         let is_killed = targets.contains(&plan.cgroup.path);
         let mut brakes = Vec::new();
-        // It holds its containers back, also where it outlives them.
+        // The pod's limits throttle its containers, even if the pod's cgroup outlives them.
         open_brakes(&dir, plan.adopted || !is_killed, &mut brakes)?;
         let killed = |container: &&ContainerPlan| is_killed || targets.contains(&container.cgroup.path);
         for container in plan.containers.iter().filter(killed) {
@@ -194,7 +197,7 @@ impl Candidate {
                 open_count(dir, &mut counted)?;
             }
         }
-        // Of more containers than are written down, one might live and not be seen.
+        // An intent has room for `MOST_TARGETS` ids; a live container beyond them would be missed.
         let is_whole = is_killed || targets.len() > MOST_TARGETS;
         let pledged =
             if is_whole { elsewhere.clone() } else { targets.iter().map(|target| target.dir.id()).collect() };
@@ -223,8 +226,8 @@ impl Candidate {
         })
     }
 
-    /// Opens also the cgroups that the pod had by an earlier plan: what is in them is ranked and killed with it. Those that are
-    /// gone, or others by now, are left out.
+    /// Also opens the cgroups that the pod had in an earlier plan; their processes are ranked and killed with it. Skips
+    /// cgroups that are gone or replaced.
     pub fn with_former(
         mut self,
         root: &CgroupDir,
@@ -242,7 +245,7 @@ impl Candidate {
 
     fn add_former(&mut self, root: &CgroupDir, path: &CgroupPath, id: CgroupId) -> Result<(), OpenError> {
         let dir = root.open(path)?;
-        // A cgroup that was made anew under the same name is another, and may be anybody's.
+        // A new cgroup under the same name may belong to anything.
         if dir.id() != id {
             return Ok(());
         }
@@ -251,7 +254,7 @@ impl Candidate {
         let (mut brakes, mut counted) = (Vec::new(), Vec::new());
         open_brakes(dir, false, &mut brakes)?;
         for name in dir.children()? {
-            // What the kernel shows is a name.
+            // The kernel only lists valid names.
             let Ok(container) = CgroupPath::root().child(&name) else { continue };
             match dir.open(&container).and_then(|dir| open_brakes(&dir, false, &mut brakes)) {
                 Ok(()) => {}
@@ -270,26 +273,26 @@ impl Candidate {
         Ok(())
     }
 
-    /// Spares it, or no longer: an operator's wish.
+    /// Sets whether an operator protects it from eviction.
     #[must_use]
     pub fn protected(mut self, protected: bool) -> Self {
         self.facts.protected = protected;
         self
     }
 
-    /// Who it is.
+    /// Its name and cgroup for events.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What it is ranked by, apart from its usage.
+    /// What the engine ranks it by, apart from its usage.
     #[must_use]
     pub fn facts(&self) -> CandidateFacts {
         self.facts
     }
 
-    /// Reads what it is charged for; none once its cgroups are gone.
+    /// Reads its charged memory; `None` once its cgroups are gone.
     pub(super) fn current_bytes(&self, buffer: &mut [u8]) -> ReadResult<Option<u64>> {
         let mut whole: Option<u64> = None;
         for charged in &self.charged {
@@ -302,19 +305,19 @@ impl Candidate {
         Ok(whole)
     }
 
-    /// Counts its tasks, threads among them: one system call for each cgroup, no allocation. None if that cannot be known.
+    /// Counts its tasks, including threads: one system call per cgroup, no allocation. `None` if the count is unknown.
     pub(super) fn process_count(&self, buffer: &mut [u8]) -> Option<u64> {
         count(&self.counted, buffer)
     }
 
-    /// Reads what it uses right now, tasks too.
+    /// Reads its current usage, including its task count.
     #[must_use]
     pub fn usage(&self) -> Reading {
         let mut buffer = [0; stat::BUFFER_BYTES];
         self.read_usage(Resource::Pids, &mut buffer)
     }
 
-    /// What it is charged for in its own cgroup, if that lies within that one.
+    /// The charge of its own cgroup, if that is below `path`.
     pub(super) fn charge_within(&self, path: &CgroupPath, buffer: &mut [u8]) -> ReadResult<Charge> {
         let below = self.dir.path().as_str().strip_prefix(path.as_str());
         match self.charged.first() {
@@ -323,11 +326,11 @@ impl Candidate {
         }
     }
 
-    /// Reads its usage of memory: three system calls and two for each container, no allocation. Where process ids are
-    /// `short` it counts them too.
+    /// Reads its memory usage: three system calls and two per container, no allocation. Also counts tasks if process
+    /// ids are `short`.
     ///
-    /// One that holds no process has nothing to give: what its cgroup is still charged for is coming back already, or
-    /// stays. That it is so must be seen here, and not when it is to be killed: a dry run would tell of another victim.
+    /// A pod without processes frees nothing: its remaining charge is already being freed, or stays. It must be found
+    /// empty here, not at the kill, or a dry run would report another victim.
     pub(super) fn read_usage(&self, short: Resource, buffer: &mut [u8]) -> Reading {
         if executor::is_empty(self) {
             return Reading::Usage(Usage { process_count: Some(0), ..Usage::default() });
@@ -335,12 +338,12 @@ impl Candidate {
         self.read_charged(short, buffer)
     }
 
-    /// Whether it holds a process, or may.
+    /// Whether it holds or may hold a process.
     pub(super) fn is_populated(&self) -> bool {
         !executor::is_empty(self)
     }
 
-    /// Reads what it is charged for right now, whether or not it holds a process.
+    /// Reads its current charge, whether or not it holds a process.
     pub(super) fn charged(&self) -> Reading {
         self.read_charged(Resource::Memory, &mut [0; stat::BUFFER_BYTES])
     }
@@ -354,14 +357,14 @@ impl Candidate {
     }
 }
 
-/// What all of these are charged for, and their tasks where these are to be counted.
+/// The sum of these charges, and of the tasks if `counted` is given.
 fn charge(charged: &[BranchFiles], counted: Option<&[OwnedFd]>, buffer: &mut [u8]) -> Reading {
     let read = |buffer: &mut [u8]| {
         let mut whole: Option<Usage> = None;
         for charged in charged {
             let usage = match charged.charge(buffer) {
                 Ok(charge) => charge.usage(),
-                // What a container took elsewhere may go by itself; the pod's own comes first.
+                // An adopted cgroup may go on its own; the pod's comes first.
                 Err(Missing::Gone) if whole.is_some() => continue,
                 Err(missing) => return Err(missing),
             };
@@ -384,7 +387,7 @@ fn count(counted: &[OwnedFd], buffer: &mut [u8]) -> Option<u64> {
     for counted in counted {
         match stat::read_into(counted, buffer) {
             Ok(text) => whole = Some(whole.unwrap_or(0).saturating_add(stat::number(text)?)),
-            // What a container took elsewhere may go by itself.
+            // An adopted cgroup may go on its own.
             Err(Errno::NODEV | Errno::NOENT) => {}
             Err(_) => return None,
         }
@@ -419,7 +422,7 @@ fn allowed(dir: CgroupDir, guard: &Guard, origin: Origin) -> Result<CgroupDir, O
 fn open_count(dir: &CgroupDir, counted: &mut Vec<OwnedFd>) -> Result<(), cgroup::Error> {
     match dir.open_read("pids.current") {
         Ok(fd) => counted.push(fd),
-        // Its controller is not enabled here: then nobody knows.
+        // The pids controller is not enabled here, so the count is unknown.
         Err(error) if error.is_gone() => {}
         Err(error) => return Err(error),
     }
@@ -427,13 +430,13 @@ fn open_count(dir: &CgroupDir, counted: &mut Vec<OwnedFd>) -> Result<(), cgroup:
 }
 
 fn open_brakes(dir: &CgroupDir, outlives: bool, brakes: &mut Vec<Brake>) -> Result<(), cgroup::Error> {
-    // One that `memory.high` puts to sleep is woken by the signal: where the file stays, it stays as it is.
+    // SIGKILL wakes a task that sleeps over `memory.high`, so where the file outlives the kill it needs no change.
     let files: &[&'static str] = if outlives { &["cpu.max"] } else { &["cpu.max", "memory.high"] };
     for file in files.iter().copied() {
         let owner = || Owner { path: dir.path().clone(), cgroup: dir.id(), file };
         match dir.open_change(file) {
             Ok(fd) => brakes.push(Brake { fd, owner: outlives.then(owner) }),
-            // Its controller is not enabled here: then there is no brake either.
+            // The controller is not enabled here: nothing is throttled either.
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }
@@ -451,10 +454,10 @@ fn identity(plan: &PodPlan) -> Identity {
     }
 }
 
-/// What the engine knows a pod by, in this process.
+/// The engine's key for a pod, valid in this process.
 #[must_use]
 pub fn pod_key(name: &PodName) -> PodKey {
-    /// Of this process alone, so that nobody finds a name that is taken for another.
+    /// Random per process, so that no one can construct a name whose hash collides.
     static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     PodKey { hash: HASHER.hash_one((&name.namespace, &name.name)) }
 }

@@ -1,5 +1,5 @@
-//! The engine within the reflex: everything that it learns passes here, and nowhere else, so that what was decided can be
-//! accounted for from what went in.
+//! The engine within the reflex. All its input passes here, so that every decision can be explained by the recorded
+//! input.
 
 use crate::{
     policy::{
@@ -9,17 +9,17 @@ use crate::{
     recorder::Tap,
 };
 
-/// The engine, with the only ways to change it.
+/// The engine, with the only methods that change it.
 #[derive(Debug)]
 pub(super) struct Core {
     engine: Engine,
-    /// Where all of it is kept, if anywhere.
+    /// Records all input, if a flight recorder runs.
     tap: Option<Tap>,
 }
 
 impl Core {
-    /// `past` are the evictions of earlier processes, `armed` the thresholds that were armed in them, and `seed` is the random part of the first eviction's id. What is kept
-    /// begins with what the engine has made of them.
+    /// `past` are the evictions of earlier processes, `armed` the thresholds that were armed in them, and `seed` the
+    /// random part of the first eviction's id. The recording begins with the engine's state after these.
     pub(super) fn new(
         settings: &EngineSettings,
         past: &[Past],
@@ -36,7 +36,7 @@ impl Core {
         Self { engine, tap }
     }
 
-    /// Takes one input in.
+    /// Passes one input to the engine.
     pub(super) fn step(&mut self, input: Input<'_>) -> Actions {
         let actions = self.engine.step(input);
         if let Some(tap) = &mut self.tap {
@@ -45,7 +45,7 @@ impl Core {
         actions
     }
 
-    /// Takes new settings.
+    /// Applies new settings.
     pub(super) fn configure(&mut self, settings: &EngineSettings) {
         if let Some(tap) = &mut self.tap {
             tap.settings(settings);
@@ -53,7 +53,7 @@ impl Core {
         self.engine.configure(settings);
     }
 
-    /// Takes a new set of candidates, and gives back the old one, to be freed elsewhere.
+    /// Installs a new set of candidates and returns the old one, to be freed elsewhere.
     #[must_use = "the old set is returned so that it is not freed here"]
     pub(super) fn replace(&mut self, candidates: Candidates) -> Candidates {
         if let Some(tap) = &mut self.tap {
@@ -62,21 +62,21 @@ impl Core {
         self.engine.replace(candidates)
     }
 
-    /// The decision of that number is told of under that id.
+    /// Records the id under which the decision `number` is reported.
     pub(super) fn called(&mut self, number: u64, id: u128) {
         if let Some(tap) = &mut self.tap {
             tap.called(number, id);
         }
     }
 
-    /// All that was to be done is done.
+    /// Records that all actions are done.
     pub(super) fn rest(&mut self) {
         if let Some(tap) = &mut self.tap {
             tap.rest(&self.engine);
         }
     }
 
-    /// The engine, to be asked.
+    /// The engine, for queries.
     pub(super) fn engine(&self) -> &Engine {
         &self.engine
     }

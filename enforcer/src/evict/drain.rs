@@ -1,4 +1,4 @@
-//! The helper thread that has the kernel give back free pages on per-CPU lists, so that `MemAvailable` counts them.
+//! The helper thread that makes the kernel return free pages from per-CPU lists, so that `MemAvailable` counts them.
 
 use std::{
     fs::{File, OpenOptions},
@@ -14,43 +14,44 @@ use std::{
 use super::queue::{Receiver, Sender, queue};
 use crate::sense::{FreeLists, snapshot::ReadResult};
 
-/// Writing to it has each CPU bring its counters up to date, and shorten its lists (`vmstat_refresh` in `mm/vmstat.c`).
+/// A write makes each CPU update its counters and shorten its lists (`vmstat_refresh` in `mm/vmstat.c`).
 const STAT_REFRESH: &str = "sys/vm/stat_refresh";
 
-/// Each round shortens the lists by an eighth at the most: after so many a thousandth of what they may hold is left. In emulated
-/// guests of 2 GiB and two CPUs at rest ten rounds sufficed: they took 80 ms on Linux 7.2, for lists of 86 MiB of which 35 stay,
-/// and 110 ms on 6.12, where what they may hold fell from 97 MiB to 55. On 6.1 nothing changes.
+/// Each round shortens the lists by at most an eighth; after this many, a thousandth of their maximum is left. In idle
+/// emulated guests of 2 GiB and two CPUs ten rounds sufficed. They took 80 ms on Linux 7.2, for lists of 86 MiB of
+/// which 35 remained, and 110 ms on 6.12, where the maximum fell from 97 MiB to 55. On 6.1 nothing changes.
 const MOST_ROUNDS: usize = 52;
 
-/// A machine whose CPUs are busy takes its time; no further round begins after this.
+/// No further round begins after this; rounds are slow on busy CPUs.
 const MOST_TIME: Duration = Duration::from_millis(500);
 
-/// A round itself waits for every CPU, and a task in real time keeps one from it for as long as it likes. What is not back by
-/// then does not count any more.
+/// A round waits for every CPU, and a real-time task can occupy one without limit. Pages that are not back by then no
+/// longer count.
 const MOST_WAIT_NS: u64 = 2_000_000_000;
 
-/// What the lists may hold falls by this share in a round, or is as low as it becomes.
+/// If the lists' maximum falls by less than one part in this many in a round, it is about as low as it gets.
 const LEAST_SHARE: u64 = 64;
 
-/// Rounds without such a fall until the lists are as short as they become: pods that allocate let them grow meanwhile.
+/// Rounds without such a fall before draining stops. More than one, as pods that allocate make the lists grow
+/// meanwhile.
 const LAST_ROUNDS: usize = 2;
 
-/// How often it was asked for, and the last time that is done with.
+/// The number of requests, and how many of them are done.
 #[derive(Debug, Default)]
 struct Count {
     asked: AtomicU64,
     done: AtomicU64,
 }
 
-/// The reflex's end: asks, and reads what is still to come back.
+/// The reflex's end: requests a drain and reads how much is still to come back.
 #[derive(Debug)]
 pub(super) struct Drain {
     lists: FreeLists,
     count: Arc<Count>,
     queue: Sender<()>,
-    /// The eviction that it was asked for last; 0 for what was before this process.
+    /// The eviction of the last request; 0 for any from before this process.
     number: Option<u64>,
-    /// When that was.
+    /// The time of that request.
     asked_ns: u64,
 }
 
@@ -63,7 +64,7 @@ pub(super) struct Drainer {
     queue: Receiver<()>,
 }
 
-/// Opens what both ends take, below that `/proc`.
+/// Opens the files of both ends below `proc`.
 pub(super) fn open(proc: &Path) -> io::Result<(Drain, Drainer)> {
     let lists = || FreeLists::open(proc).map_err(|missing| io::Error::other(missing.to_string()));
     let refresh = OpenOptions::new().write(true).open(proc.join(STAT_REFRESH))?;
@@ -75,18 +76,18 @@ pub(super) fn open(proc: &Path) -> io::Result<(Drain, Drainer)> {
 }
 
 impl Drain {
-    /// Asks for it, once for each eviction, of which 0 is any by another process. Neither waits nor allocates.
+    /// Requests a drain, once per eviction; `number` is 0 for any by another process. Does not wait or allocate.
     pub(super) fn ask(&mut self, number: u64, now_ns: u64) {
         if self.number != Some(number) {
             self.number = Some(number);
             self.asked_ns = now_ns;
             self.count.asked.fetch_add(1, Ordering::AcqRel);
-            // Where it is full, what waits there answers this one as well.
+            // If the queue is full, the queued request serves this one too.
             let _waits = self.queue.offer(());
         }
     }
 
-    /// What lies on the lists while it is on its way back, in bytes; 0 once nothing more comes.
+    /// The bytes on the lists that are still on their way back; 0 once no more will come.
     pub(super) fn coming_bytes(&mut self, now_ns: u64) -> ReadResult<u64> {
         let is_done = self.count.done.load(Ordering::Acquire) == self.count.asked.load(Ordering::Acquire);
         let is_late = now_ns.saturating_sub(self.asked_ns) >= MOST_WAIT_NS;
@@ -104,7 +105,7 @@ pub(super) fn run(mut drainer: Drainer) {
         {
             tracing::warn!(
                 %error,
-                "free pages on per-CPU lists cannot be had back: they do not count, and another may be evicted for them"
+                "cannot drain free pages from per-CPU lists: they do not count, and another pod may be evicted for them"
             );
         }
         drainer.count.done.store(asked, Ordering::Release);

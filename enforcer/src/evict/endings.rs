@@ -1,4 +1,4 @@
-//! One thread that ends pods with the grace that they have, however many at once.
+//! One thread that ends any number of pods at once, each with its grace period.
 
 use std::{
     fmt, io,
@@ -15,7 +15,7 @@ use super::{
     graceful::{EndError, Ending, GracefulEnd, LOOK},
 };
 
-/// A pod that is to end, and what is done when that is over.
+/// A pod to end, and the callback for its end.
 struct PendingEnd {
     candidate: Arc<Candidate>,
     grace: Duration,
@@ -24,25 +24,25 @@ struct PendingEnd {
 
 type Done = Box<dyn FnOnce(Result<Ending, EndError>) + Send>;
 
-/// Ends pods beside everything else. When it is dropped, those that were asked to end are left to it.
+/// Ends pods in the background. Dropping it leaves pods that got SIGTERM to end without it.
 pub struct Endings(Sender<PendingEnd>);
 
 impl Endings {
     /// Starts the thread.
     pub fn start() -> io::Result<Self> {
-        let (sender, wishes) = channel();
-        thread::Builder::new().name(String::from("enforcer-ending")).spawn(move || run(&wishes))?;
+        let (sender, requests) = channel();
+        thread::Builder::new().name(String::from("enforcer-ending")).spawn(move || run(&requests))?;
         Ok(Self(sender))
     }
 
-    /// Ends a pod as [`end`](super::end) does, and calls `done` on that thread when it is over.
+    /// Ends a pod as [`end`](super::end) does, then calls `done` on that thread.
     pub fn end(
         &self,
         candidate: Arc<Candidate>,
         grace: Duration,
         done: impl FnOnce(Result<Ending, EndError>) + Send + 'static,
     ) {
-        // The thread ends only after this.
+        // The thread ends only after this sender is dropped.
         drop(self.0.send(PendingEnd { candidate, grace, done: Box::new(done) }));
     }
 }
@@ -53,15 +53,15 @@ impl fmt::Debug for Endings {
     }
 }
 
-fn run(wishes: &Receiver<PendingEnd>) {
+fn run(requests: &Receiver<PendingEnd>) {
     let mut courses: Vec<(GracefulEnd<Arc<Candidate>>, Option<Done>)> = Vec::new();
     loop {
-        let wish = if courses.is_empty() {
-            wishes.recv().map_err(|_error| RecvTimeoutError::Disconnected)
+        let request = if courses.is_empty() {
+            requests.recv().map_err(|_error| RecvTimeoutError::Disconnected)
         } else {
-            wishes.recv_timeout(LOOK)
+            requests.recv_timeout(LOOK)
         };
-        match wish {
+        match request {
             Ok(PendingEnd { candidate, grace, done }) => {
                 match GracefulEnd::begin(candidate, grace, &mut |_| ()) {
                     Ok(course) => courses.push((course, Some(done))),

@@ -1,4 +1,4 @@
-//! What events tell of the reflex's reports.
+//! Builds events from the reflex's reports.
 
 mod hook;
 mod reasons;
@@ -37,24 +37,24 @@ use crate::{
     sense::snapshot::{Stall, Stalls},
 };
 
-/// What is degraded where shared memory that no process maps takes up what a threshold is to keep free.
+/// `what` of the degraded state in which unmapped shared memory takes up what a threshold is to keep free.
 const SHARED_MEMORY: &str = "sharedMemory";
 
-/// Makes events of reports.
+/// Builds events from reports.
 #[derive(Clone, Debug)]
 pub struct EventBuilder {
     config_hash: String,
     hooks: HookNotes,
     /// The thresholds that were reported as not armed.
     unarmed: Thresholds,
-    /// Where the node's pressure of memory is read, if it is told.
+    /// The file with the node's memory pressure, if events include it.
     pressure: Option<PathBuf>,
-    /// Where shared memory is looked for that no process maps, if it is told.
+    /// Where to look for unmapped shared memory, if events include it.
     places: Option<Places>,
 }
 
 impl EventBuilder {
-    /// With the hash of the configuration in force, which every decision names.
+    /// `config_hash` is the hash of the current configuration; every decision includes it.
     #[must_use]
     pub fn new(config_hash: String) -> Self {
         Self {
@@ -66,29 +66,30 @@ impl EventBuilder {
         }
     }
 
-    /// Tells with every decision what that file says, usually [`NODE_PRESSURE`](crate::sense::NODE_PRESSURE).
+    /// Adds the node's pressure to every decision, read from this file, usually
+    /// [`NODE_PRESSURE`](crate::sense::NODE_PRESSURE).
     #[must_use]
     pub fn with_pressure(self, pressure: &Path) -> Self {
         Self { pressure: Some(pressure.to_owned()), ..self }
     }
 
-    /// Tells where shared memory lies that no process maps: by the mounts of that `/proc`, and by the cgroups of the pods, all of
-    /// them below the folder `kubepods`.
+    /// Adds the location of unmapped shared memory, found through the mounts in `proc` and the cgroups of the pods, all
+    /// below the folder `kubepods`.
     #[must_use]
     pub fn with_shared_memory(self, proc: &Path, kubepods: &Path) -> Self {
         let places = Places { proc: proc.to_owned(), kubepods: kubepods.to_owned() };
         Self { places: Some(places), ..self }
     }
 
-    /// Takes the hash of another configuration that is in force from now on.
+    /// Sets the hash of a configuration that applies from now on.
     pub fn configured(&mut self, config_hash: String) {
         self.config_hash = config_hash;
     }
 
-    /// The event that tells of a report; none where there is nothing to tell.
+    /// The event for a report; `None` if the report has none.
     pub fn event(&mut self, report: &Report) -> Option<Event> {
         Some(match report {
-            // It is seen in who is admitted.
+            // Admission shows these.
             Report::Conditions(_) | Report::ToBeAsked { .. } => return None,
             Report::Arming { armed: _, unarmed } => return self.arming(unarmed),
             Report::Stuck(stuck) => stuck_event(stuck),
@@ -176,7 +177,7 @@ impl EventBuilder {
             Report::Blind(signal, why) => {
                 let data = json!({
                     "what": signal.as_str(),
-                    "message": format!("{why}; nobody is evicted for it until it can be read"),
+                    "message": format!("{why}; no pod is evicted for it until it can be read"),
                 });
                 Event { kind: EventType::DegradedEntered, subject: Subject::Node, data }
             }
@@ -187,7 +188,7 @@ impl EventBuilder {
         })
     }
 
-    /// That no eviction gives back what is missing: where the shared memory is that no process maps.
+    /// The event that no eviction frees the missing memory, with the location of the unmapped shared memory.
     fn shared_memory_held(&self, bytes: u64, limit_bytes: u64, members: &[Arc<Candidate>]) -> Event {
         let held = self.places.as_ref().map(|places| places.look(members)).unwrap_or_default();
         let data = json!({
@@ -198,7 +199,7 @@ impl EventBuilder {
         Event { kind: EventType::DegradedEntered, subject: Subject::Node, data }
     }
 
-    /// That thresholds are not armed, or all are again; none where that is known.
+    /// The event that thresholds are not armed, or that all are again; `None` if nothing changed.
     fn arming(&mut self, unarmed: &Thresholds) -> Option<Event> {
         if *unarmed == std::mem::replace(&mut self.unarmed, *unarmed) {
             return None;
@@ -207,7 +208,7 @@ impl EventBuilder {
         Some(Event { kind, subject: Subject::Node, data: Value::Object(unarmed_data(unarmed)) })
     }
 
-    /// How tasks have waited for memory in the last ten seconds.
+    /// The memory stalls of the last ten seconds.
     fn pressure(&self) -> Option<Value> {
         let text = std::fs::read(self.pressure.as_ref()?).ok()?;
         let Stalls { some, full } = Stalls::parse(&text).ok()?;
@@ -215,7 +216,7 @@ impl EventBuilder {
         Some(json!({"someAvg10Percent": percent(some), "fullAvg10Percent": percent(full)}))
     }
 
-    /// Shared memory that no process maps, where it is more than the threshold keeps free: no eviction gives that back.
+    /// Unmapped shared memory, if it exceeds what the threshold keeps free. No eviction frees it.
     fn shared_memory(&self, decision: &Decision, members: &[Arc<Candidate>]) -> Option<Value> {
         let Shortage { threshold, .. } = decision.shortage;
         let is_of_memory = decision.shortage.resource() == Resource::Memory;
@@ -284,7 +285,7 @@ impl EventBuilder {
     }
 }
 
-/// What the kubelet would say of it. A container is blamed by what it used when the pod was read; of several in a pod each is
+/// The kubelet's message. A single container is reported with the usage of the pod's reading. Several containers are
 /// read now, which is right after the signal of a hard eviction.
 fn kubelets(decision: &Decision, victim: Option<&Candidate>) -> Message {
     let Shortage { signal, hard: _, threshold, observed } = decision.shortage;
@@ -300,7 +301,7 @@ fn kubelets(decision: &Decision, victim: Option<&Candidate>) -> Message {
                 _ => victim.containers_apart(),
             },
         },
-        // The kubelet blames no container for process ids.
+        // The kubelet names no container for process ids.
         Some(Resource::Pids) | None => Usages::default(),
     });
     let pod = &victim.identity.pod.name;
@@ -332,7 +333,7 @@ fn hooked(reported: Option<Value>) -> Option<(String, Value)> {
     reported.map(|reported| (String::from("hook"), reported))
 }
 
-/// How long after the decision the first signal came.
+/// The time from the decision to the first signal.
 fn waited_ns(moments: &Moments) -> u64 {
     let signal_ns = moments.terminated_ns.or(moments.signalled_ns);
     signal_ns.map_or(0, |at_ns| at_ns.saturating_sub(moments.decided_ns))
@@ -403,7 +404,7 @@ fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity, decided_ns: u64)
     Value::Object(data)
 }
 
-/// What is known of one that has returned.
+/// The data of a pod that returned after evictions.
 fn returned_data(returned: Returned, now_ns: u64) -> Map<String, Value> {
     let Returned { evictions, until_ns } = returned;
     let left_ms = until_ns.saturating_sub(now_ns) / 1_000_000;
@@ -420,7 +421,7 @@ pub(super) fn names(identity: &Identity) -> Map<String, Value> {
     data
 }
 
-/// A threshold and what was observed of it; amounts of memory are bytes, others are counts.
+/// A threshold and its observed value, in bytes for memory and as a count otherwise.
 pub(crate) fn shortage_data(shortage: &Shortage) -> Map<String, Value> {
     let Shortage { signal, hard, threshold, observed } = shortage;
     let (threshold_key, observed_key) = match shortage.resource() {
@@ -475,12 +476,12 @@ fn timeline(moments: &Moments) -> Map<String, Value> {
     steps.into_iter().filter_map(reached).collect()
 }
 
-/// When it was since the machine was started: what the wall clock says may be set meanwhile.
+/// The time since boot, as the wall clock may be set meanwhile.
 fn boot_ms(at_ns: Option<u64>) -> Value {
     json!(at_ns.map(|at_ns| at_ns / 1_000_000))
 }
 
-/// Milliseconds with three decimals; more than an hour is told as 71 minutes.
+/// Milliseconds with three decimals, at most `u32::MAX` µs, about 71 minutes.
 pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
     let micros = to_ns.saturating_sub(from_ns) / 1_000;
     json!(f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1_000.0)
@@ -491,9 +492,9 @@ fn stuck_event(stuck: &Stuck) -> Event {
     let (kind, message) = match error {
         Some(error) => (
             EventType::DegradedEntered,
-            format!("{file} of {cgroup} cannot be put back to {value}, and is tried again: {error}"),
+            format!("cannot restore {file} of {cgroup} to {value}, will retry: {error}"),
         ),
-        None => (EventType::DegradedLeft, format!("{file} of {cgroup} is put back")),
+        None => (EventType::DegradedLeft, format!("{file} of {cgroup} is restored")),
     };
     let mut data = names(candidate.identity());
     data.insert("what".into(), json!("limitStuck"));

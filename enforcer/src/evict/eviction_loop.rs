@@ -1,4 +1,4 @@
-//! What the reflex thread does each time it wakes.
+//! The loop of the reflex thread.
 
 mod brakes;
 mod hooks;
@@ -48,22 +48,22 @@ use crate::{
     sense::{Available, AvailableMemory, EdgeKind, EdgeSource, PodsMemory, Readiness, Sampler},
 };
 
-/// Edges that come thicker than this are taken together: a look costs some 20 µs. The further away the threshold is,
-/// the less an edge says: then an eighth of what the headroom lasts may pass. A node that churns page cache wakes kswapd
-/// a thousand times a second, far from any shortage.
+/// Edges closer together than this share a look, which costs about 20 µs. An edge means less the further away the
+/// threshold is, so the gap grows to an eighth of the time that the headroom lasts. A node that churns page cache wakes
+/// kswapd a thousand times a second, far from any shortage.
 const MIN_GAP_NS: u64 = 500_000;
 const MAX_GAP_NS: u64 = 10_000_000;
 const GAP_SHARE: u64 = 8;
 
-/// Of so many victims it waits for the helper that what they were lent is put back.
+/// The most victims whose raised limits may wait for the helper to restore them.
 const MOST_DUE: usize = 4;
 
-/// How soon to try again when the node cannot be read.
+/// The pause before a retry if the node cannot be read.
 const BLIND_PAUSE_NS: u64 = 100_000_000;
 
-/// Who woke us, as `epoll` tells it; edge sources count on from the last.
+/// The tokens of wake sources in `epoll`; edge sources count on from the last.
 const TIMER: u64 = 0;
-const BELL: u64 = 1;
+const WAKER: u64 = 1;
 const VICTIM: u64 = 2;
 const FIRST_EDGE: u64 = 3;
 
@@ -78,18 +78,18 @@ pub(super) struct Wiring {
     pub(super) hooker: Hooker,
     pub(super) hooks: Arc<Hooks>,
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
-    /// How many cpus may fill memory at once.
+    /// How many CPUs may fill memory at once.
     pub(super) cpus: u64,
-    /// Where evictions are written down before their signal, if anywhere.
+    /// Records evictions before their signal, if set.
     pub(super) intents: Option<EvictionIntents>,
     /// The random part of the first eviction id.
     pub(super) seed: u128,
-    /// Where what the engine goes through is kept, if anywhere.
+    /// Records the engine's input, if set.
     pub(super) tap: Option<Tap>,
     pub(super) fill_detector: FillDetector,
 }
 
-/// The eviction that is told about: the engine's present or latest one.
+/// The eviction that reports are about: the engine's current or latest one.
 struct Current {
     id: Ulid,
     number: u64,
@@ -97,38 +97,39 @@ struct Current {
     candidate: Arc<Candidate>,
 }
 
-/// The reflex thread's own.
+/// The state of the reflex thread.
 pub(super) struct EvictionLoop {
     wiring: Wiring,
     core: Core,
     sampler: Sampler,
     set: PreparedSet,
-    /// An old set that found no room in the reaper's queue; until it has gone no newer one is taken.
+    /// An old set that did not fit into the reaper's queue; no newer one is taken until it is gone.
     retired: Option<Box<PreparedSet>>,
-    /// What the latest victim was lent, until it is dead; and what is to be given back, and found no room in that queue.
-    loan: Option<RaisedLimits>,
+    /// The raised limits of the latest victim, until it is dead.
+    raised: Option<RaisedLimits>,
+    /// Raised limits to restore that did not fit into that queue.
     due: Box<[Option<RaisedLimits>; MOST_DUE]>,
-    /// The same for the files of a kubepods that there was before.
+    /// The files of a former kubepods cgroup that did not fit into that queue.
     retired_pods: Option<Box<PodsMemory>>,
     braked: Option<Braked>,
-    /// The brake that is to be let go of, and found no room in the helper's queue.
+    /// The brake to ease that did not fit into the helper's queue.
     uneased: Option<u64>,
     current: Option<Current>,
     epoll: OwnedFd,
     timer: OwnedFd,
     buffer: Box<[u8; stat::BUFFER_BYTES]>,
     sources: Sources,
-    /// Whether there are more of them in the inbox, for which there is no place yet.
+    /// Whether more sources are in the inbox, for which there is no room yet.
     edges_wait: bool,
-    /// When we woke for the first edge of each kind that no look has followed yet; 0 for none.
+    /// When we woke for the first edge of each kind since the last look; 0 without one.
     awake_ns: [u64; EdgeKind::ALL.len()],
     last_sample_ns: u64,
-    /// How long after a look an edge may wait for the next one.
+    /// How long an edge after a look may wait for the next look.
     gap_ns: u64,
-    /// What the engine wished for last.
+    /// The engine's latest request.
     look_within_ns: Option<u64>,
     blind: bool,
-    /// Whether there are reports that the report thread was not woken for.
+    /// Whether there are reports for which the report thread was not woken yet.
     is_report_due: Cell<bool>,
 }
 
@@ -148,7 +149,7 @@ impl EvictionLoop {
         .map_err(setup)?;
         let add = |fd, token, flags| epoll::add(&epoll, fd, EventData::new_u64(token), flags);
         add(timer.as_fd(), TIMER, EventFlags::IN).map_err(setup)?;
-        add(wiring.shared.waker.as_fd(), BELL, EventFlags::IN).map_err(setup)?;
+        add(wiring.shared.waker.as_fd(), WAKER, EventFlags::IN).map_err(setup)?;
         let mut sources = Sources::default();
         for source in wiring.edges.drain(..) {
             sources.add(&epoll, FIRST_EDGE, source).map_err(|(_, errno)| ReflexError::Edges(errno.into()))?;
@@ -162,7 +163,7 @@ impl EvictionLoop {
             sampler,
             set: PreparedSet::default(),
             retired: None,
-            loan: None,
+            raised: None,
             due: Box::new([const { None }; MOST_DUE]),
             retired_pods: None,
             braked: None,
@@ -182,7 +183,7 @@ impl EvictionLoop {
         })
     }
 
-    /// Until it is told to stop.
+    /// Runs until it is stopped.
     pub(super) fn run(&mut self) {
         self.look();
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
@@ -192,7 +193,7 @@ impl EvictionLoop {
             let count = match rustix::io::retry_on_intr(|| epoll::wait(&self.epoll, &mut events, None)) {
                 Ok(count) => count,
                 Err(error) => {
-                    tracing::error!(%error, "the eviction thread cannot wait, and ends");
+                    tracing::error!(%error, "the eviction thread cannot wait for events and ends");
                     return;
                 }
             };
@@ -215,7 +216,7 @@ impl EvictionLoop {
         }
     }
 
-    /// Quietens what woke us; whether it was an edge.
+    /// Acknowledges a wake; returns whether it was an edge.
     fn acknowledge(&mut self, event: &Event, awake_ns: u64) -> bool {
         let mut count = [0_u8; 8];
         match event.data.u64() {
@@ -223,12 +224,12 @@ impl EvictionLoop {
                 let _expirations = rustix::io::read(&self.timer, &mut count);
                 false
             }
-            BELL => {
-                let _rings = rustix::io::read(&self.wiring.shared.waker, &mut count);
+            WAKER => {
+                let _wakes = rustix::io::read(&self.wiring.shared.waker, &mut count);
                 self.drain_inbox();
                 false
             }
-            // The look at the victim reads the file, and that quietens it.
+            // The look at the victim reads the file, which acknowledges it.
             VICTIM => false,
             edge => {
                 let flags = event.flags;
@@ -254,7 +255,7 @@ impl EvictionLoop {
         }
     }
 
-    /// Takes what the handle has left, unless it is just being put there: then the waker rings again.
+    /// Takes the contents of the inbox, unless it is locked: the writer wakes us again after that.
     pub(super) fn drain_inbox(&mut self) {
         self.retire();
         let shared = Arc::clone(&self.wiring.shared);
@@ -285,7 +286,7 @@ impl EvictionLoop {
             && let Some(source) = inbox.edges.pop()
         {
             if let Err((source, _errno)) = self.sources.add(&self.epoll, FIRST_EDGE, source) {
-                // Given up by who can close it; where that is busy, it waits for the next letter.
+                // The reaper closes it; if that is busy, it stays in the inbox until the next time.
                 shared.counters.sources_refused.fetch_add(1, Ordering::Relaxed);
                 if let Err(Work::Close(source)) = self.wiring.reaper.offer(Work::Close(source)) {
                     inbox.edges.push(source);
@@ -305,15 +306,15 @@ impl EvictionLoop {
             self.wiring.levels.renew();
         }
         for outcome in outcomes.iter() {
-            self.heard(*outcome);
+            self.take_outcome(*outcome);
         }
     }
 
-    /// Takes in what came of asking the victim to end, or of a brake.
-    fn heard(&mut self, outcome: Outcome) {
+    /// Handles the outcome of a SIGTERM or of a brake.
+    fn take_outcome(&mut self, outcome: Outcome) {
         let undecided = self.core.engine().victim().map(|(number, _)| number);
         let actions = self.core.step(Input::Outcome(outcome));
-        // One that was killed before it could be asked is told of as that.
+        // A victim that was killed before SIGTERM is reported as killed.
         let terminated_ns = self.core.engine().terminated_ns();
         if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
             && current.number == number
@@ -356,7 +357,7 @@ impl EvictionLoop {
         self.counters().sources.store(self.sources.live(), Ordering::Relaxed);
     }
 
-    /// One look at the victim and the node, with all that follows from it.
+    /// Looks at the victim and the node, and acts on the result.
     pub(super) fn look(&mut self) {
         if self.retired.is_some() || self.retired_pods.is_some() {
             self.drain_inbox();
@@ -391,9 +392,10 @@ impl EvictionLoop {
         self.core.rest();
     }
 
-    /// Reads the node; with `fresh` all of it, otherwise what may have changed.
+    /// Reads the node; all of it if `fresh`, otherwise only what may have changed.
     fn sample(&mut self, fresh: bool) -> Option<NodeSample> {
-        // Before what is available: what comes back between the two counts twice at one look, rather than not at all.
+        // Read before available memory, so that pages that come back in between count twice once, rather than not at
+        // all.
         let free_lists_bytes = self.wiring.levels.free_lists(now_ns(ClockId::Boottime), self.core.engine());
         let read = self.wiring.available.read();
         let now_ns = now_ns(ClockId::Boottime);
@@ -454,7 +456,7 @@ impl EvictionLoop {
         self.carry_out(&actions);
     }
 
-    /// Does what the engine wants, and what it wants in answer, until it wants nothing more.
+    /// Carries out the engine's actions, and those that follow from their outcomes, until none are left.
     fn carry_out(&mut self, first: &Actions) {
         let mut next = Some(*first);
         while let Some(actions) = next.take() {
@@ -511,7 +513,7 @@ impl EvictionLoop {
         }
     }
 
-    /// Says for which eviction nobody is to be asked to end any more.
+    /// Publishes the eviction for which SIGTERM must no longer be sent.
     fn withdraw(&self) {
         if let Some(number) = self.core.engine().withdrawn() {
             self.wiring.shared.withdrawn.store(number, Ordering::Release);
@@ -543,7 +545,7 @@ impl EvictionLoop {
         let member = self.set.members.get(decision.index);
         let Some(candidate) = member.filter(|member| member.facts.cgroup == decision.cgroup).map(Arc::clone)
         else {
-            // The engine and the handles speak of different sets: nobody is signalled for that.
+            // The engine and the handles refer to different sets, so nothing is signalled.
             return Some(self.refuse(number, Refusal::Replaced));
         };
         self.current = Some(Current { id, number, decision, candidate: Arc::clone(&candidate) });
@@ -554,8 +556,8 @@ impl EvictionLoop {
             return next;
         }
         if decision.grace_ns > 0 {
-            // The report thread asks it to end, once the decision is where it lasts, and says so in the inbox. One that could not
-            // be told is asked by nobody.
+            // The report thread sends SIGTERM once the decision is on disk, and puts the outcome into the inbox. If the
+            // report was dropped, no SIGTERM follows.
             return (!is_reported).then(|| {
                 self.release_intent(number);
                 self.refuse(number, Refusal::Unrecorded)
@@ -578,12 +580,12 @@ impl EvictionLoop {
     fn arm(&self, within_ns: u64) {
         let after = Timespec {
             tv_sec: i64::try_from(within_ns / 1_000_000_000).unwrap_or(i64::MAX),
-            // A timer of zero would be none.
+            // Zero would disarm the timer.
             tv_nsec: i64::try_from((within_ns % 1_000_000_000).max(1)).unwrap_or(1),
         };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: after };
         if let Err(error) = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once) {
-            tracing::error!(%error, "the eviction thread's timer cannot be set");
+            tracing::error!(%error, "cannot set the eviction thread's timer");
         }
     }
 
@@ -592,7 +594,7 @@ impl EvictionLoop {
     }
 }
 
-/// That clock's time in nanoseconds.
+/// The clock's time in nanoseconds.
 pub(super) fn now_ns(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

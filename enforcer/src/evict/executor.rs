@@ -1,4 +1,4 @@
-//! The steps of one kill, on handles that are open already.
+//! The steps of one kill, on handles that are already open.
 
 use std::os::fd::OwnedFd;
 
@@ -11,44 +11,44 @@ use super::{
 };
 use crate::policy::engine::{Refusal, Resource};
 
-/// How much of `cgroup.events` is read; it has two lines.
+/// The buffer for `cgroup.events`, which has two lines.
 const EVENTS_BYTES: usize = 256;
 
-/// How much of `cpu.max` or `memory.high` is read.
+/// The buffer for `cpu.max` or `memory.high`.
 const BRAKE_BYTES: usize = 64;
 
 /// The largest `cpu.weight` (`CGROUP_WEIGHT_MAX`, include/linux/cgroup.h).
 const MOST_WEIGHT: &[u8] = b"10000";
 
-/// What the signal took.
+/// The result of a SIGKILL.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Signalled {
-    /// When the kernel had taken it: nanoseconds of `CLOCK_BOOTTIME`.
+    /// When the write to `cgroup.kill` returned, in nanoseconds of `CLOCK_BOOTTIME`.
     pub(super) at_ns: u64,
-    /// How many files that slow a dying process down could not be raised, of those that go with it.
+    /// How many limits that slow dying processes down could not be raised, of cgroups that are removed with the victim.
     pub(super) brakes_failed: usize,
 }
 
-/// Whether it is known to hold no process; its cgroups may be gone.
+/// Whether it holds no process for certain; its cgroups may be gone.
 pub(super) fn is_empty(candidate: &Candidate) -> bool {
     candidate.targets.iter().all(|target| is_populated(target) == Ok(false))
 }
 
-/// How far a victim has died.
+/// What is left of a victim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Progress {
     pub(super) populated: bool,
     pub(super) current_bytes: Option<u64>,
-    /// How many tasks it has; none if it was not asked for that.
+    /// Its task count; `None` if it was not requested.
     pub(super) process_count: Option<u64>,
 }
 
-/// Sends SIGKILL to every process of the candidate, after making sure that it is still the one that was decided on.
+/// Checks that the candidate is still the one that was decided on, then sends SIGKILL to all its processes.
 ///
-/// The brakes are let go of right after: a task that `cpu.max` throttles dies at that rate, and so must be let run. To
-/// write them takes milliseconds (`cpu.max` locks out CPU hotplug and patches code), in which the others would grow on.
-/// One that `memory.high` throttles sleeps killably, and the signal itself wakes it. Among the pods of its class it is given
-/// most of the CPUs: those who grow on are its rivals for them.
+/// Raises the limits right after: a task that `cpu.max` throttles dies at that rate. Writing them first would take
+/// milliseconds (`cpu.max` locks out CPU hotplug and patches code) in which other pods grow on. A task throttled by
+/// `memory.high` sleeps killably, and the signal wakes it. The highest `cpu.weight` gives the victim most of the CPU
+/// time of its class, where it competes with the pods that grow on.
 pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
     check(candidate)?;
     let mut signalled = false;
@@ -60,28 +60,28 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
         }
     }
     if candidate.is_moving {
-        // Whatever was moved in between, from one that was still to come into one that was done already. Who is dead already
-        // takes no harm.
+        // Catches processes that were moved meanwhile, from a target not yet signalled into one already signalled. A
+        // second kill of dead processes does nothing.
         for target in &candidate.targets {
             let _again = rustix::io::pwrite(&target.kill, b"1", 0);
         }
     }
     if !signalled {
-        // It lives on, and under its own limits.
+        // It is still alive, so its limits stay.
         return Err(refused);
     }
     let at_ns = now_ns(ClockId::Boottime);
     if let Some(weight) = &candidate.weight {
-        // Where it is idle by its own wish (`cpu.idle`) it has no weight, and dies as it lived.
+        // Fails for a cgroup with `cpu.idle`, which has no weight; then the victim dies at idle priority.
         let _weighty = rustix::io::pwrite(weight, MOST_WEIGHT, 0);
     }
-    // What outlives it is lent.
+    // Limits of cgroups that outlive it are raised elsewhere, and restored.
     let own = candidate.brakes.iter().filter(|brake| brake.owner.is_none());
     let brakes_failed = own.filter(|brake| !is_released(&brake.fd)).count();
     Ok(Signalled { at_ns, brakes_failed })
 }
 
-/// Lets go of a brake, unless it holds nothing back: to read one costs microseconds. Whether it is let go of.
+/// Raises a limit to `max` unless it already is; returns whether it is `max` now. Reading one takes only microseconds.
 fn is_released(brake: &OwnedFd) -> bool {
     let mut buffer = [0_u8; BRAKE_BYTES];
     match stat::read_into(brake, &mut buffer) {
@@ -90,7 +90,7 @@ fn is_released(brake: &OwnedFd) -> bool {
     }
 }
 
-/// Whether it may be signalled: it is the one that was decided on, and holds processes.
+/// Fails unless it may be signalled: it is the one that was decided on, and holds processes.
 pub(super) fn check(candidate: &Candidate) -> Result<(), Refusal> {
     check_identity(candidate)?;
     let mut populated = false;
@@ -100,12 +100,11 @@ pub(super) fn check(candidate: &Candidate) -> Result<(), Refusal> {
     if populated { Ok(()) } else { Err(Refusal::Empty) }
 }
 
-/// Whether it still holds processes, and what it is still charged for; where process ids are short, how many of them it
-/// has.
+/// Whether it still holds processes, and its remaining charge; also its task count if process ids are short.
 pub(super) fn progress(candidate: &Candidate, short: Resource, buffer: &mut [u8]) -> Progress {
     let mut populated = false;
     for target in &candidate.targets {
-        // One that is gone is not populated; one that cannot be read is not known to be dead.
+        // A cgroup that is gone is not populated; one that cannot be read may be.
         populated |= is_populated(target).unwrap_or(true);
     }
     let process_count = match short {
@@ -118,8 +117,8 @@ pub(super) fn progress(candidate: &Candidate, short: Resource, buffer: &mut [u8]
     }
 }
 
-/// The handle's own id never changes, and a cgroup made anew under the same name has another handle: this catches
-/// candidates that were mixed up, not the kernel.
+/// A handle's id never changes, and a new cgroup under the same name has another handle, so this catches mixed-up
+/// candidates, not kernel races.
 fn check_identity(candidate: &Candidate) -> Result<(), Refusal> {
     let stat = rustix::fs::fstat(&candidate.dir).map_err(refusal)?;
     if stat.st_ino != candidate.facts.cgroup.0 {

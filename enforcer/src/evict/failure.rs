@@ -1,9 +1,9 @@
-//! Why an eviction did not work, in the words of its event.
+//! The reason and message of a failed eviction's event.
 use serde_json::{Map, Value, json};
 
 use crate::policy::engine::{FailureReason, Refusal, Spared};
 
-/// `reason` and `message`, and the kernel's error number if it was one.
+/// `reason` and `message`, and `errno` if the kernel returned one.
 pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
     let mut data = Map::new();
     let (reason, message) = match reason {
@@ -20,7 +20,7 @@ pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
             }),
         ),
         FailureReason::Relieved => {
-            ("relieved", String::from("what was run before has ended the shortage: nobody was signalled"))
+            ("relieved", String::from("what was run before has ended the shortage: no process was signalled"))
         }
         FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
         FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),

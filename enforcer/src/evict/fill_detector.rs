@@ -1,8 +1,8 @@
-//! Notices when what is left begins to fall fast, and wakes who looks ahead: at rest that one looks every ten seconds, and
-//! would often come too late.
+//! Detects when available memory or process ids begin to fall fast, and wakes the thread that looks ahead. At rest
+//! that thread only looks every ten seconds, often too late.
 //!
-//! The reflex looks at the node many times a second anyway; this costs it a comparison a look, and a system call where
-//! something begins. It allocates nothing and waits for nobody.
+//! The reflex samples the node many times a second anyway. This adds a comparison per sample, and a system call at the
+//! beginning of a fall. It does not allocate or wait.
 
 use std::{
     sync::{
@@ -14,17 +14,17 @@ use std::{
 
 use crate::policy::{engine::NodeSample, threshold::Signal};
 
-/// What is looked at.
+/// The signals to compare.
 const SIGNALS: [Signal; 3] =
     [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable, Signal::PidAvailable];
 
-/// Looks are compared over this time at the least: what is closer says nothing of a pace.
+/// Samples that are compared are at least this far apart; closer ones do not show a rate.
 const LEAST_SPAN_NS: u64 = 250_000_000;
 
-/// With less time left at that pace somebody should look. With more, who looks every ten seconds is in time.
+/// Wakes if less time is left at that rate. If more is left, the look every ten seconds is in time.
 const STEEP_NS: u64 = 20_000_000_000;
 
-/// How often it is said at the most.
+/// The least time between two wakes.
 const PAUSE_NS: u64 = 1_000_000_000;
 
 /// Wakes the thread that looks ahead.
@@ -35,44 +35,45 @@ pub struct FillWaker {
 }
 
 impl FillWaker {
-    /// One that unparks this thread; `is_woken` tells it that it was this that did.
+    /// Unparks `thread`; `is_woken` distinguishes this from other wakes.
     #[must_use]
     pub fn new(thread: Thread, is_woken: Arc<AtomicBool>) -> Self {
         Self { thread, is_woken }
     }
 
-    /// Rings it: a store, and a system call if the thread is parked.
+    /// Wakes it: a store, and a system call if the thread is parked.
     fn wake(&self) {
         self.is_woken.store(true, Ordering::Release);
         self.thread.unpark();
     }
 }
 
-/// Compares looks.
+/// Compares samples of the node.
 #[derive(Debug, Default)]
 pub(super) struct FillDetector {
     fill_waker: Option<FillWaker>,
-    /// When each signal was looked at to compare with, and what was left.
+    /// The sample of each signal to compare with: its time, and what was available.
     before: [Option<(u64, u64)>; SIGNALS.len()],
-    rung_ns: Option<u64>,
+    woken_ns: Option<u64>,
 }
 
 impl FillDetector {
-    /// One that wakes by this, if there is any.
+    /// Without `fill_waker` it does nothing.
     pub(super) fn new(fill_waker: Option<FillWaker>) -> Self {
         Self { fill_waker, ..Self::default() }
     }
 
-    /// Takes in a look at the node. `next_threshold` is the next one of a signal that is not crossed, in its base unit.
+    /// Takes a sample of the node. `next_threshold` returns the next threshold of a signal that is not crossed, in its
+    /// base unit.
     pub(super) fn look(&mut self, node: &NodeSample, next_threshold: impl Fn(Signal) -> Option<u64>) {
         if self.fill_waker.is_none() || !self.is_steep(node, next_threshold) {
             return;
         }
-        let is_early = |rung_ns: u64| node.now_ns.saturating_sub(rung_ns) < PAUSE_NS;
-        if self.rung_ns.is_some_and(is_early) {
+        let is_early = |woken_ns: u64| node.now_ns.saturating_sub(woken_ns) < PAUSE_NS;
+        if self.woken_ns.is_some_and(is_early) {
             return;
         }
-        self.rung_ns = Some(node.now_ns);
+        self.woken_ns = Some(node.now_ns);
         if let Some(fill_waker) = &self.fill_waker {
             fill_waker.wake();
         }
@@ -100,7 +101,7 @@ impl FillDetector {
                 continue;
             };
             let lost = u128::from(then.saturating_sub(level.available));
-            // It lasts as many spans as what was lost in this one goes into it.
+            // The headroom lasts `headroom / lost` spans.
             is_steep |= lost > 0 && u128::from(headroom) * u128::from(span_ns) <= lost * u128::from(STEEP_NS);
         }
         is_steep

@@ -1,4 +1,4 @@
-//! Ends a pod with the grace that its manifest gives it, outside of any eviction: SIGTERM, and SIGKILL after a while.
+//! Ends a pod outside of any eviction: SIGTERM, and SIGKILL after the grace period of its manifest.
 
 use std::{
     collections::BTreeSet,
@@ -24,15 +24,14 @@ use crate::{
     policy::engine::{Outcome, Refusal, Resource, Spared},
 };
 
-/// How often it is looked whether the pod has ended.
+/// The interval of checks whether the pod has ended.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// How long a killed pod may take to be gone.
 const DEATH: Duration = Duration::from_secs(10);
-/// How much of the kernel's counters is read at a time.
+/// The buffer for the kernel's counters.
 const BUFFER_BYTES: usize = 4096;
 
-/// Asks the victim of a soft eviction to end: SIGTERM to each of its processes. Nobody is asked whose decision is not
-/// recorded, or withdrawn by now.
+/// Sends SIGTERM to each process of a soft eviction's victim, unless the decision is withdrawn or not recorded.
 pub(super) fn ask(number: u64, victim: &Candidate, is_recorded: bool, is_withdrawn: bool) -> Outcome {
     let asked = match (is_withdrawn, is_recorded) {
         (true, _) => Err(Refusal::Withdrawn),
@@ -54,7 +53,7 @@ fn try_ask(victim: &Candidate) -> Result<(), Refusal> {
         | EndError::Cgroup(_)
         | EndError::Spared(_)
         | EndError::StillAlive) => {
-            tracing::warn!(pod = %victim.identity.pod, error = &error as &dyn std::error::Error, "not asked to end");
+            tracing::warn!(pod = %victim.identity.pod, error = &error as &dyn std::error::Error, "no SIGTERM sent");
             Refusal::Kernel(Errno::PERM.raw_os_error())
         }
     };
@@ -66,21 +65,21 @@ fn try_ask(victim: &Candidate) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// What was sent to a pod that is ended.
+/// A signal that was sent to a pod.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sent {
     /// SIGTERM, to each of its processes.
     Term,
-    /// SIGKILL, as its grace has passed.
+    /// SIGKILL, after its grace period.
     Kill,
 }
 
 /// How a pod ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ending {
-    /// Its processes ended within the grace, or there were none.
+    /// Its processes ended within the grace period, or there were none.
     OnTerm,
-    /// They were killed after it.
+    /// They were killed after the grace period.
     OnKill,
 }
 
@@ -88,28 +87,28 @@ pub enum Ending {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EndError {
-    /// It holds what must never be killed.
-    #[error("it is never ended: {0}")]
+    /// It holds processes that must never be killed.
+    #[error("it must never be ended: {0}")]
     Forbidden(Forbidden),
     /// Its processes cannot be listed.
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
-    /// The kernel did not take the kill.
-    #[error("it cannot be killed: {0:?}")]
+    /// The kernel refused the kill.
+    #[error("cannot kill it: {0:?}")]
     Refused(Refusal),
-    /// It was asked to end, and has not, and must not be killed any more.
-    #[error("it was asked to end and has not, and is {} since", .0.as_str())]
+    /// It got SIGTERM, has not ended, and must not be killed any more.
+    #[error("it got SIGTERM and has not ended, and must not be killed any more: {}", .0.as_str())]
     Spared(Spared),
     /// Some of its processes do not die.
-    #[error("some of its processes live on {} s after SIGKILL", DEATH.as_secs())]
+    #[error("some of its processes are still alive {} s after SIGKILL", DEATH.as_secs())]
     StillAlive,
 }
 
-/// Ends a pod: SIGTERM to each of its processes, and after `grace` SIGKILL to those that are there still.
+/// Ends a pod: SIGTERM to each of its processes, and SIGKILL to those that are left after `grace`.
 ///
-/// It waits for the end, and so must have a thread of its own. Nothing is signalled in a cgroup that could not be
-/// evicted; that is looked at before either signal. `sent` is called after each. Who is `spared` by the end of its grace
-/// is not killed.
+/// It blocks until the end, so it needs its own thread. It signals nothing in a cgroup that must not be evicted, and
+/// checks that before either signal. Calls `sent` after each signal. A pod that is `spared` at the end of its grace is
+/// not killed.
 pub fn end(
     candidate: &Candidate,
     grace: Duration,
@@ -125,7 +124,7 @@ pub fn end(
     }
 }
 
-/// A pod on its way to its end.
+/// A pod that is being ended.
 #[derive(Debug)]
 pub(super) struct GracefulEnd<C> {
     candidate: C,
@@ -138,16 +137,16 @@ pub(super) struct GracefulEnd<C> {
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// It had ended before it was asked to.
+    /// It was empty before SIGTERM.
     Empty,
-    /// It was asked to end.
+    /// It got SIGTERM.
     Asked,
-    /// It was killed.
+    /// It got SIGKILL.
     Killed,
 }
 
 impl<C: Deref<Target = Candidate>> GracefulEnd<C> {
-    /// Asks it to end: SIGTERM to each of its processes.
+    /// Sends SIGTERM to each of its processes.
     pub(super) fn begin(
         candidate: C,
         grace: Duration,
@@ -168,7 +167,7 @@ impl<C: Deref<Target = Candidate>> GracefulEnd<C> {
         Ok(Self { candidate, grace, stage, since: Instant::now(), buffer: vec![0; BUFFER_BYTES] })
     }
 
-    /// Takes the next step, if it is time; then what came of it, none while it goes on.
+    /// Takes the next step, if it is due; returns the result, or `None` while it is not over.
     pub(super) fn step(
         &mut self,
         now: Instant,
@@ -215,7 +214,7 @@ fn check(candidate: &Candidate) -> Result<(), EndError> {
         match candidate.guard.forbidden(&target.dir, target.origin) {
             Ok(None) => {}
             Ok(Some(reason)) => return Err(EndError::Forbidden(reason)),
-            // It ended by itself.
+            // The pod ended by itself.
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error.into()),
         }
@@ -223,10 +222,10 @@ fn check(candidate: &Candidate) -> Result<(), EndError> {
     Ok(())
 }
 
-/// Sends SIGTERM to every process of the cgroup, and to nobody else.
+/// Sends SIGTERM to every process of the cgroup, and to no other.
 ///
-/// Between the list and the signal a process may end and its number go to a stranger. So each is held by a pidfd
-/// first, and then the list is read again: what it still names, and the pidfd still reaches, is the same process.
+/// A process may end between the list and the signal, and its pid may be reused. So this opens pidfds first and reads
+/// the list again: a pid that is still listed and whose pidfd is still alive is the same process.
 fn terminate(target: &Target) -> Result<(), EndError> {
     let mut held: Vec<(u32, OwnedFd)> = Vec::new();
     list(target, &mut |number| {

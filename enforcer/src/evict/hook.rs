@@ -1,7 +1,7 @@
 //! The helper thread that runs a program before a victim is signalled.
 //!
-//! The eviction waits for it, and for no longer than the engine says; the program is killed then, with everything that it
-//! started. Nothing that it does or says changes what becomes of the victim, except that nobody is signalled if the
+//! The eviction waits for it only as long as the engine allows. Then the program is killed with everything that it
+//! started. Neither its result nor its output changes the victim's fate, except that nothing is signalled if the
 //! shortage is over by then.
 
 mod cgroup;
@@ -34,7 +34,7 @@ use super::{
 };
 use crate::policy::engine::{Decision, HookEnd, Outcome};
 
-/// What the reflex hands over: the eviction that the program is to be run for.
+/// A request of the reflex: the eviction to run the program for.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) id: Ulid,
@@ -44,16 +44,16 @@ pub(super) struct Job {
     pub(super) deadline_ns: u64,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HookRun {
     /// How it ended.
     pub end: HookEnd,
     /// How long it ran, in nanoseconds.
     pub ran_ns: u64,
-    /// The last of what it wrote to its standard output and error, bytes that are no text replaced.
+    /// The end of its standard output and error, with invalid UTF-8 replaced.
     pub output: String,
-    /// How many bytes that were in all.
+    /// The length of all its output in bytes.
     pub output_bytes: u64,
 }
 
@@ -63,28 +63,28 @@ impl HookRun {
     }
 }
 
-/// What the helper does, as the reflex knows it.
+/// The state of the helper, as the reflex sees it.
 mod doing {
-    /// Nothing.
+    /// It has no run.
     pub(super) const NOTHING: u8 = 0;
-    /// It was given a run and has not begun to follow it. It may be stuck in that: a program's file can be on a disk that
-    /// does not answer.
+    /// It starts a run and does not follow it yet. It may be stuck in that: the program's file can be on a disk that
+    /// does not respond.
     pub(super) const BEGINNING: u8 = 1;
-    /// It follows one, and can be told to end it.
+    /// It follows a run, and can end it on request.
     pub(super) const FOLLOWING: u8 = 2;
 }
 
-/// What the helper shares with the reflex, and with whoever configures it.
+/// The state that the helper shares with the reflex and the configuration.
 #[derive(Debug)]
 pub(super) struct Hooks {
     /// The reflex never takes this lock.
     program: Mutex<Option<HookProgram>>,
-    /// Where runs are told; none once nobody waits for the helper any more. The reflex never takes this lock.
+    /// The queue for reports of runs; `None` once nothing waits for the helper. The reflex never takes this lock.
     reports: Mutex<Option<Sender<Report>>>,
-    /// Runs for evictions up to this number are to end now.
+    /// Runs for evictions up to this number must end now.
     cut: AtomicU64,
     doing: AtomicU8,
-    /// Reports that found no room.
+    /// Reports dropped because their queue was full.
     dropped: AtomicU64,
     waker: OwnedFd,
 }
@@ -106,8 +106,8 @@ impl Hooks {
         *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program;
     }
 
-    /// Whether the helper takes a run for this eviction now: it does not while it begins another. One that it follows is
-    /// ended. Allocates nothing and waits for nobody.
+    /// Whether the helper takes a run for this eviction now. It does not while it starts another; it ends one that it
+    /// follows. Does not allocate or wait.
     pub(super) fn take(&self, number: u64) -> bool {
         let before = self.doing.swap(doing::BEGINNING, Ordering::AcqRel);
         if before == doing::FOLLOWING {
@@ -116,19 +116,19 @@ impl Hooks {
         before != doing::BEGINNING
     }
 
-    /// Has the run for that eviction ended, and those before; allocates nothing and waits for nobody.
+    /// Ends the run for that eviction and for earlier ones. Does not allocate or wait.
     pub(super) fn cut(&self, number: u64) {
         self.cut.fetch_max(number, Ordering::Release);
         // It can only fail when the counter is full, and then the helper is about to wake anyway.
-        let _rung = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
+        let _woken = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
     }
 
-    /// How many reports found no room.
+    /// The number of reports that were dropped because their queue was full.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Tells nothing any more: nobody waits for the helper.
+    /// Stops reports, as nothing waits for the helper any more.
     pub(super) fn silence(&self) {
         drop(self.reports.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -144,21 +144,21 @@ impl Hooks {
         self.doing.store(doing::FOLLOWING, Ordering::Release);
     }
 
-    /// What was taken is not begun.
+    /// Resets the state after a run that was taken but not started.
     pub(super) fn gave_up(&self) {
         self.doing.store(doing::NOTHING, Ordering::Release);
     }
 
-    /// What is followed has been killed; the next that was taken meanwhile is begun in a moment.
+    /// Resets the state after the followed run was killed, unless the next was taken meanwhile; that starts soon.
     fn is_done(&self) {
         let (from, to) = (doing::FOLLOWING, doing::NOTHING);
-        // Otherwise the next is taken.
+        // Fails if the next run was taken.
         let _done = self.doing.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     fn is_cut(&self, number: u64) -> bool {
-        let mut rings = [0_u8; 8];
-        let _quiet = rustix::io::read(&self.waker, &mut rings);
+        let mut wakes = [0_u8; 8];
+        let _reset = rustix::io::read(&self.waker, &mut wakes);
         self.cut.load(Ordering::Acquire) >= number
     }
 
@@ -167,7 +167,7 @@ impl Hooks {
     }
 }
 
-/// Kills what a hook of an earlier daemon left; to be called before the first reflex is started.
+/// Kills processes that a hook of an earlier daemon left. Call it before the first reflex starts.
 pub fn clear() {
     cgroup::clear();
 }
@@ -179,7 +179,7 @@ pub(super) fn run(queue: &Receiver<Job>, hooks: &Hooks, mut answer: impl FnMut(O
         let ran = run_one(&job, hooks, &mut undead);
         let Job { id, decision, candidate, deadline_ns: _ } = job;
         let (number, signal, end) = (decision.number, decision.shortage.signal, ran.end);
-        // Before the answer, which leads to the signal: what is told of that knows of this.
+        // Before the answer, which leads to the signal, so that the report of the signal includes this run.
         hooks.emit(Report::Hooked { id, signal, candidate, plan: decision.hook, ran });
         answer(Outcome::HookEnded { number, now_ns: now_ns(ClockId::Boottime), end });
     }
@@ -214,7 +214,7 @@ fn begin(job: &Job, hooks: &Hooks, undead: &mut KilledPrograms) -> Result<Run, H
         return Err(HookEnd::Cut);
     }
     Run::begin(&program, job, begun_ns).map_err(|error| {
-        tracing::warn!(%error, program = %program.path.display(), "preKillHook cannot be started");
+        tracing::warn!(%error, program = %program.path.display(), "cannot start preKillHook");
         unstarted(&error)
     })
 }

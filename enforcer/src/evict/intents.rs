@@ -1,5 +1,5 @@
-//! What the next start must know of an eviction, should this process not live to tell: written down before the signal,
-//! taken back once it is known where it lasts.
+//! What the next start must know about an eviction if this process dies before it reports: written to the intent page
+//! before the signal, and removed once the events are on disk.
 
 use std::{
     borrow::Cow,
@@ -21,16 +21,17 @@ use crate::{
     policy::engine::Decision,
 };
 
-/// How many evictions can be under way or not yet recorded; as many as the intent page has slots for.
+/// The most evictions that are under way or not yet recorded: the slots that the intent page has for them.
 const MOST: usize = 14;
 
-/// The reflex's slots of the intent page. Using it allocates nothing and waits for nobody.
+/// The reflex's slots of the intent page. Using it does not allocate or wait.
 #[derive(Debug)]
 pub struct EvictionIntents {
     slots: Slots,
     held: [Option<(u64, Slot)>; MOST],
-    /// Of what victims were lent; and which of those are given back by now, a bit each.
-    lent: [Option<Slot>; raised_limits::MOST],
+    /// The slots of raised limits.
+    raised: [Option<Slot>; raised_limits::MOST],
+    /// Which of those limits are restored by now, a bit each.
     given_back: Arc<AtomicU64>,
     recorded: Arc<AtomicU64>,
     ended: Arc<AtomicU64>,
@@ -38,13 +39,13 @@ pub struct EvictionIntents {
 }
 
 impl EvictionIntents {
-    /// `recorded` is the number of the latest eviction that is known on the disk with all before it; others raise it.
+    /// `recorded` is the number of the latest eviction that is on disk with all before it; others raise it.
     #[must_use]
     pub fn new(slots: Slots, recorded: Arc<AtomicU64>) -> Self {
         Self {
             slots,
             held: [const { None }; MOST],
-            lent: [const { None }; raised_limits::MOST],
+            raised: [const { None }; raised_limits::MOST],
             given_back: Arc::default(),
             recorded,
             ended: Arc::default(),
@@ -52,12 +53,12 @@ impl EvictionIntents {
         }
     }
 
-    /// Where the number is raised of the latest eviction whose end is told.
+    /// The number of the latest eviction whose end is reported; others raise it.
     pub(super) fn ended(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.ended)
     }
 
-    /// With what holding a candidate back takes; without it nobody is.
+    /// Adds what the brake thread needs; without it no pod is throttled.
     #[must_use]
     pub fn braking(mut self, brakes: BrakeBook) -> Self {
         self.brakes = Some(brakes);
@@ -68,7 +69,7 @@ impl EvictionIntents {
         self.brakes.take()
     }
 
-    /// Writes an eviction down. Without room it goes on unwritten: the shortage does not wait.
+    /// Writes an eviction to the intent page. If that is full, it goes on without: the shortage does not wait.
     pub(super) fn hold(&mut self, id: Ulid, decision: &Decision, candidate: &Candidate) {
         self.settle();
         let Some(free) = self.held.iter_mut().find(|held| held.is_none()) else { return };
@@ -89,33 +90,33 @@ impl EvictionIntents {
         *free = self.slots.hold(&intent).map(|slot| (decision.number, slot));
     }
 
-    /// Writes down that a file holds another value until the victim is dead. The bit that says that it is given back; none
-    /// if there was no room for it.
-    pub(super) fn lend(&mut self, lent: &RaisedLimit, owner: &Owner) -> Option<u64> {
-        let (place, free) = self.lent.iter_mut().enumerate().find(|(_, lent)| lent.is_none())?;
-        *free = self.slots.hold(&lent.intent(owner));
+    /// Writes down that a limit is raised until the victim is dead. Returns the bit to set once it is restored; `None`
+    /// if the page is full.
+    pub(super) fn note_raised(&mut self, limit: &RaisedLimit, owner: &Owner) -> Option<u64> {
+        let (place, free) = self.raised.iter_mut().enumerate().find(|(_, slot)| slot.is_none())?;
+        *free = self.slots.hold(&limit.intent(owner));
         free.is_some().then_some(1 << place)
     }
 
-    /// Where others set the bits of what is given back.
+    /// The bits of restored limits; others set them.
     pub(super) fn given_back(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.given_back)
     }
 
-    /// Takes back what did not come to a signal.
+    /// Releases an eviction that did not reach its signal.
     pub(super) fn release(&mut self, number: u64) {
         self.release_if(|held| held == number);
     }
 
-    /// Takes back what is recorded by now, and whose end is told: what stays would be taken for unfinished after a crash,
-    /// however late.
+    /// Releases limits that are restored, and evictions that are recorded and whose end is reported. After a crash,
+    /// those left on the page would count as unfinished.
     pub(super) fn settle(&mut self) {
         let given_back = self.given_back.swap(0, Ordering::AcqRel);
-        for (place, lent) in
-            self.lent.iter_mut().enumerate().filter(|(place, _)| given_back & (1 << place) != 0)
+        for (place, raised) in
+            self.raised.iter_mut().enumerate().filter(|(place, _)| given_back & (1 << place) != 0)
         {
-            debug_assert!(lent.is_some(), "{place} is given back twice");
-            if let Some(slot) = lent.take() {
+            debug_assert!(raised.is_some(), "{place} is restored twice");
+            if let Some(slot) = raised.take() {
                 self.slots.release(slot);
             }
         }
@@ -136,8 +137,7 @@ impl EvictionIntents {
 }
 
 impl Drop for EvictionIntents {
-    /// What is told stays told: whoever stops in order writes it all down. An eviction whose end is not told is taken up by
-    /// the next start.
+    /// An orderly stop writes all reported events to disk. The next start handles evictions whose end is not reported.
     fn drop(&mut self) {
         let ended = self.ended.load(Ordering::Acquire);
         self.release_if(|held| held <= ended);

@@ -1,5 +1,5 @@
-//! What can run short beside the node's memory: the pods' own share of it, and process ids. Read only where a threshold
-//! asks for it.
+//! Resources other than the node's memory: allocatable memory of the pods, and process ids. Read only if a threshold
+//! needs them.
 
 use super::{drain::Drain, stat};
 use crate::{
@@ -16,37 +16,37 @@ use crate::{
 
 const MS: u64 = 1_000_000;
 
-/// How long a reading of kubepods stands at the most while nothing has become of the node's memory since: at rest its
-/// counters, which the kernel must gather from all cpus, are nobody's concern.
+/// The longest time that a reading of kubepods is used while the node's memory has not fallen since. The kernel must
+/// gather its counters from all CPUs, which is not worth it at rest.
 const PODS_KEEP_NS: u64 = 10_000 * MS;
 
-/// How long it stands at the least, and so the shortest pause between two looks for its sake: a busy kubepods close to
-/// its threshold is no reason to gather its counters a thousand times a second.
+/// The shortest time that it is used, and so the shortest pause between two looks for it. Even a busy kubepods close to
+/// its threshold does not need its counters gathered a thousand times a second.
 const PODS_PAUSE_NS: u64 = 10 * MS;
 
-/// The same for one that was made of what all pods are charged for, which takes a hundred times as long.
+/// The same for a reading that sums the charges of all pods, which takes a hundred times as long.
 const PODS_MADE_PAUSE_NS: u64 = 25 * MS;
 
-/// And where that is short: a shortage that nobody can be evicted for may last. Whoever decides reads anew.
+/// The same during a shortage, which may last if no pod can be evicted for it. A decision reads again anyway.
 const PODS_SHORT_PAUSE_NS: u64 = 100 * MS;
 
-/// How long it stands where kubepods could not be read: the threshold is not met meanwhile, whatever becomes of it.
+/// The pause before a retry if kubepods could not be read. The threshold counts as not crossed meanwhile.
 const PODS_RETRY_NS: u64 = 100 * MS;
 
-/// The part of what is left to the pods by which the node's memory may fall before they are looked at again.
+/// Reads kubepods again after the node's memory has fallen by this fraction of the pods' headroom.
 const FELL_SHARE: u64 = 4;
 
-/// How fast one cpu is assumed to make tasks: a fork takes some 50 µs.
+/// How fast one CPU is assumed to create tasks: a fork takes about 50 µs.
 const TASKS_PER_SECOND_AND_CPU: u64 = 20_000;
 
-/// The shortest and longest pause between two looks for process ids' sake.
+/// The shortest and longest pause between two looks for process ids.
 const TASKS_MIN_PAUSE_NS: u64 = 5 * MS;
 const TASKS_MAX_PAUSE_NS: u64 = 1_000 * MS;
 
 /// The signals that are read here.
 const SIGNALS: [Signal; 2] = [Signal::AllocatableMemoryAvailable, Signal::PidAvailable];
 
-/// The files, open, and what they showed last.
+/// The open files and their latest values.
 #[derive(Debug)]
 pub(super) struct Levels {
     tasks: ReadResult<Tasks>,
@@ -54,7 +54,7 @@ pub(super) struct Levels {
     pods: Option<Box<PodsMemory>>,
     pods_read: Option<PodsRead>,
     tasks_level: Option<Level>,
-    /// Why a signal cannot be read, and whether that was told.
+    /// Per signal, why it cannot be read now, and the reason that was last reported.
     blind: [(Option<Missing>, Option<Missing>); SIGNALS.len()],
 }
 
@@ -63,11 +63,10 @@ pub(super) struct Levels {
 struct PodsRead {
     at_ns: u64,
     level: Option<Level>,
-    /// What the node had then.
+    /// The node's available memory at that time.
     node_bytes: u64,
-    /// Whether it failed.
     has_failed: bool,
-    /// Whether it was made of what the pods themselves are charged for.
+    /// Whether it sums the charges of the pods themselves.
     is_made: bool,
 }
 
@@ -83,20 +82,20 @@ impl Levels {
         }
     }
 
-    /// Takes the files of another kubepods, and gives back the former ones, to be closed elsewhere.
+    /// Takes the files of another kubepods and returns the former ones, to be closed elsewhere.
     #[must_use = "the old files are returned so that they are not closed here"]
     pub(super) fn replace_pods(&mut self, pods: Box<PodsMemory>) -> Option<Box<PodsMemory>> {
         self.pods_read = None;
         self.pods.replace(pods)
     }
 
-    /// Has kubepods read anew at the next look: something was done about a shortage.
+    /// Makes the next look read kubepods again, after an action against a shortage.
     pub(super) fn renew(&mut self) {
         self.pods_read = None;
     }
 
-    /// What is left to the pods. With `fresh` it is read anew in any case, otherwise where it may have changed. Where it may
-    /// be short, it is made of what the `members` below that cgroup are charged for.
+    /// The memory available to the pods. Always read again if `fresh`, otherwise only if it may have changed. If it may
+    /// be short, it is computed from the charges of the `members` below that cgroup.
     pub(super) fn pods(
         &mut self,
         now_ns: u64,
@@ -134,7 +133,7 @@ impl Levels {
                 });
                 (level, None)
             }
-            // Without kubepods there are no pods either.
+            // Without kubepods there are no pods.
             Err(Missing::Gone) => (None, None),
             Err(missing) => (None, Some(missing)),
         };
@@ -144,15 +143,14 @@ impl Levels {
         level
     }
 
-    /// Has the kernel give back what the death of that eviction's victim has left on per-CPU lists.
+    /// Makes the kernel return pages that the death of that eviction's victim left on per-CPU lists.
     pub(super) fn drain(&mut self, number: u64, now_ns: u64) {
         if let Some(lists) = &mut self.free_lists {
             lists.ask(number, now_ns);
         }
     }
 
-    /// What lies free on the kernel's per-CPU lists and is on its way back, in bytes; 0 where it does not matter, or cannot be
-    /// read.
+    /// The free bytes on the kernel's per-CPU lists that are on their way back; 0 if irrelevant or unreadable.
     pub(super) fn free_lists(&mut self, now_ns: u64, engine: &Engine) -> u64 {
         match &mut self.free_lists {
             Some(lists) if engine.counts_free_lists(now_ns) => lists.coming_bytes(now_ns).unwrap_or(0),
@@ -160,7 +158,7 @@ impl Levels {
         }
     }
 
-    /// How many tasks there can still be.
+    /// How many more tasks can be created.
     pub(super) fn tasks(&mut self, engine: &Engine) -> Option<Level> {
         engine.highest_threshold(Signal::PidAvailable)?;
         let read = self.tasks.as_ref().map_err(|missing| *missing).and_then(Tasks::read);
@@ -172,7 +170,7 @@ impl Levels {
         self.tasks_level
     }
 
-    /// Which signals have become unreadable since the last call, and why; and which can be read again.
+    /// The signals that became unreadable since the last call, with the reason, and those that are readable again.
     pub(super) fn news(&mut self) -> Few<(Signal, Option<Missing>), { SIGNALS.len() }> {
         let mut news = Few::new();
         for (signal, (now, reported)) in SIGNALS.into_iter().zip(&mut self.blind) {
@@ -184,7 +182,7 @@ impl Levels {
         news
     }
 
-    /// How long the next look may wait for these signals' sake.
+    /// The time until the next look that these signals need.
     pub(super) fn next_look_ns(&self, engine: &Engine, sampler: &Sampler, cpus: u64) -> u64 {
         let left = |level: Option<Level>, signal| {
             let threshold = engine.next_threshold(signal)?;

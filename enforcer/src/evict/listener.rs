@@ -1,4 +1,4 @@
-//! Who is told what the reflex did, on a thread of its own, and when.
+//! Passes the reflex's reports to a listener, on a separate thread.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -11,26 +11,26 @@ use super::{
     report::Report,
 };
 
-/// Of a victim that is killed at once it is told so much later at the most: it needs the CPUs to die, and for what came
-/// before it is early enough. Where an eviction is to be found within 100 ms, it leaves the journal time.
+/// The longest delay of reports about a victim that is killed at once. The victim needs the CPUs to die, and earlier
+/// events are not urgent. If an eviction must be found within 100 ms, it leaves the journal enough time.
 pub(super) const HELD_BACK: Duration = Duration::from_millis(25);
 
-/// How much is held back at the most.
+/// The most reports that are delayed.
 const ROOM: usize = 32;
 
-/// Who is told what the reflex did.
+/// Receives the reports of the reflex.
 pub trait Listener: Send + 'static {
-    /// Goes through what it takes to tell of that, which never was. Before all else.
+    /// Rehearses emitting a report of an eviction that did not happen. Called before all else.
     fn rehearse(&mut self, report: Report) {
         drop(report);
     }
 
-    /// Takes note of it, as soon as may be: what others go by, and what is done in microseconds.
+    /// Takes note of a report without delay; for state that others rely on, and work that takes microseconds.
     fn see(&mut self, report: &Report) {
         let _ = report;
     }
 
-    /// Tells of it. Whether what it told lasts, if it is a decision.
+    /// Emits a report. For a decision, returns whether it is durable.
     fn emit(&mut self, report: Report) -> bool;
 }
 
@@ -40,9 +40,9 @@ impl<F: FnMut(Report) -> bool + Send + 'static> Listener for F {
     }
 }
 
-/// Tells the listener, until the reflex is gone; and has those victims asked to end that wait for their decision to last:
-/// by number, and with whether it does.
-/// What [may wait](Report::may_wait) is told so much later, or with the next that may not.
+/// Passes reports to the listener until the reflex is gone. Calls `ask` for victims whose SIGTERM waits for a durable
+/// decision, with their number and whether it is durable. Reports that [may wait](Report::may_wait) are passed on after
+/// `held_back`, or with the next that may not.
 pub(super) fn run(
     reports: &Receiver<Report>,
     mut listener: impl Listener,
@@ -50,7 +50,7 @@ pub(super) fn run(
     ended: Option<&AtomicU64>,
     ask: impl Fn(u64, &Candidate, bool),
 ) {
-    // The latest eviction that is recorded where it lasts.
+    // The latest eviction that is durably recorded.
     let mut recorded = 0;
     let mut held = Vec::with_capacity(ROOM + 1);
     let mut until = None;

@@ -1,4 +1,4 @@
-//! An eviction that an operator ordered: its course and its events.
+//! An eviction by order of an operator, and its events.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,35 +18,35 @@ use crate::{
     policy::engine::{FailureReason, Reading, Refusal, Spared, Usage},
 };
 
-/// Who ordered it.
+/// The operator who ordered it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Operator {
-    /// The user id, as the kernel tells it.
+    /// The user id, from the kernel.
     pub uid: u32,
     /// The process, which may have ended.
     pub pid: u32,
-    /// Why.
+    /// The operator's reason.
     pub reason: String,
 }
 
 /// An eviction that an operator ordered.
 #[derive(Clone, Debug)]
 pub struct ManualEviction {
-    /// Under which id it is told of.
+    /// The eviction's id in events.
     pub id: Ulid,
     /// The victim.
     pub candidate: Arc<Candidate>,
     /// Who ordered it, and why.
     pub operator: Operator,
-    /// How long the victim is given to end by itself.
+    /// The victim's grace period.
     pub grace: Duration,
-    /// What it used when it was decided.
+    /// The victim's usage at the decision.
     reading: Reading,
     decided_ns: u64,
 }
 
 impl ManualEviction {
-    /// Decided now.
+    /// An eviction that is decided now.
     #[must_use]
     pub fn new(candidate: Arc<Candidate>, operator: Operator, grace: Duration) -> Self {
         let (reading, decided_ns) = (candidate.usage(), now_ns(ClockId::Boottime));
@@ -77,8 +77,8 @@ impl ManualEviction {
         Event { kind: EventType::EvictionDecided, subject, data }
     }
 
-    /// Carries it out: SIGTERM, the grace, SIGKILL; each step is told. It waits for the end, and so must have a thread of
-    /// its own. Who is `spared` by the end of its grace is not killed.
+    /// Carries it out: SIGTERM, the grace period, SIGKILL, with an event for each step. It blocks until the end, so it
+    /// needs its own thread. A pod that is `spared` at the end of its grace period is not killed.
     pub fn carry_out(
         &self,
         spared: impl Fn() -> Option<Spared>,
@@ -92,7 +92,7 @@ impl ManualEviction {
         ended
     }
 
-    /// The event that it was not begun, as the decision could not be recorded.
+    /// The event that it was not started, as the decision could not be recorded.
     #[must_use]
     pub fn unrecorded(&self) -> Event {
         self.failed(&EndError::Refused(Refusal::Unrecorded))
@@ -119,7 +119,7 @@ impl ManualEviction {
         let mut data = self.about();
         let left_bytes = match self.candidate.charged() {
             Reading::Usage(usage) => Some(usage.current_bytes),
-            // Nothing is charged to what is not there.
+            // A cgroup that is gone has no charge.
             Reading::Gone => Some(0),
             Reading::Missing => None,
         };

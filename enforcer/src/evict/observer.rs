@@ -1,4 +1,4 @@
-//! What the reflex has done so far, counted.
+//! Counters of the reflex.
 use std::{
     sync::{
         Arc,
@@ -12,39 +12,39 @@ use rustix::time::ClockId;
 use super::{eviction_loop::now_ns, hook::Hooks, queue::Depth, reflex::Shared};
 use crate::sense::{WakeStats, Wakes};
 
-/// What the reflex has done so far. All but what waits only grow.
+/// Counters of the reflex. All but `sources` and `waiting` only grow.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ReflexStats {
     /// Looks at the node.
     pub samples: u64,
     /// Looks that failed.
     pub samples_failed: u64,
-    /// Readings of what a candidate uses that failed.
+    /// Failed readings of a candidate's usage.
     pub usage_failures: u64,
     /// Kernel edges that woke it.
     pub edges: u64,
     /// Edge sources that are waited on now.
     pub sources: u64,
-    /// Edge sources that could not be waited on, as there were too many or the kernel refused.
+    /// Edge sources that could not be waited on: too many, or the kernel refused.
     pub sources_refused: u64,
-    /// What woke it, and how long that took.
+    /// Wakes by cause, with their latency.
     pub wakes: WakeStats,
     /// Reports made.
     pub reports: u64,
-    /// Reports that were lost because the report thread did not keep up.
+    /// Reports that were dropped because the report thread did not keep up.
     pub reports_dropped: u64,
-    /// What waits for its helpers.
+    /// The length of its helpers' queues.
     pub waiting: Waiting,
 }
 
-/// What waits now for each of the eviction thread's helpers.
+/// The current length of each queue to the eviction thread's helpers.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Waiting {
-    /// Reports, to be told.
+    /// Reports to emit.
     pub reports: u64,
-    /// What is to be freed or closed.
+    /// Memory to free and files to close.
     pub reaper: u64,
-    /// Brakes to be put on or let go of.
+    /// Brakes to apply or ease.
     pub brake: u64,
     /// Runs of the hook.
     pub hook: u64,
@@ -71,11 +71,11 @@ impl Queues {
     }
 }
 
-/// How long the eviction thread may give no sign before it counts as stuck. It looks at the node once a second at least.
+/// Without a heartbeat for this long, the eviction thread counts as stuck. It looks at the node at least once a second.
 const ALIVE: Duration = Duration::from_secs(5);
 
-/// The eviction thread's sign of life: when it last woke or went to sleep, by `CLOCK_MONOTONIC`, which stands still with it
-/// while the machine is suspended.
+/// When the eviction thread last woke or went to sleep, by `CLOCK_MONOTONIC`, which like the thread stops while the
+/// machine is suspended.
 #[derive(Debug)]
 pub(super) struct Heartbeat(AtomicU64);
 
@@ -93,7 +93,7 @@ impl Heartbeat {
     }
 }
 
-/// A thread that is about to start is alive.
+/// A thread that is about to start counts as alive.
 impl Default for Heartbeat {
     fn default() -> Self {
         Self::at(now_ns(ClockId::Monotonic))
@@ -114,7 +114,7 @@ pub(super) struct Counters {
     pub(super) reports_dropped: AtomicU64,
 }
 
-/// Knows what the reflex has done, also when that has ended.
+/// Reads the reflex's counters, even after the reflex has ended.
 #[derive(Clone, Debug)]
 pub struct Observer {
     shared: Arc<Shared>,
@@ -127,14 +127,14 @@ impl Observer {
         Self { shared: Arc::clone(shared), hooks: Arc::clone(hooks), queues: queues.clone() }
     }
 
-    /// Whether the eviction thread does its work, or was asked to end.
+    /// Whether the eviction thread is alive or was stopped on purpose.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.shared.stop.load(Ordering::Acquire)
             || self.shared.counters.heartbeat.is_alive(now_ns(ClockId::Monotonic))
     }
 
-    /// What it has done so far.
+    /// The current counters.
     #[must_use]
     pub fn stats(&self) -> ReflexStats {
         let Counters {

@@ -1,4 +1,4 @@
-//! A bounded queue to a helper thread that its sender never waits on.
+//! A bounded queue to a helper thread, on which the sender never waits.
 //!
 //! The receiver sleeps on an eventfd and not in the channel, so that sending takes no lock and allocates nothing.
 
@@ -14,7 +14,7 @@ use std::{
 
 use crate::waker::Waker;
 
-/// The queue's waker, how many may still ring it, and how much waits.
+/// The queue's waker, the number of its senders, and the number of queued values.
 #[derive(Debug)]
 struct Line {
     waker: Waker,
@@ -22,12 +22,12 @@ struct Line {
     waiting: AtomicU64,
 }
 
-/// Knows how much waits in a queue, also when that has ended.
+/// Reads the length of a queue, even after the queue has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Depth(Arc<Line>);
 
 impl Depth {
-    /// How much waits now.
+    /// The current length.
     pub(super) fn waiting(&self) -> u64 {
         self.0.waiting.load(Ordering::Relaxed)
     }
@@ -53,16 +53,16 @@ pub(super) fn queue<T>(capacity: usize) -> io::Result<(Sender<T>, Receiver<T>)> 
 }
 
 impl<T> Sender<T> {
-    /// Sends, or gives back what does not fit.
+    /// Sends a value, or returns it if the queue is full.
     pub(super) fn offer(&self, value: T) -> Result<(), T> {
         self.put(value)?;
         self.wake();
         Ok(())
     }
 
-    /// The same, and leaves the receiver asleep until it is [woken](Self::wake): who wakes another may lose its cpu to it.
+    /// The same, but does not [wake](Self::wake) the receiver: a woken thread may take the caller's CPU.
     pub(super) fn put(&self, value: T) -> Result<(), T> {
-        // Before it can be taken, as it is counted off then.
+        // Counted before it can be taken, as taking it decrements the count.
         self.line.waiting.fetch_add(1, Ordering::Relaxed);
         self.channel.try_send(value).map_err(|error| {
             self.line.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -93,19 +93,19 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// What waiting came to.
+/// The result of waiting.
 #[derive(Debug)]
 pub(super) enum Next<T> {
-    /// Something was sent.
+    /// A value was sent.
     Value(T),
-    /// The moment has come, and nothing was sent.
+    /// The time passed, and nothing was sent.
     Late,
     /// Every sender is gone and everything was taken.
     End,
 }
 
 impl<T> Receiver<T> {
-    /// Waits for the next value; none once every sender is gone and everything was taken.
+    /// Waits for the next value; `None` once every sender is gone and everything was taken.
     pub(super) fn next(&self) -> Option<T> {
         loop {
             match self.next_until(None) {
@@ -116,7 +116,7 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Asks how much waits, from elsewhere.
+    /// A handle to read the queue's length.
     pub(super) fn depth(&self) -> Depth {
         Depth(Arc::clone(&self.line))
     }
@@ -127,10 +127,10 @@ impl<T> Receiver<T> {
         })
     }
 
-    /// Waits for the next value, but not beyond that moment.
+    /// Waits for the next value, at most until `until`.
     pub(super) fn next_until(&self, until: Option<Instant>) -> Next<T> {
         loop {
-            // Read before the queue is: what was sent before the closing is then seen below.
+            // Read before the queue, so that a value sent before the last sender closed is seen below.
             let closed = self.line.senders.load(Ordering::Acquire) == 0;
             match self.take() {
                 Ok(value) => return Next::Value(value),
@@ -145,7 +145,7 @@ impl<T> Receiver<T> {
             match self.line.waker.wait(left) {
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::error!(%error, "a helper's queue cannot be waited on");
+                    tracing::error!(%error, "cannot wait on a helper's queue");
                     return Next::End;
                 }
             }

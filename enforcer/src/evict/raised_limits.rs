@@ -1,5 +1,5 @@
-//! What slowed a victim down in a cgroup that outlives its eviction, as one that a pod adopted does: raised so that it dies
-//! at full speed, and put back as it was once it is dead.
+//! Limits that slow a victim down in a cgroup that outlives its eviction, such as one that a pod adopted. They are
+//! raised so that the victim dies at full speed, and restored once it is dead.
 
 use std::{
     borrow::Cow,
@@ -20,23 +20,23 @@ use super::{
 };
 use crate::{journal::Intent, policy::engine::Few};
 
-/// So many files of victims are lent at once; of more the others slow it down.
+/// The most files that are raised at once; any others slow the victim down.
 pub(super) const MOST: usize = 8;
 
 /// The longest content: `cpu.max` with two numbers of 20 digits.
 const CONTENT_BYTES: usize = 48;
 
-/// The files of a victim that hold another value until it is dead.
+/// The raised limits of a victim until it is dead.
 #[derive(Clone, Debug)]
 pub(super) struct RaisedLimits {
     pub(super) victim: Arc<Candidate>,
     files: Few<RaisedLimit, MOST>,
-    /// What says that they are given back, and where.
+    /// The bits to set in `given_back` once they are restored.
     bits: u64,
     given_back: Option<Arc<AtomicU64>>,
 }
 
-/// A file that holds another value for a while.
+/// A limit that is raised for a while.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct RaisedLimit {
     /// Its place among the candidate's brakes.
@@ -53,7 +53,7 @@ struct Content {
 }
 
 impl Content {
-    /// These words as a line; none if it is too long.
+    /// These words as a line; `None` if it is too long.
     fn of(words: &[&[u8]]) -> Option<Self> {
         let mut content = Self { bytes: [0; CONTENT_BYTES], length: 0 };
         let mut rest = &mut content.bytes[..];
@@ -75,7 +75,7 @@ impl Content {
 }
 
 impl RaisedLimit {
-    /// What that brake holds, if it holds anybody back; the error is that it cannot be read, or kept in mind.
+    /// The value of that file, if it limits anything. Fails if the value cannot be read or is too long.
     pub(super) fn look(place: usize, brake: &Brake) -> io::Result<Option<Self>> {
         let mut buffer = [0_u8; 2 * CONTENT_BYTES];
         let text = stat::read_into(&brake.fd, &mut buffer)?.trim_ascii();
@@ -86,7 +86,7 @@ impl RaisedLimit {
         }
         let too_long = || io::Error::from(io::ErrorKind::InvalidData);
         let old = Content::of(&[text]).ok_or_else(too_long)?;
-        // The kernel keeps the period, and shows it.
+        // Writing the period back makes the new value equal to what the kernel shows.
         let new = match period {
             Some(period) => Content::of(&[b"max ", period]),
             None => Content::of(&[b"max"]),
@@ -94,7 +94,7 @@ impl RaisedLimit {
         Ok(Some(Self { place, old, new: new.ok_or_else(too_long)? }))
     }
 
-    /// For a start that finds us killed meanwhile.
+    /// The intent for the next start, if this process is killed meanwhile.
     pub(super) fn intent<'a>(&'a self, owner: &'a Owner) -> Intent<'a> {
         Intent::Knob {
             path: Cow::Borrowed(owner.path.as_str()),
@@ -107,60 +107,61 @@ impl RaisedLimit {
 }
 
 impl RaisedLimits {
-    /// Raises what slows a victim down in cgroups that outlive it, once `intents` has written down what they held; and how
-    /// many could not be raised. Without intents nobody would take up what is written down. None if it has no such files.
+    /// Raises limits that slow a victim down in cgroups that outlive it, after `intents` has recorded their values;
+    /// `None` if it has none. Also returns how many could not be raised. Without `intents` nothing is recorded, as no
+    /// start would read it.
     pub(super) fn raise(
         victim: &Arc<Candidate>,
         mut intents: Option<&mut EvictionIntents>,
     ) -> (Option<Self>, usize) {
         let given_back = intents.as_ref().map(|intents| intents.given_back());
-        let mut loan = Self { victim: Arc::clone(victim), files: Few::new(), bits: 0, given_back };
+        let mut limits = Self { victim: Arc::clone(victim), files: Few::new(), bits: 0, given_back };
         let mut failed = 0;
         for (place, brake) in victim.brakes.iter().enumerate() {
             let Some(owner) = &brake.owner else { continue };
             match RaisedLimit::look(place, brake) {
-                Ok(Some(lent)) => {
-                    let is_raised = loan.take(&lent, owner, intents.as_deref_mut())
-                        && rustix::io::pwrite(&brake.fd, lent.new.bytes(), 0).is_ok();
+                Ok(Some(raised)) => {
+                    let is_raised = limits.take(&raised, owner, intents.as_deref_mut())
+                        && rustix::io::pwrite(&brake.fd, raised.new.bytes(), 0).is_ok();
                     failed += usize::from(!is_raised);
                 }
                 Ok(None) => {}
                 Err(_) => failed += 1,
             }
         }
-        ((!loan.files.is_empty()).then_some(loan), failed)
+        ((!limits.files.is_empty()).then_some(limits), failed)
     }
 
-    fn take(&mut self, lent: &RaisedLimit, owner: &Owner, intents: Option<&mut EvictionIntents>) -> bool {
+    fn take(&mut self, raised: &RaisedLimit, owner: &Owner, intents: Option<&mut EvictionIntents>) -> bool {
         if self.files.len() == MOST {
             return false;
         }
         if let Some(intents) = intents {
-            let Some(bit) = intents.lend(lent, owner) else { return false };
+            let Some(bit) = intents.note_raised(raised, owner) else { return false };
             self.bits |= bit;
         }
-        self.files.push(*lent)
+        self.files.push(*raised)
     }
 
-    /// Puts everything back that nobody has changed since. What cannot be is the answer, each with the reason: it is to be
-    /// tried again, and stays on the intent page for the next start.
-    #[must_use = "what is left is to be tried again"]
+    /// Restores every limit that was not changed since. Returns those that failed, with the error; they must be
+    /// retried, and stay on the intent page for the next start.
+    #[must_use = "the failed ones must be retried"]
     pub(super) fn give_back(&self) -> Few<(usize, Errno), MOST> {
         let mut left = Few::new();
-        for lent in self.files.iter() {
-            let Some(brake) = self.victim.brakes.get(lent.place) else { continue };
+        for raised in self.files.iter() {
+            let Some(brake) = self.victim.brakes.get(raised.place) else { continue };
             let mut buffer = [0_u8; 2 * CONTENT_BYTES];
             let given = match stat::read_into(&brake.fd, &mut buffer) {
                 Ok(text) if !text.starts_with(b"max") => continue,
-                Ok(_) => rustix::io::pwrite(&brake.fd, lent.old.bytes(), 0).map(drop),
+                Ok(_) => rustix::io::pwrite(&brake.fd, raised.old.bytes(), 0).map(drop),
                 Err(errno) => Err(errno),
             };
             match given {
                 // Its owner may have removed it.
                 Ok(()) | Err(Errno::NODEV | Errno::NOENT) => {}
                 Err(errno) => {
-                    let fits = left.push((lent.place, errno));
-                    debug_assert!(fits, "no more files than are lent");
+                    let fits = left.push((raised.place, errno));
+                    debug_assert!(fits, "no more files than are raised");
                 }
             }
         }
@@ -170,15 +171,15 @@ impl RaisedLimits {
         left
     }
 
-    /// That these files cannot be put back, or are at last; for a helper thread.
+    /// The report that this file cannot be restored, or with `None` that it is restored at last; for a helper thread.
     pub(super) fn report(&self, place: usize, error: Option<Errno>) -> Option<Report> {
         let owner = self.victim.brakes.get(place)?.owner.as_ref()?;
-        let lent = self.files.iter().find(|lent| lent.place == place)?;
+        let raised = self.files.iter().find(|raised| raised.place == place)?;
         Some(Report::Stuck(Box::new(Stuck {
             candidate: Arc::clone(&self.victim),
             cgroup: owner.path.clone(),
             file: owner.file,
-            value: lent.old.text().to_owned(),
+            value: raised.old.text().to_owned(),
             error: error.map(|errno| errno.to_string()),
         })))
     }

@@ -1,4 +1,4 @@
-//! The helper thread for what is slow after a kill: freeing the victim's memory from another CPU, and closing files.
+//! The helper thread for slow work after a kill: freeing the victim's memory from another CPU, and closing files.
 
 use std::{
     fmt,
@@ -27,18 +27,18 @@ use crate::{
     sense::{EdgeSource, PodsMemory},
 };
 
-/// What the reflex hands over.
+/// A request of the reflex.
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation on the reflex thread")]
 pub(super) enum Work {
-    /// Free the memory of the largest process of a victim that was just signalled, which has so many bytes in all.
+    /// Free the memory of the largest process of a victim that was just signalled, with the victim's bytes in total.
     Reap(Arc<Candidate>, u64),
-    /// Put back what a victim was lent, which is dead.
+    /// Restore the raised limits of a dead victim.
     GiveBack(RaisedLimits),
     /// Drop a set of candidates that is no longer used.
     Drop(Box<PreparedSet>),
     /// Close an edge source that is no longer waited on.
     Close(Box<dyn EdgeSource>),
-    /// Close the files of a kubepods that there was before.
+    /// Close the files of a former kubepods.
     ClosePods(Box<PodsMemory>),
 }
 
@@ -46,7 +46,7 @@ impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reap(candidate, bytes) => f.debug_tuple("Reap").field(candidate).field(bytes).finish(),
-            Self::GiveBack(loan) => f.debug_tuple("GiveBack").field(loan).finish(),
+            Self::GiveBack(limits) => f.debug_tuple("GiveBack").field(limits).finish(),
             Self::Drop(set) => f.debug_tuple("Drop").field(set).finish(),
             Self::Close(_) => f.debug_tuple("Close").finish_non_exhaustive(),
             Self::ClosePods(pods) => f.debug_tuple("ClosePods").field(pods).finish(),
@@ -54,34 +54,33 @@ impl fmt::Debug for Work {
     }
 }
 
-/// A process that holds so much is freed from another CPU at once. Below, the victim is as fast alone: measured on Linux
-/// 6.18 with busy CPUs, 256 MiB are gone after 32 to 38 ms without help and 45 to 48 ms with it, as both stand in each
-/// other's way at the page tables' locks, and the second CPU is taken from those who are to live. On idle ones a GiB
-/// takes 92 to 129 ms alone and 64 to 73 ms with help.
+/// A process of at least this size is freed from another CPU at once. Smaller ones are as fast alone: measured on Linux
+/// 6.18 with busy CPUs, 256 MiB take 32 to 38 ms without help and 45 to 48 ms with it, as both contend for the page
+/// tables' locks, and the second CPU is taken from other pods. On idle CPUs a GiB takes 92 to 129 ms alone and 64 to
+/// 73 ms with help.
 const LARGE_BYTES: u64 = 512 << 20;
 
-/// A victim of less that is still there after so long does not die by itself: it waits for a disk, or for a CPU. It is
-/// more than a GiB takes alone.
+/// A smaller victim that is still there after this time waits for a disk or a CPU. It is more than a GiB takes alone.
 const TIMEOUT: Duration = Duration::from_millis(150);
 
-/// Limits that are to be put back, and those of them that are reported as stuck.
+/// Limits to restore, and those of them that are reported as stuck.
 struct Owed {
-    loan: RaisedLimits,
+    limits: RaisedLimits,
     stuck: Few<(usize, Errno), { raised_limits::MOST }>,
 }
 
 impl Owed {
-    /// Tries again; what is left is the answer. That everything is put back at last is told.
+    /// Tries again; returns itself if something is left, otherwise reports that everything is restored.
     fn give_back(self, emit: &mut impl FnMut(Report)) -> Option<Self> {
-        if !self.loan.give_back().is_empty() {
+        if !self.limits.give_back().is_empty() {
             return Some(self);
         }
-        self.stuck.iter().filter_map(|(place, _)| self.loan.report(*place, None)).for_each(emit);
+        self.stuck.iter().filter_map(|(place, _)| self.limits.report(*place, None)).for_each(emit);
         None
     }
 }
 
-/// Works until the reflex is gone. What cannot be put back, and what can at last, is told.
+/// Works until the reflex is gone. Reports limits that cannot be restored, and those that are restored at last.
 pub(super) fn run(queue: &Receiver<Work>, mut emit: impl FnMut(Report)) {
     let mut slow: Option<(Instant, Arc<Candidate>)> = None;
     let mut owed: Retries<Owed> = Retries::new();
@@ -89,18 +88,19 @@ pub(super) fn run(queue: &Receiver<Work>, mut emit: impl FnMut(Report)) {
         let due = slow.as_ref().map(|(due, _)| *due).into_iter().chain(owed.due()).min();
         match queue.next_until(due) {
             Next::Value(Work::Reap(candidate, bytes)) => {
-                // Who has less in all has no process that is large: it is not even looked for, on a CPU that the victim needs.
+                // With fewer bytes in total no process can be large. Do not search then, as the victim needs the CPU.
                 if bytes < LARGE_BYTES || !reap(&candidate, LARGE_BYTES) {
-                    // One victim at a time: that of before has been left behind.
+                    // One victim at a time: this replaces an earlier one.
                     slow = Some((Instant::now() + TIMEOUT, candidate));
                 }
             }
-            Next::Value(Work::GiveBack(loan)) => {
-                let stuck = loan.give_back();
+            Next::Value(Work::GiveBack(limits)) => {
+                let stuck = limits.give_back();
                 if !stuck.is_empty() {
-                    let reports = stuck.iter().filter_map(|(place, errno)| loan.report(*place, Some(*errno)));
+                    let reports =
+                        stuck.iter().filter_map(|(place, errno)| limits.report(*place, Some(*errno)));
                     reports.for_each(&mut emit);
-                    owed.add(Owed { loan, stuck }, Instant::now());
+                    owed.add(Owed { limits, stuck }, Instant::now());
                 }
             }
             Next::Value(Work::Drop(set)) => drop(set),
@@ -123,7 +123,7 @@ pub(super) fn run(queue: &Receiver<Work>, mut emit: impl FnMut(Report)) {
     }
 }
 
-/// Frees the memory of its largest process (`process_mrelease`) if it holds that much; whether it does.
+/// Frees the memory of its largest process (`process_mrelease`) if that is large enough; returns whether it is.
 fn reap(candidate: &Candidate, at_least_bytes: u64) -> bool {
     let pod = &candidate.identity.pod;
     let largest =
@@ -137,7 +137,7 @@ fn reap(candidate: &Candidate, at_least_bytes: u64) -> bool {
         .and_then(|pidfd| raw::process_mrelease(pidfd.as_fd()));
     match released {
         Ok(()) => tracing::debug!(%pod, pid = %largest, "released its memory"),
-        Err(error) => tracing::debug!(%pod, pid = %largest, %error, "did not release its memory"),
+        Err(error) => tracing::debug!(%pod, pid = %largest, %error, "cannot release its memory"),
     }
     true
 }
@@ -146,7 +146,7 @@ fn page_bytes() -> u64 {
     u64::try_from(rustix::param::page_size()).unwrap_or(u64::MAX)
 }
 
-/// How many pages it has, and which it is.
+/// The largest process, with its resident pages.
 fn largest_process(candidate: &Candidate) -> Option<(u64, Pid)> {
     let mut largest: Option<(u64, Pid)> = None;
     for target in &candidate.targets {
@@ -165,7 +165,7 @@ fn largest_process(candidate: &Candidate) -> Option<(u64, Pid)> {
     largest
 }
 
-/// The second field of `/proc/<pid>/statm`; none if the process has no memory any more.
+/// The second field of `/proc/<pid>/statm`; `None` if the process has no memory any more.
 fn resident_pages(pid: u32) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;

@@ -46,48 +46,48 @@ use crate::{
 /// The process file system, in its usual place.
 const PROC: &str = "/proc";
 
-/// How many reports may wait for the reports. An eviction makes four, and one follows the other by milliseconds.
+/// The length of the report queue. An eviction makes four reports, milliseconds apart.
 const REPORTS: usize = 64;
 
-/// How much may wait for the reaper.
+/// The length of the reaper's queue.
 const WORK: usize = 16;
 
-/// How much may wait for who holds candidates back: one brake and its end, and the next.
+/// The length of the brake thread's queue: one brake and its end, and the next.
 const BRAKING: usize = 4;
 
-/// How many runs of the hook may wait: the next, while the one before is ended.
+/// The length of the hook's queue: the next run, while the one before ends.
 const HOOKS: usize = 1;
 
-/// How long the hook's thread is waited for at the end; it may be stuck in a program's file.
+/// How long to wait for the hook's thread at the end; it may be stuck in opening a program's file.
 const HOOK_DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The threads' stacks: nothing here is deep.
+/// The threads' stack size; nothing here recurses deeply.
 const STACK_BYTES: usize = 256 * 1024;
 
 /// How the reflex is set up.
 #[derive(Clone, Debug)]
 pub struct ReflexConfig {
-    /// When to evict, and whether really.
+    /// When to evict, and the mode.
     pub settings: EngineSettings,
     /// The memory summary, `/proc/meminfo`.
     pub meminfo: PathBuf,
-    /// What `memory.available` is.
+    /// How `memory.available` is computed.
     pub memory_available_source: MemoryAvailableSource,
-    /// Where process ids are counted, `/proc`.
+    /// The process file system, `/proc`, for counting process ids.
     pub proc: PathBuf,
-    /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in comes too late.
+    /// Whether to lock the daemon's memory, as far as it is touched: a reflex that must be paged in is too late.
     pub lock_memory: bool,
     /// How the kernel schedules the thread that evicts.
     pub scheduling: Scheduling,
-    /// How many cpus the machine has, which may all fill memory at once.
+    /// The number of CPUs, which may all fill memory at once.
     pub cpus: u64,
     /// The evictions that earlier processes began in this boot, the oldest first.
     pub past: Vec<Past>,
-    /// The thresholds that were armed in earlier processes of this boot: they evict though they are crossed already.
+    /// The thresholds that were armed in earlier processes of this boot; they evict even if they are already crossed.
     pub armed: Vec<Threshold>,
-    /// What is run before a victim is signalled, if anything; how long that is waited for the settings say.
+    /// The program to run before a victim is signalled, if any; `settings` say how long to wait for it.
     pub hook: Option<HookProgram>,
-    /// Who is woken when what is left begins to fall fast, if anybody.
+    /// Woken when available memory or process ids begin to fall fast.
     pub fill_waker: Option<FillWaker>,
 }
 
@@ -113,16 +113,16 @@ impl Default for ReflexConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReflexError {
-    /// The memory summary cannot be read: there would be nothing to go by.
+    /// The memory summary cannot be read, and the reflex needs it.
     #[error("{}", path.display())]
     Meminfo {
-        /// Where it was looked for.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: MeminfoError,
     },
-    /// The kernel gave no timer, no event descriptor or no thread.
+    /// The kernel refused a timer, an event descriptor or a thread.
     #[error("cannot set up the eviction thread")]
     Setup(#[source] io::Error),
     /// An edge source's descriptor cannot be waited on.
@@ -130,7 +130,7 @@ pub enum ReflexError {
     Edges(#[source] io::Error),
 }
 
-/// A set of candidates with everything that deciding among them needs.
+/// A set of candidates with everything that a decision needs.
 #[derive(Debug, Default)]
 pub(super) struct PreparedSet {
     pub(super) members: Arc<[Arc<Candidate>]>,
@@ -148,7 +148,7 @@ impl PreparedSet {
         }
     }
 
-    /// What the pods below that cgroup are charged for together. One that cannot be read is left to the cgroup's own counters.
+    /// The total charge of the pods below `path`. Pods that cannot be read are left to the cgroup's own counters.
     pub(super) fn charge_within(&self, path: &CgroupPath, buffer: &mut [u8]) -> Charge {
         let charges =
             self.members.iter().map(|member| member.charge_within(path, buffer).unwrap_or_default());
@@ -156,19 +156,18 @@ impl PreparedSet {
     }
 }
 
-/// What waits to be taken by the reflex; of a set and of settings only the newest counts.
+/// Input for the reflex. Only the newest set and settings count.
 #[derive(Default)]
 pub(super) struct Inbox {
     pub(super) set: Option<Box<PreparedSet>>,
     pub(super) settings: Option<EngineSettings>,
-    /// Whether every threshold is to be armed, those of these settings too.
+    /// Whether to arm every threshold, including those of these settings.
     pub(super) is_to_arm: bool,
-    /// What came of what helpers were asked for: a soft eviction's first step, a brake, and its end. There are never
-    /// more than these waiting.
+    /// The outcomes of helpers' work: a soft eviction's first step, a brake, and its end. No more than these can wait.
     pub(super) outcomes: Few<Outcome, 8>,
-    /// The files of kubepods, where it is another one.
+    /// The files of another kubepods.
     pub(super) pods: Option<Box<PodsMemory>>,
-    /// The reflex takes them out one by one, which frees nothing.
+    /// The reflex takes them out one by one, which does not free memory.
     pub(super) edges: Vec<Box<dyn EdgeSource>>,
 }
 
@@ -186,14 +185,14 @@ impl fmt::Debug for Inbox {
     }
 }
 
-/// What the reflex thread shares with its handle.
+/// The state that the reflex thread shares with its handle.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// The reflex only ever tries this lock: whoever holds it rings the waker after letting go.
+    /// The reflex only uses `try_lock`. Others wake it after they release the lock.
     pub(super) inbox: Mutex<Inbox>,
     pub(super) waker: rustix::fd::OwnedFd,
     pub(super) stop: AtomicBool,
-    /// The latest eviction for which nobody is to be asked to end any more; 0 if there was none.
+    /// The latest eviction for which SIGTERM must no longer be sent; 0 if there was none.
     pub(super) withdrawn: AtomicU64,
     pub(super) counters: Counters,
 }
@@ -211,7 +210,7 @@ impl Shared {
 
     fn wake(&self) {
         // It can only fail when the counter is full, and then the reflex is about to wake anyway.
-        let _rung = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
+        let _woken = rustix::io::write(&self.waker, &1_u64.to_ne_bytes());
     }
 
     pub(super) fn post(&self, put: impl FnOnce(&mut Inbox)) {
@@ -222,7 +221,7 @@ impl Shared {
     fn answer(&self, outcome: Outcome) {
         self.post(|inbox| {
             if !inbox.outcomes.push(outcome) {
-                tracing::error!(?outcome, "the eviction thread does not take what it asked for");
+                tracing::error!(?outcome, "the eviction thread does not take its helpers' outcomes");
             }
         });
     }
@@ -235,17 +234,17 @@ pub struct Reflex {
     hooks: Arc<Hooks>,
     queues: Queues,
     threads: Vec<JoinHandle<()>>,
-    /// The hook's, and what is closed when it ends.
+    /// The hook's thread, and the channel that closes when it ends.
     hook_thread: Option<(JoinHandle<()>, mpsc::Receiver<()>)>,
     memory_locked: Result<(), Errno>,
     scheduled: Result<(), Errno>,
 }
 
 impl Reflex {
-    /// Starts it. The listener is called on a thread of its own, in order, and may block; while it does, later reports
-    /// wait, and those that find no room are counted in [`ReflexStats::reports_dropped`].
+    /// Starts it. The listener is called in order on its own thread, and may block. Later reports wait meanwhile, and
+    /// those that do not fit are counted in [`ReflexStats::reports_dropped`].
     ///
-    /// With `intents` each eviction is written down before its signal. What the engine goes through is kept by that tap.
+    /// `intents` record each eviction before its signal. `tap` records the engine's input.
     pub fn spawn(
         config: &ReflexConfig,
         intents: Option<EvictionIntents>,
@@ -267,7 +266,7 @@ impl Reflex {
         let mut intents = intents;
         let book = intents.as_mut().and_then(EvictionIntents::take_brakes);
         let ended = intents.as_ref().map(EvictionIntents::ended);
-        // Before the senders, so that it is dropped after them if a thread does not start: it waits for the others.
+        // Before the senders, so that it is dropped after them if a thread does not start: it joins the others.
         let mut reflex = Self {
             shared: Arc::clone(&shared),
             hooks: Arc::clone(&hooks),
@@ -288,18 +287,18 @@ impl Reflex {
                 .inspect_err(|error| {
                     tracing::warn!(
                         proc = %config.proc.display(), %error,
-                        "zoneinfo or sys/vm/stat_refresh cannot be opened: what a victim leaves on per-CPU lists does not \
-                         count, and another may be evicted before it is available"
+                        "cannot open zoneinfo or sys/vm/stat_refresh: pages that a victim leaves on per-CPU lists do \
+                         not count, and another pod may be evicted before they are available"
                     );
                 })
                 .ok(),
-            // What is in no working set counts as available there, on whichever list it lies.
+            // There, all memory outside of the working set counts as available, so no list matters.
             MemoryAvailableSource::Kubelet => None,
         };
         let (from_reap, from_brake) = (from_helper(&shared, &reports), from_helper(&shared, &reports));
         let (mut drain, drainer) = lists.unzip();
         if let Some(drain) = &mut drain {
-            // A victim of the process before this one may just have died.
+            // A victim of an earlier process may have just died.
             drain.ask(0, now_ns(ClockId::Boottime));
         }
         let levels = Levels::new(Tasks::open(&config.proc), drain);
@@ -319,7 +318,7 @@ impl Reflex {
             tap,
             fill_detector: FillDetector::new(config.fill_waker.clone()),
         };
-        let mut turn = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
+        let mut eviction_loop = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-tell", move || {
@@ -342,41 +341,41 @@ impl Reflex {
         let inbox = Arc::clone(&reflex.shared);
         let (alive, hook_ended) = mpsc::channel();
         reflex.start("enforcer-hook", move || {
-            // Dropped when it ends.
+            // Dropped at the end of the thread.
             let _alive = alive;
             hook::run(&jobs, &hooks, |outcome| inbox.answer(outcome));
         })?;
         reflex.hook_thread = reflex.threads.pop().map(|thread| (thread, hook_ended));
         let rehearsal = Rehearsal::prepare();
         reflex.start("enforcer-reflex", move || {
-            // With what the reports waits for the end of: it must not live as long as the turn.
+            // Drops `to_rehearse`, whose end the report thread waits for, before the loop runs.
             rehearsal::note(rehearsal.and_then(move |mut rehearsal| {
                 let is_signalled = rehearsal.perform()?;
-                // The reports may have gone already, as at the end.
+                // The report thread may have ended already, as during a stop.
                 rehearsal.reports().for_each(|report| drop(to_rehearse.send(report)));
                 Ok(is_signalled)
             }));
-            turn.run();
+            eviction_loop.run();
         })?;
         reflex.scheduled = reflex.threads.last().map_or(Ok(()), |thread| config.scheduling.apply(thread));
         Ok(reflex)
     }
 
-    /// Takes the pods that may be evicted from now on, in the order in which ties are broken.
+    /// Sets the pods that may be evicted from now on, in the order that breaks ties.
     ///
-    /// A candidate that stays should be handed in again as it is, and not be opened anew.
+    /// Pass a candidate that stays again, instead of opening it anew.
     pub fn set_candidates(&self, candidates: Vec<Arc<Candidate>>) {
         let set = Box::new(PreparedSet::new(candidates));
-        // One that the reflex has not taken yet is freed here.
+        // A set that the reflex has not taken yet is freed here.
         self.shared.post(|inbox| inbox.set = Some(set));
     }
 
-    /// Takes new settings; this also closes an open breaker, until the next kill would again be one too many.
+    /// Sets new settings. This also closes an open breaker, until the next kill would again be one too many.
     pub fn configure(&self, settings: EngineSettings) {
         self.shared.post(|inbox| inbox.settings = Some(settings));
     }
 
-    /// The same, and arms every threshold of these settings, also those that are crossed already.
+    /// The same, and arms every threshold of these settings, even if it is already crossed.
     pub fn configure_armed(&self, settings: EngineSettings) {
         self.shared.post(|inbox| {
             inbox.settings = Some(settings);
@@ -384,46 +383,45 @@ impl Reflex {
         });
     }
 
-    /// Takes another program that is run before a victim is signalled, or none.
+    /// Sets the program to run before a victim is signalled; `None` for no program.
     pub fn set_hook(&self, program: Option<HookProgram>) {
         self.hooks.configure(program);
     }
 
-    /// Has it woken by one more edge source, from now on until that is gone.
+    /// Adds an edge source that wakes it until the source is gone.
     pub fn add_edges(&self, source: Box<dyn EdgeSource>) {
         self.shared.post(|inbox| inbox.edges.push(source));
     }
 
-    /// Takes the files of kubepods, from now on until those of another one are given: by them
-    /// `allocatableMemory.available` is measured.
+    /// Sets the files of kubepods, from which `allocatableMemory.available` is measured.
     pub fn set_kubepods(&self, pods: PodsMemory) {
-        // One that the reflex has not taken yet is closed here.
+        // Files that the reflex has not taken yet are closed here.
         self.shared.post(|inbox| inbox.pods = Some(Box::new(pods)));
     }
 
-    /// What it has done so far.
+    /// The current counters.
     #[must_use]
     pub fn stats(&self) -> ReflexStats {
         self.observer().stats()
     }
 
-    /// To be asked for that from elsewhere.
+    /// A handle to read the counters from elsewhere.
     #[must_use]
     pub fn observer(&self) -> Observer {
         Observer::of(&self.shared, &self.hooks, &self.queues)
     }
 
-    /// Whether the daemon's memory could be locked; if not, reactions can be delayed by paging.
+    /// Fails if the daemon's memory could not be locked; paging can delay reactions then.
     pub fn memory_locked(&self) -> Result<(), io::Error> {
         self.memory_locked.map_err(io::Error::from)
     }
 
-    /// Whether the thread that evicts is scheduled as it was to be; if not, it may have to wait for a CPU.
+    /// Fails if the eviction thread is not scheduled as configured; it may have to wait for a CPU then.
     pub fn scheduled(&self) -> Result<(), io::Error> {
         self.scheduled.map_err(io::Error::from)
     }
 
-    /// Stops the threads and waits until every report was handed on.
+    /// Stops the threads and waits until every report is passed on.
     pub fn stop(mut self) {
         self.halt();
     }
@@ -444,7 +442,7 @@ impl Reflex {
         self.shared.wake();
         self.hooks.cut(u64::MAX);
         let mut threads = std::mem::take(&mut self.threads).into_iter().rev();
-        // The reflex itself, which gives the others their work; then the hook's.
+        // First the reflex itself, which gives the others their work, then the hook's thread.
         if let Some(reflex) = threads.next() {
             crate::threads::join(reflex);
         }
@@ -452,7 +450,7 @@ impl Reflex {
             if ended.recv_timeout(HOOK_DRAIN_TIMEOUT) == Err(RecvTimeoutError::Disconnected) {
                 crate::threads::join(thread);
             } else {
-                tracing::error!("preKillHook does not come to its end, and is not waited for");
+                tracing::error!("the preKillHook thread does not end, and is left behind");
             }
         }
         self.hooks.silence();
@@ -462,7 +460,7 @@ impl Reflex {
     }
 }
 
-/// How a helper thread has something received.
+/// How a helper thread emits reports.
 fn from_helper(shared: &Arc<Shared>, reports: &ReportSender) -> impl FnMut(Report) + Send + use<> {
     let (shared, reports) = (Arc::clone(shared), reports.clone());
     move |report| {
@@ -473,10 +471,10 @@ fn from_helper(shared: &Arc<Shared>, reports: &ReportSender) -> impl FnMut(Repor
     }
 }
 
-/// A daemon without one of these threads would seem to live, and evict nobody: it ends with the first of them that ends, and
-/// is started again.
+/// Panics if a thread ends unasked. Without one of these threads the daemon would seem alive but not evict, so it ends
+/// with the first of them, and is restarted.
 fn ended(name: &str, stop: &AtomicBool) {
-    assert!(stop.load(Ordering::Acquire), "the thread {name} ended, and nobody asked it to");
+    assert!(stop.load(Ordering::Acquire), "the thread {name} ended unexpectedly");
 }
 
 impl Drop for Reflex {
@@ -485,7 +483,7 @@ impl Drop for Reflex {
     }
 }
 
-/// `MCL_ONFAULT`: what is never touched, such as most of the program text and of the stacks, takes no memory.
+/// `MCL_ONFAULT`: untouched pages, such as most of the program text and of the stacks, take no memory.
 fn lock_memory() -> Result<(), Errno> {
     rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
 }
@@ -495,7 +493,7 @@ fn seed() -> u128 {
     let mut bytes = [0_u8; 16];
     match rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()) {
         Ok(count) if count == bytes.len() => u128::from_ne_bytes(bytes),
-        // Only before the machine has gathered any randomness at all; the time still tells ids apart.
+        // Only before the machine has gathered any randomness; the time still makes ids unique.
         Ok(_) | Err(_) => u128::from(std::process::id()),
     }
 }
@@ -510,7 +508,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[should_panic(expected = "the thread enforcer-reflex ended, and nobody asked it to")]
+    #[should_panic(expected = "the thread enforcer-reflex ended unexpectedly")]
     fn a_thread_that_ends_by_itself_ends_the_daemon() {
         let stop = AtomicBool::new(true);
         ended("enforcer-reflex", &stop);

@@ -1,7 +1,7 @@
-//! Runs evictions of every kind once, from the look to the victim's end and to what is reported of it, on files in memory, so
-//! that the pages it takes are there, and locked, before they are needed: by hard and soft thresholds of memory, by process ids
-//! and by the pods' limit; of a pod that adopted a cgroup, with the next one held back meanwhile. Left out are what has an
-//! owner of its own: the intent page, and the hook.
+//! Runs evictions of every kind once, from the look to the victim's end and its reports, on files in memory. That way
+//! the pages they touch are resident and locked before they are needed. It covers hard and soft memory thresholds,
+//! process ids and the pods' limit, for a pod that adopted a cgroup, with the next one throttled meanwhile. It leaves
+//! out the intent page and the hook, which have other owners.
 
 use std::{
     io,
@@ -44,22 +44,22 @@ use crate::{
     },
 };
 
-/// Room for what evictions have to say to each of the helpers.
+/// The length of the queue to each of the helpers.
 const ROOM: usize = 64;
 
 const MS: u64 = 1_000_000;
 
-/// A soft threshold's grace period, and a pod's: as short as they can be received apart from none.
+/// The grace period of a soft threshold and of a pod: the shortest that differs from none.
 const GRACE_MS: u64 = 1;
 
-/// A node with nothing left, one with less than the soft threshold, and one with plenty.
+/// A node with no available memory, one with less than the soft threshold, and one with plenty.
 const SHORT: &str = "MemTotal:           4096 kB\nMemFree:               0 kB\nMemAvailable:          0 kB\n";
 const SCANTY: &str =
     "MemTotal:           4096 kB\nMemFree:               8 kB\nMemAvailable:          8 kB\n";
 const PLENTY: &str =
     "MemTotal:           4096 kB\nMemFree:            4096 kB\nMemAvailable:       4096 kB\n";
 
-/// Few tasks, and nearly as many as there can be.
+/// Few tasks, and almost the maximum.
 const FEW_TASKS: &str = "0.00 0.00 0.00 1/010 1\n";
 const MANY_TASKS: &str = "0.00 0.00 0.00 1/990 1\n";
 const MOST_TASKS: &str = "1000\n";
@@ -67,10 +67,10 @@ const MOST_TASKS: &str = "1000\n";
 /// The pods' limit.
 const LIMIT_BYTES: u64 = 4 << 20;
 
-/// The one that is killed.
+/// The name of the pod that is killed.
 const VICTIM: &str = "victim";
 
-/// What it uses: so much that it is awaited, and the next one held back meanwhile.
+/// Its usage, large enough that its memory is awaited and the next pod throttled meanwhile.
 const VICTIM_BYTES: u64 = 8 << 20;
 
 /// A limit of an adopted cgroup.
@@ -86,26 +86,25 @@ fn thresholds() -> [Threshold; 4] {
     ]
 }
 
-/// What goes through a rehearsal is what will in earnest: a turn with its recorder and its helpers' queues, of which nobody
-/// takes anything.
+/// A rehearsal uses the real code: a loop with its recorder and its helpers' queues, from which nothing is taken.
 pub(super) struct Rehearsal {
-    turn: EvictionLoop,
+    eviction_loop: EvictionLoop,
     shared: Arc<Shared>,
     meminfo: OwnedFd,
     load: OwnedFd,
     victim: Arc<Candidate>,
-    /// What the victim is charged for.
+    /// The victim's `memory.current`.
     current: OwnedFd,
     received: Receiver<Report>,
-    /// The files of kubepods, with nothing left and with all.
+    /// The files of kubepods, one set without headroom and one unused.
     pods: [Option<Box<PodsMemory>>; 2],
-    /// As long as there are receivers, there is room for what is sent.
+    /// Keeps the queues open, so that sending does not fail.
     #[cfg_attr(not(test), expect(dead_code, reason = "held, and looked into by a test"))]
     helpers: (Receiver<Work>, Receiver<Braking>, Receiver<Job>),
 }
 
 impl Rehearsal {
-    /// Makes all that it takes, on a stack that has room for it.
+    /// Prepares it, on a stack that is large enough.
     pub(super) fn prepare() -> io::Result<Box<Self>> {
         let (meminfo, load) = (file(PLENTY)?, file(FEW_TASKS)?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", meminfo.as_raw_fd()));
@@ -139,7 +138,8 @@ impl Rehearsal {
             tap: Some(Tap::unwatched()?),
             fill_detector: FillDetector::new(None),
         };
-        let turn = EvictionLoop::new(&settings, &[], &thresholds, wiring).map_err(io::Error::other)?;
+        let eviction_loop =
+            EvictionLoop::new(&settings, &[], &thresholds, wiring).map_err(io::Error::other)?;
         let charged = charge(VICTIM_BYTES)?;
         let current = charged.current.try_clone()?;
         let (victim, next) = (Arc::new(decoy(VICTIM, charged)?), Arc::new(decoy("next", charge(2_048)?)?));
@@ -147,34 +147,34 @@ impl Rehearsal {
         shared.post(|inbox| inbox.set = Some(set));
         let pods = [Some(pods(LIMIT_BYTES)?), Some(pods(0)?)];
         let helpers = (work, braking, jobs);
-        Ok(Box::new(Self { turn, shared, meminfo, load, victim, current, received, pods, helpers }))
+        Ok(Box::new(Self { eviction_loop, shared, meminfo, load, victim, current, received, pods, helpers }))
     }
 
-    /// Rehearses an eviction of each kind, on the thread that it is for. Whether the victim was killed each time.
+    /// Rehearses an eviction of each kind, on the eviction thread. Returns whether the victim was killed each time.
     pub(super) fn perform(&mut self) -> io::Result<bool> {
-        self.turn.drain_inbox();
-        self.turn.look();
+        self.eviction_loop.drain_inbox();
+        self.eviction_loop.look();
         let killed = [self.hard()?, self.soft()?, self.pids()?, self.allocatable()?];
-        self.turn.wake_report_thread();
+        self.eviction_loop.wake_report_thread();
         Ok(killed == [true; 4])
     }
 
-    /// At once, with the next one held back while the victim dies.
+    /// A hard eviction, with the next pod throttled while the victim dies.
     fn hard(&mut self) -> io::Result<bool> {
         write(&self.meminfo, SHORT)?;
-        self.turn.look();
+        self.eviction_loop.look();
         self.hold_back();
         self.die()?;
         write(&self.meminfo, PLENTY)?;
-        self.turn.look();
-        if let (_, Some(brake)) = self.turn.under_way() {
+        self.eviction_loop.look();
+        if let (_, Some(brake)) = self.eviction_loop.under_way() {
             let (now_ns, given_back) = (now_ns(ClockId::Boottime), true);
-            self.turn.take_in(Input::Outcome(Outcome::Eased { brake, now_ns, given_back }));
+            self.eviction_loop.take_in(Input::Outcome(Outcome::Eased { brake, now_ns, given_back }));
         }
         self.revive()
     }
 
-    /// The next one grows fast, by readings that nobody took.
+    /// Throttles the next pod, which grows fast by made-up readings.
     fn hold_back(&mut self) {
         let later_ns = now_ns(ClockId::Boottime) + 100 * MS;
         let node = NodeSample { fill_bytes_per_second: 1 << 40, ..NodeSample::memory(later_ns, 0, 4 << 20) };
@@ -182,55 +182,55 @@ impl Rehearsal {
             let usage = Usage { current_bytes: bytes, working_set_bytes: bytes, ..Usage::default() };
             Reading::Usage(Usage { anon_bytes: bytes, ..usage })
         };
-        self.turn.take_in(Input::Usages { node, readings: &[using(VICTIM_BYTES), using(1 << 20)] });
-        if let (_, Some(brake)) = self.turn.under_way() {
-            self.turn.take_in(Input::Outcome(Outcome::Contained { brake, now_ns: later_ns }));
+        self.eviction_loop.take_in(Input::Usages { node, readings: &[using(VICTIM_BYTES), using(1 << 20)] });
+        if let (_, Some(brake)) = self.eviction_loop.under_way() {
+            self.eviction_loop.take_in(Input::Outcome(Outcome::Contained { brake, now_ns: later_ns }));
         }
     }
 
-    /// With time to end, which it does not use.
+    /// A soft eviction, in which the victim ignores SIGTERM.
     fn soft(&mut self) -> io::Result<bool> {
         write(&self.meminfo, SCANTY)?;
-        self.turn.look();
+        self.eviction_loop.look();
         thread::sleep(Duration::from_millis(2 * GRACE_MS));
-        self.turn.look();
-        if let (Some(number), _) = self.turn.under_way() {
+        self.eviction_loop.look();
+        if let (Some(number), _) = self.eviction_loop.under_way() {
             let outcome = Outcome::Terminated { number, now_ns: now_ns(ClockId::Boottime) };
             self.shared.post(|inbox| {
                 let _fits = inbox.outcomes.push(outcome);
             });
-            self.turn.drain_inbox();
+            self.eviction_loop.drain_inbox();
         }
         thread::sleep(Duration::from_millis(2 * GRACE_MS));
-        self.turn.look();
+        self.eviction_loop.look();
         self.die()?;
         write(&self.meminfo, PLENTY)?;
-        self.turn.look();
+        self.eviction_loop.look();
         self.revive()
     }
 
     fn pids(&mut self) -> io::Result<bool> {
         write(&self.load, MANY_TASKS)?;
-        self.turn.look();
+        self.eviction_loop.look();
         self.die()?;
         write(&self.load, FEW_TASKS)?;
-        self.turn.look();
+        self.eviction_loop.look();
         self.revive()
     }
 
     fn allocatable(&mut self) -> io::Result<bool> {
         let [short, plenty] = self.pods.each_mut().map(Option::take);
         self.shared.post(|inbox| inbox.pods = short);
-        self.turn.drain_inbox();
-        self.turn.look();
+        self.eviction_loop.drain_inbox();
+        self.eviction_loop.look();
         self.die()?;
         self.shared.post(|inbox| inbox.pods = plenty);
-        self.turn.drain_inbox();
-        self.turn.look();
+        self.eviction_loop.drain_inbox();
+        self.eviction_loop.look();
         self.revive()
     }
 
-    /// The victim's last process is gone.
+    /// Ends the victim's last process.
     fn die(&self) -> io::Result<()> {
         let target = self.victim.targets.first().ok_or(io::ErrorKind::NotFound)?;
         write(&target.events, "populated 0\n")?;
@@ -238,10 +238,10 @@ impl Rehearsal {
         self.victim.counted.iter().try_for_each(|file| write(file, "0\n"))
     }
 
-    /// It is there again, as it was; whether it had been killed, and what held it back raised.
+    /// Restores the victim; returns whether it was killed and its limits raised.
     fn revive(&mut self) -> io::Result<bool> {
-        // What is known of its end by now.
-        self.turn.look();
+        // Processes the victim's end.
+        self.eviction_loop.look();
         let target = self.victim.targets.first().ok_or(io::ErrorKind::NotFound)?;
         let mut was_killed = starts_with(&target.kill, b"1")?;
         write(&target.kill, "0")?;
@@ -255,7 +255,7 @@ impl Rehearsal {
         Ok(was_killed)
     }
 
-    /// What was reported meanwhile, for whoever is to rehearse what is received of an eviction.
+    /// The reports made so far, for the listener to rehearse.
     pub(super) fn reports(&self) -> impl Iterator<Item = Report> {
         std::iter::from_fn(|| match self.received.next_until(Some(Instant::now())) {
             Next::Value(report) => Some(report),
@@ -264,21 +264,21 @@ impl Rehearsal {
     }
 }
 
-/// Tells what came of a rehearsal. That it cannot be done is no reason not to start.
+/// Logs the result of a rehearsal. A failed one does not prevent the start.
 pub(super) fn note(rehearsed: io::Result<bool>) {
     match rehearsed {
         Ok(true) => {}
-        Ok(false) => tracing::warn!("the rehearsal of evictions did not come to a kill each time"),
+        Ok(false) => tracing::warn!("the rehearsal of evictions did not kill the victim each time"),
         Err(error) => tracing::debug!(%error, "cannot rehearse an eviction"),
     }
 }
 
-/// A candidate whose files are in memory and whose directory is never looked into.
+/// A candidate whose files are in memory and whose directory is never read.
 fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
     let open = || CgroupDir::unchecked(Path::new("/")).map_err(io::Error::other);
     let dir = open()?;
     let uid = PodUid::new(name).ok_or(io::ErrorKind::InvalidInput)?;
-    // Of the one that is killed it is checked, and the other must not be taken for it.
+    // The victim's id is checked; the other pod's must differ.
     let cgroup = if name == VICTIM { dir.id() } else { CgroupId(dir.id().0.wrapping_add(1)) };
     let owner = Owner { path: CgroupPath::root(), cgroup, file: "cpu.max" };
     Ok(Candidate {
@@ -321,7 +321,7 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
     })
 }
 
-/// The files of a kubepods that is charged for so much.
+/// The files of a kubepods with a charge of `bytes`.
 fn pods(bytes: u64) -> io::Result<Box<PodsMemory>> {
     let limit = file(&format!("{LIMIT_BYTES}\n"))?;
     Ok(Box::new(PodsMemory::of(CgroupPath::root(), limit, charge(bytes)?)))
@@ -338,7 +338,7 @@ fn file(content: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Replaces all that the file holds.
+/// Replaces the file's content.
 fn write(file: &OwnedFd, content: &str) -> io::Result<()> {
     let length = rustix::io::pwrite(file, content.as_bytes(), 0)?;
     Ok(rustix::fs::ftruncate(file, u64::try_from(length).unwrap_or(0))?)

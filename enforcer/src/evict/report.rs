@@ -1,4 +1,4 @@
-//! What the reflex has to tell.
+//! Reports of the reflex.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
     sense::{MeminfoError, snapshot::Missing},
 };
 
-/// What the reflex tells; times are nanoseconds of `CLOCK_BOOTTIME`. Nothing in it is allocated where it is made.
+/// A report of the reflex. Times are nanoseconds of `CLOCK_BOOTTIME`. The reflex makes it without allocating.
 #[derive(Clone, Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation on the reflex thread")]
 pub enum Report {
@@ -26,44 +26,44 @@ pub enum Report {
     Crossed {
         /// When it was seen.
         now_ns: u64,
-        /// The threshold, and what was available.
+        /// The threshold, and the available amount.
         shortage: Shortage,
     },
     /// A shortage is over.
     Cleared {
         /// When it was seen.
         now_ns: u64,
-        /// The threshold, and what is available now.
+        /// The threshold, and the available amount now.
         shortage: Shortage,
         /// When it had been crossed.
         crossed_ns: u64,
     },
-    /// The node's conditions are these from now on.
+    /// The node's conditions from now on.
     Conditions(Conditions),
-    /// Which thresholds are armed from now on, as far as their signals were measured.
+    /// The thresholds that are armed from now on, as far as their signals were measured.
     Arming {
         /// Those that evict.
         armed: Thresholds,
-        /// Those that were crossed when they were loaded, and decide as in dry-run; none where nothing is acted on.
+        /// Those that were crossed when they were loaded, and decide as in dry-run; empty unless the mode is enforce.
         unarmed: Thresholds,
     },
     /// A victim was chosen.
     Decided {
         /// The eviction.
         id: Ulid,
-        /// All about it.
+        /// The decision.
         decision: Decision,
         /// The candidates that its indices point into.
         members: Arc<[Arc<Candidate>]>,
     },
-    /// It is to be asked to end now, after what was run before. There is nothing to tell of it.
+    /// The victim must get SIGTERM now, after its hook. It has no event.
     ToBeAsked {
-        /// Its number, as the engine counts them.
+        /// The engine's number of the eviction.
         number: u64,
         /// The victim.
         candidate: Arc<Candidate>,
     },
-    /// What was run before it is signalled has ended, or was not begun.
+    /// The hook of an eviction has ended, or was not started.
     Hooked {
         /// The eviction.
         id: Ulid,
@@ -71,44 +71,44 @@ pub enum Report {
         signal: Signal,
         /// The victim.
         candidate: Arc<Candidate>,
-        /// How long it was to be waited for.
+        /// The planned wait for it.
         plan: HookPlan,
-        /// What came of it.
+        /// Its result.
         ran: HookRun,
     },
-    /// It was asked to end, by SIGTERM.
+    /// The victim got SIGTERM.
     Terminated {
         /// The eviction.
         id: Ulid,
         /// What was short.
         signal: Signal,
-        /// Its number, as the engine counts them.
+        /// The engine's number of the eviction.
         number: u64,
         /// The victim.
         candidate: Arc<Candidate>,
-        /// How long it is given, in nanoseconds.
+        /// Its grace period in nanoseconds.
         grace_ns: u64,
-        /// When what happened.
+        /// The times of its steps.
         moments: Moments,
     },
-    /// It was killed.
+    /// The victim got SIGKILL.
     Signalled {
         /// The eviction.
         id: Ulid,
         /// What was short.
         signal: Signal,
-        /// Its number, as the engine counts them.
+        /// The engine's number of the eviction.
         number: u64,
         /// The victim.
         candidate: Arc<Candidate>,
-        /// Why it was killed though it was to be given time to end; none if it had not.
+        /// Why its grace period ended; `None` if it had none.
         cut_short: Option<KillReason>,
-        /// When what happened.
+        /// The times of its steps.
         moments: Moments,
-        /// How many of `cpu.max` and `memory.high` could not be raised before.
+        /// How many of its `cpu.max` and `memory.high` files could not be raised.
         brakes_failed: usize,
     },
-    /// It is dead, and its memory is back or overdue.
+    /// The victim is dead, and its memory is back or overdue.
     Completed {
         /// The eviction.
         id: Ulid,
@@ -116,118 +116,118 @@ pub enum Report {
         signal: Signal,
         /// The victim.
         candidate: Arc<Candidate>,
-        /// All about it.
+        /// The details.
         completion: Completion,
     },
-    /// It could not be signalled, or did not die.
+    /// The victim could not be signalled, or did not die.
     Failed {
         /// The eviction.
         id: Ulid,
         /// What was short.
         signal: Signal,
-        /// Who should have been the victim.
+        /// The intended victim.
         candidate: Arc<Candidate>,
-        /// All about it.
+        /// The details.
         failure: Failure,
     },
-    /// The next candidate is held back while a victim's memory is awaited.
+    /// The next candidate is throttled while a victim's memory is awaited.
     Contained {
-        /// The eviction that is under way.
+        /// The current eviction.
         id: Ulid,
-        /// Who is held back.
+        /// The throttled candidate.
         candidate: Arc<Candidate>,
-        /// All about it.
+        /// The details.
         containment: Containment,
-        /// Since when.
+        /// When it began.
         now_ns: u64,
     },
-    /// It could not be held back.
+    /// The next candidate could not be throttled.
     Uncontained {
-        /// The eviction that is under way.
+        /// The current eviction.
         id: Ulid,
-        /// Who should have been held back.
+        /// The candidate.
         candidate: Arc<Candidate>,
-        /// All about it.
+        /// The details.
         containment: Containment,
         /// When that was known.
         now_ns: u64,
-        /// Why.
+        /// The reason.
         reason: BrakeRefusal,
     },
-    /// It is not held back any more.
+    /// The candidate is no longer throttled.
     Eased {
         /// The eviction that it was for.
         id: Ulid,
-        /// Who was held back.
+        /// The candidate.
         candidate: Arc<Candidate>,
-        /// All about it.
+        /// The details.
         containment: Containment,
-        /// Since when it was.
+        /// When it began.
         since_ns: u64,
-        /// Until when.
+        /// When it ended.
         now_ns: u64,
-        /// Whether `memory.high` has its value again; otherwise the next start gives it back.
+        /// Whether `memory.high` is restored; otherwise the next start restores it.
         given_back: bool,
     },
-    /// Nobody is evicted although something is short.
+    /// No pod is evicted although a resource is short.
     Suppressed {
-        /// When.
+        /// The time.
         now_ns: u64,
         /// What is short.
         signal: Signal,
-        /// Why.
+        /// The reason.
         reason: Suppression,
     },
-    /// A limit that was changed for an eviction cannot be put back and is tried again, or it is put back at last.
+    /// A limit that was changed for an eviction cannot be restored and is retried, or it is restored at last.
     Stuck(Box<Stuck>),
-    /// Memory is short, and shared memory that no process maps is more than the threshold: no eviction gives it back.
+    /// Memory is short, and unmapped shared memory exceeds the threshold; no eviction frees it.
     SharedMemoryHeld {
-        /// How much there is at the least.
+        /// The least amount there is.
         bytes: u64,
         /// The threshold, in bytes.
         limit_bytes: u64,
-        /// The candidates, of whose cgroups some may be charged for it.
+        /// The candidates; some of their cgroups may be charged for it.
         members: Arc<[Arc<Candidate>]>,
     },
-    /// It is less than half of the threshold again.
+    /// Unmapped shared memory is below half of the threshold again.
     SharedMemoryFreed {
-        /// How much is left.
+        /// The remaining amount.
         bytes: u64,
     },
-    /// What a signal measures cannot be read: until it can, nothing is decided for its sake.
+    /// A signal cannot be read, and causes no decision until it can.
     Blind(Signal, Blindness),
-    /// It can be read again.
+    /// A signal can be read again.
     Sighted(Signal),
 }
 
-/// A limit that a helper thread could not put back; it may allocate.
+/// A limit that a helper thread could not restore. Helper threads may allocate.
 #[derive(Clone, Debug)]
 pub struct Stuck {
-    /// For whose eviction, or in whose cgroup, it was changed.
+    /// The candidate for whose eviction, or in whose cgroup, it was changed.
     pub candidate: Arc<Candidate>,
     /// The file's cgroup.
     pub cgroup: CgroupPath,
-    /// The file.
+    /// The file's name.
     pub file: &'static str,
-    /// What it is to hold.
+    /// The value to restore.
     pub value: String,
-    /// Why it cannot be; none if it is at last.
+    /// The error; `None` if it is restored at last.
     pub error: Option<String>,
 }
 
 /// Why a signal cannot be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Blindness {
-    /// The node's memory cannot.
+    /// The node's memory cannot be read.
     #[error(transparent)]
     Memory(MeminfoError),
-    /// Another of the kernel's figures cannot.
+    /// Another of the kernel's figures cannot be read.
     #[error("{0}")]
     Level(Missing),
 }
 
 impl Report {
-    /// The number of the eviction whose end it tells, if it does.
+    /// The number of the eviction that it ends, if any.
     pub(super) fn ended(&self) -> Option<u64> {
         match self {
             Self::Completed { completion, .. } => Some(completion.number),
@@ -236,8 +236,8 @@ impl Report {
         }
     }
 
-    /// Whether it may be told a little later than it happened: it comes before a victim's death by SIGKILL, or with it, and
-    /// nothing that goes with the victim is read for it.
+    /// Whether it may be emitted with a delay: it comes before or with a victim's SIGKILL, and needs no reading of what
+    /// goes away with the victim.
     pub(super) fn may_wait(&self) -> bool {
         match self {
             Self::Crossed { shortage, .. } => shortage.hard,
@@ -250,12 +250,12 @@ impl Report {
         }
     }
 
-    /// The number of the eviction whose decision this is.
+    /// The number of the eviction that it decides, if any.
     pub(super) fn decided(&self) -> Option<u64> {
         if let Self::Decided { decision, .. } = self { Some(decision.number) } else { None }
     }
 
-    /// The victim that is to be asked to end once its decision is recorded, and the number of its eviction.
+    /// The victim that gets SIGTERM once its decision is recorded, and the number of its eviction.
     pub(super) fn to_be_asked(&self) -> Option<(u64, Arc<Candidate>)> {
         if let Self::ToBeAsked { number, candidate } = self {
             return Some((*number, Arc::clone(candidate)));

@@ -1,4 +1,4 @@
-//! What could not be put back, and is tried again: first soon, then with ever longer pauses, and for as long as it takes.
+//! Retries to restore values: first soon, then with growing pauses, without end.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// The most that are tried again. What is more stays on the intent page, for the next start.
+/// The most values to retry. Any others stay on the intent page for the next start.
 const MOST: usize = 32;
 
-/// What is to be tried again, and when.
+/// Values to retry, and when.
 #[derive(Debug)]
 pub(super) struct Retries<T> {
     waiting: Vec<Retry<T>>,
@@ -27,44 +27,44 @@ impl<T> Retries<T> {
         Self { waiting: Vec::new() }
     }
 
-    /// Has it tried again from now on.
+    /// Retries `value` from now on.
     pub(super) fn add(&mut self, value: T, now: Instant) {
         if self.waiting.len() < MOST {
             self.waiting.push(Retry { value, due: now + FIRST, pause: FIRST });
         }
     }
 
-    /// When the next retry is due; none if there is nothing to retry.
+    /// When the next retry is due; `None` if there is nothing to retry.
     pub(super) fn due(&self) -> Option<Instant> {
         self.waiting.iter().map(|retry| retry.due).min()
     }
 
-    /// Tries what is due; `put_back` gives back what it cannot put back.
-    pub(super) fn attempt(&mut self, now: Instant, mut put_back: impl FnMut(T) -> Option<T>) {
+    /// Retries the values that are due; `restore` returns a value if it fails.
+    pub(super) fn attempt(&mut self, now: Instant, mut restore: impl FnMut(T) -> Option<T>) {
         for Retry { value, due, pause } in std::mem::take(&mut self.waiting) {
             if due > now {
                 self.waiting.push(Retry { value, due, pause });
-            } else if let Some(value) = put_back(value) {
+            } else if let Some(value) = restore(value) {
                 let pause = (pause * 2).min(LONGEST);
                 self.waiting.push(Retry { value, due: now + pause, pause });
             }
         }
     }
 
-    /// Tries at once what is like that. Whether something like it is still left.
+    /// Retries matching values at once; returns whether one is still left.
     pub(super) fn attempt_those(
         &mut self,
         which: impl Fn(&T) -> bool,
-        mut put_back: impl FnMut(T) -> Option<T>,
+        mut restore: impl FnMut(T) -> Option<T>,
     ) -> bool {
         for Retry { value, due, pause } in std::mem::take(&mut self.waiting) {
-            let left = if which(&value) { put_back(value) } else { Some(value) };
+            let left = if which(&value) { restore(value) } else { Some(value) };
             self.waiting.extend(left.map(|value| Retry { value, due, pause }));
         }
         self.waiting.iter().any(|retry| which(&retry.value))
     }
 
-    /// Takes all, tried or not.
+    /// All remaining values.
     pub(super) fn into_all(self) -> impl Iterator<Item = T> {
         self.waiting.into_iter().map(|retry| retry.value)
     }

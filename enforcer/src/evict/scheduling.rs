@@ -1,4 +1,4 @@
-//! How the kernel schedules the thread that evicts.
+//! How the kernel schedules the eviction thread.
 
 use std::{os::unix::thread::JoinHandleExt as _, thread::JoinHandle};
 
@@ -7,19 +7,18 @@ use thread_priority::{
     Error, RealtimeThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
 };
 
-/// How the kernel schedules the thread that evicts.
+/// How the kernel schedules the eviction thread.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Scheduling {
-    /// As the daemon's other threads, by their nice value.
+    /// Like the daemon's other threads, by nice value.
     #[default]
     Normal,
-    /// In real time (`SCHED_RR`), at the lowest priority there is: before everything that is not, and after everybody else
-    /// who is.
+    /// Real-time (`SCHED_RR`) at the lowest priority: before all normal threads, after all other real-time ones.
     RoundRobin,
 }
 
 impl Scheduling {
-    /// Both by the names that the configuration gives them.
+    /// Both by their names in the configuration.
     pub const NAMES: &'static [(&'static str, Self)] = &[("normal", Self::Normal), ("rr", Self::RoundRobin)];
 
     /// Its name.
@@ -31,14 +30,14 @@ impl Scheduling {
         }
     }
 
-    /// Has a thread that was just started scheduled so. It takes `CAP_SYS_NICE`, or a high enough `RLIMIT_RTPRIO`; a kernel
-    /// with `RT_GROUP_SCHED` refuses it in a cgroup that has no time for it (`__sched_setscheduler`).
+    /// Applies it to a thread that was just started. Needs `CAP_SYS_NICE` or a sufficient `RLIMIT_RTPRIO`. A kernel
+    /// with `RT_GROUP_SCHED` refuses it in a cgroup without real-time runtime (`__sched_setscheduler`).
     pub(super) fn apply(self, thread: &JoinHandle<()>) -> Result<(), Errno> {
         match self {
             Self::Normal => Ok(()),
             Self::RoundRobin => {
                 let policy = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::RoundRobin);
-                // The lowest of the policy's, which is 1.
+                // The policy's lowest priority, which is 1.
                 set_thread_priority_and_policy(thread.as_pthread_t(), ThreadPriority::Min, policy).map_err(
                     |error| match error {
                         Error::OS(code) => Errno::from_raw_os_error(code),

@@ -1,4 +1,4 @@
-//! The edge sources that the reflex waits on; they come and go while it runs.
+//! The edge sources that the reflex waits on. They come and go while it runs.
 
 use std::os::fd::OwnedFd;
 
@@ -7,8 +7,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{reap::Work, reflex::Reaper};
 use crate::sense::{Edge, EdgeSource, Readiness, SourceState};
 
-/// How many there can be: the ring of the programs, pressure of the node and of kubepods, limits breached below it, and
-/// as many again for those that replace them.
+/// The most sources: the ring of the programs, pressure of the node and of kubepods, limits breached below it, and as
+/// many again for those that replace them.
 const PLACES: usize = 8;
 
 /// A place for a source.
@@ -17,16 +17,16 @@ enum Place {
     #[default]
     Free,
     Live(Box<dyn EdgeSource>),
-    /// Not waited on any more, and not yet handed to who closes it: that may be slow.
+    /// No longer waited on, and not yet handed to the reaper; closing it may be slow.
     Gone(Box<dyn EdgeSource>),
 }
 
-/// The sources by their places. Nothing here allocates.
+/// The sources by place. Nothing here allocates.
 #[derive(Default)]
 pub(super) struct Sources([Place; PLACES]);
 
 impl Sources {
-    /// Waits on that source too; gives it back where the kernel refuses, or where there is no place.
+    /// Adds a source to wait on; returns it if the kernel refuses or no place is free.
     pub(super) fn add(
         &mut self,
         epoll: &OwnedFd,
@@ -45,7 +45,7 @@ impl Sources {
         }
     }
 
-    /// Takes what is waiting at that place; one that is gone is waited on no more.
+    /// Takes the edges of the source at that place; stops waiting on a source that is gone.
     pub(super) fn drain(
         &mut self,
         epoll: &OwnedFd,
@@ -66,7 +66,7 @@ impl Sources {
         }
     }
 
-    /// Hands over those that are gone, as far as there is room.
+    /// Hands sources that are gone to the reaper, as far as its queue has room.
     pub(super) fn retire(&mut self, reaper: &Reaper) {
         for place in &mut self.0 {
             match std::mem::take(place) {
@@ -80,12 +80,12 @@ impl Sources {
         }
     }
 
-    /// How many are waited on.
+    /// The number of sources waited on.
     pub(super) fn live(&self) -> u64 {
         self.0.iter().fold(0, |count, place| count + u64::from(matches!(place, Place::Live(_))))
     }
 
-    /// Whether one more could be taken.
+    /// Whether one more fits.
     pub(super) fn has_room(&self) -> bool {
         self.0.iter().any(|place| matches!(place, Place::Free))
     }

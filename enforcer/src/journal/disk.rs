@@ -1,4 +1,4 @@
-//! The log on a disk: where it is, and what a start takes over.
+//! The log on a disk: its location, and what a start takes over from an earlier process.
 
 use std::{
     io,
@@ -24,11 +24,11 @@ use super::{
 /// The segments' folder in the state directory.
 const FOLDER: &str = "journal";
 
-/// What the log knows of its disk.
+/// The log's state on disk.
 #[derive(Debug)]
 pub(super) struct Disk {
     segments: Segments,
-    /// Events from this one on are of the log's present epoch, in a segment or not.
+    /// Events with this sequence or a later one are of the log's present epoch, in a segment or not.
     began: u64,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -44,13 +44,13 @@ impl Disk {
         segments.first().map(|segment| segment.header.first)
     }
 
-    /// What all segments and their indexes take.
+    /// The size of all segments and their indexes, in bytes.
     pub(super) fn stored_bytes(&self) -> u64 {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner).clone();
         segments.iter().filter_map(|segment| segment.bytes().ok()).sum()
     }
 
-    /// The epoch that the event of that sequence belongs to; none if it is the present one.
+    /// The epoch of the event with that sequence; `None` if it is the present one.
     pub(super) fn epoch(&self, sequence: u64) -> Option<Ulid> {
         if sequence >= self.began {
             return None;
@@ -60,7 +60,7 @@ impl Disk {
         segments.get(later.checked_sub(1)?).map(|segment| segment.header.epoch)
     }
 
-    /// Waits for the writer's end.
+    /// Waits until the writer has ended.
     pub(super) fn join(&self) {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = writer {
@@ -69,19 +69,19 @@ impl Disk {
     }
 }
 
-/// Where the log is in a state directory.
+/// The log's folder in a state directory.
 #[must_use]
 pub fn folder(state_dir: &Path) -> PathBuf {
     state_dir.join(FOLDER)
 }
 
-/// The log's folder, for reading alone.
+/// Opens the log's folder for reading only.
 pub(super) fn look_into(state_dir: &Path) -> Result<Folder, StoreError> {
     let path = folder(state_dir);
     Folder::open(&path).map_err(|source| StoreError::Io { what: "open", path, source })
 }
 
-/// A log that is opened, and not written yet.
+/// An opened log whose writer does not run yet.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) journal: Journal,
@@ -93,8 +93,8 @@ pub(super) struct Opened {
 impl Journal {
     /// Opens the log in the state directory, with its tail in the run directory, and starts its writer.
     ///
-    /// What an earlier process left in the tail and not in the segments is written there first. A disk that takes
-    /// nothing is no error: it is told, and tried again.
+    /// Events that an earlier process left only in the tail are first written to the segments. A disk that refuses
+    /// writes is not an error: it is reported, and writing is retried.
     pub fn open(
         node: &str,
         boot_id: &str,
@@ -104,7 +104,7 @@ impl Journal {
         Self::open_with(node, boot_id, state_dir, run_dir, Limits::default())
     }
 
-    /// As [`Self::open`], and keeps that much.
+    /// Like [`Self::open`], with these retention limits.
     pub fn open_with(
         node: &str,
         boot_id: &str,
@@ -143,14 +143,14 @@ pub(super) fn open(
     clock: Clock,
     half_bytes: u64,
 ) -> Result<Opened, StoreError> {
-    // What another process still writes is not to be read: the tail is whole when that process has ended.
+    // The lock comes first: the tail is whole only when the process that wrote it has ended.
     let lock = store::Lock::take(&**state)?;
     let (mut tail, left) = match Tail::open(run, boot_id, half_bytes) {
         Ok((tail, left)) => (Some(tail), left),
         Err(error) => {
             let path = run.path(tail::NAME);
             tracing::warn!(
-                "cannot use {}, so events are told when they are on the disk: {error}",
+                "cannot use {}, so readers see events only when they are on the disk: {error}",
                 path.display()
             );
             (None, None)
@@ -161,7 +161,7 @@ pub(super) fn open(
     let is_same_log = left.as_ref().is_some_and(|left| left.hint().epoch == store.epoch());
     let (mark, records) = match left {
         Some(left) if store.takes_tail() => {
-            // What was lost before that process began was its to tell.
+            // The process that wrote the tail has reported what was lost before it began.
             store.skip_to(left.hint().opened);
             let Left { mark, records, .. } = left;
             (mark, records)
@@ -169,11 +169,11 @@ pub(super) fn open(
         Some(_) | None => (0, Vec::new()),
     };
     let began = store.next();
-    // What a full disk keeps readers from finding in a segment, they find in memory.
+    // A full disk can leave events in a segment that readers cannot find there. They read them from memory.
     let unreadable = store.unreadable();
     let mut readable: Vec<Kept> =
         records.iter().filter(|kept| is_same_log && unreadable.contains(&kept.sequence)).cloned().collect();
-    // A segment that cannot be read leaves a gap behind the others. What the tail still has of it comes back.
+    // A segment that cannot be read leaves a gap after the others. Events of it that the tail still has come back.
     let from = if is_same_log { began } else { store.readable_end() };
     let Inherited { mut pending, next: inherited, mut lost } = inherit(records, mark, from, is_same_log);
     let next = inherited.max(began);
@@ -183,12 +183,12 @@ pub(super) fn open(
         store.go_back_to(first.sequence);
         lost.extend((inherited < began).then_some(inherited..began));
     }
-    // It is told by the start, and is no loss of the present process.
+    // The start reports it. It does not count as a loss of the present process.
     store.set_reported_lost(lost);
     let began = began.min(store.next());
-    recovered.from_tail = u64::try_from(pending.len()).unwrap_or(u64::MAX);
-    // Before the sign of an orderly end is taken away, the tail says where this log goes on: a kill in between must not
-    // find neither.
+    recovered.from_tail += u64::try_from(pending.len()).unwrap_or(u64::MAX);
+    // The tail must say where this log continues before the mark of a clean end is removed: after a kill in between,
+    // one of the two must exist.
     if !is_same_log {
         take_over(&mut store, &mut pending, &mut recovered);
     }
@@ -218,25 +218,25 @@ pub(super) fn open(
     Ok(Opened { journal: Journal::on_disk(node, boot_id, start, disk), store, unsynced, recovered })
 }
 
-/// What of a tail the log goes on with.
+/// The part of a tail that the log takes over.
 pub(super) struct Inherited {
-    /// In order; there may be holes.
+    /// In order, possibly with holes.
     pub(super) pending: Vec<Kept>,
     /// The sequence of the next event.
     next: u64,
-    /// What is missing before that.
+    /// The ranges that are missing before `next`.
     lost: Vec<Range<u64>>,
 }
 
-/// Takes from a tail what no segment has: those of `next` and later, up to what nobody can have seen.
+/// Takes the events from a tail that no segment has: from `next` on, up to those that no reader can have seen.
 pub(super) fn inherit(records: Vec<Kept>, mark: u64, mut next: u64, is_same_log: bool) -> Inherited {
     let (mut pending, mut lost) = (Vec::new(), Vec::new());
     for record in records {
         if record.sequence < next {
             continue;
         }
-        // Behind one that found no room here and had not reached its segment, nothing was shown to anybody; but for
-        // what is marked, and where a segment is damaged nobody knows.
+        // A hole is an event that did not fit in the tail and had not reached its segment. Readers saw nothing after
+        // it, except up to the mark. Where a segment is damaged, this is unknown.
         if record.sequence > next && record.sequence > mark + 1 && is_same_log {
             break;
         }
@@ -253,13 +253,13 @@ pub(super) fn inherit(records: Vec<Kept>, mark: u64, mut next: u64, is_same_log:
     Inherited { pending, next, lost }
 }
 
-/// Keeps a tail that could be written.
+/// Returns the tail if it could be written, and gives it up otherwise.
 fn keep(tail: Tail, written: io::Result<()>) -> Option<Tail> {
     match written {
         Ok(()) => Some(tail),
         Err(error) => {
             tracing::warn!(
-                "cannot write the journal's tail, so events are told when they are on the disk: {error}"
+                "cannot write the journal's tail, so readers see events only when they are on the disk: {error}"
             );
             tail.give_up();
             None
@@ -267,7 +267,7 @@ fn keep(tail: Tail, written: io::Result<()>) -> Option<Tail> {
     }
 }
 
-/// Writes what the tail held, in runs without a hole; what the disk does not take stays.
+/// Writes the tail's events in runs without a hole. Events that the disk refuses stay in `records`.
 fn take_over(store: &mut Store, records: &mut Vec<Kept>, recovered: &mut Recovered) {
     let written = store.next();
     records.retain(|record| record.sequence >= written);

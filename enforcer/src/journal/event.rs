@@ -5,21 +5,22 @@ use serde_json::Value;
 
 use crate::nearest::nearest;
 
-/// Counts what is appended to a journal and what is lost of it. Called by whoever appends, so it must not block.
+/// Counts events that are appended to a journal and events that are lost. Called by the appending thread, so it must
+/// not block.
 pub trait Observer: fmt::Debug + Send + Sync {
-    /// An event is being appended; `namespace` is that of the pod that it is about, if any.
+    /// An event is being appended. `namespace` is that of its pod, if it is about one.
     fn on_event(&self, kind: EventType, namespace: Option<&str>, data: &Value);
 
-    /// That many events left the log before a reader had read them.
+    /// The log dropped `events` events before a reader had read them.
     fn on_lost_to_reader(&self, events: u64);
 
-    /// That many events left memory before the disk took them.
+    /// Memory dropped `events` events before the disk took them.
     fn on_lost_by_disk(&self, events: u64);
 }
 
 macro_rules! event_types {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// What an event tells of; the names are part of the public contract.
+        /// The type of an event. The names are part of the public contract.
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum EventType {
             $($(#[$doc])* $variant,)*
@@ -29,7 +30,7 @@ macro_rules! event_types {
             /// Every type.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The full name, `dev.enforcer.` and all.
+            /// The full name, with the prefix `dev.enforcer.`.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -41,23 +42,23 @@ macro_rules! event_types {
 }
 
 event_types! {
-    /// A threshold will be crossed soon at the present rate.
+    /// At the present rate a threshold will be crossed soon.
     PressureRising = "pressure.rising",
-    /// That is over.
+    /// The pressure is over.
     PressureCleared = "pressure.cleared",
     /// A threshold was crossed.
     ThresholdCrossed = "threshold.crossed",
-    /// A victim was chosen; carries the whole decision.
+    /// A victim was chosen. Carries the whole decision.
     EvictionDecided = "eviction.decided",
-    /// A candidate was slowed down to win time.
+    /// A candidate was throttled to gain time.
     EvictionContained = "eviction.contained",
     /// The victim was signalled.
     EvictionSignalled = "eviction.signalled",
-    /// The victim is gone; tells what came back.
+    /// The victim is gone. Carries how much was reclaimed.
     EvictionCompleted = "eviction.completed",
-    /// The victim did not go.
+    /// The victim did not end.
     EvictionFailed = "eviction.failed",
-    /// No victim was taken, and why.
+    /// No victim was chosen, and why.
     EvictionSuppressed = "eviction.suppressed",
     /// The kernel's OOM killer marked its first victim.
     OomDetected = "oom.detected",
@@ -65,7 +66,7 @@ event_types! {
     OomIncident = "oom.incident",
     /// The kernel marked a task that was already dying.
     OomAverted = "oom.averted",
-    /// A source brought a pod.
+    /// A source reported a new pod.
     PodAdded = "pod.added",
     /// A pod's specification changed.
     PodChanged = "pod.changed",
@@ -75,9 +76,9 @@ event_types! {
     PodRejected = "pod.rejected",
     /// Limits were written.
     LimitsApplied = "limits.applied",
-    /// A file that we own holds something else.
+    /// A cgroup file that enforcer owns holds another value.
     LimitsDrifted = "limits.drifted",
-    /// It was written back.
+    /// The value was restored.
     LimitsRestored = "limits.restored",
     /// A configuration came into force.
     ConfigLoaded = "config.loaded",
@@ -85,13 +86,13 @@ event_types! {
     ConfigRejected = "config.rejected",
     /// A source of pods works.
     SourceUp = "source.up",
-    /// A source of pods does not.
+    /// A source of pods does not work.
     SourceDown = "source.down",
-    /// Something is missing here, and what is lost by it.
+    /// The node lacks something; says what does not work without it.
     DegradedEntered = "degraded.entered",
-    /// It is back.
+    /// It is available again.
     DegradedLeft = "degraded.left",
-    /// Events were lost to this reader.
+    /// This reader missed events.
     StreamGap = "stream.gap",
 }
 
@@ -103,12 +104,12 @@ impl EventType {
         Self::ALL.iter().copied().find(|kind| kind.short() == short)
     }
 
-    /// The same; the error says which may have been meant.
+    /// Like [`Self::parse`]; the error suggests similar names.
     pub fn named(name: &str) -> Result<Self, String> {
         Self::parse(name).ok_or_else(|| {
             let short = name.strip_prefix("dev.enforcer.").unwrap_or(name);
             let names = || Self::ALL.iter().map(|kind| kind.short());
-            // Who wrote the beginning of some meant them all.
+            // A prefix such as `eviction.` means all types that begin with it.
             let begun = short.trim_end_matches(['.', '*']);
             let family: Vec<_> =
                 names().filter(|name| !begun.is_empty() && name.starts_with(begun)).collect();
@@ -143,10 +144,10 @@ impl Serialize for EventType {
     }
 }
 
-/// Something to tell: what the journal makes a `CloudEvents` record of.
+/// An event to append. The journal writes it as a `CloudEvents` record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// What it tells of.
+    /// The event's type.
     pub kind: EventType,
     /// The pod as `namespace/name`, or the node's name.
     pub subject: Subject,
@@ -154,7 +155,7 @@ pub struct Event {
     pub data: Value,
 }
 
-/// Whom an event is about.
+/// The subject of an event.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Subject {
     /// The node itself.

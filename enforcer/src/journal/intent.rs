@@ -1,7 +1,8 @@
-//! The intent page: what another process must undo or take up if this one dies, written before it is done.
+//! The intent page: what the next process must undo or take over if this one dies, written before it is done.
 //!
-//! A preallocated, locked, shared mapping on tmpfs; where the run directory is on a disk, memory of this process's own. Writing to it is a copy in memory: it needs no disk, no system call
-//! and no lock, so the reflex does it between deciding and signalling. Each user has slots of its own.
+//! A preallocated, locked, shared mapping on tmpfs. If the run directory is on a disk, the page is private memory of
+//! this process. Writing to it is a copy in memory without a disk, a system call or a lock, so the reflex can do it
+//! between the decision and the signal. Each user has its own slots.
 
 use std::{
     borrow::Cow,
@@ -21,50 +22,50 @@ use crate::{model::CgroupId, raw::SharedWords};
 /// The page's name in the run directory.
 const FILE: &str = "intent";
 
-/// Names the format; the last byte is its version.
+/// The format's magic number. The last byte is the version.
 const MAGIC: u64 = u64::from_le_bytes(*b"enfint\0\x02");
 
-/// Words in a slot: a header and what it says.
+/// Words in a slot: a header and the payload.
 const SLOT_WORDS: usize = 128;
 const PAYLOAD_BYTES: usize = (SLOT_WORDS - 1) * 8;
 
-/// Slots of the reflex, of its brakes, and of the reconciler: for limits that it lowers, and for the cgroup that it
-/// makes. Before them one for the page's own header.
+/// The slots of the reflex, of its brakes, and of the reconciler: for limits that it lowers, and for the cgroup that it
+/// creates. Slot 0 is the page's own header.
 const REFLEX: Range<usize> = 1..15;
 const BRAKES: Range<usize> = 15..17;
 const LIMITS: Range<usize> = 17..63;
 const MAKING: Range<usize> = 63..64;
 const SLOTS: usize = MAKING.end;
 
-/// So many cgroups of a victim beside its own are written down.
+/// The most cgroups of a victim that are written besides its own.
 pub const MOST_TARGETS: usize = 16;
 
-/// Something that is about to be done, and must not be forgotten.
+/// An action that is about to be done, and that must not be forgotten.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Intent<'a> {
-    /// A file of a cgroup holds another value for a while.
+    /// A cgroup's file temporarily holds another value.
     Knob {
         /// The cgroup's path.
         path: Cow<'a, str>,
-        /// Its id: another cgroup at that path is none of ours.
+        /// Its id. Another cgroup at this path must not be changed.
         cgroup: CgroupId,
-        /// The file.
+        /// The file's name.
         file: Cow<'a, str>,
-        /// What it held, and must hold again.
+        /// The old value, which must be restored.
         old: Cow<'a, str>,
-        /// What is written.
+        /// The temporary value.
         new: Cow<'a, str>,
     },
-    /// A cgroup is being made, and does not say yet whose it is.
+    /// A cgroup is being created and does not have its owner's mark yet.
     Cgroup {
         /// Its path.
         path: Cow<'a, str>,
-        /// The mark that it gets, as it is written.
+        /// The mark that it gets, as it is written to the cgroup.
         mark: Cow<'a, str>,
     },
     /// A pod is being evicted.
     Eviction {
-        /// The eviction's id, as events name it.
+        /// The eviction's id, as in events.
         id: u128,
         /// The victim's namespace and name.
         pod: Cow<'a, str>,
@@ -74,26 +75,26 @@ pub enum Intent<'a> {
         path: Cow<'a, str>,
         /// Its cgroup's id.
         cgroup: CgroupId,
-        /// Whether its own cgroup is killed with all in it. Else its containers alone are: what lives in its own cgroup
-        /// beside them, such as a sandbox, says nothing of them.
+        /// Whether its own cgroup is killed with all in it. Otherwise only its containers are: other processes in its
+        /// own cgroup, such as a sandbox, say nothing about them.
         whole: bool,
-        /// The ids of the other cgroups that are killed: those that its containers took elsewhere, of many the first
-        /// [`MOST_TARGETS`]; all its containers' where it is not killed as a whole.
+        /// The ids of the other cgroups that are killed, at most the first [`MOST_TARGETS`]: those that its containers
+        /// use elsewhere, or those of all its containers if it is not killed as a whole.
         targets: Cow<'a, [CgroupId]>,
-        /// The signal whose threshold was met, as events name it.
+        /// The signal whose threshold was met, as in events.
         signal: Cow<'a, str>,
-        /// Whether that is a hard one.
+        /// Whether the threshold is a hard one.
         hard: bool,
-        /// The threshold, in the base unit of what was short: bytes, or process ids.
+        /// The threshold in the resource's base unit: bytes, or process ids.
         threshold: u64,
-        /// What was available of that.
+        /// How much of the resource was available.
         observed: u64,
-        /// When it was decided: nanoseconds of `CLOCK_BOOTTIME`.
+        /// When it was decided, in nanoseconds of `CLOCK_BOOTTIME`.
         decided_ns: u64,
     },
 }
 
-/// A page that cannot be had.
+/// The page could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot map the intent page {path}")]
 pub struct IntentError {
@@ -102,22 +103,22 @@ pub struct IntentError {
     source: io::Error,
 }
 
-/// The page, opened.
+/// The open page.
 #[derive(Debug)]
 pub struct Intents {
     /// The slots of the reflex.
     pub reflex: Slots,
-    /// The slots of who holds candidates back.
+    /// The slots of the brakes, which throttle candidates.
     pub brakes: Slots,
     /// The slots of the reconciler's limits.
     pub limits: Slots,
-    /// The slot of the cgroup that the reconciler makes.
+    /// The slot of the cgroup that the reconciler creates.
     pub making: Slots,
-    /// What a process before left undone, in this boot.
+    /// What an earlier process of this boot left undone.
     pub left: Vec<Intent<'static>>,
-    /// Whether what is held outlives this process. It does not where the run directory is on a disk.
+    /// Whether intents outlive this process. They do not if the run directory is on a disk.
     pub lasts: bool,
-    /// The file, in which that was left.
+    /// The file that holds what an earlier process left.
     file: Arc<SharedWords>,
 }
 
@@ -126,26 +127,27 @@ pub struct Intents {
 pub struct Slots {
     page: Arc<SharedWords>,
     range: Range<usize>,
-    /// One bit a slot of the range.
+    /// One bit for each slot of the range.
     used: u64,
 }
 
-/// A slot that holds an intent, until it is released.
+/// A slot that holds an intent until it is released.
 #[derive(Debug, Eq, PartialEq)]
 #[must_use = "an intent that is never released is undone by the next start"]
 pub struct Slot(usize);
 
 impl Intents {
-    /// Opens the page in the run directory, makes it where it is missing, and reads what was left in it.
+    /// Opens the page in the run directory, creates it if it does not exist, and reads what was left in it.
     ///
-    /// That stays until it is [forgotten](Self::forget_left): who takes it up may be killed too.
+    /// What was left stays until it is [forgotten](Self::forget_left): the process that takes it over may be killed
+    /// too.
     ///
     /// What another boot left is not read: its cgroups are gone.
     pub fn open(run_dir: &Path, boot_id: &str) -> Result<Self, IntentError> {
         Self::open_where(run_dir, boot_id, is_in_memory)
     }
 
-    /// The same in a folder that counts as being in memory, wherever it is.
+    /// Like [`Self::open`], but treats any folder as being in memory.
     #[cfg(test)]
     pub(crate) fn open_lasting(run_dir: &Path, boot_id: &str) -> Result<Self, IntentError> {
         Self::open_where(run_dir, boot_id, |_| Ok(true))
@@ -164,7 +166,7 @@ impl Intents {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            // Never through a link: this process may write everywhere.
+            // Never follow a link: this process may write everywhere.
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)
             .map_err(failed)?;
@@ -172,8 +174,8 @@ impl Intents {
         Self::on(&file, lasts, boot_id).map_err(failed)
     }
 
-    /// On the file if it is in memory. A store to a mapping of a disk's file may wait for the disk, for which an eviction must
-    /// not: then the page is in memory of this process's own.
+    /// Puts the page on the file if that is in memory. A store to a mapping of a file on a disk may wait for the disk,
+    /// and an eviction must not. In that case the page is in private memory.
     fn on(file: &File, lasts: bool, boot_id: &str) -> io::Result<Self> {
         let file = Arc::new(map(file)?);
         let boot = u64::from(crc32fast::hash(boot_id.as_bytes()));
@@ -203,7 +205,7 @@ impl Intents {
         })
     }
 
-    /// Takes what was left from the page: it is taken up. To be called before anything is held.
+    /// Removes what was left from the page, once it is taken over. Call it before anything is held.
     pub fn forget_left(&mut self) {
         self.left.clear();
         clear(&self.file);
@@ -217,7 +219,7 @@ fn clear(page: &SharedWords) {
 }
 
 impl Slots {
-    /// Writes an intent down; none if there is no free slot, or it is too long: then it must not be done.
+    /// Writes an intent. Returns `None` if no slot is free or the intent is too long. The action must not be done then.
     pub fn hold(&mut self, intent: &Intent<'_>) -> Option<Slot> {
         let free = (0..self.range.len()).find(|place| self.used & (1 << place) == 0)?;
         let mut bytes = [0; PAYLOAD_BYTES];
@@ -230,13 +232,13 @@ impl Slots {
         }
         let crc = crc32fast::hash(bytes.get(..len)?);
         let header = u64::from(crc) << 32 | u64::try_from(len).ok()?;
-        // Last, so that a slot that says it holds something does.
+        // The header goes last: a slot with a header has its payload.
         word(&self.page, first).store(header, Ordering::Release);
         self.used |= 1 << free;
         Some(Slot(slot))
     }
 
-    /// Takes an intent back: it is done, or undone.
+    /// Releases a slot: its intent is done, or undone.
     #[expect(clippy::needless_pass_by_value, reason = "a slot is released once")]
     pub fn release(&mut self, slot: Slot) {
         word(&self.page, slot.0 * SLOT_WORDS).store(0, Ordering::Release);
@@ -254,7 +256,7 @@ fn map(file: &File) -> io::Result<SharedWords> {
     SharedWords::map(file, SLOTS * SLOT_WORDS)
 }
 
-/// Whether a file is on tmpfs or its elder, ramfs: nothing of it is ever written to a disk.
+/// Whether a file is on tmpfs or ramfs, which are never written to a disk.
 fn is_in_memory(file: &File) -> io::Result<bool> {
     /// `include/uapi/linux/magic.h`.
     const RAMFS_MAGIC: u64 = 0x8584_58f6;
@@ -288,7 +290,7 @@ const CGROUP: u8 = 3;
 const EVICTION: u8 = 4;
 const EVICTION_OF_CONTAINERS: u8 = 5;
 
-/// Writes into a buffer until it is full.
+/// Writes to a buffer until it is full.
 struct Encoder<'a> {
     bytes: &'a mut [u8],
     len: usize,
@@ -360,7 +362,7 @@ fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
     Some(to.len)
 }
 
-/// Reads out of a buffer until it is empty.
+/// Reads from a buffer until it is empty.
 struct Decoder<'a>(&'a [u8]);
 
 impl Decoder<'_> {
@@ -376,7 +378,7 @@ impl Decoder<'_> {
 
     fn targets(&mut self) -> Option<Cow<'static, [CgroupId]>> {
         let [count] = self.array()?;
-        // No slot is written with more of them.
+        // No slot is written with more than that.
         let count = Some(count).filter(|count| usize::from(*count) <= MOST_TARGETS)?;
         (0..count).map(|_| self.number().map(CgroupId)).collect()
     }

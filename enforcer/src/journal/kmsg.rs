@@ -1,4 +1,4 @@
-//! The kernel's log, for what must not be lost with a disk that takes nothing: evictions and OOM kills, a line each.
+//! Writes evictions and OOM kills to the kernel log, one line each, while the journal's disk refuses writes.
 
 use std::{
     fmt,
@@ -12,24 +12,24 @@ use serde_json::Value;
 
 use super::{EventType, record::Kept};
 
-/// So many lines at once, and one more in each of these times. The kernel's own bound for others is ten in 5 s.
+/// The burst of lines, and the interval for one more. The kernel's own limit for user space is ten in 5 s.
 const BURST: u32 = 10;
 const REFILL: Duration = Duration::from_secs(5);
 
-/// The kernel takes a line of up to about a kilobyte.
+/// The kernel accepts lines of up to about a kilobyte.
 const MAX_MESSAGE_CHARS: usize = 600;
 
-/// Takes a line.
+/// Writes one line.
 type Out = Box<dyn FnMut(&str) -> io::Result<()> + Send>;
 
-/// Where the lines go, and how many may.
+/// The output, with its rate limit.
 pub(super) struct Kmsg {
     out: Out,
     allowed: u32,
     refilled: Option<Instant>,
-    /// Lines that were one too many.
+    /// Lines that the rate limit left out since the last line.
     left_out: u64,
-    /// The newest event that was looked at.
+    /// The newest event that was examined.
     seen: u64,
 }
 
@@ -54,17 +54,17 @@ impl Kmsg {
         Self { out, allowed: BURST, refilled: None, left_out: 0, seen: 0 }
     }
 
-    /// The newest event that it has looked at.
+    /// The newest event that it has examined.
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Says that the disk takes nothing from now on.
+    /// Reports that the disk begins to refuse writes.
     pub(super) fn trouble(&mut self, error: &anyhow::Error) {
-        self.put(&reported(&format!("{error:#}: what happens is kept in memory, and the newest only")));
+        self.put(&reported(&format!("{error:#}: the newest events are kept in memory, older ones are lost")));
     }
 
-    /// Writes a line for each of those that is worth one, if it has not looked at it before.
+    /// Writes a line for each eviction and each OOM kill that it has not examined before.
     pub(super) fn emit(&mut self, records: &[Kept], now: Instant) {
         for record in records {
             if record.sequence <= self.seen {
@@ -123,10 +123,10 @@ fn line(record: &Kept, kind: EventType, left_out: u64) -> String {
 }
 
 fn reported(text: &str) -> String {
-    // Names are others', and a line end would be a line of its own.
+    // Others choose the names: a line end in one would begin another line.
     let clean = text.chars().map(|char| if char.is_control() { '?' } else { char });
     let clean: String = clean.take(MAX_MESSAGE_CHARS).collect();
-    // Of the daemon facility, a warning.
+    // 28 is the facility `daemon` with the level `warning`.
     format!("<28>enforcer: the journal's disk takes nothing: {clean}\n")
 }
 

@@ -26,13 +26,13 @@ pub use self::{
     reader::{Batch, Reader},
 };
 
-/// How many bytes of events are kept in memory, beside those that the disk has not taken yet.
+/// How many bytes of events are kept in memory besides those that the disk has not taken yet.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// How many bytes are kept in memory when there is no disk, or it takes nothing.
+/// How many bytes of events are kept in memory without a disk, or while it refuses writes.
 const RETAINED_BYTES: usize = 2 << 20;
 
-/// The most events that one batch holds, so that a reader far behind does not hold the log for long.
+/// The most events in one batch, so that a reader far behind does not lock the log for long.
 const BATCH_RECORDS: usize = 256;
 
 /// The log; clones share it.
@@ -48,78 +48,79 @@ pub(super) struct Shared {
     log: Mutex<Log>,
     /// Woken when there is something to write.
     work: Condvar,
-    /// The newest sequence that readers see; they wait for it to move.
+    /// The newest sequence that readers see; they wait for it to change.
     newest: watch::Sender<u64>,
-    /// The newest sequence that a power cut cannot take any more.
+    /// The newest sequence that survives a power cut.
     durable: watch::Sender<u64>,
     disk: Option<Disk>,
-    /// Whether the disk works, so that it is told when it does not.
+    /// Whether the disk works, so that each change is reported once.
     pub(super) trouble: Mutex<Trouble>,
     /// How much the disk keeps.
     limits: Mutex<Limits>,
-    /// Who counts what is appended and lost, once it is known.
+    /// Counts appended and lost events; set once.
     observer: OnceLock<Arc<dyn Observer>>,
 }
 
-/// Where a log on a disk goes on.
+/// The state from which a log on a disk continues.
 pub(super) struct Start {
     pub(super) epoch: Ulid,
     /// The sequence of the next event.
     pub(super) next: u64,
     /// The newest event that a segment holds.
     pub(super) written: u64,
-    /// The newest event that a power cut cannot take.
+    /// The newest event that survives a power cut.
     pub(super) durable: u64,
-    /// What no segment has yet, or readers cannot get from one. There may be holes in it: what no tail had room for.
+    /// Events that no segment has yet, or that readers cannot get from one. Those that the tail had no room for are
+    /// holes.
     pub(super) pending: Vec<Kept>,
-    /// Before that sequence readers get nothing of `pending` from a segment, though it is there.
+    /// Events of `pending` before this sequence are in a segment, but readers cannot get them there.
     pub(super) unreadable_end: u64,
     pub(super) tail: Option<Tail>,
     pub(super) limits: Limits,
 }
 
-/// What there is for the writer.
+/// Work for the writer.
 pub(super) enum Work {
-    /// These are to be written: one follows the other.
+    /// Consecutive events to write.
     Records(Vec<Kept>),
-    /// Nothing, but something was appended or some time went by.
+    /// Nothing to write now: the thread was woken or its wait timed out.
     Nothing,
-    /// The log is closed, and all is written.
+    /// The log is closed and all is written.
     Closed,
 }
 
 pub(super) struct Log {
-    /// In order, with holes where a process before lost some.
+    /// In order, with holes where an earlier process lost events.
     records: VecDeque<Kept>,
     bytes: usize,
     next: u64,
     ids: Generator,
     tail: Option<Tail>,
-    /// Everything up to this one is in a segment, and readers may take it from there.
+    /// All events up to this one are in a segment, and readers may read them there.
     written: u64,
-    /// See [`Start`]; 0 as soon as the disk takes something.
+    /// See [`Start`]; 0 once the disk takes something.
     unreadable_end: u64,
-    /// The newest event that was given up before a segment held it.
+    /// The newest event that was dropped before a segment held it.
     given_up: u64,
     /// The newest event that the tail had no room for.
     unprotected: u64,
     /// Whether there are segments at all.
     has_disk: bool,
-    /// Readers see events up to this one: a kill cannot take them any more.
+    /// Readers see events up to this one: a kill cannot lose them any more.
     visible: u64,
-    /// Whether the disk refuses: then events are shown although a kill would take them.
+    /// Whether the disk refuses writes. Then readers see events although a kill would lose them.
     disk_is_down: bool,
-    /// How much is kept here of what is written.
+    /// Written events are dropped from memory above this size.
     window_bytes: usize,
-    /// How much is kept here at all.
+    /// Any events are dropped from memory above this size.
     retained_bytes: usize,
     closing: bool,
 }
 
-/// The sequences that are kept.
+/// The range of kept sequences.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Range {
-    /// The oldest that is kept; one past `newest` in an empty log.
+    /// The oldest; one past `newest` in an empty log.
     pub oldest: u64,
     /// The newest; 0 before the first.
     pub newest: u64,
@@ -128,23 +129,23 @@ pub struct Range {
 /// How much the log holds.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Load {
-    /// What its segments and their indexes take on the disk.
+    /// The size of its segments and their indexes on the disk.
     pub stored_bytes: u64,
     /// How many events no segment has yet.
     pub unwritten_records: u64,
 }
 
-/// Why a cursor cannot be resumed from.
+/// A cursor from which reading cannot resume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Stale {
-    /// What is kept.
+    /// The kept events.
     pub range: Range,
-    /// How many events behind the cursor are kept no longer.
+    /// How many events after the cursor are no longer kept.
     pub lost: u64,
 }
 
 impl Journal {
-    /// An empty log for the node of that name and boot, in memory alone.
+    /// An empty log for this node and boot, in memory only.
     #[must_use]
     pub fn new(node: &str, boot_id: &str) -> Self {
         Self::in_memory(node, boot_id, RETAINED_BYTES)
@@ -155,7 +156,7 @@ impl Journal {
         Self::from_parts(node, boot_id, Ulid::generate(), log, 0, None, Limits::default())
     }
 
-    /// The log that goes on behind what the disk holds.
+    /// The log that continues after the events on the disk.
     pub(super) fn on_disk(node: &str, boot_id: &str, start: Start, disk: Disk) -> Self {
         let Start { epoch, next, written, durable, pending, unreadable_end, tail, limits } = start;
         let mut log = Log::new(next, tail, WINDOW_BYTES, RETAINED_BYTES);
@@ -206,7 +207,7 @@ impl Journal {
         if let Some(observer) = shared.observer.get() {
             observer.on_event(kind, namespace, &data);
         }
-        // As far as it can be done before, it is: others append too.
+        // Serialize before taking the lock: other threads append too.
         let payload = envelope::payload(&data);
         let now = jiff::Timestamp::now();
         let mut log = shared.log();
@@ -231,7 +232,7 @@ impl Journal {
         sequence
     }
 
-    /// Keeps that much from now on.
+    /// Sets the retention limits.
     pub fn set_limits(&self, limits: Limits) {
         *self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         self.shared.work.notify_all();
@@ -244,14 +245,14 @@ impl Journal {
         self
     }
 
-    /// Notes that a reader missed that many events: they left the log before it had read them.
+    /// Notes that a reader missed `events` events: they left the log before it had read them.
     pub fn note_lost_to_reader(&self, events: u64) {
         if let Some(observer) = self.shared.observer.get() {
             observer.on_lost_to_reader(events);
         }
     }
 
-    /// What its segments take on the disk, and how many events wait for it.
+    /// The size of its segments, and how many events wait for the disk.
     #[must_use]
     pub fn load(&self) -> Load {
         let unwritten = {
@@ -266,7 +267,7 @@ impl Journal {
         self.shared.disk.as_ref()
     }
 
-    /// The sequences that are kept.
+    /// The range of kept sequences.
     #[must_use]
     pub fn range(&self) -> Range {
         let (in_memory, newest) = {
@@ -277,13 +278,13 @@ impl Journal {
         Range { oldest: on_disk.map_or(in_memory, |oldest| oldest.min(in_memory)), newest }
     }
 
-    /// The newest sequence that a power cut cannot take any more; without a disk, that of the last start.
+    /// The newest sequence that survives a power cut; without a disk, that of the last start.
     #[must_use]
     pub fn durable(&self) -> watch::Receiver<u64> {
         self.shared.durable.subscribe()
     }
 
-    /// Whether anything of it outlives this process.
+    /// Whether the log outlives this process.
     #[must_use]
     pub fn has_disk(&self) -> bool {
         self.shared.disk.is_some()
@@ -295,8 +296,8 @@ impl Journal {
         &self.shared.source
     }
 
-    /// The event that tells one reader that those are kept no longer: it is on its stream alone, and not in the log. Its
-    /// sequence is the last one that is missing. Told again, it has the same id.
+    /// The event that says that these events are no longer kept. It goes to one reader only and is not in the log. Its
+    /// sequence is the last missing one. For the same `to` it has the same id.
     #[must_use]
     pub fn gap(&self, from: u64, to: u64) -> String {
         let (first, last) = (format!("{from:020}"), format!("{to:020}"));
@@ -314,7 +315,7 @@ impl Journal {
         envelope.line(&envelope::payload(&data))
     }
 
-    /// The cursor that stands behind the event of that sequence.
+    /// The cursor just after the event with this sequence.
     #[must_use]
     pub fn cursor(&self, sequence: u64) -> Cursor {
         let epoch =
@@ -322,7 +323,7 @@ impl Journal {
         Cursor { epoch: epoch.to_string(), sequence }
     }
 
-    /// The sequence behind which the cursor's reader goes on, if nothing behind it is lost.
+    /// The sequence after which the cursor's reader continues, if no event after it is lost.
     pub fn resume(&self, cursor: &Cursor) -> Result<u64, Stale> {
         let range = self.range();
         let ours = cursor.sequence <= range.newest
@@ -338,14 +339,14 @@ impl Journal {
         }
     }
 
-    /// A reader of what comes behind `after`; without it, of all that is kept.
+    /// A reader of the events after `after`; without it, of all kept events.
     #[must_use]
     pub fn reader(&self, after: Option<u64>, filter: Filter) -> Reader {
         let next = after.map_or_else(|| self.range().oldest, |sequence| sequence.saturating_add(1));
         Reader { journal: self.clone(), newest: self.shared.newest.subscribe(), next, filter }
     }
 
-    /// Ends the log in order: what is not on the disk yet is written there.
+    /// Closes the log cleanly: writes the remaining events to the disk and waits for it.
     pub fn close(&self) {
         self.shared.log().close();
         self.shared.work.notify_all();
@@ -356,7 +357,7 @@ impl Journal {
 }
 
 impl Shared {
-    /// Notes that many events that left memory before the disk took them.
+    /// Notes that `events` events left memory before the disk took them.
     pub(super) fn note_lost(&self, events: u64) {
         if let Some(observer) = self.observer.get() {
             observer.on_lost_by_disk(events);
@@ -368,8 +369,8 @@ impl Shared {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next of up to `most` events that no segment has yet. While there are none, or the time is not there, waits:
-    /// not longer than `patience`, and not on when something is appended.
+    /// The next events, at most `most`, that no segment has yet. If there are none, or before `not_before`, waits up to
+    /// `patience` or until something is appended.
     pub(super) fn work(&self, most: usize, not_before: Option<Instant>, patience: Duration) -> Work {
         let mut log = self.log();
         for has_waited in [false, true] {
@@ -392,28 +393,28 @@ impl Shared {
         Work::Nothing
     }
 
-    /// All events behind that one that are in memory.
+    /// All events in memory after this one.
     pub(super) fn behind(&self, sequence: u64) -> Vec<Kept> {
         let log = self.log();
         log.records.range(log.place_behind(sequence)..).cloned().collect()
     }
 
-    /// The newest event that the writer needs not care for any more.
+    /// The newest event that the writer has finished with.
     pub(super) fn settled(&self) -> u64 {
         self.log().settled()
     }
 
-    /// How much the disk is to keep.
+    /// The retention limits.
     pub(super) fn limits(&self) -> Limits {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note that everything up to that sequence is in a segment.
+    /// Notes that all events up to this sequence are in a segment.
     pub(super) fn set_written(&self, sequence: u64) {
         let visible = {
             let mut log = self.log();
             log.written = log.written.max(sequence);
-            // Before it is written to, the index is made whole.
+            // A write repairs the index first.
             log.unreadable_end = 0;
             log.disk_is_down = false;
             log.trim();
@@ -422,7 +423,7 @@ impl Shared {
         self.show(visible);
     }
 
-    /// Takes note that the disk takes nothing for now.
+    /// Notes that the disk refuses writes for now.
     pub(super) fn set_disk_down(&self) {
         let visible = {
             let mut log = self.log();
@@ -440,7 +441,7 @@ impl Shared {
         });
     }
 
-    /// Takes note that everything up to that sequence outlives a power cut.
+    /// Notes that all events up to this sequence survive a power cut.
     pub(super) fn set_durable(&self, sequence: u64) {
         self.durable.send_if_modified(|durable| {
             let is_newer = sequence > *durable;
@@ -475,13 +476,13 @@ impl Log {
         }
     }
 
-    /// There is nothing more to come.
+    /// No more events will be appended.
     pub(super) fn close(&mut self) {
         self.closing = true;
     }
 
     fn push(&mut self, record: Kept) {
-        // What readers find nowhere else is not overwritten.
+        // Do not overwrite events that readers find nowhere else.
         let settled = if self.unreadable_end > 0 { 0 } else { self.settled() };
         let pushed = self.tail.as_mut().map(|tail| tail.push(&record, settled));
         match pushed {
@@ -501,16 +502,16 @@ impl Log {
 
     fn lose_tail(&mut self, error: &std::io::Error) {
         tracing::warn!(
-            "cannot write the journal's tail, so events are told when they are on the disk: {error}"
+            "cannot write the journal's tail, so readers see events only when they are on the disk: {error}"
         );
-        // What it holds is not shown on the ground that it holds it.
+        // Its events do not count as protected any more.
         self.unprotected = self.unprotected.max(self.next - 1);
         if let Some(tail) = self.tail.take() {
             tail.give_up();
         }
     }
 
-    /// Shows readers what a kill cannot take any more; everything, where nothing would ever protect it.
+    /// Shows readers the events that a kill cannot lose any more; all events if nothing would ever protect them.
     fn show(&mut self) -> u64 {
         let is_safe = !self.has_disk || self.given_up.max(self.unprotected) <= self.written;
         if is_safe || self.disk_is_down {
@@ -518,7 +519,7 @@ impl Log {
         } else {
             self.visible = self.visible.max(self.written);
         }
-        // No event of another content may have the sequence of one that was seen, and that a kill takes.
+        // After a kill, no new event may get the sequence of a lost one that readers saw.
         let marked = self.tail.as_mut().filter(|_| !is_safe).map(|tail| tail.mark(self.visible));
         if let Some(Err(error)) = marked {
             self.lose_tail(&error);
@@ -526,12 +527,12 @@ impl Log {
         self.visible
     }
 
-    /// The newest event that is in a segment, or will never be.
+    /// The newest event that is in a segment or will never be.
     fn settled(&self) -> u64 {
         self.written.max(self.given_up)
     }
 
-    /// Drops what readers find in the segments; and what is too much in any case.
+    /// Drops the oldest events above the limits. Events that are not in a segment have a higher limit.
     fn trim(&mut self) {
         while let Some(oldest) = self.records.front() {
             let is_written = oldest.sequence <= self.written && oldest.sequence >= self.unreadable_end;
@@ -551,19 +552,19 @@ impl Log {
         self.records.front().map_or(self.next, |record| record.sequence)
     }
 
-    /// Where the first event behind that one is in memory.
+    /// The index in memory of the first event after this one.
     fn place_behind(&self, sequence: u64) -> usize {
         self.records.partition_point(|record| record.sequence <= sequence)
     }
 
-    /// The first event in memory of that one and those behind it, as far as readers see. What is missing before it is
-    /// in the segments, or nowhere.
+    /// The first visible event in memory with this sequence or a later one. Missing events before it are in the
+    /// segments, or lost.
     fn first_from(&self, sequence: u64) -> u64 {
         let first = self.records.get(self.place_behind(sequence.saturating_sub(1)));
         first.map_or(self.next, |record| record.sequence).min(self.visible.saturating_add(1))
     }
 
-    /// Up to `most` of the events in memory behind that one: those that follow one another. Behind a hole others go on.
+    /// Up to `most` consecutive events in memory after this one. Stops at a hole.
     fn behind(&self, sequence: u64, most: usize) -> Vec<Kept> {
         let run = self.records.range(self.place_behind(sequence)..);
         let first = run.clone().next().map_or(0, |record| record.sequence);

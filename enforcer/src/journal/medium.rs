@@ -1,7 +1,7 @@
-//! What the log stands on: files in one folder, by name.
+//! The log's access to its files: files in one folder, by name.
 //!
-//! All that the log does to a disk goes through here, so that a test can take the power away at any moment. Names are
-//! followed through no link, and what is no regular file is none.
+//! All disk access of the log goes through here, so that a test can cut the power at any moment. Links are never
+//! followed, and only regular files are opened.
 
 use std::{
     fmt, fs, io,
@@ -20,16 +20,16 @@ use rustix::{
 use super::store::StoreError;
 use crate::trust::{self, Untrusted};
 
-/// What a file is opened for.
+/// How a file is opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Access {
-    /// Reading one that is there.
+    /// For reading; it must exist.
     Read,
-    /// Reading and writing one that is there.
+    /// For reading and writing; it must exist.
     Write,
-    /// Reading and writing one that is made where it is missing.
+    /// For reading and writing; it is created if it does not exist.
     Make,
-    /// Reading and writing one that must not be there yet.
+    /// For reading and writing; it must not exist yet.
     New,
 }
 
@@ -41,19 +41,19 @@ pub(super) trait Medium: fmt::Debug + Send + Sync {
     /// Opens a regular file.
     fn open(&self, name: &str, access: Access) -> io::Result<Box<dyn MediumFile>>;
 
-    /// Opens a file for its lock, which goes with it; `WouldBlock` if another process has it.
+    /// Opens a file and locks it until it is closed. Fails with `WouldBlock` if another process has the lock.
     fn lock(&self, name: &str) -> io::Result<Box<dyn MediumFile>>;
 
-    /// The names of everything in it, in no order.
+    /// The names of all entries, unordered.
     fn names(&self) -> io::Result<Vec<String>>;
 
-    /// Gives something another name that nothing has.
+    /// Renames an entry; fails if the new name exists.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Waits until the disk holds the names.
+    /// Waits until the disk holds the directory entries.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -62,23 +62,23 @@ pub(super) trait MediumFile: fmt::Debug + Send + Sync {
     /// Its length in bytes.
     fn size(&self) -> io::Result<u64>;
 
-    /// Fills all of `bytes` from there.
+    /// Fills all of `bytes` from `offset`.
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
 
-    /// Writes all of `bytes` there.
+    /// Writes all of `bytes` at `offset`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Cuts it off, or adds zeros.
+    /// Truncates it, or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Takes all the room that it needs for that length now, so that none is wanting later.
+    /// Allocates all space for this length now, so that none is missing later.
     fn reserve(&self, len: u64) -> io::Result<()>;
 
     /// Waits until the disk holds what was written.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A folder of the system.
+/// A folder of the file system.
 #[derive(Debug)]
 pub(super) struct Folder {
     fd: OwnedFd,
@@ -86,13 +86,14 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Opens a folder that is there.
+    /// Opens an existing folder.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self { fd: rustix::fs::open(path, flags, Mode::empty())?, path: path.to_owned() })
     }
 
-    /// Opens a folder and one in it, makes them where they are missing, and refuses both if others may write there.
+    /// Opens `parent` and the folder `name` in it, and creates them if they do not exist. Fails if others may write to
+    /// either.
     pub(super) fn private(parent: &Path, name: &str) -> Result<Self, StoreError> {
         let failed = |what: &'static str, path: &Path| {
             let path = path.to_owned();
@@ -106,7 +107,7 @@ impl Folder {
         match rustix::fs::mkdirat(&parent.fd, name, Mode::from_raw_mode(0o750)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => {
-                // Where nothing can be made, such as on a full disk, it may be there.
+                // Where nothing can be created, such as on a full disk, it may exist already.
                 if rustix::fs::statat(&parent.fd, name, AtFlags::SYMLINK_NOFOLLOW).is_err() {
                     return Err(failed("create", &path)(error.into()));
                 }
@@ -129,7 +130,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// What others may write to is not ours.
+    /// Fails if others may write to the folder.
     fn check(&self) -> Result<(), StoreError> {
         let stat = rustix::fs::fstat(&self.fd).map_err(|error| StoreError::Io {
             what: "look at",
@@ -141,7 +142,7 @@ impl Folder {
     }
 
     fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
-        // A named pipe would keep who opens it waiting.
+        // Without `NONBLOCK`, opening a named pipe would block.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(0o640));
         let fd = opened.map_err(|error| match error {
@@ -175,7 +176,7 @@ impl Medium for Folder {
     fn lock(&self, name: &str) -> io::Result<Box<dyn MediumFile>> {
         let file = match self.file(name, OFlags::RDWR | OFlags::CREATE) {
             Ok(file) => file,
-            // A disk that takes nothing can be locked all the same.
+            // A file on a disk that refuses writes can still be locked.
             Err(error) => self.file(name, OFlags::RDONLY).map_err(|_second| error)?,
         };
         rustix::fs::flock(file.0.as_fd(), FlockOperation::NonBlockingLockExclusive)?;
@@ -192,7 +193,7 @@ impl Medium for Folder {
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         match rustix::fs::renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
-            // Some file systems cannot do the two at once.
+            // Some file systems do not support `NOREPLACE`.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 match rustix::fs::statat(&self.fd, to, AtFlags::SYMLINK_NOFOLLOW) {
                     Err(Errno::NOENT) => Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?),

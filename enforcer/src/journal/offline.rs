@@ -17,14 +17,14 @@ use super::{
 /// How many events are read at a time.
 const BATCH_RECORDS: usize = 256;
 
-/// The log of a state directory, read without the daemon's help: it may be down.
+/// The log of a state directory, read without the daemon, which may be down.
 ///
-/// What a daemon that was killed had not written there yet is read from the tail in its run directory, as its next start
-/// would.
+/// Events that a killed daemon had not written there yet are read from the tail in its run directory, as by the next
+/// start.
 #[derive(Debug)]
 pub struct Offline {
     segments: Segments,
-    /// What comes behind them.
+    /// The events after the segments.
     tail: Vec<Kept>,
     pending: VecDeque<Record>,
     next: u64,
@@ -32,24 +32,24 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Opens it to read what comes behind `after`; without it, all.
+    /// Opens it to read the events after `after`; without it, all.
     pub fn open(
         state_dir: &Path,
         run_dir: &Path,
         after: Option<&Cursor>,
         filter: Filter,
     ) -> Result<Result<Self, Stale>, StoreError> {
-        // First what is moved away, then to where.
+        // The tail first: a daemon moves events from there to the segments.
         let left = left_in(run_dir);
         let segments = store::look(&look_into(state_dir)?)?;
         let end = segments.last().map_or(1, |segment| segment.index_end().unwrap_or(segment.header.first));
-        // One that was begun and holds nothing says nothing.
+        // Ignore a segment that was begun and is empty.
         let written = segments.iter().rfind(|segment| segment.header.first < end);
         let left = left.filter(|left| {
             let Hint { epoch, opened, .. } = left.hint();
             end <= opened || written.is_none_or(|written| written.header.epoch == epoch)
         });
-        // From there on it is the tail's log, also where no segment is of that.
+        // From here on the epoch is the tail's, even if no segment has that epoch.
         let taken_over = left.as_ref().map(|left| (end.max(left.hint().opened), left.hint().epoch));
         let tail = left.map_or_else(Vec::new, |left| {
             let next = end.max(left.hint().opened);
@@ -81,13 +81,13 @@ impl Offline {
     }
 }
 
-/// What a process left in its run directory. What cannot be read is not there, and said.
+/// What a process left in its run directory. Logs a tail that cannot be read, and returns `None`.
 fn left_in(run_dir: &Path) -> Option<Left> {
     let looked = Folder::open(run_dir).and_then(|folder| tail::look(&folder));
     looked.unwrap_or_else(|error| {
         if error.kind() != std::io::ErrorKind::NotFound {
             tracing::warn!(
-                "what was told last may be missing: cannot read {}: {error}",
+                "the newest events may be missing: cannot read {}: {error}",
                 run_dir.join(tail::NAME).display()
             );
         }

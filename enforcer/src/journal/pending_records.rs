@@ -1,8 +1,8 @@
-//! Records that were read and have not led to an event yet.
+//! Kernel records that were read, but whose event is not in the journal yet.
 //!
-//! A record that is taken out of the kernel's ring buffer is gone from there; until it has been told, a kill of this
-//! process would lose it. So it is copied into a file of the run directory before it is taken. The file is emptied as
-//! soon as everything in it was told; what a process before left in it is read again by the next.
+//! A record that is consumed leaves the kernel's ring buffer. Until its event is in the journal, a kill of this process
+//! would lose it. So it is copied to a file in the run directory before it is consumed. The file is emptied as soon as
+//! all its records are reported. The next process reads what an earlier one left in it.
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek as _, SeekFrom, Write as _},
@@ -18,14 +18,15 @@ use zerocopy::{
 /// The file's name in the run directory.
 const FILE: &str = "untold";
 
-/// Beyond this the file is written anew, without what is old enough to have been told.
+/// Above this size the file is rewritten without the records that are old enough to have been reported.
 const COMPACT_BYTES: u64 = 4 << 20;
 
-/// Beyond this nothing more is kept: somebody has the kernel kill without end, and the event stream has it all.
+/// Above this size no more records are kept: something makes the kernel kill without end, and the event stream has
+/// all of it.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// No record takes longer until it is told: an incident closes a second after its first mark.
-const TOLD_AFTER_NS: u64 = 5_000_000_000;
+/// The longest time until a record is reported: an incident closes a second after its first mark.
+const REPORTED_AFTER_NS: u64 = 5_000_000_000;
 
 /// Before each record.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
@@ -45,15 +46,15 @@ pub struct PendingRecords {
     /// Goes into the checksums: what another boot left is not read.
     boot: u32,
     bytes: u64,
-    /// Records that were kept, but have not come to where they are told.
+    /// Records that were kept, but have not reached the code that reports them.
     under_way: u64,
 }
 
 impl PendingRecords {
-    /// Opens the file, makes it where it is missing, and returns the records that a process before left in it, in the
-    /// order in which it read them.
+    /// Opens the file, creates it if it does not exist, and returns the records that an earlier process left in it, in
+    /// the order in which it read them.
     ///
-    /// They stay in there until [`settle`](Self::settle), so that another kill loses none of them.
+    /// They stay in the file until [`settle`](Self::settle), so that another kill loses none of them.
     pub fn open(run_dir: &Path, boot_id: &str) -> io::Result<(Self, Vec<Vec<u8>>)> {
         let path = run_dir.join(FILE);
         let mut file = options().create(true).open(&path).map_err(|error| {
@@ -66,13 +67,13 @@ impl PendingRecords {
         let mut bytes = Vec::new();
         Read::by_ref(&mut file).take(MAX_BYTES + COMPACT_BYTES).read_to_end(&mut bytes)?;
         let (left, whole_bytes) = records(&bytes, boot);
-        // A torn end would hide what is written behind it.
+        // A torn end would hide the records that are appended after it.
         file.set_len(whole_bytes)?;
         let left = left.into_iter().map(|(_, record)| record.to_vec()).collect();
         Ok((Self { file, path, boot, bytes: whole_bytes, under_way: 0 }, left))
     }
 
-    /// Keeps a record, before it is taken out of the ring. It must be [taken](Self::taken) later.
+    /// Keeps a record before it is consumed from the ring buffer. It must be [taken](Self::taken) later.
     pub fn keep(&mut self, record: &[u8], now_ns: u64) -> io::Result<()> {
         self.under_way += 1;
         if self.bytes >= COMPACT_BYTES {
@@ -86,18 +87,18 @@ impl PendingRecords {
         self.file.write_all(&frame)
     }
 
-    /// One of the records that were kept has come to where it is told.
+    /// One of the kept records has reached the code that reports it.
     pub fn taken(&mut self) {
         self.under_way = self.under_way.saturating_sub(1);
     }
 
-    /// Whether there is something in the file, and nothing of it under way.
+    /// Whether the file holds records and none of them is under way.
     #[must_use]
     pub fn can_settle(&self) -> bool {
         self.under_way == 0 && self.bytes > 0
     }
 
-    /// Everything that was taken has been told. If nothing is under way, nothing needs to be kept any more.
+    /// Notes that all taken records are reported. Empties the file if none is under way.
     pub fn settle(&mut self) -> io::Result<()> {
         if self.can_settle() {
             self.file.set_len(0)?;
@@ -106,21 +107,21 @@ impl PendingRecords {
         Ok(())
     }
 
-    /// Writes the file anew, without what must have been told by now.
+    /// Rewrites the file without the records that must have been reported by now.
     fn compact(&mut self, now_ns: u64) -> io::Result<()> {
         let mut bytes = Vec::new();
-        // What is appended goes to the end wherever it stands.
+        // The file is in append mode, so the position does not affect later writes.
         self.file.seek(SeekFrom::Start(0))?;
         self.file.read_to_end(&mut bytes)?;
         let mut young = Vec::new();
         for (kept_ns, record) in records(&bytes, self.boot).0 {
-            if now_ns.saturating_sub(kept_ns) < TOLD_AFTER_NS {
+            if now_ns.saturating_sub(kept_ns) < REPORTED_AFTER_NS {
                 young.extend(framed(record, self.boot, kept_ns)?);
             }
         }
-        // At no moment is there less in the file than must be.
+        // A new file and a rename: the file is complete at every moment.
         let fresh = self.path.with_extension("new");
-        // One that a kill left half written is none.
+        // A kill may have left a partial one.
         if let Err(error) = fs::remove_file(&fresh)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -135,7 +136,7 @@ impl PendingRecords {
     }
 }
 
-/// For reading and appending, never through a link: this process may write everywhere.
+/// For reading and appending. Never follows a link: this process may write everywhere.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
@@ -148,7 +149,7 @@ fn framed(record: &[u8], boot: u32, kept_ns: u64) -> io::Result<Vec<u8>> {
     Ok([frame.as_bytes(), record].concat())
 }
 
-/// The whole records at the start, with when they were kept, and how many bytes they take.
+/// The whole records at the start, with the times when they were kept, and their size in bytes.
 fn records(bytes: &[u8], boot: u32) -> (Vec<(u64, &[u8])>, u64) {
     let mut records = Vec::new();
     let mut rest = bytes;
@@ -250,10 +251,10 @@ mod tests {
         for _ in 0..old {
             unreported.keep(&record, 0).unwrap();
         }
-        unreported.keep(b"young", TOLD_AFTER_NS).unwrap();
+        unreported.keep(b"young", REPORTED_AFTER_NS).unwrap();
         assert_eq!(open(dir.path()).1, [b"young".to_vec()]);
         let most = usize::try_from(MAX_BYTES).unwrap() / record.len() + 2;
-        let refused = (0..most).filter(|_| unreported.keep(&record, TOLD_AFTER_NS).is_err()).count();
+        let refused = (0..most).filter(|_| unreported.keep(&record, REPORTED_AFTER_NS).is_err()).count();
         assert!((1..4).contains(&refused), "{refused}");
     }
 }

@@ -5,14 +5,14 @@ use bytes::Bytes;
 use super::EventType;
 use crate::model::PodName;
 
-/// An event as it stands in the log.
+/// An event in the log.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Its place in the log, counted from 1.
+    /// Its position in the log, counted from 1.
     pub sequence: u64,
     /// When it was appended, in milliseconds since 1970.
     pub time_ms: i64,
-    /// What it tells of.
+    /// Its type.
     pub kind: EventType,
     /// The pod's namespace and name, if it is about a pod.
     pub pod: Option<PodName>,
@@ -20,20 +20,20 @@ pub struct Record {
     pub line: Bytes,
 }
 
-/// An event as the log holds it, also one of a type that only a newer version knows: that one wrote it before somebody
-/// went back to this one, and takes it up again.
+/// An event as the log holds it. Its type may be unknown here: a newer version wrote it before a downgrade, and will
+/// read it again after an upgrade.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     /// See [`Record`].
     pub(super) sequence: u64,
     pub(super) time_ms: i64,
-    /// None for a type that this version does not know.
+    /// `None` for a type that this version does not know.
     pub(super) kind: Option<EventType>,
     pub(super) pod: Option<PodName>,
     pub(super) line: Bytes,
 }
 
-/// The members of an event that the log itself needs to know.
+/// The members of an event that the log itself needs.
 #[derive(serde::Deserialize)]
 struct Envelope<'line> {
     #[serde(borrow, rename = "type")]
@@ -46,21 +46,21 @@ struct Envelope<'line> {
     sequence: Cow<'line, str>,
 }
 
-/// The only one that says which event stands in a line.
+/// The only member that identifies the event in a line.
 #[derive(serde::Deserialize)]
 struct Place<'line> {
     #[serde(borrow)]
     sequence: Cow<'line, str>,
 }
 
-/// The sequence of the event in a line of the log; none if it does not say.
+/// The sequence of the event in a line of the log; `None` if the line has none.
 pub(super) fn sequence(line: &[u8]) -> Option<u64> {
     let place: Place<'_> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
     place.sequence.parse().ok()
 }
 
 impl Record {
-    /// Reads a line of the log; none if it is not a whole event, or one of a type that this version does not know.
+    /// Reads a line of the log. Returns `None` if it is not a whole event, or if this version does not know its type.
     #[must_use]
     pub fn from_line(line: &[u8]) -> Option<Self> {
         Kept::from_line(line)?.known()
@@ -68,11 +68,11 @@ impl Record {
 }
 
 impl Kept {
-    /// Reads a line of the log; none if it is not a whole event.
+    /// Reads a line of the log. Returns `None` if it is not a whole event.
     pub(super) fn from_line(line: &[u8]) -> Option<Self> {
         let envelope: Envelope<'_> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
         let time: jiff::Timestamp = envelope.time.parse().ok()?;
-        // A node's name is a host's, which has no slash; a pod's subject is its namespace and name.
+        // A node's name is a host name, which has no slash. A pod's subject is `namespace/name`.
         let pod = envelope
             .subject
             .split_once('/')
@@ -92,13 +92,13 @@ impl Kept {
         Some(Record { sequence, time_ms, kind: kind?, pod, line })
     }
 
-    /// Whether that one comes right behind it.
+    /// Whether `next` has the sequence after this one.
     pub(super) fn is_before(&self, next: &Self) -> bool {
         self.sequence.checked_add(1) == Some(next.sequence)
     }
 }
 
-/// Which events a reader wants; an empty list or none is all.
+/// Which events a reader wants. An empty list or `None` means all.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Filter {
     /// These types.
@@ -107,7 +107,7 @@ pub struct Filter {
     pub namespace: Option<String>,
     /// This pod: its name, or `namespace/name`.
     pub pod: Option<String>,
-    /// Appended at or after this time, in milliseconds since 1970.
+    /// Events appended at or after this time, in milliseconds since 1970.
     pub since_ms: Option<i64>,
 }
 
@@ -119,7 +119,7 @@ impl Filter {
         kinds.is_empty() && namespace.is_none() && pod.is_none() && since_ms.is_none()
     }
 
-    /// Whether the reader wants it. Who wants some types wants none that has no name here.
+    /// Whether the reader wants the event. A filter by type takes no unknown type.
     pub(super) fn takes(&self, record: &Kept) -> bool {
         let Self { kinds, namespace, pod, since_ms } = self;
         let kind = kinds.is_empty() || record.kind.is_some_and(|kind| kinds.contains(&kind));
@@ -136,16 +136,16 @@ impl Filter {
     }
 }
 
-/// A place in a log: `<log epoch>:<sequence>`, the last event that was read.
+/// A position in a log, `<log epoch>:<sequence>`: the last event that was read.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Cursor {
-    /// Which log: a cursor of another log is good for nothing here.
+    /// The log's epoch. A cursor of another epoch is stale.
     pub epoch: String,
     /// The last sequence that was read; 0 before the first.
     pub sequence: u64,
 }
 
-/// A text that is no cursor.
+/// The text is not a cursor.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{text:?} is not a cursor: take one from an earlier answer, such as 01J8Z3NDEKTSV4RRFFQ69G5FAV:42")]
 pub struct InvalidCursor {
@@ -160,7 +160,7 @@ impl FromStr for Cursor {
         let invalid = || InvalidCursor { text: text.to_owned() };
         let (epoch, sequence) = text.split_once(':').ok_or_else(invalid)?;
         let epoch = if epoch.is_empty() { Err(invalid()) } else { Ok(epoch.to_owned()) }?;
-        // A sign would be taken too.
+        // `parse` would accept a sign.
         let is_number = sequence.bytes().all(|byte| byte.is_ascii_digit());
         let sequence = sequence.parse().ok().filter(|_| is_number);
         Ok(Self { epoch, sequence: sequence.ok_or_else(invalid)? })

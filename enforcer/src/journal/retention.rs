@@ -1,15 +1,15 @@
-//! How much of the log is kept: whole segments go, the oldest first, and never the newest.
+//! How much of the log is kept. Whole segments are removed, the oldest first, and never the newest.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::segment::Header;
 
-/// How much is kept.
+/// The limits of what is kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// How many bytes the log takes on the disk; while a batch is written up to 2 MiB more. 4 MiB and more.
+    /// The log's size on the disk in bytes, at least 4 MiB. It takes up to 2 MiB more while a batch is written.
     pub max_bytes: u64,
-    /// For how long events are kept, in milliseconds. Up to an eighth longer, as whole segments go.
+    /// How long events are kept, in milliseconds. Up to an eighth longer, because whole segments are removed.
     pub max_age_ms: u64,
 }
 
@@ -19,7 +19,7 @@ impl Default for Limits {
     }
 }
 
-/// A segment that holds more than a part of all is closed, and the next begun; within these bounds.
+/// A segment above this share of all is closed and the next one begun, within these bounds.
 const SEGMENT_SHARE: u64 = 8;
 const MIN_SEGMENT_BYTES: u64 = 256 << 10;
 const MAX_SEGMENT_BYTES: u64 = 8 << 20;
@@ -30,32 +30,32 @@ pub(super) const MAX_SEGMENTS: usize = 192;
 const DAY_MS: u64 = 86_400_000;
 
 impl Limits {
-    /// How much a segment may hold before the next is begun.
+    /// The size at which a segment is closed and the next one begun.
     pub(super) fn segment_bytes(&self) -> u64 {
         (self.max_bytes / SEGMENT_SHARE).clamp(MIN_SEGMENT_BYTES, MAX_SEGMENT_BYTES)
     }
 
-    /// How old a segment may get before the next is begun.
+    /// The age at which a segment is closed and the next one begun.
     pub(super) fn segment_age_ms(&self) -> u64 {
         self.max_age_ms / SEGMENT_SHARE
     }
 }
 
-/// A moment.
+/// The time by two clocks.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Now {
-    /// Milliseconds since 1970, as the clock stands.
+    /// The wall clock, in milliseconds since 1970.
     pub(super) wall_ms: i64,
-    /// Milliseconds since the machine was started, sleep and all.
+    /// Milliseconds since boot, including suspend.
     pub(super) boot_ms: u64,
 }
 
-/// Tells what time it is.
+/// The source of the time.
 #[derive(Clone)]
 pub(super) struct Clock(Arc<dyn Fn() -> Now + Send + Sync>);
 
 impl Clock {
-    /// The system's.
+    /// The system's clocks.
     pub(super) fn system() -> Self {
         Self::new(|| {
             let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -82,10 +82,11 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// How long ago each segment was begun, in milliseconds; the last event of one is about as old as the next one's begin.
+/// How long ago each segment was begun, in milliseconds. The last event of a segment is about as old as the start of
+/// the next one.
 ///
-/// The clock on the wall is not trusted: it stands at 1970 until somebody sets it, and jumps. Within a boot the time since
-/// that boot counts; from one boot to the next the wall's, of which no more than a day is believed.
+/// The wall clock is not trusted: it shows 1970 until it is set, and jumps. Within a boot the time since that boot
+/// counts. Between boots the wall clock counts, but for no more than a day.
 pub(super) fn ages_ms<'a>(
     headers: impl DoubleEndedIterator<Item = &'a Header>,
     boot_id: &str,

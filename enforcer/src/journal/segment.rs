@@ -186,6 +186,10 @@ impl Segment {
                 && let Some(entry) = Entry::new(offset, record.time_ms, line)
             {
                 let place = record.sequence - self.header.first;
+                // A line that differs from the one its entry was made for is damaged, however well it reads.
+                if self.entry(place)?.is_some_and(|known| known.offset() == offset && !known.is_of(line)) {
+                    return Ok(());
+                }
                 if repair {
                     self.write_entry(place, &entry)?;
                 }

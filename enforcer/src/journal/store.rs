@@ -25,71 +25,71 @@ mod tests;
 
 pub(super) use self::opening::{Hint, Lock, is_foreign, set_aside};
 
-/// Says that the writer before came to its end in order, and with which event.
+/// The file that says that the last writer ended cleanly, and with which event.
 const CLEAN: &str = "clean";
 
-/// Held by the writer.
+/// The file whose lock the writer holds.
 const LOCK: &str = "lock";
 
 /// A folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// On which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// Another process writes there.
+    /// Another process writes to the folder.
     #[error("another enforcer writes the journal in {}: stop it first, or give this one another stateDir", path.display())]
     Locked {
         /// The folder.
         path: PathBuf,
-        /// The file in it that is locked.
+        /// The locked file in it.
         lock: PathBuf,
     },
-    /// Others may change what is there.
+    /// Other users may change its content.
     #[error("{} {why}, so the journal cannot be kept there: {remedy}, or name another stateDir", path.display())]
     Unsafe {
         /// The folder.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
-        /// What to do about it.
+        /// How to fix it.
         remedy: String,
     },
 }
 
-/// What a start found that is worth telling.
+/// What a start found and has to report.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Recovered {
-    /// How many whole events there are.
+    /// Whole events found.
     pub events: u64,
-    /// How many of them had lost their index entry, and have it again.
+    /// How many of them had lost their index entry and were indexed again.
     pub reindexed: u64,
-    /// How many of the last segment's events are damaged.
+    /// Damaged events in the last segment.
     pub damaged: u64,
-    /// How many bytes were cut off that were no whole event.
+    /// Bytes that were cut off because they were not a whole event.
     pub cut_bytes: u64,
-    /// How many events came back from the tail in the run directory.
+    /// Events that came back from the tail in the run directory.
     pub from_tail: u64,
-    /// How many events a reader may have seen that no disk had taken when the process before was killed.
+    /// Events that readers may have seen, and that no disk had taken when the earlier process was killed.
     pub lost: u64,
-    /// Files that could not be read as what they are named: set aside under that name, for a person to look at; and why.
+    /// Files with unreadable content, under the names to which they were renamed for inspection; and why.
     pub set_aside: Vec<(PathBuf, String)>,
-    /// Whether the machine stopped without the writer's coming to its end: readers may have seen events that are lost.
+    /// Whether the machine stopped before the writer ended: readers may have seen events that are lost.
     pub after_power_cut: bool,
-    /// Why the disk takes nothing for now, if so.
+    /// Why the disk refuses writes for now, if it does.
     pub refused: Option<String>,
 }
 
-/// The segments, oldest first; shared with the readers.
+/// The segments, oldest first. Shared with the readers.
 pub(super) type Segments = Arc<RwLock<Vec<Arc<Segment>>>>;
 
 /// The folder, open for writing.
@@ -99,34 +99,33 @@ pub(super) struct Store {
     boot_id: String,
     clock: Clock,
     limits: Limits,
-    /// A segment that holds this much is closed, and the next begun.
+    /// A segment of this size is closed and the next one begun.
     segment_bytes: u64,
     epoch: Ulid,
     segments: Segments,
-    /// What all segments but the current one hold.
+    /// The size of all segments but the current one.
     closed_bytes: u64,
-    /// The segment that is written to, and how far; none until the first event.
+    /// The segment that is written to, and how far; `None` until the first event.
     current: Option<(Arc<Segment>, Extent)>,
     /// The sequence that the next event must have, if none was lost.
     next: u64,
-    /// The sequence behind the newest event that a start found in a segment; before `next` where what stood behind it could
-    /// not be read.
+    /// One past the newest event that a start found in a segment. Less than `next` if later ones could not be read.
     readable_end: u64,
-    /// How many events came never.
+    /// Events that never came.
     lost: u64,
-    /// Events that will never come either, and that the start has told of.
+    /// More events that will never come; the start has reported these.
     reported_lost: Vec<Range<u64>>,
-    /// The last segment of a process before, if its index could not be made whole: the disk was full.
+    /// The last segment of an earlier process, if its index could not be repaired because the disk was full.
     unrepaired: Option<Arc<Segment>>,
-    /// Events of these sequences are in that one, and no reader finds them there.
+    /// The sequences of events that are in `unrepaired`, but that no reader finds there.
     unreadable: Range<u64>,
-    /// Whether what a tail of this boot holds goes on where this ends.
+    /// Whether a tail of this boot continues where the segments end.
     takes_tail: bool,
-    /// Held while there is a writer; none where a disk refused it.
+    /// Held while there is a writer; `None` where a disk refused it.
     lock: Option<Box<dyn MediumFile>>,
 }
 
-/// Something that was written, and is to be synced.
+/// A written part of a segment that is not synced yet.
 #[derive(Debug)]
 pub(super) struct Unsynced {
     pub(super) segment: Arc<Segment>,
@@ -146,12 +145,12 @@ impl Store {
         Arc::clone(&self.segments)
     }
 
-    /// Where they are.
+    /// The folder that holds them.
     pub(super) fn medium(&self) -> Arc<dyn Medium> {
         Arc::clone(&self.medium)
     }
 
-    /// The epoch that events are written in.
+    /// The epoch of the events that are written.
     pub(super) fn epoch(&self) -> Ulid {
         self.epoch
     }
@@ -161,63 +160,63 @@ impl Store {
         self.next
     }
 
-    /// Goes on behind events that will never come, and are no loss that [`Self::take_lost`] tells.
+    /// Skips events that will never come. [`Self::take_lost`] does not count them.
     pub(super) fn skip_to(&mut self, next: u64) {
         self.next = self.next.max(next);
     }
 
-    /// Where the events end that a start found in segments.
+    /// One past the newest event that a start found in a segment.
     pub(super) fn readable_end(&self) -> u64 {
         self.readable_end
     }
 
-    /// Takes the events from that one on again, which no segment holds that can be read.
+    /// Goes back to accept events from `next` on again: no readable segment holds them.
     pub(super) fn go_back_to(&mut self, next: u64) {
         self.next = self.next.min(next.max(self.readable_end));
     }
 
-    /// Those will never come, and are no loss that [`Self::take_lost`] tells.
+    /// Sets the ranges that will never come. [`Self::take_lost`] does not count them.
     pub(super) fn set_reported_lost(&mut self, lost: Vec<Range<u64>>) {
         self.reported_lost = lost;
     }
 
-    /// Events that are on the disk, and that no reader finds there for now.
+    /// Events that are on the disk, but that no reader finds there for now.
     pub(super) fn unreadable(&self) -> Range<u64> {
         self.unreadable.clone()
     }
 
-    /// Whether what a tail of this boot holds goes on where this ends.
+    /// Whether a tail of this boot continues where the segments end.
     pub(super) fn takes_tail(&self) -> bool {
         self.takes_tail
     }
 
-    /// How many events were passed over since the last call: they were given up before the disk took them.
+    /// How many events were skipped since the last call: memory dropped them before the disk took them.
     pub(super) fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
     }
 
-    /// How much is kept from now on.
+    /// Sets the retention limits.
     pub(super) fn set_limits(&mut self, limits: Limits) {
         (self.limits, self.segment_bytes) = (limits, limits.segment_bytes());
     }
 
-    /// Smaller segments and less of them, for tests.
+    /// Smaller and fewer segments, for tests.
     #[cfg(test)]
     pub(super) fn set_sizes(&mut self, segment_bytes: u64, max_bytes: u64) {
         self.segment_bytes = segment_bytes;
         self.limits.max_bytes = max_bytes;
     }
 
-    /// Writes events, up to the first hole among them: those behind it are for another call. They outlive this process
-    /// from then on, and a power cut once what is returned is synced.
+    /// Writes events up to the first hole among them; later ones need another call. Written events survive a kill of
+    /// this process, and a power cut once the returned part is synced.
     pub(super) fn append(&mut self, records: &[Kept]) -> Result<Option<Unsynced>, StoreError> {
-        // In a segment the place of an event says its sequence, so a segment has no hole.
+        // The position of an event in its segment gives its sequence, so a segment has no hole.
         let records = records.chunk_by(Kept::is_before).next().unwrap_or_default();
         let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok(None) };
         self.take_lock()?;
         self.repair()?;
         let continues = self.current.as_ref().is_some_and(|(segment, extent)| {
-            // Events that were lost leave a hole too.
+            // Lost events leave a hole too.
             first.sequence == segment.header.first + extent.records && !self.is_full(segment, extent)
         });
         if !continues {
@@ -236,7 +235,7 @@ impl Store {
         Ok(Some(unsynced))
     }
 
-    /// How many events were given up before that one, which is the next, and nobody has told of.
+    /// How many events before `first`, the next one, were dropped and not reported yet.
     fn lost_before(&self, first: u64) -> u64 {
         let reported = self.reported_lost.iter().map(|reported| {
             let (from, to) = (reported.start.max(self.next), reported.end.min(first));
@@ -245,16 +244,16 @@ impl Store {
         first.saturating_sub(self.next).saturating_sub(reported.sum())
     }
 
-    /// Makes the index whole that a start on a full or read-only disk could not. Later nobody would: a start looks at the
-    /// last segment alone.
+    /// Repairs the index that a start on a full or read-only disk could not repair. No later start would: each looks at
+    /// the last segment only.
     fn repair(&mut self) -> Result<(), StoreError> {
         let Some(segment) = &self.unrepaired else { return Ok(()) };
-        // Its index must not be behind what is written next when the power fails.
+        // The index must reach the disk before the next segment does, in case of a power cut.
         match repair(&*self.medium, segment.header.first) {
             Err(error) if is_refused_for_now(&error) => {
                 return Err(failed("repair", &*self.medium, &names(segment.header.first).1)(error));
             }
-            // The log goes on without those events: all that comes is worth more.
+            // The log continues without those events: the new ones are worth more.
             Err(error) => tracing::warn!("cannot repair {}: {error}", segment.data_path().display()),
             Ok(()) => {}
         }
@@ -282,8 +281,8 @@ impl Store {
             begun_ms: now.wall_ms,
         };
         let name = names(first).0;
-        // Ones that were begun before, and hold nothing. They stay in the list until their names are gone, so that a
-        // removal that fails is done again: whoever reads has their files open. The list is locked for no disk's time.
+        // Empty segments that were begun before. They stay in the list until their names are removed, so that a failed
+        // removal is retried; readers have their files open. The list is never locked while the disk works.
         let listed = self.listed();
         let whole = listed.partition_point(|segment| segment.header.first < first);
         for empty in listed.iter().skip(whole) {
@@ -297,13 +296,14 @@ impl Store {
         Ok((segment, Extent::default()))
     }
 
-    /// The segments as they are now: nobody else changes them. Of those that go this keeps the files open meanwhile: the
-    /// disk is at work when the last one closes them, too.
+    /// The present segments; only the writer changes them. This copy keeps the files of removed ones open, because the
+    /// last close of a removed file makes the disk work, too.
     fn listed(&self) -> Vec<Arc<Segment>> {
         self.segments.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Removes what is too much, or too old. As in [`Self::begin`], the list is locked for no disk's time.
+    /// Removes segments above the limits of size and age. As in [`Self::begin`], the list is never locked while the
+    /// disk works.
     pub(super) fn retain(&mut self) {
         let segments = self.listed();
         let ages_ms =
@@ -311,7 +311,7 @@ impl Store {
         let open_bytes = self.current.as_ref().map_or(0, |(_, extent)| extent.bytes());
         let closed = segments.len() - usize::from(self.current.is_some());
         let mut gone = 0;
-        // The newest that has events stays, also when nothing is written any more.
+        // The newest segment with events stays, even if nothing is written any more.
         for (segment, next_age_ms) in segments.iter().zip(ages_ms.iter().skip(1)).take(closed) {
             let is_too_much = self.closed_bytes.saturating_add(open_bytes) > self.limits.max_bytes
                 || segments.len() - gone > MAX_SEGMENTS;
@@ -331,7 +331,7 @@ impl Store {
         }
     }
 
-    /// Notes that the end is in order: everything that anybody saw is on the disk. Everything must be synced before.
+    /// Marks a clean end: all events that readers saw are on the disk. Everything must be synced before.
     pub(super) fn close(mut self) -> Result<(), StoreError> {
         self.take_lock()?;
         let failed = |what| failed(what, &*self.medium, CLEAN);
@@ -346,7 +346,7 @@ impl Store {
         self.medium.sync().map_err(failed("sync the folder of"))
     }
 
-    /// Takes the lock, if a disk refused it before.
+    /// Takes the lock if a disk refused it before.
     fn take_lock(&mut self) -> Result<(), StoreError> {
         if self.lock.is_none() {
             self.lock = Some(opening::lock(&*self.medium)?);
@@ -355,7 +355,7 @@ impl Store {
     }
 }
 
-/// Whether that says that the disk takes nothing for now.
+/// Whether the error means that the disk refuses writes for now.
 fn is_refused_for_now(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -363,8 +363,8 @@ fn is_refused_for_now(error: &io::Error) -> bool {
     )
 }
 
-/// Makes the index of a segment whole, by files of its own: those of its readers may have been opened on a disk that was
-/// read-only.
+/// Repairs the index of a segment. It opens the files itself: those of the readers may have been opened while the disk
+/// was read-only.
 fn repair(medium: &dyn Medium, first: u64) -> io::Result<()> {
     match Segment::open(medium, first, Access::Write)? {
         Found::Segment(segment) => {
@@ -375,7 +375,7 @@ fn repair(medium: &dyn Medium, first: u64) -> io::Result<()> {
     }
 }
 
-/// The segments of a folder that a daemon may be writing, or has left: for reading only, in order.
+/// Opens the segments of a folder for reading only, in order. A daemon may be writing to it.
 pub(super) fn look(medium: &dyn Medium) -> Result<Vec<Arc<Segment>>, StoreError> {
     let mut segments = Vec::new();
     for first in opening::firsts(medium)? {
@@ -388,7 +388,7 @@ pub(super) fn look(medium: &dyn Medium) -> Result<Vec<Arc<Segment>>, StoreError>
                 );
             }
             Ok(Found::NoIndex) => {}
-            // Retention was faster.
+            // Retention has removed it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 tracing::warn!("cannot read {}: {error}", medium.path(&names(first).0).display());

@@ -1,10 +1,10 @@
-//! The newest events, on tmpfs: what the process had told before it was killed, and the disk had not taken yet.
+//! The newest events, on tmpfs: those that a killed process had shown to readers and the disk had not taken yet.
 //!
-//! An event is copied here before any reader sees it, without waiting for a disk. The file has two halves; each is
-//! filled from its start, and used again once a segment holds everything in it. An event that finds no room is shown
-//! to readers when it is in a segment; or, while the disk takes nothing, when it is [marked](Tail::mark) here how far they
-//! have seen: a kill costs it, and its sequence is not used again. After a kill the next start takes from here what the
-//! segments lack. A power cut takes it away, which is told: see `Recovered::after_power_cut`.
+//! An event is copied here before any reader sees it, without waiting for a disk. The file has two halves. Each is
+//! filled from its start, and used again once a segment holds everything in it. Readers see an event that does not fit
+//! when it is in a segment. While the disk refuses writes, they see it once the [mark](Tail::mark) in the file covers
+//! it: a kill loses that event, and its sequence is not used again. After a kill the next start takes from here what
+//! the segments lack. A power cut loses the tail, which is reported: see `Recovered::after_power_cut`.
 
 use std::{io, sync::Arc};
 
@@ -23,13 +23,13 @@ use super::{
 /// The file's name.
 pub(super) const NAME: &str = "journal.tail";
 
-/// Each half; an event that does not fit is on its own until the disk has it.
+/// The size of each half. An event that does not fit is unprotected until the disk has it.
 pub(super) const HALF_BYTES: u64 = 256 << 10;
 
 /// Names the format; the last byte is its version.
 const MAGIC: [u8; 8] = *b"enftail\x01";
 
-/// The file's first bytes.
+/// The header at the start of the file.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 struct RawHead {
@@ -43,7 +43,7 @@ struct RawHead {
 
 const HEAD_BYTES: u64 = size_of::<RawHead>() as u64;
 
-/// Before each line.
+/// The header before each line.
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 struct Frame {
@@ -59,11 +59,11 @@ const FRAME_BYTES: usize = size_of::<Frame>();
 pub(super) struct Tail {
     medium: Arc<dyn Medium>,
     file: Box<dyn MediumFile>,
-    /// Goes into the checksums, so that what belongs to another log is not taken for ours.
+    /// Part of the checksums, so that frames of another log are not accepted.
     epoch: Ulid,
-    /// What the process began with that made it.
+    /// The sequence with which the process began that created the file.
     opened: u64,
-    /// Of the boot's id, the checksum.
+    /// The checksum of the boot id.
     boot: u32,
     mark: u64,
     halves: [Half; 2],
@@ -78,12 +78,12 @@ struct Half {
     newest: u64,
 }
 
-/// What a process before left.
+/// What an earlier process left.
 #[derive(Debug)]
 pub(super) struct Left {
     epoch: Ulid,
     opened: u64,
-    /// How far readers may have seen.
+    /// The newest sequence that readers may have seen.
     pub(super) mark: u64,
     /// In order.
     pub(super) records: Vec<Kept>,
@@ -97,7 +97,7 @@ impl Left {
 }
 
 impl Tail {
-    /// Opens the file, makes it where it is missing, and returns what a process before left in it, in this boot.
+    /// Opens the file, creates it if it does not exist, and returns what an earlier process of this boot left in it.
     pub(super) fn open(
         medium: &Arc<dyn Medium>,
         boot_id: &str,
@@ -114,7 +114,7 @@ impl Tail {
             file.set_len(0)?;
             file.set_len(bytes)?;
         }
-        // All pages now, so that none is wanting when memory is short.
+        // Allocate all pages now, so that none is missing when memory is short.
         file.reserve(bytes)?;
         let boot = crc32fast::hash(boot_id.as_bytes());
         let raw = RawHead::read(&*file)?;
@@ -144,11 +144,11 @@ impl Tail {
         Ok((tail, Some(Left { epoch, opened, mark, records })))
     }
 
-    /// Begins anew, for a log of that epoch that goes on with that sequence, and before it with these events, which the
-    /// disk has not taken: what was there is not read any more.
+    /// Discards the content and begins anew for a log of `epoch`, whose next event is `next`. `pending` are the events
+    /// before it that the disk has not taken.
     pub(super) fn begin(&mut self, epoch: Ulid, next: u64, pending: &[Kept]) -> io::Result<()> {
         let opened = pending.first().map_or(next, |first| first.sequence);
-        // They are shown: what finds no room, and what a kill keeps from getting here, is told as lost.
+        // Readers see them. Those that do not fit here, or that a kill keeps from getting here, are reported as lost.
         let mark = if pending.is_empty() { 0 } else { next - 1 };
         (self.epoch, self.opened, self.mark) = (epoch, opened, mark);
         (self.halves, self.active) = ([Half::default(); 2], 0);
@@ -159,7 +159,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Takes out what stands behind that event: its sequence will be another's.
+    /// Removes all events after `newest`: other events will get their sequences.
     pub(super) fn forget_after(&mut self, newest: u64) -> io::Result<()> {
         for place in 0..self.halves.len() {
             let records = self.read(place)?;
@@ -179,7 +179,7 @@ impl Tail {
         Ok(())
     }
 
-    /// Notes that readers see events up to that one, of which not all are here or in a segment.
+    /// Notes that readers see events up to `sequence`, of which not all are here or in a segment.
     pub(super) fn mark(&mut self, sequence: u64) -> io::Result<()> {
         if sequence <= self.mark {
             return Ok(());
@@ -188,7 +188,7 @@ impl Tail {
         self.write_head()
     }
 
-    /// Has the next start see that it knows nothing of this log's end.
+    /// Removes the file, so that the next start sees that the end of this log is unknown.
     pub(super) fn give_up(self) {
         if let Err(error) = self.medium.remove(NAME) {
             tracing::warn!("cannot remove {}: {error}", self.medium.path(NAME).display());
@@ -205,11 +205,11 @@ impl Tail {
             crc: 0.into(),
         };
         raw.crc = raw.checksum().into();
-        // Within a page, so that no kill leaves half of it.
+        // It lies within one page, so that no kill leaves half of it.
         self.file.write_all_at(raw.as_bytes(), 0)
     }
 
-    /// Copies an event in. `written` is the newest sequence that a segment holds. False if there was no room.
+    /// Copies an event in. `written` is the newest sequence that a segment holds. Returns false if there was no room.
     pub(super) fn push(&mut self, record: &Kept, written: u64) -> io::Result<bool> {
         let len = u32::try_from(record.line.len()).map_err(io::Error::other)?;
         let frame = Frame {
@@ -234,7 +234,7 @@ impl Tail {
             half.newest = 0;
         }
         let offset = offset(self.active, self.half_bytes) + half.bytes;
-        // What an older round left behind must not be read as what comes next.
+        // Frames that remain from an earlier use of this half must not be read as the next ones.
         if half.bytes + size + u64::try_from(FRAME_BYTES).map_err(io::Error::other)? <= self.half_bytes {
             bytes.extend_from_slice(&[0; FRAME_BYTES]);
         }
@@ -244,7 +244,7 @@ impl Tail {
         Ok(true)
     }
 
-    /// Reads a half, and goes on behind what is in it.
+    /// Reads a half, and continues after its last event.
     fn read(&mut self, half: usize) -> io::Result<Vec<Kept>> {
         let (records, bytes) = read_half(&*self.file, self.epoch, half, self.half_bytes)?;
         let newest = records.last().map_or(0, |record| record.sequence);
@@ -255,8 +255,8 @@ impl Tail {
     }
 }
 
-/// What is in the file of a process that has ended, or is at it; none if there is no such file, or it is no tail. Nothing
-/// is changed.
+/// Reads the file of a process that has ended or still runs. Returns `None` if there is no such file or it is not
+/// a tail. Changes nothing.
 pub(super) fn look(medium: &dyn Medium) -> io::Result<Option<Left>> {
     let file = match medium.open(NAME, Access::Read) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -279,7 +279,7 @@ pub(super) fn look(medium: &dyn Medium) -> io::Result<Option<Left>> {
     Ok(Some(Left { epoch, opened: raw.opened.get(), mark: raw.mark.get(), records }))
 }
 
-/// The events in a half, and how many bytes of it they take.
+/// The events in a half, and their size in bytes.
 fn read_half(
     file: &dyn MediumFile,
     epoch: Ulid,
@@ -314,12 +314,12 @@ impl RawHead {
         Ok(raw)
     }
 
-    /// Whether it is a head of this format.
+    /// Whether it is a valid header of this format.
     fn is_whole(&self) -> bool {
         self.magic == MAGIC && self.crc.get() == self.checksum()
     }
 
-    /// Of all but the last four bytes, where it stands.
+    /// The checksum of all but the last four bytes, which hold it.
     fn checksum(&self) -> u32 {
         let bytes = self.as_bytes();
         crc32fast::hash(bytes.get(..bytes.len() - size_of::<U32>()).unwrap_or_default())

@@ -1,4 +1,4 @@
-//! Whether the disk works, told once when it does not and once when it does again.
+//! Reports once when the disk fails, and once when it works again.
 
 use std::sync::{Arc, PoisonError};
 
@@ -6,12 +6,12 @@ use serde_json::json;
 
 use super::{Event, EventType, Journal, Subject, log::Shared};
 
-/// What may not work.
+/// An operation that the disk may refuse.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Part {
     /// Writing to a segment.
     Writing,
-    /// Waiting for the disk to hold it.
+    /// Syncing to the disk.
     Syncing,
 }
 
@@ -19,7 +19,7 @@ pub(super) enum Part {
 pub(super) struct Trouble {
     writing: bool,
     syncing: bool,
-    /// How many events were given up, and not told yet.
+    /// How many dropped events are not reported yet.
     lost: u64,
 }
 
@@ -37,7 +37,7 @@ impl Trouble {
 }
 
 impl Shared {
-    /// That part of the disk refuses.
+    /// The disk begins to refuse this operation.
     pub(super) fn trouble_begins(self: &Arc<Self>, part: Part, error: &anyhow::Error) {
         let was_any = {
             let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ impl Shared {
         }
     }
 
-    /// That part of the disk works, and so many events were given up before.
+    /// The operation works again; `lost` events were dropped before.
     pub(super) fn trouble_ends(self: &Arc<Self>, part: Part, lost: u64) {
         self.note_lost(lost);
         let lost = {

@@ -1,7 +1,7 @@
-//! The log's writer: it takes what was appended to the disk, many events at a time; and the one that waits for the disk.
+//! The log's writer thread, which writes appended events to the disk in batches, and the thread that syncs them.
 //!
-//! Nobody waits for them. While the disk refuses, events stay in memory, the oldest go when they are too many, and both
-//! are told.
+//! No other thread waits for them. While the disk refuses writes, events stay in memory, and the oldest are dropped
+//! when they are too many. Both are reported.
 
 use std::{
     collections::VecDeque,
@@ -21,17 +21,17 @@ use super::{
     trouble::Part,
 };
 
-/// The most events that are written at once.
+/// The most events in one write.
 const BATCH_RECORDS: usize = 1024;
 
-/// How long it is until the next try, at first and at the most.
+/// The first and the longest delay until a retry.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// How often it is looked for what is too old.
+/// How often retention runs without new events.
 const RETAIN_EVERY: Duration = Duration::from_hours(1);
 
-/// Starts both.
+/// Starts both threads.
 pub(super) fn start(
     shared: &Arc<Shared>,
     store: Store,
@@ -42,7 +42,7 @@ pub(super) fn start(
     for unsynced in unsynced {
         syncer.take(unsynced);
     }
-    // A thread of its own, so that events are in their segment, where a kill cannot take them, while the disk works.
+    // A separate thread, so that events get to their segment, where a kill cannot lose them, during a sync.
     let syncer = std::thread::Builder::new()
         .name(String::from("journal-sync"))
         .spawn(move || syncer.run(&receiver))?;
@@ -50,14 +50,14 @@ pub(super) fn start(
     std::thread::Builder::new().name(String::from("journal")).spawn(move || writer.run(syncer))
 }
 
-/// Writes.
+/// Writes events to the segments.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     store: Store,
     limits: Limits,
     synced: mpsc::Sender<Unsynced>,
     kmsg: Kmsg,
-    /// While the disk refuses: when it is tried again, and how long it was until then.
+    /// While the disk refuses: the time of the next try, and the delay before it.
     retry: Option<(Instant, Duration)>,
 }
 
@@ -71,29 +71,29 @@ impl Writer {
         Self { shared: Arc::clone(shared), store, limits: shared.limits(), synced, kmsg, retry: None }
     }
 
-    /// Until the log is closed.
+    /// Runs until the log is closed.
     fn run(mut self, syncer: JoinHandle<bool>) {
         while self.turn(RETAIN_EVERY) {}
-        // The syncer ends when nothing can come any more.
+        // The syncer ends when its sender is gone.
         let (sender, _receiver) = mpsc::channel();
         drop(std::mem::replace(&mut self.synced, sender));
         let in_order = crate::threads::join(syncer).unwrap_or_default();
         self.end(in_order);
     }
 
-    /// Notes an end in order, if it is one: everything was written, and was synced if `is_synced`.
+    /// Marks a clean end if everything was written and, by `is_synced`, synced.
     pub(super) fn end(self, is_synced: bool) {
         let is_written = self.retry.is_none() && self.shared.settled() < self.store.next();
         if !is_synced || !is_written {
-            // The next start looks what is there.
-            tracing::error!("the journal was not closed in order: the disk did not take everything");
+            // The next start checks what is there.
+            tracing::error!("the journal was not closed cleanly: the disk did not take everything");
         } else if let Err(error) = self.store.close() {
-            let error = anyhow::Error::new(error).context("the journal was not closed in order");
+            let error = anyhow::Error::new(error).context("the journal was not closed cleanly");
             tracing::error!("{error:#}");
         }
     }
 
-    /// The disk is tried at once.
+    /// Makes the next try due at once.
     #[cfg(test)]
     pub(super) fn hurry(&mut self) {
         if let Some((at, _)) = &mut self.retry {
@@ -101,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// Waits for something to write, not longer than that, and writes it. False if there is no more to come.
+    /// Waits up to `patience` for something to write, and writes it. Returns false at the end of the log.
     pub(super) fn turn(&mut self, patience: Duration) -> bool {
         let work = self.shared.work(BATCH_RECORDS, self.retry.map(|(at, _)| at), patience);
         let limits = self.shared.limits();
@@ -146,11 +146,11 @@ impl Writer {
     }
 }
 
-/// Waits for the disk.
+/// Syncs the segments.
 pub(super) struct Syncer {
     shared: Arc<Shared>,
     medium: Arc<dyn Medium>,
-    /// In the order of their events; one for each segment.
+    /// One for each segment, in order.
     pending: VecDeque<Unsynced>,
     /// Whether the last sync of the first of them failed.
     has_failed: bool,
@@ -161,9 +161,9 @@ impl Syncer {
         Self { shared: Arc::clone(shared), medium, pending: VecDeque::new(), has_failed: false }
     }
 
-    /// Until the writer has ended; whether the disk holds everything.
+    /// Runs until the writer has ended. Returns whether the disk holds everything.
     fn run(mut self, unsynced: &mpsc::Receiver<Unsynced>) -> bool {
-        // While the disk refuses: when it is tried again, and how long it was until then.
+        // While the disk refuses: the time of the next try, and the delay before it.
         let mut retry: Option<(Instant, Duration)> = None;
         loop {
             let received = match retry {
@@ -193,7 +193,7 @@ impl Syncer {
         }
     }
 
-    /// Notes what is to be synced. What was written to the same segment meanwhile is synced at once.
+    /// Queues a part to be synced. It replaces a queued one of the same segment.
     pub(super) fn take(&mut self, unsynced: Unsynced) {
         match self.pending.back_mut() {
             Some(last) if Arc::ptr_eq(&last.segment, &unsynced.segment) => *last = unsynced,
@@ -201,7 +201,7 @@ impl Syncer {
         }
     }
 
-    /// Syncs, in order; whether the disk took all.
+    /// Syncs the queued parts in order. Returns whether the disk took all.
     pub(super) fn turn(&mut self) -> bool {
         while let Some(Unsynced { segment, extent, newest }) = self.pending.front() {
             let again = if self.has_failed { segment.write_again(extent) } else { Ok(()) };

@@ -1,9 +1,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters in a table of fixed size. One that nobody has shown or added to is absent.
+/// Counters in a table of fixed size. A counter that was never shown or added to is absent.
 #[derive(Debug)]
 pub(super) struct Cells(
-    /// What was counted plus one; 0 is absent.
+    /// The count plus one; 0 is absent.
     Box<[AtomicU64]>,
 );
 
@@ -15,7 +15,7 @@ impl Cells {
     /// Makes it present, at 0 if it was absent.
     pub(super) fn show(&self, place: usize) {
         if let Some(cell) = self.0.get(place) {
-            // Another one has shown it if this fails.
+            // Another thread has shown it if this fails.
             let _shown = cell.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -27,7 +27,7 @@ impl Cells {
         }
     }
 
-    /// What it has come to, if it is present.
+    /// The count, if it is present.
     pub(super) fn get(&self, place: usize) -> Option<u64> {
         self.0.get(place)?.load(Ordering::Relaxed).checked_sub(1)
     }

@@ -16,21 +16,21 @@ use super::{
 };
 use crate::journal::{EventType, Observer};
 
-/// How many namespaces are told apart; the others are one.
+/// The most namespaces with their own label; the others share one.
 pub(super) const NAMESPACES: usize = 20;
 
-/// How many sources of pods are told apart.
+/// The most sources of pods with their own label.
 const SOURCES: usize = 8;
 
-/// The namespace of what is no pod's.
+/// The place of counts that belong to no pod.
 pub(super) const NO_NAMESPACE: usize = Names::<NAMESPACES>::PLACES;
 
-/// Of a time that is not known, or not limited.
+/// A time that is unknown or unlimited.
 const NEVER: u64 = u64::MAX;
 
-/// Everything that is counted; clones share it.
+/// All counts; clones share them.
 ///
-/// It observes the journal, and counts each event that is appended. What no event says is noted here directly.
+/// It observes the journal and counts each appended event. Counts without an event are recorded here directly.
 #[derive(Clone, Debug, Default)]
 pub struct Counts(pub(super) Arc<Counted>);
 
@@ -52,11 +52,11 @@ pub(super) struct Counted {
     pub(super) lost_by_programs: [AtomicU64; drops::NAMES.len()],
     pub(super) degraded: Degraded,
     pub(super) sources: Names<SOURCES>,
-    /// Whether each source works; none were told of while it is 0, else 1 more than that.
+    /// Whether each source works, plus one; 0 before the first report.
     pub(super) sources_up: [AtomicU64; SOURCES + 1],
-    /// When each was read last, in milliseconds since 1970.
+    /// When each was last read, in milliseconds since 1970.
     pub(super) sources_read_ms: [AtomicU64; SOURCES + 1],
-    /// How long until each threshold of `memory.available` is crossed, in nanoseconds.
+    /// The time until each threshold of `memory.available` is crossed, in nanoseconds.
     left_ns: [AtomicU64; Level::ALL.len()],
     pending: Pending,
 }
@@ -97,7 +97,7 @@ impl Default for Counted {
     }
 }
 
-/// The place of one eviction's labels among all.
+/// The cell of an eviction's labels.
 pub(super) fn eviction_place(
     namespace: usize,
     signal: Signal,
@@ -156,7 +156,7 @@ impl Observer for Counts {
 }
 
 impl Counts {
-    /// So many more records of the eBPF programs were lost at that stage.
+    /// Counts records of the eBPF programs that were lost at that stage.
     pub(crate) fn lost_by_programs(&self, stage: &str, lost: u64) {
         let mut stages = self.0.lost_by_programs.iter().zip(drops::NAMES);
         if let Some((counter, _)) = stages.find(|(_, name)| *name == stage) {
@@ -164,21 +164,22 @@ impl Counts {
         }
     }
 
-    /// A source of pods was read at that time, in milliseconds since 1970.
+    /// Records when a source of pods was read, in milliseconds since 1970.
     pub(crate) fn source_was_read(&self, source: &str, now_ms: u64) {
         if let Some(read) = self.0.sources_read_ms.get(self.0.sources.place(source)) {
             read.store(now_ms, Ordering::Relaxed);
         }
     }
 
-    /// How long until that threshold of `memory.available` is crossed, in nanoseconds, as things go; none if it is not.
+    /// Sets the time until that threshold of `memory.available` is crossed at the current rate, in nanoseconds; `None`
+    /// if it will not be.
     pub(crate) fn set_left_ns(&self, level: Level, left_ns: Option<u64>) {
         if let Some(left) = self.0.left_ns.get(level.place()) {
             left.store(left_ns.unwrap_or(NEVER), Ordering::Relaxed);
         }
     }
 
-    /// What was noted last of [`Self::set_left_ns`].
+    /// The last value of [`Self::set_left_ns`].
     pub(super) fn left_ns(&self, level: Level) -> Option<u64> {
         let left_ns = self.0.left_ns.get(level.place())?.load(Ordering::Relaxed);
         (left_ns != NEVER).then_some(left_ns)
@@ -186,8 +187,7 @@ impl Counts {
 }
 
 impl Counted {
-    /// The first time that a pod's namespace is seen, its counters begin at 0: an increase from nothing is none to a
-    /// monitoring system.
+    /// Shows a namespace's counters as 0 when its first pod appears: monitoring sees no increase from an absent one.
     fn pod_added(&self, namespace: Option<&str>, data: &Value) {
         let namespace = self.namespace(namespace);
         self.show_ooms(namespace);
@@ -240,7 +240,7 @@ impl Counted {
 
     fn ended(&self, namespace: Option<&str>, data: &Value, outcome: Outcome) {
         let begun = text(data, "evictionId").and_then(|id| self.pending.ended(id));
-        // Decided before a restart.
+        // `None` if it was decided before a restart.
         let signal = begun.as_ref().map_or_else(|| Signal::of(text(data, "signal")), |begun| begun.signal);
         let (qos, method) = begun.map_or((Qos::Unknown, Method::Unknown), |begun| (begun.qos, begun.method));
         self.evictions.add(eviction_place(self.namespace(namespace), signal, qos, method, outcome), 1);
@@ -256,7 +256,7 @@ impl Counted {
         self.timeline(data);
     }
 
-    /// The phases, as far as they are told.
+    /// Records the phases that the event contains.
     fn timeline(&self, data: &Value) {
         let at = |key| nanoseconds(data.get(key)?);
         let decided = at("crossedToDecidedMs");
@@ -275,7 +275,7 @@ impl Counted {
         }
     }
 
-    /// Counts the processes that the kernel killed: the marked ones, not those that died for sharing their memory.
+    /// Counts the processes that the kernel killed: the marked ones, not those that died because they shared memory.
     fn oom(&self, data: &Value) {
         let scope = Scope::of(text(data, "scope"));
         let marked: Vec<&Value> = data
@@ -290,7 +290,7 @@ impl Counted {
             let cell = oom_place(place(victim), scope, survived(victim, data));
             self.oom_kills.add(cell, 1);
         }
-        // What counters alone tell of has no victims.
+        // Kills known only from counters have no victims.
         let counted = u64::try_from(marked.len()).unwrap_or(u64::MAX);
         let rest = number(data, "kills").unwrap_or(counted).saturating_sub(counted);
         if rest > 0 {
@@ -307,7 +307,7 @@ impl Counted {
 
     fn degraded(&self, begins: bool, namespace: Option<&str>, data: &Value) {
         let Some(what) = text(data, "what") else { return };
-        // Records that were lost are counted, and never come back; a protected pod is an order, and counted too.
+        // Lost records have their own counter and never recover. A protected pod is an order, and also counted.
         if what == "recordsLost" || (what == "protect" && namespace.is_some()) {
             return;
         }
@@ -324,8 +324,8 @@ impl Counted {
     }
 }
 
-/// Whether the init of a victim's container survived: it did not if any victim in that container was it, nor if all of
-/// a group was killed, whatever its init was.
+/// Whether the init of a victim's container survived. It did not if any victim in that container was the init, or if a
+/// whole group was killed.
 fn survived(victim: &Value, data: &Value) -> Survived {
     if text(victim, "container").is_none() || victim.get("containerInit").is_none() {
         return Survived::Unknown;
@@ -355,7 +355,7 @@ fn number(data: &Value, key: &str) -> Option<u64> {
     data.get(key)?.as_u64()
 }
 
-/// Milliseconds with decimals as nanoseconds; none of what is no time.
+/// Converts milliseconds with decimals to nanoseconds; `None` for an invalid time.
 fn nanoseconds(milliseconds: &Value) -> Option<u64> {
     let seconds = milliseconds.as_f64()? / 1_000.0;
     let duration = std::time::Duration::try_from_secs_f64(seconds).ok()?;

@@ -8,19 +8,19 @@ use std::{
 
 use super::names::Names;
 
-/// How many reasons are told apart.
+/// The most reasons with their own label.
 const REASONS: usize = 48;
 
-/// How many of what is degraded are told apart: the same reason at so many places.
+/// The most pairs of reason and place.
 const PRESENT: usize = 1_024;
 
-/// What is missing or not as it should be, by reason.
+/// Degraded states by reason.
 #[derive(Debug)]
 pub(super) struct Degraded {
     reasons: Names<REASONS>,
-    /// How many of each reason there are now; one more than that, as 0 was never told.
+    /// The current number of places per reason, plus one; 0 before the first report.
     counts: Vec<AtomicU64>,
-    /// Reason and place. Only those who tell take this lock.
+    /// Reason and place. Only threads that report take this lock.
     present: Mutex<BTreeSet<(usize, Box<str>)>>,
 }
 
@@ -48,7 +48,7 @@ impl Degraded {
         self.count(reason, &present);
     }
 
-    /// Whether each reason that was ever told is so now.
+    /// Each reason that was ever reported, and whether it holds now.
     pub(super) fn read(&self) -> impl Iterator<Item = (&str, bool)> {
         self.reasons.all().filter_map(|(place, reason)| {
             let count = self.counts.get(place)?.load(Ordering::Relaxed);

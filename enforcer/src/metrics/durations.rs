@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sense::Latencies;
 
-/// The bounds in nanoseconds; the last bucket has none.
+/// The upper bounds in nanoseconds; the last bucket has none.
 const BOUNDS_NS: [u64; 17] = [
     100_000,
     250_000,
@@ -24,14 +24,14 @@ const BOUNDS_NS: [u64; 17] = [
 ];
 const BUCKETS: usize = BOUNDS_NS.len() + 1;
 
-/// How long something took, in buckets from 0.1 ms to a minute. Takes no lock.
+/// A histogram of durations, in buckets from 0.1 ms to a minute. Takes no lock.
 #[derive(Debug, Default)]
 pub(super) struct Durations {
     buckets: [AtomicU64; BUCKETS],
     total_ns: AtomicU64,
 }
 
-/// What they were at one moment.
+/// A snapshot of such a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Taken {
     buckets: [u64; BUCKETS],
@@ -55,7 +55,7 @@ impl Durations {
 }
 
 impl Taken {
-    /// Those of a histogram by powers of two: each counts in the first bucket that surely holds it.
+    /// Adds a histogram with powers of two as bounds. Each duration counts in the first bucket that certainly holds it.
     pub(super) fn add(&mut self, latencies: &Latencies) {
         for (bucket, count) in latencies.counts.iter().enumerate() {
             let place = Latencies::bound_ns(bucket).map_or(BUCKETS - 1, place);
@@ -74,7 +74,7 @@ impl Taken {
         seconds(self.total_ns)
     }
 
-    /// Each bucket's bound in seconds, and how many it holds.
+    /// Each bucket's bound in seconds, and its count.
     pub(super) fn buckets(&self) -> [(f64, u64); BUCKETS] {
         let bounds = BOUNDS_NS.map(seconds).into_iter().chain(std::iter::once(f64::INFINITY));
         let mut buckets = [(f64::INFINITY, 0); BUCKETS];
@@ -85,17 +85,17 @@ impl Taken {
     }
 }
 
-/// The first bucket whose bound is not below it.
+/// The first bucket whose bound is at least `ns`.
 fn place(ns: u64) -> usize {
     BOUNDS_NS.partition_point(|bound| *bound < ns)
 }
 
-/// Nanoseconds as seconds, as exactly as a float is.
+/// Nanoseconds as seconds, rounded to a float.
 pub(super) fn seconds(ns: u64) -> f64 {
     std::time::Duration::from_nanos(ns).as_secs_f64()
 }
 
-/// What share of what was predicted came back too little or too much: 0 is exact.
+/// A histogram of prediction errors, as a share of the prediction: 0 is exact.
 #[derive(Debug, Default)]
 pub(super) struct Ratios {
     buckets: [AtomicU64; RATIO_BOUNDS.len() + 1],
@@ -113,11 +113,11 @@ const RATIO_BOUNDS: [(u64, f64); 7] = [
 ];
 
 impl Ratios {
-    /// Takes in a prediction that was more than 0, and what came of it.
+    /// Records a prediction and what came back; ignores a prediction of 0.
     pub(super) fn record(&self, predicted: u64, came: u64) {
         let millionths = u128::from(predicted.abs_diff(came)) * 1_000_000;
         let Some(millionths) = millionths.checked_div(u128::from(predicted)) else { return };
-        // A thousand times as much is as wrong as it gets.
+        // The error is capped at a thousand times the prediction.
         let millionths = u64::try_from(millionths).unwrap_or(u64::MAX).min(1_000_000_000);
         let place = RATIO_BOUNDS.partition_point(|(bound, _)| *bound < millionths);
         if let Some(bucket) = self.buckets.get(place) {
@@ -126,13 +126,13 @@ impl Ratios {
         self.total_millionths.fetch_add(millionths, Ordering::Relaxed);
     }
 
-    /// The sum, how many, and the buckets with their bounds.
+    /// The sum, the count, and the buckets with their bounds.
     pub(super) fn read(&self) -> (f64, u64, Vec<(f64, u64)>) {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         let bounds = RATIO_BOUNDS.iter().map(|(_, bound)| *bound).chain(std::iter::once(f64::INFINITY));
         let buckets: Vec<_> = bounds.zip(counts).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
-        // A millionth of a second is to a second as this is to 1.
+        // Millionths times 1000 are nanoseconds of a number in seconds.
         let total = seconds(self.total_millionths.load(Ordering::Relaxed).saturating_mul(1_000));
         (total, count, buckets)
     }

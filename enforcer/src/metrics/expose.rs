@@ -1,4 +1,4 @@
-//! The page of metrics, family by family.
+//! Writes the metrics page, family by family.
 
 mod happened;
 mod now;
@@ -22,10 +22,10 @@ use super::{
     page::Page,
 };
 
-/// All that is counted and all that is read, as `OpenMetrics` text. The text is whole before anybody gets any of it, so that
-/// a slow reader holds nothing.
+/// All counters and gauges as `OpenMetrics` text. The text is complete before any of it is sent, so that a slow reader
+/// holds nothing.
 ///
-/// The error is that of writing to memory, which does not happen.
+/// Fails only if a write to memory fails, which does not happen.
 pub fn expose(counts: &Counts, gauges: Gauges) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Whole { counts: counts.clone(), gauges }));
@@ -61,7 +61,7 @@ impl Collector for Whole {
     }
 }
 
-/// The namespaces that are told apart, with their places; then that of what is no pod's.
+/// The namespaces with their places, then the place of counts that belong to no pod.
 fn namespaces(counted: &Counted) -> impl Iterator<Item = (usize, &str)> {
     counted.namespaces.all().chain(std::iter::once((NO_NAMESPACE, "")))
 }

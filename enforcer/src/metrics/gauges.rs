@@ -4,70 +4,70 @@ use super::{
 };
 use crate::{evict::ReflexStats, model::QosClass};
 
-/// How things are at the moment of being asked. What cannot be read is absent.
+/// Values at the time of a request. Values that cannot be read are absent.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
-    /// What `memory.available` is, in bytes.
+    /// `memory.available` in bytes.
     pub available_bytes: Option<u64>,
     /// The thresholds of `memory.available`.
     pub headroom: Vec<Headroom>,
-    /// Time that tasks could not work for want of something, by part of the machine.
+    /// Time that tasks were stalled on a resource, by part of the machine.
     pub pressure: Vec<Pressure>,
     /// The class of each pod that may be evicted.
     pub candidates: Vec<QosClass>,
-    /// How many of them an operator protects.
+    /// The number of them that an operator protects.
     pub protected_pods: u64,
-    /// Who would be next, the first first; empty where pods are not to be named.
+    /// The pods that would be evicted next, in order; empty if metrics must not name pods.
     pub next_victims: Vec<NextVictim>,
-    /// What the journal's segments take on the disk.
+    /// Disk space of the journal's segments, in bytes.
     pub event_log_bytes: u64,
-    /// The sinks that events are pushed to, of each kind.
+    /// The sinks that events are pushed to, by kind.
     pub sinks: Vec<SinkState>,
-    /// How many events wait for the disk.
+    /// Events that wait for the disk.
     pub unwritten_records: u64,
-    /// How many records the flight recorder had no room for.
+    /// Records that the flight recorder had no room for.
     pub lost_by_recorder: u64,
-    /// How many lines of the log were dropped, as stderr took none.
+    /// Log lines that were dropped because stderr took none.
     pub log_lines_dropped: u64,
-    /// How many eBPF programs are attached.
+    /// Attached eBPF programs.
     pub programs_attached: u64,
-    /// What the reflex has done.
+    /// The reflex's counters.
     pub reflex: Option<ReflexStats>,
-    /// The mode in force.
+    /// The current mode.
     pub mode: String,
-    /// The hash of the configuration in force.
+    /// The hash of the current configuration.
     pub config_hash: String,
     /// The daemon's own process.
     pub process: Process,
 }
 
-/// How the sinks of one kind do.
+/// The state of the sinks of one kind.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SinkState {
     /// The kind.
     pub name: &'static str,
-    /// Whether there is any.
+    /// Whether any is configured.
     pub is_on: bool,
-    /// How many events the hindmost has before it.
+    /// Events that the slowest one has not delivered yet.
     pub lag_records: u64,
-    /// When the one for which that is longest ago delivered something last, in milliseconds since 1970; 0 is never.
+    /// The oldest last delivery among them, in milliseconds since 1970; 0 is never.
     pub last_success_ms: u64,
-    /// How many attempts to deliver failed.
+    /// Failed delivery attempts.
     pub failures: u64,
-    /// How many events went from the journal before they were delivered.
+    /// Events that left the journal before they were delivered.
     pub lost: u64,
 }
 
-/// A threshold of `memory.available`, and what is left above it.
+/// A threshold of `memory.available`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Headroom {
-    /// Which.
+    /// Hard or soft.
     pub level: Level,
-    /// Where it lies.
+    /// Its value.
     pub threshold_bytes: u64,
 }
 
-/// What is short when tasks stall.
+/// The resource that stalled tasks wait for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Resource {
     /// Processors.
@@ -82,7 +82,7 @@ impl Resource {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Cpu, Self::Memory, Self::Io];
 
-    /// The word, and the name of the kernel's file.
+    /// Its label, and the name of the kernel's file.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -93,35 +93,35 @@ impl Resource {
     }
 }
 
-/// Time that tasks stalled, since the machine or the cgroup is there.
+/// Time that tasks stalled, since boot or since the cgroup was created.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Pressure {
-    /// For want of what.
+    /// The resource.
     pub resource: Resource,
-    /// Where.
+    /// The part of the machine.
     pub slice: Slice,
-    /// While at least one task did, in microseconds.
+    /// Time in which at least one task stalled, in microseconds.
     pub waiting_us: u64,
-    /// While all did, in microseconds; none where the kernel does not count it.
+    /// Time in which all stalled, in microseconds; `None` if the kernel does not count it.
     pub stalled_us: Option<u64>,
 }
 
 impl Pressure {
-    /// Reads the text of a pressure file; none if it is none.
+    /// Parses the text of a pressure file; `None` if it is not one.
     #[must_use]
     pub fn parse(resource: Resource, slice: Slice, text: &str) -> Option<Self> {
-        let total = |who: &str| -> Option<u64> {
-            let line = text.lines().find(|line| line.split(' ').next() == Some(who))?;
+        let total = |kind: &str| -> Option<u64> {
+            let line = text.lines().find(|line| line.split(' ').next() == Some(kind))?;
             line.split(' ').find_map(|field| field.strip_prefix("total="))?.parse().ok()
         };
         Some(Self { resource, slice, waiting_us: total("some")?, stalled_us: total("full") })
     }
 }
 
-/// How many of those that are next are named: their names are labels.
+/// The most next victims to name, as their names are labels.
 pub const NEXT_VICTIMS: usize = 3;
 
-/// A pod that would be evicted.
+/// A pod that would be evicted next.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NextVictim {
     /// Its namespace.

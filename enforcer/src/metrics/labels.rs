@@ -1,6 +1,6 @@
-//! The values that labels take: words of closed lists, so that no label grows.
+//! The values of labels: words of closed lists, so that no label grows without bound.
 
-/// A list of words; the last one stands for what is none of the others.
+/// A list of words; the last one stands for anything else.
 macro_rules! words {
     ($($(#[$doc:meta])* $vis:vis enum $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* })*) => {$(
         $(#[$doc])*
@@ -13,7 +13,7 @@ macro_rules! words {
             /// All of them.
             $vis const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// The word.
+            /// Its word in labels.
             #[must_use]
             $vis const fn as_str(self) -> &'static str {
                 match self {
@@ -30,11 +30,11 @@ macro_rules! words {
     )*};
 }
 
-/// Reads a word; what is none of the others is the last.
+/// Parses a word; any unknown word is the last value.
 macro_rules! read {
     ($($name:ident,)*) => {$(
         impl $name {
-            /// The one of that word, or the last one.
+            /// The value of that word, or the last one.
             pub(super) fn of(word: Option<&str>) -> Self {
                 let found = Self::ALL.iter().find(|known| Some(known.as_str()) == word);
                 found.or(Self::ALL.last()).copied().unwrap_or(Self::Unknown)
@@ -44,11 +44,11 @@ macro_rules! read {
 }
 
 words! {
-    /// What was short, or who wanted it.
+    /// What was short, or who ordered it.
     pub(super) enum Signal {
         /// Memory of the node.
         Memory = "memory.available",
-        /// Memory of the pods together.
+        /// Memory of all pods together.
         Allocatable = "allocatableMemory.available",
         /// Process ids.
         Pid = "pid.available",
@@ -70,13 +70,13 @@ words! {
         Unknown = "unknown",
     }
 
-    /// What the victim was sent.
+    /// The signals that the victim was sent.
     pub(super) enum Method {
         /// SIGKILL at once.
         Kill = "sigkill",
         /// SIGTERM, which was enough.
         Term = "sigterm",
-        /// SIGTERM and after its grace SIGKILL.
+        /// SIGTERM, and SIGKILL after the grace period.
         TermThenKill = "sigterm_sigkill",
         /// Nothing.
         Nothing = "none",
@@ -84,89 +84,89 @@ words! {
         Unknown = "unknown",
     }
 
-    /// What came of an eviction.
+    /// The outcome of an eviction.
     pub(super) enum Outcome {
         /// The victim is gone.
         Completed = "completed",
-        /// It is not, or need not be any more.
+        /// The victim is not gone, or no longer needs to be.
         Failed = "failed",
     }
 
-    /// Why an eviction did not come to its end.
+    /// Why an eviction failed.
     pub(super) enum Failure {
         /// Its cgroup was gone.
         Gone = "gone",
         /// It held no process.
         Empty = "empty",
-        /// Another cgroup had its place.
+        /// Another cgroup had replaced it.
         Replaced = "replaced",
         /// The kernel refused.
         Refused = "refused",
         /// The decision could not be recorded.
         Unrecorded = "unrecorded",
-        /// It was spared before it could be asked to end.
+        /// It was spared before SIGTERM.
         Withdrawn = "withdrawn",
         /// It does not die.
         StillPopulated = "stillPopulated",
-        /// An operator protects it since.
+        /// An operator has protected it meanwhile.
         Protected = "protected",
-        /// It is critical since.
+        /// It has become critical meanwhile.
         Critical = "critical",
-        /// Evicting is paused since.
+        /// Eviction was paused meanwhile.
         Paused = "paused",
-        /// The mode is another one since.
+        /// The mode has changed meanwhile.
         NotEnforcing = "notEnforcing",
         /// The daemon was restarted meanwhile.
         Interrupted = "interrupted",
-        /// The program before the kill ended the shortage.
+        /// The hook before the kill ended the shortage.
         Relieved = "relieved",
         /// Anything else.
         Unknown = "unknown",
     }
 
-    /// Why nobody was evicted though something was short.
+    /// Why no pod was evicted although something was short.
     pub(super) enum Suppressed {
-        /// Nobody may be.
+        /// No pod may be evicted.
         NoCandidate = "noCandidate",
-        /// There were too many.
+        /// There were too many evictions.
         BreakerOpen = "breakerOpen",
-        /// Not even all of them would be enough.
+        /// Evicting all pods would not be enough.
         OutOfReach = "outOfReach",
         /// Anything else.
         Unknown = "unknown",
     }
 
-    /// Whose limit an OOM kill was for.
+    /// Whose limit caused an OOM kill.
     pub(super) enum Scope {
         /// A container's.
         Container = "container",
         /// A pod's.
         Pod = "pod",
-        /// A class's.
+        /// A QoS class's.
         Qos = "qos",
         /// The node's.
         Node = "node",
-        /// That of a cgroup outside of kubepods.
+        /// A cgroup's outside of kubepods.
         System = "system",
         /// Not known.
         Unknown = "unknown",
     }
 
-    /// Whether the container's init survived an OOM kill in it: then the container runs on without the victim.
+    /// Whether the container's init survived an OOM kill in it; then the container runs on without the victim.
     pub(super) enum Survived {
         /// It did.
         True = "true",
         /// It did not.
         False = "false",
-        /// Not known, or no container's.
+        /// Not known, or not in a container.
         Unknown = "unknown",
     }
 
     /// A part of an eviction.
     pub(super) enum Phase {
-        /// From waking for a kernel's edge to the end of the look that it caused.
+        /// From waking for a kernel edge to the end of the look that it caused.
         Detect = "detect",
-        /// From the crossing that was seen to the decision.
+        /// From the observed crossing to the decision.
         Decide = "decide",
         /// From the decision to the first signal.
         Signal = "signal",
@@ -178,21 +178,21 @@ words! {
 
     /// Which threshold of `memory.available`.
     pub enum Level {
-        /// Below it pods are evicted after a grace period.
+        /// Crossing it evicts pods after a grace period.
         Soft = "soft",
-        /// Below it they are evicted at once.
+        /// Crossing it evicts pods at once.
         Hard = "hard",
     }
 
-    /// A part of the machine whose pressure is told.
+    /// A part of the machine whose pressure is exposed.
     pub enum Slice {
         /// The whole machine.
         Node = "node",
         /// All pods.
         Kubepods = "kubepods",
-        /// Those of the class Burstable.
+        /// All pods of the class Burstable.
         Burstable = "burstable",
-        /// Those of the class BestEffort.
+        /// All pods of the class BestEffort.
         BestEffort = "besteffort",
         /// The system's services.
         System = "system.slice",

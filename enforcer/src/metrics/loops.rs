@@ -1,4 +1,4 @@
-//! How the daemon's own loop does: how long its turns take, and how late it wakes.
+//! Measures the daemon's own loop: how long it is busy per wake, and how late it wakes.
 
 use std::{
     cell::Cell,
@@ -11,33 +11,33 @@ use std::{
 
 use super::durations::{Durations, Taken};
 
-/// How long the worst is remembered, in seconds: at least once, and at the most twice as long.
+/// The worst lateness is remembered for this time at least, in seconds, and for twice as long at most.
 const WINDOW_SECONDS: u64 = 300;
 
-/// The low bits of a slot hold microseconds, the high ones which window they are of.
+/// The low bits of a slot hold microseconds, the high bits the window's number.
 const MICROS_BITS: u32 = 40;
 const MOST_MICROS: u64 = (1 << MICROS_BITS) - 1;
 
-static TURNS: LazyLock<LoopMetrics> = LazyLock::new(LoopMetrics::new);
+static METRICS: LazyLock<LoopMetrics> = LazyLock::new(LoopMetrics::new);
 
 thread_local! {
-    /// When this thread woke; each thread of the runtime has its own turns.
+    /// When this thread woke; each thread of the runtime is measured separately.
     static AWAKE_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Those of this process, which has one loop.
+/// The metrics of this process's loop.
 #[must_use]
-pub fn turns() -> &'static LoopMetrics {
-    &TURNS
+pub fn loops() -> &'static LoopMetrics {
+    &METRICS
 }
 
-/// The turns of a loop. Takes no lock.
+/// The metrics of a loop. Takes no lock.
 #[derive(Debug)]
 pub struct LoopMetrics {
     start: Instant,
     busy: Durations,
     late: Durations,
-    /// The worst of two windows, the newest of which replaces the oldest.
+    /// The worst lateness of two windows; a new window replaces the older one.
     worst: [AtomicU64; 2],
 }
 
@@ -51,19 +51,19 @@ impl LoopMetrics {
         }
     }
 
-    /// The calling thread, which runs the loop, has something to do.
+    /// Records that the calling thread, which runs the loop, has work.
     pub fn wakes(&self) {
         AWAKE_SINCE.set(Some(Instant::now()));
     }
 
-    /// It has nothing more to do.
+    /// Records that it has no more work.
     pub fn sleeps(&self) {
         if let Some(since) = AWAKE_SINCE.take() {
             self.busy.record(nanoseconds(since, Instant::now()));
         }
     }
 
-    /// It woke for what was due at that time.
+    /// Records that it woke for work that was due at that time.
     pub fn woken_for(&self, due: Instant) {
         let now = Instant::now();
         let late_ns = nanoseconds(due, now);
@@ -74,7 +74,7 @@ impl LoopMetrics {
     fn note(&self, window: u64, micros: u64) {
         let noted = (window << MICROS_BITS) | micros.min(MOST_MICROS);
         let place = usize::from(window % 2 == 1);
-        // An older window's figure is less than any of this one.
+        // The window is in the high bits, so any value of this window is larger than those of older ones.
         if let Some(worst) = self.worst.get(place) {
             worst.fetch_max(noted, Ordering::Relaxed);
         }
@@ -112,28 +112,28 @@ mod tests {
 
     #[test]
     fn the_worst_is_forgotten_after_two_windows() {
-        let turns = LoopMetrics::new();
-        turns.note(0, 900);
-        turns.note(0, 100);
-        assert_eq!((turns.worst_at(0), turns.worst_at(1), turns.worst_at(2)), (900, 900, 0));
-        turns.note(1, 5);
-        assert_eq!((turns.worst_at(1), turns.worst_at(2)), (900, 5));
-        turns.note(2, u64::MAX);
-        assert_eq!(turns.worst_at(2), MOST_MICROS);
+        let loops = LoopMetrics::new();
+        loops.note(0, 900);
+        loops.note(0, 100);
+        assert_eq!((loops.worst_at(0), loops.worst_at(1), loops.worst_at(2)), (900, 900, 0));
+        loops.note(1, 5);
+        assert_eq!((loops.worst_at(1), loops.worst_at(2)), (900, 5));
+        loops.note(2, u64::MAX);
+        assert_eq!(loops.worst_at(2), MOST_MICROS);
     }
 
     #[test]
     fn a_turn_is_from_waking_to_sleeping() {
-        let turns = LoopMetrics::new();
-        turns.sleeps();
-        turns.wakes();
-        turns.sleeps();
-        turns.sleeps();
-        assert_eq!(turns.busy().count(), 1);
+        let loops = LoopMetrics::new();
+        loops.sleeps();
+        loops.wakes();
+        loops.sleeps();
+        loops.sleeps();
+        assert_eq!(loops.busy().count(), 1);
         let now = Instant::now();
-        turns.woken_for(now.checked_sub(Duration::from_millis(30)).unwrap_or(now));
-        turns.woken_for(now + Duration::from_secs(9));
-        assert_eq!(turns.late().count(), 2);
-        assert!(turns.worst_micros() >= 30_000);
+        loops.woken_for(now.checked_sub(Duration::from_millis(30)).unwrap_or(now));
+        loops.woken_for(now + Duration::from_secs(9));
+        assert_eq!(loops.late().count(), 2);
+        assert!(loops.worst_micros() >= 30_000);
     }
 }

@@ -1,7 +1,7 @@
 use std::sync::OnceLock;
 
-/// Names that come from outside, the first `N` of them; all others are one. Takes no lock, and forgets none: a counter
-/// that moved must stay.
+/// The first `N` names from outside; all others share one place. Takes no lock and forgets no name, as a counter that
+/// moved must stay.
 #[derive(Debug)]
 pub(super) struct Names<const N: usize>([OnceLock<Box<str>>; N]);
 
@@ -12,16 +12,16 @@ impl<const N: usize> Default for Names<N> {
 }
 
 impl<const N: usize> Names<N> {
-    /// What the others are called. A name that is the same is counted with them.
+    /// The name for the others. An equal name counts with them.
     pub(super) const OTHER: &'static str = "other";
 
-    /// How many places there are.
+    /// The number of places.
     pub(super) const PLACES: usize = N + 1;
 
-    /// The longest name that is kept; a longer one is one of the others. No namespace is as long.
+    /// The longest name that is kept; longer ones count with the others. No namespace is longer.
     const MAX_BYTES: usize = 63;
 
-    /// The place of a name; a new one takes the first that is free, and none is left for the others but the last.
+    /// The place of a name. A new name takes the first free place; without one it shares the last.
     pub(super) fn place(&self, name: &str) -> usize {
         if name.len() > Self::MAX_BYTES || name == Self::OTHER {
             return N;
@@ -30,7 +30,7 @@ impl<const N: usize> Names<N> {
         found.unwrap_or(N)
     }
 
-    /// The names that are kept, with their places, and then the others.
+    /// The kept names with their places, then the others.
     pub(super) fn all(&self) -> impl Iterator<Item = (usize, &str)> {
         let kept = self.0.iter().map_while(|kept| kept.get().map(|name| &**name)).enumerate();
         kept.chain(std::iter::once((N, Self::OTHER)))

@@ -11,10 +11,10 @@ use super::durations::Taken;
 /// Labels of one row, by name.
 pub(super) type Labels<'a> = [(&'a str, &'a str)];
 
-/// The page that is being written, family by family.
+/// The page to write, family by family.
 pub(super) struct Page<'a>(DescriptorEncoder<'a>);
 
-/// What a family's rows are.
+/// The type of a family.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Kind {
     Counter,
@@ -31,7 +31,7 @@ impl<'a> Page<'a> {
         Self(encoder)
     }
 
-    /// A family under the name that its rows have; its head is written though there be no row.
+    /// Writes a family under the name of its rows; its head is written even without rows.
     pub(super) fn family(
         &mut self,
         name: &str,
@@ -45,7 +45,7 @@ impl<'a> Page<'a> {
             Kind::Histogram => ("", MetricType::Histogram),
             Kind::Info => ("_info", MetricType::Info),
         };
-        // The library puts these two back.
+        // The library appends suffix and unit again.
         let stem = name.strip_suffix(suffix).ok_or(fmt::Error)?;
         let units = [("_bytes", Unit::Bytes), ("_seconds", Unit::Seconds)];
         let unit = units.into_iter().find_map(|(suffix, unit)| Some((stem.strip_suffix(suffix)?, unit)));
@@ -53,7 +53,7 @@ impl<'a> Page<'a> {
         rows(&mut Rows(self.0.encode_descriptor(stem, help, unit.as_ref(), metric_type)?))
     }
 
-    /// A gauge without labels; none has no row.
+    /// A gauge without labels; no row for `None`.
     pub(super) fn gauge(&mut self, name: &str, help: &str, value: Option<u64>) -> fmt::Result {
         self.family(name, Kind::Gauge, help, |rows| match value {
             Some(value) => rows.gauge(&[], value),
@@ -61,7 +61,7 @@ impl<'a> Page<'a> {
         })
     }
 
-    /// A counter without labels; none has no row.
+    /// A counter without labels; no row for `None`.
     pub(super) fn counter(&mut self, name: &str, help: &str, value: Option<u64>) -> fmt::Result {
         self.family(name, Kind::Counter, help, |rows| match value {
             Some(value) => rows.count(&[], value),

@@ -5,11 +5,10 @@ use std::{
 
 use super::labels::{Method, Qos, Signal};
 
-/// How many evictions may be under way at once: one of the engine's, and what operators order.
+/// The most evictions at once: one of the engine, and those that operators order.
 const MOST: usize = 64;
 
-/// What was told of evictions that have not ended, so that their end can be counted under it. Only those who tell take
-/// its lock.
+/// The labels of evictions that have not ended, for counting their end. Only threads that append events take its lock.
 #[derive(Debug, Default)]
 pub(super) struct Pending(Mutex<VecDeque<Begun>>);
 
@@ -19,7 +18,7 @@ pub(super) struct Begun {
     pub(super) id: Box<str>,
     pub(super) signal: Signal,
     pub(super) qos: Qos,
-    /// What it was sent.
+    /// The signals that it was sent.
     pub(super) method: Method,
 }
 
@@ -27,7 +26,7 @@ impl Pending {
     pub(super) fn decided(&self, begun: Begun) {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if pending.len() == MOST {
-            // Its end was never told.
+            // Its end was never reported.
             pending.pop_front();
         }
         pending.push_back(begun);
@@ -45,7 +44,7 @@ impl Pending {
         }
     }
 
-    /// What was told of it, which is forgotten.
+    /// Removes and returns its labels.
     pub(super) fn ended(&self, id: &str) -> Option<Begun> {
         let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let place = pending.iter().position(|begun| &*begun.id == id)?;

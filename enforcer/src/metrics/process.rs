@@ -2,38 +2,38 @@ use std::{fs, path::Path};
 
 use procfs::process::{LimitValue, Process as Proc};
 
-/// Where a process sees its own descriptors.
+/// The folders of this process's descriptors.
 const OWN_FDS: &str = "/proc/self/fd";
 const OWN_FDINFO: &str = "/proc/self/fdinfo";
 
-/// What the link of an eBPF program's descriptor reads.
+/// The link target of an eBPF program's descriptor.
 const PROGRAM: &str = "anon_inode:bpf-prog";
 
-/// The daemon's own process; what cannot be read is absent.
+/// The daemon's own process; values that cannot be read are absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Process {
-    /// Memory that it has right now.
+    /// Its resident memory.
     pub resident_bytes: Option<u64>,
     /// Its address space.
     pub virtual_bytes: Option<u64>,
-    /// What of its address space is locked.
+    /// The locked part of its address space.
     pub locked_bytes: Option<u64>,
-    /// CPU time, its own and the kernel's for it.
+    /// Its user and system CPU time.
     pub cpu_seconds: Option<f64>,
-    /// Open descriptors.
+    /// Its open descriptors.
     pub open_fds: Option<u64>,
-    /// The most that it may open; none is no limit.
+    /// The most descriptors it may open; `None` without a limit.
     pub max_fds: Option<u64>,
-    /// How many threads it has.
+    /// Its number of threads.
     pub threads: Option<u64>,
-    /// When it was started, in seconds since 1970.
+    /// When it started, in seconds since 1970.
     pub start_seconds: Option<f64>,
-    /// How often the kernel passed over its eBPF programs as they were running on that CPU already, by their descriptors.
+    /// How often the kernel skipped its eBPF programs because they were already running on that CPU, from fdinfo.
     pub recursion_misses: u64,
 }
 
 impl Process {
-    /// Reads it.
+    /// Reads the values of this process.
     #[must_use]
     pub fn read() -> Self {
         let Ok(own) = Proc::myself() else { return Self::default() };
@@ -59,13 +59,13 @@ impl Process {
     }
 }
 
-/// When the machine was started, in seconds since 1970.
+/// The boot time, in seconds since 1970.
 fn booted() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Ticks of the kernel's clock as seconds.
+/// Kernel clock ticks as seconds.
 fn ticked(count: u64, per_second: u64) -> f64 {
     let per_second = per_second.max(1);
     let rest = (count % per_second).saturating_mul(1_000_000_000) / per_second;
@@ -73,7 +73,7 @@ fn ticked(count: u64, per_second: u64) -> f64 {
     (whole + std::time::Duration::from_nanos(rest)).as_secs_f64()
 }
 
-/// Summed over the programs whose descriptors are open.
+/// The sum over all programs whose descriptors are open.
 fn recursion_misses(fds: &Path, fdinfo: &Path) -> u64 {
     let entries = fs::read_dir(fds).into_iter().flatten().flatten();
     entries

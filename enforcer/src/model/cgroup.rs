@@ -16,13 +16,13 @@ impl fmt::Display for CgroupId {
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CgroupPath(String);
 
-/// A cgroup name that would leave its parent, or that the kernel does not take.
+/// A cgroup name that would leave its parent, or that the kernel does not accept.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "{name:?} is not a cgroup name: it must be 1 to 255 bytes without a slash or NUL byte, and not . or .."
 )]
 pub struct InvalidCgroupName {
-    /// The name as it was given.
+    /// The name as given.
     pub name: String,
 }
 
@@ -53,13 +53,13 @@ impl CgroupPath {
         Ok(Self(if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) }))
     }
 
-    /// The child of a name that is known to be one: made of letters, digits, `-` and `_`.
+    /// The child with a name that is known to be valid: made of letters, digits, `-` and `_`.
     pub(crate) fn plain_child(&self, name: &str) -> Self {
         debug_assert!(self.child(name).is_ok(), "{name:?} is no cgroup name");
         Self(if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) })
     }
 
-    /// The parent's path; none for the root.
+    /// The parent's path; `None` for the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         if self.is_root() {

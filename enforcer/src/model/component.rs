@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Something that the node needs to run its pods, by which its processes are found.
+/// A program or unit that the node needs to run its pods; its processes are found by it.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum NodeComponent {
     /// A systemd unit that has processes of its own: a service or scope.
@@ -9,7 +9,7 @@ pub enum NodeComponent {
     Executable(String),
 }
 
-/// Why a text names no component.
+/// Why a text is not the name of a component.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "{name:?} is neither a unit, such as kubelet.service, nor the file name of a program, such as kubelet: {why}"
@@ -19,7 +19,7 @@ pub struct InvalidComponent {
     why: &'static str,
 }
 
-/// What systemd calls its kinds of units that have no processes of their own.
+/// systemd's kinds of units without processes of their own.
 const WITHOUT_PROCESSES: [&str; 8] =
     ["slice", "target", "socket", "mount", "automount", "timer", "path", "device"];
 
@@ -28,10 +28,10 @@ impl NodeComponent {
     pub fn parse(name: &str) -> Result<Self, InvalidComponent> {
         let wrong = |why| Err(InvalidComponent { name: name.to_owned(), why });
         if name.is_empty() || name.len() > 255 {
-            return wrong("it has to have 1 to 255 bytes");
+            return wrong("it must have 1 to 255 bytes");
         }
         if name == "." || name == ".." || name.contains(['/', '\0']) {
-            return wrong("it has to be a name, without its folder");
+            return wrong("it must be a name, without its directory");
         }
         let kind = name.rsplit_once('.').map(|(_, kind)| kind);
         if kind.is_some_and(|kind| WITHOUT_PROCESSES.contains(&kind)) {
@@ -40,11 +40,11 @@ impl NodeComponent {
         if !matches!(kind, Some("service" | "scope")) {
             return Ok(Self::Executable(name.to_owned()));
         }
-        // As systemd has it (`VALID_CHARS` in basic/unit-name.c, and `@` for instances).
+        // systemd's rule (`VALID_CHARS` in basic/unit-name.c, and `@` for instances).
         if name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte)) {
             Ok(Self::Unit(name.to_owned()))
         } else {
-            wrong("a unit's name has letters, digits and :-_.\\@ only")
+            wrong("a unit's name may only contain letters, digits and :-_.\\@")
         }
     }
 

@@ -3,8 +3,8 @@ use std::fmt::Write as _;
 use super::{Container, ContainerKind, Pod, Requirements, ResourceList};
 
 impl Pod {
-    /// A number that another manifest of this pod most probably does not have. It is kept over restarts, so that what goes
-    /// into it, and how, stays as it is: a pod that was evicted comes back when its fingerprint is another one.
+    /// A hash of the manifest; another manifest of this pod most probably has another one. It is stored across
+    /// restarts, so its input and encoding must not change: an evicted pod comes back when its fingerprint changes.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         // FNV-1a, 64 bits, over the fields' canonical texts.

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// A pod's namespace and name, which together name it on a node; shown as `namespace/name`.
+/// A pod's namespace and name, unique on a node; displays as `namespace/name`.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PodName {
     /// The namespace, a DNS label.
@@ -23,7 +23,7 @@ impl PodUid {
     /// The longest uid, in bytes.
     pub const MAX_BYTES: usize = 63;
 
-    /// Takes a uid of 1 to 63 characters of `[A-Za-z0-9-]`; anything else is none.
+    /// A uid of 1 to 63 characters of `[A-Za-z0-9-]`; `None` for anything else.
     #[must_use]
     pub fn new(uid: &str) -> Option<Self> {
         let fits = (1..=Self::MAX_BYTES).contains(&uid.len());

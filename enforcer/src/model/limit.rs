@@ -10,7 +10,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Reads a kernel limit file's content: `max` or a number of bytes, with or without the line's end.
+    /// Reads a kernel limit file's content: `max` or a number of bytes, with or without a newline.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim_ascii() {

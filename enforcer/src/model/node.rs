@@ -1,6 +1,6 @@
 use super::ResourceList;
 
-/// What the node has, as far as policy needs it.
+/// The node's resources, as far as policy needs them.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Node {
     /// CPUs in thousandths.
@@ -9,14 +9,14 @@ pub struct Node {
     pub memory_bytes: u64,
     /// `SwapTotal` in bytes.
     pub swap_bytes: u64,
-    /// How many pods it may run.
+    /// The maximum number of pods.
     pub pods: u64,
-    /// The largest number of tasks: min(`pid_max`, `threads-max`); none where it is not known.
+    /// The largest number of tasks: min(`pid_max`, `threads-max`); `None` if unknown.
     pub max_pids: Option<u64>,
     /// The memory page's size in bytes.
     pub page_bytes: u64,
-    /// Whether the kernel accounts swap by cgroup, so that `memory.swap.max` is there.
+    /// Whether the kernel accounts swap per cgroup, so that `memory.swap.max` exists.
     pub swap_controller: bool,
-    /// Everything else it has (hugepages, ephemeral storage, extended resources), by name.
+    /// All other resources (hugepages, ephemeral storage, extended resources), by name.
     pub other: ResourceList,
 }

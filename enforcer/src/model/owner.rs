@@ -1,11 +1,11 @@
 use super::{CgroupPath, PodName, PodUid, QosClass};
 
-/// Whose cgroup it is: what a cgroup id resolves to.
+/// The owner of a cgroup: what a cgroup id resolves to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Owner {
     /// The cgroup's path.
     pub path: CgroupPath,
-    /// Which level of the hierarchy it is.
+    /// Its level in the hierarchy.
     pub level: OwnerLevel,
 }
 
@@ -16,14 +16,14 @@ pub enum OwnerLevel {
     Node,
     /// The cgroup of a QoS class.
     Qos(QosClass),
-    /// A pod's.
+    /// A pod's cgroup.
     Pod {
         /// The pod.
         pod: PodName,
         /// Its uid.
         uid: PodUid,
     },
-    /// A container's.
+    /// A container's cgroup.
     Container {
         /// The container's pod.
         pod: PodName,
@@ -35,7 +35,7 @@ pub enum OwnerLevel {
 }
 
 impl OwnerLevel {
-    /// The pod it belongs to, if it is a pod's or a container's.
+    /// The pod, if the cgroup is a pod's or a container's.
     #[must_use]
     pub fn pod(&self) -> Option<&PodName> {
         match self {
@@ -44,7 +44,7 @@ impl OwnerLevel {
         }
     }
 
-    /// The uid of the pod that it belongs to, if it is a pod's or a container's.
+    /// The pod's uid, if the cgroup is a pod's or a container's.
     #[must_use]
     pub fn uid(&self) -> Option<&PodUid> {
         match self {
@@ -53,7 +53,7 @@ impl OwnerLevel {
         }
     }
 
-    /// The container, if it is a container's.
+    /// The container, if the cgroup is a container's.
     #[must_use]
     pub fn container(&self) -> Option<&str> {
         match self {

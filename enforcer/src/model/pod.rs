@@ -2,15 +2,15 @@ use std::collections::BTreeMap;
 
 use super::{Adoption, PodName, PodUid, QosClass, Requirements, ResourceList, Toleration};
 
-/// A pod as a source hands it on: checked, and with the API server's defaults applied.
+/// A pod as a source delivers it: checked, and with the API server's defaults applied.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Pod {
     /// Namespace and name.
     pub name: PodName,
     /// The unique id, which is part of its cgroup's name.
     pub uid: PodUid,
-    /// `spec.priority`, or that of a system class; none where the manifest has neither, which counts as 0 wherever
-    /// pods are ordered ([`Self::priority()`]) but never preempts by its number.
+    /// `spec.priority`, or that of a system class; `None` if the manifest has neither. This counts as 0 wherever pods
+    /// are ordered ([`Self::priority()`]) but never preempts by its number.
     pub priority: Option<i32>,
     /// `spec.priorityClassName`.
     pub priority_class_name: Option<String>,
@@ -18,23 +18,24 @@ pub struct Pod {
     pub tolerations: Vec<Toleration>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// `spec.terminationGracePeriodSeconds`; 30 where the manifest has none.
+    /// `spec.terminationGracePeriodSeconds`; 30 if the manifest has none.
     pub termination_grace_period_seconds: u64,
     /// `spec.overhead`.
     pub overhead: ResourceList,
-    /// `spec.resources`: the pod-level resources (KEP-2837); none where the manifest has none.
+    /// `spec.resources`: the pod-level resources (KEP-2837); `None` if the manifest has none.
     pub resources: Option<Requirements>,
-    /// Init containers and sidecars in the order of `spec.initContainers`, then the app containers in the order of `spec.containers`.
+    /// Init containers and sidecars in the order of `spec.initContainers`, then the app containers in the order of
+    /// `spec.containers`.
     pub containers: Vec<Container>,
-    /// The existing cgroups that it takes; none where it gets its own. Only a source that the node's operator writes
-    /// may set it: whoever says so has limits written to any cgroup.
+    /// The existing cgroups that it uses; `None` if it gets its own. Only a source that the node's operator writes may
+    /// set this: it can have limits written to any cgroup.
     pub adopts: Option<Adoption>,
-    /// `status.qosClass` as the API server stored it, which then holds; none where the manifest has no status.
+    /// `status.qosClass` as the API server stored it, which takes precedence; `None` if the manifest has no status.
     pub stored_qos_class: Option<QosClass>,
 }
 
 impl Pod {
-    /// The priority that it is ordered by: 0 where it has none.
+    /// The priority for ordering: 0 if it has none.
     #[must_use]
     pub fn priority(&self) -> i32 {
         self.priority.unwrap_or_default()
@@ -65,10 +66,10 @@ pub struct Container {
 /// The kinds of container.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum ContainerKind {
-    /// Of `spec.containers`.
+    /// In `spec.containers`.
     App,
-    /// Of `spec.initContainers`; ends before the app containers start.
+    /// In `spec.initContainers`; ends before the app containers start.
     Init,
-    /// Of `spec.initContainers` with `restartPolicy: Always`; runs as long as the pod (KEP-753).
+    /// In `spec.initContainers` with `restartPolicy: Always`; runs as long as the pod (KEP-753).
     Sidecar,
 }

@@ -7,12 +7,12 @@ pub enum QosClass {
     Guaranteed,
     /// Some request or limit is set.
     Burstable,
-    /// None is.
+    /// No request or limit is set.
     BestEffort,
 }
 
 impl QosClass {
-    /// All of them, the best first.
+    /// All classes, the best first.
     pub const ALL: [Self; 3] = [Self::Guaranteed, Self::Burstable, Self::BestEffort];
 
     /// The class of that name.

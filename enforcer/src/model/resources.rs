@@ -14,7 +14,7 @@ impl ResourceName {
     /// `ephemeral-storage`, in bytes.
     pub const EPHEMERAL_STORAGE: &'static str = "ephemeral-storage";
 
-    /// Names a resource; any text is taken, sources check what they accept.
+    /// Names a resource; any text is accepted, sources check it.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(name.to_owned())
@@ -39,14 +39,14 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// Quantities by resource name, in the name's order.
+/// Quantities by resource name, sorted by name.
 pub type ResourceList = BTreeMap<ResourceName, Quantity>;
 
 /// Requests and limits of a container or a pod.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Requirements {
-    /// What it is promised.
+    /// The guaranteed amounts.
     pub requests: ResourceList,
-    /// What it may not exceed.
+    /// The maximum amounts.
     pub limits: ResourceList,
 }

@@ -1,20 +1,20 @@
-/// A taint that a pod puts up with: one of `spec.tolerations`.
+/// A taint that a pod tolerates: one of `spec.tolerations`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Toleration {
-    /// Which taints, by key and value.
+    /// The taints, by key and value.
     pub taints: TolerationTaints,
-    /// Which effect; none is every effect.
+    /// The effect; `None` is every effect.
     pub effect: Option<TaintEffect>,
 }
 
-/// Which taints a toleration is for.
+/// The taints that a toleration applies to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum TolerationTaints {
-    /// Every one: operator `Exists` without a key.
+    /// Every taint: operator `Exists` without a key.
     Every,
-    /// Those of a key, whatever their value: operator `Exists`.
+    /// Taints with a key, whatever their value: operator `Exists`.
     Key(String),
-    /// Those of a key and a value: operator `Equal`.
+    /// Taints with a key and a value: operator `Equal`.
     KeyValue {
         /// The key.
         key: String,
@@ -26,16 +26,16 @@ pub enum TolerationTaints {
 /// What a taint does to pods that do not tolerate it.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum TaintEffect {
-    /// New ones do not come.
+    /// New pods are not scheduled.
     NoSchedule,
-    /// New ones come only if there is nowhere else.
+    /// New pods are scheduled only if there is no other node.
     PreferNoSchedule,
-    /// Those that run go too.
+    /// Running pods are evicted too.
     NoExecute,
 }
 
 impl TaintEffect {
-    /// All of them.
+    /// All effects.
     pub const ALL: [Self; 3] = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
 
     /// The name as Kubernetes writes it.
@@ -56,7 +56,7 @@ impl TaintEffect {
 }
 
 impl Toleration {
-    /// Whether it is for a taint of that key, value and effect (upstream `ToleratesTaint` in
+    /// Whether it applies to a taint with that key, value and effect (upstream `ToleratesTaint` in
     /// `staging/src/k8s.io/api/core/v1/toleration.go`).
     #[must_use]
     pub fn tolerates(&self, key: &str, value: &str, effect: TaintEffect) -> bool {

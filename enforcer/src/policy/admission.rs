@@ -1,7 +1,7 @@
 //! Whether a pod may run on the node: `pkg/kubelet/lifecycle/predicate.go`, the scheduler's `Fits` in
 //! `pkg/scheduler/framework/plugins/noderesources/fit.go`, and `Admit` of `pkg/kubelet/eviction/eviction_manager.go`.
 //!
-//! Node affinity, node names, host ports and taints are not looked at: they choose among nodes, and here is one.
+//! Node affinity, node names, host ports and taints are ignored: they choose among nodes, and here is one.
 
 use std::{borrow::Cow, cell::OnceCell, fmt};
 
@@ -25,17 +25,17 @@ const MEMORY_PRESSURE_TAINT: &str = "node.kubernetes.io/memory-pressure";
 /// Whether a pod may run.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Admission {
-    /// It may.
+    /// It may run.
     Admitted {
         /// The pods that end for it, the cheapest first; only a critical pod has any.
         preempt: Vec<PodName>,
     },
-    /// It may not.
+    /// It may not run.
     Rejected(Rejection),
 }
 
 impl Admission {
-    /// It may run, and nobody ends for it.
+    /// It may run, and no pod ends for it.
     #[must_use]
     pub fn plain() -> Self {
         Self::Admitted { preempt: Vec::new() }
@@ -47,7 +47,7 @@ impl Admission {
         self.rejection().is_none()
     }
 
-    /// Why it may not run; none if it may.
+    /// Why it may not run; `None` if it may.
     #[must_use]
     pub fn rejection(&self) -> Option<&Rejection> {
         match self {
@@ -57,14 +57,14 @@ impl Admission {
     }
 }
 
-/// Why a pod may not run. Shown, it is the kubelet's message.
+/// Why a pod may not run. Displays as the kubelet's message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Rejection {
     /// The node has too little left of a resource.
     Insufficient(Shortage),
-    /// The node lacks something, and takes no such pods meanwhile.
+    /// The node is under pressure, and accepts no such pods meanwhile.
     Condition(Vec<NodeCondition>),
-    /// It is critical, and not even the end of every pod that may be preempted would make it fit.
+    /// It is critical, but would not fit even if every preemptible pod ended.
     NoVictims(NoVictims),
     /// It made way for a critical pod.
     Preempted,
@@ -73,7 +73,7 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// The reason in one word, as it stands in a pod's status.
+    /// The reason in one word, as in a pod's status.
     #[must_use]
     pub fn reason(&self) -> Cow<'static, str> {
         match self {
@@ -84,7 +84,7 @@ impl Rejection {
         }
     }
 
-    /// The kubelet's message for it.
+    /// The kubelet's message.
     #[must_use]
     pub fn message(&self) -> String {
         self.to_string()
@@ -105,13 +105,13 @@ impl fmt::Display for Rejection {
             ),
             Self::Preempted => formatter.write_str("Preempted in order to admit critical pod"),
             Self::Evicted => {
-                formatter.write_str("The pod was evicted, and stays so until its manifest changes or goes.")
+                formatter.write_str("The pod stays evicted until its manifest changes or is removed.")
             }
         }
     }
 }
 
-/// Whether the node's conditions allow the pod, however much there is left (upstream `managerImpl.Admit`).
+/// Whether the node's conditions allow the pod, regardless of free resources (upstream `managerImpl.Admit`).
 pub fn under_conditions(pod: &Pod, conditions: &[NodeCondition]) -> Result<(), Rejection> {
     let tolerates = || {
         pod.tolerations
@@ -127,16 +127,16 @@ pub fn under_conditions(pod: &Pod, conditions: &[NodeCondition]) -> Result<(), R
     if admitted { Ok(()) } else { Err(Rejection::Condition(conditions.to_vec())) }
 }
 
-/// The place of a pod in the order in which an [`Admitter`] was shown them, from 0.
+/// The index of a pod in the order in which an [`Admitter`] got them, from 0.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Place(pub usize);
 
-/// What the node has left, as one pod after the other is admitted.
+/// The node's free resources, as pods are admitted one by one.
 #[derive(Clone, Debug)]
 pub struct Admitter<'pod> {
     allocatable: Allocatable,
     used: Amounts,
-    /// Every pod that was shown, by its place; none where it does not run.
+    /// Every pod by its place; `None` if it does not run.
     running: Vec<Option<Running<'pod>>>,
 }
 
@@ -145,7 +145,7 @@ pub struct Admitter<'pod> {
 struct Running<'pod> {
     pod: &'pod Pod,
     amounts: Amounts,
-    /// Made when a critical pod first asks for it.
+    /// Computed when first needed for a critical pod.
     standing: OnceCell<RequestedBack>,
 }
 
@@ -162,37 +162,37 @@ impl<'pod> Admitter<'pod> {
         Self { allocatable: Allocatable::new(node, settings), used: Amounts::default(), running: Vec::new() }
     }
 
-    /// Counts a pod that runs already, without asking whether it fits.
+    /// Counts a pod that runs already, without checking whether it fits.
     pub fn keep(&mut self, pod: &'pod Pod) -> Place {
         let amounts = Amounts::of(pod);
         self.count(pod, amounts)
     }
 
-    /// No longer counts a pod.
+    /// Stops counting a pod.
     pub fn end(&mut self, place: Place) {
         if let Some(running) = self.running.get_mut(place.0).and_then(Option::take) {
             self.used.remove(&running.amounts);
         }
     }
 
-    /// Counts what a pod takes that no longer runs, or not by our leave, but still takes it; nobody's place is had by
-    /// its end.
+    /// Counts the resources of a pod that is not admitted or not running but still holds them; it cannot be preempted
+    /// to free them.
     pub fn occupy(&mut self, pod: &Pod) {
         self.used.add(&Amounts::of(pod));
     }
 
-    /// Takes back [`Self::occupy`].
+    /// Reverts [`Self::occupy`].
     pub fn vacate(&mut self, pod: &Pod) {
         self.used.remove(&Amounts::of(pod));
     }
 
-    /// Decides on a pod, and counts nothing yet. The answer names those that must end for it, the cheapest first.
+    /// Decides on a pod, and counts nothing yet. Returns the pods that must end for it, the cheapest first.
     pub fn decide(&self, pod: &Pod, conditions: &[NodeCondition]) -> Result<Vec<Place>, Rejection> {
         under_conditions(pod, conditions).and_then(|()| self.fit(pod))
     }
 
-    /// Decides on a pod, and counts it if it is admitted. The answer names those that end for it, the cheapest
-    /// first; they no longer count.
+    /// Decides on a pod, and counts it if it is admitted. Returns the pods that end for it, the cheapest first; they no
+    /// longer count.
     pub fn admit(&mut self, pod: &'pod Pod, conditions: &[NodeCondition]) -> Result<Vec<Place>, Rejection> {
         let decided = self.decide(pod, conditions);
         match &decided {
@@ -207,14 +207,14 @@ impl<'pod> Admitter<'pod> {
         decided
     }
 
-    /// Everything that the node has too little of for the pod, in the order of upstream's `Fits`: its place among
-    /// the pods, cpu, memory, ephemeral storage, then the others by name.
+    /// All resources that the node has too little of for the pod, in the order of upstream's `Fits`: pods, cpu, memory,
+    /// ephemeral storage, then the others by name.
     #[must_use]
     pub fn shortages(&self, pod: &Pod) -> Vec<Shortage> {
         self.allocatable.shortages(&self.used, &self.allocatable.known(pod))
     }
 
-    /// Makes room for the pod, if need be (upstream `HandleAdmissionFailure`): only for a critical one, at the cost
+    /// Makes room for the pod if necessary (upstream `HandleAdmissionFailure`): only for a critical one, at the expense
     /// of others.
     fn fit(&self, pod: &Pod) -> Result<Vec<Place>, Rejection> {
         let mut shortages = self.shortages(pod);

@@ -1,15 +1,16 @@
-//! Scores by which the kernel's own OOM killer, should it be faster, picks whom the ranking would.
+//! Sets scores so that the kernel's own OOM killer, should it be faster, picks the same pod as the ranking.
 //!
-//! The kernel kills the process with the most *points*: its resident, swapped and page table bytes, and a thousandth of
-//! what the node has for each of its `oom_score_adj` (`oom_badness` in `mm/oom_kill.c`). Who has how much of a pod's memory
-//! is not known here, so nothing is assumed about it: the first in rank may hold next to nothing in its largest process,
-//! and all that another pod holds may be one process. So scores that [hold](holds) hold however the memory is spread.
+//! The kernel kills the process with the most *points*: its resident, swapped and page table bytes, plus a thousandth
+//! of the node's memory for each unit of its `oom_score_adj` (`oom_badness` in `mm/oom_kill.c`). How a pod's memory is
+//! spread over its processes is not known here, so nothing is assumed: the largest process of the first in rank may
+//! hold next to nothing, and one process may hold all of another pod's memory. Scores that [hold](holds) hold for any
+//! spread.
 //!
-//! As little is changed as that takes. Guaranteed pods, those that the node needs, sandboxes and the node's components keep
-//! their scores (`pkg/kubelet/qos/policy.go`). Of the others only those are raised who are first in rank, no further than
-//! puts them before those who follow, and no higher than the highest that their class may have; who follows is lowered where
-//! that is not enough, by no more than it takes, and not below a Burstable pod's lowest. So a BestEffort container is below
-//! 1000 only where the ranking spares its pod longer than another that has not its memory.
+//! As little is changed as possible. Guaranteed pods, those that the node needs, sandboxes and the node's components
+//! keep their scores (`pkg/kubelet/qos/policy.go`). Of the others only the first in rank are raised, no further than
+//! puts them before those that follow, and no higher than the maximum of their class. Where that is not enough, those
+//! that follow are lowered, by no more than necessary, and not below the minimum of a Burstable pod. So a BestEffort
+//! container is below 1000 only if the ranking spares its pod longer than another that holds less memory.
 
 mod aligner;
 mod band;
@@ -22,18 +23,18 @@ pub use self::{
 };
 use super::{oom_score, rank::MemoryRankKey};
 
-/// `oomScorePolicy`: what the scores of containers follow.
+/// `oomScorePolicy`: what determines the scores of containers.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OomScorePolicy {
-    /// Class and request alone, as the kubelet's.
+    /// Class and request only, as in the kubelet.
     #[default]
     Static,
-    /// The ranking as well.
+    /// Class, request and the ranking.
     Ranked,
 }
 
 impl OomScorePolicy {
-    /// Both by the names that the configuration gives them.
+    /// Both policies with their names in the configuration.
     pub const NAMES: &'static [(&'static str, Self)] = &[("static", Self::Static), ("ranked", Self::Ranked)];
 
     /// Its name.
@@ -52,104 +53,105 @@ impl fmt::Display for OomScorePolicy {
     }
 }
 
-/// How many of the first in rank are each put before all who follow, as far as there is room: the kernel may have to kill
-/// more than one before anybody looks again.
+/// How many of the first in rank are each put before all that follow, as far as there is room: the kernel may have to
+/// kill more than one before the next look.
 const DEPTH: usize = 8;
 
-/// Scores are set so far apart that a pod may grow by this much of the node, in thousandths, and by an eighth of itself,
-/// before they have to be set anew. The kernel's counts are some pages off on many processors, too.
+/// Scores are set so far apart that a pod may grow by this much of the node, in thousandths, and by an eighth of
+/// itself, before they must be set again. The kernel's counts are also a few pages off on many processors.
 const MARGIN: i128 = 10;
 const GROWTH_SHARE: u64 = 8;
 
-/// A score that was set stays where a new one would be no more than this above it.
+/// A score stays if a new one would be no more than this above it.
 const SLACK: i128 = 50;
 
-/// Usages that differ by less say nothing new of who comes first: this much, and a thirty-second of the usage.
+/// Usages that differ by less do not change the order: this much, and a thirty-second of the usage.
 const ALIKE_BYTES: u64 = 4 << 20;
 const ALIKE_SHARE: u64 = 32;
 
-/// What one point of a score weighs.
+/// The weight of one point of a score.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Scale {
     unit_bytes: u64,
 }
 
 impl Scale {
-    /// On a node with that much memory and swap, whose pods may have `pods_limit_bytes` together, if that is limited.
+    /// On a node with that much memory and swap, whose pods are limited to `pods_limit_bytes` together, if at all.
     ///
-    /// An OOM of kubepods' own limit weighs scores by that limit. The smaller one counts: scores that are far enough apart
-    /// for it are for the other as well.
+    /// In an OOM of kubepods' own limit, scores are weighed by that limit. The smaller one counts: scores that are far
+    /// enough apart for it are so for the other too.
     #[must_use]
     pub fn new(memory_bytes: u64, swap_bytes: u64, pods_limit_bytes: Option<u64>, page_bytes: u64) -> Self {
         let whole_bytes = memory_bytes.saturating_add(swap_bytes);
         let least_bytes = pods_limit_bytes.map_or(whole_bytes, |limit_bytes| limit_bytes.min(whole_bytes));
         let page_bytes = page_bytes.max(1);
-        // As the kernel does: pages, by a thousand, rounded down.
+        // Like the kernel: pages, divided by a thousand, rounded down.
         Self { unit_bytes: (least_bytes / page_bytes / 1_000).max(1).saturating_mul(page_bytes) }
     }
 
-    /// What a score is worth in bytes.
+    /// The weight of a score in bytes.
     fn worth(self, score: i128) -> i128 {
         score * i128::from(self.unit_bytes)
     }
 
-    /// How far below another's a pod's score must be, so that its memory cannot outweigh the difference even if it grows.
+    /// How far a pod's score must be below another's, so that its memory cannot outweigh the difference even if it
+    /// grows.
     fn distance(self, weight_bytes: u64) -> i128 {
         let weight_bytes = weight_bytes.saturating_add(weight_bytes / GROWTH_SHARE);
         i128::from(weight_bytes / self.unit_bytes) + 1 + MARGIN
     }
 }
 
-/// A pod among those that are to be aligned.
+/// A pod to be aligned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Contender {
     /// The lowest static score of its containers.
     pub lowest: i16,
     /// The highest.
     pub highest: i16,
-    /// The most that one of its processes can weigh: what is charged for anonymous and mapped memory, page tables and swap.
+    /// The most that one of its processes can weigh: its charge for anonymous and mapped memory, page tables and swap.
     pub weight_bytes: u64,
     /// Whether the ranking never picks it, such as a critical pod.
     pub is_spared: bool,
-    /// What its containers' scores are held within, if they are.
+    /// The band of its containers' scores, if one is set.
     pub set: Option<Band>,
 }
 
 impl Contender {
-    /// Whether its score may be another than the static one.
+    /// Whether its score may differ from the static one.
     fn is_movable(&self) -> bool {
         self.lowest >= oom_score::BURSTABLE_MIN
     }
 
-    /// The highest that its class may have.
+    /// The highest score that its class allows.
     fn ceiling(&self) -> i128 {
         let is_best_effort = self.highest > oom_score::BURSTABLE_MAX;
         (if is_best_effort { oom_score::BEST_EFFORT } else { oom_score::BURSTABLE_MAX }).into()
     }
 
-    /// The lowest and highest score that its processes have now.
+    /// The lowest and highest score of its processes now.
     fn scores(&self) -> (i128, i128) {
         let now = |score: i16| i128::from(self.set.map_or(score, |set| set.hold(score)));
         (now(self.lowest), now(self.highest))
     }
 
-    /// Whether it can be put before others: the kernel is to pick it when its turn comes.
+    /// Whether it can be put before others, so that the kernel picks it.
     fn may_lead(&self) -> bool {
         !self.is_spared && self.is_movable()
     }
 }
 
-/// Within what the scores of pods are to be held.
+/// The bands of the pods' scores.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Alignment {
-    /// One for each contender, in their order; none where its containers' static scores stay as they are.
+    /// One per contender, in their order; `None` if its containers keep their static scores.
     pub bands: Vec<Option<Band>>,
-    /// How many of the first in rank are put before all who follow.
+    /// How many of the first in rank are put before all that follow.
     pub depth: usize,
 }
 
-/// Whether each of the first `depth` who may lead has more points than anybody after it, whoever of a pod's processes
-/// holds its memory. `order` is the ranking, with those that are spared at its end.
+/// Whether each of the first `depth` that may lead has more points than any pod after it, whichever of a pod's
+/// processes holds its memory. `order` is the ranking, with spared pods at its end.
 #[must_use]
 pub fn holds(scale: Scale, order: &[Contender], depth: usize) -> bool {
     let leaders = order.iter().enumerate().filter(|(_, contender)| contender.may_lead());
@@ -162,9 +164,9 @@ pub fn holds(scale: Scale, order: &[Contender], depth: usize) -> bool {
     })
 }
 
-/// The scores that put each in rank before those who follow, as far down as there is room; the first at the least.
+/// The scores that put each in rank before those that follow, as far down as there is room; at least the first.
 ///
-/// Static scores stay where they do already, and what was set stays where it is about as good as new.
+/// Static scores stay if they do so already, and earlier scores stay if they are about as good as new ones.
 #[must_use]
 pub fn align(scale: Scale, order: &[Contender]) -> Alignment {
     let statics: Vec<_> = order.iter().map(|contender| Contender { set: None, ..*contender }).collect();
@@ -177,43 +179,43 @@ pub fn align(scale: Scale, order: &[Contender]) -> Alignment {
         let bands = spread(scale, order, depth)?;
         Some(Alignment { bands, depth })
     });
-    // The first is put before the others in any case, as well as there is room.
+    // The first is put before the others in any case, as far as there is room.
     fitting.unwrap_or_else(|| Alignment { bands: squeeze(scale, order), depth: wanted.min(1) })
 }
 
-/// The least that each of the first `depth` must have to be before those who follow as they are, the last of them first;
-/// no more than its class may have.
+/// The least score that each of the first `depth` needs to be before those that follow at their present scores, the
+/// last of them first; no more than its class allows.
 fn least_wanted(scale: Scale, order: &[Contender], depth: usize) -> Vec<i128> {
     let places: Vec<usize> = leading(order).take(depth).collect();
     let mut wanted = vec![0; depth];
-    // What those who follow ask of whoever is before them.
-    let mut asked = i128::MIN;
+    // The score that a pod needs to be before those that follow.
+    let mut needed = i128::MIN;
     let mut end = order.len();
     for (place, wanted) in places.iter().zip(&mut wanted).rev() {
         let followers = order.get(place + 1..end).into_iter().flatten().filter(|other| other.is_movable());
         let beyond = followers.map(|other| i128::from(other.highest) + scale.distance(other.weight_bytes));
-        asked = beyond.fold(asked, i128::max);
+        needed = beyond.fold(needed, i128::max);
         if let Some(leader) = order.get(*place) {
-            *wanted = i128::from(leader.lowest).max(asked).min(leader.ceiling());
+            *wanted = i128::from(leader.lowest).max(needed).min(leader.ceiling());
             let highest = i128::from(leader.highest).max(*wanted);
-            asked = asked.max(highest + scale.distance(leader.weight_bytes));
+            needed = needed.max(highest + scale.distance(leader.weight_bytes));
         }
         end = *place;
     }
     wanted
 }
 
-/// Where in the order those are who may lead.
+/// The places in the order of those that may lead.
 fn leading(order: &[Contender]) -> impl Iterator<Item = usize> {
     order.iter().enumerate().filter(|(_, contender)| contender.may_lead()).map(|(place, _)| place)
 }
 
-/// The scores that put the first `depth` before all who follow, or none where there is no room for that.
+/// The scores that put the first `depth` before all that follow, or `None` if there is no room.
 fn spread(scale: Scale, order: &[Contender], depth: usize) -> Option<Vec<Option<Band>>> {
     let floor = i128::from(oom_score::BURSTABLE_MIN);
     let mut wanted = least_wanted(scale, order, depth).into_iter();
     let mut bands = Vec::with_capacity(order.len());
-    // The score of the last who was put before the others; before the first there is no bound but the class's.
+    // The score of the last pod that was put before the others; before the first only the class's limit applies.
     let mut before: Option<i128> = None;
     for contender in order {
         if !contender.is_movable() {
@@ -237,7 +239,7 @@ fn spread(scale: Scale, order: &[Contender], depth: usize) -> Option<Vec<Option<
     Some(bands)
 }
 
-/// The first as high, and everybody else as low as they may be, where there is no room for what they weigh.
+/// Puts the first as high, and all others as low, as they may be; for weights that there is no room for.
 fn squeeze(scale: Scale, order: &[Contender]) -> Vec<Option<Band>> {
     let floor = i128::from(oom_score::BURSTABLE_MIN);
     let mut before: Option<i128> = None;
@@ -262,20 +264,20 @@ fn squeeze(scale: Scale, order: &[Contender]) -> Vec<Option<Band>> {
     order.iter().map(band).collect()
 }
 
-/// The bound that was set, where it is as low as it must be and not much lower.
+/// The upper bound that was set, if it is low enough and not much lower.
 fn kept_most(contender: &Contender, most: i128) -> i128 {
     let set = contender.set.map(|band| i128::from(band.most()));
     set.filter(|set| (most - SLACK..=most).contains(set)).unwrap_or(most)
 }
 
-/// The same for what it must have at the least, which may not be above `most`.
+/// The same for the lower bound, which may not be above `most`.
 fn kept_least(contender: &Contender, least: i128, most: i128) -> i128 {
     let set = contender.set.map(|band| i128::from(band.least()));
     set.filter(|set| (least..=most.min(least + SLACK)).contains(set)).unwrap_or(least)
 }
 
-/// Whether an order that was right still is, but for differences in usage that are too small to be told from chance: the
-/// first `depth` are not behind anybody who follows even if they used a little more.
+/// Whether an order is still right but for differences in usage that may be chance: none of the first `depth` would be
+/// behind a later one if it used a little more.
 #[must_use]
 pub fn still_in_order(order: &[MemoryRankKey], depth: usize) -> bool {
     order.iter().enumerate().take(depth).all(|(place, standing)| {

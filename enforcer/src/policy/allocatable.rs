@@ -1,13 +1,13 @@
-//! What the node leaves to pods: `pkg/kubelet/cm/node_container_manager_linux.go`, `nodestatus/setters.go`.
+//! The node's resources for pods: `pkg/kubelet/cm/node_container_manager_linux.go`, `nodestatus/setters.go`.
 
 use crate::model::{Node, Quantity, ResourceList, ResourceName};
 
 use super::{Settings, hugepages, lists, threshold::Signal};
 
-/// The resource that `systemReserved` and `kubeReserved` call tasks.
+/// The name of tasks in `systemReserved` and `kubeReserved`.
 pub const PID: &str = "pid";
 
-/// The resource that a pod takes one of.
+/// The resource that each pod takes one of.
 pub const PODS: &str = "pods";
 
 /// More is reserved than the node has.
@@ -18,13 +18,13 @@ pub const PODS: &str = "pods";
 pub struct Overreserved {
     /// The resource.
     pub resource: ResourceName,
-    /// What is reserved of it.
+    /// The amount reserved.
     pub reserved: Quantity,
-    /// What the node has.
+    /// The node's capacity.
     pub capacity: Quantity,
 }
 
-/// How many pods the node may run: `maxPods`, but no more than `podsPerCore` on each cpu if that is not 0 (upstream
+/// The maximum number of pods: `maxPods`, but no more than `podsPerCore` per cpu if that is not 0 (upstream
 /// `MachineInfo`).
 #[must_use]
 pub fn pods(cpu_milli: u64, pods_per_core: u64, max_pods: u64) -> u64 {
@@ -34,7 +34,7 @@ pub fn pods(cpu_milli: u64, pods_per_core: u64, max_pods: u64) -> u64 {
     }
 }
 
-/// What the node has, by resource name; tasks as `pid`.
+/// The node's capacity by resource name; tasks as `pid`.
 #[must_use]
 pub fn capacity(node: &Node) -> ResourceList {
     let mut capacity = node.other.clone();
@@ -47,22 +47,22 @@ pub fn capacity(node: &Node) -> ResourceList {
     capacity
 }
 
-/// What kubepods is limited to: capacity without what is reserved, if `enforceNodeAllocatable` names `pods`, else
-/// all of it. The eviction threshold is not taken off, so that eviction comes before this limit.
+/// The limit of kubepods: capacity minus reservations, if `enforceNodeAllocatable` names `pods`, else the whole
+/// capacity. The eviction threshold is not subtracted, so that eviction comes before this limit.
 #[must_use]
 pub fn enforced(node: &Node, settings: &Settings) -> ResourceList {
     let capacity = capacity(node);
     if settings.enforce_pods { unreserved(&capacity, settings) } else { capacity }
 }
 
-/// A capacity without what is reserved of it, enforced or not (upstream `getNodeAllocatableAbsoluteImpl`).
+/// A capacity minus its reservations, enforced or not (upstream `getNodeAllocatableAbsoluteImpl`).
 #[must_use]
 pub fn unreserved(capacity: &ResourceList, settings: &Settings) -> ResourceList {
     left(capacity, &reserved(settings))
 }
 
-/// What pods may request: capacity without what is reserved and without the hard eviction thresholds of memory and
-/// of the node's file system, whether enforced or not; huge pages come out of memory (upstream `MachineInfo`).
+/// What pods may request: capacity minus reservations and the hard eviction thresholds of memory and of the node's file
+/// system, whether enforced or not; huge pages are subtracted from memory (upstream `MachineInfo`).
 #[must_use]
 pub fn requestable(node: &Node, settings: &Settings) -> ResourceList {
     let capacity = capacity(node);
@@ -81,7 +81,7 @@ pub fn validate(node: &Node, settings: &Settings) -> Result<(), Vec<Overreserved
     if beyond.is_empty() { Ok(()) } else { Err(beyond) }
 }
 
-/// Of which resources more is reserved than that capacity.
+/// The resources of which more is reserved than this capacity.
 #[must_use]
 pub fn overreserved(capacity: &ResourceList, settings: &Settings) -> Vec<Overreserved> {
     let reservation = reservation(capacity, settings);
@@ -91,19 +91,19 @@ pub fn overreserved(capacity: &ResourceList, settings: &Settings) -> Vec<Overres
             let reserved = lists::get(&reservation, resource.as_str());
             Overreserved { resource: resource.clone(), reserved, capacity }
         })
-        // Of what it has less than none, nothing may be reserved either.
+        // With a negative capacity, nothing may be reserved either.
         .filter(|entry| entry.reserved > entry.capacity.max(Quantity::ZERO))
         .collect()
 }
 
-/// The hard thresholds that are kept from being requested, by resource (upstream `hardEvictionReservation`).
+/// The hard thresholds that pods cannot request, by resource (upstream `hardEvictionReservation`).
 const KEPT: [(Signal, &str); 2] = [
     (Signal::MemoryAvailable, ResourceName::MEMORY),
     (Signal::NodefsAvailable, ResourceName::EPHEMERAL_STORAGE),
 ];
 
-/// What is kept from being requested (upstream `GetNodeAllocatableReservation`). A threshold of what the node has
-/// none of keeps nothing.
+/// The amounts that pods cannot request (upstream `GetNodeAllocatableReservation`). A threshold of a resource that the
+/// node lacks reserves nothing.
 #[must_use]
 pub fn reservation(capacity: &ResourceList, settings: &Settings) -> ResourceList {
     let mut reservation = reserved(settings);

@@ -1,13 +1,13 @@
-//! Cpu requests and limits as the kernel takes them: `pkg/kubelet/cm/helpers_linux.go`, and for containers
+//! Converts cpu requests and limits for the kernel: `pkg/kubelet/cm/helpers_linux.go`, and for containers
 //! `ConvertCPUSharesToCgroupV2Value` of opencontainers/cgroups.
 
 /// The fewest cpu shares.
 pub const SHARES_MIN: u64 = 2;
 /// The most cpu shares.
 pub const SHARES_MAX: u64 = 262_144;
-/// The smallest cpu quota, in microseconds in a period.
+/// The smallest cpu quota, in microseconds per period.
 pub const QUOTA_MIN_US: u64 = 1_000;
-/// The largest that the kernel takes, in microseconds: 2^44 - 1 (`max_cfs_runtime` in kernel/sched/core.c).
+/// The largest quota that the kernel accepts, in microseconds: 2^44 - 1 (`max_cfs_runtime` in kernel/sched/core.c).
 pub const QUOTA_MAX_US: u64 = (1 << 44) - 1;
 
 /// The largest `cpu.weight`; the smallest is 1.
@@ -16,11 +16,11 @@ const WEIGHT_MAX: u64 = 10_000;
 /// The shares for a request in thousandths of a cpu (upstream `MilliCPUToShares`).
 #[must_use]
 pub fn shares(cpu_milli: u64) -> u64 {
-    // Beyond the largest anyway where the product would not fit.
+    // If the product overflowed, the result would be above the maximum anyway.
     (cpu_milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX)
 }
 
-/// The quota in microseconds for a limit in thousandths of a cpu; none for no limit (upstream `MilliCPUToQuota`).
+/// The quota in microseconds for a limit in thousandths of a cpu; `None` for no limit (upstream `MilliCPUToQuota`).
 #[must_use]
 pub fn quota_us(cpu_milli: u64, period_us: u64) -> Option<u64> {
     if cpu_milli == 0 {
@@ -30,11 +30,11 @@ pub fn quota_us(cpu_milli: u64, period_us: u64) -> Option<u64> {
     Some(u64::try_from(quota).unwrap_or(u64::MAX).clamp(QUOTA_MIN_US, QUOTA_MAX_US))
 }
 
-/// The quota in microseconds that systemd writes for one, at the least 1,000.
+/// The quota in microseconds that systemd writes for this one, at least 1,000.
 ///
-/// systemd keeps `CPUQuotaPerSecUSec`, microseconds in a second, and shows it as a whole percentage; so opencontainers'
-/// `addCPUQuota` (systemd/common.go) rounds it up to the next 10 ms, and `cgroup_apply_cpu_quota` in systemd's
-/// src/core/cgroup.c writes that part of the period.
+/// systemd keeps `CPUQuotaPerSecUSec`, microseconds per second, and shows it as a whole percentage; so opencontainers'
+/// `addCPUQuota` (systemd/common.go) rounds up to the next 10 ms, and `cgroup_apply_cpu_quota` in systemd's
+/// src/core/cgroup.c writes that share of the period.
 #[must_use]
 pub fn quota_of_systemd_us(quota_us: u64, period_us: u64) -> u64 {
     const SECOND_US: u128 = 1_000_000;
@@ -55,16 +55,16 @@ pub fn weight_linear(shares: u64) -> u64 {
     1 + (shares - SHARES_MIN) * (WEIGHT_MAX - 1) / (SHARES_MAX - SHARES_MIN)
 }
 
-/// The shares for a weight (upstream `CpuWeightToCPUShares`): the least that [`weight_linear`] gives that weight for,
-/// or just below.
+/// The shares for a weight (upstream `CpuWeightToCPUShares`): the least that [`weight_linear`] maps to it, or just
+/// below.
 #[must_use]
 pub fn shares_of_weight(weight: u64) -> u64 {
     let above = weight.clamp(1, WEIGHT_MAX) - 1;
     above * (SHARES_MAX - SHARES_MIN) / (WEIGHT_MAX - 1) + SHARES_MIN
 }
 
-/// The weight, 1 to 10,000, such that 1024 shares become the kernel's default of 100, as runc 1.3.2 and crun 1.23
-/// and later reckon it for containers.
+/// The weight, 1 to 10,000, that maps 1024 shares to the kernel's default of 100, as runc 1.3.2, crun 1.23 and later
+/// compute it for containers.
 #[must_use]
 pub fn weight_quadratic(shares: u64) -> u64 {
     let Ok(small) = u32::try_from(shares) else { return WEIGHT_MAX };

@@ -1,11 +1,11 @@
-//! Which pods are never evicted, and which may be ended for another: `pkg/kubelet/types/pod_update.go`.
+//! Which pods are never evicted, and which may be preempted: `pkg/kubelet/types/pod_update.go`.
 
 use crate::model::Pod;
 
-/// The priority from which on a pod is critical (upstream `scheduling.SystemCriticalPriority`).
+/// Pods of this priority or above are critical (upstream `scheduling.SystemCriticalPriority`).
 pub const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// The kubelet's annotation of where a pod came from; `api`, or else the pod is static.
+/// The kubelet's annotation of a pod's source: `api`, else the pod is static.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
 /// The annotation of the API server's mirror of a static pod.
@@ -21,7 +21,7 @@ pub fn is_critical(pod: &Pod) -> bool {
     pod.priority() >= CRITICAL_PRIORITY || is_static(pod) || is_mirror(pod)
 }
 
-/// Whether the kubelet made the pod from a manifest of its own (upstream `IsStaticPod`).
+/// Whether the kubelet created the pod from a manifest of its own (upstream `IsStaticPod`).
 #[must_use]
 pub fn is_static(pod: &Pod) -> bool {
     pod.annotations.get(CONFIG_SOURCE).is_some_and(|source| source != "api")
@@ -33,8 +33,8 @@ pub fn is_mirror(pod: &Pod) -> bool {
     pod.annotations.contains_key(CONFIG_MIRROR)
 }
 
-/// Whether the pod `other` may be ended so that `preemptor` fits (upstream `Preemptable`): a critical pod takes from
-/// those that are not, and, where both have a priority, the higher one from the lower.
+/// Whether `other` may be preempted for `preemptor` (upstream `Preemptable`): a critical pod preempts others, and
+/// between two with a priority, the higher one preempts the lower.
 #[must_use]
 pub fn may_preempt(preemptor: &Pod, other: &Pod) -> bool {
     (is_critical(preemptor) && !is_critical(other))

@@ -1,35 +1,35 @@
-//! Durations as Go writes them, and so the kubelet's configuration: `1m30s`, `1.5h`, `500ms` (`time.ParseDuration`).
+//! Durations in Go's notation, which the kubelet's configuration uses: `1m30s`, `1.5h`, `500ms` (`time.ParseDuration`).
 
 use std::time::Duration;
 
-/// The longest that Go holds: 2^63 - 1 nanoseconds.
+/// The longest duration in Go: 2^63 - 1 nanoseconds.
 const MAX_NS: u128 = i64::MAX as u128;
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DurationError {
-    /// Not numbers with units.
+    /// It does not consist of numbers with units.
     #[error("{text:?} is not a duration: write numbers with units (ns, us, ms, s, m, h), such as 1m30s")]
     Malformed {
-        /// What stands there, its first 64 characters.
+        /// The text, its first 64 characters.
         text: String,
     },
-    /// Below zero.
+    /// It is below zero.
     #[error("{text:?} is negative: a duration is zero or more")]
     Negative {
-        /// What stands there, its first 64 characters.
+        /// The text, its first 64 characters.
         text: String,
     },
-    /// Longer than 292 years.
+    /// It is longer than 292 years.
     #[error("{text:?} is too long: the longest duration is 2562047h47m16.854775807s")]
     TooLong {
-        /// What stands there, its first 64 characters.
+        /// The text, its first 64 characters.
         text: String,
     },
 }
 
-/// Reads a duration of zero or more; what is finer than a nanosecond is cut off, as Go does.
+/// Reads a duration of zero or more; fractions of a nanosecond are cut off, as in Go.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let shown = || text.chars().take(64).collect();
     let malformed = || DurationError::Malformed { text: shown() };
@@ -81,7 +81,7 @@ fn unit_ns(unit: &str) -> Option<u128> {
     })
 }
 
-/// The fraction of a unit, from digits that may be many: beyond the 18th none is as much as a nanosecond of an hour.
+/// The fraction of a unit, from any number of digits: from the 19th on, a digit is less than a nanosecond of an hour.
 fn fraction_ns(digits: &str, unit_ns: u128) -> u128 {
     let mut scale = 1;
     let mut number = 0;

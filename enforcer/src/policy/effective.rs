@@ -1,4 +1,4 @@
-//! What a pod as a whole requests and may use: `staging/src/k8s.io/component-helpers/resource/helpers.go`.
+//! Effective requests and limits of a whole pod: `staging/src/k8s.io/component-helpers/resource/helpers.go`.
 
 use crate::model::{Container, ContainerKind, Pod, Quantity, Requirements, ResourceList};
 
@@ -6,8 +6,8 @@ use super::lists;
 
 /// The pod's effective requests (upstream `PodRequests`).
 ///
-/// App containers run together; sidecars run beside them and beside the init containers after them; init
-/// containers run one at a time. Pod-level requests replace the sum resource by resource, then overhead is added.
+/// App containers run together; sidecars run beside them and beside the init containers after them; init containers run
+/// one at a time. Pod-level requests replace the sum resource by resource, then overhead is added.
 #[must_use]
 pub fn requests(pod: &Pod) -> ResourceList {
     let mut requests = container_requests(pod);
@@ -16,7 +16,7 @@ pub fn requests(pod: &Pod) -> ResourceList {
     requests
 }
 
-/// The pod's effective limits (upstream `PodLimits`): like [`requests`], but overhead raises only what is limited.
+/// The pod's effective limits (upstream `PodLimits`): like [`requests`], but overhead raises only limited resources.
 #[must_use]
 pub fn limits(pod: &Pod) -> ResourceList {
     let mut limits = container_limits(pod);
@@ -29,13 +29,13 @@ pub fn limits(pod: &Pod) -> ResourceList {
     limits
 }
 
-/// What the containers request together, without the pod level and overhead (upstream `AggregateContainerRequests`).
+/// The containers' requests, without the pod level and overhead (upstream `AggregateContainerRequests`).
 #[must_use]
 pub fn container_requests(pod: &Pod) -> ResourceList {
     aggregate(&pod.containers, |resources| &resources.requests, |_| {})
 }
 
-/// What the containers may use together, without the pod level and overhead (upstream `AggregateContainerLimits`).
+/// The containers' limits, without the pod level and overhead (upstream `AggregateContainerLimits`).
 #[must_use]
 pub fn container_limits(pod: &Pod) -> ResourceList {
     aggregate(&pod.containers, |resources| &resources.limits, |_| {})
@@ -43,14 +43,14 @@ pub fn container_limits(pod: &Pod) -> ResourceList {
 
 /// The request that eviction ranking and preemption compare usage with (upstream `GetResourceRequestQuantity`).
 ///
-/// It differs from [`requests`]: as soon as the pod level names any resource that it takes, in requests or limits,
-/// what the containers request no longer counts, of no resource; and overhead is added only to what is not zero.
+/// It differs from [`requests`]: as soon as the pod level names any resource that it supports, in requests or limits,
+/// the containers' requests no longer count, for any resource; and overhead is added only to amounts above zero.
 #[must_use]
 pub fn ranking_request(pod: &Pod, name: &str) -> Quantity {
     lists::get(&ranking_requests(pod), name)
 }
 
-/// [`ranking_request`] of every resource.
+/// [`ranking_request`] for every resource.
 #[must_use]
 pub fn ranking_requests(pod: &Pod) -> ResourceList {
     let mut requests = match &pod.resources {
@@ -68,11 +68,11 @@ pub fn ranking_requests(pod: &Pod) -> ResourceList {
     requests
 }
 
-/// Whether every container has a limit of its own for that resource, by the kubelet's reckoning
-/// (`ResourceConfigForPod` in `pkg/kubelet/cm/helpers_linux.go`).
+/// Whether every container has its own limit of that resource, by the kubelet's rules (`ResourceConfigForPod` in
+/// `pkg/kubelet/cm/helpers_linux.go`).
 ///
-/// An init container counts as limited too if a sidecar before it is, because there the limits are added up; and
-/// a pod-level limit makes the question moot.
+/// An init container also counts as limited if a sidecar before it is, because the limits are added up there. With a
+/// pod-level limit the question is moot.
 #[must_use]
 pub fn is_limited(pod: &Pod, name: &str) -> bool {
     let at_pod_level = pod.resources.as_ref().is_some_and(|set| !lists::get(&set.limits, name).is_zero());
@@ -85,8 +85,8 @@ pub fn is_limited(pod: &Pod, name: &str) -> bool {
     at_pod_level || every_one
 }
 
-/// Adds up one side of the containers' resources, and shows `seen` what each container needs while it runs: app
-/// containers their own, init containers and sidecars with the sidecars before them.
+/// Adds up one side of the containers' resources, and passes to `seen` what each container needs while it runs: app
+/// containers their own, init containers and sidecars also those of the sidecars before them.
 fn aggregate<'pod>(
     containers: &'pod [Container],
     side: impl Fn(&'pod Requirements) -> &'pod ResourceList,
@@ -105,7 +105,7 @@ fn aggregate<'pod>(
             ContainerKind::Sidecar => {
                 lists::add(&mut together, own);
                 lists::add(&mut sidecars, own);
-                // While it starts, it needs what it and those before it need: never more than `together`.
+                // While it starts, it needs its own and those before it: never more than `together`.
                 seen(&sidecars);
             }
             ContainerKind::Init => {

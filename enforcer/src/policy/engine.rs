@@ -1,10 +1,10 @@
-//! Decides who is evicted, and when: a deterministic state machine, from inputs to actions.
+//! Decides which pod is evicted, and when: a deterministic state machine from inputs to actions.
 //!
-//! Time comes in with the inputs. Nothing is allocated between them: what grows with the candidates is prepared in
-//! [`Candidates`], outside.
+//! Time comes with the inputs. A step allocates nothing: memory that depends on the number of candidates is allocated
+//! beforehand, in [`Candidates`].
 //!
-//! One victim at a time: while one holds processes nobody else is chosen, and what it is still giving back counts
-//! as available until it has come or should have come.
+//! There is one victim at a time: while it holds processes no other is chosen. Memory that it is still releasing counts
+//! as available until it was released or is overdue.
 
 mod action;
 mod arming;
@@ -56,36 +56,36 @@ use crate::model::CgroupId;
 
 const MS: u64 = 1_000_000;
 
-/// A shortage that comes back within this time is the same episode: what hovers about the threshold is told once.
+/// A shortage that comes back within this time is the same episode: a level near the threshold is reported once.
 const EPISODE_HOLD_NS: u64 = 1_000 * MS;
 
-/// Close to the threshold the usages are read now and then, so that a decision knows how fast each pod grew.
+/// Close to the threshold usages are read at this interval, so that a decision knows how fast each pod grew.
 const BASELINE_EVERY_NS: u64 = 2_000 * MS;
 
-/// How often a dying victim is looked at, in its first 200 ms and after. Its death itself is told by the kernel; looks
-/// take time from the cpu on which it dies.
+/// How often a dying victim is polled, in its first 200 ms and after. The kernel notifies of its death; polling takes
+/// time from the CPU on which it dies.
 const WATCH_FAST_NS: u64 = 5 * MS;
 const WATCH_SLOW_NS: u64 = 10 * MS;
 const WATCH_FAST_FOR_NS: u64 = 200 * MS;
 
-/// How often a victim in its grace period is looked at, and the node with it, at the least.
+/// The longest interval at which a victim in its grace period, and the node with it, are polled.
 const WATCH_GRACE_NS: u64 = 100 * MS;
 
-/// How often the node is looked at in a shortage in which nothing is to be done.
+/// How often the node is polled in a shortage that needs no action.
 const IDLE_SHORTAGE_NS: u64 = 100 * MS;
 
-/// How long nothing is begun after a soft eviction could not be recorded.
+/// How long no soft eviction begins after one could not be recorded.
 const UNRECORDED_PAUSE_NS: u64 = 10_000 * MS;
 
-/// How long one is passed over that held no process, or whose cgroup was gone: it may be filled again.
+/// How long a candidate without a process or cgroup is passed over: it may get processes again.
 const EMPTY_PAUSE_NS: u64 = 1_000 * MS;
 
 /// From the first crossing of a threshold until the resource has been sufficient for a while.
 #[derive(Clone, Copy, Debug)]
 struct Episode {
-    /// When the shortage began that is on now, or was last.
+    /// When the current or latest shortage began.
     crossed_ns: u64,
-    /// Whether it is short right now.
+    /// Whether the resource is short now.
     met: bool,
     last_met_ns: u64,
 }
@@ -94,46 +94,46 @@ struct Episode {
 #[derive(Clone, Debug)]
 pub struct Engine {
     settings: EngineSettings,
-    /// The settings' mode, or less once the breaker has opened.
+    /// The mode of the settings, or a lower one once the breaker has opened.
     mode: Mode,
     candidates: Candidates,
     arms: Arms,
     breaker: Breaker,
     pressure: Pressure,
-    /// One for each threshold.
+    /// One per threshold.
     episodes: [Option<Episode>; MAX_THRESHOLDS],
     conditions: Conditions,
-    /// What was told last of why nothing is done, of each resource, as long as anything is short.
+    /// Per resource, the reason last reported for not acting; kept while any resource is short.
     reported: [Option<Suppression>; Resource::COUNT],
     victim: Option<Victim>,
     decision: Option<Decision>,
     decided: u64,
     quiet_until_ns: u64,
-    /// The same for soft thresholds alone.
+    /// The same for soft thresholds only.
     soft_quiet_until_ns: u64,
-    /// The same for each resource for which there was nobody to evict: another may run short meanwhile.
+    /// The same for each resource that had no candidate to evict: another may run short meanwhile.
     nobody_until_ns: [u64; Resource::COUNT],
-    /// Whether a shortage was forgotten with its threshold since the last look.
+    /// Whether a shortage was forgotten with its threshold since the last sample.
     is_forgotten: bool,
     baseline_due_ns: u64,
-    /// What usages were asked for last.
+    /// The resource that usages were last requested for.
     asked_for: Option<Resource>,
     brakes: Brakes,
     back_offs: BackOffs,
-    /// When memory will be exhausted, as of the latest look; none if it is not being filled.
+    /// When memory will be exhausted, as of the latest sample; `None` if it is not being filled.
     exhausted_in_ns: Option<u64>,
     /// When the latest victim was seen to have died.
     died_ns: Option<u64>,
-    /// What lay free on the kernel's per-CPU lists at the latest look.
+    /// Free bytes on the kernel's per-CPU lists at the latest sample.
     free_lists_bytes: u64,
-    /// Shared memory that no process mapped at the latest look, in bytes.
+    /// Shared memory that no process mapped at the latest sample, in bytes.
     unmapped_shmem_bytes: u64,
-    /// As long as there is more of it than a threshold keeps free: that threshold, in bytes.
+    /// The threshold that this shared memory exceeds, in bytes, while it does.
     shared_memory_limit_bytes: Option<u64>,
 }
 
 impl Engine {
-    /// Begins, with nothing known and no candidates.
+    /// Starts with no state and no candidates.
     #[must_use]
     pub fn new(settings: &EngineSettings) -> Self {
         Self {
@@ -165,14 +165,14 @@ impl Engine {
         }
     }
 
-    /// Takes new settings; an open breaker is closed by it, unless all that is new is that evicting is paused or goes on. It
-    /// opens again at the next decision if that is still one too many.
-    /// An eviction under way goes on, and so do the grace periods of thresholds that stay.
+    /// Takes new settings. Closes an open breaker, unless the only change is that eviction is paused or resumed. The
+    /// breaker opens again at the next decision if that is still one too many.
+    /// An eviction under way continues, and so do the grace periods of thresholds that stay.
     pub fn configure(&mut self, settings: &EngineSettings) {
         let EngineSettings { paused, .. } = *settings;
         if paused != self.settings.paused && *settings == (EngineSettings { paused, ..self.settings }) {
             self.settings.paused = paused;
-            // What was only told meanwhile was not done.
+            // Decisions made while paused were not carried out.
             self.quiet_until_ns = 0;
             return;
         }
@@ -197,22 +197,22 @@ impl Engine {
         self.settings = *settings;
     }
 
-    /// Takes a new set of candidates, and gives back the old one, to be freed elsewhere.
+    /// Takes a new set of candidates, and returns the old one, to be freed elsewhere.
     #[must_use = "the old set is returned so that it is not freed here"]
     pub fn replace(&mut self, mut candidates: Candidates) -> Candidates {
         candidates.inherit(&self.candidates);
-        // Now there may be somebody.
+        // There may be a candidate now.
         self.nobody_until_ns = [0; Resource::COUNT];
         std::mem::replace(&mut self.candidates, candidates)
     }
 
-    /// The latest decision, which [`Action::Evict`] asks to be carried out.
+    /// The latest decision, which [`Action::Evict`] carries out.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         self.decision.as_ref()
     }
 
-    /// The candidates, with what is known of each.
+    /// The candidates, with the state of each.
     #[must_use]
     pub fn candidates(&self) -> &Candidates {
         &self.candidates
@@ -224,34 +224,34 @@ impl Engine {
         &self.settings
     }
 
-    /// The mode in force: the configured one, or dry-run while evicting is paused or once the breaker has opened.
+    /// The mode in force: the configured one, or dry-run while eviction is paused or once the breaker has opened.
     #[must_use]
     pub fn mode(&self) -> Mode {
         if self.settings.paused { self.mode.min(Mode::DryRun) } else { self.mode }
     }
 
-    /// The cgroup and number of the victim that is signalled or about to be.
+    /// The number of the eviction under way, and the victim's cgroup.
     #[must_use]
     pub fn victim(&self) -> Option<(u64, CgroupId)> {
         self.victim.map(|victim| (victim.number, victim.cgroup))
     }
 
-    /// The eviction for which nobody is to be asked to end any more, if there is one: its victim is spared since it was
-    /// decided, and has not been asked as far as is known. Whoever asks answers with `Refusal::Withdrawn`.
+    /// The eviction that must not send SIGTERM any more, if there is one: its victim was spared after the decision, and
+    /// as far as is known was not sent SIGTERM. The executor then answers with `Refusal::Withdrawn`.
     #[must_use]
     pub fn withdrawn(&self) -> Option<u64> {
         let victim = self.victim.filter(Victim::is_to_be_asked)?;
         self.spared(victim.cgroup).map(|_| victim.number)
     }
 
-    /// When the victim was asked to end, if it was.
+    /// When the victim was sent SIGTERM, if it was.
     #[must_use]
     pub fn terminated_ns(&self) -> Option<u64> {
         self.victim.and_then(|victim| victim.terminated_ns())
     }
 
-    /// The highest threshold of that signal that is not met, in its base unit, if there is one: the next that a falling
-    /// level crosses.
+    /// The highest threshold of that signal that is not met, in its base unit, if there is one: a falling level crosses
+    /// it next.
     #[must_use]
     pub fn next_threshold(&self, signal: Signal) -> Option<u64> {
         let of_signal = |tracked: &&Tracked| tracked.threshold.signal == signal && tracked.since_ns.is_none();
@@ -259,14 +259,14 @@ impl Engine {
         amounts.map(|reclaim| reclaim.amount).max()
     }
 
-    /// The highest threshold of that signal, met or not, in its base unit; 0 as long as it is not known, a part of what
-    /// was not measured yet. None if the signal is not followed.
+    /// The highest threshold of that signal, met or not, in its base unit; 0 while unknown, as a percentage of
+    /// something that was not measured yet. `None` if the signal is not followed.
     #[must_use]
     pub fn highest_threshold(&self, signal: Signal) -> Option<u64> {
         self.highest(signal, |reclaim| reclaim.amount)
     }
 
-    /// The same with the minimum reclaim: the most that is to be available before a shortage that was acted on is over.
+    /// The same with the minimum reclaim: the highest level that ends a shortage that was acted on.
     #[must_use]
     pub fn highest_target(&self, signal: Signal) -> Option<u64> {
         self.highest(signal, |reclaim| reclaim.target)
@@ -277,7 +277,7 @@ impl Engine {
         of_signal.map(|tracked| tracked.reclaim().map_or(0, &bytes)).max()
     }
 
-    /// Takes one input in.
+    /// Processes one input.
     pub fn step(&mut self, input: Input<'_>) -> Actions {
         let mut actions = Actions::new();
         match input {
@@ -293,7 +293,7 @@ impl Engine {
                 self.candidates.take_readings(node.now_ns, readings);
                 self.baseline_due_ns = node.now_ns.saturating_add(BASELINE_EVERY_NS);
                 self.see(&node, &mut actions);
-                // Process ids may have run short since memory was asked for: then they are asked for at the next look.
+                // PIDs may have run short since memory was requested: the next sample requests them then.
                 let is_read = |reclaim: &Reclaim| {
                     Resource::of(reclaim.threshold.signal) != Some(Resource::Pids)
                         || self.asked_for == Some(Resource::Pids)
@@ -305,7 +305,7 @@ impl Engine {
                 }
                 self.pace(node.now_ns, &mut actions);
             }
-            Input::Outcome(outcome) => self.hear(outcome, &mut actions),
+            Input::Outcome(outcome) => self.on_outcome(outcome, &mut actions),
             Input::Arm { now_ns: _ } => {
                 self.arm(&mut actions);
                 self.ease(&mut actions);
@@ -314,7 +314,7 @@ impl Engine {
         actions
     }
 
-    /// Follows the thresholds: which are met, and since when; and the victim's grace.
+    /// Updates which thresholds are met, and since when, and the victim's grace.
     fn see(&mut self, node: &NodeSample, actions: &mut Actions) {
         let now_ns = node.now_ns;
         self.free_lists_bytes = node.free_lists_bytes;
@@ -351,7 +351,7 @@ impl Engine {
                         push(actions, Action::Cleared { now_ns, shortage, crossed_ns });
                     }
                 }
-                // What was not measured is neither met nor over.
+                // A signal that was not measured is neither met nor over.
                 (Some(episode), None) => episode.met = false,
                 (None, _) => {}
             }
@@ -375,7 +375,7 @@ impl Engine {
         self.ease(actions);
     }
 
-    /// Ends the wait for a hook, or the victim's grace period, if there is one and the time has come.
+    /// Ends the wait for a hook, or the victim's grace period, if it is time.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
         self.exhausted_in_ns = node.exhausted_in_ns();
         let Some(mut victim) = self.victim else { return };
@@ -406,7 +406,7 @@ impl Engine {
         }
     }
 
-    /// Why nobody may be killed, or not that one.
+    /// Why no pod may be killed, or not this one.
     fn spared(&self, cgroup: CgroupId) -> Option<Spared> {
         let facts = || {
             self.candidates.find(cgroup).and_then(|index| self.candidates.slot(index)).map(|slot| slot.facts)
@@ -420,19 +420,19 @@ impl Engine {
         }
     }
 
-    /// What may be decided on now: the first threshold that is due, even with what the last victim is still to give back and
-    /// what is on its way from per-CPU lists. One that is not armed waits for all that are, and for the end of the eviction
-    /// that is under way.
+    /// What may be decided on now: the first threshold that is due even after counting memory that the last victim and
+    /// the per-CPU lists still release. An unarmed threshold waits for all armed ones, and for the end of the eviction
+    /// under way.
     fn may_decide(&self, now_ns: u64) -> Option<Reclaim> {
         self.due_despite(now_ns, |reclaim| self.on_free_lists(now_ns, reclaim))
     }
 
-    /// Whether something could be decided on, were nothing on its way from per-CPU lists.
+    /// Whether a decision would be possible without the memory on per-CPU lists.
     fn may_decide_without(&self, now_ns: u64) -> bool {
         self.due_despite(now_ns, |_| 0).is_some()
     }
 
-    /// What may be decided on, if so much more is on its way.
+    /// What may be decided on, if `more` is still to be released.
     fn due_despite(&self, now_ns: u64, more: impl Fn(&Reclaim) -> u64) -> Option<Reclaim> {
         let acts = match self.mode {
             Mode::Observe => false,
@@ -462,18 +462,19 @@ impl Engine {
         })
     }
 
-    /// What the last victim is still to give back of what that threshold is about.
+    /// How much of the threshold's resource the last victim still releases.
     fn credit(&self, reclaim: &Reclaim) -> u64 {
         let resource = Resource::of(reclaim.threshold.signal);
         self.victim.zip(resource).map_or(0, |(victim, resource)| victim.credit(resource))
     }
 
-    /// What is still to come of what that threshold is about: from the last victim, and from the kernel's own lists.
+    /// How much of the threshold's resource is still to be released: by the last victim, and from the kernel's own
+    /// lists.
     fn coming(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
         self.credit(reclaim).saturating_add(self.on_free_lists(now_ns, reclaim))
     }
 
-    /// Whether the usages are to be read, and for which resource's sake.
+    /// Whether usages must be read, and for which resource.
     fn wants_readings(&self, node: &NodeSample) -> Option<Resource> {
         if let Some(reclaim) = self.may_decide(node.now_ns) {
             return Resource::of(reclaim.threshold.signal);
@@ -490,7 +491,7 @@ impl Engine {
         (due && !self.candidates.is_empty()).then(|| self.pressure.thresholds().find_map(near)).flatten()
     }
 
-    /// Says when to look again, where the engine knows better than the sampler.
+    /// Requests the next sample, where the engine knows better than the sampler when it is due.
     fn pace(&self, now_ns: u64, actions: &mut Actions) {
         let watch = self.victim.map(|victim| match victim.grace_left_ns() {
             Some(left_ns) => left_ns.clamp(MS, WATCH_GRACE_NS),
@@ -518,18 +519,18 @@ fn shortage(reclaim: &Reclaim) -> Shortage {
     Shortage { signal: threshold.signal, hard: threshold.is_hard(), threshold: amount, observed: available }
 }
 
-/// `value * by / of`, cut to 64 bits; of nothing it is 0.
+/// `value * by / of`, cut to 64 bits; 0 if `of` is 0.
 fn scale(value: u64, by: u64, of: u64) -> u64 {
     let scaled = (u128::from(value) * u128::from(by)).checked_div(u128::from(of)).unwrap_or(0);
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-/// Whether none of the actions is one whose answer is awaited before anything else is asked for.
+/// Whether no action awaits an answer before anything else is requested.
 fn is_free(actions: &Actions) -> bool {
     !actions.iter().any(Action::is_question)
 }
 
-/// No step can want more than [`Actions`] has room for; the tests count.
+/// A step never pushes more than [`Actions`] has room for; the tests check this.
 fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
     let fits = few.push(value);
     debug_assert!(fits, "no room for another value");

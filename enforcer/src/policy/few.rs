@@ -1,4 +1,4 @@
-/// At most `N` values, in place: what the engine hands out without an allocation.
+/// At most `N` values, stored in place: the engine returns them without an allocation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Few<T, const N: usize> {
     items: [Option<T>; N],
@@ -6,13 +6,13 @@ pub struct Few<T, const N: usize> {
 }
 
 impl<T: Copy, const N: usize> Few<T, N> {
-    /// None.
+    /// No values.
     #[must_use]
     pub const fn new() -> Self {
         Self { items: [None; N], len: 0 }
     }
 
-    /// Adds one behind the others; `false` if there is no room, and then nothing changes.
+    /// Adds a value at the end; `false` if there is no room, and then nothing changes.
     #[must_use]
     pub fn push(&mut self, value: T) -> bool {
         match self.items.get_mut(self.len) {
@@ -25,23 +25,23 @@ impl<T: Copy, const N: usize> Few<T, N> {
         }
     }
 
-    /// The values in the order of their adding.
+    /// The values in the order in which they were added.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().take(self.len).flatten()
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.items.iter_mut().take(self.len).flatten()
     }
 
-    /// How many there are.
+    /// The number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether there is no value.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,10 +1,9 @@
-//! The flight recorder's language: what is kept of all that the eviction engine learns, how it lies in a file, and how it
-//! is run again.
+//! The format of the flight recorder: what is kept of the eviction engine's inputs, its layout in a file, and its
+//! replay.
 //!
-//! The engine is deterministic, so its inputs are the whole truth: [`Record`]s hold each input with what the engine made
-//! of it, and now and then its whole state, from which a replay can begin. [`Recording`] reads a file of them,
-//! [`replay`] runs them again and says where the engine would act otherwise than it did, and [`under`] runs them with other
-//! settings.
+//! The engine is deterministic, so its inputs say everything: [`Record`]s hold each input with the engine's actions,
+//! and now and then the whole state, from which a replay can begin. [`Recording`] reads a file of them, [`replay`] runs
+//! them again and reports where the engine would act differently, and [`under`] runs them with other settings.
 
 mod counterfactual;
 mod file;

@@ -1,39 +1,39 @@
-//! When thresholds will be crossed if things go on as they do: a warning before the end.
+//! When thresholds will be crossed at the current rate: a warning ahead of the shortage.
 //!
-//! Pure: looks come in, warnings come out. What is warned of was so at two looks at the least, and is over only when it has
-//! been calm for a while; so what hovers about the limit is told once.
+//! Pure: samples come in, warnings come out. A warning needs at least two samples, and is over only after a calm while;
+//! so a level near the limit is reported once.
 
 mod rate;
 
 pub use self::rate::Rate;
 use super::threshold::{Signal, Threshold};
 
-/// With less time left than this it is warned of.
+/// With less time left than this it warns.
 pub const WARN_NS: u64 = 60_000_000_000;
 
-/// It must have been so for at least this part of the time that is left: the further ahead, the less a moment says. A step
-/// of less than a third of the headroom, which a slope shows for some seconds, is not told.
+/// The danger must have lasted for at least this part of the time left: the further ahead, the less a moment proves. A
+/// step of less than a third of the headroom, which a slope shows for some seconds, causes no warning.
 const SUSTAINED_SHARE: u64 = 8;
 
-/// A pace that has been kept for less than a second says something of the next few, and nothing of a minute.
+/// A pace that has lasted for less than a second predicts the next few seconds, but not a minute.
 const URGENT_NS: u64 = 12_000_000_000;
 
-/// With more time left than this it is calm again, and over when it has been for so long.
+/// With more time left than this the threshold is calm; the warning is over once that has lasted for so long.
 const CALM_NS: u64 = 2 * WARN_NS;
 const CALM_FOR_NS: u64 = 15_000_000_000;
 
-/// How a signal is, and goes.
+/// The level of a signal and its trend.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Trend {
-    /// Which.
+    /// The signal.
     pub signal: Signal,
-    /// What is left, in its base unit.
+    /// The amount left, in its base unit.
     pub available: u64,
-    /// What there is in all.
+    /// The total.
     pub capacity: u64,
-    /// How fast what is left changes, in its base unit a second; falling is below zero. None if it is not known yet.
+    /// How fast the amount left changes, in base units a second; negative when falling. `None` if not known yet.
     pub slope_per_second: Option<i64>,
-    /// How fast it falls right now, in its base unit a second, if it does so steadily.
+    /// How fast it falls right now, in base units a second, if it falls steadily.
     pub pace_per_second: Option<u64>,
 }
 
@@ -42,31 +42,31 @@ pub struct Trend {
 pub struct Crossing {
     /// The threshold.
     pub threshold: Threshold,
-    /// What it comes to, in the signal's base unit.
+    /// The threshold as an amount, in the signal's base unit.
     pub amount: u64,
-    /// What is left of the signal.
+    /// The amount left of the signal.
     pub available: u64,
-    /// How fast it falls, a second; 0 if it does not.
+    /// How fast it falls a second; 0 if it does not.
     pub falling_per_second: u64,
-    /// How long until it is crossed at that rate; none if it is not.
+    /// How long until it is crossed at that rate; `None` if it will not be.
     pub left_ns: Option<u64>,
 }
 
-/// What is to be told.
+/// A warning, or its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Warning {
     /// A threshold will be crossed soon.
     Rising(Crossing),
-    /// That is over.
+    /// The warning is over.
     Cleared {
-        /// How it is now.
+        /// The trend now.
         ahead: Crossing,
-        /// How long ago it was told.
+        /// The time since the warning.
         lasted_ns: u64,
     },
 }
 
-/// The thresholds, and what was told of each.
+/// The thresholds, and the state of each.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
     watched: Vec<Watched>,
@@ -85,14 +85,14 @@ enum State {
     Suspected {
         since_ns: u64,
     },
-    Told {
+    Warned {
         at_ns: u64,
         calm_since_ns: Option<u64>,
     },
 }
 
 impl Trend {
-    /// When that threshold is crossed if it goes on so.
+    /// When the threshold is crossed at the current rate.
     #[must_use]
     pub fn ahead(&self, threshold: Threshold) -> Crossing {
         let amount = threshold.value.amount(self.capacity);
@@ -115,7 +115,7 @@ impl Trend {
 }
 
 impl Forecast {
-    /// Takes the thresholds to look ahead to. What was told of one that stays is not told again.
+    /// Sets the thresholds to watch. A warning about one that stays is not repeated.
     pub fn configure(&mut self, thresholds: &[Threshold]) {
         let before = std::mem::take(&mut self.watched);
         let state = |threshold: &Threshold| {
@@ -130,7 +130,7 @@ impl Forecast {
             .collect();
     }
 
-    /// Whether a threshold may be crossed soon, or has been: then it is worth while to look at everybody, and often.
+    /// Whether a threshold may be crossed soon, or has been: then all pods are worth reading, and often.
     #[must_use]
     pub fn is_of_concern(&self, trends: &[Trend]) -> bool {
         self.watched.iter().any(|watched| {
@@ -141,7 +141,7 @@ impl Forecast {
         })
     }
 
-    /// The least that is left until a threshold, if any comes nearer.
+    /// The least time left until a threshold, if any comes nearer.
     #[must_use]
     pub fn least_left_ns(&self, trends: &[Trend]) -> Option<u64> {
         let left_ns = |watched: &Watched| {
@@ -151,7 +151,7 @@ impl Forecast {
         self.watched.iter().filter_map(left_ns).min()
     }
 
-    /// How long until the first hard, or soft, threshold of `memory.available` is crossed; none if it is not.
+    /// How long until the first hard, or soft, threshold of `memory.available` is crossed; `None` if none will be.
     #[must_use]
     pub fn left_ns(&self, trends: &[Trend], hard: bool) -> Option<u64> {
         let trend = trends.iter().find(|trend| trend.signal == Signal::MemoryAvailable)?;
@@ -160,13 +160,13 @@ impl Forecast {
             .filter(|threshold| threshold.signal == Signal::MemoryAvailable && threshold.is_hard() == hard);
         own.filter_map(|threshold| {
             let ahead = trend.ahead(threshold);
-            // One that is crossed needs no time.
+            // A threshold that is crossed already.
             if ahead.available <= ahead.amount { Some(0) } else { ahead.left_ns }
         })
         .min()
     }
 
-    /// Takes in how the signals are at that time; those that could not be measured are left out, and stay as they were.
+    /// Processes the trends at that time. Signals that could not be measured are absent, and keep their state.
     pub fn look(&mut self, now_ns: u64, trends: &[Trend]) -> Vec<Warning> {
         let mut warnings = Vec::new();
         for watched in &mut self.watched {
@@ -180,23 +180,23 @@ impl Forecast {
                     let suspected_ns = now_ns.saturating_sub(since_ns);
                     if is_soon(&ahead) && is_sustained(&ahead, suspected_ns) {
                         warnings.push(Warning::Rising(ahead));
-                        State::Told { at_ns: now_ns, calm_since_ns: None }
+                        State::Warned { at_ns: now_ns, calm_since_ns: None }
                     } else {
                         State::Suspected { since_ns }
                     }
                 }
                 State::Calm | State::Suspected { .. } => State::Calm,
-                State::Told { at_ns, calm_since_ns: _ } if !is_calm(&ahead) => {
-                    State::Told { at_ns, calm_since_ns: None }
+                State::Warned { at_ns, calm_since_ns: _ } if !is_calm(&ahead) => {
+                    State::Warned { at_ns, calm_since_ns: None }
                 }
-                State::Told { at_ns, calm_since_ns } => {
+                State::Warned { at_ns, calm_since_ns } => {
                     let since_ns = calm_since_ns.unwrap_or(now_ns);
                     if now_ns.saturating_sub(since_ns) >= CALM_FOR_NS {
                         let lasted_ns = now_ns.saturating_sub(at_ns);
                         warnings.push(Warning::Cleared { ahead, lasted_ns });
                         State::Calm
                     } else {
-                        State::Told { at_ns, calm_since_ns: Some(since_ns) }
+                        State::Warned { at_ns, calm_since_ns: Some(since_ns) }
                     }
                 }
             };
@@ -205,12 +205,12 @@ impl Forecast {
     }
 }
 
-/// Whether it will be crossed soon. One that is crossed is told as that, and not warned of any more.
+/// Whether it will be crossed soon. A crossed threshold is reported as such, and not warned of any more.
 fn is_soon(ahead: &Crossing) -> bool {
     ahead.available > ahead.amount && ahead.left_ns.is_some_and(|left_ns| left_ns <= WARN_NS)
 }
 
-/// Whether it has been so for long enough to be told.
+/// Whether this has lasted long enough for a warning.
 fn is_sustained(ahead: &Crossing, suspected_ns: u64) -> bool {
     suspected_ns > 0 && ahead.left_ns.is_some_and(|left_ns| suspected_ns >= left_ns / SUSTAINED_SHARE)
 }

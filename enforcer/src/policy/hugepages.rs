@@ -8,9 +8,8 @@ use super::FileName;
 
 const PREFIX: &str = "hugepages-";
 
-/// The amounts in bytes of each page size that the list names, by page size in bytes; sizes that are no positive
-/// number of bytes are left out, and two names of one size are added up (upstream `HugePageLimits` in
-/// `pkg/kubelet/cm/helpers_linux.go`).
+/// The amount in bytes per page size in bytes; sizes that are not a positive number of bytes are left out, and two
+/// names of the same size are added up (upstream `HugePageLimits` in `pkg/kubelet/cm/helpers_linux.go`).
 #[must_use]
 pub fn by_page_bytes(list: &ResourceList) -> BTreeMap<u64, u64> {
     let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
@@ -24,8 +23,7 @@ pub fn by_page_bytes(list: &ResourceList) -> BTreeMap<u64, u64> {
     sizes
 }
 
-/// What the list says of huge pages of any size together, in bytes; a name counts whatever size it gives (upstream
-/// `IsHugePageResourceName`).
+/// The amount of huge pages of all sizes in bytes; a name counts whatever its size (upstream `IsHugePageResourceName`).
 #[must_use]
 pub fn total_bytes(list: &ResourceList) -> u64 {
     list.iter()
@@ -33,7 +31,7 @@ pub fn total_bytes(list: &ResourceList) -> u64 {
         .fold(0, |sum: u64, (_, amount)| sum.saturating_add(amount.units()))
 }
 
-/// The limit file of a page size in bytes, as the kernel names it (`mem_fmt` in `mm/hugetlb_cgroup.c`).
+/// The limit file for a page size in bytes, named like the kernel's (`mem_fmt` in `mm/hugetlb_cgroup.c`).
 #[must_use]
 pub fn file(page_bytes: u64) -> FileName {
     const KIB: u64 = 1 << 10;

@@ -1,4 +1,4 @@
-//! What the kubelet says of an eviction: `evictionMessage` in `pkg/kubelet/eviction/helpers.go`.
+//! The kubelet's message about an eviction: `evictionMessage` in `pkg/kubelet/eviction/helpers.go`.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ pub const OFFENDING_POD_USAGE: &str = "offending_pod_usage";
 /// The annotation that names the resource that ran short.
 pub const STARVED_RESOURCE: &str = "starved_resource";
 
-/// What a pod and its containers request, as far as messages tell of it.
+/// The requests of a pod and its containers, as far as messages show them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Requests {
-    /// At the pod's own level; none where it asks for nothing there.
+    /// The pod-level requests; `None` if there are none.
     pub pod: Option<ResourceList>,
-    /// Of each container by its name, init containers first.
+    /// The requests of each container by its name, init containers first.
     pub containers: Vec<(String, ResourceList)>,
 }
 
 impl Requests {
-    /// Those of a pod.
+    /// The requests of a pod.
     #[must_use]
     pub fn of(pod: &Pod) -> Self {
         let of_container =
@@ -39,25 +39,25 @@ impl Requests {
     }
 }
 
-/// What a pod and its containers use of the resource that ran short, in base units.
+/// The usages of a pod and its containers of the resource that ran short, in base units.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Usages<'a> {
-    /// The whole pod; none if that is not known.
+    /// The whole pod's usage; `None` if unknown.
     pub pod: Option<u64>,
-    /// Containers by name, in the order in which they are to be named.
+    /// The containers' usages by name, in the order of the message.
     pub containers: Vec<(&'a str, u64)>,
 }
 
 /// A message, and the annotations of the event that carries it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Message {
-    /// The sentences, each with a space behind it.
+    /// The sentences, each followed by a space.
     pub text: String,
-    /// By key.
+    /// The annotations by key.
     pub annotations: BTreeMap<&'static str, String>,
 }
 
-/// The first sentences: what ran short, and how far, in base units.
+/// The first sentences: the resource that ran short, its threshold and its level, in base units.
 #[must_use]
 pub fn shortage(signal: Signal, threshold: u64, available: u64) -> String {
     format!(
@@ -68,9 +68,9 @@ pub fn shortage(signal: Signal, threshold: u64, available: u64) -> String {
     )
 }
 
-/// The whole message about an evicted pod: which of its containers used more than they request.
+/// The whole message about an evicted pod: the containers that used more than they request.
 ///
-/// Init containers count, ephemeral containers are never blamed. Without usages there are no annotations.
+/// Init containers count, ephemeral containers are never named. Without usages there are no annotations.
 #[must_use]
 pub fn evicted(
     signal: Signal,

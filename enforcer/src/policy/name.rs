@@ -1,8 +1,8 @@
-//! Where pods and containers have their cgroups (`pkg/kubelet/cm/cgroup_manager_linux.go`,
+//! The paths of the cgroups of pods and containers (`pkg/kubelet/cm/cgroup_manager_linux.go`,
 //! `pod_container_manager_linux.go`).
 //!
-//! The cgroupfs driver makes plain folders: `/kubepods/burstable/pod<uid>/<container>`. The systemd driver makes
-//! slices, each of which repeats the names above it:
+//! The cgroupfs driver creates plain directories: `/kubepods/burstable/pod<uid>/<container>`. The systemd driver
+//! creates slices, each of which repeats the names above it:
 //! `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid>.slice`.
 
 mod components;
@@ -19,19 +19,19 @@ pub use self::{
 
 /// The longest name of a directory, in bytes; systemd's longest unit name is the same.
 const NAME_MAX: usize = 255;
-/// What is kept of an escaped container name that is cut, in bytes.
+/// The length that an escaped container name is cut to, in bytes.
 const ESCAPED_MAX: usize = 200;
-/// What ends the name of a slice.
+/// The suffix of a slice.
 const SLICE: &str = ".slice";
-/// What begins and ends the name of a container's scope.
+/// The prefix and suffix of a container's scope.
 const SCOPE_OWNER: &str = "enforcer-";
 const SCOPE: &str = ".scope";
 
-/// A cgroup that the configuration names (`cgroupRoot`, `systemReservedCgroup`, `kubeReservedCgroup`), as the driver
-/// has it.
+/// A cgroup that the configuration names (`cgroupRoot`, `systemReservedCgroup`, `kubeReservedCgroup`), in the driver's
+/// notation.
 ///
-/// Under systemd `/machine` is `/machine.slice`, and `/machine/a` is `/machine.slice/machine-a.slice`, as in the
-/// kubelet; what is a slice already, such as `/machine.slice`, stays as it is. [`check`] says which paths fit.
+/// Under systemd `/machine` becomes `/machine.slice`, and `/machine/a` becomes `/machine.slice/machine-a.slice`, as in
+/// the kubelet; a path of slices, such as `/machine.slice`, is unchanged. [`check`] says which paths are valid.
 #[must_use]
 pub fn given(path: &CgroupPath, driver: CgroupDriver) -> CgroupPath {
     match driver {
@@ -60,13 +60,13 @@ pub fn check(path: &CgroupPath, driver: CgroupDriver) -> Result<(), NameError> {
     }
 }
 
-/// kubepods below the root that the configuration names.
+/// kubepods below the root from the configuration.
 #[must_use]
 pub fn kubepods(root: &CgroupPath, driver: CgroupDriver) -> CgroupPath {
     child(&given(root, driver), "kubepods", driver)
 }
 
-/// Where the pods of a class stand: kubepods itself for Guaranteed.
+/// The parent of a class's pods: kubepods itself for Guaranteed.
 #[must_use]
 pub fn qos(kubepods: &CgroupPath, class: QosClass, driver: CgroupDriver) -> CgroupPath {
     match class {
@@ -76,7 +76,7 @@ pub fn qos(kubepods: &CgroupPath, class: QosClass, driver: CgroupDriver) -> Cgro
     }
 }
 
-/// Where pods would stand under the other driver: kubepods and its classes'.
+/// kubepods and the classes' cgroups under the other driver.
 #[must_use]
 pub fn of_other_driver(settings: &Settings) -> Vec<CgroupPath> {
     let other = match settings.cgroup_driver {
@@ -92,21 +92,21 @@ pub fn of_other_driver(settings: &Settings) -> Vec<CgroupPath> {
         .into()
 }
 
-/// A pod's cgroup: `pod<uid>`. The uid is one of [`cgroup_uids`].
+/// A pod's cgroup: `pod<uid>`. The uid comes from [`cgroup_uids`].
 #[must_use]
 pub fn pod(kubepods: &CgroupPath, class: QosClass, uid: &PodUid, driver: CgroupDriver) -> CgroupPath {
     child(&qos(kubepods, class, driver), &format!("pod{uid}"), driver)
 }
 
-/// A container's cgroup, by the container's name and the uid that its pod's cgroup is named by.
+/// A container's cgroup, by the container's name and the uid in the name of its pod's cgroup.
 ///
-/// Under cgroupfs it is the name itself. Under systemd it is a scope, `enforcer-<uid>-<name>.scope`, the uid's `-`
-/// written `_`: units have one name on the whole machine, whatever slice they are in, so the name alone would not do;
-/// the first word says whose it is, as those of `cri-containerd-` and `crio-` do. The uid ends at the first `-`, so no
+/// Under cgroupfs it is the name itself. Under systemd it is a scope, `enforcer-<uid>-<name>.scope`, with `_` for each
+/// `-` in the uid: unit names are unique on the whole machine, whatever slice they are in, so the name alone is not
+/// enough; the first word shows the owner, as in `cri-containerd-` and `crio-`. The uid ends at the first `-`, so no
 /// other pod or container has that scope.
 ///
-/// Names that are no DNS label, which the API server and the manifest source refuse, are escaped, so that none
-/// leaves the pod's cgroup or hits a file of it, and no two of them meet.
+/// Names that are not DNS labels, which the API server and the manifest source refuse, are escaped, so that none leaves
+/// the pod's cgroup or hits a file of it, and no two of them collide.
 #[must_use]
 pub fn container(pod: &CgroupPath, uid: &PodUid, name: &str, driver: CgroupDriver) -> CgroupPath {
     match driver {
@@ -119,14 +119,14 @@ pub fn container(pod: &CgroupPath, uid: &PodUid, name: &str, driver: CgroupDrive
     }
 }
 
-/// Whether a container's cgroup is a scope of ours, which comes with the container's first process and goes with its
-/// last. A scope that the container adopts is not.
+/// Whether a container's cgroup is one of our scopes, which exists from the container's first process to its last. A
+/// scope that the container adopts is not one.
 #[must_use]
 pub fn is_scope(container: &CgroupPath) -> bool {
     container.names().last().is_some_and(|name| name.starts_with(SCOPE_OWNER) && name.ends_with(SCOPE))
 }
 
-/// The cgroup of one more component below a cgroup of the driver's (upstream `ToCgroupfs`, `ToSystemd`).
+/// The cgroup one component below another one (upstream `ToCgroupfs`, `ToSystemd`).
 fn child(parent: &CgroupPath, component: &str, driver: CgroupDriver) -> CgroupPath {
     match driver {
         CgroupDriver::Cgroupfs => parent.plain_child(component),
@@ -141,7 +141,7 @@ fn child(parent: &CgroupPath, component: &str, driver: CgroupDriver) -> CgroupPa
     }
 }
 
-/// A container's name as part of a directory's name, at the most `room` bytes, no fewer than a DNS label.
+/// A container's name as part of a directory's name, at most `room` bytes, which must hold a DNS label.
 fn leaf(name: &str, room: usize) -> String {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if !name.is_empty() && name.len() <= room && name.bytes().all(is_plain) {
@@ -150,7 +150,7 @@ fn leaf(name: &str, room: usize) -> String {
     let escape = |byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("_{byte:02x}") };
     let mut escaped: String = std::iter::once(String::from("_")).chain(name.bytes().map(escape)).collect();
     if escaped.len() > room {
-        // The beginning and a hash of the whole: FNV-1a, 64 bits.
+        // The beginning and a hash of the whole name: FNV-1a, 64 bits.
         let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });

@@ -4,32 +4,32 @@ use crate::model::{Container, ContainerKind, Pod, QosClass, ResourceName};
 
 use super::{critical, effective, lists, qos};
 
-/// Of what the node needs to run pods at all (upstream `KubeletOOMScoreAdj`, `KubeProxyOOMScoreAdj`).
+/// For the components that the node needs to run pods at all (upstream `KubeletOOMScoreAdj`, `KubeProxyOOMScoreAdj`).
 pub const NODE_COMPONENT: i16 = -999;
-/// Of the process that holds a pod's namespaces: what container runtimes give it (containerd's `defaultSandboxOOMAdj`).
+/// For the process that holds a pod's namespaces, as in container runtimes (containerd's `defaultSandboxOOMAdj`).
 pub const SANDBOX: i16 = -998;
-/// Of pods that the kernel is to kill last, and of those that the node needs.
+/// For pods that the kernel should kill last, and those that the node needs.
 pub const GUARANTEED: i16 = -997;
-/// Of pods that requested nothing.
+/// For pods without requests.
 pub const BEST_EFFORT: i16 = 1000;
-/// The lowest of a Burstable pod's container: above every Guaranteed one.
+/// The lowest score of a Burstable pod's container: above every Guaranteed one.
 pub const BURSTABLE_MIN: i16 = 3;
-/// The highest of a Burstable pod's container: below every BestEffort one.
+/// The highest score of a Burstable pod's container: below every BestEffort one.
 pub const BURSTABLE_MAX: i16 = 999;
 
 /// The score of one container on a node with `memory_bytes` of memory, `MemTotal` (upstream
 /// `GetContainerOOMScoreAdjust`).
 ///
-/// The larger the part of the node's memory that a Burstable pod's container requests, the lower is its score.
-/// What a pod-level request leaves above the containers' own is shared among them evenly, and a sidecar scores no
-/// higher than the pod's app containers do.
+/// The larger the share of the node's memory that a Burstable pod's container requests, the lower its score. The excess
+/// of a pod-level request over the containers' own is divided evenly among them, and a sidecar scores no higher than
+/// the pod's app containers.
 #[must_use]
 pub fn score(pod: &Pod, container: &Container, memory_bytes: u64) -> i16 {
     Scores::of(pod, memory_bytes).score(container)
 }
 
-/// The scores of one pod's containers ([`score`]): what is the same for all of them is computed once, so that a pod
-/// of many containers takes time in their number and not in its square.
+/// The scores of one pod's containers ([`score`]): values that all of them share are computed once, so that the time
+/// for a pod of many containers is linear and not quadratic in their number.
 #[derive(Clone, Copy, Debug)]
 pub struct Scores {
     memory_bytes: u64,
@@ -41,13 +41,13 @@ enum Rule {
     Same(i16),
     ByRequest {
         remainder: i128,
-        /// The least that an app container requests.
+        /// The smallest request of an app container.
         least_of_app: Option<i128>,
     },
 }
 
 impl Scores {
-    /// The scores of that pod's containers, on a node with `memory_bytes` of memory.
+    /// The scores of this pod's containers, on a node with `memory_bytes` of memory.
     #[must_use]
     pub fn of(pod: &Pod, memory_bytes: u64) -> Self {
         let rule = if critical::is_node_critical(pod) {
@@ -84,7 +84,7 @@ impl Scores {
     }
 }
 
-/// 1000 less the thousandths of the node's memory. A node without memory has none to spare: the lowest.
+/// 1000 minus the request in thousandths of the node's memory. The lowest, 0, if the node has no memory.
 fn scaled(request_bytes: i128, memory_bytes: u64) -> i128 {
     (1000 * request_bytes).checked_div(memory_bytes.into()).map_or(0, |thousandths| 1000 - thousandths)
 }
@@ -93,7 +93,7 @@ fn memory_request(container: &Container) -> i128 {
     lists::get(&container.resources.requests, ResourceName::MEMORY).value_ceil().into()
 }
 
-/// Each container's share of what the pod level requests beyond the containers (upstream
+/// Each container's share of the excess of the pod-level request over the containers' (upstream
 /// `remainingPodMemReqPerContainer`).
 fn remainder_per_container(pod: &Pod) -> i128 {
     let Some(resources) = &pod.resources else { return 0 };

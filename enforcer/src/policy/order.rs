@@ -1,29 +1,29 @@
-//! What operators order for a while: that a pod is not evicted, or that nobody is.
+//! Temporary orders of operators: a pod is not evicted, or no pod is.
 //!
-//! An order has a reason, and it ends by itself. Its time runs by the clock that nobody sets (`CLOCK_BOOTTIME`), so that
-//! setting the other one neither prolongs nor cuts it. Over a reboot there is the wall clock alone: then an order ends
-//! when that says so, and at once where it stands before the moment at which the order was given.
+//! An order has a reason, and it ends by itself. Its time runs by `CLOCK_BOOTTIME`, which cannot be set, so setting the
+//! wall clock neither prolongs nor shortens it. Over a reboot there is only the wall clock: then an order ends by that,
+//! and at once if it shows a time before the order was given.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::PodName;
 
-/// The longest that an order may hold.
+/// The longest duration of an order.
 pub const MAX_FOR_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// The shortest that an order may hold.
+/// The shortest duration of an order.
 pub const MIN_FOR_MS: u64 = 1_000;
 
 /// The longest reason, in characters.
 pub const MAX_REASON: usize = 300;
 
-/// The most orders that are in force at a time.
+/// The most orders in force at a time.
 pub const MAX_ORDERS: usize = 256;
 
 /// The longest namespace or name, in bytes: a DNS subdomain's.
 const MAX_NAME_BYTES: usize = 253;
 
-/// What is ordered.
+/// The content of an order.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase", tag = "order", deny_unknown_fields)]
 pub enum What {
@@ -34,18 +34,18 @@ pub enum What {
         /// Its name.
         name: String,
     },
-    /// Nobody is evicted: what would be done is told, as in `dry-run`.
+    /// No pod is evicted: decisions are only reported, as in `dry-run`.
     Pause,
 }
 
 impl What {
-    /// Protects that pod.
+    /// Protects this pod.
     #[must_use]
     pub fn protect(pod: &PodName) -> Self {
         Self::Protect { namespace: pod.namespace.clone(), name: pod.name.clone() }
     }
 
-    /// The pod that it is about, if it is about one.
+    /// The pod that the order is about, if any.
     #[must_use]
     pub fn pod(&self) -> Option<PodName> {
         match self {
@@ -88,22 +88,22 @@ pub struct Moment {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Order {
-    /// What is ordered.
+    /// The content of the order.
     pub what: What,
-    /// Why.
+    /// The operator's reason.
     pub reason: String,
-    /// The user id of who gave it.
+    /// The user id of the operator.
     pub uid: u32,
-    /// When, in milliseconds since 1970.
+    /// When it was given, in milliseconds since 1970.
     pub given_ms: u64,
-    /// Until when, by the wall clock as it was then.
+    /// When it ends, by the wall clock at the time of the order.
     pub until_ms: u64,
-    /// Until when, in milliseconds of `CLOCK_BOOTTIME`: that counts, as long as the machine is not started anew.
+    /// When it ends, in milliseconds of `CLOCK_BOOTTIME`; this is decisive until the machine reboots.
     pub until_boot_ms: u64,
 }
 
 impl Order {
-    /// How much longer it holds, in milliseconds.
+    /// How much longer it is in force, in milliseconds.
     #[must_use]
     pub fn left_ms(&self, now: Moment) -> u64 {
         self.until_boot_ms.saturating_sub(now.boot_ms)
@@ -119,20 +119,20 @@ impl Order {
     }
 }
 
-/// Why an order is not taken.
+/// Why an order is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrderError {
-    /// It has no reason that tells anything.
+    /// It has no meaningful reason.
     #[error("the reason must say why, in 1 to {MAX_REASON} characters on one line")]
     Reason,
-    /// It holds for no time, or for too long.
+    /// Its duration is out of range.
     #[error("an order holds for 1s to 24h, and can be given again")]
     Time,
-    /// It names no pod that there could be.
+    /// Its pod name is not possible.
     #[error("a namespace and a name have 1 to {MAX_NAME_BYTES} characters")]
     Name,
-    /// There are too many.
+    /// Too many orders are in force.
     #[error("{MAX_ORDERS} orders are in force already: end some first")]
     TooMany,
     /// The protected pods would hold too much of the node's memory.
@@ -141,16 +141,16 @@ pub enum OrderError {
          {most_permille} thousandths of the node (protectedMaxShare): end another protection, or allow more"
     )]
     Share {
-        /// What they would hold: of each the greater of request and usage.
+        /// Their sum of the greater of request and usage.
         bytes: u64,
         /// The most that is allowed.
         most_bytes: u64,
-        /// The same as a part of the node's memory.
+        /// The same in thousandths of the node's memory.
         most_permille: u16,
     },
 }
 
-/// Whether a reason tells anything: one line, not too long.
+/// Whether a reason is meaningful: one line, not too long.
 pub fn check_reason(reason: &str) -> Result<(), OrderError> {
     let length = reason.chars().take(MAX_REASON + 1).count();
     let is_reported =
@@ -166,8 +166,8 @@ fn check(what: &What, reason: &str, for_ms: u64) -> Result<(), OrderError> {
     what.is_bounded().then_some(()).ok_or(OrderError::Name)
 }
 
-/// Whether pods that hold `bytes` together may be protected on a node with so much memory. Who protects nearly everybody
-/// leaves nobody to evict, and then the kernel chooses.
+/// Whether pods that hold `bytes` together may be protected on a node with `node_bytes` of memory. If nearly all pods
+/// are protected there is no candidate left, and the kernel chooses.
 pub fn check_share(bytes: u64, node_bytes: u64, most_permille: u16) -> Result<(), OrderError> {
     let most = u128::from(node_bytes) * u128::from(most_permille) / 1_000;
     let most_bytes = u64::try_from(most).unwrap_or(u64::MAX);
@@ -179,15 +179,15 @@ pub fn check_share(bytes: u64, node_bytes: u64, most_permille: u16) -> Result<()
 pub struct Orders(Vec<Order>);
 
 impl Orders {
-    /// Takes up what was in force before a restart, and answers what is no longer. `same_boot` says whether the machine
-    /// has been on since.
+    /// Restores the orders that were in force before a restart, and returns those that are over. `same_boot`: the
+    /// machine has not rebooted since.
     #[must_use]
     pub fn resume(kept: Vec<Order>, same_boot: bool, now: Moment) -> (Self, Vec<Order>) {
         let (mut orders, mut over) = (Self::default(), Vec::new());
         for mut order in kept {
             let left_ms = match same_boot {
                 true => order.left_ms(now),
-                // The clock is wrong, now or then: nobody knows how long ago that was.
+                // The clock is or was wrong: how long ago that was is unknown.
                 false if now.wall_ms < order.given_ms => 0,
                 false => order.until_ms.saturating_sub(now.wall_ms),
             };
@@ -203,7 +203,7 @@ impl Orders {
         (orders, over)
     }
 
-    /// Takes an order, instead of an earlier one about the same.
+    /// Adds an order; it replaces an earlier one about the same.
     pub fn give(
         &mut self,
         what: What,
@@ -229,43 +229,43 @@ impl Orders {
         Ok(order)
     }
 
-    /// Ends an order before its time; none if it is not in force.
+    /// Ends an order early; `None` if it is not in force.
     pub fn end(&mut self, what: &What) -> Option<Order> {
         let place = self.0.iter().position(|order| order.what == *what)?;
         Some(self.0.remove(place))
     }
 
-    /// Ends those whose time is up.
+    /// Ends the expired orders, and returns them.
     pub fn expire(&mut self, now: Moment) -> Vec<Order> {
         let (over, kept) = std::mem::take(&mut self.0).into_iter().partition(|order| order.left_ms(now) == 0);
         self.0 = kept;
         over
     }
 
-    /// How long until the next one ends, in milliseconds.
+    /// How long until the next order ends, in milliseconds.
     #[must_use]
     pub fn next_end_ms(&self, now: Moment) -> Option<u64> {
         self.0.iter().map(|order| order.left_ms(now)).min()
     }
 
-    /// Whether nobody is to be evicted.
+    /// Whether no pod may be evicted.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.find(&What::Pause).is_some()
     }
 
-    /// The order about that, if one is in force.
+    /// The order with this content, if one is in force.
     #[must_use]
     pub fn find(&self, what: &What) -> Option<&Order> {
         self.0.iter().find(|order| order.what == *what)
     }
 
-    /// The pods that are not to be evicted.
+    /// The pods that must not be evicted.
     pub fn protected(&self) -> impl Iterator<Item = PodName> {
         self.0.iter().filter_map(|order| order.what.pod())
     }
 
-    /// All of them.
+    /// All orders in force.
     #[must_use]
     pub fn all(&self) -> &[Order] {
         &self.0

@@ -13,15 +13,15 @@ use super::{
     values::{self, Requested},
 };
 
-/// A cgroup file's name, such as `memory.max`; hugetlb's names carry the page size.
+/// A cgroup file's name, such as `memory.max`; hugetlb's names include the page size.
 pub type FileName = std::borrow::Cow<'static, str>;
 
-/// A cgroup and the values that its files are to hold, exactly as they are to be written.
+/// A cgroup with the values for its files, exactly as they are written.
 ///
 /// A file that is absent keeps the kernel's default.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CgroupPlan {
-    /// Where it is.
+    /// Its path.
     pub path: CgroupPath,
     /// The values by file.
     pub files: BTreeMap<FileName, String>,
@@ -32,11 +32,11 @@ pub struct CgroupPlan {
 pub struct Plan {
     /// kubepods.
     pub node: CgroupPlan,
-    /// The cgroups of the classes Burstable and BestEffort; Guaranteed pods stand below kubepods itself.
+    /// The cgroups of the classes Burstable and BestEffort; Guaranteed pods are directly below kubepods.
     pub qos: Vec<(QosClass, CgroupPlan)>,
     /// Every pod, in the order given, whether it is admitted or not.
     pub pods: Vec<PodPlan>,
-    /// The system's own cgroups that are held to what is reserved for them. They are never made, and never removed.
+    /// The system's own cgroups that are limited to their reservation. They are never created, and never removed.
     pub reserved: Vec<CgroupPlan>,
 }
 
@@ -51,7 +51,7 @@ pub struct PodPlan {
     pub qos_class: QosClass,
     /// Its priority.
     pub priority: i32,
-    /// The priority that it is ranked by for eviction ([`preference`](super::preference)).
+    /// Its priority in the eviction ranking ([`preference`](super::preference)).
     pub eviction_priority: i32,
     /// Whether it is critical, and so never evicted.
     pub critical: bool,
@@ -59,19 +59,19 @@ pub struct PodPlan {
     pub requests: ResourceList,
     /// The effective limits.
     pub limits: ResourceList,
-    /// What it and its containers request, each by itself: messages name who uses more.
+    /// The separate requests of the pod and its containers: messages name those that use more.
     pub requested: Requests,
     /// The memory request that ranking compares usage with, in bytes (upstream `GetResourceRequestQuantity`).
     pub ranking_request_bytes: u64,
-    /// How long it wants to be given to end by itself, in seconds.
+    /// The grace period that it requests, in seconds.
     pub termination_grace_period_seconds: u64,
     /// Its cgroup.
     pub cgroup: CgroupPlan,
-    /// Whether its cgroup is somebody else's to make and remove.
+    /// Whether another process creates and removes its cgroup.
     pub adopted: bool,
     /// Its containers, init containers first.
     pub containers: Vec<ContainerPlan>,
-    /// Whether it may run. One that may not is computed in full, but is to have no cgroup, and counts in no sum.
+    /// Whether it may run. A pod that may not is computed in full, but gets no cgroup, and counts in no sum.
     pub admission: Admission,
 }
 
@@ -82,24 +82,24 @@ pub struct ContainerPlan {
     pub name: String,
     /// Which kind of container it is.
     pub kind: ContainerKind,
-    /// The score of every process in it, -1000 to 1000.
+    /// The `oom_score_adj` of every process in it, -1000 to 1000.
     pub oom_score_adj: i16,
     /// Its cgroup.
     pub cgroup: CgroupPlan,
-    /// Whether its cgroup is somebody else's to make and remove.
+    /// Whether another process creates and removes its cgroup.
     pub adopted: bool,
 }
 
 /// Computes the desired state of the node for these pods, which are admitted in their order.
 ///
-/// It only computes: nothing is written, and pods of one name or uid are the caller's to sort out before.
+/// It only computes: nothing is written. The caller must make names and uids unique first.
 #[must_use]
 pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
     let admissions = admission::admit_all(node, settings, &[], pods);
     plan_decided(node, settings, &pods.iter().zip(admissions).collect::<Vec<_>>())
 }
 
-/// [`plan`] where it is decided already who may run.
+/// [`plan`] for pods whose admission is decided already.
 #[must_use]
 pub fn plan_decided(node: &Node, settings: &Settings, pods: &[(&Pod, Admission)]) -> Plan {
     let driver = settings.cgroup_driver;
@@ -122,14 +122,14 @@ pub fn plan_decided(node: &Node, settings: &Settings, pods: &[(&Pod, Admission)]
     };
     let qos = vec![
         qos_cgroup(QosClass::Burstable, burstable),
-        // Whatever they request: the class has the least share there is.
+        // Regardless of requests, the class has the lowest weight.
         qos_cgroup(QosClass::BestEffort, Requested::default()),
     ];
     let node = CgroupPlan { path: kubepods, files: values::node(node, settings, protected) };
     Plan { node, qos, pods, reserved: plan_reserved(settings) }
 }
 
-/// The system's own cgroups; where both reservations name one, it is held to the kubelet's, which the kubelet too
+/// The system's own cgroups. If both reservations name the same one, the kubelet's applies, which the kubelet also
 /// writes last (`enforceNodeAllocatableCgroups` in `pkg/kubelet/cm/node_container_manager_linux.go`).
 fn plan_reserved(settings: &Settings) -> Vec<CgroupPlan> {
     let reservations = [
@@ -201,7 +201,8 @@ fn plan_pod(
     }
 }
 
-/// A container that is in its pod's own cgroup has the pod's values; the only one adds those that the pod does not set.
+/// A container that shares its pod's cgroup has the pod's values; an only container adds those that the pod does not
+/// set.
 fn share(
     container: ContainerPlan,
     pod: &CgroupPath,

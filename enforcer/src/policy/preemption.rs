@@ -6,30 +6,30 @@ use crate::model::{Pod, QosClass, ResourceName};
 
 use super::{allocatable::PODS, effective, qos};
 
-/// A resource that a pod lacks, and how much of it: cpu in thousandths, others in base units.
+/// A missing resource of a pod, and its amount: cpu in thousandths, others in base units.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Requirement {
     /// The resource; `pods` for the pod's own place.
     pub resource: ResourceName,
-    /// What is lacking of it, above 0.
+    /// The amount missing, above 0.
     pub quantity: u128,
 }
 
-/// What a pod lacks, resource by resource, in the order in which it was found (upstream `admissionRequirementList`).
+/// The missing resources of a pod, in the order in which they were found (upstream `admissionRequirementList`).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Requirements(Vec<Requirement>);
 
-/// No set of pods that may be preempted gives enough.
+/// No set of preemptible pods frees enough.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "preemption: error finding a set of pods to preempt: no set of running pods found to reclaim resources: {lacking}"
 )]
 pub struct NoVictims {
-    /// What would still be lacking if all of them ended.
+    /// What would still be missing if all of them ended.
     pub lacking: Requirements,
 }
 
-/// What a pod would give back: its class decides how dear it is, its requests how much it helps.
+/// What a pod would free: its class determines its cost, its requests how much it helps.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RequestedBack {
     qos_class: QosClass,
@@ -38,7 +38,7 @@ pub struct RequestedBack {
 }
 
 impl RequestedBack {
-    /// Of that pod.
+    /// What this pod would free.
     #[must_use]
     pub fn of(pod: &Pod) -> Self {
         let requests = effective::ranking_requests(pod)
@@ -52,14 +52,14 @@ impl RequestedBack {
         Self { qos_class: qos::class(pod), requests }
     }
 
-    /// What it gives back of a resource; of `pods` the one place that it takes.
+    /// How much of a resource it frees; of `pods` its own place.
     #[must_use]
     pub fn request(&self, resource: &str) -> u64 {
         if resource == PODS { 1 } else { self.requests.get(resource).copied().unwrap_or(0) }
     }
 
-    /// Whether it requests no more than the other, by memory, then by cpu (upstream `smallerResourceRequest`). Of
-    /// two equal ones each does.
+    /// Whether it requests no more than the other, by memory, then by cpu (upstream `smallerResourceRequest`). True for
+    /// equal requests.
     #[must_use]
     pub fn requests_no_more_than(&self, other: &Self) -> bool {
         let key =
@@ -69,24 +69,24 @@ impl RequestedBack {
 }
 
 impl Requirements {
-    /// What is lacking, in that order; entries of 0 are none.
+    /// These resources, in that order; entries of 0 are dropped.
     #[must_use]
     pub fn new(requirements: impl IntoIterator<Item = Requirement>) -> Self {
         Self(requirements.into_iter().filter(|requirement| requirement.quantity > 0).collect())
     }
 
-    /// Whether nothing is lacking.
+    /// Whether nothing is missing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What is lacking.
+    /// The missing resources.
     pub fn iter(&self) -> impl Iterator<Item = &Requirement> {
         self.0.iter()
     }
 
-    /// What is still lacking after those pods have ended (upstream `subtract`).
+    /// What is still missing after those pods have ended (upstream `subtract`).
     #[must_use]
     pub fn without<'pod>(&self, pods: impl IntoIterator<Item = &'pod RequestedBack>) -> Self {
         let mut left = self.0.clone();
@@ -103,8 +103,8 @@ impl Requirements {
         Self(left)
     }
 
-    /// How far a pod is from meeting all of it: the sum, over what is lacking, of the squared share that would be
-    /// lacking still (upstream `distance`). 0 means that it meets everything.
+    /// How far a pod is from meeting all of it: the sum of the squared shares that would still be missing (upstream
+    /// `distance`). 0 means that it meets everything.
     #[must_use]
     pub fn distance(&self, pod: &RequestedBack) -> f64 {
         self.0.iter().fold(0.0, |sum, requirement| {
@@ -115,7 +115,7 @@ impl Requirements {
     }
 }
 
-/// As the kubelet writes it into its message: `[(res: cpu, q: 100), ]`.
+/// As in the kubelet's message: `[(res: cpu, q: 100), ]`.
 impl fmt::Display for Requirements {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("[")?;
@@ -131,11 +131,11 @@ fn float(quantity: u128) -> f64 {
     quantity as f64
 }
 
-/// Chooses who ends so that nothing of `requirements` is lacking, by place in `candidates` (upstream
-/// `getPodsToPreempt`). All candidates must be ones that may be preempted.
+/// Chooses the pods that must end so that nothing in `requirements` is missing, as indexes into `candidates` (upstream
+/// `getPodsToPreempt`). All candidates must be preemptible.
 ///
-/// Guaranteed pods are taken only for what all Burstable and BestEffort ones together cannot give, and Burstable ones
-/// only for what BestEffort ones and those Guaranteed pods cannot. The cheap classes come first in the answer.
+/// Guaranteed pods are chosen only for what all Burstable and BestEffort ones together cannot free, and Burstable ones
+/// only for what BestEffort ones and those Guaranteed pods cannot. The cheap classes come first in the result.
 pub fn victims(candidates: &[&RequestedBack], requirements: &Requirements) -> Result<Vec<usize>, NoVictims> {
     let of_class = |class| -> Vec<usize> {
         let places = candidates.iter().enumerate();
@@ -158,8 +158,8 @@ pub fn victims(candidates: &[&RequestedBack], requirements: &Requirements) -> Re
     Ok(victims)
 }
 
-/// Takes the pod nearest to what is lacking until nothing is; of those equally near the smallest, of those equally
-/// small the last (upstream `getPodsToPreemptByDistance`, whose order after each taking the swap keeps).
+/// Chooses the nearest pod until nothing is missing; of equally near ones the smallest, of equally small ones the last
+/// (upstream `getPodsToPreemptByDistance`; the swap keeps its order after each choice).
 fn by_distance(
     candidates: &[&RequestedBack],
     mut places: Vec<usize>,
@@ -172,7 +172,7 @@ fn by_distance(
             let Some(&pod) = candidates.get(place) else { continue };
             let distance = lacking.distance(pod);
             let better = best.is_none_or(|(_, least, nearest)| {
-                // Both come from the same sums: equal pods have equal distances, bit for bit.
+                // Both come from the same sums: equal pods have bitwise equal distances.
                 distance < least || (distance.total_cmp(&least).is_eq() && pod.requests_no_more_than(nearest))
             });
             if better {

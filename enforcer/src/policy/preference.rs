@@ -1,12 +1,12 @@
-//! How early a pod is evicted by its own preference, within what the administrator allows.
+//! How early a pod is evicted by its own preference, within the limits of the administrator.
 
 use crate::model::Pod;
 
-/// The annotation: a whole number of 32 bits, which stands in for the pod's priority where pods are ranked for eviction,
-/// and nowhere else.
+/// The annotation: a whole number of 32 bits, which replaces the pod's priority in the eviction ranking, and nowhere
+/// else.
 pub const EVICTION_PRIORITY: &str = "enforcer.dev/eviction-priority";
 
-/// What stands there, if it is a number; none if there is no such annotation, or it cannot be one.
+/// The annotation's number; `None` if the text is not such a number.
 #[must_use]
 pub fn parse_preference(text: &str) -> Option<i32> {
     text.trim_ascii().parse().ok()
@@ -14,14 +14,14 @@ pub fn parse_preference(text: &str) -> Option<i32> {
 
 /// The priority that a pod is ranked by for eviction.
 ///
-/// By its annotation a pod may come earlier as it likes, and later than by its own priority up to `ceiling`
-/// (`evictionPriorityCeiling`); without one, never. Whether a pod is critical is not for it to say.
+/// By its annotation a pod may come as early as it likes, and later than by its own priority up to `ceiling`
+/// (`evictionPriorityCeiling`); without a ceiling, never. Whether a pod is critical does not depend on it.
 #[must_use]
 pub fn eviction_priority(pod: &Pod, ceiling: Option<i32>) -> i32 {
     let own = pod.priority();
     let most = ceiling.map_or(own, |ceiling| own.max(ceiling));
-    let wished = pod.annotations.get(EVICTION_PRIORITY).and_then(|text| parse_preference(text));
-    wished.map_or(own, |wished| wished.min(most))
+    let requested = pod.annotations.get(EVICTION_PRIORITY).and_then(|text| parse_preference(text));
+    requested.map_or(own, |requested| requested.min(most))
 }
 
 #[cfg(test)]

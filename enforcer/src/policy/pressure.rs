@@ -1,7 +1,7 @@
 //! Which thresholds are met, since when, and what follows: `synchronize` of
 //! `pkg/kubelet/eviction/eviction_manager.go`, from the observations to the threshold that is acted on.
 //!
-//! Time comes in as a value. Nothing is allocated after [`Pressure::new`].
+//! Time is an input. Nothing is allocated after [`Pressure::new`].
 
 use super::{
     EvictionSettings,
@@ -15,31 +15,31 @@ const MS: u64 = 1_000_000;
 /// The grace period of a hard eviction in seconds (upstream `immediateEvictionGracePeriodSeconds`).
 pub const HARD_GRACE_PERIOD_SECONDS: u64 = 1;
 
-/// What a signal measures at one moment, in base units.
+/// The level of a signal at one moment, in base units.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Observation {
-    /// How much there is left.
+    /// The amount left.
     pub available: u64,
-    /// How much there is in all; percentages are of this.
+    /// The total, which percentages refer to.
     pub capacity: u64,
-    /// When it was measured, in nanoseconds of any clock that never goes back; none if that is not known. What was not
-    /// measured anew since the last look is not acted on again.
+    /// When it was measured, in nanoseconds of any clock that never goes back; `None` if unknown. A measurement that is
+    /// no newer than at the last look is not acted on again.
     pub measured_ns: Option<u64>,
 }
 
-/// What all signals measure at one moment.
+/// The levels of all signals at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Observations([Option<Observation>; Signal::ALL.len()]);
 
 impl Observations {
-    /// Takes one in.
+    /// Sets one observation.
     pub fn set(&mut self, signal: Signal, observation: Observation) {
         if let Some(slot) = self.0.get_mut(signal as usize) {
             *slot = Some(observation);
         }
     }
 
-    /// What a signal measures; none if it was not observed.
+    /// The level of a signal; `None` if it was not observed.
     #[must_use]
     pub fn get(&self, signal: Signal) -> Option<Observation> {
         self.0.get(signal as usize).copied().flatten()
@@ -53,13 +53,13 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Whether the node has it.
+    /// Whether the set contains it.
     #[must_use]
     pub fn has(self, condition: NodeCondition) -> bool {
         self.has.get(condition as usize).copied().unwrap_or(false)
     }
 
-    /// Those that the node has.
+    /// The conditions in the set.
     pub fn iter(self) -> impl Iterator<Item = NodeCondition> {
         NodeCondition::ALL.into_iter().filter(move |condition| self.has(*condition))
     }
@@ -71,12 +71,12 @@ impl Conditions {
     }
 }
 
-/// What one look gives.
+/// The result of one look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
     /// The conditions that the node has, which outlast their thresholds by the transition period.
     pub conditions: Conditions,
-    /// What is acted on now: a threshold that has been met for its grace period; none if there is nothing to do.
+    /// The threshold to act on now: met for its grace period; `None` if there is nothing to do.
     pub reclaim: Option<Reclaim>,
 }
 
@@ -87,15 +87,15 @@ pub struct Reclaim {
     pub threshold: Threshold,
     /// Its value in base units.
     pub amount: u64,
-    /// How much must be available until it is no longer met: its value and its minimum reclaim.
+    /// The amount that must be available until it is no longer met: its value plus its minimum reclaim.
     pub target: u64,
-    /// What was available.
+    /// The amount available.
     pub available: u64,
 }
 
 impl Reclaim {
-    /// How long the victim is given, in seconds: 1 for a hard threshold, else the smaller of what the administrator and
-    /// the pod allow.
+    /// How long the victim gets, in seconds: 1 for a hard threshold, else the smaller of what the administrator and the
+    /// pod allow.
     #[must_use]
     pub fn grace_period_seconds(&self, settings: &EvictionSettings, pod_seconds: u64) -> u64 {
         if self.threshold.is_hard() {
@@ -106,30 +106,30 @@ impl Reclaim {
     }
 }
 
-/// The most thresholds that can be told apart: a hard and a soft one for each signal, with room to spare.
+/// The most thresholds that can be distinguished: a hard and a soft one for each signal, with room to spare.
 pub const MAX_THRESHOLDS: usize = 24;
 
-/// The thresholds and what is known of each, from one look to the next.
+/// The thresholds with their state, from one look to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct Pressure {
     thresholds: Few<Tracked, MAX_THRESHOLDS>,
     transition_ns: u64,
-    /// When each signal was measured at the last look, as far as that is known.
+    /// When each signal was measured at the last look, if known.
     last: [Option<u64>; Signal::ALL.len()],
     /// When each condition was last observed.
     conditions: [Option<u64>; NodeCondition::ALL.len()],
 }
 
-/// What is known of one threshold.
+/// The state of one threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tracked {
     /// The threshold.
     pub threshold: Threshold,
-    /// Since when it has been met, in nanoseconds; none while it is not.
+    /// Since when it has been met, in nanoseconds; `None` while it is not.
     pub since_ns: Option<u64>,
-    /// Whether its grace period had passed at the last look: then it stays met until its minimum reclaim is there.
+    /// Whether its grace period had passed at the last look: then it stays met until its minimum reclaim is available.
     acted_on: bool,
-    /// What the last look showed of it; none if its signal was not observed.
+    /// The level at the last look; `None` if its signal was not observed.
     seen: Option<Seen>,
 }
 
@@ -143,8 +143,8 @@ struct Seen {
 }
 
 impl Tracked {
-    /// Takes in a look. It is met if strictly less is available than its value, and once it was acted on, than that and
-    /// the minimum reclaim (upstream `thresholdsMet`). What was not observed is not met.
+    /// Processes a look. The threshold is met if strictly less is available than its value, and once it was acted on,
+    /// than that and the minimum reclaim (upstream `thresholdsMet`). Without an observation it is not met.
     fn look(&mut self, now_ns: u64, observation: Option<Observation>, is_new: bool) {
         self.seen = observation.map(|Observation { available, capacity, measured_ns: _ }| Seen {
             amount: self.threshold.value.amount(capacity),
@@ -165,7 +165,7 @@ impl Tracked {
         matches!(self.threshold.signal, Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable)
     }
 
-    /// What it is, and what was available at the last look, if it was observed then.
+    /// Its amounts, and the amount available at the last look, if it was observed then.
     #[must_use]
     pub fn reclaim(&self) -> Option<Reclaim> {
         let Seen { amount, min_reclaim, available, is_new: _ } = self.seen?;
@@ -179,7 +179,7 @@ impl Tracked {
 }
 
 impl Pressure {
-    /// Begins, with nothing observed.
+    /// Starts with nothing observed.
     #[must_use]
     pub fn new(settings: &EvictionSettings) -> Self {
         Self::of(settings.thresholds.iter().copied(), settings.pressure_transition_period_ms)
@@ -200,7 +200,7 @@ impl Pressure {
         }
     }
 
-    /// Takes over what is known of those thresholds that stay, and of the conditions.
+    /// Takes over the state of thresholds that stay, and of the conditions.
     pub(super) fn inherit(&mut self, before: &Self) {
         for tracked in self.thresholds.iter_mut() {
             if let Some(known) = before.thresholds.iter().find(|known| known.threshold == tracked.threshold) {
@@ -211,7 +211,7 @@ impl Pressure {
         self.conditions = before.conditions;
     }
 
-    /// Takes in what is observed now. `now_ns` never goes back; where it does, no time has passed.
+    /// Processes the present observations. `now_ns` never goes back; if it does, no time has passed.
     pub fn observe(&mut self, now_ns: u64, observations: &Observations) -> Verdict {
         for tracked in self.thresholds.iter_mut() {
             let signal = tracked.threshold.signal;
@@ -239,8 +239,8 @@ impl Pressure {
         self.thresholds.iter()
     }
 
-    /// The thresholds whose grace period has passed and that were measured anew, as of the last look, memory before all
-    /// others (upstream `thresholdsUpdatedStats`, `byEvictionPriority`, `getReclaimableThreshold`).
+    /// The thresholds that are due, as of the last look: the grace period has passed, and the signal was measured anew.
+    /// Memory comes first (upstream `thresholdsUpdatedStats`, `byEvictionPriority`, `getReclaimableThreshold`).
     pub fn due(&self) -> impl Iterator<Item = Reclaim> {
         let due = |memory: bool| {
             self.thresholds.iter().filter(move |tracked| tracked.is_due() && tracked.is_memory() == memory)
@@ -253,7 +253,7 @@ impl Pressure {
         let mut conditions = Conditions::default();
         for condition in NodeCondition::ALL {
             let last = self.conditions.get(condition as usize).copied().flatten();
-            // Even without a transition period the node has what is observed right now.
+            // Even without a transition period the node has the conditions observed now.
             if last.is_some_and(|last| last == now_ns || now_ns.saturating_sub(last) < self.transition_ns) {
                 conditions.insert(condition);
             }

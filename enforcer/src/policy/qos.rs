@@ -4,18 +4,18 @@ use crate::model::{Pod, QosClass, Quantity, Requirements, ResourceList, Resource
 
 use super::lists;
 
-/// The pod's class: the one that the API server stored, for it never changes; else the computed one
-/// (upstream `GetPodQOS`).
+/// The pod's class: the one that the API server stored, as it never changes; else the computed one (upstream
+/// `GetPodQOS`).
 #[must_use]
 pub fn class(pod: &Pod) -> QosClass {
     pod.stored_qos_class.unwrap_or_else(|| compute(pod))
 }
 
-/// The class that requests and limits give (upstream `ComputePodQOS`).
+/// The class that follows from requests and limits (upstream `ComputePodQOS`).
 ///
-/// Pod-level resources decide alone if they name a resource that the pod level takes; `spec.resources: {}` does
-/// not (`PodLevelResourcesFixKubeletQOSClass`, Kubernetes 1.37). Otherwise the sums over all containers, init
-/// containers among them, are compared, not each container's own.
+/// Pod-level resources decide alone if they name a resource that the pod level supports; `spec.resources: {}` does not
+/// (`PodLevelResourcesFixKubeletQOSClass`, Kubernetes 1.37). Otherwise the sums over all containers, including init
+/// containers, are compared, not each container's own.
 #[must_use]
 pub fn compute(pod: &Pod) -> QosClass {
     if let Some(resources) = pod.resources.as_ref().filter(|set| lists::has_pod_level(Some(set))) {
@@ -24,7 +24,7 @@ pub fn compute(pod: &Pod) -> QosClass {
     judge(pod.containers.iter().map(|container| &container.resources))
 }
 
-/// Cpu and memory, of which only amounts above zero count.
+/// Cpu and memory; only amounts above zero count.
 #[derive(Clone, Copy, Default)]
 struct Compute {
     cpu: Quantity,

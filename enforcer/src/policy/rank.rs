@@ -1,15 +1,16 @@
-//! The order in which pods are evicted: `rankMemoryPressure` and `rankPIDPressure` of `pkg/kubelet/eviction/helpers.go`.
+//! The order in which pods are evicted: `rankMemoryPressure` and `rankPIDPressure` of
+//! `pkg/kubelet/eviction/helpers.go`.
 //!
-//! Nothing here allocates: the slices are sorted in place, and ties keep the order that the caller gave.
+//! Nothing here allocates: slices are sorted in place, and ties keep the caller's order.
 
 use std::cmp::{Ordering, Reverse};
 
 use super::wire::wire;
 
-/// What ranking by memory knows of a pod.
+/// The keys of a pod in the memory ranking.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MemoryRankKey {
-    /// The working set in bytes; none if there are no stats, which puts the pod first.
+    /// The working set in bytes; `None` without stats, which puts the pod first.
     pub usage_bytes: Option<u64>,
     /// The memory request in bytes (`PodPlan::ranking_request_bytes`).
     pub request_bytes: u64,
@@ -19,10 +20,10 @@ pub struct MemoryRankKey {
     pub order: u32,
 }
 
-/// What ranking by tasks knows of a pod.
+/// The keys of a pod in the ranking by tasks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PidRankKey {
-    /// How many tasks it has; none if there are no stats, which puts the pod first among those of its priority.
+    /// The number of tasks; `None` without stats, which puts the pod first among those of its priority.
     pub process_count: Option<u64>,
     /// The pod's priority.
     pub priority: i32,
@@ -43,12 +44,12 @@ pub enum DecidedBy {
     AboveRequest,
     /// The one with more tasks comes first.
     ProcessCount,
-    /// The keys are equal: the caller's order holds.
+    /// The keys are equal: the caller's order applies.
     Order,
 }
 
 impl DecidedBy {
-    /// The name as events and the command line show it.
+    /// The name in events and on the command line.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,7 +62,7 @@ impl DecidedBy {
         }
     }
 
-    /// The same of a victim that may have been the only one to choose from.
+    /// The same for a victim that may have been the only candidate.
     #[must_use]
     pub fn of(key: Option<Self>) -> &'static str {
         key.map_or("onlyCandidate", Self::as_str)
@@ -69,13 +70,13 @@ impl DecidedBy {
 }
 
 impl MemoryRankKey {
-    /// Whether it uses more than it requests; not if there are no stats.
+    /// Whether it uses more than it requests; false without stats.
     #[must_use]
     pub fn exceeds_request(&self) -> bool {
         self.usage_bytes.is_some_and(|usage_bytes| usage_bytes > self.request_bytes)
     }
 
-    /// How far its usage is above its request in bytes, negative if below; none if there are no stats.
+    /// How far its usage is above its request in bytes, negative if below; `None` without stats.
     #[must_use]
     pub fn above_request_bytes(&self) -> Option<i64> {
         self.usage_bytes.map(|usage_bytes| {
@@ -84,7 +85,7 @@ impl MemoryRankKey {
         })
     }
 
-    /// Which of the two is evicted first, and by which key. A total order over distinct `order`s.
+    /// Which of the two is evicted first, and the key that decides. A total order over distinct `order`s.
     #[must_use]
     pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
         let stats = self.usage_bytes.is_some().cmp(&other.usage_bytes.is_some());
@@ -99,14 +100,14 @@ impl MemoryRankKey {
         ])
     }
 
-    /// What [`Self::above_request_bytes`] is before it is cut to 64 bits; without stats all are alike.
+    /// [`Self::above_request_bytes`] before it is cut to 64 bits; 0 without stats.
     fn above(&self) -> i128 {
         self.usage_bytes.map_or(0, |usage_bytes| i128::from(usage_bytes) - i128::from(self.request_bytes))
     }
 }
 
 impl PidRankKey {
-    /// Which of the two is evicted first, and by which key. A total order over distinct `order`s.
+    /// Which of the two is evicted first, and the key that decides. A total order over distinct `order`s.
     #[must_use]
     pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
         let stats = self.process_count.is_some().cmp(&other.process_count.is_some());
@@ -120,12 +121,12 @@ impl PidRankKey {
     }
 }
 
-/// Puts the pod that is to be evicted first for memory to the front.
+/// Sorts by the memory ranking: the pod to be evicted first comes first.
 pub fn by_memory<T>(pods: &mut [T], standing: impl Fn(&T) -> MemoryRankKey) {
     pods.sort_unstable_by(|left, right| standing(left).compare(&standing(right)).0);
 }
 
-/// Puts the pod that is to be evicted first for tasks to the front.
+/// Sorts by the task ranking: the pod to be evicted first comes first.
 pub fn by_pids<T>(pods: &mut [T], standing: impl Fn(&T) -> PidRankKey) {
     pods.sort_unstable_by(|left, right| standing(left).compare(&standing(right)).0);
 }

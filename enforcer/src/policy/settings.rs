@@ -9,10 +9,10 @@ use super::{
 
 pub use self::check::SettingsError;
 
-/// What an administrator may decide about the plan and about eviction.
+/// An administrator's settings for the plan and for eviction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `cgroupRoot`: the cgroup that kubepods stands in.
+    /// `cgroupRoot`: the parent cgroup of kubepods.
     pub cgroup_root: CgroupPath,
     /// `cgroupDriver`: how cgroups are named.
     pub cgroup_driver: CgroupDriver,
@@ -22,54 +22,54 @@ pub struct Settings {
     pub cpu_cfs_quota: bool,
     /// `cpuCFSQuotaPeriod` in microseconds, 1,000 to 1,000,000.
     pub cpu_cfs_quota_period_us: u64,
-    /// `podPidsLimit`: the most tasks that a pod may have; none is no limit.
+    /// `podPidsLimit`: the most tasks of a pod; `None` is no limit.
     pub pod_pids_limit: Option<u64>,
-    /// `singleProcessOOMKill`: whether the kernel kills one process of a container only, not all.
+    /// `singleProcessOOMKill`: whether the kernel kills only one process of a container, not all.
     pub single_process_oom_kill: bool,
     /// `systemReserved`.
     pub system_reserved: ResourceList,
     /// `kubeReserved`.
     pub kube_reserved: ResourceList,
-    /// Whether `enforceNodeAllocatable` names `pods`: kubepods is then limited to what is not reserved.
+    /// Whether `enforceNodeAllocatable` names `pods`: kubepods is then limited to unreserved resources.
     pub enforce_pods: bool,
     /// `systemReservedCgroup`, if `enforceNodeAllocatable` names it.
     pub system_reserved_cgroup: Option<ReservedCgroup>,
     /// `kubeReservedCgroup`, if `enforceNodeAllocatable` names it.
     pub kube_reserved_cgroup: Option<ReservedCgroup>,
-    /// `memoryThrottlingFactor`, above 0 and at the most 1: where between request and limit `memory.high` lies; none
+    /// `memoryThrottlingFactor`, above 0 and at most 1: where `memory.high` lies between request and limit; `None`
     /// writes no `memory.high` (KEP-2570).
     pub memory_throttling_factor: Option<f64>,
     /// `memoryReservationPolicy`.
     pub memory_reservation_policy: MemoryReservationPolicy,
     /// `memorySwap.swapBehavior`.
     pub swap_behavior: SwapBehavior,
-    /// `evictionPriorityCeiling`: up to what pods may raise the priority that they are ranked by for eviction above their
-    /// own; none lets them lower it alone.
+    /// `evictionPriorityCeiling`: the limit up to which pods may raise their priority in the eviction ranking above
+    /// their own; with `None` they may only lower it.
     pub eviction_priority_ceiling: Option<i32>,
-    /// `evictionHard`, `evictionSoft` and what belongs to them.
+    /// `evictionHard`, `evictionSoft` and related fields.
     pub eviction: EvictionSettings,
 }
 
 /// How cgroups are named (`pkg/kubelet/cm/cgroup_manager_linux.go`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum CgroupDriver {
-    /// Plain folders.
+    /// Plain directories.
     #[default]
     Cgroupfs,
     /// systemd's slices and scopes.
     Systemd,
 }
 
-/// A cgroup of the system's own that is held to what is reserved for it.
+/// A cgroup of the system's own that is limited to its reservation.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReservedCgroup {
-    /// Where it is. It must exist already.
+    /// Its path. It must exist already.
     pub path: CgroupPath,
-    /// Which of the reserved resources hold.
+    /// Which of the reserved resources apply.
     pub scope: ReservedScope,
 }
 
-/// Which reserved resources a cgroup of the system's own is held to.
+/// Which reserved resources a cgroup of the system's own is limited to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReservedScope {
     /// All of them: `system-reserved`, `kube-reserved`.
@@ -81,26 +81,26 @@ pub enum ReservedScope {
 /// Whether requested memory is protected from reclaim (KEP-2570).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum MemoryReservationPolicy {
-    /// It is not.
+    /// No protection.
     #[default]
     None,
     /// Guaranteed pods get `memory.min`, Burstable ones `memory.low`.
     TieredReservation,
 }
 
-/// When pods are evicted.
+/// The eviction settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvictionSettings {
     /// Every threshold: the hard ones, the soft ones, then those of `allocatableMemory.available`, which follow from
-    /// the hard ones of `memory.available` where pods are held to node allocatable.
+    /// the hard ones of `memory.available` if pods are limited to node allocatable.
     pub thresholds: Vec<Threshold>,
     /// `evictionPressureTransitionPeriod` in milliseconds: how long a node condition outlasts its threshold.
     pub pressure_transition_period_ms: u64,
     /// `evictionMaxPodGracePeriod` in seconds: the longest grace period in a soft eviction.
     pub max_pod_grace_period_seconds: u64,
-    /// `evictWithinRequest`: whether pods within their request may be evicted, behind all others. The kubelet does.
+    /// `evictWithinRequest`: whether pods within their request may be evicted, after all others. The kubelet does so.
     pub evict_within_request: bool,
-    /// `breaker`: when no pod is killed any more.
+    /// `breaker`: when killing stops.
     pub breaker: BreakerSettings,
 }
 
@@ -113,8 +113,8 @@ impl EvictionSettings {
 }
 
 impl Default for EvictionSettings {
-    /// The kubelet's defaults on Linux (`pkg/kubelet/apis/config/v1beta1/defaults_linux.go`), with those of
-    /// `allocatableMemory.available` that `enforceNodeAllocatable: [pods]` brings.
+    /// The kubelet's defaults on Linux (`pkg/kubelet/apis/config/v1beta1/defaults_linux.go`), including those of
+    /// `allocatableMemory.available` that `enforceNodeAllocatable: [pods]` adds.
     fn default() -> Self {
         const MEMORY: ThresholdValue = ThresholdValue::Amount(100 << 20);
         let thresholds = [
@@ -138,14 +138,14 @@ impl Default for EvictionSettings {
 /// Whether containers may swap (KEP-2400).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum SwapBehavior {
-    /// None may.
+    /// No container may swap.
     #[default]
     NoSwap,
     /// Containers of Burstable pods may, in proportion to their memory request.
     LimitedSwap,
 }
 
-/// How a cpu request becomes a `cpu.weight`.
+/// How a cpu request is converted to a `cpu.weight`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CpuWeightFormula {
     /// Node, QoS and pod levels linear, containers quadratic, as the kubelet and current runtimes do.

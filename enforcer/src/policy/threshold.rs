@@ -1,4 +1,4 @@
-//! Eviction thresholds as the kubelet's configuration writes them: `pkg/kubelet/eviction/helpers.go`.
+//! Eviction thresholds in the kubelet's notation: `pkg/kubelet/eviction/helpers.go`.
 
 mod config;
 mod signal;
@@ -11,23 +11,23 @@ use crate::model::{ParseQuantityError, Quantity};
 pub use self::config::{InvalidThreshold, Map, Problem, Written, from_configuration};
 pub use self::signal::{NodeCondition, Signal, Threshold};
 
-/// A threshold or a minimum reclaim: an amount of the signal's resource, or a part of what there is.
+/// A threshold or a minimum reclaim: an amount of the signal's resource, or a share of its capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ThresholdValue {
     /// In base units: bytes, tasks.
     Amount(u64),
-    /// A part of the capacity, 0 to 1. The kubelet keeps it as a 32-bit float, and so the amount it gives is that.
+    /// A share of the capacity, 0 to 1. The kubelet keeps it as a 32-bit float, so the amount is that of the float.
     Share(f32),
 }
 
-/// Why a text is no threshold.
+/// Why a text is not a threshold.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThresholdError {
-    /// Ends in `%` and is no number before that, or none between 0 and 100.
+    /// It ends in `%`, but what precedes is not a number from 0 to 100.
     #[error("{text:?} is not a percentage: write a number from 0 to 100 and %, such as 10%")]
     Percentage {
-        /// What stands there.
+        /// The text.
         text: String,
     },
     /// Neither a percentage nor a quantity.
@@ -36,9 +36,9 @@ pub enum ThresholdError {
     /// A quantity out of range.
     #[error("{text:?} is out of range: it must be {allowed}")]
     OutOfRange {
-        /// What stands there.
+        /// The text.
         text: String,
-        /// What may stand there.
+        /// The allowed values.
         allowed: &'static str,
     },
 }
@@ -60,13 +60,13 @@ impl fmt::Display for ThresholdValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Amount(amount) => Quantity::from_units(*amount).binary_si().fmt(formatter),
-            // Four decimals: the next ones are the float's own.
+            // Four decimals: further ones come from the float.
             Self::Share(share) => write!(formatter, "{}%", (share * 1e6).round() / 1e4),
         }
     }
 }
 
-/// Reads a value of `evictionHard` or `evictionSoft` (upstream `parseThresholdStatement`); none if the threshold is
+/// Reads a value of `evictionHard` or `evictionSoft` (upstream `parseThresholdStatement`); `None` if the threshold is
 /// switched off, by exactly `0%` or `100%`.
 pub fn parse(text: &str) -> Result<Option<ThresholdValue>, ThresholdError> {
     if text == "0%" || text == "100%" {
@@ -107,7 +107,7 @@ fn value(text: &str) -> Result<Value, ThresholdError> {
     let Some(percentage) = text.strip_suffix('%') else {
         return Ok(Value::Quantity(text.parse()?));
     };
-    // Only what a person writes as a number: Rust reads `inf` and `nan` too.
+    // Only digits, signs, point and exponent: Rust's parser also accepts `inf` and `nan`.
     let is_number = percentage.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
     percentage
         .parse::<f32>()
@@ -123,7 +123,7 @@ fn out_of_range(text: &str, allowed: &'static str) -> ThresholdError {
     ThresholdError::OutOfRange { text: text.to_owned(), allowed }
 }
 
-/// `int64(float64(amount) * factor)` of Go: towards zero.
+/// `int64(float64(amount) * factor)` in Go: rounds towards zero.
 pub(super) fn scale(amount: u64, factor: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,

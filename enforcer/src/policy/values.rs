@@ -36,7 +36,7 @@ const PIDS_MAX: FileName = FileName::Borrowed("pids.max");
 /// The period that the kernel gives a new cgroup, in microseconds (`default_cfs_period` in kernel/sched/core.c).
 const DEFAULT_PERIOD_US: u64 = 100_000;
 
-/// A limit of this many thousandths of a cpu, or none for 0; the period is set in any case.
+/// Sets a limit in thousandths of a cpu, or no limit for 0; the period is set in any case.
 fn insert_quota(files: &mut Files, cpu_limit_milli: u64, settings: &Settings) {
     let period_us = settings.cpu_cfs_quota_period_us;
     let Some(quota_us) = cpu::quota_us(cpu_limit_milli, period_us) else {
@@ -49,7 +49,7 @@ fn insert_quota(files: &mut Files, cpu_limit_milli: u64, settings: &Settings) {
     files.insert(CPU_MAX, format!("{quota_us} {period_us}"));
 }
 
-/// No limit, but the period.
+/// Sets the period without a limit.
 fn insert_period(files: &mut Files, settings: &Settings) {
     let period_us = settings.cpu_cfs_quota_period_us;
     if period_us != DEFAULT_PERIOD_US {
@@ -57,7 +57,7 @@ fn insert_period(files: &mut Files, settings: &Settings) {
     }
 }
 
-/// An amount for which 0 is no limit, or no protection.
+/// Inserts an amount; 0 means no limit, or no protection.
 fn insert_amount(files: &mut Files, file: FileName, amount: u64) {
     if amount > 0 {
         files.insert(file, amount.to_string());
@@ -70,7 +70,7 @@ fn insert_hugetlb(files: &mut Files, limits: BTreeMap<u64, u64>) {
     );
 }
 
-/// None of each size of huge page that the node has.
+/// An amount of 0 for each size of huge page that the node has.
 fn no_huge_pages(node: &Node) -> BTreeMap<u64, u64> {
     hugepages::by_page_bytes(&node.other).into_keys().map(|page_bytes| (page_bytes, 0)).collect()
 }

@@ -1,7 +1,7 @@
-//! What would be evicted now, if something were otherwise: the engine over the pods as they are.
+//! What would be evicted now under other conditions: runs the engine over the pods at present.
 //!
-//! One after another is taken away, with what its death should give back, until nothing is short any more. Nobody grows
-//! meanwhile, and whoever is given time to end takes all of it.
+//! Pods are evicted one after another, and each frees what its death is predicted to free, until nothing is short any
+//! more. No pod grows meanwhile, and each takes all of its grace period.
 
 use super::{
     engine::{
@@ -17,16 +17,16 @@ const MS: u64 = 1_000_000;
 /// The node and its pods at one moment.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// When to evict.
+    /// The eviction settings.
     pub settings: EngineSettings,
-    /// The pods, in the order in which ties are broken, and what each uses.
+    /// The pods with their readings, in the order in which ties are broken.
     pub pods: Vec<(CandidateFacts, Reading)>,
     /// The node.
     pub node: NodeSample,
 }
 
 impl Scene {
-    /// The hard threshold of `memory.available` were another one.
+    /// Replaces the hard threshold of `memory.available`.
     pub fn set_threshold(&mut self, value: ThresholdValue) {
         let hard = Threshold::hard(Signal::MemoryAvailable, value);
         let others = self.settings.thresholds.iter().copied();
@@ -35,7 +35,7 @@ impl Scene {
             super::engine::followed(&std::iter::once(hard).chain(others).collect::<Vec<_>>());
     }
 
-    /// A pod used so much more memory of its own; whether there is that pod.
+    /// Adds anonymous memory to a pod's usage; returns whether the pod exists.
     pub fn add(&mut self, cgroup: CgroupId, bytes: u64) -> bool {
         let Some((_, reading)) = self.pods.iter_mut().find(|(facts, _)| facts.cgroup == cgroup) else {
             return false;
@@ -71,45 +71,45 @@ impl Scene {
     }
 }
 
-/// One who would be evicted.
+/// A pod that would be evicted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Eviction {
-    /// All about it.
+    /// The decision.
     pub decision: Decision,
-    /// How long from now until it is decided, in nanoseconds: soft thresholds have their grace periods.
+    /// How long from now it is decided, in nanoseconds: soft thresholds have grace periods.
     pub after_ns: u64,
-    /// What is available of the node's memory when it is gone.
+    /// The node's available memory after its death.
     pub available_bytes: u64,
 }
 
-/// Who would be evicted, in that order.
+/// The evictions that would follow.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Foreseen {
-    /// Each of them.
+    /// The evictions, in order.
     pub evictions: Vec<Eviction>,
-    /// Why it ends there.
+    /// Why they end.
     pub end: End,
 }
 
-/// Why nobody else would be evicted.
+/// Why no further pod would be evicted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum End {
     /// Nothing is short any more.
     #[default]
     Enough,
-    /// It is short, and nobody is left who may be evicted.
+    /// A resource is short, and no candidate is left that may be evicted.
     NoneLeft,
-    /// It is short, and the circuit breaker keeps the others.
+    /// A resource is short, and the circuit breaker spares the others.
     Breaker,
-    /// It is short, and would be though all went that may be evicted: so none of them does.
+    /// A resource is short, and would be even if every candidate was evicted: so none is.
     OutOfReach,
 }
 
-/// Plays it through.
+/// Plays the evictions through.
 #[must_use]
 pub fn foresee(mut scene: Scene) -> Foreseen {
     let mut foreseen = Foreseen::default();
-    // What would be run before each is taken as run.
+    // Hooks are assumed to have run.
     let settings =
         EngineSettings { mode: Mode::Enforce, paused: false, hook_timeout_ns: 0, ..scene.settings };
     let mut engine = Engine::new(&settings);
@@ -117,11 +117,11 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
     let facts: Vec<_> = scene.pods.iter().map(|(facts, _)| *facts).collect();
     drop(engine.replace(Candidates::new(&facts)));
     let began_ns = scene.node.now_ns;
-    // Each is decided on once, and each threshold is waited for once between two of them.
+    // Each pod is decided on once, and between two of them each threshold is awaited once.
     let most = (facts.len() + 1).saturating_mul(settings.thresholds.len() + 2);
     for _ in 0..most {
         let now_ns = scene.node.now_ns;
-        let _wishes = engine.step(Input::Node(scene.node));
+        let _actions = engine.step(Input::Node(scene.node));
         let readings: Vec<_> = scene.pods.iter().map(|(_, reading)| *reading).collect();
         let actions = engine.step(Input::Usages { node: scene.node, readings: &readings });
         if actions.iter().any(|action| matches!(action, Action::Evict)) {
@@ -169,7 +169,7 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
     foreseen
 }
 
-/// It is signalled, and gone at once.
+/// The victim is signalled, and gone at once.
 fn end(engine: &mut Engine, decision: &Decision, now_ns: u64) {
     let number = decision.number;
     let asked = Outcome::Terminated { number, now_ns };

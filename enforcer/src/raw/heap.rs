@@ -1,4 +1,4 @@
-//! The heap, with address space held back for when the kernel gives no more.
+//! The heap, with reserved address space for when the kernel provides no more.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -8,25 +8,25 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// What is held back is given up in such steps.
+/// The size of a step of the reserve.
 const STEP_BYTES: usize = 1 << 20;
 
-/// How many of them are held: more than a scrape, a stream of events and a pass over all pods take together.
+/// The number of steps: more than a scrape, an event stream and a pass over all pods need together.
 const STEPS: usize = 16;
 
-/// Where they are; null where one has been given up.
+/// The addresses of the steps; null if a step has been released.
 static HELD: [AtomicPtr<u8>; STEPS] = [const { AtomicPtr::new(null_mut()) }; STEPS];
 
-/// The system's allocator. Where it can get no memory from the kernel (`RLIMIT_AS`, `vm.overcommit_memory=2`), what
-/// `hold_back` holds is given up for it, step by step: without that, the first allocation that fails ends the daemon.
+/// The system's allocator. If it gets no memory from the kernel (`RLIMIT_AS`, `vm.overcommit_memory=2`), the reserve of
+/// `hold_back` is released for it, step by step: otherwise the first failed allocation would end the daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Heap;
 
-// SAFETY: each call is the system allocator's own, made again with the same arguments where it answered null, in which case
+// SAFETY: each call is the system allocator's own, repeated with the same arguments if it returned null, in which case
 // it has changed nothing.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise is ours.
+        // SAFETY: the caller upholds the same contract.
         persist(|| unsafe { System.alloc(layout) })
     }
 
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as above; where it answers null, the block is as it was.
+        // SAFETY: as above; if it returns null, the block is unchanged.
         persist(|| unsafe { System.realloc(block, layout, size) })
     }
 
@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// Tries until it works, or nothing is held any longer.
+/// Tries until it succeeds, or the reserve is empty.
 #[inline]
 fn persist(attempt: impl Fn() -> *mut u8) -> *mut u8 {
     let block = attempt();
@@ -60,8 +60,8 @@ fn persist_by_giving_up(attempt: &dyn Fn() -> *mut u8) -> *mut u8 {
         if held.is_null() {
             continue;
         }
-        // SAFETY: the range was mapped by `hold_back` for nothing else, and nobody has used it. Whoever took its address
-        // out of its place, as we did, is the only one that knows it.
+        // SAFETY: the range was mapped by `hold_back` only for this, and nothing has used it. The swap made this thread
+        // the only one that has its address.
         let freed = unsafe { rustix::mm::munmap(held.cast(), STEP_BYTES) };
         debug_assert_eq!(freed, Ok(()), "the range was mapped");
         let block = attempt();
@@ -72,14 +72,14 @@ fn persist_by_giving_up(attempt: &dyn Fn() -> *mut u8) -> *mut u8 {
     null_mut()
 }
 
-/// Holds back what is not held already: address space that is never touched, and takes no memory. Answers whether all of
-/// it is held. Only a program whose allocator is [`Heap`] gets anything from it.
+/// Fills up the reserve: address space that is never touched, and takes no memory. Returns whether all of it is held.
+/// It only helps a program whose allocator is [`Heap`].
 pub(crate) fn hold_back() -> bool {
     HELD.iter().all(|step| !step.load(Ordering::Acquire).is_null() || hold(step))
 }
 
 fn hold(step: &AtomicPtr<u8>) -> bool {
-    // SAFETY: a new mapping at a place of the kernel's choosing takes no memory that is in use.
+    // SAFETY: the kernel chooses the address, so the mapping replaces no memory in use.
     let mapped = unsafe {
         rustix::mm::mmap_anonymous(
             null_mut(),
@@ -92,7 +92,7 @@ fn hold(step: &AtomicPtr<u8>) -> bool {
     let is_ours =
         step.compare_exchange(null_mut(), mapped.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok();
     if !is_ours {
-        // SAFETY: the range has just been mapped, and nobody else knows of it.
+        // SAFETY: the range has just been mapped, and nothing else uses it.
         let freed = unsafe { rustix::mm::munmap(mapped, STEP_BYTES) };
         debug_assert_eq!(freed, Ok(()), "the range was mapped");
     }

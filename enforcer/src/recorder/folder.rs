@@ -1,4 +1,4 @@
-//! The recordings on the disk: one file for each decision, bounded in number and bytes.
+//! The recordings on disk: one file for each decision, limited in number and bytes.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,29 +11,29 @@ use ulid::Ulid;
 
 const FOLDER: &str = "recordings";
 
-/// What a recording's file name ends with.
+/// The extension of a recording's file name.
 pub const FILE_ENDING: &str = "rec";
 
-/// How many are kept, and of how many bytes in all.
+/// How many files are kept, and how many bytes in all.
 const MOST_FILES: usize = 64;
 const MOST_BYTES: u64 = 32 << 20;
 
 /// The longest file that is read as a recording.
 pub const MOST_FILE_BYTES: u64 = 64 << 20;
 
-/// Where the recordings are in a state directory.
+/// Returns the folder of the recordings in a state directory.
 #[must_use]
 pub fn folder(state_dir: &Path) -> PathBuf {
     state_dir.join(FOLDER)
 }
 
-/// Where the recording of that eviction is.
+/// Returns the path of an eviction's recording.
 #[must_use]
 pub fn path(state_dir: &Path, eviction: Ulid) -> PathBuf {
     folder(state_dir).join(format!("{eviction}.{FILE_ENDING}"))
 }
 
-/// Writes the recording of that eviction, or replaces it as a whole, and lets go of the oldest if there are too many.
+/// Writes or atomically replaces the recording of that eviction, and removes the oldest ones if there are too many.
 pub(super) fn keep(
     state_dir: &Path,
     eviction: Ulid,
@@ -50,7 +50,7 @@ pub(super) fn keep(
     let path = path(state_dir, eviction);
     let fresh = folder.join(".new");
     let write = || {
-        // What a daemon that was killed has left.
+        // A killed daemon may have left this file.
         match fs::remove_file(&fresh) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
@@ -65,8 +65,8 @@ pub(super) fn keep(
     prune(&folder, MOST_FILES, MOST_BYTES).map_err(|error| about(&folder, &error))
 }
 
-/// Removes the oldest until no more are left than that, and not more bytes; the newest stays in any case. What has not the
-/// name of a recording is not ours.
+/// Removes the oldest files until the limits of number and bytes are met; the newest always stays. Files that are not
+/// named like a recording are not touched.
 fn prune(folder: &Path, most_files: usize, most_bytes: u64) -> io::Result<()> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -78,7 +78,7 @@ fn prune(folder: &Path, most_files: usize, most_bytes: u64) -> io::Result<()> {
             files.push((id, entry.metadata()?.len(), path));
         }
     }
-    // The ids are in the order of their times.
+    // The ids sort by time.
     files.sort_unstable();
     let (mut count, mut bytes) = (0, 0);
     for (_, length, path) in files.into_iter().rev() {

@@ -1,7 +1,7 @@
-//! A ring of bytes from one thread to another. The writer never waits, and what finds no room it keeps to itself.
+//! A ring of bytes from one thread to another. The writer never waits; it drops a record that finds no room.
 //!
-//! A record lies in whole words: its length in bytes, its time, its bytes. The writer shows a record when all of it is
-//! there.
+//! A record consists of whole words: its length in bytes, its time, its bytes. The writer publishes a record once it is
+//! complete.
 
 use std::sync::{
     Arc,
@@ -10,7 +10,7 @@ use std::sync::{
 
 use crate::policy::wire::Sink;
 
-/// How much it holds: readings of 500 pods are some 15 KiB, and are taken ten times a second at the most.
+/// The capacity: readings of 500 pods are about 15 KiB, and are taken at most ten times a second.
 pub(super) const RING_BYTES: usize = 256 * 1024;
 
 const WORD_BYTES: usize = 8;
@@ -48,7 +48,7 @@ pub(super) struct Consumer {
     at: u64,
 }
 
-/// Makes one of that size. Its pages are touched here, so that they are there when they are needed.
+/// Makes a ring of that size. Its pages are touched here, so that no page fault delays a later write.
 pub(super) fn ring(bytes: usize) -> (Producer, Consumer) {
     let words = (0..bytes / WORD_BYTES).map(|_| AtomicU64::new(0)).collect();
     let ring = Arc::new(Ring { words, written: AtomicU64::new(0), read: AtomicU64::new(0) });
@@ -56,10 +56,10 @@ pub(super) fn ring(bytes: usize) -> (Producer, Consumer) {
 }
 
 impl Producer {
-    /// Writes a record of that time; how many words it took, or none where there was no room.
+    /// Writes a record with that time; returns its length in words, or `None` if there was no room.
     pub(super) fn put(&mut self, at_ns: u64, put: impl FnOnce(&mut Slot<'_>)) -> Option<u64> {
         let end = self.ring.read.load(Ordering::Acquire).saturating_add(self.ring.capacity());
-        // The first two words are for length and time.
+        // The first two words hold length and time.
         let mut slot =
             Slot { ring: &self.ring, at: self.at.saturating_add(2), end, word: [0; WORD_BYTES], bytes: 0 };
         put(&mut slot);
@@ -73,7 +73,7 @@ impl Producer {
         Some(words)
     }
 
-    /// How much of it is taken, in words, and of how many.
+    /// Returns how many words are in use, and the capacity in words.
     pub(super) fn fill(&self) -> (u64, u64) {
         (self.at.saturating_sub(self.ring.read.load(Ordering::Relaxed)), self.ring.capacity())
     }
@@ -83,7 +83,7 @@ impl Producer {
 #[derive(Debug)]
 pub(super) struct Slot<'a> {
     ring: &'a Ring,
-    /// The place of the word that is being filled.
+    /// The place of the word being filled.
     at: u64,
     /// The first place that is not free.
     end: u64,
@@ -93,7 +93,7 @@ pub(super) struct Slot<'a> {
 
 impl Slot<'_> {
     fn store(&mut self) {
-        // What does not fit is counted on, and noticed at the close.
+        // Words that do not fit are counted but not written; `close` notices.
         if self.at < self.end
             && let Some(word) = self.ring.word(self.at)
         {
@@ -103,7 +103,7 @@ impl Slot<'_> {
         self.word = [0; WORD_BYTES];
     }
 
-    /// The place behind it, and its length; none if it did not fit.
+    /// Returns the place after the record, and its length in bytes; `None` if it did not fit.
     fn close(mut self) -> Option<(u64, u64)> {
         if !self.bytes.is_multiple_of(8) {
             self.store();
@@ -128,7 +128,7 @@ impl Sink for Slot<'_> {
 }
 
 impl Consumer {
-    /// Takes the next record: its time; its bytes come behind those that `into` holds. None if there is none.
+    /// Takes the next record: appends its bytes to `into` and returns its time. Returns `None` if there is no record.
     pub(super) fn take(&mut self, into: &mut Vec<u8>) -> Option<u64> {
         if self.at == self.ring.written.load(Ordering::Acquire) {
             return None;

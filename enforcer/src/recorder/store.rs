@@ -13,37 +13,37 @@ use crate::{
     },
 };
 
-/// How much is kept in memory, and for how long at the least, if it is not more than that.
+/// How much is kept in memory, and for how long at least if it fits.
 const MEMORY_BYTES: usize = 1 << 20;
 const KEEP_NS: u64 = 600_000_000_000;
 
-/// How much of what came before a decision comes into its file.
+/// How much of the time before a decision its file covers.
 const BEFORE_NS: u64 = 120_000_000_000;
 const BEFORE_BYTES: usize = 512 * 1024;
 
-/// Names of pods that are gone are kept as long as their records can be; so many at the most.
+/// Names of pods that are gone are kept as long as their records can be; at most this many.
 const MOST_GONE: usize = 4_096;
 
-/// It is a candidate at present.
+/// In place of a time: a candidate at present.
 const STILL: u64 = u64::MAX;
 
-/// A whole state of the engine begins with this, and a segment with a whole state.
+/// The first byte of a whole state of the engine. A segment begins with one.
 const KEY: u8 = 0;
 
-/// What the recorder holds, and what was lost.
+/// The recorder's statistics.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RecorderStats {
-    /// Records taken, ever.
+    /// Records taken since the start.
     pub records: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Records that found no room in the ring.
     pub lost: u64,
-    /// Bytes held in memory now, the ring apart.
+    /// Bytes held in memory now, without the ring.
     pub held_bytes: usize,
 }
 
-/// From one whole state to the next.
+/// The records from one whole state to the next.
 #[derive(Clone, Debug, Default)]
 struct Segment {
     /// Each record with its length before it.
@@ -51,26 +51,26 @@ struct Segment {
     end_ns: u64,
 }
 
-/// How much is to be written.
+/// Which records are written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Extent {
-    /// All that there is.
+    /// All records.
     All,
-    /// What came shortly before now.
+    /// The records shortly before now.
     Recent,
-    /// From the last whole state on.
+    /// The records since the last whole state.
     Latest,
 }
 
-/// What is kept in memory.
+/// The records in memory.
 #[derive(Debug)]
 pub(super) struct Store {
     ring: Consumer,
     tapped: Arc<Tapped>,
-    /// The last is the one that goes on.
+    /// The last segment is still growing.
     segments: VecDeque<Arc<Segment>>,
     held_bytes: usize,
-    /// Who is who, and until when that was known.
+    /// The candidates by cgroup, and until when each was one.
     names: BTreeMap<CgroupId, (Arc<Member>, u64)>,
     scratch: Vec<u8>,
     records: u64,
@@ -91,7 +91,7 @@ impl Store {
         }
     }
 
-    /// Takes what is in the ring.
+    /// Takes the records from the ring.
     pub(super) fn drain(&mut self) {
         let mut scratch = std::mem::take(&mut self.scratch);
         loop {
@@ -99,7 +99,7 @@ impl Store {
             let Some(at_ns) = self.ring.take(&mut scratch) else { break };
             self.take(at_ns, &scratch);
         }
-        // One that was filled by a thousand pods is not kept for ever.
+        // A buffer that a thousand pods filled is not kept for ever.
         scratch.clear();
         scratch.shrink_to(4_096);
         self.scratch = scratch;
@@ -122,7 +122,7 @@ impl Store {
         }
     }
 
-    /// Lets go of what is old, or too much.
+    /// Drops segments that are too old, or exceed the limit.
     fn forget(&mut self) {
         let now_ns = self.segments.back().map_or(0, |segment| segment.end_ns);
         while let Some(first) = self.segments.front()
@@ -134,9 +134,9 @@ impl Store {
         }
     }
 
-    /// Notes who the candidates are.
+    /// Notes which pods are candidates.
     pub(super) fn name(&mut self, members: impl Iterator<Item = Member>, now_ns: u64) {
-        // Those of the set before were known until now.
+        // The previous candidates were known until now.
         for (_, seen_ns) in self.names.values_mut().filter(|(_, seen_ns)| *seen_ns == STILL) {
             *seen_ns = now_ns;
         }
@@ -146,7 +146,7 @@ impl Store {
             let member = known.filter(|known| **known == member).unwrap_or_else(|| Arc::new(member));
             self.names.insert(cgroup, (member, STILL));
         }
-        // Segments are kept for one longer than that.
+        // Segments are kept for one longer than `KEEP_NS`.
         let kept_ns = now_ns.saturating_sub(2 * KEEP_NS);
         self.names.retain(|_, (_, seen_ns)| *seen_ns >= kept_ns);
         let gone = self.names.iter().filter(|(_, (_, seen_ns))| *seen_ns != STILL);
@@ -158,7 +158,7 @@ impl Store {
         }
     }
 
-    /// A copy to be written elsewhere; the records themselves are shared.
+    /// Returns a copy to be written elsewhere; it shares the records.
     pub(super) fn copy(&self, extent: Extent) -> Copy {
         let now_ns = self.segments.back().map_or(0, |segment| segment.end_ns);
         let (mut bytes, mut segments) = (0, VecDeque::new());
@@ -192,7 +192,7 @@ impl Store {
     }
 }
 
-/// What is to be written.
+/// A copy of records and names, ready to be written.
 #[derive(Debug)]
 pub(super) struct Copy {
     segments: Vec<Arc<Segment>>,

@@ -15,15 +15,15 @@ use crate::policy::{
     flight::{put_called, put_candidates, put_key, put_lost, put_settings, put_step},
 };
 
-/// The engine's whole state is put down this often, and after so many bytes: from there a replay can begin. As much as
-/// that more is kept than was asked for.
+/// How often the engine's whole state is recorded, in time and in words: a replay can begin there. Up to that much more
+/// is kept than was requested.
 const KEY_EVERY_NS: u64 = 300_000_000_000;
 const KEY_EVERY_WORDS: u64 = 128 * 1024 / 8;
 
-/// Room for what one eviction of one candidate comes to.
-const TO_NOBODY_BYTES: usize = 32 * 1024;
+/// Room for the records of one eviction of one candidate.
+const UNWATCHED_BYTES: usize = 32 * 1024;
 
-/// What the tap tells beside the records.
+/// What the tap reports beside the records.
 #[derive(Debug, Default)]
 pub(super) struct Tapped {
     /// Records that found no room, ever.
@@ -43,16 +43,16 @@ impl Tapped {
     }
 }
 
-/// Keeps what the engine goes through. It belongs to the thread that feeds the engine: it allocates nothing, takes no lock
-/// and waits for nobody.
+/// Records the engine's inputs and outcomes. It belongs to the thread that feeds the engine: it allocates nothing,
+/// takes no lock and never waits.
 #[derive(Debug)]
 pub struct Tap {
     ring: Producer,
     waker: Arc<Waker>,
     tapped: Arc<Tapped>,
-    /// Lost records that the recording does not tell of yet.
+    /// Lost records that the recording does not mention yet.
     unreported: u64,
-    /// Whether what is put down can be run again: not before the first whole state, nor behind a loss.
+    /// Whether the records can be replayed: not before the first whole state, nor after a loss.
     is_sound: bool,
     now_ns: u64,
     key_ns: u64,
@@ -73,9 +73,9 @@ impl Tap {
         }
     }
 
-    /// One whose records nobody reads.
+    /// A tap whose records no one reads.
     pub(crate) fn unwatched() -> io::Result<Self> {
-        let (ring, _) = ring(TO_NOBODY_BYTES);
+        let (ring, _) = ring(UNWATCHED_BYTES);
         Ok(Self::new(ring, Arc::new(Waker::new()?)))
     }
 
@@ -83,7 +83,7 @@ impl Tap {
         Arc::clone(&self.tapped)
     }
 
-    /// The engine as it is before anything else is told of it; `seed` is the random part of the first eviction's id.
+    /// Records the engine's initial state; `seed` is the random part of the first eviction's id.
     pub fn begin(&mut self, engine: &Engine, seed: u128) {
         let [low, high] = &self.tapped.seed;
         let half = |value: u128| u64::try_from(value & u128::from(u64::MAX)).unwrap_or(0);
@@ -92,7 +92,7 @@ impl Tap {
         self.key(engine);
     }
 
-    /// The engine took that in, wants that, and has that decision by now.
+    /// Records an input, the engine's actions for it, and its decision afterwards.
     pub fn step(&mut self, input: &Input<'_>, actions: &Actions, engine: &Engine) {
         self.now_ns = match input {
             Input::Node(node) | Input::Usages { node, readings: _ } => node.now_ns,
@@ -111,22 +111,22 @@ impl Tap {
         self.put(|slot| put_step(input, actions, engine.decision(), slot));
     }
 
-    /// It is given other settings.
+    /// Records new settings of the engine.
     pub fn settings(&mut self, settings: &EngineSettings) {
         self.put(|slot| put_settings(settings, slot));
     }
 
-    /// It is given other candidates.
+    /// Records new candidates of the engine.
     pub fn candidates(&mut self, candidates: &Candidates) {
         self.put(|slot| put_candidates(candidates, slot));
     }
 
-    /// The decision is told of under that id.
+    /// Records the id under which a decision is reported.
     pub fn called(&mut self, number: u64, id: u128) {
         self.put(|slot| put_called(number, id, slot));
     }
 
-    /// All else is done: there is time to put down the whole state, if it is due.
+    /// Called when all other work is done: records the whole state if it is due.
     pub fn rest(&mut self, engine: &Engine) {
         let is_old = self.now_ns.saturating_sub(self.key_ns) >= KEY_EVERY_NS;
         if !self.is_sound || is_old || self.since_key_words >= KEY_EVERY_WORDS {
@@ -148,7 +148,7 @@ impl Tap {
             self.key_ns = self.now_ns;
             self.since_key_words = 0;
         } else {
-            // Without a loss what there is goes on; it is tried again.
+            // Nothing is lost: recording continues, and the state is tried again.
             self.wake();
         }
     }
@@ -163,7 +163,7 @@ impl Tap {
         };
         self.since_key_words = self.since_key_words.saturating_add(words);
         let (fill, capacity) = self.ring.fill();
-        // Once on the way up.
+        // Wakes the recorder once, when the fill level crosses one half upwards.
         if fill >= capacity / 2 && fill - words.min(fill) < capacity / 2 {
             self.wake();
         }

@@ -2,22 +2,22 @@ use std::path::Path;
 
 use super::{Meminfo, MeminfoError};
 
-/// What `memory.available` is.
+/// The source of `memory.available`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MemoryAvailableSource {
     /// The kernel's own estimate, `MemAvailable`.
     MemAvailable,
-    /// The kubelet's reckoning: `MemTotal` less the working set ([`MemoryInfo::working_set_bytes`]).
+    /// The kubelet's formula: `MemTotal` less the working set ([`MemoryInfo::working_set_bytes`]).
     ///
-    /// The kubelet takes the working set from the root cgroup's `memory.stat`. That counts the same pages, but may be up to two
-    /// seconds old (`flush_memcg_stats_dwork` in mm/memcontrol.c): who decides by it would choose another victim for memory
-    /// that is long back. `/proc/meminfo` has the counters themselves.
+    /// The kubelet takes the working set from the root cgroup's `memory.stat`. That counts the same pages, but may be
+    /// up to two seconds old (`flush_memcg_stats_dwork` in mm/memcontrol.c): a decision based on it would choose
+    /// another victim for memory that is already free. `/proc/meminfo` has the counters themselves.
     ///
     /// [`MemoryInfo::working_set_bytes`]: super::MemoryInfo::working_set_bytes
     Kubelet,
 }
 
-/// What `memory.available` is measured by, open: one system call a reading, and no allocation.
+/// Open files to measure `memory.available`: one system call a reading, and no allocation.
 #[derive(Debug)]
 pub struct Available {
     summary: Box<Meminfo>,
@@ -25,17 +25,17 @@ pub struct Available {
     unmapped_shmem_bytes: u64,
 }
 
-/// How much there is.
+/// A reading of the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AvailableMemory {
-    /// What can be had.
+    /// The available memory.
     pub available_bytes: u64,
-    /// What the machine has; it may change, as memory is plugged in and ballooned out.
+    /// The machine's memory; it changes as memory is plugged in or ballooned out.
     pub total_bytes: u64,
 }
 
 impl Available {
-    /// Measures by the memory summary at `meminfo`.
+    /// Opens the memory summary at `meminfo` and reads it once.
     pub fn open(meminfo: &Path, source: MemoryAvailableSource) -> Result<Self, MeminfoError> {
         let mut available =
             Self { summary: Box::new(Meminfo::open(meminfo)?), source, unmapped_shmem_bytes: 0 };
@@ -43,7 +43,7 @@ impl Available {
         Ok(available)
     }
 
-    /// Measures anew.
+    /// Reads again.
     pub fn read(&mut self) -> Result<AvailableMemory, MeminfoError> {
         let memory = self.summary.read()?;
         let available_bytes = match self.source {
@@ -57,7 +57,8 @@ impl Available {
         Ok(AvailableMemory { available_bytes, total_bytes: memory.total_bytes })
     }
 
-    /// Shared memory that no process mapped at the latest reading, at the least ([`MemoryInfo::unmapped_shmem_bytes`]).
+    /// A lower bound of the shared memory that no process mapped at the latest reading
+    /// ([`MemoryInfo::unmapped_shmem_bytes`]).
     ///
     /// [`MemoryInfo::unmapped_shmem_bytes`]: super::MemoryInfo::unmapped_shmem_bytes
     #[must_use]

@@ -1,14 +1,13 @@
 //! A reader of BTF, the kernel's description of its own types.
 //!
-//! It answers the few questions that the probe and the offsets ask, and no more. It is total: whatever the
-//! bytes are, it answers or returns an error, in time linear in their number. The format is that of
-//! Documentation/bpf/btf.rst in the kernel's source.
+//! It answers only the queries of the probe and the offsets. It is total: for any bytes it answers or returns an
+//! error, in time linear in their number. Documentation/bpf/btf.rst in the kernel's source describes the format.
 use std::{collections::HashMap, fs, io, path::Path};
 
-/// Where the kernel shows its own BTF.
+/// The kernel's own BTF.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
-/// More than any kernel has, yet small enough to be read by a daemon that promises to stay small.
+/// More than any kernel has, yet small enough for a daemon with little memory.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// How many anonymous structures may nest, and how many qualifiers may wrap a type.
 const MAX_DEPTH: u32 = 16;
@@ -22,7 +21,7 @@ pub enum BtfError {
     Read {
         /// The file.
         path: String,
-        /// What the kernel said.
+        /// The underlying error.
         source: io::Error,
     },
     /// The file is larger than any kernel's.
@@ -31,7 +30,7 @@ pub enum BtfError {
         /// The file.
         path: String,
     },
-    /// Not BTF, of another byte order, or a version that is not known.
+    /// Not BTF, another byte order, or an unknown version.
     #[error("no BTF of version 1 in this machine's byte order")]
     NotBtf,
     /// A section or a type reaches past the end.
@@ -42,7 +41,7 @@ pub enum BtfError {
         /// Where.
         at: usize,
     },
-    /// A kind of type that this reader does not know, so that it cannot tell where the next begins.
+    /// A kind of type that this reader does not know, so the start of the next type is unknown.
     #[error("type {id} is of unknown kind {kind}")]
     UnknownKind {
         /// Number of the type.
@@ -69,15 +68,15 @@ pub enum Kind {
     Enum,
     /// A declaration without definition.
     Fwd,
-    /// Another name for a type.
+    /// An alias of a type.
     Typedef,
-    /// `volatile`, `const`, `restrict` or a type tag: the type is another one, qualified.
+    /// `volatile`, `const`, `restrict` or a type tag on another type.
     Qualifier,
     /// A function.
     Func,
-    /// What a function takes and returns.
+    /// The parameters and result of a function.
     FuncProto,
-    /// A variable, a section, a floating-point number, a declaration tag: nothing that we ask about.
+    /// A variable, a section, a floating-point number, a declaration tag: kinds that are never queried.
     Other,
     /// An enumeration of 64-bit values.
     Enum64,
@@ -88,7 +87,7 @@ pub enum Kind {
 pub struct TypeId(u32);
 
 impl TypeId {
-    /// As bpf(2) names the type, if it is one of the kernel's own BTF.
+    /// The number as bpf(2) takes it, if it is one of the kernel's own BTF.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
@@ -108,7 +107,7 @@ pub struct Member {
 #[derive(Debug)]
 pub struct Btf {
     bytes: Vec<u8>,
-    /// Where each type begins in `bytes`; the first is type 1.
+    /// Offset of each type in `bytes`; the first is type 1.
     starts: Vec<u32>,
     strings: std::ops::Range<usize>,
     /// Structures, unions, typedefs and functions by name; the first of a name wins, as in the kernel.
@@ -168,7 +167,7 @@ fn u32_at(bytes: &[u8], at: usize, what: &'static str) -> Result<u32, BtfError> 
         .ok_or(BtfError::Short { what, at })
 }
 
-/// FNV-1a. Names are the kernel's own; a collision is settled by comparing them.
+/// FNV-1a. All names come from the kernel; a collision is resolved by comparing them.
 fn hash(name: &[u8]) -> u64 {
     name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -250,7 +249,7 @@ impl Btf {
         self.record_at(usize::try_from(*self.starts.get(index)?).ok()?).ok()
     }
 
-    /// Whether there is a type of that number; 0 is `void`. A damaged blob refers to others.
+    /// Whether a type with that number exists; 0 is `void`. A damaged blob refers to others.
     fn holds(&self, id: TypeId) -> bool {
         id.0 == 0 || self.record(id).is_some()
     }
@@ -286,7 +285,7 @@ impl Btf {
         self.record(id)?.kind().map(|(kind, _)| kind)
     }
 
-    /// The type under typedefs and qualifiers.
+    /// The type behind typedefs and qualifiers.
     #[must_use]
     pub fn resolve(&self, mut id: TypeId) -> Option<TypeId> {
         for _ in 0..MAX_DEPTH {
@@ -299,7 +298,7 @@ impl Btf {
         None
     }
 
-    /// What a pointer points to.
+    /// The target type of a pointer.
     #[must_use]
     pub fn pointee(&self, id: TypeId) -> Option<TypeId> {
         let record = self.record(self.resolve(id)?)?;
@@ -356,11 +355,11 @@ impl Btf {
         }
     }
 
-    /// The member of this name, also in anonymous structures and unions within. Bit fields are refused: they
-    /// have no byte offset.
+    /// The member with this name, also in anonymous structures and unions within. Bit fields are refused: they have no
+    /// byte offset.
     #[must_use]
     pub fn member(&self, id: TypeId, name: &str) -> Option<Member> {
-        // A budget, not only a depth: a hostile blob could make the tree of anonymous members exponential.
+        // A budget in addition to the depth: a hostile blob could make the tree of anonymous members exponential.
         let mut budget = 65_536;
         self.member_within(id, name, MAX_DEPTH, &mut budget)
     }
@@ -393,7 +392,7 @@ impl Btf {
         None
     }
 
-    /// The parameters' types of a function prototype.
+    /// The parameter types of a function prototype.
     #[must_use]
     pub fn parameters(&self, id: TypeId) -> Option<Vec<TypeId>> {
         let record = self.record(self.resolve(id)?)?;
@@ -423,7 +422,7 @@ impl Btf {
         })
     }
 
-    /// A word of what follows the three common ones.
+    /// A word after the three common ones.
     fn word(&self, record: Record, offset: usize) -> Option<u32> {
         u32_at(&self.bytes, record.at + 12 + offset, "a type").ok()
     }

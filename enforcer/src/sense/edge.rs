@@ -4,9 +4,9 @@ use super::wake::Edge;
 
 /// Something that wakes the reflex: a ring buffer of kernel edges, a PSI trigger, a cgroup's event counters.
 ///
-/// An edge says only that it is worth looking at the node now. It decides nothing.
+/// An edge only asks for a look at the node. It decides nothing.
 pub trait EdgeSource: Send {
-    /// What to wait on. It must stay the same as long as the source is.
+    /// The descriptor to wait on. It must not change during the source's life.
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Whether it becomes ready with `EPOLLPRI` (PSI triggers, cgroup files) and not with `EPOLLIN`.
@@ -14,24 +14,24 @@ pub trait EdgeSource: Send {
         false
     }
 
-    /// Takes everything that is waiting, tells each edge, and quietens the source. Must neither block nor allocate.
+    /// Takes everything that is waiting, emits each edge, and clears the readiness. Must neither block nor allocate.
     fn drain(&mut self, ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState;
 }
 
-/// What the kernel said of a source that it woke us for.
+/// What epoll reported for a source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Readiness {
-    /// There is something.
+    /// It has events.
     Ready,
-    /// `EPOLLERR` or `EPOLLHUP`, alone or with it.
+    /// `EPOLLERR` or `EPOLLHUP`, alone or with events.
     Failed,
 }
 
-/// Whether a source can still tell anything.
+/// Whether a source can still emit edges.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SourceState {
     /// It can.
     Live,
-    /// What it was about is gone: it is not waited on any more, and dropped.
+    /// Its subject is gone: it is removed from epoll and dropped.
     Gone,
 }

@@ -12,8 +12,8 @@ use super::{
     wake::{Edge, EdgeKind},
 };
 
-/// The ring buffer of kernel edges: kswapd woken, direct reclaim begun. Each kind comes at most about once in
-/// a millisecond.
+/// The ring buffer of kernel edges: kswapd woken, direct reclaim begun. Each kind occurs at most about once a
+/// millisecond.
 pub struct EdgeRing {
     ring: RingBuf<MapData>,
 }
@@ -36,8 +36,8 @@ impl EdgeSource for EdgeRing {
     }
 
     fn drain(&mut self, _ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
-        // The kernel wakes a reader only when it had caught up, so it must be read to its end. That end
-        // comes: each kind is rate-limited, and the ring holds a few hundred.
+        // The kernel wakes a reader only if it had read everything, so read to the end. The loop ends: each kind is
+        // rate-limited, and the ring holds a few hundred.
         while let Some(bytes) = self.ring.next() {
             if let Some(edge) = edge(&bytes) {
                 emit(edge);
@@ -47,7 +47,7 @@ impl EdgeSource for EdgeRing {
     }
 }
 
-/// What a record tells; one that cannot be decoded, which our own programs do not write, tells nothing.
+/// The edge in a record; `None` if it cannot be decoded, which never happens with our own programs.
 fn edge(bytes: &[u8]) -> Option<Edge> {
     let (kind, time_ns) = match decode(bytes).ok()? {
         Record::KswapdWoke { time_ns, node: _ } => (EdgeKind::KswapdWoken, time_ns),

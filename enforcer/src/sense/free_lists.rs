@@ -11,20 +11,20 @@ use super::{
     text,
 };
 
-/// The zones of memory, in their usual place below `/proc`.
+/// The file with the memory zones, below `/proc`.
 const ZONEINFO: &str = "zoneinfo";
 
-/// What the lists hold, all of them together.
+/// The sums over all per-CPU lists.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct FreeListsRead {
-    /// Free pages on them, in bytes.
+    /// Free pages on the lists, in bytes.
     pub free_bytes: u64,
-    /// The most that they may hold just now, in bytes: since Linux 6.7 the kernel adapts that.
+    /// The current capacity of the lists, in bytes: since Linux 6.7 the kernel adapts it.
     pub most_bytes: u64,
 }
 
-/// The free pages on the lists that each CPU has for itself, which the kernel counts neither as free nor as available
-/// (`pagesets` in `mm/vmstat.c`, `zoneinfo_show_print`). Reading allocates nothing.
+/// The free pages on the per-CPU lists, which the kernel counts neither as free nor as available (`pagesets` in
+/// `mm/vmstat.c`, `zoneinfo_show_print`). Reading allocates nothing.
 #[derive(Debug)]
 pub struct FreeLists {
     file: OwnedFd,
@@ -33,14 +33,14 @@ pub struct FreeLists {
 }
 
 impl FreeLists {
-    /// Opens them below that `/proc`.
+    /// Opens the file below that `/proc`.
     pub fn open(proc: &Path) -> ReadResult<Self> {
         let file = rustix::fs::open(proc.join(ZONEINFO), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         let buffer = vec![0; room_for(&file)];
         Ok(Self { file, buffer, page_bytes: page_bytes() })
     }
 
-    /// Reads what they hold.
+    /// Reads the sums.
     pub fn read(&mut self) -> ReadResult<FreeListsRead> {
         let text = read_whole(&self.file, &mut self.buffer)?;
         let bytes = |key: &[u8]| sum(text, key).saturating_mul(self.page_bytes);
@@ -48,7 +48,7 @@ impl FreeLists {
     }
 }
 
-/// The pages of all lines of that key.
+/// The sum of pages over all lines with that key.
 fn sum(text: &[u8], key: &[u8]) -> u64 {
     let lines = text.split(|byte| *byte == b'\n');
     let pages = lines.filter_map(|line| text::number(line.trim_ascii_start().strip_prefix(key)?));

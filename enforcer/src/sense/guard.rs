@@ -1,8 +1,8 @@
-//! Tells at once when a process has not its container's score, and when somebody else writes to a file that is kept.
+//! Reports at once a process whose score is not its container's, and a write of another process to a kept file.
 //!
-//! What is to be guarded is put into two maps by cgroup id. The programs tell only what concerns them, and nothing that
-//! the daemon itself did. Each cgroup has a credit of records, which it gets back after a moment; so one that is written
-//! to without end costs little and hides nobody else. See `enforcer_common::guard` for the kernel's side.
+//! Two maps hold what is guarded, by cgroup id. The programs report only that, and nothing that the daemon itself did.
+//! Each cgroup has a credit of records that is restored after a moment; so endless writes to one cost little and hide
+//! no other. See `enforcer_common::guard` for the kernel's side.
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt, io,
@@ -28,13 +28,13 @@ pub use self::{
 };
 use self::{pace::Pace, table::Table};
 
-/// Records taken in one turn before other tasks get theirs.
-const TURN_RECORDS: usize = 256;
+/// The most records of one pass before other tasks run.
+const PASS_RECORDS: usize = 256;
 
-/// The guard: what it watches, and what it has to tell.
+/// The guard: its maps and pending events.
 ///
-/// Put in what is to be guarded with [`set_wanted`](Self::set_wanted) and [`set_guarded`](Self::set_guarded) after each
-/// reconciliation; wait for [`next`](Self::next) beside everything else. Both sets begin empty, and then nothing comes.
+/// Call [`set_wanted`](Self::set_wanted) and [`set_guarded`](Self::set_guarded) after each reconciliation, and wait for
+/// [`next`](Self::next) beside everything else. Both sets start empty, and then no event comes.
 pub struct Guard {
     ring: Ring,
     wanted: Table<Wanted, i16>,
@@ -42,11 +42,11 @@ pub struct Guard {
     counts: PerCpuArray<MapData, u64>,
     sight: Sight,
     inbox: Inbox,
-    /// How many losses the kernel counted when it was last asked.
+    /// The kernel's count of losses when it was last read.
     dropped: u64,
 }
 
-/// What was read from the ring.
+/// Events read from the ring.
 struct Inbox {
     pids_are_ours: bool,
     pace: Pace,
@@ -54,36 +54,36 @@ struct Inbox {
     delivered: Delivered,
 }
 
-/// Which programs of the guard are at work.
+/// Which programs of the guard are attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sight {
-    /// Wrong scores are told: all four programs are attached.
+    /// Wrong scores are reported: all four programs are attached.
     pub scores: bool,
-    /// Foreign writes are told.
+    /// Foreign writes are reported.
     pub writes: bool,
 }
 
-/// What went through the guard since the programs were loaded.
+/// Events of the guard since the programs were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuardCounts {
     /// Wrong scores.
     pub scores: KindCounts,
     /// Foreign writes.
     pub writes: KindCounts,
-    /// Records that could not be used.
+    /// Records that could not be decoded.
     pub unusable: u64,
 }
 
-/// Of one kind: `seen = delivered + dropped + held`, as soon as all was read.
+/// Counts of one kind: `seen = delivered + dropped + held` once the ring is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindCounts {
-    /// How many there were.
+    /// All events of the kind.
     pub seen: u64,
-    /// Told one by one.
+    /// Delivered one by one.
     pub delivered: u64,
-    /// Lost for want of room in the ring buffer; told together as [`GuardEvent::Lost`].
+    /// Lost because the ring buffer was full; delivered together as [`GuardEvent::Lost`].
     pub dropped: u64,
-    /// Held back, as one cgroup had too many; told together as [`GuardEvent::Overrun`].
+    /// Held back because one cgroup had too many; delivered together as [`GuardEvent::Overrun`].
     pub held: u64,
 }
 
@@ -97,10 +97,8 @@ struct Delivered {
 /// Why something is not guarded.
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
-    /// There is more than the map has room for; what fits is guarded.
-    #[error(
-        "{more} cgroups more than the {max} that the map {map} takes: they are looked after by sweeps alone"
-    )]
+    /// The map is too small for all entries; those that fit are guarded.
+    #[error("the map {map} holds {max} cgroups, {more} too few: the rest is checked by sweeps alone")]
     TooMany {
         /// Name of the map.
         map: &'static str,
@@ -109,22 +107,22 @@ pub enum GuardError {
         /// How many did not.
         more: usize,
     },
-    /// The kernel refused an entry; it is tried again the next time.
+    /// The kernel refused an entry; the next call retries it.
     #[error("cannot change the map {map}")]
     Map {
         /// Name of the map.
         map: &'static str,
-        /// What aya said.
+        /// The error from aya.
         #[source]
         source: MapError,
     },
 }
 
-/// The ring buffer is registered with the runtime when it is first waited for.
+/// The ring buffer is registered with the runtime at the first wait.
 enum Ring {
     Loaded(RingBuf<MapData>),
     Registered(AsyncFd<RingBuf<MapData>>),
-    /// It could not be.
+    /// Registering failed.
     Broken,
 }
 
@@ -156,25 +154,25 @@ impl Guard {
         }
     }
 
-    /// Which edges can be told at all.
+    /// Which events can be reported at all.
     #[must_use]
     pub fn sight(&self) -> Sight {
         self.sight
     }
 
-    /// Guards the scores of these containers' processes, and of no others. Cheap where nothing changed.
+    /// Guards the scores of these containers' processes, and of no others. Cheap if nothing changed.
     ///
-    /// Who has a wrong score already is not told: sweep the containers that are new.
+    /// A process that has a wrong score already is not reported: sweep new containers.
     pub fn set_wanted(&mut self, wanted: &BTreeMap<CgroupId, i16>) -> Result<(), GuardError> {
         self.wanted.set(wanted, score_record)
     }
 
-    /// Guards the files of these cgroups, and of no others. Cheap where nothing changed.
+    /// Guards the files of these cgroups, and of no others. Cheap if nothing changed.
     pub fn set_guarded(&mut self, guarded: &BTreeSet<CgroupId>) -> Result<(), GuardError> {
         self.guarded.set(&guarded.iter().map(|id| (*id, ())).collect(), |()| Guarded::default())
     }
 
-    /// The next event. Must be called inside a tokio runtime; safe to cancel. After an error it fails for good.
+    /// The next event. Must be called inside a tokio runtime; safe to cancel. After an error every call fails.
     pub async fn next(&mut self) -> io::Result<GuardEvent> {
         loop {
             if let Some(event) = self.inbox.waiting.pop_front() {
@@ -185,20 +183,20 @@ impl Guard {
             tokio::select! {
                 guard = ring.readable_mut() => {
                     let mut guard = guard?;
-                    // Readiness is edge-triggered: it may only be cleared when the ring was seen empty.
+                    // Readiness is edge-triggered: it may only be cleared once the ring was seen empty.
                     if self.inbox.take(guard.get_inner_mut()) {
                         guard.clear_ready();
                     }
                     self.look_for_losses();
                 }
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.give_credit(),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.restore_credit(),
             }
         }
     }
 
-    /// What has come by now, without waiting.
+    /// The events so far, without waiting.
     ///
-    /// Whoever learns of a write from somebody else, such as inotify, learns from this who wrote.
+    /// A caller that learned of a write from another source, such as inotify, gets the writer here.
     pub fn take(&mut self) -> Vec<GuardEvent> {
         let ring = match &mut self.ring {
             Ring::Loaded(ring) => ring,
@@ -210,7 +208,7 @@ impl Guard {
         self.inbox.waiting.drain(..).collect()
     }
 
-    /// What went through.
+    /// The counts so far.
     pub fn counts(&self) -> Result<GuardCounts, MapError> {
         let count = |index| self.count(index);
         let Delivered { scores, writes, unusable } = self.inbox.delivered;
@@ -235,8 +233,8 @@ impl Guard {
         Ok(self.counts.get(&index, 0)?.iter().sum())
     }
 
-    /// Takes note of what the ring had no room for. It had none only while it was full, so that a reader who comes to
-    /// its end, and asks then, misses nothing.
+    /// Notes the kernel's losses. It loses records only while the ring is full, so a reader that checks at the ring's
+    /// end misses none.
     fn look_for_losses(&mut self) {
         let dropped = match self
             .count(counts::SCORE_DROPPED)
@@ -244,7 +242,7 @@ impl Guard {
         {
             Ok(dropped) => dropped,
             Err(error) => {
-                tracing::debug!(%error, "the guard's losses cannot be read");
+                tracing::debug!(%error, "cannot read the guard's losses");
                 return;
             }
         };
@@ -252,13 +250,13 @@ impl Guard {
         self.dropped = dropped;
         if new > 0 {
             self.inbox.pace.lost(new);
-            self.give_credit();
+            self.restore_credit();
         }
     }
 
-    /// Gives the credit back to those whose turn is over, before anybody looks at them. Who had used much of it may have
-    /// had more to tell.
-    fn give_credit(&mut self) {
+    /// Restores the credit of cgroups whose interval is over, before they are checked. One that had used up much of it
+    /// may have had more events.
+    fn restore_credit(&mut self) {
         let now = Instant::now();
         while let Some((of, cgroup)) = self.inbox.pace.pop(now) {
             let is_used_up = self.renew(of, cgroup) > CREDIT / 2;
@@ -278,12 +276,12 @@ impl Guard {
         }
     }
 
-    /// Gives one its credit back; answers how much it had used.
+    /// Restores the credit of one cgroup; returns how much it had used.
     fn renew(&mut self, of: Kept, cgroup: CgroupId) -> u32 {
         match of {
             Kept::Scores => {
                 let Some(score) = self.wanted.get(cgroup) else { return 0 };
-                let reported = self.wanted.record(cgroup).map_or(0, |record| record.told);
+                let reported = self.wanted.record(cgroup).map_or(0, |record| record.reported);
                 if reported > 0 {
                     self.wanted.renew(cgroup, score_record(score));
                 }
@@ -293,7 +291,7 @@ impl Guard {
                 if self.guarded.get(cgroup).is_none() {
                     return 0;
                 }
-                let reported = self.guarded.record(cgroup).map_or(0, |record| record.told);
+                let reported = self.guarded.record(cgroup).map_or(0, |record| record.reported);
                 if reported > 0 {
                     self.guarded.renew(cgroup, Guarded::default());
                 }
@@ -304,7 +302,7 @@ impl Guard {
 }
 
 fn score_record(score: i16) -> Wanted {
-    Wanted { score: i32::from(score), told: 0 }
+    Wanted { score: i32::from(score), reported: 0 }
 }
 
 fn key(event: &GuardEvent) -> Option<pace::Key> {
@@ -316,9 +314,9 @@ fn key(event: &GuardEvent) -> Option<pace::Key> {
 }
 
 impl Inbox {
-    /// Takes what the ring holds, up to one turn; answers whether that was everything.
+    /// Takes the ring's records, up to one pass; returns whether that was all.
     fn take(&mut self, ring: &mut RingBuf<MapData>) -> bool {
-        for _ in 0..TURN_RECORDS {
+        for _ in 0..PASS_RECORDS {
             let Some(record) = ring.next() else { return true };
             match event::decode(&record, self.pids_are_ours) {
                 Ok(event) => {
@@ -330,7 +328,7 @@ impl Inbox {
                 }
                 Err(error) => {
                     self.delivered.unusable += 1;
-                    tracing::debug!(%error, "record not usable");
+                    tracing::debug!(%error, "cannot use a record");
                 }
             }
         }

@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many buckets there are.
+/// Number of buckets.
 pub const LATENCY_BUCKETS: usize = 24;
 
 /// The first bucket ends at 2^10 ns, about a microsecond; the last but one at 2^32 ns, about four seconds.
@@ -14,19 +14,19 @@ pub struct Histogram {
     max_ns: AtomicU64,
 }
 
-/// What a [`Histogram`] held at a moment.
+/// The contents of a [`Histogram`] at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Latencies {
-    /// How many durations each bucket holds: those from the bound before it, and below its own.
+    /// Durations in each bucket: at least the bound of the previous one, below its own.
     pub counts: [u64; LATENCY_BUCKETS],
-    /// The sum of all of them.
+    /// The sum of all durations.
     pub total_ns: u64,
-    /// The longest.
+    /// The longest duration.
     pub max_ns: u64,
 }
 
 impl Histogram {
-    /// Takes in a duration.
+    /// Adds a duration.
     pub fn record(&self, ns: u64) {
         if let Some(count) = self.counts.get(bucket(ns)) {
             count.fetch_add(1, Ordering::Relaxed);
@@ -35,7 +35,7 @@ impl Histogram {
         self.max_ns.fetch_max(ns, Ordering::Relaxed);
     }
 
-    /// What it holds; a duration that is just being taken in may be in one of the figures and not yet in the others.
+    /// The contents; a duration that is being added may be in one of the figures and not yet in the others.
     #[must_use]
     pub fn read(&self) -> Latencies {
         let Self { counts, total_ns, max_ns } = self;
@@ -48,21 +48,21 @@ impl Histogram {
 }
 
 impl Latencies {
-    /// How many there are.
+    /// Number of durations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Where a bucket ends; the last one has no end.
+    /// The end of a bucket; `None` for the last one.
     #[must_use]
     pub fn bound_ns(bucket: usize) -> Option<u64> {
         let bits = u32::try_from(bucket).ok().filter(|_| bucket + 1 < LATENCY_BUCKETS)?;
         1_u64.checked_shl(FIRST_BITS + bits)
     }
 
-    /// A bound that so many per cent of them are below, by the nearest rank; none if there are none, or if it lies in the
-    /// last bucket.
+    /// A bound that this percentage of the durations is below, by the nearest rank; `None` without durations, or if it
+    /// is in the last bucket.
     #[must_use]
     pub fn percentile_bound_ns(&self, percent: u64) -> Option<u64> {
         let rank = (self.count().checked_mul(percent)?).div_ceil(100).max(1);

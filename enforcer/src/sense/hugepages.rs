@@ -2,12 +2,12 @@ use std::{fs, io, path::Path};
 
 use crate::model::{Quantity, ResourceList, ResourceName};
 
-/// Where the kernel keeps its pools of huge pages, a folder for each size.
+/// The kernel's pools of huge pages, a folder for each size.
 pub(super) const POOLS: &str = "/sys/kernel/mm/hugepages";
 
 /// The pools of huge pages in `folder`, as the node's resources `hugepages-<size>`.
 ///
-/// An empty pool counts only where its use can be limited: pods that did not ask for its pages then get none.
+/// An empty pool counts only if its use can be limited: then pods that did not request its pages get none.
 pub(super) fn read(folder: &Path, has_controller: bool) -> io::Result<ResourceList> {
     let mut pools = ResourceList::new();
     let entries = match fs::read_dir(folder) {

@@ -10,10 +10,10 @@ use crate::{
     model::CgroupPath,
 };
 
-/// What the pods together may still take, open: `allocatableMemory.available` is measured by it. Three system calls a
-/// reading, and no allocation.
+/// Open files to measure `allocatableMemory.available`, the memory that all pods together may still take. Three system
+/// calls a reading, and no allocation.
 ///
-/// As the kubelet measures it, the limit of kubepods less its working set (`makeSignalObservations` of
+/// Measured as the kubelet does: the limit of kubepods less its working set (`makeSignalObservations` of
 /// `pkg/kubelet/eviction/helpers.go`).
 #[derive(Debug)]
 pub struct PodsMemory {
@@ -22,7 +22,7 @@ pub struct PodsMemory {
     charge: ChargeFiles,
 }
 
-/// What kubepods is charged for, and may be.
+/// Charge and limit of kubepods.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PodsCharge {
     total_bytes: u64,
@@ -39,13 +39,13 @@ impl PodsMemory {
         })
     }
 
-    /// Of files that are open already, of a kubepods that would be there.
+    /// From open files of a simulated kubepods.
     #[must_use]
     pub(crate) fn of(path: CgroupPath, limit: OwnedFd, charge: ChargeFiles) -> Self {
         Self { path, limit, charge }
     }
 
-    /// Measures anew; none while it has no limit: then there is nothing that the pods could exhaust before the node does.
+    /// Reads again; `None` if it has no limit: then the pods cannot exhaust it before the node's memory.
     pub fn read(&self, buffer: &mut [u8]) -> ReadResult<Option<PodsCharge>> {
         let limit = text::read_into(&self.limit, buffer)?;
         if limit.trim_ascii() == b"max" {
@@ -55,17 +55,17 @@ impl PodsMemory {
         Ok(Some(PodsCharge { total_bytes, charge: self.charge.charge(buffer)? }))
     }
 
-    /// A reading by what the [pods themselves](Charge::made_of) are charged for, all of them together, as it was read since.
+    /// Corrects a reading by the sum of the charges of the [pods themselves](Charge::made_of), which was read after it.
     ///
-    /// That takes a while, in which they take and give up more. What they had given up by the end of it is not there any more,
-    /// and what they have taken is in theirs: so the smaller whole of before and after it holds, and theirs where that is more.
+    /// During that reading the pods take and free memory. What they freed is gone, and what they took is in their
+    /// charges: so the smaller whole of before and after counts, or the pods' sum if that is larger.
     pub fn made_of(&self, read: PodsCharge, pods: Charge, buffer: &mut [u8]) -> ReadResult<PodsCharge> {
         let since_bytes = self.charge.current_bytes(buffer)?;
         let charge = Charge { current_bytes: read.charge.current_bytes.min(since_bytes), ..read.charge };
         Ok(PodsCharge { charge: charge.made_of(pods), ..read })
     }
 
-    /// Where kubepods is.
+    /// The path of kubepods.
     #[must_use]
     pub fn path(&self) -> &CgroupPath {
         &self.path
@@ -81,7 +81,7 @@ impl PodsCharge {
         AvailableMemory { available_bytes, total_bytes }
     }
 
-    /// The least that it may be: all page cache that counts as idle may be gone, and memory that is used in its place.
+    /// A lower bound of it: all page cache that counts as idle may be gone, and other memory used in its place.
     #[must_use]
     pub fn least_available_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.charge.current_bytes)

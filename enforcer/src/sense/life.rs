@@ -1,4 +1,4 @@
-//! Cgroups as they are made and removed.
+//! Creation and removal of cgroups.
 use std::{fmt, io};
 
 use aya::maps::{MapData, PerCpuArray, RingBuf};
@@ -12,27 +12,27 @@ use super::{
 };
 use crate::model::CgroupId;
 
-/// Records taken in one turn before other tasks get theirs.
-const TURN_RECORDS: usize = 512;
+/// The most records of one pass before other tasks run.
+const PASS_RECORDS: usize = 512;
 
-/// What became of a cgroup. Ids are those of the unified hierarchy.
+/// A change of a cgroup. Ids are those of the unified hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It was made; nobody was in it before.
+    /// It was created, without processes.
     Made {
         /// Its id.
         cgroup: CgroupId,
-        /// The cgroup that it is in.
+        /// Its parent.
         parent: CgroupId,
-        /// Its name in there: whoever made it chose it.
+        /// Its name there, chosen by its creator.
         name: String,
     },
-    /// It was removed. Records of what was in it may come later.
+    /// It was removed. Records of its processes may come later.
     Gone(CgroupId),
 }
 
 impl Life {
-    /// The cgroup that was removed, if it is that.
+    /// The id of a removed cgroup.
     #[must_use]
     pub fn gone(&self) -> Option<CgroupId> {
         match self {
@@ -42,17 +42,17 @@ impl Life {
     }
 }
 
-/// The ring that tells of them, not read yet.
+/// The ring of these records, not read yet.
 pub struct LifeRing {
     ring: RingBuf<MapData>,
     counts: PerCpuArray<MapData, u64>,
 }
 
-/// Reads the ring, and knows what it could not tell.
+/// Reads the ring, and counts its losses.
 pub struct LifeWatch {
     ring: KernelRing,
     counts: PerCpuArray<MapData, u64>,
-    /// How many of the losses were told.
+    /// How many of the losses were reported.
     lost: u64,
 }
 
@@ -61,7 +61,7 @@ impl LifeRing {
         Self { ring, counts }
     }
 
-    /// Begins to read it, in the runtime that this is called in.
+    /// Starts to read it in the current runtime.
     pub fn watch(self) -> io::Result<LifeWatch> {
         let Self { ring, counts } = self;
         Ok(LifeWatch { ring: KernelRing::register(ring)?, counts, lost: 0 })
@@ -86,20 +86,20 @@ impl LifeWatch {
         self.ring.readable().await
     }
 
-    /// What came by now, in its order; a part of it if it is much.
+    /// The records so far, in order, up to one pass.
     pub fn take(&mut self) -> Vec<Life> {
         let mut taken = Vec::new();
-        for _ in 0..TURN_RECORDS {
+        for _ in 0..PASS_RECORDS {
             match self.ring.next(decode) {
                 Some(Ok(life)) => taken.push(life),
-                Some(Err(error)) => tracing::debug!(%error, "record not usable"),
+                Some(Err(error)) => tracing::debug!(%error, "cannot use a record"),
                 None => break,
             }
         }
         taken
     }
 
-    /// How many could not be told since the last time.
+    /// The losses since the last call.
     pub fn lost(&mut self) -> u64 {
         match self.counts.get(&counts::DROPPED, 0) {
             Ok(cpus) => {
@@ -107,7 +107,7 @@ impl LifeWatch {
                 all.saturating_sub(std::mem::replace(&mut self.lost, all))
             }
             Err(error) => {
-                tracing::debug!(%error, "the losses of cgroups' lives cannot be read");
+                tracing::debug!(%error, "cannot read the losses of cgroup records");
                 0
             }
         }

@@ -5,10 +5,10 @@ use rustix::{
     io::Errno,
 };
 
-/// The kernel's memory summary, in its usual place.
+/// The usual path of the kernel's memory summary.
 pub const PROC_MEMINFO: &str = "/proc/meminfo";
 
-/// `/proc/meminfo` has some 1.5 KiB, and what is read of it stands in its first half.
+/// `/proc/meminfo` has about 1.5 KiB, and the lines that are read are in its first half.
 const BUFFER_BYTES: usize = 4096;
 
 /// The node's memory at one moment.
@@ -18,14 +18,13 @@ pub struct MemoryInfo {
     pub total_bytes: u64,
     /// `MemFree`.
     pub free_bytes: u64,
-    /// `MemAvailable`: the kernel's own estimate of what can be had without swapping (`si_mem_available`).
+    /// `MemAvailable`: the kernel's own estimate of the memory available without swapping (`si_mem_available`).
     pub available_bytes: u64,
-    /// What is in use as the kubelet reckons it: `AnonPages` and all file pages (`Cached`, `Buffers`, `SwapCached`) but for
-    /// `Inactive(file)`, and 0 if there are more of those; the kernel's own use is left out. None if a line of them is missing.
+    /// The kubelet's working set: `AnonPages` and all file pages (`Cached`, `Buffers`, `SwapCached`) less
+    /// `Inactive(file)`, at least 0, without the kernel's own use. `None` if one of the lines is missing.
     pub working_set_bytes: Option<u64>,
-    /// Shared memory and files in tmpfs that no process maps, at the least: `Shmem` less `Mapped`. The kernel does not tell
-    /// mapped files apart from mapped shared memory, so there may be more, by as much as is mapped of files. 0 if either
-    /// line is missing.
+    /// A lower bound of shared memory and tmpfs files that no process maps: `Shmem` less `Mapped`. `Mapped` includes
+    /// mapped files, so the true value may be larger by as much as is mapped of them. 0 if either line is missing.
     pub unmapped_shmem_bytes: u64,
     /// `SwapTotal`.
     pub swap_total_bytes: u64,
@@ -33,14 +32,14 @@ pub struct MemoryInfo {
     pub swap_free_bytes: u64,
 }
 
-/// Why there is no reading. Holds no heap, so that the reflex can make and pass it on.
+/// Why there is no reading. Holds no heap memory, so that the reflex can create and return it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeminfoError {
     /// The file could not be opened or read.
     #[error("cannot read the memory summary: {}", io::Error::from(*.0))]
     Read(Errno),
-    /// `MemTotal`, `MemFree`, `MemAvailable` or what the kubelet's reckoning takes is not in it, or is no number of kB.
+    /// `MemTotal`, `MemFree`, `MemAvailable` or a line for the working set is missing, or is not a number of kB.
     #[error(
         "the memory summary lacks MemTotal, MemFree, MemAvailable, AnonPages, Cached, Buffers or Inactive(file) in kB"
     )]
@@ -62,7 +61,7 @@ impl Meminfo {
         Ok(Self { fd, buffer: [0; BUFFER_BYTES] })
     }
 
-    /// Reads it anew.
+    /// Reads it again.
     pub fn read(&mut self) -> Result<MemoryInfo, MeminfoError> {
         let count = rustix::io::retry_on_intr(|| rustix::io::pread(&self.fd, &mut self.buffer, 0))
             .map_err(MeminfoError::Read)?;
@@ -70,7 +69,7 @@ impl Meminfo {
     }
 }
 
-/// Reads the text; a last line without its end may be cut off and is left out.
+/// Parses the text; an incomplete last line may be cut off and is ignored.
 fn parse(text: &[u8]) -> Option<MemoryInfo> {
     let (mut total, mut free, mut available, mut swap_total, mut swap_free) = (None, None, None, None, None);
     let (mut anon, mut cached, mut buffers, mut swap_cached, mut inactive_file) =
@@ -103,7 +102,7 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
         available_bytes: available?,
         working_set_bytes: working_set(anon, &[cached, buffers, swap_cached.or(Some(0))], inactive_file),
         unmapped_shmem_bytes: shmem.unwrap_or(0).saturating_sub(mapped.unwrap_or(u64::MAX)),
-        // A kernel without swap leaves the lines out.
+        // A kernel without swap omits the lines.
         swap_total_bytes: swap_total.unwrap_or(0),
         swap_free_bytes: swap_free.unwrap_or(0),
     })

@@ -7,17 +7,17 @@ use super::{
     wake::{Edge, EdgeKind},
 };
 
-/// `memory.events` has some six short lines.
+/// `memory.events` has about six short lines.
 const BUFFER_BYTES: usize = 512;
 
 /// A cgroup's `memory.events`: breaches of `memory.high` and `memory.max`, its own and those below it.
 ///
-/// The kernel wakes who polls the file right where it counts (`cgroup_file_notify`), and who has an inotify watch only by
-/// way of a kernel worker. It tells of a file at most once in 10 ms, so whoever thrashes at a limit of its own wakes us no
+/// The kernel wakes a poller of the file directly where it counts (`cgroup_file_notify`), an inotify watch only through
+/// a kernel worker. It notifies at most once in 10 ms per file, so a pod that thrashes at its own limit wakes us no
 /// more than a hundred times a second.
 ///
-/// As a parent's file counts for all below it, kubepods' own is enough: those of the classes would only wake us again
-/// for the same breach.
+/// A parent's file counts for all cgroups below it, so that of kubepods is enough: those of the classes would only wake
+/// us again for the same breach.
 #[derive(Debug)]
 pub struct MemoryEvents {
     fd: OwnedFd,
@@ -26,7 +26,7 @@ pub struct MemoryEvents {
 }
 
 impl MemoryEvents {
-    /// Takes the open file; what it holds already is no edge.
+    /// Takes the open file; its current counts are no edge.
     pub fn new(fd: OwnedFd) -> rustix::io::Result<Self> {
         let mut events = Self { fd, high: 0, max: 0 };
         let mut buffer = [0; BUFFER_BYTES];
@@ -35,7 +35,7 @@ impl MemoryEvents {
         Ok(events)
     }
 
-    /// Reads both counters; that also quietens the file.
+    /// Reads both counters, which also clears the notification.
     fn read(&self, buffer: &mut [u8; BUFFER_BYTES]) -> rustix::io::Result<(u64, u64)> {
         let text = text::read_into(&self.fd, buffer)?;
         let count = |key: &[u8]| text::keyed(text, key).unwrap_or(0);
@@ -53,13 +53,13 @@ impl EdgeSource for MemoryEvents {
     }
 
     fn drain(&mut self, _ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
-        // The kernel marks each notice as an error too (`kernfs_generic_poll`): only a file that cannot be read is gone.
+        // The kernel marks each notification as an error too (`kernfs_generic_poll`): only an unreadable file is gone.
         let mut buffer = [0; BUFFER_BYTES];
         let Ok((high, max)) = self.read(&mut buffer) else { return SourceState::Gone };
         for (kind, before, now) in
             [(EdgeKind::MemoryHigh, &mut self.high, high), (EdgeKind::MemoryMax, &mut self.max, max)]
         {
-            // A counter rises by thousands in a thrashing cgroup: one notice is one edge.
+            // A counter rises by thousands in a thrashing cgroup: one notification is one edge.
             if now > *before {
                 emit(Edge { kind, onset_ns: None });
             }

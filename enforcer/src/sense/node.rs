@@ -1,4 +1,4 @@
-//! What this machine has, as the kernel tells it.
+//! The size of this machine, as reported by the kernel.
 
 use std::{fs, path::Path};
 
@@ -10,13 +10,13 @@ use crate::{
     model::{CgroupPath, Node, Quantity, ResourceList, ResourceName},
 };
 
-/// Where the kernel lists the CPUs that run.
+/// The kernel's list of online CPUs.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// Where the file system is mounted that pods' ephemeral storage is on.
+/// Mount point of the file system with the pods' ephemeral storage.
 const ROOT: &str = "/";
 
-/// A machine whose size the kernel does not tell.
+/// Why the size of the machine is unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -25,22 +25,22 @@ pub enum NodeError {
     Read {
         /// The file.
         path: &'static str,
-        /// Why not.
+        /// The underlying error.
         #[source]
         source: std::io::Error,
     },
     /// `/proc/meminfo` could not be read.
     #[error("cannot read /proc/meminfo")]
     Meminfo(#[source] procfs::ProcError),
-    /// The list of CPUs is not what the kernel writes.
+    /// The list of CPUs does not have the kernel's format.
     #[error("{ONLINE}: {list:?} is not a list of CPUs such as 0-3,8")]
     Cpus {
-        /// What stands there.
+        /// The content of the file.
         list: String,
     },
 }
 
-/// Reads it from /proc and /sys; how many pods it may run is the administrator's to say.
+/// Reads the size from /proc and /sys; the administrator sets the most pods.
 pub fn node(max_pods: u64) -> Result<Node, NodeError> {
     let meminfo = procfs::Meminfo::current().map_err(NodeError::Meminfo)?;
     let list = fs::read_to_string(ONLINE).map_err(|source| NodeError::Read { path: ONLINE, source })?;
@@ -79,7 +79,7 @@ fn read(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The kubelet's own bound: the smaller of `pid_max` and `threads-max` (`pkg/kubelet/stats/pidlimit`).
+/// The kubelet's bound: the smaller of `pid_max` and `threads-max` (`pkg/kubelet/stats/pidlimit`).
 fn max_pids() -> Option<u64> {
     ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].iter().filter_map(|path| read(path)).min()
 }
@@ -102,8 +102,8 @@ fn has_controller(name: &str) -> bool {
 
 /// Whether cgroups have `memory.swap.max`.
 ///
-/// The root has not, so another is asked; before there is one, the kernel's being built with swap decides: since 5.8
-/// the unified hierarchy accounts it then (`mm/memcontrol.c`, `swap_files`).
+/// The root has none, so another cgroup is checked. If there is none yet, it depends on a kernel built with swap: since
+/// 5.8 the unified hierarchy accounts swap then (`mm/memcontrol.c`, `swap_files`).
 fn has_swap_controller(mount: &Path) -> bool {
     let asked = || -> Option<bool> {
         let root = CgroupDir::mount(mount).ok()?;

@@ -1,12 +1,12 @@
-//! Resolves the members that the programs read to offsets of the running kernel.
+//! Resolves the kernel members that the programs read to offsets in the running kernel.
 use enforcer_common::offsets::{ABSENT, Offsets};
 
 use super::btf::{Btf, Kind, TypeId};
 
-/// What resolving gave: the offsets, and what the kernel does not have.
+/// The offsets, and what the kernel lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// For the programs.
+    /// The offsets for the programs.
     pub offsets: Offsets,
     /// Names of the fields of [`Offsets`] that could not be resolved.
     pub absent: Vec<&'static str>,
@@ -21,11 +21,11 @@ pub enum MemoryHierarchy {
     Own,
 }
 
-/// A member's place: structure, and members to follow within it. Members of anonymous structures and unions are
-/// found as the C compiler finds them.
+/// Path to a member: structure, and members to follow within it. Members of anonymous structures and unions are
+/// found as in C.
 type Candidate = (&'static str, &'static [&'static str]);
 
-/// Resolves every field of [`Offsets`]. Where kernels name a member differently, the first that exists counts.
+/// Resolves every field of [`Offsets`]. If kernels name a member differently, the first name that exists is used.
 #[must_use]
 pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) -> Resolved {
     let one = |structure, member| -> u32 { first(btf, &[(structure, member)]) };
@@ -58,7 +58,7 @@ pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) ->
         css_cgroup: one("cgroup_subsys_state", &["cgroup"]),
         cgroup_kn: one("cgroup", &["kn"]),
         kernfs_node_id: one("kernfs_node", &["id"]),
-        // `__parent` since Linux 6.15 (633488947ef6), when it came under RCU.
+        // `__parent` since Linux 6.15 (633488947ef6), protected by RCU.
         kernfs_node_parent: first(btf, &[("kernfs_node", &["__parent"]), ("kernfs_node", &["parent"])]),
         kernfs_node_name: one("kernfs_node", &["name"]),
         kernfs_open_file_kn: one("kernfs_open_file", &["kn"]),
@@ -106,12 +106,11 @@ fn follow(btf: &Btf, structure: &str, path: &[&str]) -> Option<u32> {
     Some(offset)
 }
 
-/// Place of one of the page counters in `mm_struct`: an array of `percpu_counter` since Linux 6.2
-/// (f1a7941243c1), of which `count` is the approximate sum, and before an array of `atomic_long_t` in
-/// `struct mm_rss_stat`.
+/// Offset of a page counter in `mm_struct`. Since Linux 6.2 (f1a7941243c1) it is in an array of `percpu_counter`, whose
+/// `count` is the approximate sum; before, in an array of `atomic_long_t` in `struct mm_rss_stat`.
 fn rss_counter(btf: &Btf, enumerator: &str) -> Option<u32> {
-    // The enumeration has no name, so its values cannot be asked for; they are part of the kernel's
-    // interface with its own tracepoints and have kept their places since 4.5 (eca56ff906bd).
+    // The enumeration has no name, so BTF cannot be searched for its values. They are part of the kernel's interface
+    // with its own tracepoints, and unchanged since 4.5 (eca56ff906bd).
     let index = match enumerator {
         "MM_FILEPAGES" => 0,
         "MM_ANONPAGES" => 1,
@@ -135,7 +134,7 @@ fn rss_counter(btf: &Btf, enumerator: &str) -> Option<u32> {
     base.checked_add(index.checked_mul(stride)?)?.checked_add(counter_within(btf, element)?)
 }
 
-/// Where the 64-bit count lies in an element of the array.
+/// Offset of the 64-bit count within an element of the array.
 fn counter_within(btf: &Btf, element: TypeId) -> Option<u32> {
     // `percpu_counter.count`, `atomic64_t.counter`.
     ["count", "counter"].iter().find_map(|name| {
@@ -144,7 +143,7 @@ fn counter_within(btf: &Btf, element: TypeId) -> Option<u32> {
     })
 }
 
-/// Place of the memory controller's pointer in `css_set.subsys`.
+/// Offset of the memory controller's pointer in `css_set.subsys`.
 fn memory_css(btf: &Btf) -> Option<u32> {
     let css_set = btf.find("css_set", Kind::Struct)?;
     let subsys = btf.member(css_set, "subsys")?;

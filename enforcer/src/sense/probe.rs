@@ -1,7 +1,7 @@
-//! What this kernel and this process can do for tracing, and which programs follow from it.
+//! What this kernel and this process support for tracing, and which programs follow from that.
 //!
-//! Facts are gathered by [`Facts::gather`] and nothing else; [`choose`] is a pure rule over them. There is no
-//! check of a version anywhere: distributions backport.
+//! Only [`Facts::gather`] collects facts; [`choose`] is a pure rule over them. Kernel versions are never checked:
+//! distributions backport.
 use std::{fs, path::Path};
 
 use aya::{maps::MapType, sys::is_map_supported};
@@ -38,7 +38,7 @@ pub use self::{
 /// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
-/// What the event `oom:mark_victim` passes, according to BTF.
+/// The argument of the event `oom:mark_victim`, according to BTF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkArgument {
     /// `struct task_struct *, uid_t`.
@@ -47,36 +47,36 @@ pub enum MarkArgument {
     Pid,
 }
 
-/// What was found out. `None`: could not tell, which is not "no".
+/// Facts about the kernel and this process. `None` means unknown, not "no".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The kernel tells its types.
+    /// The kernel provides its BTF.
     pub btf: Option<bool>,
-    /// What `mark_victim` passes to a BTF program.
+    /// The argument of `mark_victim` for a BTF program.
     pub mark_argument: Option<MarkArgument>,
-    /// BTF names `out_of_memory`, which says whose limit it was.
+    /// BTF names `out_of_memory`, which shows the limit owner.
     pub out_of_memory: Option<bool>,
-    /// BTF names `cgroup_file_write`, through which everybody writes to cgroup files.
+    /// BTF names `cgroup_file_write`, through which all writes to cgroup files go.
     pub cgroup_file_write: Option<bool>,
-    /// BTF names `exit_mmap`, through which every process's memory is given back.
+    /// BTF names `exit_mmap`, through which every process's memory is freed.
     pub exit_mmap: Option<bool>,
-    /// What there is for telling stalls.
+    /// What the kernel offers to trace stalls.
     pub reclaim: ReclaimFacts,
-    /// The PID namespace that we are in.
+    /// The PID namespace of this process.
     pub pid_namespace: Option<PidNamespace>,
     /// tracefs is mounted.
     pub tracefs: Option<bool>,
-    /// The classic tracepoint's format.
+    /// The format of the classic tracepoint.
     pub plain_format: Option<PlainFormat>,
     /// The kernel has BPF ring buffers (5.8).
     pub ring_buffer: Option<bool>,
     /// bpffs is mounted.
     pub bpffs: Option<bool>,
-    /// bpf(2) is answered, though we have the capabilities for it: no seccomp filter and no security module forbids it.
+    /// bpf(2) works with our capabilities: no seccomp filter and no security module forbids it.
     pub bpf_call: Option<bool>,
     /// Programs can be attached to the entries of functions.
     pub fentry: Option<bool>,
-    /// What the kernel's lockdown forbids.
+    /// The kernel's lockdown mode.
     pub lockdown: Option<Lockdown>,
     /// We have `CAP_BPF` or `CAP_SYS_ADMIN`.
     pub cap_bpf: Option<bool>,
@@ -89,7 +89,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Looks at the running kernel and at this process.
+    /// Examines the running kernel and this process.
     #[must_use]
     pub fn gather() -> Self {
         let unified_memory = unified_memory(Path::new("/proc/cgroups"));
@@ -137,7 +137,7 @@ impl Facts {
     }
 }
 
-/// What the BTF typedef of `mark_victim` says about its argument. Its prototype begins with `void *__data`.
+/// The argument in the BTF typedef of `mark_victim`. Its prototype begins with `void *__data`.
 fn mark_argument(btf: &Btf) -> Option<MarkArgument> {
     let typedef = btf.find("btf_trace_mark_victim", Kind::Typedef)?;
     let parameters = btf.parameters(btf.pointee(typedef)?)?;
@@ -152,23 +152,23 @@ fn mark_argument(btf: &Btf) -> Option<MarkArgument> {
     }
 }
 
-/// Whether the memory controller is on the unified hierarchy, by `/proc/cgroups`: hierarchy 0 is that one.
-/// Kernels that no longer list controllers there (6.12, if without v1) have no other.
+/// Whether the memory controller is on the unified hierarchy, which is number 0 in `/proc/cgroups`. Kernels that no
+/// longer list controllers there (6.12, if without v1) have no other.
 fn unified_memory(path: &Path) -> Option<bool> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.lines().find_map(memory_hierarchy).is_none_or(|hierarchy| hierarchy == 0))
 }
 
-/// Number of the hierarchy in a line of `/proc/cgroups`, if it is the memory controller's.
+/// The hierarchy number in a line of `/proc/cgroups`, if the line is the memory controller's.
 fn memory_hierarchy(line: &str) -> Option<u32> {
     let mut words = line.split_whitespace();
     (words.next()? == "memory").then(|| words.next()?.parse().ok()).flatten()
 }
 
-/// Which program tells of marked victims.
+/// The program that reports marked victims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkProgram {
-    /// By BTF, from the task itself: all that there is to know.
+    /// By BTF, from the task itself, with all details.
     Task,
     /// By BTF, from a thread id.
     Pid,
@@ -179,44 +179,44 @@ pub enum MarkProgram {
 /// Which programs to load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The one for marked victims; none: OOM kills are seen only by their counters.
+    /// The program for marked victims; `None`: OOM kills are visible in counters only.
     pub mark: Option<MarkProgram>,
-    /// The classic tracepoint's format: what `mark` falls back to if the kernel refuses it.
+    /// The classic tracepoint's format: the fallback for `mark` if the kernel refuses it.
     pub plain_format: Option<PlainFormat>,
-    /// The one that says whose limit it was.
+    /// Whether to load the program that reports the limit owner.
     pub limit_owner: bool,
-    /// Those that need only that tracing works at all: kills, exits, reclaim, edges.
+    /// Whether to load the programs that need only working tracing: kills, exits, reclaim, edges.
     pub raw: bool,
-    /// Those of the guard.
+    /// The programs of the guard.
     pub sight: Sight,
-    /// Those that explain a mark.
+    /// The programs that explain a mark.
     pub explained: Explained,
-    /// Those that tell stalls.
+    /// The programs that report stalls.
     pub reclaim: ReclaimChoice,
     /// When a stall is worth a record.
     pub stall_limits: StallLimits,
-    /// The PID namespace that we are in, by which the programs know the daemon.
+    /// The PID namespace of this process, by which the programs recognise the daemon.
     pub pid_namespace: Option<PidNamespace>,
     /// The memory controller is on the unified hierarchy.
     pub unified_memory: bool,
     /// Offsets of the kernel's structures, all absent without BTF.
     pub offsets: Offsets,
-    /// What is lost by what is missing.
+    /// The missing facilities and their consequences.
     pub lost: Vec<Lost>,
 }
 
-/// Something that is missing here, and what follows from it: the data of `degraded.entered`.
+/// A missing facility and its consequence: the data of `degraded.entered`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Lost {
-    /// What is missing, as a word for metrics.
+    /// The facility, as a word for metrics.
     pub what: &'static str,
-    /// Why.
+    /// Why it is missing.
     pub why: String,
     /// What an operator loses.
     pub consequence: &'static str,
 }
 
-/// Chooses the programs. What could not be told is tried: a program that then fails is reported by its name.
+/// Chooses the programs. Programs with unknown requirements are tried: one that fails is reported by its name.
 #[must_use]
 pub fn choose(facts: &Facts) -> Choice {
     let mut lost = Vec::new();
@@ -226,7 +226,7 @@ pub fn choose(facts: &Facts) -> Choice {
         (facts.ring_buffer, "ringBuffer", "this kernel has no BPF ring buffers (Linux 5.8)"),
         (facts.cap_bpf, "capBpf", "neither CAP_BPF nor CAP_SYS_ADMIN"),
         (facts.cap_perfmon, "capPerfmon", "neither CAP_PERFMON nor CAP_SYS_ADMIN"),
-        (facts.bpf_call, "bpfCall", "bpf(2) is refused in spite of the capabilities, as by a seccomp filter"),
+        (facts.bpf_call, "bpfCall", "bpf(2) is refused despite the capabilities, as by a seccomp filter"),
         (
             facts.lockdown.map(|lockdown| lockdown != Lockdown::Confidentiality),
             "lockdown",
@@ -257,13 +257,13 @@ pub fn choose(facts: &Facts) -> Choice {
             ),
             Some(MarkProgram::Plain) => missing(
                 "btf",
-                "the kernel does not tell its types (/sys/kernel/btf/vmlinux)".to_owned(),
+                "the kernel provides no BTF (/sys/kernel/btf/vmlinux)".to_owned(),
                 words::CLASSIC_EVENT,
             ),
             None => missing(
                 "markVictim",
                 match facts.tracefs {
-                    Some(true) => "neither BTF nor tracefs tells what the event mark_victim passes",
+                    Some(true) => "neither BTF nor tracefs describes the arguments of the event mark_victim",
                     Some(false) | None => "no usable BTF, and tracefs is not mounted",
                 }
                 .to_owned(),
@@ -280,7 +280,7 @@ pub fn choose(facts: &Facts) -> Choice {
         let why = if described {
             words::NO_FENTRY
         } else {
-            "BTF does not describe the function out_of_memory and what it works with"
+            "BTF does not describe the function out_of_memory and its arguments"
         };
         missing("limitOwner", why.to_owned(), words::LIMIT_BY_COUNTERS);
     }
@@ -293,7 +293,7 @@ pub fn choose(facts: &Facts) -> Choice {
     {
         missing(
             "offsets",
-            format!("not in this kernel's types: {}", resolved.absent.join(", ")),
+            format!("missing from this kernel's BTF: {}", resolved.absent.join(", ")),
             words::FIELDS_MISSING,
         );
     }

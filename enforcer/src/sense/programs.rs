@@ -1,6 +1,6 @@
 //! Loads the eBPF object and attaches its programs.
 //!
-//! A program that the kernel refuses is reported by its name, and the others go on.
+//! A program that the kernel refuses is reported by its name; the others go on.
 use std::fmt;
 
 use aya::{
@@ -42,10 +42,10 @@ use self::{
 /// The object that `build.rs` provides.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/enforcer.bpf.o"));
 
-/// How much of the verifier's log is kept: its end says what was wrong.
+/// How much of the verifier's log is kept: the cause is at its end.
 const VERIFIER_TAIL_LINES: usize = 20;
 
-/// The programs at work. Each part can be given to whoever drives it.
+/// The attached programs, in parts that can be moved to their users.
 pub struct Attached {
     /// OOM records, for the async side.
     pub events: RingBuf<MapData>,
@@ -53,27 +53,27 @@ pub struct Attached {
     pub edges: EdgeRing,
     /// Wrong scores and foreign writes, for the async side.
     pub guard: Guard,
-    /// Cgroups made and removed, if that is told.
+    /// Cgroups made and removed, if those are traced.
     pub life: Option<LifeRing>,
-    /// What came together of stalls.
+    /// The totals of stalls.
     pub stalls: Stalls,
-    /// Stalls worth telling, for the async side.
+    /// Long or frequent stalls, for the async side.
     pub stall_records: StallRing,
-    /// What the programs count.
+    /// The programs' counters.
     pub counters: Counters,
     /// Names of the programs that are attached.
     pub attached: Vec<&'static str>,
-    /// Those that could not be.
+    /// Programs that could not be attached.
     pub failed: Vec<Failure>,
-    /// What a daemon before had left at work.
+    /// What an earlier daemon left running.
     pub inherited: Inherited,
-    /// What will not outlive the daemon though it should.
+    /// What will not outlive the daemon, although it should.
     pub unpinned: Vec<Lost>,
-    /// Keeps them attached; dropping it detaches them all.
+    /// Keeps the programs attached; dropping it detaches them all.
     pub programs: Programs,
 }
 
-/// The loaded object and its links: programs stay attached as long as it lives.
+/// The loaded object and its links: programs stay attached during its life.
 #[derive(Debug)]
 pub struct Programs {
     #[cfg_attr(not(feature = "bpf-log"), expect(dead_code, reason = "held for its Drop"))]
@@ -82,18 +82,18 @@ pub struct Programs {
     pinned: Option<Pinned>,
 }
 
-/// A program that the kernel did not take.
+/// A program that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Its name.
     pub program: &'static str,
     /// Where it should have been attached.
     pub hook: String,
-    /// What aya and the kernel said, in one line.
+    /// The error of aya and the kernel, in one line.
     pub error: String,
-    /// The last lines of the verifier's log, if it was the verifier that refused.
+    /// The last lines of the verifier's log, if the verifier refused it.
     pub verifier_tail: Option<String>,
-    /// What an operator loses by it.
+    /// What an operator loses without it.
     pub consequence: &'static str,
 }
 
@@ -110,18 +110,18 @@ impl Failure {
 }
 
 impl Programs {
-    /// Loads the object, sets what the programs must know, and attaches those that `choice` wants.
+    /// Loads the object, sets its constants, and attaches the programs of `choice`.
     ///
-    /// Marks come last: when the first is told, everything that explains it is in place.
+    /// Marks come last: before the first mark, everything that explains it is attached.
     pub fn load(choice: &Choice) -> Result<Attached, SenseError> {
         Self::load_in(choice, None)
     }
 
-    /// As [`load`](Self::load), with the programs and maps that make OOM kills known pinned in `pins`, so that they go on
-    /// when this process ends. What a daemon of this `version` left there is taken on as it is; what another version
-    /// left is taken over without a gap: each record that is in its ring is given to `take` before it is taken out.
+    /// As [`load`](Self::load), but pins the programs and maps that report OOM kills in `pins`, so that they outlive
+    /// this process. Takes on the pins of a daemon of this `version` unchanged; takes over those of another version
+    /// without a gap: `take` gets each record of its ring before the record is removed.
     ///
-    /// What cannot be pinned is attached all the same, and told in [`Attached::unpinned`].
+    /// What cannot be pinned is attached all the same, and listed in [`Attached::unpinned`].
     pub fn load_pinned(
         choice: &Choice,
         pins: Pins,
@@ -138,7 +138,7 @@ impl Programs {
         };
         let mut attached = match Self::load_in(choice, Some(&mut pinned)) {
             Ok(attached) => attached,
-            // Perhaps it is the pins.
+            // The pins may be the cause.
             Err(error) => {
                 let mut attached = Self::load_in(choice, None)?;
                 attached.unpinned.push(pinned::lost(&error));
@@ -189,7 +189,7 @@ impl Programs {
                 Err(error) => failed.push(failure(&wanted, &error)),
             }
         }
-        // Better the classic event than none: its fields are fewer, but it needs nothing of BTF.
+        // The classic event has fewer fields, but needs no BTF.
         if let Some(fallback) = plan::fallback(choice, &attached) {
             match attach(&mut ebpf, &fallback, None, pinned.as_deref_mut()) {
                 Ok(()) => attached.push(fallback.program),
@@ -227,8 +227,8 @@ impl Programs {
         })
     }
 
-    /// The programs' own diagnostics, if the object was built with them: a source to be driven by
-    /// `AsyncFd`. An object without diagnostics has no such map.
+    /// The programs' own diagnostics, if the object was built with them: a source for `AsyncFd`. An object without
+    /// diagnostics has no such map.
     #[cfg(feature = "bpf-log")]
     pub fn diagnostics(&mut self) -> Result<aya_log::EbpfLogger<&'static dyn log::Log>, aya_log::Error> {
         aya_log::EbpfLogger::init(&mut self.ebpf)
@@ -261,14 +261,14 @@ impl fmt::Debug for Attached {
 }
 
 impl Attached {
-    /// Which program tells of marked victims; none: OOM kills are seen only by their counters.
+    /// The program that reports marked victims; `None`: OOM kills are visible in counters only.
     #[must_use]
     pub fn mark(&self) -> Option<MarkProgram> {
         self.attached.iter().find_map(|name| plan::mark_of(name))
     }
 }
 
-/// `CLOCK_BOOTTIME`, by which the programs go.
+/// `CLOCK_BOOTTIME`, which the programs use.
 fn boot_time_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
@@ -288,7 +288,7 @@ fn take<T>(
     convert(map).map_err(|source| SenseError::Map { name, source: Some(source) })
 }
 
-/// From now on it means something if this is not seen, as a mark without a kill.
+/// From now on the absence of this program's event is conclusive, such as a mark without a kill.
 fn announce_watch(ebpf: &mut Ebpf, index: u32) -> Result<(), SenseError> {
     const NAME: &str = "KILL_WATCH";
     let wrong = |source| SenseError::Map { name: NAME, source };
@@ -300,11 +300,11 @@ fn announce_watch(ebpf: &mut Ebpf, index: u32) -> Result<(), SenseError> {
 /// What can go wrong with one program.
 #[derive(Debug, thiserror::Error)]
 enum AttachError {
-    #[error("it is attached, but what is attached cannot be taken out of aya: {0}")]
+    #[error("it is attached, but aya cannot hand over its link: {0}")]
     Link(#[from] LinkError),
     #[error("the eBPF object has no such program; build object and daemon together")]
     Missing,
-    #[error("the kernel does not tell its types")]
+    #[error("the kernel provides no BTF")]
     NoBtf,
     #[error(transparent)]
     Program(#[from] ProgramError),
@@ -336,12 +336,12 @@ fn attach(
     link(ebpf, wanted, btf, Holder::Aya).map(drop)
 }
 
-/// Who holds what keeps a program attached.
+/// The owner of a program's link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Holder {
     /// The loaded object, until it is dropped.
     Aya,
-    /// Whoever is given it.
+    /// The caller.
     Us,
 }
 
@@ -387,7 +387,7 @@ fn link(
     })
 }
 
-/// A program that could not be pinned is attached again, and is loaded by then.
+/// A program that could not be pinned is attached again; it is loaded already then.
 fn once(loaded: Result<(), ProgramError>) -> Result<(), ProgramError> {
     match loaded {
         Err(ProgramError::AlreadyLoaded) => Ok(()),

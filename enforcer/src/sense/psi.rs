@@ -1,7 +1,7 @@
-//! Triggers of pressure stall information: the kernel wakes us when tasks stalled for want of memory.
+//! Triggers of pressure stall information: the kernel wakes us when tasks stalled for lack of memory.
 //!
-//! A pressure file takes one trigger per open file (`psi_trigger_create`). The kernel looks at the stalls a tenth of the
-//! window apart, so a trigger is slower than the counters of a limit, but it tells of shortage whatever its cause.
+//! A pressure file takes one trigger per open file (`psi_trigger_create`). The kernel checks the stalls every tenth of
+//! the window, so a trigger is slower than the counters of a limit, but it shows a shortage of any cause.
 
 use std::{
     fmt,
@@ -16,18 +16,18 @@ use super::{
     wake::{Edge, EdgeKind},
 };
 
-/// The node's pressure of memory.
+/// The node's memory pressure file.
 pub const NODE_PRESSURE: &str = "/proc/pressure/memory";
 
 /// The shortest window that the kernel takes, in ms.
 const SHORTEST_MS: u32 = 500;
-/// Without `CAP_SYS_RESOURCE` it takes only multiples of this.
+/// Without `CAP_SYS_RESOURCE` the kernel takes only multiples of this.
 const UNPRIVILEGED_MS: u32 = 2_000;
-/// What part of a window must be spent stalled. An edge costs a look of some 20 µs, at most one in a window, so it may be
-/// told early.
+/// The part of a window that must be spent stalled. An edge costs a look of about 20 µs, at most one in a window, so
+/// the trigger may fire early.
 const WINDOW_SHARE: u32 = 50;
 
-/// Who is stalled.
+/// Which tasks are stalled.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Stalled {
     /// At least one task.
@@ -36,31 +36,31 @@ pub enum Stalled {
     Full,
 }
 
-/// When the kernel is to wake us.
+/// When the kernel wakes us.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Trigger {
-    /// Who is stalled.
+    /// Which tasks are stalled.
     pub stalled: Stalled,
-    /// For how long within the window.
+    /// Stall time within the window.
     pub stall_us: u32,
     /// The window: 500 ms to 10 s.
     pub window_us: u32,
 }
 
 impl Trigger {
-    /// The one that fires soonest.
+    /// The trigger that fires soonest.
     pub const SHORTEST: Self = Self::early(SHORTEST_MS);
 
-    /// One that fires when some task was stalled for a fiftieth of a window.
+    /// A trigger that fires when some task was stalled for a fiftieth of a window.
     #[must_use]
     pub const fn early(window_ms: u32) -> Self {
         let whole_us = window_ms.saturating_mul(1_000);
         Self { stalled: Stalled::Some, stall_us: whole_us / WINDOW_SHARE, window_us: whole_us }
     }
 
-    /// What to ask for, best first. `may_be_short`: whether we have `CAP_SYS_RESOURCE`; none is not known.
+    /// The triggers to try, best first. `may_be_short`: whether we have `CAP_SYS_RESOURCE`; `None` if unknown.
     #[must_use]
-    pub fn wishes(may_be_short: Option<bool>) -> &'static [Self] {
+    pub fn alternatives(may_be_short: Option<bool>) -> &'static [Self] {
         const BOTH: [Trigger; 2] = [Trigger::SHORTEST, Trigger::early(UNPRIVILEGED_MS)];
         const LONG: [Trigger; 1] = [Trigger::early(UNPRIVILEGED_MS)];
         match may_be_short {
@@ -71,7 +71,7 @@ impl Trigger {
 }
 
 impl fmt::Display for Trigger {
-    /// As the kernel reads it.
+    /// In the kernel's format.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { stalled, stall_us, window_us } = self;
         let stalled = match stalled {
@@ -86,17 +86,17 @@ impl fmt::Display for Trigger {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PsiError {
-    /// The file is not there.
+    /// The file does not exist.
     #[error("pressure stall information is not compiled in, off, or off for this cgroup: boot with psi=1")]
     Missing,
-    /// Not allowed: before Linux 6.4 whoever sets a trigger needs the capability.
+    /// Not permitted: before Linux 6.4 every trigger needs the capability.
     #[error("a pressure trigger is refused: grant CAP_SYS_RESOURCE")]
     Refused,
     /// The kernel takes none of the windows.
-    #[error("the kernel takes none of the pressure windows that were asked for: grant CAP_SYS_RESOURCE")]
+    #[error("the kernel takes none of the requested pressure windows: grant CAP_SYS_RESOURCE")]
     NoWindow,
-    /// Anything else.
-    #[error("a pressure trigger cannot be set: {}", std::io::Error::from(*.0))]
+    /// Any other error.
+    #[error("cannot set a pressure trigger: {}", std::io::Error::from(*.0))]
     Kernel(Errno),
 }
 
@@ -119,20 +119,20 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Arms the first of `wishes` that the kernel takes, each in a file of its own that `open` opens to be read and
-    /// written.
+    /// Arms the first of `triggers` that the kernel takes, each in a file of its own that `open` opens for reading and
+    /// writing.
     pub fn arm(
         mut open: impl FnMut() -> rustix::io::Result<OwnedFd>,
-        wishes: &[Trigger],
+        triggers: &[Trigger],
     ) -> Result<Self, PsiError> {
         let mut refused = PsiError::NoWindow;
-        for trigger in wishes {
+        for trigger in triggers {
             let fd = open()?;
-            // The kernel takes the last byte for the text's end, whatever it is.
+            // The kernel treats the last byte as the end of the text, whatever it is.
             let text = format!("{trigger}\0");
             match rustix::io::retry_on_intr(|| rustix::io::write(&fd, text.as_bytes())) {
                 Ok(_) => return Ok(Self { fd, trigger: *trigger }),
-                // The window; or, where none can be set without the capability, that.
+                // The window; or the missing capability, if no trigger can be set without it.
                 Err(errno @ (Errno::INVAL | Errno::PERM)) => refused = errno.into(),
                 Err(errno) => return Err(errno.into()),
             }
@@ -140,14 +140,14 @@ impl Pressure {
         Err(refused)
     }
 
-    /// The node's pressure of memory, opened for a trigger.
+    /// Opens the node's memory pressure file for a trigger.
     pub fn open_node() -> rustix::io::Result<OwnedFd> {
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         rustix::fs::open(NODE_PRESSURE, flags, Mode::empty())
     }
 
-    /// What it was armed with.
+    /// The armed trigger.
     #[must_use]
     pub fn trigger(&self) -> Trigger {
         self.trigger
@@ -165,7 +165,7 @@ impl EdgeSource for Pressure {
 
     fn drain(&mut self, ready: Readiness, emit: &mut dyn FnMut(Edge)) -> SourceState {
         match ready {
-            // That the kernel told of it has quietened it.
+            // The kernel has cleared the readiness by reporting it.
             Readiness::Ready => {
                 emit(Edge { kind: EdgeKind::Pressure, onset_ns: None });
                 SourceState::Live
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn without_the_capability_only_long_windows_are_asked_for() {
-        let windows = |may| Trigger::wishes(may).iter().map(|wish| wish.window_us).collect::<Vec<_>>();
+        let windows = |may| Trigger::alternatives(may).iter().map(|wish| wish.window_us).collect::<Vec<_>>();
         assert_eq!(windows(Some(true)), [500_000, 2_000_000]);
         assert_eq!(windows(None), [500_000, 2_000_000]);
         assert_eq!(windows(Some(false)), [2_000_000]);
@@ -201,19 +201,20 @@ mod tests {
     #[test]
     fn arms_the_first_with_its_end_marked() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let pressure = Pressure::arm(|| Ok(file.reopen().unwrap().into()), Trigger::wishes(None)).unwrap();
+        let pressure =
+            Pressure::arm(|| Ok(file.reopen().unwrap().into()), Trigger::alternatives(None)).unwrap();
         assert_eq!(pressure.trigger(), Trigger::early(500));
         assert_eq!(fs::read(file.path()).unwrap(), b"some 10000 500000\0");
     }
 
     #[test]
     fn each_reason_is_reported_apart() {
-        let arm = |errno| Pressure::arm(|| Err(errno), Trigger::wishes(None)).unwrap_err();
+        let arm = |errno| Pressure::arm(|| Err(errno), Trigger::alternatives(None)).unwrap_err();
         assert_eq!(arm(Errno::NOENT), PsiError::Missing);
         let folder = tempfile::tempdir().unwrap();
         let nowhere = folder.path().join("memory.pressure");
         let open = || rustix::fs::open(&nowhere, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-        assert_eq!(Pressure::arm(open, Trigger::wishes(None)).unwrap_err(), PsiError::Missing);
+        assert_eq!(Pressure::arm(open, Trigger::alternatives(None)).unwrap_err(), PsiError::Missing);
         assert_eq!(arm(Errno::OPNOTSUPP), PsiError::Missing);
         assert_eq!(arm(Errno::PERM), PsiError::Refused);
         assert_eq!(arm(Errno::IO), PsiError::Kernel(Errno::IO));
@@ -224,7 +225,7 @@ mod tests {
             opened.set(opened.get() + 1);
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK)
         };
-        assert_eq!(Pressure::arm(refuses, Trigger::wishes(None)).unwrap_err(), PsiError::NoWindow);
+        assert_eq!(Pressure::arm(refuses, Trigger::alternatives(None)).unwrap_err(), PsiError::NoWindow);
         assert_eq!(opened.get(), 2);
     }
 }

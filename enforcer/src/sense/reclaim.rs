@@ -1,7 +1,7 @@
-//! Stalls in reclaim: what the programs add up by cgroup, and what they tell of it when it is much.
+//! Stalls in reclaim: totals by cgroup, and records of long or frequent stalls.
 //!
-//! [`Stalls`] reads what has come together, in few system calls; [`StallRing`] takes the records, and [`Pressures`] makes
-//! of them what is worth telling: who began to stall, and whose stalls are over.
+//! [`Stalls`] reads the totals in few system calls; [`StallRing`] takes the records, and [`Pressures`] turns them into
+//! events: a pod or cgroup begins to stall, or has stopped.
 mod pressure;
 mod ring;
 mod stalls;

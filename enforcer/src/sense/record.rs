@@ -1,4 +1,4 @@
-//! Turns the programs' records into owned values with nothing left to interpret.
+//! Decodes the programs' records into owned values that need no interpretation.
 use enforcer_common::{
     incident,
     record::{
@@ -17,11 +17,11 @@ use crate::model::CgroupId;
 pub enum Record {
     /// The OOM killer marked a task.
     Mark(Mark),
-    /// A marked process is gone.
+    /// A marked process has exited.
     Exit(Exit),
-    /// A process is killed for having a victim's memory.
+    /// A process is killed for sharing a victim's memory.
     Sharer(Sharer),
-    /// A victim's memory is back.
+    /// A victim's memory was freed.
     MemoryBack(MemoryBack),
     /// The OOM killer is done with an OOM.
     OomOver(OomOver),
@@ -41,18 +41,18 @@ pub enum Record {
     },
 }
 
-/// A task that the OOM killer marked. `None` is always "could not be told", times are of `CLOCK_BOOTTIME`.
+/// A task that the OOM killer marked. `None` always means unknown; times are of `CLOCK_BOOTTIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// When.
     pub time_ns: u64,
-    /// Thread id; not always that of the leader.
+    /// Thread id; not always the leader's.
     pub tid: u32,
     /// Process id.
     pub pid: Option<u32>,
     /// When the thread started.
     pub start_ns: Option<u64>,
-    /// Name of the thread. Chosen by whoever runs it: escape it where it is shown.
+    /// Name of the thread. Its user chose it: escape it for display.
     pub comm: String,
     /// Its cgroup.
     pub cgroup: Option<CgroupId>,
@@ -60,38 +60,38 @@ pub struct Mark {
     pub uid: Option<u32>,
     /// `oom_score_adj`.
     pub oom_score_adj: Option<i32>,
-    /// What it had in memory. Up to some hundred KiB off on kernels that count per CPU.
+    /// Its memory. Off by up to a few hundred KiB on kernels that count per CPU.
     pub memory: Option<Memory>,
-    /// Whether it was the init of a PID namespace, so that its container goes down with it.
+    /// Whether it was the init of a PID namespace, so that its death ends the container.
     pub container_init: Option<bool>,
     /// Whether the OOM killer killed it. `Some(false)`: it was dying already.
     pub killed: Option<bool>,
     /// The task whose allocation failed.
     pub trigger: Task,
-    /// Whose limit was hit, and why the OOM killer was called.
+    /// The limit that was hit, which is why the OOM killer was called.
     pub limit: Option<Limited>,
     /// When the reclaim that ended in this OOM began.
     pub reclaim_since_ns: Option<u64>,
-    /// When the OOM killer was called for this OOM. With the trigger's thread id it makes several marks one OOM.
+    /// When the OOM killer was called for this OOM. With the trigger's thread id it joins several marks to one OOM.
     pub oom_since_ns: Option<u64>,
-    /// The cgroup in whose counters the kernel counts the kill. Mostly the victim's own.
+    /// The cgroup whose counters count the kill. Mostly the victim's own.
     pub counted: Option<CgroupId>,
-    /// A number for the victim's memory: processes that share it have the same.
+    /// Identifies the victim's memory: processes that share it have the same number.
     pub memory_number: Option<u64>,
-    /// It will be told when this OOM is over.
+    /// A record will report the end of this OOM.
     pub end_watched: bool,
-    /// It will be told when the memory is back.
+    /// A record will report when the memory is freed.
     pub memory_watched: bool,
 }
 
-/// A process that was killed for having a victim's memory. The kernel neither marks nor counts it.
+/// A process that was killed for sharing a victim's memory. The kernel neither marks nor counts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sharer {
-    /// When it was killed; when it exited, if that is all that was seen of it.
+    /// When it was killed, or when it exited if only that was seen.
     pub time_ns: u64,
     /// When the victim was marked.
     pub marked_ns: u64,
-    /// Process id of the victim, or its thread id where the mark told no more.
+    /// Process id of the victim, or its thread id if the mark had no process id.
     pub victim: u32,
     /// Process id.
     pub pid: u32,
@@ -107,11 +107,11 @@ pub struct Sharer {
     pub oom_score_adj: Option<i32>,
     /// Whether it was the init of a PID namespace.
     pub container_init: Option<bool>,
-    /// That it shared the memory is inferred: the OOM killer killed it after the victim and did not mark it.
+    /// The sharing is inferred: the OOM killer killed it after the victim without marking it.
     pub by_exit: bool,
 }
 
-/// A victim's memory is back: nobody has it any more.
+/// A victim's memory was freed: no process uses it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBack {
     /// When.
@@ -136,13 +136,13 @@ pub struct OomOver {
 /// A victim's memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Anonymous.
+    /// Anonymous memory.
     pub anon_bytes: u64,
     /// Mapped files.
     pub file_bytes: u64,
     /// Shared memory and tmpfs.
     pub shmem_bytes: u64,
-    /// Swapped out.
+    /// Swapped-out memory.
     pub swap_bytes: u64,
     /// Page tables.
     pub pgtables_bytes: u64,
@@ -161,7 +161,7 @@ pub struct Task {
     pub cgroup: Option<CgroupId>,
 }
 
-/// What an OOM kill was for.
+/// The limit behind an OOM kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limited {
     /// A memory cgroup's limit.
@@ -170,24 +170,24 @@ pub enum Limited {
     Machine,
 }
 
-/// A marked process that is gone.
+/// A marked process that has exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// When.
     pub time_ns: u64,
-    /// The time of its mark.
+    /// When it was marked.
     pub marked_ns: u64,
     /// Process id.
     pub pid: u32,
     /// Thread id of the last thread.
     pub tid: u32,
-    /// Its cgroup, as it was at the end.
+    /// Its cgroup at the end.
     pub cgroup: Option<CgroupId>,
     /// Exit code as in `wait(2)`.
     pub exit_code: Option<u32>,
     /// Whether it is known that no thread is left.
     pub group_dead: bool,
-    /// Whether it had let go of its memory by then.
+    /// Whether it had released its memory by then.
     pub memory_let_go: bool,
 }
 
@@ -197,14 +197,14 @@ pub enum Undecodable {
     /// Shorter than a header.
     #[error("a record of {0} bytes has no header")]
     Torn(usize),
-    /// Its length is not what its header or its kind says.
+    /// Its length does not match its header or kind.
     #[error("a record of kind {kind} has {actual_bytes} bytes, not {expected_bytes}")]
     WrongSize {
         /// The kind.
         kind: u32,
         /// Its length.
         actual_bytes: usize,
-        /// What it should be.
+        /// The expected length.
         expected_bytes: usize,
     },
     /// Of another version of the layouts.
@@ -221,10 +221,10 @@ pub enum Undecodable {
     ImpossibleScore(i32),
 }
 
-/// What [`decode`] returns.
+/// The result of [`decode`].
 pub type Decoded = Result<Record, Undecodable>;
 
-/// Decodes one record of the ring of OOMs or that of edges.
+/// Decodes one record of the ring of OOMs or the ring of edges.
 pub fn decode(bytes: &[u8]) -> Decoded {
     let kind = header(bytes)?.kind;
     match kind {
@@ -252,7 +252,7 @@ pub fn decode(bytes: &[u8]) -> Decoded {
     }
 }
 
-/// The header of a record that is whole and of our version.
+/// The header of a complete record of our version.
 pub(super) fn header(bytes: &[u8]) -> Result<Header, Undecodable> {
     let Ok((header, _)) = Header::read_from_prefix(bytes) else {
         return Err(Undecodable::Torn(bytes.len()));
@@ -268,14 +268,14 @@ pub(super) fn header(bytes: &[u8]) -> Result<Header, Undecodable> {
     Ok(header)
 }
 
-/// A record of that kind; it must be as long as its type.
+/// A record of that kind; its length must match its type.
 pub(super) fn body<T: FromBytes>(kind: u32, bytes: &[u8]) -> Result<T, Undecodable> {
     let wrong =
         |_| Undecodable::WrongSize { kind, actual_bytes: bytes.len(), expected_bytes: size_of::<T>() };
     T::read_from_bytes(bytes).map_err(wrong)
 }
 
-/// An exit of this build, or of an earlier one.
+/// An exit as recorded by this build or an earlier one.
 fn process_exit(bytes: &[u8]) -> Result<ProcessExit, Undecodable> {
     ProcessExit::read(bytes).ok_or(Undecodable::WrongSize {
         kind: KIND_PROCESS_EXIT,

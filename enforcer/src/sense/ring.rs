@@ -13,10 +13,10 @@ use tokio::{
 use super::record::{Record, Undecodable, decode};
 use crate::raw;
 
-/// Records taken in one turn before other tasks get theirs. A hot producer would keep us here for ever.
-const TURN: usize = 512;
+/// The most records of one pass before other tasks run. A hot producer would keep us here for ever.
+const PASS_RECORDS: usize = 512;
 
-/// What went through a ring, for the metrics. All only grow.
+/// Counts of the records of a ring, for the metrics. All only grow.
 #[derive(Debug, Default)]
 pub struct RingStats {
     records: AtomicU64,
@@ -40,7 +40,7 @@ impl RingStats {
         self.malformed.load(Ordering::Relaxed)
     }
 
-    /// Decodes a record and counts what became of it.
+    /// Decodes a record and counts the result.
     pub fn decode(&self, bytes: &[u8]) -> Option<Record> {
         let decoded = decode(bytes);
         let counter = match &decoded {
@@ -53,19 +53,19 @@ impl RingStats {
             }
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        decoded.inspect_err(|error| tracing::debug!(%error, "record not usable")).ok()
+        decoded.inspect_err(|error| tracing::debug!(%error, "cannot use a record")).ok()
     }
 }
 
-/// A ring of records with one reader: the kernel's, or in tests one that behaves like it.
+/// A ring of records with one reader: the kernel's, or one in tests that behaves like it.
 pub trait RecordRing: Send {
     /// Waits until there may be a record. Safe to cancel.
     ///
-    /// A ring may tell only of what comes after [`next`](Self::next) found it empty, so that has to be called until it
-    /// does.
+    /// A ring may report only what comes after [`next`](Self::next) found it empty, so call that until it returns
+    /// `None`.
     fn readable(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Has the next record read and takes it out of the ring; none if there is none now.
+    /// Calls `read` on the next record and removes it from the ring; `None` if there is none now.
     fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T>;
 }
 
@@ -79,7 +79,7 @@ impl fmt::Debug for KernelRing {
 }
 
 impl KernelRing {
-    /// Registers it with the runtime that this is called in.
+    /// Registers it with the current runtime.
     pub fn register(ring: RingBuf<MapData>) -> io::Result<Self> {
         raw::readable(ring).map(Self)
     }
@@ -92,7 +92,7 @@ impl RecordRing for KernelRing {
     }
 
     fn next<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        // Readiness is edge-triggered: it may only be cleared when the ring was seen empty.
+        // Readiness is edge-triggered: it may only be cleared once the ring was seen empty.
         let next = |ring: &mut RingBuf<MapData>| {
             ring.next().map(|record| read(&record)).ok_or_else(|| io::ErrorKind::WouldBlock.into())
         };
@@ -102,28 +102,28 @@ impl RecordRing for KernelRing {
 
 /// Reads a ring for as long as the channel is open.
 ///
-/// When the channel is full it waits: the ring takes up the rest, and the kernel counts what no longer fits.
+/// It waits while the channel is full: the ring buffers the rest, and the kernel counts what no longer fits.
 /// Nothing is lost in between.
 pub async fn drain(
     mut ring: impl RecordRing,
     sink: mpsc::Sender<Record>,
     stats: &RingStats,
 ) -> io::Result<()> {
-    let mut turn = Vec::with_capacity(TURN);
+    let mut batch = Vec::with_capacity(PASS_RECORDS);
     loop {
         tokio::select! {
             ready = ring.readable() => ready?,
             () = sink.closed() => return Ok(()),
         }
         let mut drained = false;
-        for _ in 0..TURN {
+        for _ in 0..PASS_RECORDS {
             let Some(record) = ring.next(|bytes| stats.decode(bytes)) else {
                 drained = true;
                 break;
             };
-            turn.extend(record);
+            batch.extend(record);
         }
-        for record in turn.drain(..) {
+        for record in batch.drain(..) {
             if sink.send(record).await.is_err() {
                 return Ok(());
             }

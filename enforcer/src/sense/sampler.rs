@@ -1,26 +1,26 @@
 const MS: u64 = 1_000_000;
 
-/// How fast one cpu is assumed to fill memory even if nobody has yet: it zeroes each page before it hands it out. A
-/// machine has two at the least.
+/// How fast one CPU is assumed to fill memory even if none has yet: it zeroes each page before it hands it out. A
+/// machine has at least two.
 const ASSUMED_BYTES_PER_SECOND_AND_CPU: u64 = 2 << 30;
 const LEAST_CPUS: u64 = 2;
 
-/// The shortest and longest pause. At rest a look a second costs some 0.005 % of a core; close to the threshold a
-/// thousand cost some 3 %, and only there.
+/// The shortest and longest pause. At rest one look a second costs about 0.005 % of a core; close to the threshold a
+/// thousand cost about 3 %, and only there.
 const MIN_PAUSE_NS: u64 = MS;
 const MAX_PAUSE_NS: u64 = 1_000 * MS;
 
-/// What was seen counts in full at first and no longer after this time.
+/// A fill rate counts in full at first, and no longer after this time.
 const FORGET_NS: u64 = 5_000 * MS;
 
-/// How long a fill must have gone on to be believed: a victim's grace is not cut short for a spike, and the kernel's counters
+/// How long a fill must go on to count: a victim's grace period is not cut short for a spike, and the kernel's counters
 /// jump by megabytes within a millisecond.
 const SUSTAINED_NS: u64 = 250 * MS;
 
-/// Samples closer than this are taken together: the kernel's counters are batched, and would seem to jump.
+/// Samples closer than this are merged: the kernel's counters are batched, and would seem to jump.
 const SPAN_NS: u64 = MS / 2;
 
-/// Says when to look again: no later than the headroom could last at the fastest fill seen or assumed.
+/// Decides when to look again: no later than the headroom lasts at the fastest fill rate seen or assumed.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     last: Option<Look>,
@@ -31,11 +31,11 @@ pub struct Sampler {
     sustained_bytes_per_second: u64,
 }
 
-/// When, and how much was available.
+/// A time, and the memory available then.
 type Look = (u64, u64);
 
 impl Sampler {
-    /// For a machine with so many cpus.
+    /// For a machine with this many CPUs.
     #[must_use]
     pub fn new(cpus: u64) -> Self {
         let assumed_bytes_per_second = ASSUMED_BYTES_PER_SECOND_AND_CPU.saturating_mul(cpus.max(LEAST_CPUS));
@@ -48,7 +48,7 @@ impl Sampler {
         }
     }
 
-    /// Takes in that so much was available at that time.
+    /// Takes the memory available at that time.
     pub fn observe(&mut self, now_ns: u64, available_bytes: u64) {
         self.sustain(now_ns, available_bytes);
         let Some((before_ns, before_bytes)) = self.last else {
@@ -65,13 +65,13 @@ impl Sampler {
         self.last = Some((now_ns, available_bytes));
     }
 
-    /// How long the next look may wait with that much left above the threshold.
+    /// How long the next look may wait with this headroom above the threshold.
     #[must_use]
     pub fn next_look_ns(&self, headroom_bytes: u64) -> u64 {
         scale(headroom_bytes, 1_000 * MS, self.fastest_bytes_per_second()).clamp(MIN_PAUSE_NS, MAX_PAUSE_NS)
     }
 
-    /// Over the last 250 to 500 ms, or between two looks that are further apart.
+    /// Updates the fill rate over the last 250 to 500 ms, or between two looks that are further apart.
     fn sustain(&mut self, now_ns: u64, available_bytes: u64) {
         let long_ago = |look: &Look| now_ns.saturating_sub(look.0) >= SUSTAINED_NS;
         if self.spans.0.as_ref().is_none_or(long_ago) {
@@ -84,20 +84,20 @@ impl Sampler {
         });
     }
 
-    /// How fast memory was filled over the last 250 ms or more; 0 if it was not, or that is not known yet.
+    /// The fill rate over the last 250 ms or more; 0 if memory was not filled, or the rate is not known yet.
     #[must_use]
     pub fn fill_bytes_per_second(&self) -> u64 {
         self.sustained_bytes_per_second
     }
 
-    /// The fill that is reckoned with.
+    /// The fill rate that [`Self::next_look_ns`] uses.
     #[must_use]
     pub fn fastest_bytes_per_second(&self) -> u64 {
         self.fastest_bytes_per_second.max(self.assumed_bytes_per_second)
     }
 }
 
-/// `value * by / of`, cut to 64 bits; 0 of anything is 0.
+/// `value * by / of`, capped to 64 bits; 0 if `of` is 0.
 fn scale(value: u64, by: u64, of: u64) -> u64 {
     let scaled = (u128::from(value) * u128::from(by)).checked_div(u128::from(of)).unwrap_or(0);
     u64::try_from(scaled).unwrap_or(u64::MAX)

@@ -1,7 +1,7 @@
 //! One immutable, typed picture of the node and its guarded cgroups.
 //!
-//! [`Snapshots`] takes them: every file is open beforehand and read in place, nothing is allocated, and two snapshots
-//! change places, so that the one before is at hand. What cannot be read is a typed [`Missing`], never a zero.
+//! [`Snapshots`] takes them: every file is opened beforehand and read in place, nothing is allocated, and two snapshots
+//! alternate, so that the previous one stays available. A failed reading is a typed [`Missing`], never a zero.
 
 mod branch;
 mod cgroup;
@@ -38,14 +38,14 @@ pub enum Missing {
     /// The cgroup is gone.
     #[error("the cgroup is gone")]
     Gone,
-    /// It was not worth reading this time.
+    /// It was skipped this time.
     #[error("it was not read")]
     Unread,
     /// Reading failed with this error number.
     #[error("cannot read it: {}", std::io::Error::from_raw_os_error(*.0))]
     Failed(i32),
-    /// The text is not what it should be.
-    #[error("the kernel's figure is no number")]
+    /// The text does not have the expected format.
+    #[error("the kernel's figure is not a number")]
     Malformed,
 }
 

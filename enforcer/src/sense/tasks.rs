@@ -7,14 +7,14 @@ use super::{
     text,
 };
 
-/// The longest of the three files is `/proc/loadavg`, with some 30 bytes.
+/// The longest of the three files is `/proc/loadavg`, with about 30 bytes.
 const BUFFER_BYTES: usize = 128;
 
-/// How many tasks the machine runs, and how many it may run, open: three system calls a reading, some microseconds, and
+/// Open files with the machine's number of tasks and its limit: three system calls a reading, a few microseconds, and
 /// no allocation.
 ///
-/// As the kubelet measures `pid.available` (`pkg/kubelet/stats/pidlimit/pidlimit_linux.go`): the bound is the smaller of
-/// `pid_max` and `threads-max`, and what runs are the scheduling entities of `/proc/loadavg`, threads among them.
+/// Measured as the kubelet's `pid.available` (`pkg/kubelet/stats/pidlimit/pidlimit_linux.go`): the limit is the smaller
+/// of `pid_max` and `threads-max`, and the number is that of scheduling entities in `/proc/loadavg`, threads included.
 #[derive(Debug)]
 pub struct Tasks {
     bounds: [Option<OwnedFd>; 2],
@@ -24,14 +24,14 @@ pub struct Tasks {
 /// Tasks at one moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct TaskCount {
-    /// How many there are.
+    /// Number of tasks.
     pub running: u64,
-    /// How many there can be.
+    /// Limit of tasks.
     pub most: u64,
 }
 
 impl Tasks {
-    /// Opens what is below `proc`, usually `/proc`.
+    /// Opens the files below `proc`, usually `/proc`.
     pub fn open(proc: &Path) -> ReadResult<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let open = |name: &str| rustix::fs::open(proc.join(name), flags, Mode::empty());
@@ -47,13 +47,13 @@ impl Tasks {
         Ok(Self { bounds: [bound("sys/kernel/pid_max")?, bound("sys/kernel/threads-max")?], load })
     }
 
-    /// Of files that are open already: one as `/proc/loadavg`, and one with the most tasks that there can be.
+    /// From open files: one in the format of `/proc/loadavg`, and one with the limit of tasks.
     #[must_use]
     pub(crate) fn of(load: OwnedFd, most: OwnedFd) -> Self {
         Self { bounds: [Some(most), None], load }
     }
 
-    /// Counts anew.
+    /// Reads again.
     pub fn read(&self) -> ReadResult<TaskCount> {
         let mut buffer = [0; BUFFER_BYTES];
         let mut most: Option<u64> = None;
@@ -66,7 +66,7 @@ impl Tasks {
     }
 }
 
-/// The number behind the slash of the fourth field: `0.20 0.18 0.12 1/80 11206`.
+/// The number after the slash in the fourth field: `0.20 0.18 0.12 1/80 11206`.
 fn running(load: &[u8]) -> Option<u64> {
     let field = load.split(u8::is_ascii_whitespace).nth(3)?;
     let slash = field.iter().position(|byte| *byte == b'/')?;

@@ -4,18 +4,18 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 
-/// Reads a file from its start into the buffer, in one system call; what does not fit is left out.
+/// Reads a file from its start into the buffer, in one system call; what does not fit is ignored.
 pub(crate) fn read_into<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> rustix::io::Result<&'a [u8]> {
     let count = rustix::io::retry_on_intr(|| rustix::io::pread(fd, &mut *buffer, 0))?;
     buffer.get(..count).ok_or(Errno::INVAL)
 }
 
-/// A file that holds one number.
+/// The number in a file with one number.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
     str::from_utf8(text.trim_ascii()).ok()?.parse().ok()
 }
 
-/// The value behind `key` in a file of `key value` lines.
+/// The value after `key` in a file of `key value` lines.
 pub(crate) fn keyed(text: &[u8], key: &[u8]) -> Option<u64> {
     text.split(|byte| *byte == b'\n').find_map(|line| {
         let value = line.strip_prefix(key)?.strip_prefix(b" ")?;

@@ -1,4 +1,4 @@
-//! The record formats that tracefs tells.
+//! The record formats in tracefs.
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -6,12 +6,12 @@ use std::{
 
 use enforcer_common::{offsets::ABSENT, plain::PlainFormat};
 
-/// Where tracefs is mounted, newer place first.
+/// Mount points of tracefs, the newer one first.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// A format file is about 1 KiB.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// tracefs, if it is mounted in one of its two places.
+/// The mount point of tracefs, if it is one of the two.
 #[must_use]
 pub(super) fn mount() -> Option<PathBuf> {
     MOUNTS.iter().map(PathBuf::from).find(|path| path.join("events/oom").is_dir())
@@ -25,8 +25,8 @@ pub(super) fn mark_victim(mount: &Path) -> io::Result<Option<PlainFormat>> {
     Ok(parse_mark_victim(&text))
 }
 
-/// Parses a format file. Without a four-byte `pid` the tracepoint is of no use: none. Other fields count only
-/// with the size that the program reads.
+/// Parses a format file. Returns `None` without a four-byte `pid`, as the tracepoint is useless then. Other fields
+/// must have the size that the program reads.
 #[must_use]
 pub(super) fn parse_mark_victim(text: &str) -> Option<PlainFormat> {
     let field = |name: &str, size_bytes: u32| {
@@ -62,7 +62,7 @@ fn parse_field(line: &str) -> Option<Field<'_>> {
     let mut number = |key: &str| parts.next()?.strip_prefix(key)?.parse::<u32>().ok();
     let offset_bytes = number("offset:")?;
     let size_bytes = number("size:")?;
-    // A record is smaller than a page; anything else would make the program read elsewhere.
+    // A record is smaller than a page; a larger offset would make the program read elsewhere.
     (offset_bytes < 4096).then_some(Field { name, offset_bytes, size_bytes })
 }
 

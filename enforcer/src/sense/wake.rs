@@ -1,14 +1,14 @@
-//! What woke the reflex, and what can honestly be said about how long that took.
+//! Counts what woke the reflex, and measures how long waking took as far as that is known.
 //!
-//! A record of the kernel's edge ring carries its own time, so that the time from the edge to our being awake is known.
-//! A PSI trigger and a `memory.events` file do not say when what they tell of began: of them only our own part is
-//! known, from being awake to the end of the look.
+//! A record of the kernel's edge ring has its own time, so the time from the edge to our wake-up is known. A PSI
+//! trigger and a `memory.events` file do not say when their event began: for them only our own part is known, from the
+//! wake-up to the end of the look.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::histogram::{Histogram, Latencies};
 
-/// What an edge tells of.
+/// The event behind an edge.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum EdgeKind {
     /// kswapd woke: free memory is below the low watermark.
@@ -19,12 +19,12 @@ pub enum EdgeKind {
     MemoryHigh,
     /// A cgroup was about to go above its `memory.max`.
     MemoryMax,
-    /// Tasks stalled for want of memory, for longer than a PSI trigger allows.
+    /// Tasks stalled for lack of memory, for longer than a PSI trigger allows.
     Pressure,
 }
 
 impl EdgeKind {
-    /// Each of them.
+    /// All kinds.
     pub const ALL: [Self; 5] =
         [Self::KswapdWoken, Self::DirectReclaim, Self::MemoryHigh, Self::MemoryMax, Self::Pressure];
 
@@ -54,29 +54,29 @@ impl EdgeKind {
 /// A reason to look at the node now.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Edge {
-    /// What it tells of.
+    /// The event behind it.
     pub kind: EdgeKind,
-    /// When that began, in nanoseconds of `CLOCK_BOOTTIME`, where the kernel says so.
+    /// When that began, in nanoseconds of `CLOCK_BOOTTIME`, if the kernel reports it.
     pub onset_ns: Option<u64>,
 }
 
-/// What is known of one kind of edges.
+/// Counts and latencies of one kind of edges.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct KindStats {
-    /// How many there were; those that came together in one record or counter each count.
+    /// Number of edges; one record or counter that joins several counts as one.
     pub edges: u64,
-    /// From the edge to our being awake, of those that say when they were and that we slept at.
+    /// From the edge to our wake-up, for edges that have a time and came while we slept.
     pub onset_to_awake: Latencies,
-    /// From being awake to the end of the next look at the node: what is deferred, as edges came too thick, counts too.
+    /// From the wake-up to the end of the next look at the node, including looks deferred because edges came too often.
     pub awake_to_looked: Latencies,
 }
 
-/// What is known of all kinds. All of it only grows.
+/// Counts and latencies of all kinds. All only grow.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct WakeStats([KindStats; EdgeKind::ALL.len()]);
 
 impl WakeStats {
-    /// Of that kind.
+    /// The counts of that kind.
     #[must_use]
     pub fn of(&self, kind: EdgeKind) -> KindStats {
         self.0.get(kind.place()).copied().unwrap_or_default()
@@ -90,29 +90,29 @@ struct Kind {
     awake_to_looked: Histogram,
 }
 
-/// Counts wake-ups by what they were for. Takes no lock and allocates nothing.
+/// Counts wake-ups by their kind. Takes no lock and allocates nothing.
 #[derive(Debug, Default)]
 pub struct Wakes([Kind; EdgeKind::ALL.len()]);
 
 impl Wakes {
-    /// Takes in an edge that was found when we woke at that time.
+    /// Counts an edge that was found after the wake-up at that time.
     pub fn edge(&self, edge: Edge, awake_ns: u64) {
         let Some(kind) = self.0.get(edge.kind.place()) else { return };
         kind.edges.fetch_add(1, Ordering::Relaxed);
-        // One that came after we woke did not wake us.
+        // An edge after the wake-up did not cause it.
         if let Some(took_ns) = edge.onset_ns.and_then(|onset_ns| awake_ns.checked_sub(onset_ns)) {
             kind.onset_to_awake.record(took_ns);
         }
     }
 
-    /// Takes in that the look for edges of that kind was done, so long after we woke for the first of them.
+    /// Notes that the look for edges of that kind is done, this long after the first of them woke us.
     pub fn looked(&self, kind: EdgeKind, took_ns: u64) {
         if let Some(kind) = self.0.get(kind.place()) {
             kind.awake_to_looked.record(took_ns);
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn stats(&self) -> WakeStats {
         WakeStats(self.0.each_ref().map(|Kind { edges, onset_to_awake, awake_to_looked }| KindStats {

@@ -1,28 +1,28 @@
-//! Which form of the stream a client wants (RFC 9110, 12.5.1).
+//! Negotiation of the stream's format (RFC 9110, 12.5.1).
 
 use axum::http::{HeaderMap, header};
 
-/// A form of the stream.
+/// A format of the stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Format {
-    /// A line of JSON an event.
+    /// One line of JSON for each event.
     Ndjson,
     /// Server-sent events (HTML, 9.2).
     Sse,
 }
 
-/// Why no form fits.
+/// Why no format fits.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum NoFormat {
     /// The header cannot be read.
     #[error("Accept: {0:?} is not a media range such as text/event-stream or text/*;q=0.5")]
     Malformed(String),
-    /// It names none of ours.
+    /// It names none of the offered formats.
     #[error("Accept: the events come as application/x-ndjson or text/event-stream")]
     Unacceptable,
 }
 
-/// The forms, the one that we prefer first.
+/// The offered formats, the preferred one first.
 const OFFERS: [(Format, &str, &str); 2] =
     [(Format::Ndjson, "application", "x-ndjson"), (Format::Sse, "text", "event-stream")];
 
@@ -34,8 +34,8 @@ impl Format {
         }
     }
 
-    /// The form that the client likes best. Of those that it likes equally the one that it named more exactly counts,
-    /// then the one that we prefer.
+    /// The format with the highest weight. Ties go to the one that the client named more exactly, then to the order of
+    /// [`OFFERS`].
     pub(super) fn wanted(headers: &HeaderMap) -> Result<Self, NoFormat> {
         let mut ranges = Vec::new();
         for value in headers.get_all(header::ACCEPT) {
@@ -50,7 +50,7 @@ impl Format {
         }
         let liked = OFFERS.iter().rev().filter_map(|(format, main, sub)| {
             let exact = ranges.iter().filter_map(|range| Some((range.exactness(main, sub)?, range.permille)));
-            // The most exact range counts, be it the least liked.
+            // The most exact range counts, even if its weight is the lowest.
             let (exactness, permille) = exact.max()?;
             (permille > 0).then_some(((permille, exactness), *format))
         });
@@ -58,12 +58,12 @@ impl Format {
     }
 }
 
-/// A media range, and how much it is liked, in thousandths.
+/// A media range and its weight, in thousandths.
 #[derive(Debug)]
 struct Range<'text> {
     main: &'text str,
     sub: &'text str,
-    /// Whether it asks for UTF-8, which is all that there is; or for something that there is not.
+    /// Whether its only parameter is `charset=utf-8`, the only one available; `None` without parameters.
     utf8: Option<bool>,
     permille: u16,
 }
@@ -81,7 +81,7 @@ impl<'text> Range<'text> {
             }
             if name.eq_ignore_ascii_case("q") {
                 range.permille = permille(value)?;
-                // What comes behind the weight says nothing about the form.
+                // Parameters after the weight are not part of the media type.
                 break;
             }
             let is_utf8 =
@@ -91,7 +91,7 @@ impl<'text> Range<'text> {
         is_range.then_some(range)
     }
 
-    /// How exactly it names a form; none if it is another.
+    /// How exactly it names a format; `None` if it does not match.
     fn exactness(&self, main: &str, sub: &str) -> Option<u8> {
         let names = |range: &str, name: &str| range.eq_ignore_ascii_case(name);
         match self {
@@ -105,7 +105,7 @@ impl<'text> Range<'text> {
     }
 }
 
-/// 0 to 1 with three decimals at the most, in thousandths.
+/// Parses 0 to 1 with at most three decimals, in thousandths.
 fn permille(text: &str) -> Option<u16> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     if decimals.len() > 3 || !decimals.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -124,7 +124,7 @@ fn is_token(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// The parts between separators that are not within quotes, without blanks around them.
+/// Splits at separators outside of quotes, and trims blanks.
 fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let mut is_quoted = false;
     let mut is_escaped = false;

@@ -1,5 +1,5 @@
-//! The admin socket: what changes something, for root, whoever the daemon runs as and whom the configuration names,
-//! asked from the node itself.
+//! The admin socket: requests that change something. They are allowed from the node itself, to root, the daemon's own
+//! user and the users in the configuration.
 
 use std::{
     io,
@@ -34,14 +34,14 @@ use crate::model::CgroupPath;
 /// The socket's name in the run directory.
 const ADMIN_SOCKET: &str = "admin.sock";
 
-/// A request, who makes it, and where the answer goes.
+/// A request, its caller, and where the answer goes.
 #[derive(Debug)]
 pub struct Asked {
-    /// What is asked for.
+    /// The request.
     pub request: OrderRequest,
-    /// Who asks.
+    /// The caller.
     pub peer: Peer,
-    /// What came of it.
+    /// Takes the result.
     pub answer: oneshot::Sender<Result<Done, No>>,
 }
 
@@ -66,17 +66,16 @@ impl Admin {
         run_dir.join(ADMIN_SOCKET)
     }
 
-    /// Binds the socket in the run directory, which is there, for its owner only; for its group too if one is
-    /// configured.
+    /// Binds the socket in the existing run directory, for its owner only, and for its group if one is configured.
     ///
-    /// Whoever has the observe socket has this one: what a daemon left behind is replaced.
+    /// The process that has the observe socket has this one too, so a socket that an earlier daemon left is replaced.
     pub fn bind(run_dir: &Path, sockets: &Sockets) -> Result<Self, Error> {
         let access = sockets.admin.clone();
         let mode = if access.group.is_some() { 0o660 } else { 0o600 };
         Ok(Self { listener: socket::bind(run_dir, ADMIN_SOCKET, mode, &access)?, access })
     }
 
-    /// Hands on what is asked until `stopping` becomes true; what is being answered then is answered.
+    /// Forwards requests until `stopping` becomes true. Requests that are under way then are still answered.
     pub async fn serve(
         self,
         asked: mpsc::Sender<Asked>,
@@ -94,7 +93,7 @@ impl Admin {
     }
 }
 
-/// The socket as those who ask find it.
+/// The socket with its routes and access check.
 struct AdminService {
     admin: Admin,
     router: Router,
@@ -139,7 +138,7 @@ async fn order(
     };
     let request = match serde_json::from_slice(&body) {
         Ok(request) => request,
-        Err(error) => return reported(StatusCode::BAD_REQUEST, &format!("this is no order: {error}")),
+        Err(error) => return reported(StatusCode::BAD_REQUEST, &format!("this is not an order: {error}")),
     };
     let stopping = || reported(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping");
     let (answer, answered) = oneshot::channel();
@@ -162,7 +161,7 @@ fn too_many(uid: u32, wait: Duration) -> Response {
     let error =
         format!("too many changes of uid {uid} at once: the next is taken in {} ms", wait.as_millis());
     let mut answer = reported(StatusCode::TOO_MANY_REQUESTS, &error);
-    // In whole seconds, and not too early.
+    // In whole seconds, rounded up.
     let seconds = wait.as_millis().div_ceil(1_000).max(1);
     if let Ok(seconds) = HeaderValue::from_str(&seconds.to_string()) {
         answer.headers_mut().insert(header::RETRY_AFTER, seconds);

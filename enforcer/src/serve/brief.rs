@@ -1,4 +1,4 @@
-//! Connections that carry one request each, some at once, none for long.
+//! Short connections that carry one request each, limited in number and time.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -16,33 +16,33 @@ use tokio::{
 
 use super::spare::Shortage;
 
-/// How much of a request's head is kept; hyper takes no less than this.
+/// The buffer for a request's head, the smallest that hyper accepts.
 const HEAD_BYTES: usize = 8 * 1_024;
 
 /// How long a request's head may take.
 pub(super) const HEAD: Duration = Duration::from_secs(2);
 
-/// How long a whole connection with its one request may take. The disk may take some of it.
+/// How long a whole connection with its one request may take, including disk writes.
 pub(super) const WHOLE: Duration = Duration::from_secs(15);
 
-/// How many are let in at once where no descriptors are left.
+/// How many connections are accepted at once when no descriptors are left.
 const SPARE_CONNECTIONS: usize = 1;
 
-/// Where those connections come from.
+/// The source of such connections.
 pub(super) trait Acceptor: Sync {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// Its name, for the log.
     const NAME: &'static str;
 
-    /// How many may be inside at once; the others wait.
+    /// The most connections at once; others wait.
     const PLACES: usize;
 
-    /// The next one, and the routes that are answered to it.
+    /// Accepts the next connection, and returns it with the routes for it.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Router)>> + Send;
 }
 
-/// Lets in whoever comes, until `stopping` becomes true. Answers what is under way then: dropped, it ends.
+/// Accepts connections until `stopping` becomes true. Returns those that are under way then; dropping them ends them.
 pub(super) async fn serve<D: Acceptor>(door: &D, stopping: &mut watch::Receiver<bool>) -> JoinSet<()> {
     let places = Arc::new(Semaphore::new(D::PLACES));
     let mut connections = JoinSet::new();
@@ -50,7 +50,7 @@ pub(super) async fn serve<D: Acceptor>(door: &D, stopping: &mut watch::Receiver<
     loop {
         shortage.settle();
         let next = async {
-            // It is never closed.
+            // The semaphore is never closed.
             let place = Arc::clone(&places).acquire_owned().await.ok();
             (place, door.accept().await)
         };

@@ -1,4 +1,5 @@
-//! Connections to the observe socket: how many, how long each may ask, and how long it may leave an answer unread.
+//! Connections to the observe socket, with limits on their number, the time for a request, and the time that an answer
+//! may stay unread.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,29 +22,29 @@ use tokio::{
 
 use super::{guarded::Guarded, spare::Shortage};
 
-/// How much of a request's head is kept, and beside one chunk how much of an answer.
+/// The buffer for a request's head, and for an answer in addition to one chunk.
 const BUFFER_BYTES: usize = 16 << 10;
 
-/// How many are let in at once where no descriptors are left.
+/// How many connections are accepted at once when no descriptors are left.
 const SPARE_CONNECTIONS: usize = 4;
 
-/// How long one that finds no place may take to hear it.
+/// How long a refused connection may take to read the refusal.
 const REFUSAL: Duration = Duration::from_secs(2);
 
-/// What connections may take.
+/// The limits of connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// How many there may be at once.
+    /// The most connections at once.
     pub(super) places: usize,
-    /// How many of them are kept for root and the daemon's own user.
+    /// How many of them are reserved for root and the daemon's own user.
     pub(super) kept: usize,
-    /// How many more may be told at once that there is no place; others are hung up on.
+    /// How many more may be refused with an answer at once. Others are closed.
     pub(super) refusals: usize,
-    /// How long one may take to ask, the first time and again.
+    /// How long a client may take for the head of each request.
     pub(super) head: Duration,
-    /// How long one may read nothing while there is something for it.
+    /// How long a client may read nothing while data is pending.
     pub(super) stalled: Duration,
-    /// How long their answers may take to end when the daemon stops.
+    /// How long the answers may take to end when the daemon stops.
     pub(super) drain: Duration,
 }
 
@@ -60,16 +61,16 @@ impl Default for Limits {
     }
 }
 
-/// Who has a place.
+/// The places for connections.
 struct ConnectionLimit {
     /// All of them.
     all: Arc<Semaphore>,
-    /// Those that anybody may have.
+    /// Those that are not reserved.
     common: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
 }
 
-/// A place, until it is dropped.
+/// A place, held until it is dropped.
 struct Permit {
     _all: OwnedSemaphorePermit,
     _common: Option<OwnedSemaphorePermit>,
@@ -93,7 +94,7 @@ impl ConnectionLimit {
     }
 }
 
-/// Answers who connects, until `stopping` becomes true; answers that are under way then may end.
+/// Accepts and serves connections until `stopping` becomes true. Answers that are under way then may end.
 pub(super) async fn serve(
     listener: UnixListener,
     router: Router,
@@ -131,14 +132,14 @@ pub(super) async fn serve(
     }
     let ended = tokio::time::timeout(limits.drain, async { while talks.join_next().await.is_some() {} });
     if ended.await.is_err() {
-        tracing::debug!(left = talks.len(), "hung up on readers that do not read");
+        tracing::debug!(left = talks.len(), "closed the connections of readers that do not read");
     }
 }
 
-/// Waits for the daemon's end, told or not.
+/// Waits until the daemon stops.
 async fn reported(stopping: &mut watch::Receiver<bool>) {
     if stopping.wait_for(|stopping| *stopping).await.is_err() {
-        tracing::debug!("the daemon ended without saying so");
+        tracing::debug!("the daemon ended without a stop signal");
     }
 }
 
@@ -171,7 +172,7 @@ async fn talk(
     }
 }
 
-/// Tells that there is no place.
+/// Answers that there is no place.
 async fn refuse(stream: UnixStream, full: Router, _place: OwnedSemaphorePermit) {
     let io = TokioIo::new(Guarded::new(stream, REFUSAL));
     let connection = http()
@@ -179,7 +180,7 @@ async fn refuse(stream: UnixStream, full: Router, _place: OwnedSemaphorePermit) 
         .keep_alive(false)
         .serve_connection(io, TowerToHyperService::new(full));
     if !tokio::time::timeout(REFUSAL, connection).await.is_ok_and(|ended| ended.is_ok()) {
-        tracing::debug!("nobody heard that all connections are taken");
+        tracing::debug!("a refused client did not read that all connections are taken");
     }
 }
 

@@ -23,33 +23,33 @@ use crate::{
     },
 };
 
-/// How many cgroups are read for one answer: some 50 µs each, and a fifth of a second for all.
+/// The most cgroups that are read for one answer: about 50 µs each, and a fifth of a second for all.
 const MAX_CGROUPS: usize = 4_096;
 
-/// How many pods may be asked for by name.
+/// The most pods that one request may name.
 const MAX_UIDS: usize = 256;
 
-/// How long an answer serves whoever asks for the same: each read of `memory.stat` has the kernel sum up its counters under
-/// a lock (`cgroup_rstat_flush`) that the daemon needs to decide whom to evict.
+/// How long an answer is reused for equal requests. On each read of `memory.stat` the kernel sums up its counters under
+/// a lock (`cgroup_rstat_flush`) that the daemon needs for an eviction decision.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// The last answer, to what, and when. One is made at a time: whoever asks often waits for others, and never takes more than
-/// a thread.
+/// The time, the request and the answer of the last read. The lock allows one read at a time, so frequent requests
+/// never take more than one thread.
 static LAST: Mutex<Option<(Instant, Vec<String>, Memories)>> = Mutex::const_new(None);
 
 /// The memory of pods and their containers right now: the answer to `GET /v1/containers`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Memories {
-    /// The node's memory stall; none where the kernel tells none.
+    /// The node's memory stall; `None` if the kernel does not report it.
     pub node_stall: Option<StallView>,
-    /// Those that were asked for, in the order of `GET /v1/pods`; one without a cgroup is left out.
+    /// The requested pods, in the order of `GET /v1/pods`, without those that have no cgroup.
     pub pods: Vec<PodMemory>,
-    /// How many pods were not read, as there were too many: ask for them by their `uid`.
+    /// How many pods were not read because there were too many. Request them by `uid`.
     pub omitted: usize,
 }
 
-/// How much of the last ten seconds was lost to waiting for memory, in per cent.
+/// The share of the last ten seconds that was lost waiting for memory, in per cent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StallView {
@@ -63,12 +63,12 @@ pub struct StallView {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodMemory {
-    /// Whose.
+    /// The pod's uid.
     pub uid: String,
-    /// That of its own cgroup.
+    /// The memory of its own cgroup.
     #[serde(flatten)]
     pub memory: MemoryView,
-    /// Its containers, as far as their cgroups stand.
+    /// Its containers whose cgroups exist.
     pub containers: Vec<ContainerMemory>,
 }
 
@@ -76,9 +76,9 @@ pub struct PodMemory {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerMemory {
-    /// Whose.
+    /// The container's name.
     pub name: String,
-    /// That of its cgroup.
+    /// The memory of its cgroup.
     #[serde(flatten)]
     pub memory: MemoryView,
 }
@@ -95,9 +95,9 @@ pub struct MemoryView {
     pub file_bytes: u64,
     /// `shmem`.
     pub shmem_bytes: u64,
-    /// `memory.max`; none is no limit.
+    /// `memory.max`; `None` means no limit.
     pub limit_bytes: Option<u64>,
-    /// `memory.pressure`; none where the kernel tells none.
+    /// `memory.pressure`; `None` if the kernel does not report it.
     pub stall: Option<StallView>,
 }
 
@@ -111,7 +111,7 @@ impl From<Stalls> for StallView {
     }
 }
 
-/// The pods that are named as `uid`, or all; parameters that are wrong are an error.
+/// The values of `uid`; none means all pods. Any other parameter is an error.
 fn wanted(pairs: Vec<(String, String)>) -> Result<Vec<String>, String> {
     let mut uids = Vec::new();
     for (name, value) in pairs {
@@ -120,7 +120,7 @@ fn wanted(pairs: Vec<(String, String)>) -> Result<Vec<String>, String> {
             "uid" => {
                 return Err(format!("uid: at most {MAX_UIDS} pods may be named; without one, all are read"));
             }
-            _ => return Err(format!("{name:?} is not a parameter: uid")),
+            _ => return Err(format!("{name:?} is not a parameter: there is only uid")),
         }
     }
     Ok(uids)
@@ -170,7 +170,7 @@ fn node_stall() -> Option<StallView> {
 fn read(root: &CgroupDir, view: &View, uids: &[String]) -> Memories {
     let mut memories = Memories::default();
     let mut left = MAX_CGROUPS;
-    // As large as it may be, so that nothing is cut off.
+    // Large enough for the largest file, so that nothing is cut off.
     let mut buffer = vec![0; 16 * 1_024];
     for pod in view.pods.iter().filter(|pod| uids.is_empty() || uids.contains(&pod.uid)) {
         let needs = 1 + pod.containers.len();
@@ -193,7 +193,7 @@ fn read_pod(root: &CgroupDir, pod: &PodView, buffer: &mut [u8]) -> Option<PodMem
     Some(PodMemory { uid: pod.uid.clone(), memory, containers: containers.collect() })
 }
 
-/// A cgroup's memory; none if it is gone, or another by now.
+/// A cgroup's memory; `None` if it is gone or was replaced.
 fn memory(root: &CgroupDir, path: &str, id: Option<u64>, buffer: &mut [u8]) -> Option<MemoryView> {
     let dir = root.open(&CgroupPath::parse(path).ok()?).ok()?;
     if id.is_some_and(|id| id != dir.id().0) {

@@ -3,22 +3,22 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How many requests of one user are taken at once, and how soon there is one more.
+/// The burst of requests of one user, and the interval for one more.
 pub(super) const BURST: u32 = 20;
 pub(super) const REFILL: Duration = Duration::from_millis(250);
 
-/// How many users are kept apart; few may ask at all. More than that share what the last one has.
+/// How many users have their own limit; few may send requests at all. All further users share one.
 const MOST_USERS: usize = 64;
 
-/// How many more requests are taken, of each user.
+/// The rate limit of each user.
 #[derive(Debug, Default)]
 pub(super) struct Credits(HashMap<u32, Credit>);
 
 impl Credits {
-    /// Whether one more is taken of that user; if not, how long until it would be.
+    /// Takes one request of this user. The error is the time until the next is accepted.
     pub(super) fn take(&mut self, uid: u32, now: Instant) -> Result<(), Duration> {
         if self.0.len() >= MOST_USERS && !self.0.contains_key(&uid) {
-            // Whoever has all of it is as one who never asked.
+            // A user with full credit is like one that never sent a request.
             self.0.retain(|_, credit| !credit.is_full(now));
         }
         let uid = if self.0.len() >= MOST_USERS && !self.0.contains_key(&uid) { u32::MAX } else { uid };
@@ -26,11 +26,11 @@ impl Credits {
     }
 }
 
-/// One user's.
+/// The credit of one user.
 #[derive(Debug)]
 struct Credit {
     left: u32,
-    /// When the last one was given back.
+    /// When the last refill was.
     since: Instant,
 }
 

@@ -2,11 +2,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::sense::{Facility, Failure};
 
-/// What the daemon found at its start, and what it uses: the answer to `GET /v1/doctor`.
+/// What the daemon found at its start and what it uses: the answer to `GET /v1/doctor`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Doctor {
-    /// All that it can use, and on which rung it stands.
+    /// All facilities, and the rung in use of each.
     pub facilities: Vec<Facility>,
     /// Its eBPF programs.
     pub programs: Programs,
@@ -18,13 +18,13 @@ pub struct Doctor {
 pub struct Programs {
     /// Why none could be loaded, if so.
     pub error: Option<String>,
-    /// Those that are attached.
+    /// The attached programs.
     pub attached: Vec<String>,
-    /// Those that the kernel did not take.
+    /// The programs that the kernel refused.
     pub failed: Vec<Refused>,
 }
 
-/// A program that the kernel did not take.
+/// A program that the kernel refused.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refused {
@@ -32,11 +32,11 @@ pub struct Refused {
     pub program: String,
     /// Where it should have been attached.
     pub hook: String,
-    /// What was said.
+    /// The error.
     pub error: String,
-    /// The end of the verifier's log, if it was the verifier that refused.
+    /// The end of the verifier's log, if the verifier refused it.
     pub verifier_tail: Option<String>,
-    /// What an operator loses by it.
+    /// What does not work without it.
     pub lost: String,
 }
 

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::journal::{Journal, Stale};
 
-/// The cursor of the last event that a client of server-sent events had (HTML, 9.2.4).
+/// The header with the cursor of the last event that a client of server-sent events received (HTML, 9.2.4).
 const LAST_EVENT_ID: &str = "last-event-id";
 
 pub(super) async fn events(
@@ -38,7 +38,7 @@ pub(super) async fn events(
         }
     };
     let query = Query::parse(pairs).and_then(|query| {
-        // It is younger than what the address says.
+        // The header is newer than the URL.
         let last = last_event_id(&headers)?;
         let after = last.as_deref().map(cursor).transpose();
         let after = after.map_err(|error| format!("Last-Event-ID: {error}"))?;
@@ -61,7 +61,7 @@ pub(super) async fn events(
         reader: journal.reader(after, filter),
         journal: journal.clone(),
         format,
-        // Whoever comes again at each end has to be kept.
+        // A client of server-sent events reconnects at each end, so its stream must not end.
         follow: follow.unwrap_or(format == Format::Sse),
         throttle: shared.throttle,
         stopping: shared.stopping,
@@ -78,7 +78,7 @@ pub(super) async fn events(
     (headers, Body::from_stream(follower.chunks())).into_response()
 }
 
-/// The cursors of the oldest and the newest event that are kept.
+/// The cursors of the oldest and the newest kept event.
 fn kept(journal: &Journal) -> [String; 2] {
     let range = journal.range();
     [range.oldest, range.newest].map(|sequence| journal.cursor(sequence).to_string())
@@ -89,7 +89,7 @@ fn gone(journal: &Journal, stale: &Stale) -> Response {
         [stale.range.oldest, stale.range.newest].map(|sequence| journal.cursor(sequence).to_string());
     let reported = json!({
         "error": format!(
-            "the cursor is older than what is kept, or of another log: {} events are lost; without it all that is kept is told",
+            "the cursor is too old or of another log: {} events are lost; omit it to get all that is kept",
             stale.lost
         ),
         "oldest": oldest,
@@ -99,7 +99,7 @@ fn gone(journal: &Journal, stale: &Stale) -> Response {
     (StatusCode::GONE, Json(reported)).into_response()
 }
 
-/// An empty one is none: so a client says that it has not had any.
+/// The last event's cursor. A client sends an empty header if it has received none.
 fn last_event_id(headers: &HeaderMap) -> Result<Option<String>, String> {
     let mut values = headers.get_all(LAST_EVENT_ID).iter();
     let Some(value) = values.next() else { return Ok(None) };

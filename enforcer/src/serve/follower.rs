@@ -1,4 +1,4 @@
-//! One stream of events: what comes next for one reader, and in which form.
+//! One reader's stream of events.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -10,14 +10,14 @@ use ulid::Ulid;
 use super::accept::Format;
 use crate::journal::{Cursor, EventType, Journal, Line, Passed, Reader};
 
-/// How often a reader that follows hears from us when nothing happens.
+/// How often a following reader gets a heartbeat when nothing happens.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The most that is made ready for one reader, in bytes; a longer event is on its own. It is all that one which does
-/// not read costs.
+/// The most bytes that are prepared for one reader; a longer event is sent alone. A reader that does not read costs no
+/// more than that.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// How long a client that lost us waits before it comes again, in milliseconds.
+/// How long a disconnected client waits before it reconnects, in milliseconds.
 const RETRY_MS: u32 = 2_000;
 
 /// A reader's stream.
@@ -26,12 +26,12 @@ pub(super) struct Follower {
     pub(super) journal: Journal,
     pub(super) format: Format,
     pub(super) follow: bool,
-    /// The newest sequence that is worth waking for.
+    /// The newest sequence for which followers are woken.
     pub(super) throttle: watch::Receiver<u64>,
     pub(super) stopping: watch::Receiver<bool>,
-    /// Up to where the client knows that it is; none before the first word.
+    /// The last position that was sent to the client; `None` before the first chunk.
     pub(super) reported: Option<u64>,
-    /// When it heard from us last.
+    /// When the last chunk was sent.
     pub(super) heard: Instant,
 }
 
@@ -61,21 +61,21 @@ impl Follower {
                     chunk.gap(&self.journal, from, to);
                 }
                 Passed::Some | Passed::Disk if self.is_silent(&chunk) => self.beat(&mut chunk),
-                // Whoever wants little of much lets others have their turn.
+                // A reader whose filter takes few of many events yields to the others.
                 Passed::Some | Passed::Disk => tokio::task::yield_now().await,
-                // A stopping daemon ends its streams, when all that was appended has been sent.
+                // A stopping daemon ends the streams once all appended events are sent.
                 Passed::End if !self.follow || *self.stopping.borrow() => return None,
                 Passed::End => self.wait(&mut chunk).await,
             }
         }
         self.reported = chunk.reported;
         self.heard = Instant::now();
-        // It may have to wait for long.
+        // The chunk may wait long for the client.
         chunk.bytes.shrink_to_fit();
         Some(chunk.bytes.into())
     }
 
-    /// Reads from the disk in a thread that may wait for it.
+    /// Reads from the disk in a thread that may block.
     async fn read_disk(&mut self, mut chunk: Chunk) -> (Passed, Chunk) {
         let mut reader = self.reader.clone();
         let (passed, chunk, reader) = crate::threads::blocking(move || {
@@ -87,13 +87,13 @@ impl Follower {
         (passed, chunk)
     }
 
-    /// Waits for something to come.
+    /// Waits for new events, the daemon's stop or the next heartbeat.
     async fn wait(&mut self, chunk: &mut Chunk) {
         let position = self.reader.position();
-        // Events that it does not want are no word from us.
+        // Events that the filter skips do not count as a heartbeat.
         let beat = self.heard + HEARTBEAT;
         tokio::select! {
-            // Without its sender the daemon stops.
+            // The sender is gone only when the daemon stops.
             _ = self.throttle.wait_for(|newest| *newest > position) => return,
             _ = self.stopping.wait_for(|stopping| *stopping) => return,
             () = tokio::time::sleep_until(beat) => {}
@@ -101,7 +101,7 @@ impl Follower {
         self.beat(chunk);
     }
 
-    /// Whether it has passed events for long, and none that the client wants.
+    /// Whether it has long passed only events that the client does not want.
     fn is_silent(&self, chunk: &Chunk) -> bool {
         self.follow && chunk.bytes.is_empty() && self.heard.elapsed() >= HEARTBEAT
     }
@@ -112,13 +112,13 @@ impl Follower {
     }
 }
 
-/// What is sent at once.
+/// The next part of the body.
 struct Chunk {
     format: Format,
     bytes: Vec<u8>,
-    /// The log epoch of the last line, written out.
+    /// The log epoch of the last line, also as text.
     epoch: Option<(Ulid, String)>,
-    /// See [`Follower::told`].
+    /// See [`Follower::reported`].
     reported: Option<u64>,
 }
 
@@ -143,7 +143,7 @@ impl Chunk {
         self.reported = Some(line.sequence);
     }
 
-    /// A gap belongs to one reader, so it is told on its stream and is not in the log.
+    /// A gap concerns one reader, so it is sent on its stream and is not in the log.
     fn gap(&mut self, journal: &Journal, from: u64, to: u64) {
         let cursor = journal.cursor(to);
         let line = journal.gap(from, to);
@@ -154,7 +154,7 @@ impl Chunk {
         self.reported = Some(to);
     }
 
-    /// The line has its own end, and no other in it.
+    /// The line has a line end, and no other in it.
     fn event(&mut self, cursor: &Cursor, kind: Option<EventType>, line: &[u8]) {
         self.text("id: ");
         self.text(&cursor.epoch);
@@ -169,7 +169,7 @@ impl Chunk {
         self.text("\n");
     }
 
-    /// Says that we are there; and where the client is, if it passed events that it did not want.
+    /// Sends a heartbeat, with the client's position if it passed unwanted events.
     fn heartbeat(&mut self, passed: Option<Cursor>) {
         match (self.format, passed) {
             (Format::Ndjson, _) => self.text("\n"),

@@ -11,22 +11,22 @@ use tokio::{
     time::{Instant, Sleep},
 };
 
-/// The longest request line, in bytes: `GET /v1/events?…` with every parameter there is takes a quarter of it.
+/// The longest request line, in bytes. `GET /v1/events?…` with all parameters takes a quarter of it.
 pub(super) const REQUEST_LINE_BYTES: usize = 4 << 10;
 
-/// How much of what nobody reads any more is read at the end.
+/// The most unread bytes that are drained before a connection is closed.
 const POURED_AWAY_BYTES: usize = 256 << 10;
 
-/// A connection that fails when the peer takes nothing for too long, and answers a request line without end.
+/// A connection that fails if the peer reads nothing for too long, and that answers an endless request line.
 #[derive(Debug)]
 pub(super) struct Guarded {
     stream: UnixStream,
-    /// How long a peer may take nothing while there is something for it.
+    /// How long a peer may read nothing while data is pending.
     stalled: Duration,
-    /// Until when it has to take something.
+    /// The time by which it has to read something.
     until: Option<Pin<Box<Sleep>>>,
     is_stalled: bool,
-    /// How much of a request line has come; none behind its end.
+    /// How many bytes of a request line have come; `None` after its end.
     line_bytes: Option<usize>,
 }
 
@@ -35,11 +35,11 @@ impl Guarded {
         Self { stream, stalled, until: None, is_stalled: false, line_bytes: Some(0) }
     }
 
-    /// What became of a write: while none is possible, time runs.
+    /// Handles the result of a write. While none is possible, the timeout runs.
     fn wrote(&mut self, cx: &mut Context<'_>, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if wrote.is_ready() {
             self.is_stalled = false;
-            // What comes behind an answer is another request.
+            // After an answer comes another request.
             self.line_bytes = Some(0);
             return wrote;
         }
@@ -54,7 +54,7 @@ impl Guarded {
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)))
     }
 
-    /// Takes note of what came. Hyper would answer an endless line as it answers endless headers.
+    /// Counts received bytes of the request line. Hyper would answer an endless line like endless headers.
     fn came(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(before) = self.line_bytes else { return Ok(()) };
         let end = bytes.iter().position(|byte| *byte == b'\n');
@@ -68,7 +68,7 @@ impl Guarded {
             "HTTP/1.1 414 URI Too Long\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{reported}",
             reported.len()
         );
-        // Nothing is on its way to a peer that is asking, so there is room; who has closed misses nothing.
+        // Nothing is queued for a peer that is sending a request, so there is room. One that has closed misses nothing.
         let wrote = self.stream.try_write(answer.as_bytes());
         self.pour_away();
         Err(io::Error::new(io::ErrorKind::InvalidData, format!("a request line without end; {wrote:?}")))
@@ -76,8 +76,8 @@ impl Guarded {
 }
 
 impl Guarded {
-    /// Reads what nobody wants any more: with that unread, the peer would hear that the connection was reset, and maybe
-    /// not the answer that says why.
+    /// Discards unread input: otherwise close would reset the connection, and the peer might miss the answer that says
+    /// why.
     fn pour_away(&self) {
         let mut away = [0; 4 << 10];
         for _ in 0..POURED_AWAY_BYTES / away.len() {
@@ -88,7 +88,7 @@ impl Guarded {
     }
 }
 
-/// What is said of a request line that is too long.
+/// The error for a request line that is too long.
 pub(super) fn too_long() -> String {
     serde_json::json!({"error": format!("the request line is longer than {REQUEST_LINE_BYTES} bytes")})
         .to_string()

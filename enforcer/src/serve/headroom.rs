@@ -12,13 +12,13 @@ use serde_json::json;
 use super::{Ranker, server::Shared};
 use crate::threads;
 
-/// What is left before each threshold: the answer to `GET /v1/headroom`.
+/// The headroom before each threshold: the answer to `GET /v1/headroom`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeadroomView {
-    /// Those signals that have a threshold and could be read.
+    /// The signals that have a threshold and could be read.
     pub signals: Vec<SignalView>,
-    /// Kubepods and the cgroups of the classes below it, as far as they stand.
+    /// Kubepods and the QoS class cgroups below it, if they exist.
     pub slices: Vec<SliceView>,
 }
 
@@ -28,22 +28,22 @@ pub struct HeadroomView {
 pub struct SignalView {
     /// Its name.
     pub signal: String,
-    /// What is left of it.
+    /// The available amount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_bytes: Option<u64>,
-    /// What there is in all.
+    /// The total amount.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
-    /// How fast it falls; 0 if it does not, absent if that is not known yet.
+    /// How fast the available amount falls; 0 if it does not, absent if not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill_bytes_per_second: Option<u64>,
-    /// What is left of it.
+    /// The available count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_count: Option<u64>,
-    /// What there is in all.
+    /// The total count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capacity_count: Option<u64>,
-    /// How fast it falls; 0 if it does not, absent if that is not known yet.
+    /// How fast the available count falls; 0 if it does not, absent if not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fill_per_second: Option<u64>,
     /// Its thresholds, hard ones first.
@@ -56,31 +56,31 @@ pub struct SignalView {
 pub struct ThresholdView {
     /// Whether pods are evicted as soon as it is met.
     pub hard: bool,
-    /// As it is configured: `100Mi`, `5%`.
+    /// The configured value: `100Mi`, `5%`.
     pub value: String,
-    /// How long a soft one must have been met before pods are evicted; absent of a hard one.
+    /// How long a soft one must be met before pods are evicted; absent for a hard one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_period_ms: Option<u64>,
-    /// Whether it is met: less is available than its amount.
+    /// Whether it is met: less than its amount is available.
     pub met: bool,
-    /// What it comes to.
+    /// Its amount in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold_bytes: Option<u64>,
-    /// What is left before it; below zero, what is missing.
+    /// The headroom before it; negative if it is met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<i64>,
-    /// What it comes to.
+    /// Its amount as a count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold_count: Option<u64>,
-    /// What is left before it; below zero, what is missing.
+    /// The headroom before it; negative if it is met.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_count: Option<i64>,
-    /// How long until it is crossed if it goes on so; absent if it is met, or does not come nearer.
+    /// The time until it is crossed at the present rate; absent if it is met or does not come nearer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crossed_in_ms: Option<u64>,
 }
 
-/// A cgroup that holds pods. What cannot be read is absent.
+/// A cgroup that holds pods. Fields that cannot be read are absent.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SliceView {
@@ -94,20 +94,20 @@ pub struct SliceView {
     /// `memory.max`; absent if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
-    /// For how much of the last ten seconds some task was stalled for want of memory, in per cent.
+    /// The share of the last ten seconds in which some task was stalled on memory, in per cent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub some_avg10_percent: Option<f64>,
-    /// For how much of them all tasks were.
+    /// The share in which all tasks were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_avg10_percent: Option<f64>,
 }
 
-/// Looks at what is left; may take some milliseconds. None where nobody looks.
+/// Reads the headroom, which may take a few milliseconds. Returns `None` if no forecaster runs.
 #[derive(Clone)]
 pub struct Headrooms(Arc<dyn Fn() -> Option<HeadroomView> + Send + Sync>);
 
 impl Headrooms {
-    /// By that function.
+    /// Uses this function.
     pub fn by(look: impl Fn() -> Option<HeadroomView> + Send + Sync + 'static) -> Self {
         Self(Arc::new(look))
     }
@@ -119,12 +119,12 @@ impl fmt::Debug for Headrooms {
     }
 }
 
-/// What is asked for what may come.
+/// The sources of `GET /v1/ranking` and `GET /v1/headroom`.
 #[derive(Clone, Debug)]
 pub struct Foresight {
-    /// Who would be evicted before whom.
+    /// Ranks the pods.
     pub ranker: Ranker,
-    /// What is left before each threshold.
+    /// Reads the headroom before each threshold.
     pub headrooms: Headrooms,
 }
 
@@ -132,6 +132,7 @@ pub(super) async fn headroom(State(shared): State<Shared>) -> Response {
     if let Some(headroom) = threads::blocking(move || (shared.foresight.headrooms.0)()).await {
         return Json(headroom).into_response();
     }
-    let error = "nobody looks ahead: `enforcer doctor` and the event degraded.entered of outlook say why";
+    let error =
+        "the outlook does not run: `enforcer doctor` and the event degraded.entered of outlook say why";
     (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": error}))).into_response()
 }

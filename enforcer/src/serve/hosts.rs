@@ -1,7 +1,7 @@
-//! Under which names this machine is asked over TCP.
+//! The host names that are accepted in requests over TCP.
 //!
-//! A page in a browser can have a name of its own lead to this machine, and then reads what is answered under that name (DNS
-//! rebinding). What it cannot do is to leave its name out of the request.
+//! A web page can make its own name resolve to this machine, and then read the answers under that name (DNS rebinding).
+//! It cannot leave its name out of the request.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -10,11 +10,11 @@ use axum::http::{
     uri::{Authority, InvalidUri},
 };
 
-/// The names that a request may give, beside IP addresses and `localhost`.
+/// The accepted names, besides IP addresses and `localhost`.
 #[derive(Clone, Debug)]
 pub struct Hosts(Arc<BTreeSet<String>>);
 
-/// Why a request is not answered.
+/// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Misdirected {
     #[error("the request has no Host header")]
@@ -24,7 +24,7 @@ pub(super) enum Misdirected {
     #[error("the Host header cannot be read")]
     Malformed,
     #[error(
-        "the request is for the host {0:?}, which is no name of this node: ask by its IP address, or add the name to metricsHosts"
+        "the request is for the host {0:?}, which is not a name of this node: use its IP address, or add the name to metricsHosts"
     )]
     Foreign(String),
 }
@@ -36,16 +36,16 @@ impl From<InvalidUri> for Misdirected {
 }
 
 impl Hosts {
-    /// The node's own name, and what the configuration adds.
+    /// The node's own name and the configured ones.
     #[must_use]
     pub fn new(node: &str, configured: &[String]) -> Self {
         let names = configured.iter().map(String::as_str).chain([node]);
         Self(Arc::new(names.map(plain).collect()))
     }
 
-    /// Whether a request is meant for this machine.
+    /// Checks whether a request is meant for this machine.
     ///
-    /// One of HTTP/1.0 is, whatever it says: it need not name a host, and no browser sends one.
+    /// HTTP/1.0 is always accepted: it need not name a host, and no browser sends it.
     pub(super) fn check(&self, version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Misdirected> {
         if version <= Version::HTTP_10 {
             return Ok(());
@@ -69,7 +69,7 @@ impl Hosts {
     }
 }
 
-/// Names are the same in any case, and with the dot of the root.
+/// Normalizes a name: lower case, without the trailing dot of the root.
 fn plain(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }

@@ -1,4 +1,4 @@
-//! `GET /metrics`: on the observe socket, and on a TCP address where one is configured.
+//! `GET /metrics`: on the observe socket, and on a TCP address if one is configured.
 
 use std::{
     cmp::Reverse,
@@ -25,29 +25,29 @@ use tokio::{
 use super::{brief, hosts::Hosts, spare::Shortage};
 use crate::{metrics::CONTENT_TYPE, threads};
 
-/// Writes the metrics; may take some milliseconds.
+/// Writes the metrics, which may take a few milliseconds.
 #[derive(Clone)]
 pub struct Scrape(Arc<Writer>);
 
 struct Writer {
     write: Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>,
-    /// One at a time: the threads that may block are few, and others need them.
-    turn: Arc<Semaphore>,
+    /// One write at a time: there are few blocking threads, and other requests need them.
+    permits: Arc<Semaphore>,
 }
 
 impl Scrape {
-    /// By that function, which may block.
+    /// Uses this function, which may block.
     pub fn by(write: impl Fn() -> Result<String, fmt::Error> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Writer { write: Box::new(write), turn: Arc::new(Semaphore::new(1)) }))
+        Self(Arc::new(Writer { write: Box::new(write), permits: Arc::new(Semaphore::new(1)) }))
     }
 
-    /// The answer to a request for them.
+    /// The answer to a request for the metrics.
     pub(super) async fn answer(&self) -> Response {
         let writer = Arc::clone(&self.0);
-        // Held until it is written, also where nothing waits for that any more. It is never closed.
-        let turn = Arc::clone(&self.0.turn).acquire_owned().await.ok();
+        // Held until the write ends, even if no request waits for it any more. The semaphore is never closed.
+        let permit = Arc::clone(&self.0.permits).acquire_owned().await.ok();
         let written = threads::blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             (writer.write)()
         });
         let written = written.await;
@@ -69,16 +69,16 @@ impl fmt::Debug for Scrape {
     }
 }
 
-/// The configuration's name of the address.
+/// The configuration field of the address.
 const NAME: &str = "metricsListen";
 
-/// How many are let in at once where no descriptors are left.
+/// How many connections are accepted at once when no descriptors are left.
 const SPARE_CONNECTIONS: usize = 1;
 
-/// How many may be connected to the TCP address at once: who comes then takes the place of another.
+/// The most connections to the TCP address. One more displaces another.
 const PLACES: usize = 32;
 
-/// A TCP address where nothing but metrics is answered: bound, and served by [`MetricsListener::serve`].
+/// A TCP address that serves only metrics: bound, and served by [`MetricsListener::serve`].
 #[derive(Debug)]
 pub struct MetricsListener(TcpListener);
 
@@ -88,11 +88,11 @@ impl MetricsListener {
         TcpListener::bind(address).await.map(Self)
     }
 
-    /// Answers requests for these hosts until `stopping` becomes true; who scrapes asks again, so answers that are under way
-    /// then end.
+    /// Answers requests for these hosts until `stopping` becomes true. Answers that are under way then end: the scraper
+    /// will ask again.
     ///
-    /// Who connects and asks nothing, or reads nothing, cannot keep others out: where all places are taken, the next one has
-    /// the place of the oldest such connection from whichever network has most of them.
+    /// A client that connects and sends or reads nothing cannot keep others out. If all places are taken, the next
+    /// connection displaces the oldest one without a request, from the network that has most connections.
     pub async fn serve(self, scrape: Scrape, hosts: Hosts, mut stopping: watch::Receiver<bool>) {
         let mut guests: Vec<Guest> = Vec::with_capacity(PLACES);
         let mut talks = JoinSet::new();
@@ -144,7 +144,7 @@ fn router(scrape: Scrape, hosts: Hosts, asked: Arc<AtomicBool>) -> Router {
     Router::new().route("/metrics", get(metrics))
 }
 
-/// A connection that is open.
+/// An open connection.
 struct Guest {
     network: IpAddr,
     /// Whether its request has come.
@@ -158,7 +158,7 @@ impl Guest {
     }
 }
 
-/// What is one peer's: an IPv4 address, or the 64 bits of an IPv6 address that its network has.
+/// The network of a peer: its IPv4 address, or the 64-bit prefix of its IPv6 address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -166,8 +166,8 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Which connection has to go: of the network that has most, the oldest that has not asked, or else the oldest. They are in
-/// the order in which they came.
+/// The connection to displace: from the network that has most, the oldest without a request, or else the oldest.
+/// `guests` are in the order in which they came.
 fn displaced(guests: &[(IpAddr, bool)]) -> Option<usize> {
     let of_network = |network: &IpAddr| guests.iter().filter(|(other, _)| other == network).count();
     let places = guests.iter().enumerate();

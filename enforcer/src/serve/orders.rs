@@ -1,45 +1,45 @@
-//! What is asked on the admin socket, and what is answered.
+//! Requests and answers on the admin socket.
 use serde::{Deserialize, Serialize};
 
 use crate::policy::order::{Moment, Order, OrderError, What};
 
-/// What is wanted: the body of `POST /v1/orders` on the admin socket.
+/// The body of `POST /v1/orders` on the admin socket.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "do", deny_unknown_fields)]
 pub enum OrderRequest {
-    /// An order, instead of an earlier one about the same.
+    /// Gives an order. Replaces an earlier one about the same.
     Give {
-        /// What is ordered.
+        /// The order.
         what: What,
-        /// Why.
+        /// The operator's reason.
         reason: String,
-        /// For how long, in milliseconds.
+        /// Its duration in milliseconds.
         for_ms: u64,
     },
-    /// The end of an order before its time.
+    /// Ends an order early.
     End {
-        /// What was ordered.
+        /// The order.
         what: What,
         /// Why it ends.
         reason: String,
     },
-    /// A pod evicted now.
+    /// Evicts a pod now.
     Evict {
-        /// Its namespace.
+        /// The pod's namespace.
         namespace: String,
-        /// Its name.
+        /// The pod's name.
         name: String,
-        /// Why.
+        /// The operator's reason.
         reason: String,
-        /// Whether it is only to be said what would be done.
+        /// Whether to report only what would be done.
         dry_run: bool,
     },
-    /// The configuration and the manifests read again, as on SIGHUP.
+    /// Reads the configuration and the manifests again, as on SIGHUP.
     Reload {
-        /// Whether every threshold is to be armed, also one that was crossed when it was loaded.
+        /// Whether to arm every threshold, even one that was crossed when it was loaded.
         #[serde(default)]
         arm: bool,
-        /// Whether the folder of manifests counts as it is now, though it is another one than before, empty or missing.
+        /// Whether to accept the manifest folder even if it was replaced, or is empty or missing.
         #[serde(default)]
         accept_empty: bool,
     },
@@ -49,28 +49,28 @@ pub enum OrderRequest {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Done {
-    /// For a person.
+    /// The result as text.
     pub message: String,
     /// The order that is in force, or was.
     pub order: Option<OrderView>,
-    /// Whether a restart finds it; always of an eviction.
+    /// Whether it survives a restart; always true of an eviction.
     pub durable: bool,
-    /// Under which id an eviction is told of.
+    /// The eviction's id in events.
     pub eviction_id: Option<String>,
-    /// Whether it was only decided.
+    /// Whether it was a dry run.
     pub dry_run: bool,
 }
 
 /// Why nothing was done.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum No {
-    /// What is wanted is not well formed.
+    /// The request is malformed.
     Wrong(String),
     /// There is no such pod or order.
     Unknown(String),
-    /// It is well formed and must not be.
+    /// The request is well formed, but not allowed.
     Refused(String),
-    /// Not now.
+    /// The request cannot be handled now.
     Busy(String),
 }
 
@@ -84,7 +84,7 @@ impl From<OrderError> for No {
     }
 }
 
-/// An order in force, as it is told: an entry of `GET /v1/orders`.
+/// An order in force: an entry of `GET /v1/orders`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OrderView {
@@ -96,26 +96,26 @@ pub struct OrderView {
     /// The pod's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Why.
+    /// The operator's reason.
     pub reason: String,
-    /// The user id of who gave it.
+    /// The user id that gave it.
     pub uid: u32,
     /// When it was given, as RFC 3339.
     pub given: String,
-    /// Until when it holds; where the wall clock was set since, by that clock as it was then.
+    /// When it ends, as RFC 3339. If the wall clock was set since, this is by the old clock.
     pub until: String,
-    /// How much longer it held when this was told, in milliseconds.
+    /// How long it still held at the time of the answer, in milliseconds.
     pub left_ms: u64,
 }
 
 impl OrderView {
-    /// Whether by it nobody is evicted.
+    /// Whether it pauses all evictions.
     #[must_use]
     pub fn is_pause(&self) -> bool {
         self.order == What::Pause.as_str()
     }
 
-    /// As it is told at that moment.
+    /// The view of an order at time `now`.
     #[must_use]
     pub fn new(order: &Order, now: Moment) -> Self {
         let pod = order.what.pod();
@@ -133,7 +133,7 @@ impl OrderView {
     }
 }
 
-/// This moment, by both clocks.
+/// The present time by both clocks.
 pub(crate) fn now() -> Moment {
     let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let whole_ms = u64::try_from(boot.tv_sec).unwrap_or(0).saturating_mul(1_000);

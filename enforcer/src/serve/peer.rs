@@ -1,4 +1,4 @@
-//! Who is at the other end of the admin socket.
+//! The peer of an admin socket connection, and whether it is allowed to change something.
 use std::{
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -14,36 +14,36 @@ use tokio::net::UnixStream;
 use super::{Access, View};
 use crate::{model::CgroupPath, raw};
 
-/// Who asks, as the kernel tells it.
+/// The caller, as the kernel identifies it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Peer {
     /// The user id.
     pub uid: u32,
-    /// The process.
+    /// The process id.
     pub pid: u32,
 }
 
-/// Why somebody may not change anything.
+/// Why a caller may not change anything.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// The kernel does not tell who it is.
-    #[error("the kernel does not tell who asks: {0}")]
+    /// The kernel does not identify it.
+    #[error("cannot identify the caller: {0}")]
     Unknown(String),
-    /// It is neither root nor whoever the daemon runs as, nor named by the configuration.
+    /// It is neither root nor the daemon's own user, nor named in the configuration.
     #[error(
-        "uid {uid} may not change anything: only root, uid {own} and whom adminSocketOwner and adminSocketGroup name may"
+        "uid {uid} may not change anything: only root, uid {own}, adminSocketOwner and members of adminSocketGroup may"
     )]
     User {
-        /// Who it is.
+        /// The caller's user id.
         uid: u32,
-        /// Who the daemon runs as.
+        /// The daemon's user id.
         own: u32,
     },
-    /// It is in a process namespace that this daemon does not see.
+    /// It is in a PID namespace that this daemon does not see.
     #[error("a process that the node does not see may not change anything")]
     Unseen,
-    /// It is part of a pod.
+    /// Its process is in a pod.
     #[error("a process in a pod (cgroup {cgroup}) may not change anything: ask from the node")]
     InPod {
         /// The cgroup.
@@ -52,8 +52,8 @@ pub enum PeerError {
 }
 
 impl Peer {
-    /// Who connected, if it may change something: root, the daemon's own user or whom the socket is for, and no process
-    /// of a pod.
+    /// Returns the peer if it may change something: root, the daemon's own user, or the owner or group of the socket,
+    /// but not a process in a pod.
     pub(super) fn admit(
         stream: &UnixStream,
         access: &Access,
@@ -74,7 +74,7 @@ impl Peer {
         let pid = credentials.pid().filter(|pid| *pid > 0).ok_or(PeerError::Unseen)?;
         let pidfd = pidfd(stream.as_fd(), pid).map_err(unknown)?;
         let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(unknown)?;
-        // It has been alive all the time, and so its number meant nobody else.
+        // If it still runs, its pid was not reused before the read.
         if has_ended(&pidfd).map_err(unknown)? {
             return Err(PeerError::Unknown(String::from("it has ended")));
         }
@@ -86,7 +86,7 @@ impl Peer {
     }
 }
 
-/// Whether it was in the socket's group when it connected.
+/// Whether the peer was in the socket's group when it connected.
 fn is_member(stream: &UnixStream, gid: u32, access: &Access) -> io::Result<bool> {
     let Some(group) = &access.group else { return Ok(false) };
     Ok(gid == group.id || raw::peer_groups(stream.as_fd())?.contains(&group.id))
@@ -94,7 +94,7 @@ fn is_member(stream: &UnixStream, gid: u32, access: &Access) -> io::Result<bool>
 
 fn pidfd(socket: BorrowedFd<'_>, pid: i32) -> io::Result<OwnedFd> {
     match raw::peer_pidfd(socket) {
-        // An older kernel: its number has to do.
+        // An older kernel: open the pidfd by pid.
         Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {
             let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
             Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
@@ -111,15 +111,15 @@ fn has_ended(pidfd: &OwnedFd) -> io::Result<bool> {
     Ok(ready > 0)
 }
 
-/// The cgroup among those of a process (`/proc/<pid>/cgroup`) that is a pod's, if one is: below kubepods, or taken from
-/// elsewhere by a pod. On a hybrid host each hierarchy has its own line, and any of them will do.
+/// The first pod cgroup among those of a process (`/proc/<pid>/cgroup`): one below kubepods, or one elsewhere that
+/// a pod uses. On a hybrid host each hierarchy has its own line, and any of them counts.
 fn pod_cgroup<'text>(cgroups: &'text str, kubepods: &CgroupPath, view: &View) -> Option<&'text str> {
     let taken = view.pods.iter().flat_map(|pod| {
         std::iter::once(&pod.cgroup).chain(pod.containers.iter().map(|container| &container.cgroup))
     });
     let pods: Vec<&str> = std::iter::once(kubepods.as_str())
         .chain(taken.map(String::as_str))
-        // The root is never a pod's, and everybody is below it.
+        // The root is never a pod's, and every process is below it.
         .filter(|path| !path.is_empty() && *path != "/")
         .collect();
     // hierarchy:controllers:path, and a path may hold colons.

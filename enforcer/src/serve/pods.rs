@@ -2,30 +2,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::{pressure::Conditions, threshold::NodeCondition};
 
-/// The roster as it is told, renewed after every change.
+/// The roster: the answer to `GET /v1/pods`, updated after every change.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct View {
-    /// `observe`, `dry-run` or `enforce`, as it is in force.
+    /// The mode in force: `observe`, `dry-run` or `enforce`.
     pub mode: String,
     /// Whether the node is under memory pressure.
     pub memory_pressure: bool,
-    /// The node's conditions, as Kubernetes names them: under any but `MemoryPressure` only critical pods start.
+    /// The node's conditions, by their Kubernetes names. Under any but `MemoryPressure` only critical pods start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
-    /// Every pod that is known.
+    /// Every known pod.
     pub pods: Vec<PodView>,
 }
 
 impl View {
-    /// Has these conditions shown from now on.
+    /// Sets the shown conditions.
     pub fn set_conditions(&mut self, conditions: Conditions) {
         self.memory_pressure = conditions.has(NodeCondition::MemoryPressure);
         self.conditions = conditions.iter().map(|condition| condition.as_str().to_owned()).collect();
     }
 }
 
-/// A pod as it is told.
+/// A pod in the roster.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodView {
@@ -35,24 +35,24 @@ pub struct PodView {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// Its class.
+    /// Its QoS class.
     pub qos_class: String,
     /// Its priority.
     pub priority: i32,
-    /// Whether it is critical, and so never evicted. This and the two that follow are absent where an older daemon tells.
+    /// Whether it is critical and so never evicted. An older daemon omits this field and the next two.
     #[serde(default)]
     pub critical: bool,
     /// The memory request that ranking compares its usage with, in bytes.
     #[serde(default)]
     pub request_bytes: u64,
-    /// Its effective memory limit in bytes; none is no limit.
+    /// Its effective memory limit in bytes; `None` means no limit.
     #[serde(default)]
     pub limit_bytes: Option<u64>,
-    /// What has become of it.
+    /// Its state.
     pub state: PodState,
-    /// Why it is not active, for a person.
+    /// Why it is not active, as text.
     pub reason: Option<String>,
-    /// Whether it starts processes even while the node is under memory pressure.
+    /// Whether it may start processes even while the node is under memory pressure.
     pub starts_under_memory_pressure: bool,
     /// Its cgroup's path below the mount point.
     pub cgroup: String,
@@ -60,23 +60,23 @@ pub struct PodView {
     pub containers: Vec<ContainerView>,
 }
 
-/// What has become of a pod.
+/// The state of a pod.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum PodState {
-    /// Its cgroups do not stand yet.
+    /// Its cgroups do not exist yet.
     Pending,
     /// It may run.
     Active,
-    /// It was evicted, and stays so until its manifest changes or goes.
+    /// It was evicted, and stays so until its manifest changes or is removed.
     Evicted,
     /// It was not admitted.
     Rejected,
-    /// Its manifest is gone; it goes when its last process does.
+    /// Its manifest is gone; the pod goes with its last process.
     Removed,
 }
 
-/// A container as it is told.
+/// A container in the roster.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerView {
@@ -84,10 +84,10 @@ pub struct ContainerView {
     pub name: String,
     /// `app`, `init` or `sidecar`.
     pub kind: String,
-    /// The score of its processes.
+    /// The `oom_score_adj` of its processes.
     pub oom_score_adj: i16,
     /// Its cgroup's path below the mount point.
     pub cgroup: String,
-    /// That cgroup's id; none while it does not stand.
+    /// That cgroup's id; `None` while it does not exist.
     pub cgroup_id: Option<u64>,
 }

@@ -7,30 +7,29 @@ use crate::{
     nearest::nearest,
 };
 
-/// What the parameters may be.
+/// The parameters.
 const NAMES: [&str; 6] = ["after", "follow", "type", "namespace", "pod", "since"];
 
-/// The longest names that Kubernetes has, in bytes.
+/// The longest names in Kubernetes, in bytes.
 const NAMESPACE_BYTES: usize = 63;
 const POD_BYTES: usize = 253;
 
-/// The longest parameter or value that is looked at, in bytes: errors repeat them. A pod with its namespace fits.
+/// The longest parameter or value, in bytes: errors quote them. A pod with its namespace fits.
 const MOST_BYTES: usize = 320;
 
-/// What `GET /v1/events` was asked for.
+/// The query of `GET /v1/events`.
 #[derive(Debug, Default, PartialEq)]
 pub struct Query {
-    /// Events behind this one alone.
+    /// Only events after this one.
     pub after: Option<Cursor>,
-    /// Whether to wait for what comes.
+    /// Whether to wait for new events.
     pub follow: Option<bool>,
-    /// Which events.
+    /// The wanted events.
     pub filter: Filter,
 }
 
 impl Query {
-    /// Reads a query string; a parameter that is unknown, wrong or given twice is an error that says what would be
-    /// right.
+    /// Parses a query string. A parameter that is unknown, invalid or given twice is an error that says how to fix it.
     pub fn parse(pairs: Vec<(String, String)>) -> Result<Self, String> {
         let mut parsed = Self::default();
         let mut seen: Vec<String> = Vec::new();
@@ -38,7 +37,7 @@ impl Query {
             if let Some(long) = [&name, &value].into_iter().find(|text| text.len() > MOST_BYTES) {
                 let begin: String = long.chars().take(32).collect();
                 return Err(format!(
-                    "{begin:?}…: it is {} bytes long, and can be {MOST_BYTES} at the most",
+                    "{begin:?}…: it is {} bytes long, and can be at most {MOST_BYTES}",
                     long.len()
                 ));
             }
@@ -48,7 +47,7 @@ impl Query {
                 return Err(format!("{name:?} is not a parameter: {hint}There are {}", NAMES.join(", ")));
             }
             if name != "type" && seen.contains(&name) {
-                return Err(format!("{name}: it is given twice, and can be one thing only"));
+                return Err(format!("{name}: it is given twice, and may be given once"));
             }
             parsed.take(&name, &value).map_err(|error| format!("{name}: {error}"))?;
             seen.push(name);
@@ -64,7 +63,7 @@ impl Query {
             "follow" => self.follow = Some(truth(value)?),
             "type" => {
                 let kind = EventType::named(value)?;
-                // Twice the same is no more than once.
+                // The same type may be given twice.
                 if !self.filter.kinds.contains(&kind) {
                     self.filter.kinds.push(kind);
                 }
@@ -90,13 +89,13 @@ impl Query {
     }
 }
 
-/// A cursor, wherever it stands.
+/// Parses a cursor, of the query or of a header.
 pub(super) fn cursor(text: &str) -> Result<Cursor, String> {
     let cursor: Cursor = text.parse().map_err(|error: <Cursor as FromStr>::Err| error.to_string())?;
     if cursor.epoch.parse::<Ulid>().is_err() {
         let Cursor { epoch, .. } = cursor;
         return Err(format!(
-            "{text:?} is not a cursor: {epoch:?} is no log epoch, which has 26 letters and digits"
+            "{text:?} is not a cursor: {epoch:?} is not a log epoch, which has 26 letters and digits"
         ));
     }
     Ok(cursor)
@@ -110,12 +109,12 @@ fn truth(value: &str) -> Result<bool, String> {
     }
 }
 
-/// A name, as far as what no name can be is refused.
+/// Checks that the value can be a name.
 fn part(value: &str, most_bytes: usize) -> Result<String, String> {
     let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     if value.is_empty() || value.len() > most_bytes || !value.bytes().all(is_part) {
         return Err(format!(
-            "{value:?} is not a name: lower-case letters, digits, - and ., at the most {most_bytes} of them"
+            "{value:?} is not a name: lower-case letters, digits, - and ., at most {most_bytes} of them"
         ));
     }
     Ok(value.to_owned())
@@ -164,7 +163,7 @@ mod tests {
             (&[("after", ":12")], "is not a cursor"),
             (&[("after", "01J8Z3NDEKTSV4RRFFQ69G5FAV:+12")], "is not a cursor"),
             (&[("after", "01J8Z3NDEKTSV4RRFFQ69G5FAV:18446744073709551616")], "is not a cursor"),
-            (&[("after", "yesterday:12")], "\"yesterday\" is no log epoch"),
+            (&[("after", "yesterday:12")], "\"yesterday\" is not a log epoch"),
             (&[("follow", "maybe")], "follow: \"maybe\" is not true or false"),
             (&[("since", "yesterday")], "since: \"yesterday\" is not a time"),
             (

@@ -15,23 +15,24 @@ use crate::{
     policy::{engine::Resource, threshold::Signal},
 };
 
-/// Who would be evicted before whom, as of now: the answer to `GET /v1/ranking`.
+/// The present eviction order: the answer to `GET /v1/ranking`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RankingView {
-    /// For a shortage of what.
+    /// The signal of the shortage.
     pub signal: String,
-    /// Those who may be evicted, the first of them first.
+    /// The pods that may be evicted, in order.
     pub order: Vec<RankedView>,
-    /// Those who may not.
+    /// The pods that may not.
     pub excluded: Vec<ExcludedView>,
 }
 
-/// One who may be evicted. Without stats the amounts are absent. The rows of `eviction.decided` are the same with less.
+/// A pod that may be evicted. Without stats the amounts are absent. The rows of `eviction.decided` are the same with
+/// fewer fields.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RankedView {
-    /// Its place, from 1.
+    /// Its rank, from 1.
     pub rank: usize,
     /// Its namespace.
     pub namespace: String,
@@ -39,25 +40,25 @@ pub struct RankedView {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// Its class.
+    /// Its QoS class.
     pub qos_class: String,
-    /// Whether it may be evicted: so it is of all in the order.
+    /// Whether it may be evicted; true of all pods in the order.
     pub evictable: bool,
-    /// Whether what it uses could not be read.
+    /// Whether its usage could not be read.
     pub stats_missing: bool,
     /// Whether it uses more than it requests.
     pub exceeds_request: bool,
-    /// The priority that it is ranked by.
+    /// The priority by which it is ranked.
     pub priority: i32,
     /// Its working set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<u64>,
-    /// What it requests.
+    /// Its request.
     pub request_bytes: u64,
     /// Its limit; absent if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
-    /// How far it is above its request; below zero, below it.
+    /// Usage above its request; negative if it is below.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub above_request_bytes: Option<i64>,
     /// `anon`.
@@ -72,20 +73,20 @@ pub struct RankedView {
     /// `memory.current`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_bytes: Option<u64>,
-    /// How many tasks it has, where that is known.
+    /// The number of its tasks, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_count: Option<u64>,
-    /// How fast its working set grows; below zero, shrinks.
+    /// How fast its working set grows; negative if it shrinks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth_bytes_per_second: Option<i64>,
-    /// The key that puts it before the next; absent of the last, and `onlyCandidate` of one that is alone.
+    /// The key that ranks it before the next; absent for the last, and `onlyCandidate` for a single pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decided_by: Option<String>,
     /// Its cgroup's id.
     pub cgroup_id: u64,
 }
 
-/// One who may not be evicted.
+/// A pod that may not be evicted.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExcludedView {
@@ -93,21 +94,21 @@ pub struct ExcludedView {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why, by the words of `eviction.decided`.
+    /// Why, with the values of `eviction.decided`.
     pub reason: String,
 }
 
-/// Ranks the candidates by what they use right now; may take some hundred milliseconds.
+/// Ranks the candidates by their present usage. This may take a few hundred milliseconds.
 #[derive(Clone)]
 pub struct Ranker(Arc<dyn Fn(Signal) -> RankingView + Send + Sync>);
 
 impl Ranker {
-    /// By that function.
+    /// Uses this function.
     pub fn by(rank: impl Fn(Signal) -> RankingView + Send + Sync + 'static) -> Self {
         Self(Arc::new(rank))
     }
 
-    /// Ranks them for a shortage of that.
+    /// Ranks them for a shortage of `signal`.
     #[must_use]
     pub fn rank(&self, signal: Signal) -> RankingView {
         (self.0)(signal)
@@ -120,8 +121,8 @@ impl fmt::Debug for Ranker {
     }
 }
 
-/// The signal that a shortage is of, if pods are evicted for one: `memory.available`, `allocatableMemory.available` or
-/// `pid.available`. The error says which there are.
+/// Parses a signal for which pods are evicted: `memory.available`, `allocatableMemory.available` or `pid.available`.
+/// The error suggests or lists the signals.
 pub fn ranked_signal(name: &str) -> Result<Signal, String> {
     let ranked = || Signal::ALL.into_iter().filter(|signal| Resource::of(*signal).is_some());
     if let Some(signal) = ranked().find(|signal| signal.as_str() == name) {
@@ -132,7 +133,7 @@ pub fn ranked_signal(name: &str) -> Result<Signal, String> {
         Some(near) => format!("did you mean {near}?"),
         None => format!("there are {}", names.join(", ")),
     };
-    Err(format!("nobody is ranked by {name:?}: {hint}"))
+    Err(format!("pods are not ranked by {name:?}: {hint}"))
 }
 
 fn signal(pairs: &[(String, String)]) -> Result<Signal, String> {

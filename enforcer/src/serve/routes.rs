@@ -13,10 +13,10 @@ use serde_json::json;
 use super::guarded::{REQUEST_LINE_BYTES, too_long};
 use crate::nearest::nearest;
 
-/// The largest body that a request may announce.
+/// The largest body that a request may have.
 pub(super) const BODY_BYTES: usize = 16 << 10;
 
-/// A router that knows its paths, and tells them to whoever asks for another.
+/// A router that lists its paths in the answer to an unknown one.
 pub(super) struct Routes<S> {
     router: Router<S>,
     paths: Vec<&'static str>,
@@ -43,7 +43,7 @@ impl<S: Clone + Send + Sync + 'static> Routes<S> {
     }
 }
 
-/// An answer that says what was wrong.
+/// An answer with an error text.
 pub(super) fn reported(status: StatusCode, error: &str) -> Response {
     (status, Json(json!({"error": error}))).into_response()
 }
@@ -59,7 +59,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
     reported(StatusCode::METHOD_NOT_ALLOWED, &format!("{} does not take {method}", uri.path()))
 }
 
-/// Answers at once what is too large to be meant.
+/// Refuses requests that are too large.
 async fn within_bounds(request: Request, next: Next) -> Response {
     let line_bytes = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     if line_bytes > REQUEST_LINE_BYTES {

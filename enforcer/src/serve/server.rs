@@ -36,22 +36,23 @@ const OBSERVE_SOCKET: &str = "observe.sock";
 /// How long the daemon's own thread may be busy before it counts as stuck.
 const LIVE: Duration = Duration::from_secs(5);
 
-/// What reads the log's older part, the candidates' usage or the flight recorder runs on these threads; the others wait.
+/// The threads for requests that read the log's older part, the candidates' usage or the flight recorder. More such
+/// requests wait.
 const BLOCKING_THREADS: usize = 2;
 
-/// A socket that cannot be served.
+/// The socket cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The run directory could not be made, or not be opened to whom it should be.
+    /// The run directory could not be created, or its permissions not set.
     #[error("cannot prepare the run directory {path}")]
     RunDir {
         /// The directory.
         path: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// Others may change what is in the run directory.
+    /// Other users may change the run directory.
     #[error(
         "the run directory {path} {why}, so what it keeps there is not safe: {remedy}, or name another runDir"
     )]
@@ -60,35 +61,35 @@ pub enum Error {
         path: String,
         /// What is wrong with it.
         why: String,
-        /// What to do about it.
+        /// How to fix it.
         remedy: String,
     },
-    /// The socket could not be made.
+    /// The socket could not be bound.
     #[error("cannot listen on {path}")]
     Listen {
         /// The socket.
         path: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// It could not be given to whom it should belong.
-    #[error("cannot give {path} to {owner}: run as root, or configure no owner and no group of it")]
+    /// Its owner could not be set.
+    #[error("cannot give {path} to {owner}: run as root, or configure no owner and no group for it")]
     Owner {
         /// The socket.
         path: String,
-        /// The user and the group as the configuration has them.
+        /// The user and the group, as configured.
         owner: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// Somebody answers on it.
+    /// Another process answers on it.
     #[error("another enforcer answers on {path}: stop it first, or give this one another runDir")]
     Taken {
         /// The socket.
         path: String,
-        /// The process that listens on it, as far as it is visible here.
+        /// The process that listens on it, if it is visible here.
         pid: Option<i32>,
     },
     /// Serving ended.
@@ -96,41 +97,41 @@ pub enum Error {
     Serve {
         /// The socket.
         path: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
 }
 
-/// What requests are answered from.
+/// The sources of all answers.
 #[derive(Debug)]
 pub struct Sources {
     /// The events.
     pub journal: Journal,
-    /// What this host offers.
+    /// The host's facilities.
     pub doctor: Doctor,
     /// The flight recorder, if it runs.
     pub recorder: Option<Asker>,
-    /// What each candidate for eviction uses.
+    /// The usage of each candidate for eviction.
     pub usages: Usages,
-    /// Who would be evicted, and what is left before that.
+    /// The eviction order, and the headroom.
     pub foresight: Foresight,
     /// The pods.
     pub view: watch::Receiver<View>,
-    /// What operators have ordered.
+    /// The operators' orders.
     pub orders: watch::Receiver<Vec<Order>>,
     /// The metrics.
     pub metrics: Scrape,
-    /// Whether the thread that evicts does its work.
+    /// Whether the eviction thread works.
     pub evictor: Vital,
 }
 
-/// Says whether a thread of the daemon's does its work.
+/// Checks whether one of the daemon's threads works.
 #[derive(Clone)]
 pub struct Vital(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Vital {
-    /// By that function, which may not block.
+    /// Uses this function, which must not block.
     pub fn by(is_alive: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(is_alive))
     }
@@ -142,7 +143,7 @@ impl fmt::Debug for Vital {
     }
 }
 
-/// What every request needs.
+/// The state of every request.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) journal: Journal,
@@ -156,9 +157,9 @@ pub(super) struct Shared {
     pub(super) evictor: Vital,
     pub(super) ready: watch::Receiver<bool>,
     pub(super) stopping: watch::Receiver<bool>,
-    /// When there is something to send.
+    /// The newest sequence for which followers are woken.
     pub(super) throttle: watch::Receiver<u64>,
-    /// What the daemon itself runs on.
+    /// The daemon's own runtime.
     pub(super) daemon: Handle,
 }
 
@@ -176,10 +177,10 @@ impl Observe {
         run_dir.join(OBSERVE_SOCKET)
     }
 
-    /// Makes the run directory where it is missing, opens it to whom the sockets are for, and binds this socket in it,
-    /// for its owner and group only.
+    /// Creates the run directory if it does not exist, lets the owners of the sockets reach them, and binds this socket
+    /// in it for its owner and group only.
     ///
-    /// A socket that a daemon left behind is replaced, one that answers is not.
+    /// A socket that an earlier daemon left is replaced. A socket that answers is not.
     pub async fn bind(run_dir: &Path, sockets: &Sockets) -> Result<Self, Error> {
         let path = Self::path(run_dir);
         socket::prepare(run_dir, sockets)?;
@@ -194,8 +195,8 @@ impl Observe {
         Ok(Self { listener, path })
     }
 
-    /// Answers until `stopping` becomes true, in a thread of its own: however much is read, the daemon is not kept from
-    /// its work, and gives up no more of the processor than any other process gets.
+    /// Answers until `stopping` becomes true, in a separate thread at normal priority: however much is read, it does
+    /// not hinder the daemon, and gets no more CPU time than any other process.
     pub async fn serve(
         self,
         sources: Sources,
@@ -234,7 +235,7 @@ impl Observe {
         };
         let serving = async move {
             let listener = tokio::net::UnixListener::from_std(listener)?;
-            // The followers hear the throttle to their end.
+            // The throttle must run until the followers end.
             tokio::select! {
                 () = throttle.run(&journal) => {}
                 () = connections::serve(listener, router(shared), limits, stopping) => {}
@@ -248,22 +249,22 @@ impl Observe {
     }
 }
 
-/// Runs to the end in the calling thread.
+/// Runs the future to its end in the calling thread.
 fn on_own_runtime(serving: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     as_any_other();
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().thread_name("observe-disk").on_thread_start(as_any_other);
     let runtime = threads::runtime(&mut builder, BLOCKING_THREADS)?;
     let served = runtime.block_on(serving);
-    // A disk that does not answer keeps nobody.
+    // Do not wait for a disk that does not answer.
     runtime.shutdown_background();
     served
 }
 
-/// Takes back what the daemon's threads are preferred by.
+/// Resets the thread to the normal priority: the daemon's threads have a higher one.
 fn as_any_other() {
     if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 0) {
-        tracing::debug!(%error, "readers are served with the daemon's own priority");
+        tracing::debug!(%error, "cannot lower the priority of a thread that serves readers");
     }
 }
 
@@ -284,7 +285,7 @@ fn router(shared: Shared) -> Router {
         .with_state(shared)
 }
 
-/// Whether the daemon's own thread and the one that evicts do their work, and not only this one.
+/// Whether the daemon's main thread and the eviction thread work, not only this one.
 async fn livez(State(shared): State<Shared>) -> Response {
     if !(shared.evictor.0)() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the eviction thread is stuck\n").into_response();
@@ -301,7 +302,7 @@ async fn pods(State(shared): State<Shared>) -> Response {
     Json(view).into_response()
 }
 
-/// What operators have ordered, as long as it is in force.
+/// The operators' orders that are in force.
 async fn orders(State(shared): State<Shared>) -> Response {
     let now = now();
     let orders: Vec<_> = shared.orders.borrow().iter().map(|order| OrderView::new(order, now)).collect();
@@ -312,12 +313,12 @@ async fn doctor(State(shared): State<Shared>) -> Response {
     Json(&*shared.doctor).into_response()
 }
 
-/// What each candidate for eviction uses right now.
+/// The present usage of each candidate for eviction.
 async fn usages(State(shared): State<Shared>) -> Response {
     Json(threads::blocking(move || shared.usages.read()).await).into_response()
 }
 
-/// What the flight recorder holds now, as a recording's file.
+/// The present content of the flight recorder, as a recording file.
 async fn recording(State(shared): State<Shared>) -> Response {
     let Some(recorder) = shared.recorder else {
         return (StatusCode::SERVICE_UNAVAILABLE, "the flight recorder does not run\n").into_response();

@@ -1,4 +1,4 @@
-//! Where the sockets are, and who may open them.
+//! The sockets' files and permissions.
 
 use std::{
     fs, io,
@@ -14,13 +14,13 @@ use crate::trust::{self, Untrusted};
 /// A user or a group of this machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Account {
-    /// As the configuration has it: a name or the number.
+    /// As written in the configuration: a name or the number.
     pub name: String,
-    /// The number.
+    /// The numeric id.
     pub id: u32,
 }
 
-/// Whose a socket is; none is the daemon's own user or group.
+/// The owner of a socket; `None` means the daemon's own user or group.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Access {
     /// The user.
@@ -29,7 +29,7 @@ pub struct Access {
     pub group: Option<Account>,
 }
 
-/// Whose the sockets are.
+/// The owners of the sockets.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Sockets {
     /// `observeSocketOwner` and `observeSocketGroup`.
@@ -38,19 +38,19 @@ pub struct Sockets {
     pub admin: Access,
 }
 
-/// What the run directory lets do: everything its owner, all but change it its group.
+/// The mode of the run directory: the group may not write.
 const DIR_MODE: u32 = 0o750;
 
-/// That anybody may go through it to a socket, and not see what else is there.
+/// A mode that lets everyone reach a socket in the run directory, but not list it.
 const GO_THROUGH: u32 = 0o711;
 
-/// Makes the run directory where it is missing, refuses it if others may change it, and has whoever may open a socket come through. What is open wider
-/// already stays so.
+/// Creates the run directory if it does not exist, fails if others may change it, and lets the owners of the sockets
+/// reach them. A wider existing mode stays.
 pub(super) fn prepare(run_dir: &Path, sockets: &Sockets) -> Result<(), Error> {
     let failed = |source| Error::RunDir { path: run_dir.display().to_string(), source };
     fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(run_dir).map_err(failed)?;
     let metadata = fs::metadata(run_dir).map_err(failed)?;
-    // What must outlive the process is there, and is done by the next as it stands: caps are put back, kills are told.
+    // The next process trusts the state in this directory: it restores caps and reports kills from it.
     trust::check(run_dir, metadata.uid(), metadata.mode()).map_err(|Untrusted { why, remedy }| {
         Error::UnsafeRunDir { path: run_dir.display().to_string(), why, remedy }
     })?;
@@ -61,7 +61,7 @@ pub(super) fn prepare(run_dir: &Path, sockets: &Sockets) -> Result<(), Error> {
     let has_owner = [observe, admin].iter().any(|access| access.owner.is_some());
     let mode = match groups.as_slice() {
         [] if !has_owner => return Ok(()),
-        // One group comes through as the directory's own.
+        // A single group gets access as the directory's own group.
         [group] if !has_owner => {
             if metadata.gid() != *group {
                 chown(run_dir, None, Some(*group)).map_err(failed)?;
@@ -74,11 +74,11 @@ pub(super) fn prepare(run_dir: &Path, sockets: &Sockets) -> Result<(), Error> {
     fs::set_permissions(run_dir, fs::Permissions::from_mode(wanted)).map_err(failed)
 }
 
-/// Binds a socket in the run directory, for those alone. One that is there is replaced.
+/// Binds a socket in the run directory with this mode and owner. Replaces an existing one.
 pub(super) fn bind(run_dir: &Path, name: &str, mode: u32, access: &Access) -> Result<UnixListener, Error> {
     let path = run_dir.join(name);
     let listen = |source: io::Error| Error::Listen { path: path.display().to_string(), source };
-    // Bound under another name and with its permissions, then moved: nobody ever sees it wider open, or absent.
+    // Bind it under another name, set its permissions, then rename it: it is never too open, and never absent.
     let fresh = run_dir.join(format!(".{name}.new"));
     match fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(listen(error)),
@@ -86,7 +86,7 @@ pub(super) fn bind(run_dir: &Path, name: &str, mode: u32, access: &Access) -> Re
     }
     let listener = UnixListener::bind(&fresh).map_err(listen)?;
     let Access { owner, group } = access;
-    // First that nobody else may open it, then whose it is, then what they may.
+    // First close it to all others, then set the owner, then the final mode.
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600)).map_err(listen)?;
     if owner.is_some() || group.is_some() {
         let id = |account: &Option<Account>| account.as_ref().map(|account| account.id);

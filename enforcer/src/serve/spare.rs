@@ -11,40 +11,39 @@ use std::{
 
 use rustix::io::Errno;
 
-/// What a connection takes that is let in by descriptors held back: its own, and those of the files that are opened to
-/// answer it.
+/// The descriptors that an emergency connection needs: its own, and those of the files that are opened to answer it.
 const SHARE: usize = 4;
 
-/// Descriptors that are held back for when there are no others (`EMFILE`, `ENFILE`): who asks what is wrong must be answered
-/// then too.
+/// Descriptors that are held in reserve for when no others are left (`EMFILE`, `ENFILE`): a client that asks what is
+/// wrong must get an answer then too.
 #[derive(Debug)]
 pub(super) struct Spare {
     held: Vec<OwnedFd>,
-    /// How many are to be held again.
-    owed: Arc<AtomicUsize>,
+    /// How many are missing from the reserve.
+    missing: Arc<AtomicUsize>,
 }
 
-/// Descriptors that somebody may use meanwhile. They are held back again after it is dropped.
+/// Descriptors that one connection may use. They return to the reserve after it is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
-    owed: Arc<AtomicUsize>,
+    missing: Arc<AtomicUsize>,
 }
 
 impl Spare {
-    /// Holds back as many as that many connections take at once, as far as there are so many.
+    /// Reserves descriptors for that many connections at once, as far as they are available.
     pub(super) fn new(connections: usize) -> Self {
         let most = connections * SHARE;
-        let mut spare = Self { held: Vec::with_capacity(most), owed: Arc::new(AtomicUsize::new(most)) };
+        let mut spare = Self { held: Vec::with_capacity(most), missing: Arc::new(AtomicUsize::new(most)) };
         spare.settle();
         spare
     }
 
-    /// Holds back again what is used no longer.
+    /// Reserves released descriptors again.
     pub(super) fn settle(&mut self) {
-        while self.owed.load(Ordering::Acquire) > 0 {
+        while self.missing.load(Ordering::Acquire) > 0 {
             let Some(descriptor) = self.another() else { return };
             self.held.push(descriptor);
-            self.owed.fetch_sub(1, Ordering::AcqRel);
+            self.missing.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -55,60 +54,60 @@ impl Spare {
         }
     }
 
-    /// Lets go of what one connection takes; none where that is not held.
+    /// Releases the descriptors for one connection. Returns `None` if the reserve does not hold enough.
     pub(super) fn share(&mut self) -> Option<Share> {
         let rest = self.held.len().checked_sub(SHARE)?;
         self.held.truncate(rest);
-        Some(Share { owed: Arc::clone(&self.owed) })
+        Some(Share { missing: Arc::clone(&self.missing) })
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.owed.fetch_add(SHARE, Ordering::AcqRel);
+        self.missing.fetch_add(SHARE, Ordering::AcqRel);
     }
 }
 
-/// How long nobody is let in after the kernel refused to.
+/// How long to wait after a failed `accept`.
 const NO_PEER: Duration = Duration::from_millis(100);
 
-/// What a listener does where the kernel lets nobody in.
+/// How a listener handles a failed `accept`.
 #[derive(Debug)]
 pub(super) struct Shortage {
     spare: Spare,
-    /// What the next connection is let in by.
+    /// The descriptors for the next connection.
     share: Option<Share>,
-    /// Whether it was logged since the last connection was let in.
+    /// Whether it was logged since the last accepted connection.
     is_logged: bool,
 }
 
 impl Shortage {
-    /// With descriptors for that many connections at once held back.
+    /// Reserves descriptors for that many connections at once.
     pub(super) fn new(connections: usize) -> Self {
         Self { spare: Spare::new(connections), share: None, is_logged: false }
     }
 
-    /// Holds back again what is used no longer.
+    /// Reserves released descriptors again.
     pub(super) fn settle(&mut self) {
-        // What the next connection is let in by stays free until that is there, or could not be let in with it.
+        // The share for the next connection stays free until that comes, or fails even with it.
         self.spare.settle();
     }
 
-    /// Waits before the next attempt, unless that has descriptors which were held back.
+    /// Waits before the next attempt, unless that gets descriptors from the reserve.
     pub(super) async fn wait(&mut self, place: &str, error: &io::Error) {
         let had_share = self.share.take().is_some();
         if is_exhausted(error) && !had_share {
             self.share = self.spare.share();
         }
         if !std::mem::replace(&mut self.is_logged, true) {
-            tracing::warn!(%error, "no ordinary connection can be let in on {place}");
+            tracing::warn!(%error, "cannot accept ordinary connections on {place}");
         }
         if self.share.is_none() {
             tokio::time::sleep(NO_PEER).await;
         }
     }
 
-    /// A connection was let in: it keeps this until its end.
+    /// A connection was accepted. It keeps the share until its end.
     pub(super) fn admitted(&mut self) -> Option<Share> {
         if self.share.is_none() {
             self.is_logged = false;
@@ -117,7 +116,7 @@ impl Shortage {
     }
 }
 
-/// Whether it says that no further descriptor may be opened.
+/// Whether the error means that no more descriptors can be opened.
 pub(super) fn is_exhausted(error: &io::Error) -> bool {
     let exhausted = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|errno| exhausted.contains(&errno))

@@ -7,17 +7,17 @@ use crate::{
     policy::engine::{Reading, Usage},
 };
 
-/// What a candidate for eviction uses right now.
+/// The present usage of a candidate for eviction.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageView {
-    /// Its cgroup.
+    /// Its cgroup's id.
     pub cgroup_id: u64,
     /// Whether it could be read; a pod without stats is evicted first.
     pub stats_missing: bool,
     /// `memory.current`.
     pub current_bytes: u64,
-    /// What it is ranked by.
+    /// The working set, by which it is ranked.
     pub working_set_bytes: u64,
     /// `anon`.
     pub anon_bytes: u64,
@@ -28,12 +28,12 @@ pub struct UsageView {
     /// `file_mapped`.
     #[serde(default)]
     pub file_mapped_bytes: u64,
-    /// How many tasks it has, where that was read.
+    /// The number of its tasks, if it was read.
     pub process_count: Option<u64>,
 }
 
 impl UsageView {
-    /// As it is told; none of a cgroup that is gone.
+    /// The view of a reading; `None` if the cgroup is gone.
     #[must_use]
     pub fn new(cgroup: CgroupId, reading: &Reading) -> Option<Self> {
         let (stats_missing, usage) = match reading {
@@ -63,7 +63,7 @@ impl UsageView {
         })
     }
 
-    /// As the engine takes it.
+    /// The reading for the engine.
     #[must_use]
     pub fn reading(&self) -> Reading {
         if self.stats_missing {
@@ -81,12 +81,12 @@ impl UsageView {
     }
 }
 
-/// Reads what every candidate uses; may take some milliseconds.
+/// Reads the usage of every candidate, which may take a few milliseconds.
 #[derive(Clone)]
 pub struct Usages(Arc<dyn Fn() -> Vec<UsageView> + Send + Sync>);
 
 impl Usages {
-    /// By that function.
+    /// Uses this function.
     pub fn by(read: impl Fn() -> Vec<UsageView> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }

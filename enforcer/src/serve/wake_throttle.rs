@@ -4,16 +4,15 @@ use tokio::sync::watch;
 
 use crate::journal::Journal;
 
-/// How long followers are left alone after they were woken, and so much more for each of them. A hundred of them that are
-/// each woken for each of a thousand events a second would keep a processor busy with that alone; what comes meanwhile is
-/// sent at once.
+/// How long followers are not woken again, and how much longer for each of them. Waking a hundred of them for each of
+/// a thousand events a second would alone keep a CPU busy. Events that come meanwhile are sent together.
 const PACE: Duration = Duration::from_millis(1);
 const PACE_EACH: Duration = Duration::from_micros(10);
 
-/// Nobody waits longer, however many they are.
+/// The longest wait, for any number of followers.
 const MOST: Duration = Duration::from_millis(10);
 
-/// Wakes those who follow: at once when something comes after a rest, and no more often than the pace.
+/// Wakes the followers: at once for an event after a rest, and no more often than the pace.
 #[derive(Debug)]
 pub(super) struct WakeThrottle(watch::Sender<u64>);
 
@@ -22,16 +21,16 @@ impl WakeThrottle {
         Self(watch::Sender::new(*journal.newest().borrow()))
     }
 
-    /// The newest sequence that is worth waking for.
+    /// The newest sequence for which followers are woken.
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.0.subscribe()
     }
 
-    /// Beats until it is dropped.
+    /// Runs until it is dropped.
     pub(super) async fn run(self, journal: &Journal) {
         let mut newest = journal.newest();
         newest.mark_changed();
-        // The journal keeps the sender.
+        // The journal keeps the sender alive.
         while newest.changed().await.is_ok() {
             self.0.send_replace(*newest.borrow_and_update());
             tokio::time::sleep(pace(self.0.receiver_count())).await;

@@ -1,8 +1,8 @@
-//! How long a sink waits before it tries again: longer each time, and never two sinks in step.
+//! How long a sink waits before a retry: longer each time, with jitter so that sinks do not retry in step.
 
 use std::time::Duration;
 
-/// Between these, the wait doubles from one failure to the next.
+/// The bounds of the wait, which doubles with each failure.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) least: Duration,
@@ -20,7 +20,7 @@ impl BackOff {
         Self { bounds, failures: 0 }
     }
 
-    /// The next wait: between half of what it could be and all of it.
+    /// The next wait: a random time between half of the full wait and all of it.
     pub(super) fn next(&mut self) -> Duration {
         let doubled = self.bounds.least.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);
@@ -28,13 +28,13 @@ impl BackOff {
         full / 2 + (full / 2).mul_f64(fraction())
     }
 
-    /// Something went well.
+    /// Begins again with the shortest wait after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 }
 
-/// A random number from 0 to below 1; a half where the kernel has none to give.
+/// A random number from 0 to below 1; 0.5 if the kernel has none available.
 fn fraction() -> f64 {
     let mut bytes = [0; 4];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) {

@@ -1,4 +1,4 @@
-//! How far a sink is, on the disk.
+//! A sink's position on the disk.
 
 use std::{
     fs::File,
@@ -14,7 +14,7 @@ use crate::{durable, journal::Cursor};
 /// The folder in the state directory.
 const FOLDER: &str = "sinks";
 
-/// The least time between two writes: what was delivered within it may be delivered again after a kill.
+/// The least time between two writes. Events delivered within it may be delivered again after a kill.
 const PACE: Duration = Duration::from_secs(1);
 
 const VERSION: u32 = 1;
@@ -38,28 +38,28 @@ pub(super) struct CursorFile {
     written: Option<Instant>,
 }
 
-/// A cursor that cannot be taken up, and what follows.
+/// A cursor that cannot be used, and the consequence.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CursorError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}, so it begins again with the oldest event that is kept", path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// It holds something else. It is replaced.
+    /// The file holds no cursor. It is replaced.
     #[error("{} holds no cursor ({why}), so it begins again with the oldest event that is kept", path.display())]
     Damaged { path: PathBuf, why: String },
 }
 
 impl CursorFile {
-    /// Of the sink of that name: letters, digits and hyphens.
+    /// The file of the sink with this name: letters, digits and hyphens.
     pub(super) fn new(state_dir: &std::path::Path, name: &str) -> Self {
         Self { folder: state_dir.join(FOLDER), name: format!("{name}.cursor"), kept: None, written: None }
     }
 
-    /// What an earlier process kept; nothing where there is no file.
+    /// The cursor that an earlier process wrote; `None` if there is no file.
     pub(super) fn read(&mut self) -> Result<Option<Cursor>, CursorError> {
         let path = self.path();
         let mut bytes = Vec::new();
@@ -73,15 +73,15 @@ impl CursorFile {
         Ok(self.kept.clone())
     }
 
-    /// When that cursor is to be written; none if the file has it.
+    /// When this cursor has to be written; `None` if the file has it.
     pub(super) fn due(&self, cursor: &Cursor) -> Option<Instant> {
         let now = Instant::now();
         (self.kept.as_ref() != Some(cursor)).then(|| self.written.map_or(now, |written| written + PACE))
     }
 
-    /// Writes it now, so that it outlives a power cut; waits for the disk.
+    /// Writes it now and waits for the disk, so that it survives a power cut.
     pub(super) fn write(&mut self, cursor: &Cursor) -> io::Result<()> {
-        // A disk that refuses is not asked more often either.
+        // The pace also holds for a disk that refuses.
         self.written = Some(Instant::now());
         let content = serde_json::to_vec(&Content { version: VERSION, cursor: cursor.to_string() })?;
         durable::write_file(&self.folder, &self.name, &content)?;
@@ -89,7 +89,7 @@ impl CursorFile {
         Ok(())
     }
 
-    /// Whether the next process finds something there, be it an old cursor or what is none.
+    /// Whether the file exists, with a cursor or not.
     pub(super) fn is_there(&self) -> bool {
         self.path().try_exists().unwrap_or(true)
     }

@@ -5,20 +5,20 @@ use bytes::Bytes;
 use super::health::Health;
 use crate::journal::{Batch, Cursor, Filter, Journal, Reader};
 
-/// Something to deliver.
+/// An item to deliver: an event, or a gap.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// The first sequence that it stands for: an event stands for itself, a gap for all that is missing.
+    /// The first sequence that it covers: an event covers itself, a gap all missing events.
     pub(super) first: u64,
-    /// The last one.
+    /// The last sequence that it covers.
     pub(super) last: u64,
-    /// Whether it says what is missing, and is no event of the log.
+    /// Whether it reports a gap, and is not an event of the log.
     pub(super) is_gap: bool,
     /// One line of JSON with its line end.
     pub(super) line: Bytes,
 }
 
-/// What a sink has before it, in the log's order. What is taken from it stays until it is done with.
+/// The items that a sink has to deliver, in the log's order. They stay until [`done`](Self::done).
 #[derive(Debug)]
 pub(super) struct Feed {
     journal: Journal,
@@ -28,14 +28,14 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// What comes behind `after`.
+    /// A feed of the events after `after`.
     pub(super) fn new(journal: Journal, after: u64, filter: Filter, health: Arc<Health>) -> Self {
         let reader = journal.reader(Some(after), filter);
         Self { journal, reader, pending: VecDeque::new(), health }
     }
 
-    /// Up to that many, and those behind the first only while all come to no more than that many bytes. None at the
-    /// log's end. What is no longer in memory is read from the disk, in the calling thread.
+    /// The first items, at most `events`, and more than one only while they fit in `bytes`. Empty at the log's end.
+    /// Events that are no longer in memory are read from the disk, in the calling thread.
     pub(super) fn front(&mut self, events: usize, bytes: usize) -> Vec<Item> {
         while self.pending.is_empty() {
             match self.reader.read() {
@@ -64,7 +64,7 @@ impl Feed {
             .collect()
     }
 
-    /// The first of them need no delivery any more.
+    /// Removes the first `items`, which need no delivery any more.
     pub(super) fn done(&mut self, items: usize) {
         self.pending.drain(..items.min(self.pending.len()));
     }
@@ -74,7 +74,7 @@ impl Feed {
         self.pending.front().map_or_else(|| self.reader.position(), |item| item.first - 1)
     }
 
-    /// The cursor that stands there.
+    /// The cursor at that position.
     pub(super) fn cursor(&self) -> Cursor {
         self.journal.cursor(self.position())
     }
@@ -85,12 +85,12 @@ impl Feed {
     }
 }
 
-/// Behind which sequence a sink goes on that is at that cursor; an error is that nothing of the cursor's epoch is kept,
-/// and holds that sequence too.
+/// The sequence after which a sink with this cursor continues. The error holds that sequence too, and means that
+/// nothing of the cursor's epoch is kept.
 ///
-/// A power cut can take events that were delivered already; the log then goes on under another epoch, with other events
-/// of the same sequences. The sink goes on behind the last event that both epochs share. Of an epoch that is kept no
-/// longer nobody knows what it shared: all that is kept is delivered, and only what came behind the cursor is missing.
+/// A power cut can lose events that were delivered already. The log then continues under another epoch, with other
+/// events of the same sequences. The sink continues after the last event that both epochs share. If nothing of the
+/// epoch is kept, that event is unknown: all kept events are delivered, and only those after the cursor are missing.
 pub(super) fn resume(journal: &Journal, cursor: &Cursor) -> Result<u64, u64> {
     let range = journal.range();
     let last = cursor.sequence.min(range.newest);
@@ -102,7 +102,7 @@ pub(super) fn resume(journal: &Journal, cursor: &Cursor) -> Result<u64, u64> {
     shared.ok_or_else(|| last.min(before_all(journal)))
 }
 
-/// Behind which sequence all that is kept comes, and nothing is missing before it.
+/// The sequence just before the oldest kept event.
 pub(super) fn before_all(journal: &Journal) -> u64 {
     journal.range().oldest.saturating_sub(1)
 }

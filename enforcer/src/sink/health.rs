@@ -6,7 +6,7 @@ use std::{
     },
 };
 
-/// What a sink pushes to.
+/// The kind of a sink's receiver.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Kind {
     /// systemd's journal.
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// How the sinks of each kind are; clones share it. It is there, at 0, without any sink.
+/// The health of each kind of sinks; clones share it. It exists, at 0, even without any sink.
 #[derive(Clone, Debug, Default)]
 pub struct Healths {
     journald: Arc<Health>,
@@ -37,7 +37,7 @@ pub struct Healths {
 }
 
 impl Healths {
-    /// That of one kind.
+    /// The health of one kind.
     #[must_use]
     pub fn of(&self, kind: Kind) -> &Arc<Health> {
         match kind {
@@ -47,28 +47,28 @@ impl Healths {
     }
 }
 
-/// How the sinks of one kind are. What it counts outlives them.
+/// The health of the sinks of one kind. Its counters outlive the sinks.
 #[derive(Debug, Default)]
 pub struct Health {
     delivered: AtomicU64,
     failures: AtomicU64,
     lost: AtomicU64,
     passed_over: AtomicU64,
-    /// By the sink's name; only its coming and going, and whoever asks, take the lock.
+    /// By the sink's name. Only adding, removing and reading take the lock.
     sinks: Mutex<BTreeMap<String, Arc<Progress>>>,
 }
 
-/// How far one sink is.
+/// The progress of one sink.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// The last sequence that needs no delivery any more.
     position: AtomicU64,
-    /// In milliseconds since 1970; 0 before the first.
+    /// The last delivery, in milliseconds since 1970; 0 before the first.
     last_success_ms: AtomicI64,
 }
 
 impl Health {
-    /// How many records the hindmost sink has before it; 0 without any. `newest` is the log's newest sequence.
+    /// How many records the slowest sink has not delivered yet; 0 without sinks. `newest` is the log's newest sequence.
     pub fn lag_records(&self, newest: u64) -> u64 {
         let lag = |progress: &Arc<Progress>| newest.saturating_sub(progress.position.load(Ordering::Relaxed));
         self.sinks().values().map(lag).max().unwrap_or(0)
@@ -79,14 +79,14 @@ impl Health {
         !self.sinks().is_empty()
     }
 
-    /// When a receiver last took something, in milliseconds since 1970: of several sinks, the one for which that is
-    /// longest ago; none if one never did, or there are none.
+    /// The time of the last delivery, in milliseconds since 1970; the oldest one of several sinks. `None` if a sink has
+    /// delivered nothing yet, or there are no sinks.
     pub fn last_success_ms(&self) -> Option<i64> {
         let last = |progress: &Arc<Progress>| progress.last_success_ms.load(Ordering::Relaxed);
         self.sinks().values().map(last).min().filter(|ms| *ms > 0)
     }
 
-    /// How many events receivers took.
+    /// How many events were delivered.
     pub fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed)
     }
@@ -96,12 +96,12 @@ impl Health {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// How many events were kept no longer when a sink came to them.
+    /// How many events were no longer kept when a sink came to them.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// How many events a receiver would never take, and were passed over.
+    /// How many events were skipped because a receiver would never take them.
     pub fn passed_over(&self) -> u64 {
         self.passed_over.load(Ordering::Relaxed)
     }
@@ -123,14 +123,14 @@ impl Health {
         self.passed_over.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A sink comes; one of that name is gone.
+    /// Adds a sink. Replaces an old one of that name.
     pub(super) fn add(&self, name: &str) -> Arc<Progress> {
         let progress = Arc::new(Progress::default());
         self.sinks().insert(name.to_owned(), Arc::clone(&progress));
         progress
     }
 
-    /// A sink goes, unless another has its name by now.
+    /// Removes a sink, unless another has its name by now.
     pub(super) fn remove(&self, name: &str, progress: &Arc<Progress>) {
         let mut sinks = self.sinks();
         if sinks.get(name).is_some_and(|present| Arc::ptr_eq(present, progress)) {
@@ -139,7 +139,7 @@ impl Health {
     }
 
     fn sinks(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Progress>>> {
-        // Each change is one step.
+        // Each change is a single step, so a panic leaves the map consistent.
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Events as entries of systemd's journal, by its native protocol: one datagram an entry, fields and all.
+//! Sends events to systemd's journal by its native protocol: one datagram with all fields for each entry.
 
 mod catalog;
 mod entry;
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::journal::Journal;
 
-/// journald throws away what a unit says beyond 10,000 entries in 30 s (its `RateLimitBurst`), and nobody is told in
+/// journald drops entries of a unit above 10,000 in 30 s (its `RateLimitBurst`), and does not notify the sender in
 /// time. The daemon's own log lines count too.
 const MOST_ENTRIES: usize = 8_000;
 const WITHIN: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ impl Journald {
         Ok(Self { socket, journal: journal.clone(), since: Instant::now(), sent: 0 })
     }
 
-    /// How long to wait for the next entry.
+    /// How long to wait before the next entry.
     fn pace(&mut self) -> Option<Duration> {
         let passed = self.since.elapsed();
         if passed >= WITHIN {
@@ -47,7 +47,7 @@ impl Journald {
         (self.sent >= MOST_ENTRIES).then(|| WITHIN.saturating_sub(passed))
     }
 
-    /// Its cursor, as another reader of the log would give it.
+    /// The cursor of an item, the same as for other readers of the log.
     fn cursor(&self, item: &Item) -> String {
         self.journal.cursor(item.last).to_string()
     }

@@ -1,4 +1,4 @@
-//! What every sink does: deliver, note how far it came, and wait when a receiver takes nothing.
+//! The loop of every sink: deliver events, store the position, and back off when a receiver refuses events.
 
 use std::{
     pin::pin,
@@ -17,44 +17,44 @@ use super::{
 };
 use crate::journal::{Event, EventType, Journal, Subject};
 
-/// For how long nothing must have worked before that is an event of its own.
+/// How long deliveries must fail before that is reported as an event.
 pub(super) const FAILING: Duration = Duration::from_secs(30);
 
-/// The least time between two events about what a receiver will never take: each of them goes to the receiver too.
+/// The least time between two events about skipped events: these reports go to the receiver too.
 const PASSED_OVER_PACE: Duration = Duration::from_mins(1);
 
-/// How long a sink may go on when it is to stop.
+/// How long a sink may continue when it has to stop.
 const GOODBYE: Duration = Duration::from_millis(1_500);
 
-/// Where a sink hands events over.
+/// The receiver's side of a sink.
 pub(super) trait Outlet {
-    /// Between what it is waited after failures.
+    /// The bounds of the wait after a failure.
     const BACK_OFF: Bounds;
 
-    /// The most events, and bytes of them, to be handed over at once.
+    /// The most events, and the most bytes, in one delivery.
     fn limits(&self) -> (usize, usize);
 
-    /// Hands over some of these, in their order and at least one; how many were taken.
+    /// Delivers some of these in order, at least one. Returns how many were taken.
     async fn deliver(&mut self, items: &[Item]) -> Result<usize, Trouble>;
 }
 
 /// Why a receiver took nothing.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Trouble {
-    /// It may later; not before that time has passed, if it said so.
+    /// It may take them later, but not before `after` has passed.
     Later { why: String, after: Option<Duration> },
-    /// It would take less at once.
+    /// It takes fewer at once.
     Less,
-    /// It takes what is not the first of these, and that one never.
+    /// It will never take the first of these. It may take the others.
     Never { why: String },
-    /// It is not there any more, and wants no further attempt.
+    /// It is gone, and no more attempts are wanted.
     Gone { why: String },
 }
 
 /// A sink at work.
 #[derive(Debug)]
 pub(super) struct Run<O> {
-    /// What it is called in events: `journald`, `webhook-pager`.
+    /// Its name in events: `journald`, `webhook-pager`.
     pub(super) shown: String,
     pub(super) journal: Journal,
     pub(super) feed: Feed,
@@ -65,24 +65,25 @@ pub(super) struct Run<O> {
     pub(super) failing: Duration,
 }
 
-/// What a sink went through that was told or is to be.
+/// A sink's failures that were reported or have to be.
 #[derive(Debug, Default)]
 struct Outage {
-    /// Since when nothing works.
+    /// When deliveries began to fail.
     since: Option<Instant>,
     is_reported: bool,
-    /// Whether a cursor that cannot be written was told.
+    /// Whether a failed write of the cursor was reported.
     is_unwritten: bool,
-    /// When it was last told that something was passed over, and how many times it was since.
+    /// When skipped events were last reported.
     passed_over: Option<Instant>,
+    /// How many were skipped since.
     unreported: u64,
 }
 
 impl<O: Outlet> Run<O> {
-    /// Delivers until it is to stop; then goes on for a moment, if there is more and nothing fails.
+    /// Delivers until `stop` becomes true, and then a moment longer if there is more and nothing fails.
     pub(super) async fn run(mut self, stop: watch::Receiver<bool>) {
         let mut spell = Outage::default();
-        // Where it begins outlives a kill that comes before its first delivery.
+        // The starting position must survive a kill before the first delivery.
         self.write_cursor(&mut spell);
         let mut over = stop.clone();
         tokio::select! {
@@ -131,7 +132,7 @@ impl<O: Outlet> Run<O> {
                     self.emit(
                         EventType::DegradedEntered,
                         &format!(
-                            "is not tried again until it is configured anew or the daemon restarts: {why}"
+                            "is not tried again until its configuration changes or the daemon restarts: {why}"
                         ),
                     );
                     return;
@@ -150,7 +151,7 @@ impl<O: Outlet> Run<O> {
         }
     }
 
-    /// Waits for an event, and has the cursor written when that is due. False if it is to stop instead.
+    /// Waits for an event, and writes the cursor when that is due. Returns false if the sink has to stop.
     async fn rest(&mut self, spell: &mut Outage, stop: &mut watch::Receiver<bool>) -> bool {
         loop {
             let due = self.cursor.due(&self.feed.cursor());
@@ -162,7 +163,7 @@ impl<O: Outlet> Run<O> {
         }
     }
 
-    /// Hands events over; a receiver that takes its time does not keep the cursor of what was taken before from the disk.
+    /// Delivers events. Writes the cursor of earlier deliveries meanwhile if the receiver is slow.
     async fn deliver(&mut self, spell: &mut Outage, items: &[Item]) -> Result<usize, Trouble> {
         let cursor = self.feed.cursor();
         let due = self.cursor.due(&cursor);
@@ -176,7 +177,7 @@ impl<O: Outlet> Run<O> {
             outcome = &mut delivering => return outcome,
             () = sleep_until(due) => {}
         }
-        // What is wrong with the disk is told when the cursor is written the next time.
+        // The next write of the cursor reports a failing disk.
         if let Err(error) = file.write(&cursor) {
             tracing::debug!(%error, "a sink's cursor could not be written");
         }
@@ -192,11 +193,11 @@ impl<O: Outlet> Run<O> {
             Ok(()) => spell.is_unwritten = false,
             Err(error) if !std::mem::replace(&mut spell.is_unwritten, true) => {
                 let path = self.cursor.path();
-                // Without a cursor the next one begins with what comes then.
+                // Without a cursor the next process begins with new events.
                 let then = if self.cursor.is_there() {
                     "delivers events again after a restart"
                 } else {
-                    "does not deliver after a restart what it has not delivered before it"
+                    "does not deliver pending events after a restart"
                 };
                 let message = format!("{then}: cannot write {}: {error}", path.display());
                 self.emit(EventType::DegradedEntered, &message);
@@ -205,7 +206,7 @@ impl<O: Outlet> Run<O> {
         }
     }
 
-    /// Something was taken.
+    /// A delivery succeeded.
     fn recovered(&self, spell: &mut Outage) {
         spell.since = None;
         if std::mem::replace(&mut spell.is_reported, false) {
@@ -213,7 +214,7 @@ impl<O: Outlet> Run<O> {
         }
     }
 
-    /// Nothing was taken. That becomes an event once it lasts: one, however often it is tried, and one when it is over.
+    /// A delivery failed. If that lasts, it is reported once, however often it is tried, and once when it is over.
     fn failed(&self, spell: &mut Outage, why: &str) {
         let since = *spell.since.get_or_insert_with(Instant::now);
         if spell.is_reported {
@@ -229,8 +230,8 @@ impl<O: Outlet> Run<O> {
         }
     }
 
-    /// The first of these is never taken: it goes on behind it. What is told of that is an event as well, which may
-    /// fare the same, so it is told seldom.
+    /// Skips the first event, which the receiver will never take. The report is an event too and may be refused as
+    /// well, so it is sent seldom.
     fn pass_over(&mut self, spell: &mut Outage, items: &[Item], why: &str) {
         let Some(first) = items.first() else { return };
         self.feed.done(1);
@@ -269,7 +270,7 @@ async fn sleep_until(due: Option<Instant>) {
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // The sender's end means the same as the word.
+    // A dropped sender means stop, too.
     drop(stop.wait_for(|stop| *stop).await);
 }
 

@@ -4,12 +4,12 @@ use hyper::Uri;
 
 use crate::journal::EventType;
 
-/// `sinks`: where events are pushed to.
+/// `sinks`: the receivers of events.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SinkSettings {
     /// `sinks.journald`.
     pub journald: JournaldSettings,
-    /// `sinks.webhook`; no two have one name.
+    /// `sinks.webhook`, with unique names.
     pub webhooks: Vec<WebhookSettings>,
 }
 
@@ -18,9 +18,9 @@ pub struct SinkSettings {
 pub struct JournaldSettings {
     /// `enabled`.
     pub enabled: bool,
-    /// `socket`: where journald takes entries.
+    /// `socket`: the socket on which journald receives entries.
     pub socket: PathBuf,
-    /// `types`: these events alone; all, where it is empty.
+    /// `types`: only these events; all, if empty.
     pub types: Vec<EventType>,
 }
 
@@ -33,25 +33,25 @@ impl Default for JournaldSettings {
 /// One of `sinks.webhook`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WebhookSettings {
-    /// `name`: a DNS label, which its cursor is kept under.
+    /// `name`: a DNS label, also the name of its cursor's file.
     pub name: String,
-    /// `url`: no secret.
+    /// `url`, without secrets.
     pub url: Url,
-    /// `types`: these events alone; all, where it is empty.
+    /// `types`: only these events; all, if empty.
     pub types: Vec<EventType>,
-    /// `secretFile`: what requests are signed with.
+    /// `secretFile`: the secrets that sign requests.
     pub secret_file: Option<PathBuf>,
     /// `tokenFile`: a bearer token.
     pub token_file: Option<PathBuf>,
-    /// `caFile`: the certificates that https trusts, instead of the system's.
+    /// `caFile`: the certificates that https trusts instead of the system's.
     pub ca_file: Option<PathBuf>,
     /// `batch`: many events in a request; without it, one.
     pub batch: Option<BatchSettings>,
     /// `connectTimeout` in milliseconds: 10 ms to a minute.
     pub connect_timeout_ms: u64,
-    /// `timeout` in milliseconds, of a request with its connection and answer: 10 ms to ten minutes.
+    /// `timeout` in milliseconds, for a request with its connection and answer: 10 ms to ten minutes.
     pub timeout_ms: u64,
-    /// `handshake`: whether the receiver is asked first.
+    /// `handshake`: whether to ask the receiver for permission first.
     pub handshake: bool,
 }
 
@@ -60,7 +60,7 @@ pub struct WebhookSettings {
 pub struct BatchSettings {
     /// `maxEvents`: 1 to 256.
     pub max_events: usize,
-    /// `maxBytes` of a request's body: 1 KiB to 4 MiB; an event that is larger goes alone.
+    /// `maxBytes` of a request's body: 1 KiB to 4 MiB; a larger event is sent alone.
     pub max_bytes: usize,
 }
 
@@ -70,7 +70,7 @@ impl Default for BatchSettings {
     }
 }
 
-/// Where a webhook is: `http` or `https`, a host, and what is asked for there.
+/// A webhook's url: `http` or `https`, a host, and the request target.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Url {
     text: String,
@@ -79,13 +79,13 @@ pub struct Url {
     /// Without the brackets of an IPv6 address.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Host and port as they stand in the url.
+    /// Host and port as written in the url.
     pub(super) authority: String,
     /// The path and query.
     pub(super) target: String,
 }
 
-/// A text that no webhook can be reached by.
+/// The text is not a webhook's url.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("is not the url of a webhook: {why}; write such as https://events.example.com/enforcer")]
 pub struct InvalidUrl {
@@ -99,7 +99,7 @@ impl FromStr for Url {
     fn from_str(text: &str) -> Result<Self, InvalidUrl> {
         let invalid = |why| InvalidUrl { why };
         if text.contains('#') {
-            return Err(invalid("a receiver never sees what stands behind a #"));
+            return Err(invalid("a receiver never sees the part after a #"));
         }
         let uri: Uri = text.parse().map_err(|_error| invalid("it cannot be read"))?;
         let tls = match uri.scheme_str() {
@@ -109,13 +109,13 @@ impl FromStr for Url {
         };
         let authority = uri.authority().ok_or(invalid("it has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(invalid("it has a user or password, which everybody could read: use tokenFile"));
+            return Err(invalid("it has a user or password, which anyone could read: use tokenFile"));
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']');
         if host.is_empty() {
             return Err(invalid("it has no host"));
         }
-        // A port that is no number of 16 bits is taken for none.
+        // `Uri` reports a port that is not a 16-bit number as no port.
         let digits = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
         let port = match digits.strip_prefix(':') {
             None => {
@@ -141,7 +141,7 @@ impl FromStr for Url {
 }
 
 impl Url {
-    /// Whether what is sent there can be read on the way.
+    /// Whether requests can be read in transit.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         let address: Option<IpAddr> = self.host.parse().ok();

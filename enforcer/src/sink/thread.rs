@@ -23,23 +23,23 @@ use crate::{
     raw, threads,
 };
 
-/// The stack of a sink's thread: a TLS handshake is the deepest there is.
+/// The stack of a sink's thread. A TLS handshake needs the most.
 const STACK_BYTES: usize = 1 << 20;
 
-/// What all sinks stand on.
+/// What all sinks share.
 #[derive(Clone, Debug)]
 pub struct Ground {
     /// The log that they read.
     pub journal: Journal,
-    /// The folder in which `sinks` holds their cursors.
+    /// The state directory; its folder `sinks` holds their cursors.
     pub state_dir: PathBuf,
-    /// The node's name, by which receivers know it.
+    /// The node's name, as receivers see it.
     pub node: String,
-    /// Where their doings are counted.
+    /// Their counters.
     pub healths: Healths,
 }
 
-/// A sink that is to run.
+/// A configured sink.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Wanted {
     /// To systemd's journal.
@@ -49,7 +49,7 @@ pub enum Wanted {
 }
 
 impl Wanted {
-    /// All that the settings want.
+    /// All sinks of the settings.
     #[must_use]
     pub fn all(settings: &SinkSettings) -> Vec<Self> {
         let journald = settings.journald.enabled.then(|| Self::Journald(settings.journald.clone()));
@@ -59,7 +59,7 @@ impl Wanted {
             .collect()
     }
 
-    /// Its name, of which there is no other: `journald`, `webhook-pager`.
+    /// Its unique name: `journald`, `webhook-pager`.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -83,11 +83,11 @@ impl Wanted {
     }
 }
 
-/// A running sink, on a thread of its own. It is told to stop when this is dropped.
+/// A running sink on its own thread. Dropping it makes the thread stop.
 #[derive(Debug)]
 pub struct Sink {
     stop: watch::Sender<bool>,
-    /// Closed when its thread is done.
+    /// Closed when its thread has ended.
     ended: oneshot::Receiver<()>,
     health: Arc<Health>,
     progress: Arc<Progress>,
@@ -95,8 +95,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Starts it. Without a cursor it begins behind the sequence `begin`. `before` is one with the same name that it
-    /// takes the place of, and whose end it awaits.
+    /// Starts a sink. Without a cursor it begins after the sequence `begin`. It replaces `before`, a sink of the same
+    /// name, and waits for its end.
     pub fn start(ground: &Ground, wanted: &Wanted, begin: u64, before: Option<Self>) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
         let (end, ended) = oneshot::channel();
@@ -116,7 +116,7 @@ impl Sink {
         let spawned = thread.spawn(move || {
             let runtime = match runtime() {
                 Ok(runtime) => runtime,
-                // Who starts it waits for this.
+                // The caller waits for this.
                 Err(error) => return drop(built.send(Err(error))),
             };
             drop(built.send(Ok(())));
@@ -125,19 +125,19 @@ impl Sink {
                 std::mem::replace(&mut before.ended, oneshot::channel().1)
             });
             if let Some(ended) = before {
-                // Its sender says nothing, and goes when the thread does.
+                // The sender sends nothing. It is dropped when the thread ends.
                 drop(ended.blocking_recv());
             }
             work.run(runtime, stopping);
             drop(end);
         });
         let sink = Self { stop, ended, health, progress, name };
-        // Dropping it takes it out of those that are counted.
+        // On an error, dropping `sink` removes it from the health.
         spawned.and_then(|_| is_built.recv().map_err(io::Error::other)?)?;
         Ok(sink)
     }
 
-    /// Has it stop: it may finish what it is at, and its cursor is written. Waits for that; safe to cancel.
+    /// Stops it and waits for its end. It may finish the present delivery, and writes its cursor. Safe to cancel.
     pub async fn stop(&mut self) {
         self.stop.send_replace(true);
         drop((&mut self.ended).await);
@@ -151,13 +151,13 @@ impl Drop for Sink {
     }
 }
 
-/// With a thread for looking up a host's name, which can take for ever.
+/// A runtime with one blocking thread for name lookups, which can hang.
 fn runtime() -> io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     threads::runtime(builder.enable_all().thread_stack_size(STACK_BYTES).thread_name("sink-names"), 1)
 }
 
-/// What a sink's thread begins with.
+/// The input of a sink's thread.
 struct Work {
     ground: Ground,
     wanted: Wanted,
@@ -181,7 +181,7 @@ impl Work {
                 runtime.block_on(self.deliver(webhook, stopping));
             }
         }
-        // A name that is still being looked up keeps nobody.
+        // Do not wait for a name lookup that still runs.
         runtime.shutdown_background();
     }
 
@@ -214,8 +214,8 @@ impl Work {
     }
 }
 
-/// Behind which sequence a sink begins that found this cursor; without one it is `new`. What is not as it should be is
-/// said. What was gone before it began is no loss of its.
+/// The sequence after which a sink with this cursor begins, and a message if the cursor cannot be used. Without a
+/// cursor it is `new`. Events that were gone before do not count as a loss of this sink.
 fn beginning(
     journal: &Journal,
     cursor: Result<Option<Cursor>, CursorError>,
@@ -227,7 +227,7 @@ fn beginning(
             Ok(after) => (after, None),
             Err(after) => {
                 let why = format!(
-                    "nothing is kept of the log that its cursor {cursor} is of, so it begins again with the oldest event that is kept"
+                    "nothing is kept of the log of its cursor {cursor}, so it begins again with the oldest event that is kept"
                 );
                 (after, Some(why))
             }

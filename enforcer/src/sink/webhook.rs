@@ -1,4 +1,5 @@
-//! Events to an HTTP receiver: the HTTP binding of CloudEvents, structured or in batches, one request after the other.
+//! Sends events to an HTTP receiver by the HTTP binding of CloudEvents, in structured or batched mode, one request at
+//! a time.
 
 mod answer;
 mod connection;
@@ -27,22 +28,22 @@ use super::{
 const STRUCTURED: &str = "application/cloudevents+json; charset=UTF-8";
 const BATCH: &str = "application/cloudevents-batch+json; charset=UTF-8";
 
-/// What a receiver knows us by.
+/// The `User-Agent` of all requests.
 const USER_AGENT: &str = concat!("enforcer/", env!("CARGO_PKG_VERSION"));
 
-/// Carries the time and the signatures of a request.
+/// The header with the time and the signatures of a request.
 const SIGNATURE: &str = "enforcer-signature";
 
 #[derive(Debug)]
 pub(super) struct Webhook {
     settings: WebhookSettings,
-    /// The name by which the receiver is asked for its leave.
+    /// The name that the handshake sends.
     node: String,
     connection: Option<Connection>,
     leave: Option<Leave>,
-    /// The most events in a request that the receiver is thought to take.
+    /// The most events in a request, as the receiver accepted so far.
     most_events: usize,
-    /// When the last request was begun.
+    /// When the last request began.
     last: Option<Instant>,
 }
 
@@ -65,7 +66,7 @@ impl Webhook {
         Self { settings, node: node.to_owned(), connection: None, leave: None, most_events, last: None }
     }
 
-    /// Asks for leave where that is wanted, and has not been given.
+    /// Asks the receiver for permission if that is configured and was not given yet.
     async fn ask(&mut self) -> Result<(), Trouble> {
         if !self.settings.handshake || self.leave.is_some() {
             return Ok(());
@@ -76,7 +77,7 @@ impl Webhook {
         Ok(())
     }
 
-    /// A request with everything but what it asks.
+    /// A request with all headers.
     fn request(&self, content_type: &str, body: &Bytes) -> Result<Request<Bytes>, RequestError> {
         let WebhookSettings { url, secret_file, token_file, .. } = &self.settings;
         let mut request = Request::post(url.target.as_str())
@@ -93,17 +94,17 @@ impl Webhook {
         Ok(request.body(body.clone())?)
     }
 
-    /// Sends it, and has the answer; over the connection that there is, or, if that has gone, another.
+    /// Sends a request and returns the answer. Uses the open connection, or a new one if that has ended.
     async fn exchange(&mut self, request: Request<Bytes>) -> Result<(StatusCode, HeaderMap), RequestError> {
         let timeout_ms = self.settings.timeout_ms;
-        // Whatever comes of it, a connection in the middle of an answer is of no use.
+        // A connection in the middle of an answer cannot be used again, so it comes back only after the whole answer.
         let connection = self.connection.take();
         let settings = &self.settings;
         let exchange = async move {
             if let Some(mut connection) = connection.filter(Connection::is_open) {
                 match connection.send(request.clone()).await {
                     Ok(answer) => return Ok((answer, connection)),
-                    // A receiver may end a connection while we begin to use it: that is no failure yet.
+                    // A receiver may close a connection just as it is used again: that is not a failure yet.
                     Err(error) => tracing::debug!(%error, "the connection had ended"),
                 }
             }
@@ -121,7 +122,7 @@ impl Webhook {
         }
     }
 
-    /// Waits until the receiver's leave allows the next request.
+    /// Waits until the receiver's allowed rate permits the next request.
     async fn keep_pace(&mut self) {
         let gap = self.leave.as_ref().and_then(Leave::gap);
         if let (Some(gap), Some(last)) = (gap, self.last) {
@@ -149,7 +150,7 @@ impl Outlet for Webhook {
         let (status, headers) = self.exchange(request).await.map_err(|error| later(&error))?;
         match answer::verdict(status, &headers, SystemTime::now()) {
             Verdict::Taken => {
-                // What it would not take at once it may take another time, such as smaller events.
+                // Grow the batch again after an earlier refusal: events may be smaller now.
                 let most = self.settings.batch.map_or(1, |batch| batch.max_events);
                 self.most_events = self.most_events.saturating_add(1).min(most);
                 Ok(items.len())
@@ -165,7 +166,7 @@ impl Outlet for Webhook {
             Verdict::Gone => Err(Trouble::Gone { why: format!("the receiver answers {status}") }),
             Verdict::Later { after, hint } => {
                 if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
-                    // It may have taken back its leave.
+                    // It may have withdrawn its permission.
                     self.leave = None;
                 }
                 Err(Trouble::Later { why: format!("the receiver answers {status}{hint}"), after })
@@ -178,12 +179,12 @@ fn later(error: &RequestError) -> Trouble {
     Trouble::Later { why: crate::chain(error), after: None }
 }
 
-/// The one event, as it stands in the log.
+/// The single event, as in the log.
 fn single(items: &[Item]) -> Bytes {
     items.first().map_or_else(Bytes::new, |item| item.line.slice(..trimmed(&item.line).len()))
 }
 
-/// An array of them.
+/// A JSON array of the events.
 fn batch(items: &[Item]) -> Bytes {
     let length: usize = items.iter().map(|item| item.line.len()).sum();
     let mut body = Vec::with_capacity(length + 2);

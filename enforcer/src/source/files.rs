@@ -1,5 +1,4 @@
-//! The files of a folder of manifests: which there are, and what is in them. Whatever else stands there is never waited
-//! for.
+//! The files of a manifest folder: which exist, and their contents. Nothing else in the folder can block the reader.
 
 use std::{
     ffi::OsStr,
@@ -22,20 +21,20 @@ use super::{
 };
 use crate::trust::{self, Untrusted};
 
-/// The most entries that are looked at.
+/// How many entries are looked at, at most.
 pub(super) const MAX_ENTRIES: usize = 10_000;
 
-/// The most that all manifests of a folder may have together, in bytes.
+/// The size of all manifests of a folder together, at most, in bytes.
 pub(super) const MAX_TOTAL_BYTES: usize = 2 * manifest::MAX_BYTES;
 
-/// How often a link is resolved again that was moved meanwhile.
+/// How often a link that was moved meanwhile is resolved again.
 const TRIES: usize = 8;
 
 /// A file that changed less than this before it was read may change again within the same tick of the file system's
-/// clock: it is read again the next time.
+/// clock, so it is read again the next time.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What tells that a file is the same as before.
+/// Shows whether a file is the same as before.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Stamp {
     device: u64,
@@ -45,14 +44,14 @@ pub(super) struct Stamp {
     changed: (i64, i64),
 }
 
-/// The entries of a directory, without dot-files, by name.
+/// The entries of a directory, sorted by name, without dot files.
 #[derive(Debug)]
 pub(super) struct Listing {
     pub(super) directory: OwnedFd,
     pub(super) names: Vec<String>,
     /// Whether there are more.
     pub(super) truncated: bool,
-    /// Whether all are files of this very directory, so that changes of them are changes in it.
+    /// Whether all are files of this very directory, so that changes to them are changes in it.
     pub(super) is_closed: bool,
 }
 
@@ -88,7 +87,7 @@ pub(super) fn is_symlink(directory: &OwnedFd, name: &str) -> bool {
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
-/// How files are read: whose they may be, and how much of them.
+/// How files are read: who may write to them, and how much of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading<'a> {
     /// The path of their directory, if only root and this process's user may write to them.
@@ -98,12 +97,12 @@ pub(super) struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    /// Of what the daemon follows in the directory at that path.
+    /// For files that the daemon follows, in the directory at that path.
     pub(super) fn guarded(path: &'a Path) -> Self {
         Self { guarded: Some(path), left_bytes: MAX_TOTAL_BYTES }
     }
 
-    /// Of what somebody gave by name, or this process wrote itself.
+    /// For files that were given by name, or that this process wrote itself.
     pub(super) fn given() -> Self {
         Self { guarded: None, left_bytes: MAX_TOTAL_BYTES }
     }
@@ -116,7 +115,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Reads a manifest; none if it is not named like one, or no regular file.
+/// Reads a manifest; `None` if it is not named like one, or is no regular file.
 #[expect(clippy::result_large_err, reason = "made once for a file that is wrong")]
 pub(super) fn read(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>, SourceError> {
     if !is_manifest_name(name) {
@@ -131,10 +130,10 @@ pub(super) fn read(directory: &OwnedFd, name: &str) -> Result<Option<Vec<u8>>, S
     }
 }
 
-/// Reads a regular file that is not as `known`; none for anything but a regular file. With the content comes its stamp,
-/// if the file is settled.
+/// Reads a regular file unless it still matches `known`; `None` for anything but a regular file. The content comes with
+/// its stamp if the file is settled.
 ///
-/// A link is followed as long as it stays inside the directory.
+/// A link is followed if it stays inside the directory.
 pub(super) fn read_unless_known(
     directory: &OwnedFd,
     name: &str,
@@ -189,10 +188,10 @@ pub(super) fn read_unless_known(
     Ok(Some((Content::Bytes(content), settled)))
 }
 
-/// Opens a file, also by way of links that do not leave the directory. The kernel resolves them, so nobody can move the
-/// file out of it in between.
+/// Opens a file, also through links that do not leave the directory. The kernel resolves them, so the file cannot be
+/// moved out of it in between.
 fn open(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
-    // A pipe must not hold the daemon up: O_NONBLOCK.
+    // O_NONBLOCK: a pipe must not block the daemon.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut opened = Err(Errno::AGAIN);
@@ -206,8 +205,8 @@ fn open(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
     opened
 }
 
-/// Whether others may write to a file of the directory at `path`, or put another in its place in a folder that a link
-/// leads through. With the error comes which, below the directory.
+/// Whether others may write to a file of the directory at `path`, or replace it in a folder that a link leads through.
+/// The error comes with the file or folder concerned, below the directory.
 fn check(
     path: &Path,
     directory: &OwnedFd,
@@ -237,11 +236,11 @@ fn check(
     Ok(Ok(()))
 }
 
-/// Where something open is, as the kernel knows it.
+/// The path of an open file, as the kernel knows it.
 fn real_path(open: &OwnedFd) -> Result<PathBuf, Errno> {
     let link = rustix::fs::readlink(format!("/proc/self/fd/{}", open.as_raw_fd()), Vec::new())?;
     let path = PathBuf::from(OsStr::from_bytes(link.as_bytes()));
-    // Something else than a file of a mount that is seen here.
+    // Not a file of a mount that is visible here.
     if matches!(path.components().next(), Some(Component::RootDir)) { Ok(path) } else { Err(Errno::XDEV) }
 }
 

@@ -1,4 +1,4 @@
-//! Which folder it is that manifests are read from, and whether what stands at its path now is to be followed.
+//! Which folder the manifests are read from, and whether the one now at its path is followed.
 
 use std::{fmt, os::fd::AsFd};
 
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::loaded::Loaded;
 use crate::trust::Untrusted;
 
-/// What tells one folder from another at the same path.
+/// Distinguishes folders at the same path.
 ///
-/// A file system may give the inode of a removed folder to the next one: the time of birth tells these apart, where the
+/// A file system may give the inode of a removed folder to the next one: the birth time distinguishes these, if the
 /// file system keeps it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -45,7 +45,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Why no manifests can be had from a folder.
+/// Why a folder yields no manifests.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum Absence {
@@ -53,7 +53,7 @@ pub enum Absence {
     Missing,
     /// It cannot be opened or listed.
     Unreadable(Errno),
-    /// Another folder stands there than the one that was read last.
+    /// The folder there is not the one that was read last.
     Another(Replaced),
     /// Others than root and the daemon's user may write to it.
     Untrusted(Writable),
@@ -61,7 +61,7 @@ pub enum Absence {
     Stuck(u64),
 }
 
-/// The folder that was read last, and the one that stands at its path.
+/// The folder that was read last, and the one that is now at its path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Replaced {
     pub(super) was: Option<Identity>,
@@ -90,38 +90,40 @@ impl fmt::Display for Absence {
 }
 
 impl Absence {
-    /// What is left to do for who finds the pods as they were.
+    /// What an operator can do; the pods stay unchanged meanwhile.
     pub(super) fn remedy(&self) -> &'static str {
         match self {
-            Self::Missing => "put it back, or have `enforcer reload --accept-empty` take this for no pods",
+            Self::Missing => {
+                "put it back, or run `enforcer reload --accept-empty` if there are no pods any more"
+            }
             Self::Another(_) => {
-                "put the folder back, or have `enforcer reload --accept-empty` follow the one that is there, whatever it \
-                 holds"
+                "put the folder back, or run `enforcer reload --accept-empty` to follow the one that is there, \
+                 whatever it holds"
             }
             Self::Unreadable(_) | Self::Untrusted(_) | Self::Stuck(_) => {
-                "manifests are read again once that is over"
+                "manifests are read again once that is fixed"
             }
         }
     }
 }
 
-/// Why a folder that can be read is to be followed or not.
+/// What decides whether a folder that can be read is followed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Grounds {
     /// Whether it is the one that was read last.
     pub(super) is_same: bool,
     /// Whether it is the first that this process reads.
     pub(super) is_first: bool,
-    /// Whether an operator has it followed.
+    /// Whether an operator accepted it.
     pub(super) is_accepted: bool,
 }
 
 impl Grounds {
-    /// Whether the pods that a folder holds replace those in force.
+    /// Whether the pods in a folder replace those in force.
     ///
-    /// Another folder is followed as long as nobody can lose by it: no pod is in force, or it holds the very same. A
-    /// daemon that starts follows any folder that holds pods, as an operator started it on that; one that is empty may be
-    /// a mount point whose mount is late.
+    /// Another folder is followed if no pod is lost by it: no pod is in force, or it holds the very same ones. A daemon
+    /// that starts follows any folder that holds pods, as an operator started it on that one; an empty one may be a
+    /// mount point whose mount is late.
     pub(super) fn take(self, in_force: &Loaded, found: &Loaded) -> bool {
         self.is_same
             || self.is_accepted

@@ -1,4 +1,4 @@
-//! Manifests that are named one by one, read once.
+//! Manifests that are named one by one and read once.
 
 use std::{
     collections::BTreeMap,
@@ -14,16 +14,16 @@ use super::{
 };
 use crate::model::{Pod, PodName, PodUid};
 
-/// Where manifests are.
+/// Where to read manifests from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Given {
-    /// A file, or a folder of them, which is read as `staticPodPath` is.
+    /// A file, or a folder of them, which is read like `staticPodPath`.
     Path(PathBuf),
     /// Standard input.
     Stdin,
 }
 
-/// The pods of all of them, and what is wrong.
+/// All pods, and what is wrong.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Gathered {
     /// The good pods, in the order given.
@@ -32,16 +32,16 @@ pub struct Gathered {
     pub errors: Vec<Wrong>,
 }
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Wrong {
     /// The file, as it was given, or `stdin`.
     pub source: String,
-    /// What is wrong, with line and field where there are any.
+    /// What is wrong, with line and field if there are any.
     pub message: String,
 }
 
-/// Reads all of them. A pod that comes twice counts where it comes first.
+/// Reads all of them. The first of duplicate pods counts.
 #[must_use]
 pub fn gather(given: &[Given]) -> Gathered {
     let mut gathering = Gathering::default();
@@ -126,7 +126,7 @@ impl Gathering {
     }
 }
 
-/// Reads no more than a file of manifests may have.
+/// Reads at most as much as a manifest file may have.
 fn bounded(from: impl Read) -> io::Result<Vec<u8>> {
     let limit = u64::try_from(manifest::MAX_BYTES).unwrap_or(u64::MAX);
     let mut content = Vec::new();

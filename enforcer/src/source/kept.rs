@@ -1,6 +1,7 @@
-//! The manifests in force, kept over a restart: a daemon that starts while their folder is away knows its pods from here.
+//! The manifests in force, kept over a restart: a daemon that starts while their folder is away reads its pods from
+//! here.
 //!
-//! They are in the run directory, which a boot empties as it ends all pods, and which is memory, so that nobody waits
+//! They are in the run directory. A boot empties it, as it ends all pods; and it is in memory, so that nothing waits
 //! for a disk.
 
 use std::{
@@ -21,13 +22,13 @@ use super::{
 /// The folder in the run directory.
 const FOLDER: &str = "manifests";
 
-/// Which folder the manifests are from. No manifest begins with a dot.
+/// Identifies the folder that the manifests are from. No manifest begins with a dot.
 const IDENTITY: &str = ".folder";
 
-/// A file that is being written.
+/// A file being written.
 const FRESH: &str = ".new";
 
-/// What is in force, on its way to the run directory and back.
+/// Writes what is in force to the run directory, and reads it back.
 #[derive(Debug)]
 pub(super) struct Kept {
     path: PathBuf,
@@ -36,7 +37,7 @@ pub(super) struct Kept {
     names: BTreeSet<String>,
 }
 
-/// What is to be kept of one reading.
+/// The files of one reading that are to be kept.
 #[derive(Debug, Default)]
 pub(super) struct Fresh(Vec<(String, Vec<u8>)>);
 
@@ -48,8 +49,7 @@ impl Fresh {
 }
 
 impl Kept {
-    /// Takes up what an earlier process kept: which folder it was, and what was in force. What cannot be read is passed
-    /// over.
+    /// Loads what an earlier process kept: which folder it was, and what was in force. Unreadable files are skipped.
     pub(super) fn open(run_dir: &Path) -> (Self, Option<Identity>, Loaded) {
         let path = run_dir.join(FOLDER);
         let identity = fs::read(path.join(IDENTITY)).ok();
@@ -69,12 +69,12 @@ impl Kept {
         (Self { path, identity, names }, identity, loaded)
     }
 
-    /// Where it is.
+    /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Keeps what is in force from now on; `fresh` is what is new of it.
+    /// Keeps what is in force from now on; `fresh` are the new files.
     pub(super) fn keep(
         &mut self,
         identity: Option<Identity>,
@@ -98,7 +98,7 @@ impl Kept {
             self.remove(&name)?;
             self.names.remove(&name);
         }
-        // Last: what is not whole yet is still the folder's before.
+        // Last: an incomplete update still belongs to the former folder.
         match identity {
             Some(identity) => self.write(IDENTITY, &serde_json::to_vec(&identity)?)?,
             None => self.remove(IDENTITY)?,
@@ -107,10 +107,10 @@ impl Kept {
         Ok(())
     }
 
-    /// In one step: who reads finds the old content or the new one.
+    /// Writes in one step: a reader finds the old content or the new one.
     fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let fresh = self.path.join(FRESH);
-        // Manifests may hold what only root may read.
+        // Manifests may hold data that only root may read.
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
         file.write_all(content)?;
         fs::rename(&fresh, self.path.join(name))

@@ -6,14 +6,14 @@ use super::{
 };
 use crate::model::{Pod, PodName, PodUid};
 
-/// What a manifest directory holds.
+/// The contents of a manifest directory.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Loaded {
-    /// The pods in force, in the order of their files' names and of their places in them.
+    /// The pods in force, by file name and by position in the file.
     pub pods: Vec<Pod>,
-    /// Where each of [`Self::pods`] stands, in the same order.
+    /// The origin of each of [`Self::pods`], in the same order.
     pub origins: Vec<Origin>,
-    /// Everything that is wrong at present.
+    /// Everything that is wrong now.
     pub errors: Vec<SourceError>,
     files: BTreeMap<String, LoadedFile>,
 }
@@ -23,7 +23,7 @@ pub struct Loaded {
 pub struct FileContent {
     /// Its name in the directory.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub content: Content,
 }
 
@@ -45,14 +45,14 @@ pub enum SourceError {
     /// A manifest is wrong. The last good version of its file stays in force.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// Two pods of one uid.
+    /// Two pods have the same uid.
     #[error("{second}: uid {uid} is used in {first} already: give each pod a uid of its own, or none")]
     DuplicateUid {
         /// The uid.
         uid: PodUid,
-        /// Where it stands first.
+        /// Where it comes first.
         first: Origin,
-        /// Where it stands again.
+        /// Where it comes again.
         second: Origin,
     },
     /// A file cannot be read. Its last good version stays in force.
@@ -60,7 +60,7 @@ pub enum SourceError {
     Unreadable {
         /// The file.
         file: String,
-        /// Why.
+        /// The error.
         errno: rustix::io::Errno,
     },
     /// A file is too large. Its last good version stays in force.
@@ -68,10 +68,10 @@ pub enum SourceError {
     TooLarge {
         /// The file.
         file: String,
-        /// The most that is read.
+        /// The limit.
         limit_bytes: usize,
     },
-    /// Not a manifest, which this directory is for.
+    /// Something that is not a manifest, and does not belong here.
     #[error("{file}: is not taken: a manifest is a regular file named *.yaml, *.yml or *.json")]
     NotAManifest {
         /// The file or folder.
@@ -82,9 +82,9 @@ pub enum SourceError {
         "{file}: is not taken: the manifests up to it have more than {limit_bytes} bytes together: see what fills the folder"
     )]
     TooMuch {
-        /// The first file, by name, that there is no room for, or another one behind it.
+        /// The first file, by name, that does not fit, or a later one.
         file: String,
-        /// The most that is read in all.
+        /// The limit for all together.
         limit_bytes: usize,
     },
     /// A file is a link to somewhere else. Its last good version stays in force.
@@ -101,58 +101,58 @@ pub enum SourceError {
     Untrusted {
         /// The file or folder, below the directory.
         file: String,
-        /// Who may.
+        /// Who may write to it.
         why: String,
         /// What to do about it.
         remedy: String,
     },
-    /// No manifests can be had from the directory at all. What was loaded before stays in force.
+    /// The directory yields no manifests at all. What was loaded before stays in force.
     #[error("{path}: {why}: {}", stay(*pods, why))]
     Away {
         /// The directory.
         path: String,
-        /// Why.
+        /// The reason.
         why: Absence,
         /// How many pods stay in force.
         pods: usize,
     },
-    /// What is in force cannot be kept for the next start.
+    /// The manifests in force cannot be kept for the next start.
     #[error(
         "{path}: cannot be written: a start while the manifests' folder is away would not know its pods: {errno}"
     )]
     Unkept {
         /// Where it is kept.
         path: String,
-        /// Why.
+        /// The error.
         errno: rustix::io::Errno,
     },
-    /// A directory that was given cannot be read.
+    /// A given directory cannot be read.
     #[error("{path}: cannot be read: {errno}")]
     Directory {
         /// The directory.
         path: String,
-        /// Why.
+        /// The error.
         errno: rustix::io::Errno,
     },
-    /// The directory has more entries than are looked at.
-    #[error("{path}: has more than {limit} entries, the rest is not looked at")]
+    /// The directory has more entries than the limit.
+    #[error("{path}: has more than {limit} entries, the rest is ignored")]
     TooManyFiles {
         /// The directory.
         path: String,
-        /// The most that are looked at.
+        /// The limit.
         limit: usize,
     },
-    /// Changes are seen by looking every 20 s only.
-    #[error("{path}: cannot be watched, changes are found by looking every 20 s: {errno}")]
+    /// Changes are only found by reading the directory every 20 s.
+    #[error("{path}: cannot be watched, changes are only found by reading it every 20 s: {errno}")]
     Unwatched {
         /// The directory.
         path: String,
-        /// Why.
+        /// The error.
         errno: rustix::io::Errno,
     },
 }
 
-/// What becomes of the pods while their directory is away.
+/// What happens to the pods while their directory is away.
 fn stay(pods: usize, why: &Absence) -> String {
     let remedy = why.remedy();
     match pods {
@@ -163,13 +163,13 @@ fn stay(pods: usize, why: &Absence) -> String {
 }
 
 impl SourceError {
-    /// Whether the source as a whole does not work, and not a manifest in it.
+    /// Whether the source as a whole fails, and not a manifest in it.
     #[must_use]
     pub fn is_down(&self) -> bool {
         matches!(self, Self::Directory { .. } | Self::Away { .. })
     }
 
-    /// Whether pods are read, and something about it is less than it should be.
+    /// Whether pods are read, but with a limitation.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         matches!(self, Self::Unwatched { .. } | Self::Unkept { .. })
@@ -179,7 +179,8 @@ impl SourceError {
 /// One file's pods and errors.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct LoadedFile {
-    /// The pods that count: of the last version without errors, or the good ones of a file that never was without.
+    /// The pods that count: those of the last version without errors, or the good ones if there never was such a
+    /// version.
     pods: Vec<(Pod, Origin)>,
     /// Whether `pods` are a whole version without errors.
     whole: bool,
@@ -187,12 +188,12 @@ struct LoadedFile {
 }
 
 impl Loaded {
-    /// The errors that were not among `previous`'s: what is to be told now.
+    /// The errors that `previous` did not have: those to report now.
     pub fn new_errors<'a>(&'a self, previous: &'a Self) -> impl Iterator<Item = &'a SourceError> {
         self.errors.iter().filter(|error| !previous.errors.contains(error))
     }
 
-    /// The same pods, as their directory is away at that path.
+    /// The same pods, while their directory at that path is away.
     #[must_use]
     pub fn away(&self, path: &str, why: Absence) -> Self {
         let mut loaded = merge(self, self.unchanged(), |_, _| Parsed::default());
@@ -201,12 +202,12 @@ impl Loaded {
         loaded
     }
 
-    /// Whether a whole version without errors of that file is in force.
+    /// Whether a whole version of that file without errors is in force.
     pub(super) fn has_whole(&self, file: &str) -> bool {
         self.files.get(file).is_some_and(|file| file.whole)
     }
 
-    /// Whether it has that file, good or not.
+    /// Whether it has that file, valid or not.
     pub(super) fn has_file(&self, file: &str) -> bool {
         self.files.contains_key(file)
     }
@@ -220,11 +221,11 @@ impl Loaded {
     }
 }
 
-/// Takes the files that a directory holds now, and says which pods are in force.
+/// Takes the files that a directory holds now, and decides which pods are in force.
 ///
-/// A file that has become wrong or unreadable keeps its last good version in force; one that was never good counts
-/// with its good pods. A file that is not among `files` is gone. Where two files name one pod, the one that has it in
-/// force already keeps it, else the first by name, and the error names both.
+/// A file that became invalid or unreadable keeps its last good version in force; one that was never valid counts with
+/// its good pods. A file that is not in `files` is gone. If two files name one pod, the one that has it in force
+/// already keeps it, else the first by name, and the error names both.
 #[must_use]
 pub fn merge(
     previous: &Loaded,

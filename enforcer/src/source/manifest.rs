@@ -1,8 +1,7 @@
 //! Pod manifests: kinds `Pod`, `PodList` and `List`, as YAML or JSON, several documents in a file.
 //!
-//! Every error names the file, the line and the field. One bad pod does not lose the others of its file. Fields that
-//! do not concern us are ignored; those that do are taken as strictly as the API server takes them, and get its
-//! defaults.
+//! Every error names the file, the line and the field. A bad pod does not affect the others of its file. Irrelevant
+//! fields are ignored; the others are checked as strictly as by the API server, and get its defaults.
 
 mod adoption;
 mod defaults;
@@ -31,12 +30,12 @@ pub const MAX_BYTES: usize = 32 << 20;
 /// The largest document of a file, in bytes: a list of 10,000 ordinary pods.
 pub const MAX_DOCUMENT_BYTES: usize = 4 << 20;
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Parsed {
-    /// The pods that are whole, in their order, with the API server's defaults.
+    /// The valid pods, in order, with the API server's defaults.
     pub pods: Vec<Pod>,
-    /// Where each of [`Self::pods`] stands, in the same order.
+    /// The origin of each of [`Self::pods`], in the same order.
     pub origins: Vec<Origin>,
     /// What is wrong with the others.
     pub errors: Vec<ManifestError>,
@@ -44,14 +43,13 @@ pub struct Parsed {
 
 /// Reads a file's content; `source` is its name in errors.
 ///
-/// A pod without `metadata.uid` gets one that follows from its namespace and name, so that an edited file stays the
-/// same pod. That two pods have one name is not looked for here, as they may stand in two files: see
-/// [`ManifestError::Duplicate`].
+/// A pod without `metadata.uid` gets one derived from its namespace and name, so that an edited file stays the same
+/// pod. Duplicate names are not checked here, as the pods may be in two files: see [`ManifestError::Duplicate`].
 #[must_use]
 pub fn parse(source: &str, bytes: &[u8]) -> Parsed {
     let mut parsed = Parsed::default();
     let mut report = Report::new(source);
-    // A byte order mark is none of the text.
+    // A byte order mark is not part of the text.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let documents = if bytes.len() > MAX_BYTES {
         report.fail(1, "", Problem::TooLarge { most: "a file may have 32 MiB" });
@@ -77,18 +75,18 @@ pub fn parse(source: &str, bytes: &[u8]) -> Parsed {
     parsed
 }
 
-/// Which kinds may stand where.
+/// Which kinds are allowed where.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum Expected {
     /// At the top of a document.
     Any,
-    /// In a `List`: a pod that says so.
+    /// In a `List`: a pod that names its kind.
     Pod,
-    /// In a `PodList`: a pod, which need not say so.
+    /// In a `PodList`: a pod, whose kind may be omitted.
     PodOrUnsaid,
 }
 
-/// A document's text; what is no text is an error on its line, and of this document alone.
+/// A document's text. Anything that is not text is an error on its line, and affects this document only.
 fn text<'text>(document: &Document<'text>) -> Result<&'text str, (u64, Problem)> {
     if document.text.len() > MAX_DOCUMENT_BYTES {
         return Err((document.first_line, Problem::TooLarge { most: "a document may have 4 MiB" }));
@@ -128,7 +126,7 @@ enum Kind {
     List,
 }
 
-/// The object's kind; an error is reported already.
+/// The object's kind; an error was reported already.
 fn kind(place: &Place<'_>, expected: Expected, report: &mut Report<'_>) -> Result<Kind, place::Reported> {
     let unsaid = expected == Expected::PodOrUnsaid;
     let said = report.optional_text(place, "kind")?;

@@ -1,4 +1,4 @@
-//! Reads the folder of manifests: what it holds, and whether that counts.
+//! Reads the folder of manifests, and decides whether its contents count.
 
 use std::{
     collections::HashMap,
@@ -20,16 +20,16 @@ use super::{
 };
 use crate::trust;
 
-/// How often the folder is read although no change was seen.
+/// How often the folder is read even if no change was seen.
 const RESCAN: Duration = Duration::from_secs(20);
-/// Where inotify tells of every change: of files in the folder itself, not of those that links lead to.
+/// If inotify reports every change: those of files in the folder itself, not of those that links lead to.
 const RESCAN_CLOSED: Duration = Duration::from_mins(2);
-/// While it is away: inotify tells of no mount.
+/// While it is away: inotify does not report mounts.
 const RESCAN_AWAY: Duration = Duration::from_secs(2);
-/// How much longer than a reading took it then rests: another folder may hold much, and is read in vain.
+/// It then rests this many times as long as a reading took: another folder may hold much, and is read in vain.
 const REST_FACTOR: u32 = 100;
 
-/// A reader of the folder, and all that it remembers of it.
+/// Reads the folder, and keeps all that is known about it.
 #[derive(Debug)]
 pub(super) struct Reader {
     path: PathBuf,
@@ -44,14 +44,14 @@ pub(super) struct Reader {
     rest: Duration,
 }
 
-/// One reading of a folder that can be read.
+/// A folder that can be read.
 struct Found {
     listing: Listing,
     identity: Identity,
 }
 
 impl Reader {
-    /// What an earlier process kept is in force until the folder was read.
+    /// Starts with what an earlier process kept, which is in force until the folder is read.
     pub(super) fn new(path: PathBuf, watcher: Watcher, kept: (Kept, Option<Identity>, Loaded)) -> Self {
         let (kept, known, remembered) = kept;
         Self {
@@ -83,12 +83,12 @@ impl Reader {
             Err(error) => return Err(missing(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
         }
         let identity = Identity::of(&directory).map_err(missing)?;
-        // One that is removed while it is listed is no empty one.
+        // A folder that is removed while it is listed does not count as empty.
         let listing = files::list(directory).map_err(missing)?;
         Ok(Found { listing, identity })
     }
 
-    /// What the folder comes to; with `is_accepted` whatever stands at its path counts.
+    /// The result of reading the folder; with `is_accepted` whatever is at its path counts.
     fn judge(&mut self, is_accepted: bool) -> Loaded {
         let path = self.path.display().to_string();
         let found = match self.find() {
@@ -127,7 +127,7 @@ impl Reader {
             let path = self.path.display().to_string();
             errors.push(SourceError::TooManyFiles { path, limit: MAX_ENTRIES });
         }
-        // One file at a time is read and parsed.
+        // Files are read and parsed one at a time.
         let files = listing.names.iter().filter_map(|name| {
             let not_taken = || SourceError::NotAManifest { file: name.clone() };
             if !files::is_manifest_name(name) {
@@ -144,7 +144,7 @@ impl Reader {
                     errors.push(not_taken());
                     return None;
                 }
-                // It went between listing and opening, or a link leads nowhere.
+                // It was removed between listing and opening; a dangling link is an error.
                 Err(Errno::NOENT) if !files::is_symlink(&listing.directory, name) => return None,
                 Err(errno) => Content::Failed(SourceError::Unreadable { file: name.clone(), errno }),
             };
@@ -171,19 +171,19 @@ impl Reader {
     }
 }
 
-/// A folder as the thread that reads it needs it; the other implementation is a test's that hangs.
+/// The folder, as the thread that reads it uses it; a test has another implementation, which hangs.
 pub(super) trait Read: Send {
-    /// What is in force now; with `is_accepted` whatever stands at the folder's path counts.
+    /// Reads what is in force now; with `is_accepted` whatever is at the folder's path counts.
     fn read(&mut self, is_accepted: bool) -> Arc<Loaded>;
-    /// How long until it is to be read again although no change was seen.
+    /// How long until it is to be read again even if no change was seen.
     fn rest(&self) -> Duration;
-    /// Waits for a change until `due`; whether one was seen.
+    /// Waits for a change until `due`; returns whether one was seen.
     fn wait(&mut self, due: Instant) -> io::Result<bool>;
 }
 
 impl Read for Reader {
     fn read(&mut self, is_accepted: bool) -> Arc<Loaded> {
-        // Watched first: what changes from here on is seen.
+        // Watched first: changes from here on are seen.
         let unwatched = self.watcher.watch(&self.path).err();
         self.rest = RESCAN;
         let start = Instant::now();

@@ -16,7 +16,7 @@ pub use self::{
     ended::{EndedPod, Why},
 };
 
-/// The pods of the node by uid, whatever source they come from, and what has become of each.
+/// The pods of the node by uid, from whatever source, and the state of each.
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     entries: BTreeMap<PodUid, Entry>,
@@ -36,25 +36,25 @@ pub struct Entry {
     arrival: u64,
 }
 
-/// What has become of a pod.
+/// The state of a pod.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum State {
     /// It is not admitted, and is looked at again whenever something changes.
     Waiting {
-        /// Why; none until it is first looked at.
+        /// Why; `None` until it is first looked at.
         rejection: Option<Rejection>,
     },
-    /// It is to run, and stays admitted as long as it is there.
+    /// It is to run, and stays admitted while it exists.
     Active(Active),
-    /// It was evicted, and stays so until its manifest changes or goes.
+    /// It was evicted, and stays so until its manifest changes or is removed.
     Evicted,
-    /// It made way for a critical pod, and stays so until its manifest changes or goes.
+    /// It made way for a critical pod, and stays so until its manifest changes or is removed.
     Preempted,
     /// Its source no longer names it; it stays until its cgroup is empty and gone.
     Leaving,
 }
 
-/// What there is to know of an admitted pod.
+/// What is known about an admitted pod.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Active {
     /// Its place in the order of admission.
@@ -65,12 +65,12 @@ pub struct Active {
     pub held_back: Option<HeldBack>,
 }
 
-/// A changed manifest that is not in force: what it asks for does not fit. The one before stays.
+/// A changed manifest that is not in force, as its requests do not fit. The former one stays.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HeldBack {
     /// The pod as its source has it.
     pub pod: Arc<Pod>,
-    /// Why it is not in force; none until it is first looked at.
+    /// Why it is not in force; `None` until it is first looked at.
     pub rejection: Option<Rejection>,
 }
 
@@ -89,7 +89,7 @@ impl Entry {
         }
     }
 
-    /// Whether it may run; none until it is first looked at, and for a leaving one, which nobody wants to run.
+    /// Whether it may run; `None` until it is first looked at, and for a leaving one, which is not to run.
     #[must_use]
     pub fn admission(&self) -> Option<Admission> {
         match &self.state {
@@ -111,13 +111,13 @@ impl Entry {
 /// What a new set of pods changed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Change {
-    /// A pod is new, or is back before it was gone.
+    /// A pod is new, or returned before it was gone.
     Added(Arc<Pod>),
-    /// A pod is another than before.
+    /// A pod has changed.
     Changed {
-        /// As it was.
+        /// The former pod.
         old: Arc<Pod>,
-        /// As it is.
+        /// The new pod.
         new: Arc<Pod>,
     },
     /// No source names the pod any longer.
@@ -131,10 +131,10 @@ impl Roster {
         Self::default()
     }
 
-    /// Takes the pods that there are now, in the order in which they are to be admitted, and says what is different.
-    /// Who of them may run is decided by [`Self::admit`].
+    /// Takes the current pods, in the order in which they are to be admitted, and returns the changes. [`Self::admit`]
+    /// decides which of them may run.
     ///
-    /// Of two pods with one uid the first counts: the sources tell of the other.
+    /// Of two pods with one uid the first counts: the sources report the other.
     pub fn apply(&mut self, pods: Vec<Pod>) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut named = BTreeSet::new();
@@ -182,7 +182,7 @@ impl Roster {
         changes
     }
 
-    /// Marks a pod as evicted. Answers whether it was active.
+    /// Marks a pod as evicted. Returns whether it was active.
     pub fn evict(&mut self, uid: &PodUid) -> bool {
         match self.entries.get_mut(uid) {
             Some(entry) if matches!(entry.state, State::Active(_)) => {
@@ -194,7 +194,7 @@ impl Roster {
         }
     }
 
-    /// Forgets a pod that no source names and whose cgroup is gone. Answers the pod, if there was such a one.
+    /// Forgets a pod that no source names and whose cgroup is gone. Returns the pod, if there was one.
     pub fn forget(&mut self, uid: &PodUid) -> Option<Arc<Pod>> {
         if self.entries.get(uid)?.state != State::Leaving {
             return None;
@@ -202,7 +202,7 @@ impl Roster {
         self.entries.remove(uid).map(|entry| entry.pod)
     }
 
-    /// All of them, in the order in which they came.
+    /// All entries, in order of arrival.
     #[must_use]
     pub fn entries(&self) -> Vec<&Entry> {
         let mut entries: Vec<&Entry> = self.entries.values().collect();
@@ -210,7 +210,7 @@ impl Roster {
         entries
     }
 
-    /// Whether an admitted pod waits for one that is not among those whose cgroup stands: then it need not any longer.
+    /// Whether an admitted pod waits for one that has no cgroup in `standing` any longer, and so need not wait.
     #[must_use]
     pub fn awaits_other_than(&self, standing: &BTreeSet<PodUid>) -> bool {
         self.entries.values().any(|entry| match &entry.state {
@@ -225,7 +225,7 @@ impl Roster {
         self.entries.get(uid)
     }
 
-    /// The pod of that name; one that is not leaving comes before one that is.
+    /// The pod of that name; a leaving one only if there is no other.
     #[must_use]
     pub fn named(&self, name: &PodName) -> Option<&Entry> {
         self.entries

@@ -19,10 +19,11 @@ use super::{
 };
 use crate::waker::Waker;
 
-/// How long changes are gathered before they are read, so that a file which is being written is read once.
+/// How long changes are gathered before they are read, so that a file being written is read once.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// How long a folder may take to be read before it is reported. A network file system whose server is gone never ends.
+/// How long reading a folder may take before it is reported. On a network file system whose server is gone it never
+/// ends.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reading thread's stack, which parses nested YAML.
@@ -30,41 +31,41 @@ const STACK_BYTES: usize = 2 << 20;
 
 /// The pods of a manifest directory (`staticPodPath`), and what is wrong with it.
 ///
-/// It is read on a thread of its own, which nobody waits for. Changes are seen by inotify; the directory is read again
-/// every 2 min nevertheless, with a symlink in it every 20 s, and every 2 s while it is away. Manifests are regular
-/// files `*.yaml`, `*.yml` and `*.json`, also by way of a symlink that stays inside, as a mounted `ConfigMap` has them;
-/// names that begin with a dot are passed over.
+/// It is read on a thread of its own, which nothing waits for. inotify reports changes. The directory is also read
+/// every 2 min, with a symlink in it every 20 s, and every 2 s while it is away. Manifests are regular files `*.yaml`,
+/// `*.yml` and `*.json`, also through a symlink that stays inside, as in a mounted `ConfigMap`; names that begin with a
+/// dot are skipped.
 ///
-/// A directory that is missing, is another one than before, or may be written to by others leaves the pods as they are,
-/// over a restart too. Only the same one, empty, means that there are none.
+/// A directory that is missing, was replaced, or is writable by others leaves the pods unchanged, over a restart too.
+/// Only the same directory, empty, means that there are none.
 pub struct StaticDir {
     path: PathBuf,
     waker: Arc<Waker>,
     orders: Option<mpsc::Sender<Order>>,
     readings: tokio::sync::mpsc::Receiver<(Arc<Loaded>, Vec<Answer>)>,
     read_clock: Arc<ReadClock>,
-    /// What was read last, or remembered.
+    /// What was read last, or kept by an earlier process.
     latest: Arc<Loaded>,
-    /// What [`Self::next`] answered last.
+    /// What [`Self::next`] returned last.
     reported: Option<Arc<Loaded>>,
     patience: Duration,
-    /// When it is next to be seen whether the thread hangs.
+    /// When to check next whether the thread hangs.
     check_at: tokio::time::Instant,
 }
 
-/// Is called once what was read is in force.
+/// Called once what was read is in force.
 pub type Answer = Box<dyn FnOnce(&Loaded) + Send>;
 
-/// What [`StaticDir::next`] answers.
+/// What [`StaticDir::next`] returns.
 pub struct News {
-    /// What is in force from now on; none if that is as before.
+    /// What is in force from now on; `None` if unchanged.
     pub loaded: Option<Arc<Loaded>>,
     latest: Arc<Loaded>,
     answers: Vec<Answer>,
 }
 
 impl News {
-    /// Answers who [asked](StaticDir::look), now that it is in force.
+    /// Answers the callers that [asked](StaticDir::look), now that it is in force.
     pub fn answer(self) {
         for answer in self.answers {
             answer(&self.latest);
@@ -84,13 +85,13 @@ impl fmt::Debug for StaticDir {
     }
 }
 
-/// Has the directory read at once.
+/// A request to read the directory at once.
 struct Order {
     is_accepted: bool,
     answer: Option<Answer>,
 }
 
-/// Since when the thread has been reading.
+/// How long the thread has been reading.
 #[derive(Debug)]
 struct ReadClock {
     start: Instant,
@@ -115,7 +116,7 @@ impl ReadClock {
         self.since_ms.store(0, Ordering::Relaxed);
     }
 
-    /// For how long it has been reading; none while it waits.
+    /// For how long it has been reading; `None` while it waits.
     fn busy(&self) -> Option<Duration> {
         let since_ms = self.since_ms.load(Ordering::Relaxed);
         (since_ms > 0).then(|| Duration::from_millis(self.now_ms().saturating_sub(since_ms)))
@@ -123,9 +124,9 @@ impl ReadClock {
 }
 
 impl StaticDir {
-    /// Starts to read `path`, which need not exist yet, on a thread of its own. What is in force is kept in `run_dir`.
+    /// Starts to read `path`, which need not exist yet, on a thread of its own. Keeps what is in force in `run_dir`.
     ///
-    /// The error is that there is no thread or no descriptor for it.
+    /// Fails if there is no thread or no descriptor for it.
     pub fn start(path: PathBuf, run_dir: &Path) -> io::Result<Self> {
         let waker = Arc::new(Waker::new()?);
         let reader = Reader::new(path.clone(), Watcher::new(Arc::clone(&waker)), Kept::open(run_dir));
@@ -141,7 +142,7 @@ impl StaticDir {
         patience: Duration,
     ) -> io::Result<Self> {
         let (orders, asked) = mpsc::channel();
-        // One is enough: a loop that is late is not to have more to do.
+        // One is enough: a loop that is late must not get more to do.
         let (sender, readings) = tokio::sync::mpsc::channel(1);
         let read_clock = Arc::new(ReadClock::new());
         let beat = Arc::clone(&read_clock);
@@ -154,10 +155,10 @@ impl StaticDir {
         Ok(Self { path, waker, orders, readings, read_clock, latest, reported: None, patience, check_at })
     }
 
-    /// What the directory holds: at once the first time, then whenever pods or errors are others than before, or who asked
-    /// is to be answered.
+    /// What the directory holds: at once the first time, then whenever pods or errors change, or a caller is to be
+    /// answered.
     ///
-    /// Safe to be cancelled.
+    /// Cancel-safe.
     pub async fn next(&mut self) -> News {
         loop {
             let (loaded, answers) = tokio::select! {
@@ -167,7 +168,7 @@ impl StaticDir {
                         self.latest = Arc::clone(&loaded);
                         (loaded, answers)
                     }
-                    // It ends with us.
+                    // The thread ends with us.
                     None => std::future::pending().await,
                 },
                 () = tokio::time::sleep_until(self.check_at) => {
@@ -187,17 +188,17 @@ impl StaticDir {
         }
     }
 
-    /// Whether the directory does not answer.
+    /// Whether reading the directory hangs.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.read_clock.busy().is_some_and(|busy| busy >= self.patience)
     }
 
-    /// Has the directory read at once; with `is_accepted` whatever stands at its path counts, also another one, an empty one
-    /// or none. `answer` is called when that is in force.
+    /// Reads the directory at once; with `is_accepted` whatever is at its path counts, also another directory, an empty
+    /// one or none. `answer` is called when that is in force.
     pub fn look(&self, is_accepted: bool, answer: Option<Answer>) {
         if let Some(orders) = &self.orders {
-            // It ends after us.
+            // The thread outlives us.
             drop(orders.send(Order { is_accepted, answer }));
             self.waker.wake();
         }
@@ -205,7 +206,7 @@ impl StaticDir {
 }
 
 impl Drop for StaticDir {
-    /// It is not waited for: it may hang.
+    /// Does not wait for the thread: it may hang.
     fn drop(&mut self) {
         self.orders = None;
         self.waker.wake();
@@ -244,7 +245,7 @@ fn run(
         match reader.wait(due) {
             Ok(true) => due = due.min(Instant::now() + DEBOUNCE),
             Ok(false) => {}
-            // The clock is left.
+            // The clock remains.
             Err(error) => {
                 tracing::warn!(%error, "cannot wait for changes of the manifests");
                 thread::sleep(DEBOUNCE);

@@ -1,4 +1,4 @@
-//! Waits for changes of a folder, or of where it should be, and for a waker.
+//! Waits for changes of a folder, or of the place where it should be, and for a waker.
 
 use std::{io, path::Path, sync::Arc, time::Instant};
 
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::waker::Waker;
 
-/// Who waits on a thread of its own.
+/// Watches a folder for a thread of its own.
 #[derive(Debug)]
 pub(super) struct Watcher {
     inotify: Option<Inotify>,
@@ -16,20 +16,20 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Without inotify it waits for the waker alone.
+    /// Without inotify it waits for the waker only.
     pub(super) fn new(waker: Arc<Waker>) -> Self {
         Self { inotify: Inotify::init().ok(), current: None, waker }
     }
 
-    /// Waits until something changes or the waker rings, at the longest until `due`. Answers whether something changed. It
-    /// may come back early.
+    /// Waits until something changes or the waker wakes it, but not beyond `due`. Returns whether something changed. It
+    /// may return early.
     pub(super) fn wait(&mut self, due: Instant) -> io::Result<bool> {
         let left = due.saturating_duration_since(Instant::now());
         self.waker.wait_beside(self.inotify.as_ref(), Some(left))?;
         Ok(self.drain())
     }
 
-    /// Takes in all that there is to be seen; whether that is anything.
+    /// Reads all pending events; returns whether there were any.
     fn drain(&mut self) -> bool {
         let mut has_changed = false;
         let mut buffer = [0_u8; 4096];
@@ -43,14 +43,14 @@ impl Watcher {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Without events there is still the clock.
+                // Without events the clock remains.
                 Err(_) => self.inotify = None,
             }
         }
         has_changed
     }
 
-    /// Watches the folder, or as long as there is none, the nearest one above it.
+    /// Watches the folder, or while it does not exist, the nearest one above it.
     pub(super) fn watch(&mut self, path: &Path) -> Result<(), Errno> {
         let Some(inotify) = &self.inotify else { return Err(Errno::MFILE) };
         let mut watches = inotify.watches();
@@ -77,7 +77,7 @@ impl Watcher {
         if let Some(before) = self.current.replace(descriptor.clone())
             && before != descriptor
         {
-            // EINVAL: the kernel dropped it together with the folder.
+            // EINVAL: the kernel dropped it with the folder.
             drop(watches.remove(before));
         }
         Ok(())

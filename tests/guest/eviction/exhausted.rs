@@ -162,7 +162,7 @@ fn what_cannot_be_had_keeps_nobody_from_being_evicted() {
                     let most = first_free_descriptor(&scene.daemon);
                     limited = Some(Limited::set(&scene.daemon, Resource::Nofile, most));
                     ask(&scene.daemon, want);
-                    scene.daemon.log().contains("no ordinary connection can be let in on the observe socket")
+                    scene.daemon.log().contains("cannot accept ordinary connections on the observe socket")
                 });
                 vec![Box::new(limited)]
             }

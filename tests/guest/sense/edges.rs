@@ -24,8 +24,8 @@ fn open(path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn pressure(cgroup: &Cgroup, wishes: &[Trigger]) -> Result<Pressure, PsiError> {
-    Pressure::arm(|| open(&cgroup.path().join("memory.pressure"), OFlags::RDWR), wishes)
+fn pressure(cgroup: &Cgroup, alternatives: &[Trigger]) -> Result<Pressure, PsiError> {
+    Pressure::arm(|| open(&cgroup.path().join("memory.pressure"), OFlags::RDWR), alternatives)
 }
 
 fn events(cgroup: &Cgroup) -> MemoryEvents {
@@ -52,7 +52,7 @@ fn next(source: &mut impl EdgeSource) -> (Vec<EdgeKind>, SourceState) {
 fn stalls_in_a_cgroup_fire_its_trigger_and_its_end_ends_it() {
     let cgroup = Cgroup::create("psi-fires").unwrap();
     cgroup.write("memory.high", "16M").unwrap();
-    let mut trigger = pressure(&cgroup, Trigger::wishes(Some(true))).unwrap();
+    let mut trigger = pressure(&cgroup, Trigger::alternatives(Some(true))).unwrap();
     assert_eq!(trigger.trigger(), Trigger::SHORTEST, "with every capability");
     let load = Load::start(&cgroup, &["spike", "--size", "24Mi"]).unwrap();
     assert_eq!(next(&mut trigger), (vec![EdgeKind::Pressure], SourceState::Live));
@@ -114,10 +114,11 @@ fn without_the_capability_the_window_is_one_that_the_kernel_takes() {
             let fd = open(&file, OFlags::RDWR)?;
             rustix::io::write(&fd, format!("{trigger}\0").as_bytes()).map(drop)
         };
-        let armed =
-            |wishes| Pressure::arm(|| open(&file, OFlags::RDWR), wishes).map(|pressure| pressure.trigger());
+        let armed = |alternatives| {
+            Pressure::arm(|| open(&file, OFlags::RDWR), alternatives).map(|pressure| pressure.trigger())
+        };
         let asked = [Trigger::early(500), Trigger::early(2_000)].map(ask);
-        (asked, armed(Trigger::wishes(Some(false))), armed(Trigger::wishes(None)))
+        (asked, armed(Trigger::alternatives(Some(false))), armed(Trigger::alternatives(None)))
     });
     let ([short, long], reported, unreported) = poor.join().unwrap();
     println!("without CAP_SYS_RESOURCE: 500 ms {short:?}, 2 s {long:?}");

@@ -1,7 +1,7 @@
 //! The demonstration: a node runs out of memory and the right pod dies; then a container runs into its own limit.
 //!
-//! It plays in a guest with the real daemon in `enforce`, shows the event stream as an operator sees it, and ends
-//! with success only if the right ones died, and nobody else.
+//! It runs in a guest with the real daemon in `enforce`, shows the event stream as an operator sees it, and succeeds
+//! only if exactly the right pods died.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "showing is what a demonstration is for")]
 
@@ -25,7 +25,7 @@ const THRESHOLD: &str = "200Mi";
 /// Emulated guests are slow.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What a pod is to be.
+/// The role of a pod.
 struct Part {
     name: &'static str,
     role: &'static str,
@@ -35,7 +35,7 @@ struct Part {
     dies: bool,
 }
 
-/// A pod of the demonstration and what becomes of it.
+/// A pod of the demonstration and its expected outcome.
 struct Actor {
     name: &'static str,
     role: &'static str,
@@ -88,7 +88,7 @@ fn play() -> anyhow::Result<()> {
     let incident = stream.wait_for_pod("oom.incident", "default/web", TIMEOUT)?;
     stream.drain(Duration::from_millis(500));
 
-    println!("\nWhat became of them\n");
+    println!("\nOutcome\n");
     table(&mut actors, &completed)?;
     let victim = &incident["data"]["victims"][0];
     println!(
@@ -114,7 +114,7 @@ fn play() -> anyhow::Result<()> {
     ensure!(!log_ended, "container log of pod web died with its neighbour");
     ensure!(stream.of("oom.incident").count() == 1, "more OOM incidents than the one that was made");
     daemon.stop()?;
-    println!("The right ones died, and nobody else.");
+    println!("Exactly the right pods died.");
     Ok(())
 }
 
@@ -215,7 +215,7 @@ fn ended_within(process: &mut Child, patience: Duration) -> anyhow::Result<bool>
     }
 }
 
-/// The process that shows the events; it ends with this.
+/// The process that shows the events; killed when this is dropped.
 struct Shown(Child);
 
 impl Shown {

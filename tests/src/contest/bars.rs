@@ -1,4 +1,4 @@
-//! What is asked of our own figures, and whether it holds.
+//! The bars for our own figures, and whether they hold.
 
 use super::series::{FLOOR, OURS, Series};
 use crate::figures::rank;
@@ -21,37 +21,37 @@ pub const FASTER: f64 = 5.0;
 /// From the crossing to the victim's death, as a multiple of the floor's.
 pub const DEAD_OVER_FLOOR: f64 = 1.10;
 
-/// So many runs make a median of stalls.
+/// Runs needed for a median of stalls.
 pub const STALL_RUNS: usize = 10;
 
 /// How finely the Guaranteed pod measures its stalls: it writes every 2 ms.
 pub const STALL_GRAIN_MS: f64 = 2.0;
 
-/// How finely the sampler sees a crossing: nothing is known to be faster.
+/// The sampler's resolution of a crossing; smaller differences are unknown.
 pub const LOOK_MS: f64 = 0.5;
 
-/// A signal that came so long before the crossing is no answer to it.
+/// A signal that comes earlier than this before the crossing is no answer to it.
 const EARLY_MS: f64 = -5.0;
 
 /// One bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
-    /// What is asked.
+    /// The requirement.
     pub name: &'static str,
-    /// What came of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The figures that decided.
+    /// The deciding figures.
     pub because: String,
 }
 
-/// What came of a bar.
+/// The verdict on a bar.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
     /// It holds.
     Holds,
     /// It does not.
     Fails,
-    /// What was run does not tell.
+    /// The runs do not decide it.
     Open,
 }
 
@@ -136,7 +136,7 @@ fn following(ours: &[&Series<'_>]) -> Bar {
 fn journal(ours: &[&Series<'_>]) -> Bar {
     let name = "signal -> its event in the journal: <= 100 ms";
     let longest = ours.iter().flat_map(|one| one.sorted(|run| run.journal_ms)).max_by(f64::total_cmp);
-    let Some(longest_ms) = longest else { return open(name, format!("{OURS} told of no signal")) };
+    let Some(longest_ms) = longest else { return open(name, format!("{OURS} reported no signal")) };
     bar(name, longest_ms <= JOURNAL_MS, format!("{longest_ms:.1} ms at the longest"))
 }
 

@@ -1,4 +1,4 @@
-//! From what the witnesses saw to the figures of a run.
+//! Computes the figures of a run from the witnesses' records.
 
 use std::collections::HashMap;
 
@@ -14,25 +14,25 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Two looks further apart than that are late.
+/// Two samples further apart than this are late.
 const LATE_US: u64 = 2_000;
 
-/// A contender's own look may be that much older than its signal.
+/// A contender's own sample may be this much older than its signal.
 const LOOK_BEFORE_US: u64 = 5_000;
 
-/// And the sampler's next look that much younger.
+/// The sampler's next sample may be this much younger.
 const LOOK_AFTER_US: u64 = 2_000;
 
-/// So long after its signal the kernel's OOM killer has marked its victim.
+/// The kernel's OOM killer has marked its victim this long after its signal.
 const MARK_US: u64 = 10_000;
 
-/// A crossing or a signal between two looks that are further apart than this was not seen.
+/// A crossing or a signal between two samples further apart than this counts as unseen.
 const BLIND_US: u64 = 6_000;
 
-/// Memory is back where it is seen so often in a row.
+/// Memory is back if this many consecutive samples show it.
 const BACK_LOOKS: usize = 10;
 
-/// From here on, growth is the load's own: what its program takes at its start is not.
+/// Growth counts from here on: what the load's program takes at its start does not.
 const GROWTH_FROM_BYTES: u64 = 16 << 20;
 
 /// One pod of a run.
@@ -40,7 +40,7 @@ const GROWTH_FROM_BYTES: u64 = 16 << 20;
 pub struct Pod {
     /// Its name.
     pub name: String,
-    /// Its cgroup's path, from the mount point on.
+    /// Its cgroup's path below the mount point.
     pub cgroup: String,
     /// The first process in it.
     pub root: u32,
@@ -48,16 +48,16 @@ pub struct Pod {
     pub grows: bool,
 }
 
-/// What the witnesses saw, and what was expected.
+/// The witnesses' records, and what was expected.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
-    /// Less available than this is the crossing.
+    /// The crossing is the moment when less than this is available.
     pub threshold_bytes: u64,
-    /// The first [`HOLDERS`] of them were watched by the sampler, in this order.
+    /// The sampler watched the first [`HOLDERS`] of them, in this order.
     pub pods: &'a [Pod],
-    /// Who should die, in this order, unless `any_order` says otherwise.
+    /// The pods that should die, in this order unless `any_order`.
     pub expected: &'a [&'a str],
-    /// Whether those may die in any order: all alike.
+    /// Whether they may die in any order: they are all alike.
     pub any_order: bool,
     /// When the work began, in microseconds of `CLOCK_MONOTONIC`.
     pub began_us: u64,
@@ -67,18 +67,18 @@ pub struct Facts<'a> {
     pub events: &'a [Event],
 }
 
-/// What is known without the two witnesses.
+/// Facts that do not come from the two witnesses.
 #[derive(Clone, Debug)]
 pub struct Told {
     /// The contender.
     pub contender: String,
     /// The workload.
     pub workload: String,
-    /// Which run of the two.
+    /// The number of the run.
     pub run: usize,
     /// By the kernel's counter.
     pub kernel_kills_counted: u64,
-    /// When the contender's own log had the signal to which pod, in microseconds of `CLOCK_MONOTONIC`.
+    /// When the contender's own log had the signal to each pod, in microseconds of `CLOCK_MONOTONIC`.
     pub journalled_us: Vec<(String, u64)>,
     /// As the Guaranteed pod measured it.
     pub stall_ms: f64,
@@ -97,7 +97,7 @@ struct Hit<'a> {
     kernel: bool,
 }
 
-/// Makes the figures.
+/// Computes the figures.
 #[must_use]
 pub fn reckon(facts: &Facts<'_>, reported: Told) -> Outcome {
     let Facts { threshold_bytes, pods, expected, any_order, began_us, samples, events } = *facts;
@@ -185,7 +185,7 @@ fn journal_ms(firsts: &[Hit<'_>], journalled_us: &[(String, u64)], pods: &[Pod])
     times_ms.max_by(f64::total_cmp)
 }
 
-/// The samples from a moment on.
+/// The samples since a moment.
 fn from(samples: &[Sample], time_us: u64) -> &[Sample] {
     let begin = samples.partition_point(|sample| sample.time_us < time_us);
     samples.get(begin..).unwrap_or_default()
@@ -195,8 +195,8 @@ fn from(samples: &[Sample], time_us: u64) -> &[Sample] {
 fn hits<'a>(facts: &Facts<'a>) -> Vec<Hit<'a>> {
     let roots: Vec<_> = facts.pods.iter().enumerate().map(|(index, pod)| (pod.root, index)).collect();
     let families = families(facts.events, &roots);
-    // The kernel's signal comes first, and the mark by the same hand right after. One that is dying already is marked
-    // by whoever asks for memory then.
+    // The kernel's signal comes first, and the mark by the same task right after. A process that is already dying is
+    // marked by the allocating task.
     let is_kernels = |pid: u32, signal: &Event| {
         facts.events.iter().any(|event| {
             event.what == What::Marked { pid }
@@ -225,7 +225,7 @@ fn firsts<'a>(hits: &[Hit<'a>]) -> Vec<Hit<'a>> {
     firsts
 }
 
-/// When nothing was left of each pod, for the last time.
+/// When each pod became empty, for the last time.
 fn emptied(pods: &[Pod], began_us: u64, events: &[Event]) -> HashMap<usize, u64> {
     let mut emptied = HashMap::new();
     for event in events.iter().filter(|event| event.time_us >= began_us) {
@@ -238,7 +238,7 @@ fn emptied(pods: &[Pod], began_us: u64, events: &[Event]) -> HashMap<usize, u64>
     emptied
 }
 
-/// Who was signalled, or ended without a signal, in order of time.
+/// The pods that were signalled, or ended without a signal, in order of time.
 fn died(firsts: &[Hit<'_>], emptied: &HashMap<usize, u64>, pods: &[Pod]) -> Vec<usize> {
     let mut times: Vec<(u64, usize)> = (0..pods.len())
         .filter_map(|pod| {
@@ -250,7 +250,7 @@ fn died(firsts: &[Hit<'_>], emptied: &HashMap<usize, u64>, pods: &[Pod]) -> Vec<
     times.into_iter().map(|(_, pod)| pod).collect()
 }
 
-/// From when on the threshold is available again.
+/// Since when the threshold has been available again.
 fn back_us(samples: &[Sample], threshold_bytes: u64, after_us: u64) -> Option<u64> {
     let samples = from(samples, after_us);
     let enough = |run: &[Sample]| run.iter().all(|sample| sample.available_bytes >= threshold_bytes);
@@ -260,23 +260,23 @@ fn back_us(samples: &[Sample], threshold_bytes: u64, after_us: u64) -> Option<u6
 /// Whether a pod had to be killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Need {
-    /// Too little was available, also with what the earlier victims were still to give back.
+    /// Too little was available, also counting what the earlier victims were still to free.
     Real,
-    /// Enough was available, or would have been with what the earlier victims were still to give back.
+    /// Enough was available, or would have been counting what the earlier victims were still to free.
     None,
-    /// Enough at the look before the signal and too little at the look after it, which are far apart.
+    /// Enough at the sample before the signal and too little at the one after it, and the two are far apart.
     Unknown,
 }
 
-/// What there was around a signal, in bytes.
+/// Memory around a signal, in bytes.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_field_names, reason = "their unit")]
 struct Around {
-    /// The least that was available in the looks around it.
+    /// The minimum available in the samples around it.
     available_bytes: u64,
-    /// And in the look after these.
+    /// And in the sample after these.
     later_bytes: u64,
-    /// What the earlier victims still held and gave back later.
+    /// What the earlier victims still held and freed later.
     coming_bytes: u64,
 }
 
@@ -286,7 +286,7 @@ impl Around {
         let Some(last) = samples.get(before) else {
             return Self { available_bytes: 0, later_bytes: 0, coming_bytes: 0 };
         };
-        // Some 80 KiB stay charged to a pod that is dead: they are not coming.
+        // About 80 KiB stay charged to a dead pod and do not come back.
         let coming = |pod: usize| {
             let held = |sample: &Sample| sample.held_bytes.get(pod).copied().unwrap_or(0);
             let kept = samples.get(before..).unwrap_or_default().iter().map(held).min();
@@ -310,12 +310,12 @@ impl Around {
         if is_short(self.available_bytes) {
             return Need::Real;
         }
-        // The next look may be later than those: where it is, the crossing may have been before the signal.
+        // The next sample may be later than those; then the crossing may have been before the signal.
         if is_short(self.later_bytes) { Need::Unknown } else { Need::None }
     }
 }
 
-/// For each pod but the first, from when somebody had to be killed to its signal, the kernel's left out.
+/// For each pod but the first, from when a pod had to be killed to its signal, without the kernel's signals.
 fn following_ms(
     firsts: &[Hit<'_>],
     emptied: &HashMap<usize, u64>,
@@ -328,7 +328,7 @@ fn following_ms(
     });
     let due = |one: &Hit<'_>, next: &Hit<'_>| {
         let short_us = short_since_us(samples, threshold_bytes, next.time_us)?;
-        // One that is not dead yet when the next is signalled is nobody's reason to wait.
+        // A pod that is not dead yet when the next is signalled was no reason to wait.
         let dead_us = emptied.get(&one.pod).copied().filter(|dead_us| *dead_us <= next.time_us);
         Some(dead_us.map_or(short_us, |dead_us| dead_us.max(short_us)))
     };
@@ -338,8 +338,8 @@ fn following_ms(
         .collect()
 }
 
-/// Since when too little has been available at a moment, but for fewer than [`BACK_LOOKS`] looks in a row; if it came just
-/// before the look that shows it, since that one.
+/// Since when too little has been available at a moment, except for fewer than [`BACK_LOOKS`] samples in a row; if it
+/// came just before the sample that shows it, since that one.
 fn short_since_us(samples: &[Sample], threshold_bytes: u64, time_us: u64) -> Option<u64> {
     let end = samples.partition_point(|sample| sample.time_us <= time_us);
     let mut enough = 0;
@@ -369,18 +369,18 @@ fn rate(samples: &[Sample], pods: &[Pod], crossed_us: u64) -> Option<u64> {
     held_bytes(last).checked_sub(held_bytes(first))?.checked_mul(1_000_000)?.checked_div(time_us)
 }
 
-/// How far apart the looks are between which a moment lies, or the one that it is and the one before.
+/// Time between the two samples around a moment, or between the sample at the moment and the previous one.
 fn gap_us(samples: &[Sample], time_us: u64) -> u64 {
     let after = samples.partition_point(|sample| sample.time_us < time_us);
     let (before, after) = (after.checked_sub(1).and_then(|before| samples.get(before)), samples.get(after));
     match (before, after) {
         (Some(before), Some(after)) => after.time_us - before.time_us,
-        // Before the first look, or after the last.
+        // Before the first sample, or after the last.
         _ => u64::MAX,
     }
 }
 
-/// How many looks were late, and the longest time between two.
+/// How many samples were late, and the longest time between two.
 fn looks(samples: &[Sample]) -> (usize, u64) {
     let gaps = samples.windows(2).filter_map(|pair| match pair {
         [one, next] => Some(next.time_us.saturating_sub(one.time_us)),

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::outcome::Outcome;
 use crate::figures::{float, rank};
 
-/// The contender whose figures are held to the bars.
+/// The contender that the bars apply to.
 pub const OURS: &str = "enforcer";
 
-/// The monitor that knows whom to kill: what nobody can be faster than.
+/// The monitor that knows the victims beforehand: the lower bound of all times.
 pub const FLOOR: &str = "floor";
 
 /// The runs of one contender at one workload.
@@ -18,7 +18,7 @@ pub struct Series<'a> {
     pub contender: &'a str,
     /// The workload.
     pub workload: &'a str,
-    /// In order of their numbers.
+    /// Ordered by their numbers.
     pub runs: Vec<&'a Outcome>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Series<'a> {
         self.contender != OURS && self.contender != FLOOR
     }
 
-    /// What some figure came to, in order of size; runs that have none are left out.
+    /// The values of a figure, in order of size; runs without it are left out.
     #[must_use]
     pub fn sorted(&self, figure: impl Fn(&Outcome) -> Option<f64>) -> Vec<f64> {
         let mut values: Vec<f64> = self.runs.iter().filter_map(|run| figure(run)).collect();
@@ -53,7 +53,7 @@ impl<'a> Series<'a> {
         (!sorted.is_empty()).then(|| rank(&sorted, 50))
     }
 
-    /// How many runs are so.
+    /// How many runs satisfy a condition.
     #[must_use]
     pub fn count(&self, is: impl Fn(&Outcome) -> bool) -> usize {
         self.runs.iter().filter(|run| is(run)).count()
@@ -117,7 +117,7 @@ pub fn mib_a_second(bytes: u64) -> f64 {
 pub(super) mod samples {
     use super::Outcome;
 
-    /// A run of ours that is as it should be.
+    /// A run of ours without a fault.
     pub(crate) fn outcome(contender: &str, workload: &str, run: usize) -> Outcome {
         Outcome {
             contender: contender.into(),

@@ -1,12 +1,12 @@
-//! What the kernel's tracepoints tell of a run.
+//! What the kernel's tracepoints record of a run.
 
 use std::collections::HashMap;
 
 use crate::trace::{Seen, Watched};
 
-/// What is recorded. A signal and its sender; a victim of the kernel's OOM killer; who is whose child; and a cgroup's
-/// becoming empty, which is the death of the pod in it. Of those, only the last tells of a process whose exit takes
-/// long: it comes when the last task is gone, with its memory.
+/// What is recorded: a signal and its sender; a victim of the kernel's OOM killer; forks; and a cgroup becoming empty,
+/// which is the death of the pod in it. Only the last covers a process whose exit takes long: it comes when the last
+/// task is gone, with its memory.
 pub const WATCHED: [Watched<'_>; 4] = [
     Watched::Event("signal/signal_generate", "sig == 9 || sig == 15"),
     Watched::Event("oom/mark_victim", ""),
@@ -30,7 +30,7 @@ pub struct Event {
 pub enum What {
     /// SIGTERM or SIGKILL was sent to this task.
     Signal {
-        /// To whom.
+        /// The task.
         pid: u32,
         /// The name of the task that ran then.
         sender: String,
@@ -40,7 +40,7 @@ pub enum What {
         /// Which.
         pid: u32,
     },
-    /// A task was born.
+    /// A task was forked.
     Fork {
         /// Of this one.
         parent: u32,
@@ -49,7 +49,7 @@ pub enum What {
     },
     /// The last task below this cgroup has gone.
     Emptied {
-        /// Its path from the mount point on.
+        /// Its path below the mount point.
         cgroup: String,
     },
 }
@@ -65,7 +65,7 @@ pub fn events(seen: &[Seen]) -> Vec<Event> {
 fn what(seen: &Seen) -> Option<What> {
     let fields = seen.fields.as_str();
     match seen.what.as_str() {
-        // The name before it may hold anything; what comes behind it is the kernel's own.
+        // The name before it may hold anything; the text after it is the kernel's own.
         "signal_generate" => {
             Some(What::Signal { pid: last_number(fields, "pid=")?, sender: seen.comm.clone() })
         }
@@ -95,7 +95,7 @@ fn first_number(fields: &str, key: &str) -> Option<u32> {
     fields.split(' ').find_map(|field| field.strip_prefix(key))?.parse().ok()
 }
 
-/// Which pod each task belongs to: the roots that are known, and all their descendants.
+/// The pod of each task: the known roots and all their descendants.
 #[must_use]
 pub fn families(events: &[Event], roots: &[(u32, usize)]) -> HashMap<u32, usize> {
     let mut families: HashMap<u32, usize> = roots.iter().copied().collect();
@@ -103,7 +103,7 @@ pub fn families(events: &[Event], roots: &[(u32, usize)]) -> HashMap<u32, usize>
         if let What::Fork { parent, child } = event.what {
             match families.get(&parent).copied() {
                 Some(pod) => drop(families.insert(child, pod)),
-                // An id that is used again is somebody else's, unless it is a root's own birth.
+                // A reused id belongs to another process, unless it is a root's own fork.
                 None if roots.iter().any(|(root, _)| *root == child) => {}
                 None => drop(families.remove(&child)),
             }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn descendants_belong_to_the_pod() {
-        // The bench itself (1) gives birth to both roots; 20 is used again by somebody else.
+        // The bench itself (1) forks both roots; 20 is reused by another process.
         let events = [fork(1, 10), fork(1, 11), fork(10, 20), fork(20, 30), fork(99, 40), fork(1, 20)];
         let families = families(&events, &[(10, 0), (11, 1)]);
         assert_eq!(families.get(&10), Some(&0));

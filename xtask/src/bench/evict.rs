@@ -26,10 +26,10 @@ const BENCH: &str = "bench-evict";
 /// Where the figures of all runs go unless a file is named, below the target folder.
 const RAW: &str = "bench-evict.jsonl";
 
-/// Seven contenders on ten workloads ten times take some hours in an emulated guest.
+/// Seven contenders on ten workloads, ten times each, take hours in an emulated guest.
 const TIMEOUT: Duration = Duration::from_hours(24);
 
-/// Runs the contenders in a guest, and judges all that the file of figures holds then.
+/// Runs the contenders in a guest, and judges everything that the file of figures then holds.
 pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
     let EvictArgs { machine, raw, append, judge, args } = args;
     let raw = raw.unwrap_or_else(|| places.target.join(RAW));
@@ -38,7 +38,7 @@ pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
         let programs = build::build(places, object.as_deref(), Kind::Release, &[Product::Bench(BENCH)])?;
         return self::judge(&programs, &raw);
     }
-    // Whatever is measured, it is measured where the one that needs systemd can run too.
+    // Always the same guest, with systemd, which one contender needs.
     let machine = MachineArgs { init: Init::Systemd, ..machine };
     let contenders = setup::contenders(places, Steps::Out)?;
     let guests = guest::prepare(places, &machine, BENCH)?;
@@ -57,7 +57,7 @@ pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
     Ok(if ended == 0 { judged } else { ended })
 }
 
-/// The table and its bars, of all runs that a file holds; answers 0 where all bars that can be judged hold.
+/// The table and its bars, of all runs in a file; returns 0 if all bars that can be judged hold.
 fn judge(programs: &Programs, raw: &Path) -> anyhow::Result<u8> {
     let program = build::program(programs, BENCH)?;
     let status = Command::new(program).arg("judge").arg(raw).status();

@@ -16,10 +16,10 @@ use crate::{
     steps::Steps,
 };
 
-/// The whole of it: what takes seconds takes minutes in an emulated guest.
+/// The time limit: work that takes seconds takes minutes in an emulated guest.
 const TIMEOUT: Duration = Duration::from_mins(40);
 
-/// What a guest of this kind is made of, with the benchmark's program built.
+/// The parts of such a guest, with the benchmark's program built.
 pub(super) fn prepare(
     places: &Places,
     machine: &MachineArgs,
@@ -29,7 +29,7 @@ pub(super) fn prepare(
         .with_init(machine.init, Steps::Out)
 }
 
-/// Runs a benchmark's program in a guest, with its arguments and further files; answers its exit status.
+/// Runs a benchmark's program in a guest, with its arguments and further files; returns its exit status.
 pub(super) fn run(
     guests: &Guests,
     machine: &MachineArgs,
@@ -40,7 +40,7 @@ pub(super) fn run(
     run_into(guests, machine, program, args, files, TIMEOUT, Box::new(io::stdout()))
 }
 
-/// The same with a time of its own, and its standard output to a place of its own.
+/// The same with another time limit, and its standard output redirected.
 pub(super) fn run_into(
     guests: &Guests,
     machine: &MachineArgs,
@@ -66,7 +66,7 @@ pub(super) fn run_into(
     run.exec(guests, out, Box::new(io::stderr()))
 }
 
-/// The words as a shell reads them back, whatever is in them.
+/// The words quoted for a shell.
 fn command_line(program: &str, args: &[OsString]) -> Vec<u8> {
     args.iter().fold(program.as_bytes().to_vec(), |mut line, arg| {
         line.extend_from_slice(b" '");

@@ -14,8 +14,8 @@ use crate::{
 
 const BENCH: &str = "bench-idle";
 
-/// Writes and processor time of a converged daemon. The loop that tells what emulation costs is timed here, by the same
-/// programs as in the guest.
+/// Writes and processor time of a converged daemon. The loop that measures the cost of emulation is timed here, by
+/// the same programs as in the guest.
 pub(crate) fn measure(places: &Places, machine: &MachineArgs, args: &[OsString]) -> anyhow::Result<u8> {
     let guests = guest::prepare(places, machine, BENCH)?;
     let rate = Steps::Out.work("the known loop, here", || native_rate(&guests.programs))?;

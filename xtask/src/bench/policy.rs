@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::{places::Places, steps::Steps};
 
-/// The longest that a median may be, in milliseconds, by criterion's name of the measurement.
+/// The maximum of each median, in milliseconds, by criterion's name of the measurement.
 const BARS_MS: [(&str, f64); 6] = [
     ("plan/1000 pods", 5.0),
     ("plan/1000 pods, 100 fit", 5.0),
@@ -21,10 +21,10 @@ const BARS_MS: [(&str, f64); 6] = [
     ("rank/pids/10000", 15.0),
 ];
 
-/// Measures, prints median and 99th percentile, and fails where a median is above its bar.
+/// Measures, prints median and 99th percentile, and fails if a median is above its bar.
 pub(crate) fn measure(places: &Places, args: &[OsString]) -> anyhow::Result<u8> {
     let results = places.target.join("criterion");
-    // What an earlier run measured is not this run's.
+    // Results of an earlier run must not count.
     if results.exists() {
         fs::remove_dir_all(&results).with_context(|| format!("cannot remove {}", results.display()))?;
     }

@@ -5,7 +5,7 @@ use anyhow::Context as _;
 
 use crate::{places::Places, steps::Steps};
 
-/// Measures and prints; the answer is 1 where a bar was missed.
+/// Measures and prints; returns 1 if a bar was missed.
 pub(crate) fn measure(places: &Places, args: &[OsString]) -> anyhow::Result<u8> {
     Steps::Out.say("measuring; this takes about two minutes, one of them with readers that stall");
     let status = Command::new(env!("CARGO"))

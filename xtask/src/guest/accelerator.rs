@@ -1,4 +1,4 @@
-//! Whether KVM works here: tried once a boot.
+//! Whether KVM works here: tried once per boot.
 use std::{
     fs,
     process::Stdio,
@@ -17,10 +17,10 @@ use crate::{
     steps::Work,
 };
 
-/// A guest on KVM has printed its last line long before.
+/// A guest on KVM prints its last line long before this.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Answers the remembered choice, or tries KVM: `/dev/kvm` may exist and still not run a stock kernel.
+/// Returns the remembered choice, or tries KVM: `/dev/kvm` may exist and still not run a stock kernel.
 pub(crate) fn choose(places: &Places, qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<(Accelerator, Work)> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").context("cannot read the boot id")?;
     let memory = places.cache.join("accelerator");
@@ -37,7 +37,7 @@ pub(crate) fn choose(places: &Places, qemu: &Qemu, kernel: &Kernel) -> anyhow::R
     Ok((accelerator, Work::Done))
 }
 
-/// Boots a kernel without a root: that it misses the root is the last thing it says.
+/// Boots a kernel without a root: its last line says that the root is missing.
 fn boots(qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<bool> {
     let console = tempfile::NamedTempFile::new()?;
     let machine = Machine { kernel, accelerator: Accelerator::Kvm, memory_mib: 256, cpus: 1 };

@@ -33,7 +33,7 @@ use crate::{
 /// How many lines of a failed guest's console are shown.
 const CONSOLE_LINES: usize = 40;
 
-/// A machine that takes longer to come up does not come up: emulated beside others it takes ten to thirty seconds.
+/// A machine that takes longer to boot never will: emulated beside others it takes ten to thirty seconds.
 const READY: Duration = Duration::from_mins(5);
 
 /// How long output that the guest has sent may take to arrive after its end.
@@ -55,7 +55,7 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs the script and answers its exit status; its streams go to the two sinks as they come.
+    /// Runs the script and returns its exit status; its streams go to the two sinks as they come.
     pub(crate) fn exec(
         &self,
         guests: &Guests,
@@ -130,7 +130,7 @@ fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, begin: Instant, ti
                     is_ready = true;
                     deadline = begin + timeout;
                 }
-                // A guest that lacks something is told of beside the script's own words.
+                // Missing parts of the guest are reported beside the script's own output.
                 Ok(Report::Warning(text)) => drop(writeln!(io::stderr(), "guest: {text}")),
                 Ok(Report::Exit { status, out_bytes, err_bytes }) => {
                     exit = Some((status, out_bytes, err_bytes));
@@ -139,7 +139,7 @@ fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, begin: Instant, ti
                 Err(error) => return End::Broken(error),
             },
             Ok(Event::Carried) => {}
-            // Who read it has seen enough, as with any other program in a pipeline.
+            // The reader has closed the pipe, as with any other program in a pipeline.
             Ok(Event::Broken(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return End::Exit(PIPE_CLOSED);
             }
@@ -186,7 +186,7 @@ impl Console {
         Ok(Self { path })
     }
 
-    /// What QEMU itself says goes there as well.
+    /// QEMU's own output goes there as well.
     fn append(&self) -> anyhow::Result<fs::File> {
         let file = fs::File::options().append(true).open(&self.path);
         file.with_context(|| format!("cannot open {}", self.path.display()))

@@ -16,7 +16,7 @@ use crate::{
 /// Part of the base's name in the cache: counted up when [`write_base`] or the modules for it change.
 pub(crate) const FORMAT: u32 = 2;
 
-/// Folders that are there before anything is mounted.
+/// Folders that exist before anything is mounted.
 const FOLDERS: &[&str] = &[
     "bin",
     "dev",
@@ -139,7 +139,7 @@ pub(crate) fn write_run(
     archive.finish()?.flush().with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// Where a file lies in the archive: init mounts over some folders, and copies what is meant for them afterwards.
+/// The place of a file in the archive: init mounts over some folders, and copies their files afterwards.
 fn place(guest: &str) -> String {
     let relative = guest.trim_start_matches('/');
     let mounted_over = relative.starts_with("tmp/") || relative.starts_with("run/");

@@ -8,7 +8,7 @@ use crate::{guest::kernel::Kernel, setup::qemu::Qemu};
 pub(crate) enum Accelerator {
     /// The processor itself.
     Kvm,
-    /// Emulation: everywhere, and some ten times slower.
+    /// Emulation: works everywhere, about ten times slower.
     Tcg,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// QEMU with a machine that logs its console to a file and has no devices else.
+    /// QEMU with a machine that logs its console to a file and has no other devices.
     ///
     /// The machine dies with the thread that starts it.
     pub(crate) fn command(
@@ -42,8 +42,9 @@ impl Machine<'_> {
         }
         let Self { kernel, accelerator, memory_mib, cpus } = self;
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-        // Without the i8254 the kernel calibrates its clock against the HPET. Against the i8254 calibration fails on a busy host,
-        // which is the likely cause of a clock that ran more than twice as fast in one guest of a hundred.
+        // Without the i8254 the kernel calibrates its clock against the HPET. Against the i8254 calibration fails on
+        // a busy host, which is the likely cause of a clock that ran more than twice as fast in one guest of a
+        // hundred.
         command.args(["-machine", "q35,memory-backend=ram,vmport=off,pit=off", "-smp", &cpus.to_string()]);
         command.args(["-m", &memory_mib.to_string()]);
         // Resident from the start: a guest's page fault must not be a fault of the host as well.
@@ -54,7 +55,7 @@ impl Machine<'_> {
             // Its RDRAND seeds the guest's random numbers, for which programs would otherwise wait minutes.
             Accelerator::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand"]),
         };
-        // Appended, as QEMU's own words go to the same file.
+        // Appended, as QEMU's own output goes to the same file.
         command.arg("-chardev").arg(prefixed("file,id=console,append=on,path=", console));
         command.args(["-serial", "chardev:console"]);
         command.arg("-kernel").arg(&kernel.image);

@@ -46,24 +46,24 @@ pub(crate) enum Init {
     Systemd,
 }
 
-/// Everything that booting guests takes.
+/// Everything that is needed to boot guests.
 #[derive(Debug)]
 pub(crate) struct Guests {
     pub(crate) places: Places,
     pub(crate) qemu: Qemu,
     pub(crate) accelerator: Accelerator,
-    /// In the order in which they were asked for.
+    /// In the order in which they were requested.
     pub(crate) kernels: Vec<Kernel>,
     /// The programs on every guest's PATH.
     pub(crate) programs: Programs,
-    /// The part of the initramfs that makes systemd the init, if it was asked for.
+    /// The part of the initramfs that makes systemd the init, if it was requested.
     systemd: Option<PathBuf>,
-    /// The daemon as it is in guests whose init is systemd, if that was asked for: as users run it.
+    /// The daemon for guests whose init is systemd, if that was requested: built as users run it.
     released: Option<PathBuf>,
 }
 
 impl Guests {
-    /// Sets up what is missing, and builds what every guest has and some products beside.
+    /// Sets up what is missing, and builds the programs of every guest and some further products.
     pub(crate) fn prepare(
         places: &Places,
         steps: Steps,
@@ -75,7 +75,7 @@ impl Guests {
         Self::prepare_with(places, steps, names, kind, products, object.as_deref())
     }
 
-    /// The same with an eBPF object, or without one with that which is checked in.
+    /// The same with an eBPF object; `None` is the one that is checked in.
     pub(crate) fn prepare_with(
         places: &Places,
         steps: Steps,
@@ -100,7 +100,7 @@ impl Guests {
         })
     }
 
-    /// Sets up what guests with that init take beside the rest.
+    /// Sets up the additional needs of guests with that init.
     pub(crate) fn with_init(mut self, init: Init, steps: Steps) -> anyhow::Result<Self> {
         if init == Init::Systemd && self.systemd.is_none() {
             self.systemd = Some(setup::systemd(&self.places, steps)?);
@@ -108,7 +108,7 @@ impl Guests {
         Ok(self)
     }
 
-    /// Has guests whose init is systemd run the daemon as users do, and not as it is built in development.
+    /// Builds the daemon for guests whose init is systemd as users run it, not with the development profile.
     pub(crate) fn with_release(mut self, object: Option<&Path>, steps: Steps) -> anyhow::Result<Self> {
         let places = &self.places;
         let built = steps.work("enforcer, as released", || {
@@ -130,7 +130,7 @@ impl Guests {
         programs
     }
 
-    /// What the initramfs of a guest begins with, and what its kernel is told.
+    /// The first parts of a guest's initramfs, and its kernel's parameters.
     fn bases<'a>(&'a self, kernel: &'a Kernel, init: Init) -> anyhow::Result<(Vec<&'a Path>, &'static str)> {
         let mut bases = vec![kernel.base.as_path()];
         match init {
@@ -143,7 +143,7 @@ impl Guests {
     }
 }
 
-/// Copies of the programs without what only a debugger reads: a guest holds them in its memory.
+/// Copies of the programs without debug sections: a guest holds them in its memory.
 fn without_debug_info(places: &Places, folder: &str, programs: &Programs) -> anyhow::Result<Programs> {
     let folder = places.target.join(folder);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;

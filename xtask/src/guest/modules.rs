@@ -10,13 +10,13 @@ use anyhow::{Context as _, bail};
 
 use crate::run;
 
-/// What guests use; where the kernel has it built in, no module of that name is there.
+/// The modules that guests use; what is built into the kernel has no module.
 ///
 /// The console device and its bus carry the script's output; zram makes swap, which older kernels compress with a
 /// module that it does not name; overlay and loop are what container runtimes sit on.
 const WANTED: &[&str] = &["virtio_pci", "virtio_console", "lzo_rle", "zram", "overlay", "loop"];
 
-/// One module: where it lies below the modules' folder, and its content.
+/// One module: its path below the modules' folder, and its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Module {
     pub(crate) name: String,
@@ -56,7 +56,7 @@ fn add(name: &str, files: &BTreeMap<String, PathBuf>, collected: &mut Vec<Module
     let image = read(path)?;
     for dependency in dependencies(&image) {
         if !files.contains_key(&dependency) {
-            bail!("the module {name} depends on {dependency}, which the package has not");
+            bail!("the module {name} depends on {dependency}, which is not in the package");
         }
         add(&dependency, files, collected)?;
     }
@@ -114,6 +114,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("zram.ko"), module("zsmalloc")).unwrap();
         let error = collect(folder.path()).unwrap_err().to_string();
-        assert_eq!(error, "the module zram depends on zsmalloc, which the package has not");
+        assert_eq!(error, "the module zram depends on zsmalloc, which is not in the package");
     }
 }

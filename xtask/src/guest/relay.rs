@@ -34,7 +34,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Listens at `socket` and carries what comes to `sink`, at once.
+    /// Listens at `socket` and forwards everything to `sink` at once.
     pub(crate) fn listen(
         socket: &Path,
         mut sink: Box<dyn Write + Send>,
@@ -47,7 +47,7 @@ impl Stream {
             let result =
                 listener.accept().and_then(|(stream, _)| carry(stream, &mut sink, &counter, &events));
             if let Err(error) = result {
-                // The receiver is gone when the guest has been given up already.
+                // The receiver is gone if the guest has been given up already.
                 drop(events.send(Event::Broken(error)));
             }
         })?;
@@ -58,9 +58,9 @@ impl Stream {
         self.carried_bytes.load(Ordering::Acquire)
     }
 
-    /// Waits until all has been carried; QEMU must have ended, or never have started.
+    /// Waits until everything has been forwarded; QEMU must have ended, or never have started.
     pub(crate) fn finish(self, socket: &Path) {
-        // Where QEMU never connected, the thread still listens.
+        // If QEMU never connected, the thread still listens.
         drop(UnixStream::connect(socket));
         drop(self.thread.join());
     }

@@ -1,4 +1,4 @@
-//! What the guest's init tells: one line a message, as `tests/programs/guest-init` writes them.
+//! Messages of the guest's init: one line each, as `tests/programs/guest-init` writes them.
 use anyhow::{Context as _, bail};
 
 /// One message.

@@ -1,9 +1,9 @@
-//! A guest whose init is systemd: what of Debian's packages goes into its root, and the units that run the script.
+//! A guest whose init is systemd: the files of Debian's packages in its root, and the units that run the script.
 //!
-//! The guest's own init still comes first: it mounts, loads modules and copies files as ever, and then becomes
-//! systemd, which finds its file systems mounted and goes on. systemd starts what is listed here and nothing else:
+//! The guest's own init still runs first: it mounts, loads modules and copies files as usual, and then executes
+//! systemd, which finds its file systems mounted. systemd starts the units that are listed here and nothing else:
 //! the system bus, and `rig.service`, in which the guest's own program runs the script and reports its status.
-//! journald is there for a scenario to start.
+//! A scenario may start journald.
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -16,13 +16,13 @@ use anyhow::Context as _;
 
 use crate::guest::{cpio::Archive, initramfs};
 
-/// Part of the archive's name in the cache: counted up when what is written here changes.
+/// Part of the archive's name in the cache: incremented when the content of this file changes.
 pub(crate) const FORMAT: u32 = 4;
 
-/// What the guest's own init reads on the kernel's command line; the second is for hosts' kernels that default to v1.
+/// Parameters that the guest's own init reads; the second is for hosts' kernels that default to cgroup v1.
 pub(crate) const KERNEL_ARGUMENTS: &str = "rig.init=systemd systemd.unified_cgroup_hierarchy=1";
 
-/// The files as they are in the packages.
+/// The files, at their paths in the packages.
 const FILES: &[&str] = &[
     "bin/journalctl",
     "bin/systemctl",
@@ -89,7 +89,7 @@ const OWN_LIBRARIES: &str = "usr/lib/x86_64-linux-gnu/systemd";
 
 /// Our own files.
 const TEXTS: &[(&str, &str)] = &[
-    // A host that boots for the first time would have all units enabled.
+    // On a first boot systemd would enable all units.
     ("etc/machine-id", "6f1c1de2a5b94d0f8a5f0e6f7a3b9c11\n"),
     ("etc/os-release", "NAME=\"test guest\"\nID=guest\n"),
     (
@@ -101,7 +101,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("etc/systemd/system/default.target", "[Unit]\nRequires=rig.service\nAfter=rig.service\n"),
     (
         "etc/systemd/system/rig.service",
-        // The script decides when it is over, and what it may use; what ends it unasked ends the guest. It may stop the
+        // The script decides when it is over, and what it may use; if it is killed, the guest ends. It may stop the
         // bus.
         "[Unit]\nWants=dbus.socket\nAfter=dbus.socket\nFailureAction=poweroff-force\nSuccessAction=poweroff-force\n\
          [Service]\nType=exec\nExecStart=/usr/local/bin/guest-init\nTasksMax=infinity\nLimitNOFILE=524288\n",
@@ -131,7 +131,7 @@ pub(crate) fn write(to: &Path, unpacked: &Path) -> anyhow::Result<()> {
     let own = unpacked.join(OWN_LIBRARIES);
     for entry in fs::read_dir(&own).with_context(|| format!("cannot read {}", own.display()))? {
         let entry = entry?;
-        let name = entry.file_name().into_string().ok().context("a library's name is no text")?;
+        let name = entry.file_name().into_string().ok().context("a library's name is not UTF-8")?;
         folders.file(&mut archive, &format!("{OWN_LIBRARIES}/{name}"), &entry.path())?;
     }
     for (name, text) in TEXTS {

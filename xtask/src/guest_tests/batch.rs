@@ -19,8 +19,8 @@ pub(crate) struct Batch {
     pub(crate) tests: Vec<String>,
 }
 
-/// The batches in which tests run on some kernels, in the order in which they start. On `whole` kernels every test runs, on
-/// the others only tests of the tier `kernel`.
+/// The batches in which tests run on some kernels, in the order in which they start. On `whole` kernels every test
+/// runs, on the others only tests of the tier `kernel`.
 pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[KernelName]) -> Vec<Batch> {
     let mut groups: BTreeMap<(KernelName, bool), Vec<&GuestTest>> = BTreeMap::new();
     for kernel in kernels {
@@ -45,7 +45,7 @@ pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[Kern
             batches.push(Batch { kernel, init, name, tests });
         }
     }
-    // What takes long starts first, so that no guest runs long after the others have ended.
+    // Long batches start first, so that no guest runs long after the others have ended.
     batches.sort_by_key(|batch| Reverse(batch.tests.len()));
     batches
 }

@@ -1,11 +1,11 @@
-//! What tests in guests are told through their environment.
+//! The environment variables of tests in guests.
 use std::env;
 
 use anyhow::Context as _;
 
-/// Where tests that choose by chance take their seed from.
+/// The seed of tests that choose at random.
 const SEED: &str = "ENFORCER_TEST_SEED";
-/// Set where tests that repeat a scene run many rounds of it.
+/// Set if tests that repeat a scene run many rounds of it.
 const SOAK: &str = "ENFORCER_SOAK";
 /// For how many seconds such a test begins further rounds.
 const SECONDS: &str = "ENFORCER_SOAK_SECONDS";
@@ -17,22 +17,22 @@ pub(crate) struct Environment {
     pub(crate) seed: Option<u64>,
     /// Scenes are repeated many times.
     pub(crate) soak: bool,
-    /// For so long a test begins further rounds; without it, until all have run.
+    /// How long a test begins further rounds; `None`: until all have run.
     pub(crate) soak_seconds: Option<u64>,
 }
 
 impl Environment {
-    /// What this process was given: a failure is repeated with the seed that it names.
+    /// This process's own variables: a failure is repeated with the seed that it names.
     pub(crate) fn of_this_process() -> anyhow::Result<Self> {
         let number = |name: &str| -> anyhow::Result<Option<u64>> {
             let text = env::var(name).ok();
-            let parse = |text: String| text.parse().with_context(|| format!("{name}={text} is no number"));
+            let parse = |text: String| text.parse().with_context(|| format!("{name}={text} is not a number"));
             text.map(parse).transpose()
         };
         Ok(Self { seed: number(SEED)?, soak: env::var_os(SOAK).is_some(), soak_seconds: number(SECONDS)? })
     }
 
-    /// The variables that say it to a test.
+    /// The variables for a test.
     pub(crate) fn variables(self) -> impl Iterator<Item = (&'static str, String)> {
         let seed = self.seed.map(|seed| (SEED, seed.to_string()));
         let soak = self.soak.then(|| (SOAK, "1".to_owned()));

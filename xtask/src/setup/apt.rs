@@ -1,4 +1,4 @@
-//! An apt of our own: other suites, in folders of the cache, that the host's package system never sees.
+//! A private apt: other suites, in folders of the cache, invisible to the host's package system.
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use crate::{failure::Failure, pins, places::Places, run};
 pub(crate) fn mirror() -> String {
     let targets =
         run::text(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI) $(RELEASE)"]));
-    // Without apt's answer the default is as good; what then fails is the download, by name.
+    // Without apt's answer the default is used; then the download fails, and names the file.
     targets.ok().and_then(|targets| mirror_of(&targets)).unwrap_or_else(|| pins::MIRROR.to_owned())
 }
 
@@ -71,14 +71,14 @@ impl Apt {
         Ok(apt)
     }
 
-    /// A program of apt's under this configuration.
+    /// A program of apt under this configuration.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.env("APT_CONFIG", self.folder.join("apt.conf")).env("LC_ALL", "C");
         command
     }
 
-    /// Downloads a package and what it depends on, as far as the host has it not; answers the files.
+    /// Downloads a package and those dependencies that the host lacks; returns the files.
     pub(crate) fn download_missing(&self, packages: &[String]) -> anyhow::Result<Vec<PathBuf>> {
         let archives = self.folder.join("archives");
         for old in debs(&archives)? {
@@ -93,7 +93,7 @@ impl Apt {
     /// The newest version of a package, from the suites' indexes.
     pub(crate) fn show(&self, package: &str) -> anyhow::Result<Record> {
         let mut command = self.command("apt-cache");
-        // What the host has installed may be newer, and is nowhere to be fetched.
+        // A version that the host has installed may be newer, and cannot be fetched.
         command.args(["-o", "Dir::State::status=/dev/null", "show", "--no-all-versions", package]);
         let text = run::text(&mut command)?;
         Ok(Record(text))
@@ -123,7 +123,7 @@ pub(crate) fn unpack(deb: &Path, into: &Path) -> anyhow::Result<()> {
     run::output(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(into)).map(drop)
 }
 
-/// Installs packages on the host, or says how where it may not.
+/// Installs packages on the host, or says how if it may not.
 pub(crate) fn install_on_host(missing: &str, packages: &[&str]) -> anyhow::Result<()> {
     let commands = [
         "apt-get update".to_owned(),

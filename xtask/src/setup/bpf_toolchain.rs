@@ -24,12 +24,12 @@ pub(crate) struct BpfCompiler {
     pub(crate) llvm: String,
 }
 
-/// What is known of one compiler.
+/// Facts about one compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Facts {
     compiler: BpfCompiler,
     has_source: bool,
-    /// The LLVM that a linker for it is built against can be had, and the linker takes it.
+    /// The LLVM that a linker for it is built against is available, and the linker supports it.
     has_llvm: bool,
 }
 
@@ -39,7 +39,7 @@ impl Facts {
     }
 }
 
-/// The compiler in use when it will do, else Debian's.
+/// The compiler in use if it suffices, else Debian's.
 fn choose(own: Option<Facts>, debian: Option<Facts>) -> Option<BpfCompiler> {
     [own, debian].into_iter().flatten().find(Facts::usable).map(|facts| facts.compiler)
 }
@@ -77,7 +77,7 @@ impl BpfCompiler {
                 command.env_remove(name.as_ref());
             }
         }
-        // The cargo around this one points it at its own compiler's libraries.
+        // The outer cargo points it at its own compiler's libraries.
         command.env_remove("LD_LIBRARY_PATH").env_remove("RUST_RECURSION_COUNT");
         // Building the core library is an unstable option; the compilers here are stable ones.
         command.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1");
@@ -131,7 +131,7 @@ fn llvm_package(major: u32) -> String {
     format!("llvm-{major}-dev")
 }
 
-/// Builds bpf-linker against the compiler's own LLVM major, in the cache, and answers its path.
+/// Builds bpf-linker against the compiler's own LLVM major, in the cache, and returns its path.
 pub(crate) fn provide_linker(places: &Places, compiler: &BpfCompiler) -> anyhow::Result<(PathBuf, Work)> {
     let major = compiler.llvm_major();
     let name = format!("bpf-linker/{}-llvm{major}", pins::BPF_LINKER);

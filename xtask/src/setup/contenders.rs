@@ -1,4 +1,4 @@
-//! What the daemon is measured beside: Debian's own packages, unpacked into the cache, never installed.
+//! The contenders of the daemon: Debian's own packages, unpacked into the cache, never installed.
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -13,7 +13,7 @@ use crate::{
     steps::Work,
 };
 
-/// What a guest needs of them, at the same place as in the packages, beyond what makes systemd its init.
+/// The files that a guest needs of them, at their paths in the packages, beyond systemd's.
 const FILES: &[&str] = &[
     "etc/nohang/nohang.conf",
     "lib/systemd/system/systemd-oomd.service",
@@ -62,11 +62,11 @@ pub(crate) fn provide(places: &Places, lock: &Lock) -> anyhow::Result<(Vec<FileT
     Ok((files, work))
 }
 
-/// All files below a folder; links within it are left out, as nobody imports by them.
+/// All files below a folder; links within it are left out, as no import uses them.
 fn add_below(folder: &Path, guest: &str, files: &mut Vec<FileToAdd>) -> anyhow::Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let entry = entry?;
-        let name = entry.file_name().into_string().ok().context("a module's name is no text")?;
+        let name = entry.file_name().into_string().ok().context("a module's name is not UTF-8")?;
         let (kind, guest) = (entry.file_type()?, format!("{guest}/{name}"));
         if kind.is_dir() {
             add_below(&entry.path(), &guest, files)?;

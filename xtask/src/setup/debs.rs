@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Fetches a locked package, unless the cache has it with the right hash, and answers the file.
+/// Fetches a locked package, unless the cache has it with the right hash, and returns the file.
 pub(crate) fn fetch(places: &Places, package: &Package) -> anyhow::Result<PathBuf> {
     let folder = places.cache.join("debs");
     std::fs::create_dir_all(&folder)?;
@@ -30,7 +30,7 @@ pub(crate) fn fetch(places: &Places, package: &Package) -> anyhow::Result<PathBu
     let fetched = run::output(command.env("LC_ALL", "C"));
     match fetched {
         Ok(_) if has_hash(&file, &package.sha256) => Ok(file),
-        Ok(_) => Err(anyhow!("{uri} has not the SHA256 {}", package.sha256)),
+        Ok(_) => Err(anyhow!("{uri} does not have the SHA256 {}", package.sha256)),
         Err(error) => Err(gone(package, &uri, &file, &error)),
     }
 }

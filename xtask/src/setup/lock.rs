@@ -17,11 +17,11 @@ pub(crate) struct Lock {
     pub(crate) qemu: Vec<Package>,
     /// The guests' userland.
     pub(crate) busybox: Vec<Package>,
-    /// What the daemon is measured beside, and the libraries that takes.
+    /// The contenders of the daemon, and their libraries.
     pub(crate) contenders: Vec<Package>,
-    /// What makes systemd a guest's init.
+    /// systemd as a guest's init.
     pub(crate) systemd: Vec<Package>,
-    /// What scrapes the daemon in tests.
+    /// Scrapes the daemon in tests.
     pub(crate) prometheus: Vec<Package>,
     /// Each kernel: image and modules.
     pub(crate) kernels: BTreeMap<String, Vec<Package>>,
@@ -54,7 +54,7 @@ impl Lock {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// A list as a whole, for a name in the cache: a library that was updated alone makes another root.
+    /// A digest of the whole list, for a name in the cache: an update of a single library changes it.
     pub(crate) fn digest(packages: &[Package]) -> u64 {
         packages
             .iter()

@@ -1,4 +1,4 @@
-//! What the commands need on this machine: found, or installed into the cache.
+//! The needs of the commands on this machine: found, or installed into the cache.
 mod apt;
 mod bpf_toolchain;
 mod contenders;
@@ -30,7 +30,7 @@ use crate::{
     steps::{Steps, Work},
 };
 
-/// What builds the eBPF object.
+/// The tools that build the eBPF object.
 #[derive(Clone, Debug)]
 pub(crate) struct BpfToolchain {
     pub(crate) compiler: BpfCompiler,
@@ -54,7 +54,7 @@ pub(crate) fn bpf_toolchain(places: &Places, steps: Steps) -> anyhow::Result<Bpf
     Ok(BpfToolchain { compiler, linker, strip: programs.join("llvm-strip"), linker_llvm })
 }
 
-/// What boots guests.
+/// The tools that boot guests.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestTools {
     pub(crate) qemu: Qemu,
@@ -78,7 +78,7 @@ pub(crate) fn guest_tools(places: &Places, steps: Steps, names: &[KernelName]) -
         let kernel = steps.run(format_args!("kernel {version}"), || kernel::provide(places, &lock, *name))?;
         kernels.push(kernel);
     }
-    // Any kernel serves to try it.
+    // Any kernel can be used to try it.
     let accelerator = match kernels.first() {
         Some(kernel) => steps.run("accelerator", || accelerator::choose(places, &qemu, kernel))?,
         None => Accelerator::Tcg,
@@ -86,7 +86,7 @@ pub(crate) fn guest_tools(places: &Places, steps: Steps, names: &[KernelName]) -
     Ok(GuestTools { qemu, kernels, accelerator })
 }
 
-/// Provides what the daemon is measured beside.
+/// Provides the contenders of the daemon.
 pub(crate) fn contenders(places: &Places, steps: Steps) -> anyhow::Result<Vec<FileToAdd>> {
     let _held = places.lock_cache()?;
     let lock = Lock::read(places)?;

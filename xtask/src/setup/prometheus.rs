@@ -1,4 +1,5 @@
-//! What scrapes the daemon in tests: Debian's own package, unpacked into the cache, never installed; no service runs.
+//! The Prometheus that scrapes the daemon in tests: Debian's own package, unpacked into the cache, never installed; no
+//! service runs.
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -12,7 +13,7 @@ use crate::{
 /// Names the folder for the tests.
 pub(crate) const VARIABLE: &str = "ENFORCER_PROMETHEUS";
 
-/// Says that there is none; whoever sets one of the two has chosen.
+/// Says that there is none; if the caller set one of the two, that choice is kept.
 pub(crate) const WITHOUT: &str = "ENFORCER_WITHOUT_PROMETHEUS";
 
 /// Where the package has its programs.

@@ -22,7 +22,7 @@ pub(crate) struct Qemu {
 }
 
 impl Qemu {
-    /// Unpacks the locked packages and those libraries that the host has not.
+    /// Unpacks the locked packages and those libraries that the host lacks.
     pub(crate) fn provide(places: &Places, lock: &Lock) -> anyhow::Result<(Self, Work)> {
         let first = lock.qemu.first().context("the lock file names no QEMU")?;
         let (folder, work) = places.fill(&format!("qemu/{}", first.stamp()), |folder| {
@@ -30,7 +30,7 @@ impl Qemu {
                 apt::unpack(&debs::fetch(places, package)?, folder)?;
             }
             let apt = Apt::update(places, "qemu", &[pins::HOST_SUITE, pins::QEMU_SUITE])?;
-            // The locked ones are asked for by version, so that apt does not resolve for others.
+            // The locked ones are requested by version, so that apt resolves for no others.
             let wanted: Vec<String> =
                 lock.qemu.iter().map(|package| format!("{}={}", package.name, package.version)).collect();
             for deb in apt.download_missing(&wanted)? {

@@ -1,4 +1,4 @@
-//! Writes the lock file anew from what the suites offer now.
+//! Rewrites the lock file from the current content of the suites.
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
@@ -14,7 +14,7 @@ use crate::{
     steps::Steps,
 };
 
-/// Asks the suites' signed indexes and writes the file.
+/// Reads the suites' signed indexes and writes the file.
 pub(crate) fn update_lock(places: &Places, steps: Steps) -> anyhow::Result<()> {
     let old = Lock::read(places).ok();
     let mut kernels = BTreeMap::new();
@@ -24,7 +24,7 @@ pub(crate) fn update_lock(places: &Places, steps: Steps) -> anyhow::Result<()> {
         kernels.insert(name.as_str().to_owned(), packages);
     }
     let qemu = steps.work(format_args!("qemu of {}", pins::QEMU_SUITE), || {
-        // The firmware of the backport comes with it; the suite alone is asked, or the newest of both would win.
+        // The backport has its own firmware; only its suite is queried, or the newest of both would win.
         let apt = Apt::update(places, pins::QEMU_SUITE, &[pins::QEMU_SUITE])?;
         pins::QEMU_PACKAGES
             .iter()

@@ -11,10 +11,10 @@ use crate::{
 /// The row of all tests of the host, in which each test counts as a round.
 const HOST_TESTS: &str = "tests of enforcer";
 
-/// What came of every test so far, and how to repeat what failed.
+/// The result of every test so far, and how to repeat failures.
 #[derive(Debug, Default)]
 pub(crate) struct Results {
-    /// By test, and the kernel that it ran on: none on the host.
+    /// By test and its kernel; `None` on the host.
     rows: BTreeMap<(String, Option<KernelName>), Row>,
     failures: Vec<Failure>,
     repeated_boots: u64,
@@ -67,7 +67,7 @@ impl Results {
         }
         let variables = assignments(environment.variables());
         for failure in &tally.failures {
-            // Where the guest died, the failure names the test that was running; if none was, all of them are repeated.
+            // If the guest died, the failure names the test that was running; if none was, all of them are repeated.
             let test = tests.iter().find(|test| failure.contains(test.as_str()));
             let command = match test {
                 Some(test) => format!("{variables}cargo xtask vm test --kernel {kernel} {test}"),
@@ -87,7 +87,7 @@ impl Results {
     }
 }
 
-/// A line a test, and two lines a failure.
+/// One line per test, and two lines per failure.
 impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.rows.keys().map(|(test, _)| test.len()).max().unwrap_or_default();

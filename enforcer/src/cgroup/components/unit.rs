@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ComponentError;
 use crate::{cgroup::CgroupDir, model::CgroupPath};
 
-/// How many slices may lie within each other, and how many are looked into.
+/// How deep slices may nest, and how many are searched.
 const MAX_LEVELS: usize = 8;
 const MAX_SLICES: usize = 4096;
 
@@ -19,10 +19,10 @@ impl Units {
         Self { names, found: BTreeMap::new() }
     }
 
-    /// The cgroups of the units that run.
+    /// The cgroups of the running units.
     ///
-    /// They are looked for within slices alone: below a service or scope somebody else may make cgroups of any name,
-    /// such as a user's own systemd. Pods' slices are left out.
+    /// Only slices are searched: below a service or scope others, such as a user's own systemd, may make cgroups of any
+    /// name. Pods' slices are left out.
     pub(super) fn find(
         &mut self,
         root: &CgroupDir,

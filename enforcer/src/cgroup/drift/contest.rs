@@ -1,52 +1,52 @@
-//! Two writers of one file, of which neither gives way.
+//! Two processes that keep writing different values to one file.
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-/// Within so long a file may be written back at once a few times, and after so long without a write all is forgotten.
+/// In this window a file may be written back at once a few times; all is forgotten after this long without a write.
 const WINDOW: Duration = Duration::from_mins(1);
-/// How long a contested value stands before it is written back: at first, and at most.
+/// How long a contested value stays before it is written back: at first, and at most.
 const DELAY_MIN: Duration = Duration::from_secs(1);
 const DELAY_MAX: Duration = Duration::from_mins(1);
-/// How long nobody must have written at least until the contest is over.
+/// How long foreign writes must have stopped, at least, until the contest is over.
 const QUIET_MIN: Duration = Duration::from_secs(1);
 
-/// The contest for one value: it is written back for ever, but ever more seldom while another writes it too.
+/// The contest for one value: it is written back for ever, but less and less often while another process writes it too.
 ///
-/// It is over once nobody has written for twice as long as the longest pause between two of the other's writes: one
-/// who writes without a pause is undone a second after its last write, however long it went on, and one who writes
-/// every few seconds does not pass for one who has stopped.
+/// It is over once the other has not written for twice the longest pause between two of its writes. So a process that
+/// writes without a pause is undone a second after its last write, however long it went on, and one that writes every
+/// few seconds does not count as stopped.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cgroup) struct Contest {
-    /// What was to be written.
+    /// The planned value.
     planned: String,
     /// When it was written back at once, within the last window.
     rounds: VecDeque<Instant>,
-    /// When the other wrote last.
+    /// When the other process wrote last.
     written: Option<Instant>,
     stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Stage {
-    /// Each write of another is undone at once.
+    /// Each foreign write is undone at once.
     #[default]
     Calm,
-    /// Another insists.
+    /// Another process insists on its value.
     Contested {
-        /// How long its value stands the next time.
+        /// How long its value stays the next time.
         delay: Duration,
         /// The longest pause between two of its writes.
         pause: Duration,
-        /// When its value is written over at the latest; none while the planned value stands.
+        /// When its value is overwritten at the latest; `None` while the file holds the planned value.
         due: Option<Instant>,
         /// Whether it wrote lately.
         is_on: bool,
     },
 }
 
-/// What is to be done about the other's value.
+/// What to do about the foreign value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::cgroup) enum Verdict {
     /// Write the planned one now.
@@ -59,8 +59,8 @@ pub(in crate::cgroup) enum Verdict {
 }
 
 impl Contest {
-    /// Decides about another's value that was found instead of `planned`: up to `rounds` times within a minute it is
-    /// written over at once.
+    /// Decides about a foreign value found instead of `planned`: it is overwritten at once up to `rounds` times within
+    /// a minute.
     pub(in crate::cgroup) fn judge(&mut self, planned: &str, rounds: usize, now: Instant) -> Verdict {
         if self.planned != planned {
             *self = Self { planned: planned.to_owned(), ..Self::default() };
@@ -96,7 +96,7 @@ impl Contest {
         }
     }
 
-    /// Notes that the other wrote. While the planned value stands, what was written may be our own.
+    /// Notes a foreign write. While the file holds the planned value, the write may be our own.
     pub(in crate::cgroup) fn wrote(&mut self, now: Instant) {
         let since = self.written.map(|written| now.saturating_duration_since(written));
         if let Stage::Contested { pause, due: Some(_), .. } = &mut self.stage {
@@ -105,14 +105,14 @@ impl Contest {
         }
     }
 
-    /// Notes that the planned value stands without our doing.
+    /// Notes that the file holds the planned value without our doing.
     pub(in crate::cgroup) fn settled(&mut self) {
         if let Stage::Contested { due, .. } = &mut self.stage {
             *due = None;
         }
     }
 
-    /// Ends it if the planned value stands, and nobody has written for long enough.
+    /// Ends it if the file holds the planned value and foreign writes stopped long enough ago.
     pub(in crate::cgroup) fn turn(&mut self, now: Instant) {
         let is_quiet = self.quiet_from().is_some_and(|from| from <= now);
         if let Stage::Contested { due: None, is_on, .. } = &mut self.stage
@@ -122,7 +122,7 @@ impl Contest {
         }
     }
 
-    /// From when on the other passes for one who has stopped.
+    /// From when on the other process counts as stopped.
     fn quiet_from(&self) -> Option<Instant> {
         match self.stage {
             Stage::Calm => None,
@@ -130,17 +130,17 @@ impl Contest {
         }
     }
 
-    /// Whether the other's value stands, and is to stand for a while yet.
+    /// Whether the file holds the foreign value and keeps it for now.
     pub(in crate::cgroup) fn waits(&self, now: Instant) -> bool {
         self.written_over_at().is_some_and(|at| now < at)
     }
 
-    /// Whether the other's value stands, and has stood for long enough.
+    /// Whether the foreign value has stayed for long enough.
     pub(in crate::cgroup) fn is_overdue(&self, now: Instant) -> bool {
         self.written_over_at().is_some_and(|at| at <= now)
     }
 
-    /// When the other's value is written over; none while the planned one stands.
+    /// When the foreign value is overwritten; `None` while the file holds the planned one.
     fn written_over_at(&self) -> Option<Instant> {
         match self.stage {
             Stage::Contested { due: Some(due), .. } => {
@@ -150,17 +150,17 @@ impl Contest {
         }
     }
 
-    /// Whether it goes on.
+    /// Whether the contest goes on.
     pub(in crate::cgroup) fn is_on(&self) -> bool {
         matches!(self.stage, Stage::Contested { is_on: true, .. })
     }
 
-    /// When something is to be done that nothing else tells of.
+    /// When to act although no event comes.
     pub(in crate::cgroup) fn due(&self) -> Option<Instant> {
         self.written_over_at().or_else(|| self.quiet_from().filter(|_| self.is_on()))
     }
 
-    /// Whether all of it is so long ago that it may be forgotten.
+    /// Whether it is old enough to be forgotten.
     pub(in crate::cgroup) fn is_forgotten(&self, now: Instant) -> bool {
         let is_old = self.written.is_none_or(|written| now.saturating_duration_since(written) >= WINDOW);
         is_old && !self.is_on() && self.written_over_at().is_none()

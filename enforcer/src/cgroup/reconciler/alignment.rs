@@ -1,4 +1,4 @@
-//! Scores that follow the ranking, over those of the plan.
+//! Scores that follow the ranking instead of the plan.
 use std::collections::BTreeMap;
 
 use super::{Reconciler, guarded::SCORE};
@@ -8,10 +8,10 @@ use crate::{
 };
 
 impl Reconciler {
-    /// Gives these containers other scores than the plan does, from now on, and the plan's to all others.
+    /// Gives these containers other scores than the plan's from now on, and all others the plan's.
     ///
-    /// Only containers whose score is another one than before are looked at; where the cgroups are the kubelet's, so is
-    /// every one of these, as nobody else gives new processes there their score.
+    /// Only containers whose score changes are looked at. Where the kubelet owns the cgroups, all of these are, as
+    /// nothing else gives new processes there their score.
     pub fn align(&mut self, aligned: BTreeMap<CgroupPath, i16>, permit: &Permit) -> Report {
         let before = self.desired.scores.clone();
         self.desired.align(&aligned);

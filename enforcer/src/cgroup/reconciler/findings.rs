@@ -1,4 +1,4 @@
-//! What is not as it should be.
+//! The problems that were found.
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Reconciler;
@@ -7,7 +7,7 @@ use crate::{
     model::CgroupPath,
 };
 
-/// What the last look at everything found wrong.
+/// The problems that the last look at everything found.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) missing: Vec<Missing>,
@@ -16,14 +16,14 @@ pub(super) struct Seen {
     pub(super) errors: BTreeMap<String, String>,
     pub(super) scores: BTreeMap<CgroupPath, Vec<Problem>>,
     pub(super) frozen: BTreeSet<CgroupPath>,
-    /// Why cgroups could not be marked, since when ever.
+    /// The last failure to mark cgroups; it is never cleared.
     pub(super) unmarked: Option<Problem>,
-    /// Cgroups in pods, of which nobody says whose they are.
+    /// Cgroups in pods whose container is unknown.
     pub(super) unnamed: BTreeMap<CgroupPath, Problem>,
 }
 
 impl Seen {
-    /// Notes what is wrong with the scores of a container's processes.
+    /// Notes problems with the scores of a container's processes.
     pub(super) fn note_scores(&mut self, path: &CgroupPath, sweep: &Sweep) {
         let problem = |place: String, message: String| Problem { what: "scores", place, message };
         let mut problems: Vec<Problem> =
@@ -31,7 +31,9 @@ impl Seen {
         if sweep.refused > 0 {
             problems.push(problem(
                 String::from("oom_score_adj"),
-                String::from("some processes keep a lower score than planned to: no CAP_SYS_RESOURCE"),
+                String::from(
+                    "some processes keep a higher score than planned: lowering it needs CAP_SYS_RESOURCE",
+                ),
             ));
         }
         if problems.is_empty() {
@@ -43,7 +45,7 @@ impl Seen {
 }
 
 impl Reconciler {
-    /// Everything that is not as it should be, for as long as it is not.
+    /// All current problems.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let seen = &self.seen;
@@ -66,7 +68,7 @@ impl Reconciler {
             what: "frozen",
             place: path.to_string(),
             message: format!(
-                "cgroup {path} is frozen, itself or above: its processes stand still until somebody thaws it"
+                "cgroup {path} or one above it is frozen: its processes do not run until it is thawed"
             ),
         });
         let failing = self.failing.problems().chain(self.lowering.problems()).chain(self.drift.problems());
@@ -75,12 +77,12 @@ impl Reconciler {
         missing.chain(strangers).chain(errors).chain(frozen).chain(failing).chain(scores).collect()
     }
 
-    /// Notes what is wrong with the scores of a container's processes.
+    /// Notes problems with the scores of a container's processes.
     pub(super) fn note_scores(&mut self, path: &CgroupPath, sweep: &Sweep) {
         self.seen.note_scores(path, sweep);
     }
 
-    /// Notes whether a container or pod stands still.
+    /// Notes whether a container or pod is frozen.
     pub(super) fn note_frozen(&mut self, path: &CgroupPath) {
         let events = self.root.open(path).and_then(|dir| dir.read("cgroup.events"));
         let is_frozen =

@@ -1,8 +1,8 @@
 //! The cgroups that a pod had by an earlier plan, while they hold something of it.
 //!
-//! A manifest that changes where a pod stands makes new cgroups. What runs in the old ones is the pod's all the same: it is
-//! moved into the new ones, and where it cannot be, the old ones have the pod's values and its processes the pod's scores,
-//! until they hold nothing any more.
+//! A manifest that moves a pod elsewhere makes new cgroups. The processes in the old ones are still the pod's: they are
+//! moved into the new ones. Where that is impossible, the old ones have the pod's values and their processes the pod's
+//! scores, until they are empty.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,14 +22,14 @@ use crate::{
     policy::{CgroupPlan, FileName, Plan},
 };
 
-/// Less memory than this does not keep a former cgroup: kernel structures of processes that were moved, and what is counted
-/// in batches for each processor.
+/// Less memory than this does not keep a former cgroup: kernel structures of moved processes, and charges that are
+/// batched per CPU.
 const RESIDUE_BYTES: u64 = 4 << 20;
 
-/// How often a former cgroup is looked at: nothing tells that its memory is freed.
+/// How often a former cgroup is looked at: no event reports that its memory is freed.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Where a pod stands by the plan.
+/// The cgroups of a pod in the plan.
 #[derive(Debug, Default)]
 struct Present {
     pod: Option<CgroupPath>,
@@ -37,29 +37,29 @@ struct Present {
 }
 
 impl Present {
-    /// The cgroup that has the pod's values: of an adopted pod it may be known as its container's.
+    /// The cgroup that has the pod's values; that of an adopted pod may be known as its container's.
     fn pod(&self) -> Option<&CgroupPath> {
         self.pod.as_ref().or_else(|| self.containers.values().next())
     }
 
-    /// The only container's; none where there are several.
+    /// The only container's; `None` if there are several.
     fn only(&self) -> Option<&CgroupPath> {
         (self.containers.len() == 1).then(|| self.containers.values().next()).flatten()
     }
 }
 
 impl Reconciler {
-    /// Has the processes of these pods' former cgroups moved from now on: whoever evicts knows both places of each.
+    /// Moves the processes of these pods' former cgroups from now on: the eviction code knows both places of each.
     pub fn set_movable(&mut self, former: BTreeSet<CgroupPath>) {
         self.movable = former;
     }
 
-    /// Has former cgroups looked for below these too, when it first looks: where pods stood under another driver.
+    /// Looks for former cgroups below these too at the first look: the parents of pods' cgroups under another driver.
     pub fn set_former_parents(&mut self, parents: Vec<CgroupPath>) {
         self.former_parents = parents;
     }
 
-    /// Finds at the first look what an earlier start made and the plan does not name. To be called before that is recalled.
+    /// Finds at the first look what an earlier start made and the plan does not name. Call it before `recall`.
     pub(super) fn recall_former(&mut self, plan: &Plan) {
         if self.recalled.is_some() || self.is_audit {
             return;
@@ -76,11 +76,11 @@ impl Reconciler {
         }
     }
 
-    /// Takes the cgroups that pods of the plan had formerly into the desired state, as long as they stand.
+    /// Takes the existing former cgroups of planned pods into the desired state.
     ///
     /// A container keeps its values and its score by its name. One whose name no container has any longer counts as the
-    /// pod's only one, or else keeps the values that it has; its score is the highest of its pod's. It is moved nowhere: that
-    /// it was renamed into another is for nobody to guess.
+    /// pod's only one, or else keeps its current values; its score is the highest of its pod's. Its processes are not
+    /// moved, as a rename is not guessed.
     pub(super) fn keep_former(&mut self) {
         if self.is_audit {
             return;
@@ -113,8 +113,8 @@ impl Reconciler {
         }
     }
 
-    /// Decides whose score a container's former cgroup has, and whether its processes are moved. Answers the files that it is
-    /// to have; none are those that it has.
+    /// Decides whose score a container's former cgroup gets, and whether its processes are moved. Returns the files
+    /// that it is to have; `None` keeps the current ones.
     fn follow(
         &mut self,
         path: &CgroupPath,
@@ -132,7 +132,7 @@ impl Reconciler {
         }
         if let Some(heir) = heir
             && self.desired.targets.get(heir).is_some_and(|target| target.named_by.is_none())
-            // What is in systemd's units is systemd's to move, and it moves nothing.
+            // Only systemd may move processes of its units, and it moves none.
             && [path, heir].iter().all(|path| UnitName::of(path).is_none())
         {
             self.desired.moves.insert(path.clone(), heir.clone());
@@ -144,7 +144,7 @@ impl Reconciler {
         Some(self.desired.targets.get(path)?.plan.files.clone())
     }
 
-    /// The values that a cgroup has in the files that were written.
+    /// The current values of the files that were written in a cgroup.
     fn held_files(&self, path: &CgroupPath) -> BTreeMap<FileName, String> {
         let Ok(dir) = self.root.open(path) else { return BTreeMap::new() };
         let id = dir.id();
@@ -158,7 +158,7 @@ impl Reconciler {
         self.ledger.files(id).chain(marked).filter_map(held).collect()
     }
 
-    /// The steps that move processes from former cgroups, as far as they hold any and may be moved now.
+    /// The steps that move processes out of former cgroups, as far as these hold any and may be emptied now.
     pub(super) fn moves(
         &self,
         desired: &Desired,
@@ -183,13 +183,13 @@ impl Reconciler {
         moves.map(|(from, to)| Step::Move { from: from.clone(), to: to.clone() }).collect()
     }
 
-    /// The former cgroups among those whose population changed, with the ones that take their processes.
+    /// The former cgroups among those whose population changed, and those that take their processes.
     pub(super) fn moved_by(&self, populated: &BTreeSet<CgroupPath>) -> Vec<CgroupPath> {
         let moves = populated.iter().filter_map(|path| self.desired.moves.get_key_value(path));
         moves.flat_map(|(from, to)| [from.clone(), to.clone()]).collect()
     }
 
-    /// Whether former cgroups stand.
+    /// Whether former cgroups exist.
     pub(super) fn has_former(&self) -> bool {
         self.desired
             .targets
@@ -197,7 +197,7 @@ impl Reconciler {
             .any(|(path, target)| target.is_former() && self.standing.get(path).is_some())
     }
 
-    /// Notes when former cgroups are to be looked at again.
+    /// Sets when to look at former cgroups again.
     pub(super) fn plan_look_at_former(&mut self) {
         self.former_due = self.has_former().then(|| (self.clock)() + LOOK);
     }
@@ -231,8 +231,8 @@ impl Reconciler {
         }
     }
 
-    /// Whether a pod that runs elsewhere by now is still charged for memory in its former cgroup: processes that are moved
-    /// leave their charges behind. Once that is removed, they count as nobody's.
+    /// Whether a pod that now runs elsewhere is still charged for memory in its former cgroup: moved processes leave
+    /// their charges behind. Once the cgroup is removed, no pod is charged for them.
     pub(super) fn is_charged(&self, path: &CgroupPath, known: &Known) -> Result<bool, crate::cgroup::Error> {
         let OwnerLevel::Pod { uid, .. } = &known.owner.level else { return Ok(false) };
         if !self.desired.targets.get(path).is_some_and(Target::is_former) {
@@ -252,7 +252,7 @@ impl Reconciler {
     }
 }
 
-/// Where the pods of the plan stand.
+/// The cgroups of the plan's pods.
 fn present(desired: &Desired) -> BTreeMap<PodUid, Present> {
     let mut pods: BTreeMap<PodUid, Present> = BTreeMap::new();
     for (path, target) in &desired.targets {

@@ -1,4 +1,4 @@
-//! What the kernel tells of single processes and files: put right at once, without a look at everything.
+//! What the kernel reports about single processes and files: corrected at once, without a look at everything.
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Instant,
@@ -14,20 +14,20 @@ use crate::{
     policy::FileName,
 };
 
-/// The file of a process that is told where the score of a container's process drifts.
+/// The file of a process that is reported when the score of a container's process drifts.
 pub(super) const SCORE: FileName = FileName::Borrowed(SCORE_FILE);
 
-/// Its name.
+/// The name of a process's score file.
 pub const SCORE_FILE: &str = "oom_score_adj";
 
-/// A process that was seen with another score than its container's.
+/// A process that was seen with a score other than its container's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ScoreSeen {
     /// The container's cgroup.
     pub container: CgroupId,
-    /// The process; none if it cannot be named in our PID namespace, and its whole container has to be looked at.
+    /// The process; `None` if it has no id in our PID namespace, and its whole container has to be looked at.
     pub suspect: Option<ScoreSuspect>,
-    /// Whether somebody wrote the score; else the process is new in the container.
+    /// Whether some process wrote the score; otherwise the process is new in the container.
     pub is_written: bool,
 }
 
@@ -36,14 +36,14 @@ pub struct ScoreSeen {
 pub struct Guarded {
     /// The score of each container's processes.
     pub scores: BTreeMap<CgroupId, i16>,
-    /// The cgroups whose files are kept, with their paths.
+    /// The cgroups whose files are kept as planned, with their paths.
     pub files: BTreeMap<CgroupId, CgroupPath>,
-    /// The cgroups right below pods' that no plan names: a runtime made them, for containers and for sandboxes.
+    /// The cgroups directly below pods' that no plan names: a runtime made them, for containers and for sandboxes.
     pub made_by_runtimes: BTreeSet<CgroupPath>,
 }
 
 impl Reconciler {
-    /// The cgroups that stand, whose files and processes are to be kept as planned.
+    /// The existing cgroups whose files and processes are to be kept as planned.
     #[must_use]
     pub fn guarded(&self) -> Guarded {
         let mut guarded = Guarded { made_by_runtimes: self.made_by_runtimes(), ..Guarded::default() };
@@ -57,10 +57,10 @@ impl Reconciler {
         guarded
     }
 
-    /// Looks at processes that were seen with a wrong score, right when they were.
+    /// Looks at processes that were just seen with a wrong score.
     ///
-    /// A new one gets its container's score. One whose score somebody wrote is put right at once or later, as with any
-    /// value that others write: at once three times within a minute for a container, and sweeps wait as well.
+    /// A new process gets its container's score. A score that some process wrote is corrected at once or later, like
+    /// any value that others write: at once three times within a minute for a container. Sweeps wait as well.
     pub fn put_right(&mut self, seen: &[ScoreSeen], permit: &Permit) -> Report {
         let mut report = Report::default();
         let mut swept = BTreeSet::new();
@@ -75,7 +75,7 @@ impl Reconciler {
             let outcome = if is_written {
                 self.judge_score((container, &path), suspect, score, permit, &mut report)
             } else if self.keeper.leaves(&path, suspect) {
-                // It began another program, and has still what another wrote.
+                // It executed another program, and still has the score that another process wrote.
                 Ok(Correction::Settled)
             } else {
                 self.keeper.correct(&path, suspect, score, permit)
@@ -102,7 +102,7 @@ impl Reconciler {
         report
     }
 
-    /// Looks at all processes of a container, and at all files of a cgroup, of which not everything was told.
+    /// Looks at all processes of containers and all files of cgroups about which events were lost.
     pub fn look_over(
         &mut self,
         containers: &BTreeSet<CgroupId>,
@@ -125,7 +125,7 @@ impl Reconciler {
         report
     }
 
-    /// Decides about a score that somebody wrote, and does it.
+    /// Decides about a score that some process wrote, and acts on it.
     fn judge_score(
         &mut self,
         (container, path): (CgroupId, &CgroupPath),
@@ -173,13 +173,14 @@ impl Reconciler {
         Ok(correction)
     }
 
-    /// Notes that another wrote to a file of a cgroup, or the score of one of its processes, and who, if that is known.
+    /// Notes that another process wrote to a file of a cgroup, or the score of a process in it, and which one, if
+    /// known.
     pub fn wrote(&mut self, cgroup: CgroupId, file: &str, author: Option<Author>) {
         let now = (self.clock)();
         self.drift.wrote(cgroup, &FileName::Owned(file.to_owned()), author, now);
     }
 
-    /// Writes back what another insisted on, as far as it has stood for long enough.
+    /// Writes back the values that others insisted on, if these have stayed for long enough.
     pub fn write_back(&mut self, permit: Option<&Permit>) -> Report {
         let mut report = Report::default();
         let due = self.drift.turn((self.clock)());
@@ -196,7 +197,7 @@ impl Reconciler {
         let now = (self.clock)();
         for (path, cgroup, file) in files.iter().chain(&scores) {
             let is_withheld = |write: &Write| write.path == *path && write.file == *file;
-            // It stands as planned by now, or is planned no longer.
+            // It holds the planned value by now, or is no longer planned.
             if !report.withheld.iter().any(|withheld| is_withheld(&withheld.write)) {
                 self.drift.settled_if_overdue(*cgroup, file, now);
             }
@@ -205,13 +206,13 @@ impl Reconciler {
         report
     }
 
-    /// When [`write_back`](Self::write_back) is to be called.
+    /// When to call [`write_back`](Self::write_back).
     #[must_use]
     pub fn contest_due(&self) -> Option<Instant> {
         self.drift.due()
     }
 
-    /// Puts the scores right that were left for a while. They are told as one.
+    /// Corrects the scores that were left for a while. They are reported as one.
     fn write_scores_back(&mut self, container: CgroupId, permit: &Permit, report: &mut Report) {
         let Some((path, score)) = self.planned_score(container) else { return };
         let mut is_first = true;
@@ -246,7 +247,7 @@ impl Reconciler {
         report.scores.absorb(sweep);
     }
 
-    /// The path and score of a container that is planned.
+    /// The path and score of a planned container.
     fn planned_score(&self, container: CgroupId) -> Option<(CgroupPath, i16)> {
         let owner = self.standing.index().resolve(container)?.owner;
         let known = self.standing.get(&owner.path).filter(|known| known.id == container)?;

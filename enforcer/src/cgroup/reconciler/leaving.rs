@@ -1,4 +1,4 @@
-//! What goes: retired cgroups, what an earlier start left, and everything at the end.
+//! What is removed or restored: retired cgroups, what an earlier start left, and everything at the end.
 use super::{Desired, Known, Reconciler};
 use crate::{
     cgroup::{Error, Permit, Removal, Report, desired::Target},
@@ -6,8 +6,7 @@ use crate::{
 };
 
 impl Reconciler {
-    /// Gives back everything that was written, values and scores, and removes the cgroups that it made and that hold
-    /// nobody. To be called last.
+    /// Restores all written values and scores, and removes the cgroups that it made and that are empty. Call it last.
     pub fn release(&mut self, permit: &Permit) -> Report {
         let mut report = Report::default();
         let scores: Vec<(CgroupPath, i16)> = self
@@ -35,7 +34,7 @@ impl Reconciler {
             .collect();
         for (path, known) in made {
             match self.driver.remove(&self.root, &path, permit) {
-                Ok(Removal::Gone) => report.removed.extend(self.bury(&path)),
+                Ok(Removal::Gone) => report.removed.extend(self.remove(&path)),
                 Ok(Removal::Populated | Removal::Partial) => report.draining.push(known.owner),
                 Err(error) => report.errors.push(error),
             }
@@ -56,7 +55,7 @@ impl Reconciler {
                 self.remove_retired(&path, &known, permit)
             };
             match removal {
-                Ok(Removal::Gone) => report.removed.extend(self.bury(&path)),
+                Ok(Removal::Gone) => report.removed.extend(self.remove(&path)),
                 Ok(Removal::Populated | Removal::Partial) => report.draining.push(known.owner),
                 Err(error) => {
                     report.draining.push(known.owner);
@@ -67,7 +66,7 @@ impl Reconciler {
         }
     }
 
-    /// Lists the cgroups beside the pods that no pod names. What an earlier start of ours made is no stranger: it is
+    /// Lists the cgroups beside the pods' that no pod names. One that an earlier start made is no stranger: it is
     /// retired.
     pub(super) fn find_strangers(&mut self, report: &mut Report) {
         let is_above = |target: &&Target| match target.owner.as_ref().map(|owner| &owner.level) {
@@ -101,7 +100,7 @@ impl Reconciler {
         Ok(paths.filter(|path| self.standing.get(path).is_none()).collect())
     }
 
-    /// Takes a pod's cgroup for our own of an earlier start if its mark says so, with the containers below it.
+    /// Recognises a pod's cgroup as made by an earlier start if its mark says so, with the containers below it.
     pub(super) fn recognise(&mut self, path: &CgroupPath) -> bool {
         let Ok(dir) = self.root.open(path) else { return false };
         let Ok(Some(mark)) = dir.mark() else { return false };
@@ -113,8 +112,8 @@ impl Reconciler {
         true
     }
 
-    /// Gives the processes of cgroups that are adopted no longer the scores that they had: they live on without us.
-    pub(super) fn give_scores_back(&mut self, before: &Desired, permit: &Permit, report: &mut Report) {
+    /// Restores the scores of processes in cgroups that are no longer adopted: they live on without us.
+    pub(super) fn restore_scores(&mut self, before: &Desired, permit: &Permit, report: &mut Report) {
         let left = before.outside().filter(|path| !self.desired.scores.contains_key(path));
         let left: Vec<(&CgroupPath, i16)> =
             left.filter_map(|path| Some((path, self.keeper.original(path)?))).collect();

@@ -1,4 +1,4 @@
-//! One look at the planned cgroups: observe, compare, judge, apply, and take in what came of it.
+//! One look at the planned cgroups: observe, compare, judge, apply, and record the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::{
     policy::CgroupPlan,
 };
 
-/// What names the cgroups that are to have back what they held.
+/// What names the cgroups whose former values are to be restored.
 const ORPHANED: &str = "an earlier plan";
 
-/// The ids of the cgroups that stand.
+/// The ids of the existing cgroups.
 type Ids = BTreeMap<CgroupPath, CgroupId>;
 
 impl Reconciler {
@@ -53,7 +53,7 @@ impl Reconciler {
         for target in &targets {
             if let Some(observed) = snapshot.cgroups.get(&target.plan.path) {
                 let level = target.owner.as_ref().map(|owner| &owner.level);
-                // Nobody else makes a pod's cgroup there.
+                // Only we make a pod's cgroup there.
                 let is_pods = level.is_some_and(|level| level.pod().is_some());
                 let is_ours = is_pods && target.named_by.is_none();
                 self.ledger.meet(observed.id, level, is_ours, observed.mark.clone());
@@ -84,8 +84,8 @@ impl Reconciler {
             self.take_in(outcomes, desired, &mut ids, unmarked.is_empty(), report);
             self.score_moved(desired, permit, report);
             let looked_at = |path: &CgroupPath| is_looked_at(path);
-            // Two who hold the same file down would each give back what the other wrote. And what is written back later
-            // needs no room before.
+            // Two that hold the same file down would each restore what the other wrote. And a value that is written
+            // back later needs no room before.
             let is_free = |withheld: &&Withheld| {
                 let Withheld { write, usage_bytes: _ } = withheld;
                 ids.get(&write.path)
@@ -110,7 +110,8 @@ impl Reconciler {
         self.learn(desired, only, &ids);
     }
 
-    /// The cgroups without those that somebody else is to make and has not, nor may be had; and which are somebody else's.
+    /// The cgroups without missing ones that others make, and without those that must not be adopted; and the foreign
+    /// ones.
     fn present<'desired>(
         &mut self,
         targets: &[&'desired Target],
@@ -126,7 +127,7 @@ impl Reconciler {
             }
             if let Some(named_by) = *named_by {
                 if !ids.contains_key(&plan.path) {
-                    // One that is there and cannot be read was told of already.
+                    // One that exists but cannot be read was reported already.
                     if self.is_gone(&plan.path) {
                         let error = Error::NotThere { path: plan.path.to_string(), named_by };
                         self.seen.errors.insert(plan.path.to_string(), error.to_string());
@@ -150,7 +151,7 @@ impl Reconciler {
         (plans, outside)
     }
 
-    /// Whether a cgroup that a pod names may be taken: it is looked at when it is first taken, and with every whole look.
+    /// Whether a cgroup that a pod names may be adopted: it is checked at its adoption, and at every whole look.
     fn may_adopt(
         &mut self,
         path: &CgroupPath,
@@ -177,8 +178,8 @@ impl Reconciler {
         false
     }
 
-    /// Decides about each file that another wrote, and leaves out what is not to be written now. Answers also the files
-    /// that are left as they are.
+    /// Decides about each file that another process wrote, and leaves out writes that must wait. Also returns the files
+    /// that are left alone.
     fn judge(
         &mut self,
         steps: Vec<Step>,
@@ -194,7 +195,7 @@ impl Reconciler {
                 kept.push(step);
                 continue;
             };
-            // One may have begun since the look, or ended.
+            // A throttle may have begun or ended since the look.
             let is_throttled = |id: &CgroupId| throttled.contains(id) || self.throttled.holds(*id);
             let is_held = write.file == HIGH
                 && (self.lowering.holds(&write.path) || ids.get(&write.path).is_some_and(is_throttled));
@@ -229,7 +230,7 @@ impl Reconciler {
         (kept, left)
     }
 
-    /// The marks that the cgroups are to have before the steps are done.
+    /// The marks that the cgroups must have before the steps are carried out.
     fn marks(
         &mut self,
         steps: &[Step],
@@ -314,7 +315,7 @@ impl Reconciler {
                     let repeated = !self.failing.failed(&step, crate::chain(&error), now);
                     report.failed.push(Failure { step, error, repeated });
                 }
-                // Told by `outcome.withheld()`, and by the failure that it follows from.
+                // Reported by `outcome.withheld()`, and by the failure that caused it.
                 (_, Fate::Withheld { .. } | Fate::Skipped { .. } | Fate::Moved(_))
                 | (Step::Move { .. }, Fate::Done(_)) => {}
             }
@@ -324,7 +325,7 @@ impl Reconciler {
         }
     }
 
-    /// Has a cgroup's mark say no more than it must, after files were given back.
+    /// Reduces a cgroup's mark to what it must say, after files were restored.
     fn shrink_mark(&mut self, path: &CgroupPath, id: Option<CgroupId>) {
         let Some((id, Ok(dir))) = id.map(|id| (id, self.root.open(path))) else { return };
         let is_done = match self.ledger.new_mark(id) {
@@ -332,13 +333,13 @@ impl Reconciler {
             Some(mark) => dir.set_mark(mark).is_ok(),
             None => false,
         };
-        // Otherwise the next start gives back once more what was given back.
+        // Otherwise the next start restores the same files once more.
         if is_done {
             self.ledger.marked(id);
         }
     }
 
-    /// Notes the planned values that were found in force, so that a later plan without them gives them back.
+    /// Notes the planned values found in force, so that a later plan without them restores the former ones.
     fn note_found(
         &mut self,
         plans: &[&CgroupPlan],
@@ -365,7 +366,7 @@ impl Reconciler {
         }
     }
 
-    /// Gives processes that were moved the scores of where they are now.
+    /// Gives moved processes the scores of their new cgroups.
     fn score_moved(&mut self, desired: &Desired, permit: &Permit, report: &mut Report) {
         let containers: BTreeSet<&CgroupPath> = report.moved.iter().map(|moved| &moved.to).collect();
         for path in containers {
@@ -377,7 +378,7 @@ impl Reconciler {
         }
     }
 
-    /// Brings what is known, and the index, in line with what exists.
+    /// Updates what is known, and the index, to what exists.
     fn learn(&mut self, desired: &Desired, only: Option<&BTreeSet<CgroupPath>>, ids: &Ids) {
         let is_looked_at = |path: &CgroupPath| only.is_none_or(|only| only.contains(path));
         for (path, target) in desired.targets.iter().filter(|(path, _)| is_looked_at(path)) {
@@ -387,7 +388,7 @@ impl Reconciler {
                     let (is_retired, is_outside) = (target.is_former(), target.is_outside());
                     self.know(path, Known { id: *id, owner: owner.clone(), is_retired, is_outside });
                 }
-                None => drop(self.bury(path)),
+                None => drop(self.remove(path)),
             }
         }
         if only.is_some() {
@@ -399,7 +400,7 @@ impl Reconciler {
                     path,
                     Known { id: dir.id(), owner: owner.clone(), is_retired: true, is_outside: false },
                 ),
-                Err(error) if error.is_gone() => drop(self.bury(path)),
+                Err(error) if error.is_gone() => drop(self.remove(path)),
                 // It is looked at again at the next reconciliation.
                 Err(_) => {}
             }
@@ -415,11 +416,11 @@ impl Reconciler {
         }
     }
 
-    /// Keeps the cgroups of others that are planned no longer among the desired ones, until they have back what they held.
+    /// Keeps foreign cgroups that are no longer planned among the desired ones, until their former values are restored.
     pub(super) fn retain_orphans(&mut self, before: &Desired) {
         let recalled = self.recalled.iter().flatten().cloned();
         let known: BTreeSet<CgroupPath> = before.outside().cloned().chain(recalled).collect();
-        let mut owed = BTreeSet::new();
+        let mut due = BTreeSet::new();
         for path in known {
             let Ok(dir) = self.root.open(&path) else { continue };
             let is_marked = || !self.ledger.knows(dir.id()) && dir.mark().is_ok_and(|mark| mark.is_some());
@@ -429,15 +430,15 @@ impl Reconciler {
                 let plan = CgroupPlan { path: path.clone(), files: BTreeMap::new() };
                 let target = Target { plan, owner: None, named_by: Some(ORPHANED), is_awaited: true };
                 self.desired.targets.insert(path.clone(), target);
-                owed.insert(path);
+                due.insert(path);
             }
         }
         if self.recalled.is_some() {
-            self.recalled = Some(owed);
+            self.recalled = Some(due);
         }
     }
 
-    /// Notes on kubepods which cgroups of others are written, so that the next start knows.
+    /// Records on kubepods which foreign cgroups are written to, for the next start.
     fn note_outside(&mut self, desired: &Desired, ids: &Ids, marks: &mut BTreeMap<CgroupPath, Mark>) {
         let is_node =
             |target: &&Target| target.owner.as_ref().is_some_and(|owner| owner.level == OwnerLevel::Node);
@@ -484,7 +485,7 @@ impl Reconciler {
                 what: "cgroup",
                 place: String::from("mark"),
                 message: format!(
-                    "cgroups cannot be marked, so after a restart values that are planned no longer stay: {}",
+                    "cannot mark cgroups, so values that are no longer planned stay after a restart: {}",
                     crate::chain(error)
                 ),
             });
@@ -492,7 +493,7 @@ impl Reconciler {
     }
 }
 
-/// The files that were to be written, and were not.
+/// The files that were to be written and were not.
 fn open_files<'steps>(
     steps: impl Iterator<Item = &'steps Step>,
     withheld: &'steps [Withheld],

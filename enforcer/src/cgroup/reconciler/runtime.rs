@@ -12,11 +12,11 @@ use crate::{
 pub(super) const RUNTIME: &str = "a container runtime";
 
 impl Reconciler {
-    /// Takes the cgroups below these pods, or below all, that no plan names into the desired state: a runtime made them
-    /// for the pod's container. Answers those that are new.
+    /// Adds to the desired state the cgroups below these pods, or below all, that no plan names: a runtime made them
+    /// for the pod's container. Returns the new ones.
     ///
-    /// Which container it is, is plain where the pod has one. Where it has several, nothing says so: the pod's own values
-    /// hold them, and the annotation that would tell is asked for.
+    /// If the pod has one container, the cgroup is that container's. If it has several, nothing says which: the pod's
+    /// own values limit the cgroup, and a problem asks for the annotation that names it.
     pub(super) fn adopt_runtimes(&mut self, only: Option<&BTreeSet<CgroupPath>>) -> BTreeSet<CgroupPath> {
         let pods: Vec<CgroupPath> = self
             .desired
@@ -57,7 +57,7 @@ impl Reconciler {
         Some((Target { plan, owner, named_by: Some(RUNTIME), is_awaited: true }, score))
     }
 
-    /// The cgroups right below pods' that no plan names, taken for a container's or not.
+    /// The cgroups directly below pods' that no plan names, whether assigned to a container or not.
     pub(super) fn made_by_runtimes(&self) -> BTreeSet<CgroupPath> {
         let taken = self.desired.targets.iter().filter(|(_, target)| target.named_by == Some(RUNTIME));
         taken.map(|(path, _)| path).chain(self.seen.unnamed.keys()).cloned().collect()
@@ -75,7 +75,7 @@ impl Reconciler {
         for path in gone {
             self.desired.targets.remove(&path);
             self.desired.scores.remove(&path);
-            self.bury(&path);
+            self.remove(&path);
         }
     }
 }

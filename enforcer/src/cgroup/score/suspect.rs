@@ -18,29 +18,30 @@ pub struct ScoreSuspect {
     pub start_ns: Option<u64>,
 }
 
-/// What came of a suspect.
+/// The result for a suspect.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Correction {
-    /// It has its container's score now.
+    /// It now has its container's score.
     Set {
         /// What was changed.
         change: ScoreChange,
-        /// Whether it is the very process that was seen, and not one that has its id by now.
+        /// Whether it is the very process that was seen, and not one that reused its id.
         is_same: bool,
     },
-    /// There is nothing to be done: it has the right score by now, has gone, or is in another cgroup.
+    /// There is nothing to do: it has the right score by now, is gone, or is in another cgroup.
     Settled,
-    /// Its score may not be lowered without `CAP_SYS_RESOURCE`.
+    /// Lowering its score needs `CAP_SYS_RESOURCE`.
     Refused,
-    /// Where it is cannot be seen from our cgroup namespace: its container has to be swept.
+    /// Its cgroup cannot be seen from our cgroup namespace: its container has to be swept.
     Hidden,
 }
 
 impl ScoreKeeper {
-    /// Brings one process to its container's score, if it is in the cgroup `path` or below.
+    /// Sets one process to its container's score, if it is in the cgroup `path` or below.
     ///
-    /// It is checked through the handle by which it is written, so that no score ever goes to a process elsewhere. One
-    /// in the container that got a used id has to have the same score; only the change is another one's then.
+    /// It is checked through the handle that is written through, so that no process elsewhere ever gets the score. A
+    /// process in the container that reused the id has to have the same score; only the change is another process's
+    /// then.
     pub fn correct(
         &mut self,
         path: &CgroupPath,
@@ -89,7 +90,7 @@ impl ScoreKeeper {
             Ok((process, old)) => {
                 let start_ticks = process.start_ticks()?;
                 let is_same = suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == start_ticks);
-                // Another one has its id by now: what was seen is gone.
+                // Another process has its id by now: the one that was seen is gone.
                 Ok(if is_same { Ok(old) } else { Err(Correction::Settled) })
             }
             Err(settled) => Ok(Err(settled)),
@@ -101,7 +102,7 @@ impl ScoreKeeper {
         }
     }
 
-    /// The process and its score, if that is wrong and the process in the container; else what to do instead.
+    /// The process and its score, if the score is wrong and the process is in the container; else what to do instead.
     fn find(
         &self,
         path: &CgroupPath,
@@ -120,8 +121,8 @@ impl ScoreKeeper {
         })
     }
 
-    /// Leaves a process with the score that another wrote, until it has the right one or is gone. At most
-    /// 1,024 of a container are left; one more is swept up as any other.
+    /// Leaves a process with the score that another process wrote, until it has the right one or is gone. At most 1,024
+    /// of a container are left; any more are swept as usual.
     pub fn leave(&mut self, path: &CgroupPath, suspect: ScoreSuspect) {
         const MAX_LEFT: usize = 1024;
         let Ok(start_ticks) = self.processes.get(suspect.pid).and_then(|process| process.start_ticks())
@@ -137,7 +138,7 @@ impl ScoreKeeper {
         }
     }
 
-    /// The processes of a container that were left with a score that another wrote; they are left no longer.
+    /// Takes the processes of a container that were left with a score that another process wrote.
     pub fn take_left(&mut self, path: &CgroupPath) -> Vec<ScoreSuspect> {
         self.seen.remove(path);
         let left = self.left.remove(path).unwrap_or_default();
@@ -145,21 +146,21 @@ impl ScoreKeeper {
         left.into_iter().map(suspect).collect()
     }
 
-    /// Whether that process is left with a score that another wrote.
+    /// Whether the process is left with a score that another process wrote.
     #[must_use]
     pub fn leaves(&self, path: &CgroupPath, suspect: ScoreSuspect) -> bool {
         let start = self.left.get(path).and_then(|left| left.get(&suspect.pid));
         start.is_some_and(|start| suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == *start))
     }
 
-    /// Whether a process of the container is left with a score that another wrote.
+    /// Whether any process of the container is left with a score that another process wrote.
     #[must_use]
     pub fn leaves_any(&self, path: &CgroupPath) -> bool {
         self.left.contains_key(path)
     }
 }
 
-/// Whether the cgroup of a process, as /proc tells it, is that one or below.
+/// Whether the cgroup of a process, as given in /proc, is `path` or below.
 pub(in crate::cgroup) fn is_within(cgroup: &str, path: &CgroupPath) -> bool {
     path.is_root()
         || cgroup.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -5,7 +5,8 @@ use zbus::{Connection, zvariant::Value};
 
 use super::{Property, UnitError, UnitName, Units};
 
-/// How long systemd may take to answer; its manager does one thing at a time, and reloading takes seconds on a busy host.
+/// How long systemd may take to reply; its manager does one thing at a time, and reloading takes seconds on a busy
+/// host.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 const DESTINATION: &str = "org.freedesktop.systemd1";
@@ -16,31 +17,31 @@ const PEER: &str = "org.freedesktop.DBus.Peer";
 /// Where systemd shows that it has booted the host (`sd_booted(3)`).
 const BOOTED: &str = "/run/systemd/system";
 
-/// Where the system bus listens, unless the environment says otherwise.
+/// The socket of the system bus, unless the environment names another.
 const BUS: &str = "/run/dbus/system_bus_socket";
 const BUS_VARIABLE: &str = "DBUS_SYSTEM_BUS_ADDRESS";
 
-/// Why there is no systemd to ask.
+/// Why systemd cannot be asked.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Absent {
     /// Another init runs here.
-    #[error("this host was not booted by systemd ({BOOTED} is not there)")]
+    #[error("this host was not booted by systemd ({BOOTED} does not exist)")]
     Init,
     /// The system bus does not answer.
     #[error("the system bus does not answer on {BUS}: {reason}; start dbus.socket")]
     Bus {
-        /// Why.
+        /// The error.
         reason: String,
     },
 }
 
-/// Whether systemd can be asked here.
+/// Checks whether systemd can be asked here.
 pub fn is_there() -> Result<(), Absent> {
     if !Path::new(BOOTED).is_dir() {
         return Err(Absent::Init);
     }
-    // Another address is only known by trying it, which the first order does.
+    // Another address can only be tested by a connection, which the first call makes.
     if env::var_os(BUS_VARIABLE).is_some() {
         return Ok(());
     }
@@ -50,31 +51,31 @@ pub fn is_there() -> Result<(), Absent> {
 
 /// systemd, on the system bus.
 ///
-/// It connects at the first order, and anew after the connection broke.
+/// It connects at the first call, and again after the connection broke.
 #[derive(Debug, Default)]
 pub struct Systemd {
     connection: Mutex<Option<Connection>>,
 }
 
-/// Properties as the bus has them.
+/// Properties in D-Bus form.
 type Values<'a> = Vec<(&'a str, Value<'a>)>;
 
 impl Systemd {
-    /// Not connected yet.
+    /// Creates it without a connection.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same for callers that may block: the calls are made on `runtime`, which must be running elsewhere.
+    /// Wraps it for callers that may block: the calls are made on `runtime`, which must be running elsewhere.
     #[must_use]
     pub fn blocking(self, runtime: Handle) -> Blocking {
         Blocking { systemd: self, runtime }
     }
 
-    /// Starts a slice; one that runs already is left as it is.
+    /// Starts a slice; a running one is left alone.
     pub async fn start_slice(&self, slice: &UnitName) -> Result<(), UnitError> {
-        // systemd hands a controller on only where somebody accounts for it, or has set something of it.
+        // systemd hands a controller on only where a unit accounts for it, or has a property of it set.
         let mut properties: Values<'_> =
             ["CPUAccounting", "IOAccounting", "MemoryAccounting", "TasksAccounting"]
                 .map(|name| (name, Value::from(true)))
@@ -82,7 +83,7 @@ impl Systemd {
         properties.push(("CPUWeight", Value::from(100_u64)));
         properties.push(("Description", Value::from(format!("enforcer: pods in {slice}"))));
         match self.start_transient(slice, properties).await {
-            // It may be loaded and not run, such as one that somebody set a property of before.
+            // It may be loaded but not running, such as after a property of it was set.
             Err(error) if error.is_there_already() => {
                 self.call("StartUnit", slice, &(slice.as_str(), "replace")).await
             }
@@ -90,9 +91,9 @@ impl Systemd {
         }
     }
 
-    /// Makes a scope in a slice with one process in it. The process is moved a moment after the answer.
+    /// Makes a scope in a slice with one process in it. The process is moved a moment after the reply.
     ///
-    /// It is handed over with all controllers, and systemd forgets it as soon as it is empty.
+    /// The scope is delegated with all controllers, and systemd forgets it as soon as it is empty.
     pub async fn start_scope(&self, scope: &UnitName, slice: &UnitName, pid: u32) -> Result<(), UnitError> {
         let properties = vec![
             ("Description", Value::from(format!("enforcer: container {scope}"))),
@@ -100,13 +101,13 @@ impl Systemd {
             ("PIDs", Value::from(vec![pid])),
             ("Delegate", Value::from(true)),
             ("CollectMode", Value::from("inactive-or-failed")),
-            // Else it is a share of what the kernel has, which the plan knows nothing of.
+            // Otherwise it is a share of the kernel's limit, which the plan does not know.
             ("TasksMax", Value::from(u64::MAX)),
         ];
         self.start_transient(scope, properties).await
     }
 
-    /// Moves a process into a scope that runs.
+    /// Moves a process into a running scope.
     pub async fn attach(&self, scope: &UnitName, pid: u32) -> Result<(), UnitError> {
         self.call("AttachProcessesToUnit", scope, &(scope.as_str(), "", vec![pid])).await
     }
@@ -123,7 +124,7 @@ impl Systemd {
     }
 
     async fn settle(&self) -> Result<(), UnitError> {
-        // It answers first and writes the files then, but before it reads the next message.
+        // systemd replies before it writes the files, but writes them before it reads the next message.
         self.send(PEER, "Ping", &()).await.map_err(|source| UnitError::Unreachable { source })
     }
 
@@ -159,7 +160,7 @@ impl Systemd {
             None => connect().await?,
         };
         let result = connection.call_method(Some(DESTINATION), MANAGER, Some(interface), call, body).await;
-        // Whatever else is wrong with the connection, the next order has a new one.
+        // After any other error the next call makes a new connection.
         if matches!(result, Ok(_) | Err(zbus::Error::MethodError(..))) {
             *held = Some(connection);
         }

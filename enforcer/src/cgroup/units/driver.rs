@@ -15,24 +15,24 @@ use crate::{
     model::{CgroupId, CgroupPath, Limit},
 };
 
-/// How long systemd may take to make the cgroup of a slice that it has started.
+/// How long systemd may take to make the cgroup of a slice that it started.
 const APPEAR: Duration = Duration::from_secs(5);
 
-/// How long a stopped slice is waited for; what takes longer is seen gone at the next look.
+/// How long to wait for a stopped slice; one that takes longer is seen gone at the next look.
 const VANISH: Duration = Duration::from_millis(300);
 
 const POLL: Duration = Duration::from_millis(1);
 
-/// Who makes and removes cgroups, and keeps their values: the field `cgroupDriver`.
+/// Makes and removes cgroups, and keeps their values: the field `cgroupDriver`.
 ///
-/// What is provided here is the cgroupfs driver: files alone.
+/// The default methods are the cgroupfs driver: files alone.
 pub trait Driver: LimitWriter {
-    /// Leaves the steps that are this driver's to do, in the order in which they last.
+    /// Keeps the steps that are this driver's, in an order in which the effect of each lasts.
     fn arrange(&self, steps: Vec<Step>) -> Vec<Step> {
         steps
     }
 
-    /// Makes a cgroup below one that stands, or takes the one that is there.
+    /// Makes a cgroup below an existing one, or takes the one that exists.
     fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
         let (Some(parent), Some(name)) = (path.parent(), path.names().last()) else {
             return Ok(root.id());
@@ -40,27 +40,27 @@ pub trait Driver: LimitWriter {
         Ok(root.open(&parent)?.create_child(name)?.id())
     }
 
-    /// Tells whoever would write them otherwise which values a cgroup's files are to hold. They are written after that.
+    /// Announces the values of a cgroup's files to any other writer of them. They are written after that.
     fn emit(&self, _dir: &CgroupDir, _values: &[(&str, Knob)]) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Waits until nobody who was told before may write over a file's value.
+    /// Waits until no value that was announced before can overwrite a file's value.
     fn settle(&self, _dir: &CgroupDir, _file: &str, _value: &Knob) -> Result<(), Error> {
         Ok(())
     }
 
-    /// How often within a minute a file is put right before another is taken to insist on its value.
+    /// How often within a minute a file is restored before another process counts as insisting on its value.
     fn rounds(&self, _file: &str) -> usize {
         ROUNDS
     }
 
-    /// Whether it is this driver's to remove a cgroup: a unit's, which another driver made, is not by files alone.
+    /// Whether this driver removes a cgroup: files alone do not remove a unit's, which another driver made.
     fn removes(&self, path: &CgroupPath) -> bool {
         UnitName::of(path).is_none()
     }
 
-    /// Removes a cgroup with everything below it if no process is left there.
+    /// Removes a cgroup and everything below it if no process is left there.
     fn remove(&self, root: &CgroupDir, path: &CgroupPath, permit: &Permit) -> Result<Removal, Error> {
         remove(root, path, permit)
     }
@@ -68,30 +68,29 @@ pub trait Driver: LimitWriter {
 
 impl Driver for CgroupsRs {}
 
-/// The systemd driver: slices are asked of systemd, scopes are left to it, and it is told every value that it has a
+/// The systemd driver: it asks systemd for slices, leaves scopes to it, and sets every value that systemd has a
 /// property for.
 ///
-/// A value is then written to its file all the same: systemd does so only after it has answered, and says nothing of
-/// what the kernel refuses. Cgroups that are no units, such as those within a container's scope, are handled as by
-/// cgroupfs.
+/// Each value is also written to its file: systemd writes it only after it has replied, and does not report what the
+/// kernel refuses. Cgroups that are no units, such as those within a container's scope, are handled as by cgroupfs.
 #[derive(Debug)]
 pub struct SystemdDriver<U> {
     units: U,
-    /// Whether systemd may still be writing what it was told.
+    /// Whether systemd may still be writing values that were set.
     is_unsettled: AtomicBool,
 }
 
 impl<U: Units> SystemdDriver<U> {
-    /// Asks that systemd.
+    /// Uses that systemd.
     pub fn new(units: U) -> Self {
         Self { units, is_unsettled: AtomicBool::new(false) }
     }
 }
 
 impl<U: Units> Driver for SystemdDriver<U> {
-    /// systemd makes the slices above one that it starts, and hands its own controllers on, wherever a unit has a
-    /// property of theirs; what another has handed on it takes back. And whenever it is told a value of memory, it
-    /// writes `memory.oom.group` too: so what it has no property for comes last.
+    /// systemd makes the slices above one that it starts, hands its own controllers on wherever a unit has a property
+    /// of theirs, and takes back what others have handed on. Whenever a memory value is set, it also writes
+    /// `memory.oom.group`; so files without a property come last.
     fn arrange(&self, mut steps: Vec<Step>) -> Vec<Step> {
         steps.retain_mut(|step| match step {
             Step::Enable { path: _, controllers } => {
@@ -115,7 +114,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
 
     fn create(&self, root: &CgroupDir, path: &CgroupPath) -> Result<CgroupId, Error> {
         let slice = UnitName::of(path).filter(|unit| unit.kind() == UnitKind::Slice);
-        // A scope is made by who has a process for it.
+        // Only a caller that has a process for it can make a scope.
         let slice = slice.ok_or_else(|| UnitError::NoUnit { path: path.clone() })?;
         self.units.start_slice(&slice)?;
         let start = Instant::now();
@@ -142,7 +141,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
         Ok(())
     }
 
-    /// A file that systemd has a property for gets the same value from both, in whatever order.
+    /// A file that systemd has a property for gets the same value from both, in either order.
     fn settle(&self, _dir: &CgroupDir, file: &str, value: &Knob) -> Result<(), Error> {
         if self.is_unsettled.load(Ordering::Relaxed) && Property::of(file, value).is_empty() {
             self.units.settle()?;
@@ -151,8 +150,8 @@ impl<U: Units> Driver for SystemdDriver<U> {
         Ok(())
     }
 
-    /// systemd resets `memory.oom.group` whenever units are loaded anew, which it does again and again while packages
-    /// are installed. That is no wish of anybody's.
+    /// systemd resets `memory.oom.group` whenever units are reloaded, which happens again and again while packages are
+    /// installed. No process insists on that value.
     fn rounds(&self, file: &str) -> usize {
         if file == "memory.oom.group" { 20 * ROUNDS } else { ROUNDS }
     }
@@ -168,7 +167,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
             Err(error) if error.is_gone() => return Ok(Removal::Gone),
             Err(error) => return Err(error),
         };
-        // systemd removes others by itself once they are empty. Stopping a slice ends what runs in it.
+        // systemd removes other units by itself once they are empty. Stopping a slice ends what runs in it.
         if is_populated || unit.kind() != UnitKind::Slice {
             return Ok(Removal::Populated);
         }
@@ -185,7 +184,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
     }
 }
 
-/// Each value is written as cgroupfs' driver does, unless systemd was quicker.
+/// Writes each value as the cgroupfs driver does, unless systemd was quicker.
 impl<U: Units> LimitWriter for SystemdDriver<U> {
     fn set_memory(&self, dir: &CgroupDir, file: MemoryFile, limit: Limit) -> Result<(), Error> {
         if holds(dir, file.name(), &Knob::Limit(limit)) {

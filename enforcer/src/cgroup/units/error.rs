@@ -1,14 +1,14 @@
 use super::UnitName;
 use crate::model::CgroupPath;
 
-/// Why systemd did not do what was asked of it.
+/// Why systemd did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnitError {
     /// The system bus, or systemd on it, cannot be reached.
     #[error("cannot reach systemd on the system bus: is dbus running?")]
     Unreachable {
-        /// Why.
+        /// The underlying error.
         #[source]
         source: Box<zbus::Error>,
     },
@@ -19,11 +19,11 @@ pub enum UnitError {
         call: &'static str,
         /// The unit.
         unit: UnitName,
-        /// What it said.
+        /// Its reply.
         #[source]
         source: Box<zbus::Error>,
     },
-    /// systemd took the order, and the cgroup is not where the unit's name says.
+    /// systemd started the unit, but its cgroup is not where its name says.
     #[error(
         "systemd started {unit}, but there is no cgroup {path} after {waited_ms} ms: see `systemctl status {unit}`"
     )]
@@ -35,9 +35,9 @@ pub enum UnitError {
         /// How long it was waited for, in milliseconds.
         waited_ms: u64,
     },
-    /// systemd has no such unit for that cgroup.
+    /// systemd has no unit for that cgroup.
     #[error(
-        "systemd cannot make {path}: it is no path of slices, each of which repeats the name of the one above it"
+        "systemd cannot make {path}: it is not a path of slices, each of which repeats the name of the one above it"
     )]
     NoUnit {
         /// The cgroup.
@@ -46,7 +46,7 @@ pub enum UnitError {
 }
 
 impl UnitError {
-    /// The cgroup or unit that it is about; systemd itself where it is about none.
+    /// The cgroup or unit that it is about, or else `systemd`.
     #[must_use]
     pub fn path(&self) -> &str {
         match self {
@@ -62,13 +62,13 @@ impl UnitError {
         self.has_name("org.freedesktop.systemd1.NoSuchUnit")
     }
 
-    /// Whether systemd answered, and said no.
+    /// Whether systemd replied with an error.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused { .. })
     }
 
-    /// Whether there is such a unit already.
+    /// Whether the unit exists already.
     #[must_use]
     pub fn is_there_already(&self) -> bool {
         self.has_name("org.freedesktop.systemd1.UnitExists")

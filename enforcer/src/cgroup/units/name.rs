@@ -6,10 +6,10 @@ const SLICE: &str = ".slice";
 const SCOPE: &str = ".scope";
 const SERVICE: &str = ".service";
 
-/// The name of a slice, a scope or a service, made from a planned path and from nothing else.
+/// The name of a slice, a scope or a service, made only from a planned path.
 ///
-/// It has only characters that systemd takes in a unit's name and gives no meaning to, and systemd puts that unit
-/// exactly at the path that it was made from: a slice repeats the names above it.
+/// It has only characters that systemd allows in a unit name and gives no meaning to. systemd puts that unit exactly at
+/// the path that it was made from: a slice repeats the names above it.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct UnitName {
     text: String,
@@ -21,21 +21,21 @@ pub struct UnitName {
 pub enum UnitKind {
     /// It holds units: the node's, a class's or a pod's.
     Slice,
-    /// It holds processes that somebody else started: a container's.
+    /// It holds processes that others started: a container's.
     Scope,
     /// It holds processes that systemd started: what a pod adopts.
     Service,
 }
 
 impl UnitName {
-    /// The unit whose cgroup is at that path; none if systemd would have none there.
+    /// The unit whose cgroup is at that path; `None` if systemd puts none there.
     #[must_use]
     pub fn of(path: &CgroupPath) -> Option<Self> {
         let names: Vec<&str> = path.names().collect();
         let (last, above) = names.split_last()?;
         let (kind, slices) = match (last.strip_suffix(SCOPE), last.strip_suffix(SERVICE)) {
             (Some(name), _) if is_plain(name) => (UnitKind::Scope, above),
-            // An instance of a template has its argument behind one `@`.
+            // An instance of a template has its argument after one `@`.
             (_, Some(name))
                 if name
                     .split_once('@')
@@ -79,7 +79,7 @@ impl fmt::Display for UnitName {
     }
 }
 
-/// What systemd takes (`VALID_CHARS` in `src/basic/unit-name.c`) but for the backslash, which begins an escape there.
+/// What systemd allows (`VALID_CHARS` in `src/basic/unit-name.c`) except the backslash, which begins an escape there.
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":-_.".contains(&byte))
 }

@@ -18,10 +18,10 @@ pub struct Property {
 }
 
 impl Property {
-    /// The properties by which systemd writes that value to a cgroup's file; none for a file that it has none for.
+    /// The properties through which systemd writes that value to a cgroup's file; empty for a file that has none.
     ///
-    /// The kernel's default is systemd's default, so that a file which was given back is nobody's; but for the weight,
-    /// without which systemd would take the controller away from all beside it.
+    /// The kernel's default is systemd's default, so that systemd does not claim a restored file. The weight is an
+    /// exception: without it systemd would disable the controller for all siblings.
     #[must_use]
     pub fn of(file: &str, value: &Knob) -> Vec<Self> {
         let property = |name, value| vec![Self { name, value }];
@@ -55,7 +55,7 @@ fn bytes(limit: Limit) -> u64 {
     }
 }
 
-/// The quota in microseconds of each second, rounded up: never less than what is planned.
+/// The quota in microseconds per second, rounded up: never less than planned.
 fn per_second(quota: Limit, period_us: u64) -> u64 {
     match quota {
         Limit::Max => NONE,

@@ -1,4 +1,4 @@
-//! The table that people read, within 80 columns.
+//! The table for people, within 80 columns.
 
 use super::{Document, Source};
 use crate::{
@@ -11,13 +11,13 @@ use crate::{
 };
 
 const WIDTH: usize = 80;
-/// Where what is used begins.
+/// The column at which `uses` begins.
 const USES: usize = 26;
-/// Where the lines below begin, and their text.
+/// The columns at which the keys of the lines below begin, and their text.
 const KEY: usize = 4;
 const TEXT: usize = 11;
 
-/// With `verbose`, what was found is said of everything, and each rung that there is.
+/// With `verbose`, it shows what was found for every facility, and each rung of its ladder.
 pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
     let Document { source, ok: _, limited, facilities, programs, orders, notes } = document;
     let mut text = String::from(match source {
@@ -74,7 +74,7 @@ fn facility(text: &mut String, facility: &Facility, color: bool, verbose: bool) 
     }
 }
 
-/// A value under its key, at a second column.
+/// A value behind its key, wrapped at a second column.
 fn indented(text: &mut String, key: &str, value: &str) {
     for (number, line) in wrap(value, WIDTH - TEXT - 1).into_iter().enumerate() {
         let key = if number == 0 { key } else { "" };
@@ -100,7 +100,7 @@ fn programs(text: &mut String, programs: &Programs) {
         }
         indented(text, "why", error);
         indented(text, "lost", lost);
-        // The verifier's own lines, whole: to be copied into a report.
+        // The verifier's lines stay whole, to be copied into a report.
         for line in verifier_tail.iter().flat_map(|tail| tail.lines()) {
             text.push_str(&format!("{:KEY$}| {}\n", "", escape(line)));
         }

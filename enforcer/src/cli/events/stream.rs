@@ -1,26 +1,26 @@
-//! What the daemon sends as events, taken apart.
+//! Parses the daemon's event stream.
 
 use anyhow::anyhow;
 
 use crate::{cli::Failure, journal::Cursor};
 
-/// The longest event line that is read.
+/// The longest accepted event line, in bytes.
 pub(in crate::cli) const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// An answer's events, as they come: server-sent ones, each with its cursor, or plain lines.
+/// The events of a response as they arrive: server-sent events with a cursor each, or plain lines.
 #[derive(Debug)]
 pub(super) struct Stream {
     has_cursors: bool,
-    /// What came of an event that is not whole yet.
+    /// The part of an incomplete event that has arrived.
     pending: Vec<u8>,
 }
 
-/// Whole events.
+/// Complete events.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Part {
-    /// A line each.
+    /// One line per event.
     pub(super) lines: Vec<u8>,
-    /// The cursor behind them, if they have any: also behind those that were not wanted.
+    /// The last cursor, if there is one. It also covers events that were filtered out.
     pub(super) cursor: Option<Cursor>,
 }
 
@@ -29,10 +29,10 @@ impl Stream {
         Self { has_cursors, pending: Vec::new() }
     }
 
-    /// What is whole now that this came too.
+    /// Adds a chunk, and returns the events that are complete now.
     pub(super) fn take(&mut self, chunk: &[u8]) -> Result<Part, Failure> {
         self.pending.extend_from_slice(chunk);
-        // A cursor counts once its event is there to the end.
+        // A cursor counts once its whole event has arrived.
         let end: &[u8] = if self.has_cursors { b"\n\n" } else { b"\n" };
         let last = self.pending.windows(end.len()).rposition(|window| window == end);
         let whole: Vec<u8> = self.pending.drain(..last.map_or(0, |last| last + end.len())).collect();
@@ -47,7 +47,7 @@ impl Stream {
 }
 
 impl Part {
-    /// Of a heartbeat there is the cursor at the most.
+    /// Parses server-sent events. A heartbeat has at most a cursor.
     fn of_fields(fields: &[u8]) -> Self {
         let mut part = Self::default();
         for line in fields.split_inclusive(|byte| *byte == b'\n') {

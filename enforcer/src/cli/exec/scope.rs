@@ -11,21 +11,21 @@ use crate::{
     model::CgroupPath,
 };
 
-/// How long systemd may take to have this process in its scope: as long as D-Bus waits for an answer.
+/// How long systemd may take to move this process into the scope: the D-Bus default for a reply.
 const TIMEOUT: Duration = Duration::from_secs(25);
-/// How often it is asked at the least: on a node that is short of processor time each answer may take many seconds, and
-/// the scope may have ended in between each time.
+/// The minimum number of tries. On a node that is short of CPU time each reply may take many seconds, and the scope may
+/// end in between each time.
 const TRIES: u32 = 20;
-/// How long it may take after systemd's answer, until it is asked again: the scope may have ended in between.
+/// How long to wait after systemd's reply before the next try: the scope may have ended in between.
 const SETTLING: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Moves this process into the scope at that path, which systemd makes for it unless it is there; answers its cgroup.
+/// Moves this process into the scope at that path, which systemd creates if needed; returns its cgroup.
 ///
-/// The scope may end at any moment before this process is in it, with the last one that was: then it is made anew.
+/// Until this process is in it, the scope may end at any moment with its last process. Then it is created again.
 pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupDir, Failure> {
     let units = UnitName::of(path).zip(path.parent().and_then(|slice| UnitName::of(&slice)));
-    let (scope, slice) = units.context("the daemon named a scope that cannot be")?;
+    let (scope, slice) = units.context("the daemon named an invalid scope")?;
     let (systemd, pid, start) = (Systemd::new(), process::id(), Instant::now());
     let mut tries = 0;
     loop {
@@ -41,7 +41,7 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
             }
             Ok(()) if is_over => {
                 return Err(Failure::from(anyhow!(
-                    "systemd did not take this process into {scope} within {} s: see `systemctl status {scope}`",
+                    "systemd did not move this process into {scope} within {} s: see `systemctl status {scope}`",
                     start.elapsed().as_secs()
                 )));
             }
@@ -49,13 +49,13 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
             Err(error) if is_over || !error.is_refusal() => {
                 return Err(anyhow::Error::new(error).context("cannot enter the container's scope").into());
             }
-            // It is about to end, or has just ended.
+            // The scope is ending, or has just ended.
             Err(_) => tokio::time::sleep(POLL).await,
         }
     }
 }
 
-/// Waits for a while until this process is in the cgroup: a new scope has it a moment after the answer.
+/// Waits up to [`SETTLING`] until this process is in the cgroup: systemd moves it a moment after its reply.
 async fn has_come(path: &CgroupPath) -> anyhow::Result<bool> {
     let start = Instant::now();
     while start.elapsed() < SETTLING {
@@ -67,7 +67,7 @@ async fn has_come(path: &CgroupPath) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// Whether this process is in the cgroup, by what the kernel says of it.
+/// Whether this process is in the cgroup, according to the kernel.
 fn is_in(path: &CgroupPath) -> anyhow::Result<bool> {
     let own = fs::read_to_string("/proc/self/cgroup").context("cannot read /proc/self/cgroup")?;
     Ok(own.lines().any(|line| line.strip_prefix("0::") == Some(path.as_str())))

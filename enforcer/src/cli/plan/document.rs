@@ -1,4 +1,4 @@
-//! The plan as JSON and YAML show it. Its shape is part of the public contract.
+//! The plan as JSON and YAML. Its shape is part of the public contract.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(super) struct NodeDocument {
     pub(super) capacity: Amounts,
     pub(super) allocatable: Amounts,
     pub(super) cgroup: Cgroup,
-    /// The system's own cgroups that are held to what is reserved for them.
+    /// The system's own cgroups that are limited to their reservations.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) reserved_cgroups: Vec<Cgroup>,
 }
@@ -87,7 +87,7 @@ pub(super) struct ErrorDocument {
     pub(super) message: String,
 }
 
-/// Amounts by key, in their order: cpu in thousandths, all else in base units.
+/// Amounts by key, in order: cpu in thousandths, all else in base units.
 #[derive(Debug)]
 pub(super) struct Amounts(pub(super) Vec<(String, u64)>);
 
@@ -102,7 +102,7 @@ impl Serialize for Amounts {
 }
 
 impl Amounts {
-    /// Cpu and memory first, under the names that carry their units; then the others under their own.
+    /// Cpu and memory first, under names with their units; then the others under their own names.
     fn of(list: &ResourceList) -> Self {
         let cpu = list.get(ResourceName::CPU).map(|cpu| (String::from("cpuMilli"), cpu.milli()));
         let memory =
@@ -114,7 +114,7 @@ impl Amounts {
         Self(cpu.into_iter().chain(memory).chain(others).collect())
     }
 
-    /// What the node has: swap and pods too.
+    /// The node's capacity, including swap and pods.
     fn capacity(node: &Node) -> Self {
         let own = [
             ("cpuMilli", node.cpu_milli),
@@ -134,7 +134,7 @@ impl Amounts {
 impl Document {
     pub(super) fn new(node: &Node, settings: &Settings, plan: &Plan, errors: &[Wrong]) -> Self {
         let mut allocatable = allocatable::requestable(node, settings);
-        // How many pods and tasks there may be is capacity's to say.
+        // The maximum of pods and tasks belongs to the capacity.
         allocatable.remove(allocatable::PODS);
         allocatable.remove(allocatable::PID);
         Self {

@@ -1,4 +1,4 @@
-//! `enforcer plan --live`: what would be written to this machine's cgroups now, writing nothing.
+//! `enforcer plan --live`: computes what would be written to this machine's cgroups now, and writes nothing.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,15 +16,15 @@ use crate::{
     serve::{PodState, View},
 };
 
-/// What would be done, and what would wait or cannot be done.
+/// The steps that would be done, and those that would wait or are impossible.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Document {
-    /// What would be done, in this order.
+    /// In order of execution.
     steps: Vec<StepDocument>,
-    /// What would be written once less memory is in use.
+    /// Limits that would be lowered once less memory is in use.
     waiting: Vec<Waiting>,
-    /// What is planned and cannot be.
+    /// Planned steps that are impossible.
     problems: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ struct Waiting {
 }
 
 impl Document {
-    /// Compares the plan for these pods, as the daemon admitted them, with what the kernel holds.
+    /// Compares the plan for these pods, as the daemon admitted them, with the kernel's state.
     pub(super) fn compute(context: &Context, node: &Node, pods: &[Pod]) -> Result<Self, Failure> {
         let view: View = client::block_on(client::get_json(&context.config.run_dir, "/v1/pods"))?;
         let decided: Vec<(&Pod, Admission)> =
@@ -75,7 +75,7 @@ impl Document {
             .map(|(pod, _)| pod.uid.clone())
             .collect();
         let mut reconciler = Reconciler::new(Path::new(cgroup::MOUNT), Index::new())
-            .context("cannot look at this machine's cgroups")?;
+            .context("cannot read this machine's cgroups")?;
         let guard = Guard::new(Path::new("/proc"), &context.config.node_components);
         reconciler.set_guard(Arc::new(guard));
         reconciler.set_former_parents(policy::name::of_other_driver(&context.config.settings));
@@ -118,7 +118,7 @@ impl Document {
     }
 }
 
-/// Whether a pod may have cgroups; what the daemon does not know yet, it will look at.
+/// Whether a pod may have cgroups. A pod that the daemon does not know yet counts as admitted.
 fn admission(view: &View, uid: &PodUid) -> Admission {
     let known = view.pods.iter().find(|pod| pod.uid == uid.as_str());
     match known.map(|pod| pod.state) {

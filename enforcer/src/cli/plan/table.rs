@@ -1,9 +1,9 @@
-//! The plan at a glance, within 80 columns: a line for the node, a line a pod.
+//! The plan as a table, within 80 columns: a line for the node, and a line per pod.
 
 use super::document::{AdmissionDocument, Cgroup, ContainerDocument, Document, NodeDocument, PodDocument};
 use crate::cli::render::{self, human_bytes};
 
-/// The widest that names are shown.
+/// The maximum width of a name.
 const NAME: usize = 30;
 const WIDTH: usize = 80;
 
@@ -118,7 +118,7 @@ fn files(text: &mut String, indent: &str, cgroup: &Cgroup) {
     }
 }
 
-/// The lowest and the highest score, which most often are one.
+/// The lowest and the highest score, which are mostly the same.
 fn scores(containers: &[ContainerDocument]) -> String {
     let all = || containers.iter().map(|container| container.oom_score_adj);
     match (all().min(), all().max()) {
@@ -132,7 +132,7 @@ fn file(cgroup: &Cgroup, name: &str) -> String {
     cgroup.files.get(name).cloned().unwrap_or_else(|| String::from("-"))
 }
 
-/// `memory.max` as people read it; a dash for no limit.
+/// `memory.max` in a unit; a dash for no limit.
 fn memory(cgroup: &Cgroup) -> String {
     let bytes = cgroup.files.get("memory.max").and_then(|value| value.parse().ok());
     bytes.map_or_else(|| String::from("-"), human_bytes)

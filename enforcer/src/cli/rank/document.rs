@@ -1,4 +1,4 @@
-//! The order as JSON and YAML show it, which is part of the public contract; and as a table.
+//! The order as JSON and YAML, which are part of the public contract; and as a table.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// The widest that names are shown.
+/// The maximum width of a name.
 const NAME: usize = 30;
 
 #[derive(Debug, Serialize)]
@@ -37,7 +37,7 @@ struct Entry {
     keys: Keys,
 }
 
-/// What is compared behind the priority.
+/// The keys that are compared after the priority.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Keys {
@@ -125,7 +125,7 @@ fn by_pids(rank: usize, pod: &Pod, standing: &PidRankKey) -> Entry {
     entry(rank, pod, standing.priority, standing.process_count.is_none(), None, keys)
 }
 
-/// Who goes first, within 80 columns.
+/// The order as a table, within 80 columns.
 pub(super) fn table(document: &Document) -> String {
     let Document { signal, order } = document;
     let mut text = format!("evicted in this order when {signal} is short\n");

@@ -1,4 +1,4 @@
-//! What the pods use, from a file.
+//! The pods' usage, read from a file.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::model::Pod;
 
-/// The largest file that is read: 100,000 pods need half of it.
+/// The largest accepted file: 100,000 pods need half of it.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// By `namespace/name`.
@@ -22,7 +22,7 @@ pub(super) struct Stats {
     pods: BTreeMap<String, PodStats>,
 }
 
-/// What one pod uses; none where it is not known.
+/// The usage of a pod; `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct PodStats {
@@ -42,7 +42,7 @@ impl Stats {
         if content.len() as u64 > MAX_BYTES {
             bail!("{shown} is larger than 16 MiB");
         }
-        Self::parse(&content).with_context(|| format!("{shown} is no statistics of pods"))
+        Self::parse(&content).with_context(|| format!("{shown} does not contain pod statistics"))
     }
 
     fn parse(content: &[u8]) -> serde_json::Result<Self> {

@@ -1,4 +1,4 @@
-//! A replay as JSON and YAML show it.
+//! A replay as JSON and YAML.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -24,16 +24,16 @@ use crate::{
 pub(super) struct Document {
     pub(super) recording: Origin,
     pub(super) replay: Replay,
-    /// What happened, in its order.
+    /// What happened, in order.
     pub(super) happenings: Vec<Value>,
-    /// The decisions among it, with all that events say of them.
+    /// The decisions among them, with the data of `eviction.decided`.
     pub(super) decisions: Vec<Value>,
     /// What another configuration would have done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) under: Option<Replayed>,
 }
 
-/// Where it comes from.
+/// Where the recording comes from.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Origin {
@@ -45,7 +45,7 @@ pub(super) struct Origin {
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
     pub(super) records: usize,
-    /// Records that the recorder did not keep.
+    /// Records that the recorder lost.
     pub(super) lost_records: u64,
     pub(super) damage: Vec<Damage>,
 }
@@ -58,14 +58,14 @@ pub(super) struct Damage {
     pub(super) what: &'static str,
 }
 
-/// Whether the engine does the same again.
+/// Whether the engine decides the same again.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Replay {
-    /// All that could be run again gave the same.
+    /// All steps that could be run again had the same result.
     pub(super) equal: bool,
     pub(super) steps_equal: u64,
-    /// Steps that could not be run again, as something before them is missing.
+    /// Steps that could not be run again, as records before them are missing.
     pub(super) steps_not_run: u64,
     pub(super) first_difference: Option<Difference>,
 }
@@ -84,30 +84,30 @@ pub(super) struct Difference {
 pub(super) struct Replayed {
     pub(super) config: String,
     pub(super) mode: &'static str,
-    /// When the two parted; none if they do the same.
+    /// When the two diverged; `None` if they do the same.
     pub(super) parted: Option<String>,
-    /// Row by row what was done, and what would have been.
+    /// What was done and what would have been done, by time.
     pub(super) rows: Vec<Row>,
 }
 
-/// A moment at which at least one of the two decides.
+/// A time at which at least one of the two decides.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Row {
     pub(super) time: Option<String>,
     pub(super) boot_time_ns: u64,
-    /// The decision that was made then.
+    /// The decision that was made.
     pub(super) recorded: Option<Value>,
-    /// The one that would have been made.
+    /// The decision that would have been made.
     pub(super) under: Option<Value>,
-    /// Whether it rests on a model, as the two had parted before.
+    /// Whether that is based on a model, as the two had diverged before.
     pub(super) modelled: bool,
-    /// When the usage that it rests on was read.
+    /// When the usage that it is based on was read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) read: Option<String>,
-    /// Why nobody would have been evicted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) nobody: Option<String>,
+    /// Why no pod would have been evicted.
+    #[serde(rename = "nobody", skip_serializing_if = "Option::is_none")]
+    pub(super) no_victim: Option<String>,
 }
 
 impl Document {
@@ -158,10 +158,10 @@ impl Document {
     }
 }
 
-/// Puts names and times to what the engine knows by numbers.
+/// Translates the engine's numbers to names and times.
 struct Namer<'a> {
     recording: &'a Recording<'a>,
-    /// The decisions by their numbers.
+    /// The decisions by number.
     decisions: BTreeMap<u64, (&'a Decision, Option<u128>)>,
 }
 
@@ -341,7 +341,7 @@ impl<'a> Namer<'a> {
             under: None,
             modelled: false,
             read: None,
-            nobody: None,
+            no_victim: None,
         };
         for (decision, id) in account.decisions() {
             let at_ns = decision.decided_ns;
@@ -354,10 +354,10 @@ impl<'a> Namer<'a> {
             row.modelled = one.modelled;
             row.read = one.read_ns.and_then(|read_ns| self.time(read_ns));
         }
-        for nobody in &other.nobody {
-            let row = rows.entry(nobody.at_ns).or_insert_with(|| row(nobody.at_ns));
-            row.nobody = Some(self.why_no_victim(&nobody.why));
-            row.modelled = other.parted_ns.is_some_and(|parted_ns| parted_ns < nobody.at_ns);
+        for one in &other.no_victims {
+            let row = rows.entry(one.at_ns).or_insert_with(|| row(one.at_ns));
+            row.no_victim = Some(self.why_no_victim(&one.why));
+            row.modelled = other.parted_ns.is_some_and(|parted_ns| parted_ns < one.at_ns);
         }
         Replayed {
             config: path.display().to_string(),
@@ -376,10 +376,10 @@ impl<'a> Namer<'a> {
             }
             Waiting::Victim(cgroup) => format!("{} is still dying", self.pod(*cgroup)),
             Waiting::GivingBack(cgroup) => {
-                format!("what {} is giving back will suffice", self.pod(*cgroup))
+                format!("the memory that {} is freeing will suffice", self.pod(*cgroup))
             }
-            Waiting::Pause => String::from("it tried just before, and waits"),
-            Waiting::Nothing => String::from("nobody may be evicted"),
+            Waiting::Pause => String::from("it waits after its last attempt"),
+            Waiting::Nothing => String::from("no pod may be evicted"),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     recorder::{self, FILE_ENDING, MOST_FILE_BYTES},
 };
 
-/// What was asked for: what it is called, and its bytes.
+/// The requested recording: its name and its bytes.
 pub(super) fn find(context: &Context, what: &str) -> Result<(String, Vec<u8>), Failure> {
     let state_dir = &context.config.state_dir;
     if what == "now" {
@@ -35,7 +35,7 @@ pub(super) fn find(context: &Context, what: &str) -> Result<(String, Vec<u8>), F
         PathBuf::from(what)
     } else {
         let id = Ulid::from_string(what).ok().with_context(|| {
-            format!("{what:?} is no file, and no id of an event or an eviction: those have 26 characters")
+            format!("{what:?} is neither a file nor the id of an event or eviction: ids have 26 characters")
         });
         of_id(state_dir, &context.config.run_dir, id.map_err(Failure::usage)?)?
     };
@@ -46,13 +46,13 @@ pub(super) fn find(context: &Context, what: &str) -> Result<(String, Vec<u8>), F
 fn newest(state_dir: &Path) -> anyhow::Result<PathBuf> {
     let newest = recordings(state_dir)?.max();
     let (_, path) = newest.with_context(|| format!(
-            "there is no recording in {}: each decision leaves one, and `enforcer headroom` says how far the next is",
+            "there is no recording in {}: each decision writes one, and `enforcer headroom` shows how near the next is",
             folder(state_dir)
         ))?;
     Ok(path)
 }
 
-/// Each that is kept, and of which eviction.
+/// The kept recordings, with the ids of their evictions.
 fn recordings(state_dir: &Path) -> anyhow::Result<impl Iterator<Item = (Ulid, PathBuf)>> {
     let folder = recorder::folder(state_dir);
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -63,7 +63,7 @@ fn recordings(state_dir: &Path) -> anyhow::Result<impl Iterator<Item = (Ulid, Pa
     }))
 }
 
-/// The recording of that eviction, or of the eviction that the event of that id is about.
+/// The recording of the eviction of that id, or of the eviction that the event of that id is about.
 fn of_id(state_dir: &Path, run_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> {
     let path = recorder::path(state_dir, id);
     if path.exists() {
@@ -85,7 +85,7 @@ fn of_id(state_dir: &Path, run_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> 
     let path = recorder::path(state_dir, eviction);
     if !path.exists() {
         bail!(
-            "the recording of eviction {eviction} is not kept in {} (any longer): `enforcer events` has what was told",
+            "the recording of eviction {eviction} is not, or no longer, in {}: `enforcer events` has its events",
             folder(state_dir)
         );
     }
@@ -104,7 +104,7 @@ fn eviction_of(state_dir: &Path, run_dir: &Path, event: Ulid) -> anyhow::Result<
     let Ok(events) = opened else { return Ok(None) };
     let event = event.to_string();
     for record in events {
-        // Most lines are of others: they are not taken apart.
+        // Most lines are other events: do not parse those.
         if !record.line.windows(event.len()).any(|part| part == event.as_bytes()) {
             continue;
         }
@@ -134,7 +134,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 pub(super) fn save(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let about = || format!("cannot write {}", path.display());
-    // Names of pods are in it.
+    // It contains names of pods.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
     file.with_context(about)?.write_all(bytes).with_context(about)
 }

@@ -1,11 +1,11 @@
-//! A replay as people read it, within 80 columns.
+//! A replay as a table, within 80 columns.
 
 use serde_json::Value;
 
 use super::document::{Document, Origin, Replay, Replayed, Row};
 use crate::cli::render::{escape, human_bytes, shorten, wrap};
 
-/// The widest that names are shown.
+/// The maximum width of a name.
 const NAME: usize = 26;
 const WIDTH: usize = 80;
 
@@ -54,7 +54,7 @@ fn head(recording: &Origin, replay: &Replay) -> String {
     said.iter().flat_map(|said| wrap(said, WIDTH)).map(|line| line + "\n").collect()
 }
 
-/// One happening; what is about no pod takes the pod's place too.
+/// One happening; without a pod, the reason takes the pod's columns too.
 fn line(time: &str, what: &str, pod: &str, why: &str) -> String {
     let mut before = format!("{time:<12} {what:<10} ");
     if !pod.is_empty() {
@@ -75,7 +75,7 @@ fn line(time: &str, what: &str, pod: &str, why: &str) -> String {
     text
 }
 
-/// The time of the day, to the millisecond.
+/// The time of day, to the millisecond.
 fn clock(time: Option<&Value>) -> String {
     let time = time.and_then(Value::as_str).unwrap_or_default();
     time.split_once('T').map_or("?", |(_, clock)| clock.get(..12).unwrap_or(clock)).to_owned()
@@ -107,7 +107,7 @@ fn why(what: &str, data: &Value) -> String {
     }
 }
 
-/// What was there, of what there should be.
+/// The observed amount and its threshold.
 fn of(data: &Value) -> String {
     let number = |key: &str| data.get(key).and_then(Value::as_u64);
     if let (Some(observed), Some(threshold)) = (number("observedBytes"), number("thresholdBytes")) {
@@ -126,13 +126,13 @@ fn other(under: &Replayed) -> String {
         Some(_) => text.push_str(&format!("{}:\n", escape(&title))),
     }
     if rows.is_empty() {
-        text.push_str("nobody is evicted, as recorded\n");
+        text.push_str("no pod is evicted, as recorded\n");
         return text;
     }
     text.push_str(&line("TIME", "", "RECORDED", "WOULD HAVE EVICTED"));
     let mut is_modelled = false;
     for row in rows {
-        let Row { time, boot_time_ns: _, recorded, under, modelled, read: _, nobody } = row;
+        let Row { time, boot_time_ns: _, recorded, under, modelled, read: _, no_victim } = row;
         let name = |decision: &Option<Value>| {
             let victim = decision.as_ref()?.get("victim")?;
             match (victim.get("namespace"), victim.get("name")) {
@@ -142,17 +142,17 @@ fn other(under: &Replayed) -> String {
                 _ => Some(format!("cgroup {}", victim.get("cgroupId")?)),
             }
         };
-        let nobody = || nobody.as_ref().map_or_else(String::new, |why| format!("nobody: {}", escape(why)));
+        let none = || no_victim.as_ref().map_or_else(String::new, |why| format!("no pod: {}", escape(why)));
         let would = match under {
             Some(decision) => {
                 let by = decision.get("decidedBy").and_then(Value::as_str).unwrap_or("?");
                 format!("{} ({by}; {})", shorten(&name(under).unwrap_or_default(), NAME), of(decision))
             }
-            None => nobody(),
+            None => none(),
         };
         is_modelled |= *modelled;
         let mark = if *modelled { "modelled" } else { "" };
-        let recorded = name(recorded).unwrap_or_else(|| String::from("nobody"));
+        let recorded = name(recorded).unwrap_or_else(|| String::from("no pod"));
         text.push_str(&line(
             &clock(time.as_ref().map(|time| Value::from(time.as_str())).as_ref()),
             mark,
@@ -161,12 +161,12 @@ fn other(under: &Replayed) -> String {
         ));
     }
     if is_modelled {
-        text.push_str("modelled: the two had parted before; what is available is reckoned from then on\n");
+        text.push_str("modelled: the two had diverged before; from then on available memory is a model\n");
     }
     text
 }
 
-/// A string of the object, escaped; empty where there is none.
+/// A string of the object, escaped; empty if it is missing.
 fn string(object: &Value, key: &str) -> String {
     escape(object.get(key).and_then(Value::as_str).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! The same tree as plain text, for pipes, files and terminals that cannot be drawn on.
+//! The same tree as plain text, for pipes, files and dumb terminals.
 use std::{
     io::{self, Write as _},
     time::Instant,
@@ -20,16 +20,16 @@ use crate::cli::{Context, Failure, format};
 const WIDTH: u16 = 80;
 const WIDE: u16 = 120;
 
-/// How many tables are printed.
+/// How many tables to print.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Count {
-    /// So many.
+    /// This many.
     Of(u32),
-    /// Until it is ended.
+    /// Until the process is stopped.
     Endless,
 }
 
-/// What is printed other than as a table.
+/// The document for formats other than the table.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
@@ -73,7 +73,7 @@ fn print(context: &Context, state: &State, is_next: bool) -> Result<(), Failure>
     format::print(context.output, &document, || text(state, &time))
 }
 
-/// The header and the whole tree.
+/// The header and the whole tree as text.
 fn text(state: &State, time: &str) -> String {
     let width = usize::from(state.size.0);
     let mut text = format!("{time}\n");

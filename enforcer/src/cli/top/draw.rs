@@ -15,11 +15,11 @@ use super::{
 };
 use crate::cli::render::escape;
 
-/// The lowest screen with the whole header, and the lowest with the columns' titles.
+/// The minimum rows for the whole header, and for the columns' titles.
 const WHOLE_HEADER: u16 = 14;
 const TITLES: u16 = 7;
 
-/// What `?` shows.
+/// The help that `?` shows.
 pub(super) const HELP: [&str; 33] = [
     "up down k j   go to a row           PgUp PgDn Home End g G",
     "enter space   fold or unfold        left right h l",
@@ -27,8 +27,8 @@ pub(super) const HELP: [&str; 33] = [
     "s             sort by rank, current, growth, % of request, stall, name",
     "w             why: the pod's last decision or OOM kill",
     "e             the pod's events",
-    "Ctrl-L        draw anew             Ctrl-Z stops, fg goes on",
-    "q Ctrl-C      end",
+    "Ctrl-L        redraw                Ctrl-Z stops, fg continues",
+    "q Ctrl-C      quit",
     "",
     "CURRENT   memory.current           ANON FILE SHMEM  its parts; shmem is in file",
     "REQUEST   what a pod requests      LIMIT  a pod's, or memory.max",
@@ -40,23 +40,23 @@ pub(super) const HELP: [&str; 33] = [
     "",
     "MARK  C  critical: never evicted",
     "      P  protected by an operator's order",
-    "      X  left out for another reason; `enforcer next` tells",
+    "      X  excluded for another reason; `enforcer next` shows which",
     "      ?  its use cannot be read: it is evicted first",
     "      W  waits to run      E  was evicted",
     "      R  was not admitted  G  its manifest is gone",
     "",
-    "far         not crossed within a day as things go",
-    "only decided  decisions told and not carried out: dry-run or paused",
+    "far         not crossed within a day at the present rate",
+    "only decided  decisions reported and not carried out: dry-run or paused",
     "-           not known, or none",
     "",
-    "Narrow screens leave columns out: SHMEM first, then FILE, ANON, LIMIT.",
-    "The memory of pods in sight is read each time, that of others when",
-    "they come into sight. `-b` prints a plain table, `-o json` everything.",
+    "Narrow screens omit columns: SHMEM first, then FILE, ANON, LIMIT.",
+    "The memory of visible pods is read each time, that of others when",
+    "they become visible. `-b` prints a plain table, `-o json` everything.",
     "",
     "Esc, q or ? goes back.",
 ];
 
-/// Where things are on the screen.
+/// The layout of the screen, in rows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Areas {
     pub(super) header: u16,
@@ -66,14 +66,14 @@ pub(super) struct Areas {
 }
 
 impl Areas {
-    /// For the state's screen.
+    /// The layout for the state's screen.
     pub(super) fn of(state: &State) -> Self {
         let (_, height) = state.size;
         let lines = u16::try_from(header(state).len()).unwrap_or(u16::MAX);
         let header = match height {
             0..=2 => 0,
             3..WHOLE_HEADER => 1,
-            // Half of the screen is the tree's.
+            // Half of the screen belongs to the tree.
             _ => lines.min(height / 2),
         };
         let titles = u16::from(height >= TITLES);
@@ -86,10 +86,10 @@ impl Areas {
     }
 }
 
-/// How tones look.
+/// The style of the tones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Theme {
-    /// Whether there may be colour.
+    /// Whether to use colour.
     pub(super) color: bool,
 }
 
@@ -102,21 +102,21 @@ impl Theme {
             Tone::Faint => style.add_modifier(Modifier::DIM),
             Tone::Strong => style.add_modifier(Modifier::BOLD),
             Tone::Warning => colored(Color::Yellow, style.add_modifier(Modifier::BOLD)),
-            Tone::FillWaker => {
+            Tone::Alarm => {
                 let loud = style.add_modifier(Modifier::BOLD);
                 if self.color { loud.fg(Color::Red) } else { loud.add_modifier(Modifier::UNDERLINED) }
             }
         }
     }
 
-    /// What is no longer so.
+    /// The style of an outdated picture.
     fn stale(self) -> Style {
         let style = Style::new().add_modifier(Modifier::DIM);
         if self.color { style.fg(Color::DarkGray) } else { style }
     }
 }
 
-/// Draws the state; nothing outside it is needed.
+/// Draws the state, and depends on nothing else.
 pub(super) fn draw(state: &State, theme: Theme, frame: &mut Frame<'_>) {
     let screen = frame.area();
     let buffer = frame.buffer_mut();
@@ -172,9 +172,9 @@ fn tree(state: &State, theme: Theme, buffer: &mut Buffer, first: Rect, areas: Ar
         }
     }
     if state.rows.is_empty() && areas.tree > 0 {
-        let nobody = if state.filter.is_empty() { "there are no pods" } else { "no name has that in it" };
+        let empty = if state.filter.is_empty() { "there are no pods" } else { "no name contains that" };
         let area = Rect { y: first.y + areas.titles, ..first };
-        put_line(buffer, area, &vec![(nobody.to_owned(), Tone::Faint)], theme);
+        put_line(buffer, area, &vec![(empty.to_owned(), Tone::Faint)], theme);
     }
 }
 
@@ -212,7 +212,7 @@ fn show_panel(panel: &Panel, buffer: &mut Buffer, rows: impl Iterator<Item = Rec
     }
 }
 
-/// A title and lines below it; a line that is too long goes on in the next.
+/// A title and lines below it; a line that is too long is wrapped.
 fn text(
     buffer: &mut Buffer,
     mut rows: impl Iterator<Item = Rect>,
@@ -239,7 +239,7 @@ fn footer(state: &State) -> Line {
     if let Some(stale) = &state.stale {
         let seconds = state.now_ms.saturating_sub(stale.since_ms) / 1_000;
         return vec![
-            (format!("NO ANSWER for {seconds}s, trying again "), Tone::FillWaker),
+            (format!("NO ANSWER for {seconds}s, trying again "), Tone::Alarm),
             (escape(&stale.why), Tone::Faint),
         ];
     }

@@ -1,4 +1,4 @@
-//! What is asked of the daemon, over the observe socket.
+//! The requests to the daemon, over the observe socket.
 
 use std::{path::Path, sync::Arc, time::Instant};
 
@@ -15,10 +15,10 @@ use crate::{
     serve::{Memories, View},
 };
 
-/// How many events of a pod are shown: the newest.
+/// How many events of a pod are shown; the newest ones.
 const MAX_EVENTS: usize = 500;
 
-/// Asks for everything. `uids`: whose containers are read; none is all.
+/// Requests everything. `uids` are the pods whose containers are read; empty means all.
 pub(super) async fn look(run_dir: &Path, uids: &[String], start: Instant) -> Result<Look, Failure> {
     let view: View = client::get_json(run_dir, "/v1/pods").await?;
     let orders = client::get_json(run_dir, "/v1/orders").await?;
@@ -33,13 +33,13 @@ pub(super) fn since(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The memory of the containers of these pods; none is all.
+/// The memory of the containers of these pods; empty means all.
 pub(super) async fn memories(run_dir: &Path, uids: &[String]) -> Result<Memories, Failure> {
     let query: Vec<_> = uids.iter().map(|uid| format!("uid={}", client::encode(uid))).collect();
     client::get_json(run_dir, &format!("/v1/containers?{}", query.join("&"))).await
 }
 
-/// What may be missing while the rest is there; no answer at all is a failure.
+/// An answer that may be an error while others succeed; an unreachable daemon is a failure.
 fn optional<T: DeserializeOwned>(answer: Result<T, Failure>) -> Result<Result<T, String>, Failure> {
     match answer {
         Ok(answer) => Ok(Ok(answer)),
@@ -48,7 +48,7 @@ fn optional<T: DeserializeOwned>(answer: Result<T, Failure>) -> Result<Result<T,
     }
 }
 
-/// What the events come to until now.
+/// The tally of the events until now.
 pub(super) async fn tally(run_dir: &Path) -> Result<Tally, Failure> {
     let mut tally = Tally::default();
     let now_ms = jiff::Timestamp::now().as_millisecond();
@@ -56,7 +56,7 @@ pub(super) async fn tally(run_dir: &Path) -> Result<Tally, Failure> {
     Ok(tally)
 }
 
-/// Follows the events; `tell` is given what they come to, each time that some came.
+/// Follows the events; `emit` gets the tally each time that events arrive.
 pub(super) async fn follow(run_dir: &Path, mut emit: impl FnMut(Tally)) -> Result<(), Failure> {
     let mut tally = Tally::default();
     let mut answer = events_answer(run_dir, &tally_query(true)).await?;
@@ -74,20 +74,20 @@ fn tally_query(follow: bool) -> String {
     format!("follow={follow}{}", kinds.concat())
 }
 
-/// What a panel shows of a pod.
+/// The text of a panel about a pod.
 pub(super) async fn about(context: Arc<Context>, what: About, namespace: &str, name: &str) -> Vec<String> {
     let reported = match what {
         About::Why => why::lines(context, namespace, name).await,
         About::Events => pod_events(&context.config.run_dir, namespace, name).await,
     };
     match reported {
-        Ok(lines) if lines.is_empty() => vec![String::from("the log holds nothing of it")],
+        Ok(lines) if lines.is_empty() => vec![String::from("the log contains no events about it")],
         Ok(lines) => lines,
         Err(failure) => vec![failure.to_string()],
     }
 }
 
-/// A pod's newest events as a person reads them, the newest first.
+/// A pod's newest events as lines for people, the newest first.
 async fn pod_events(run_dir: &Path, namespace: &str, name: &str) -> Result<Vec<String>, Failure> {
     let query = format!("namespace={}&pod={}", client::encode(namespace), client::encode(name));
     let mut newest = std::collections::VecDeque::new();
@@ -116,7 +116,7 @@ async fn events_answer(run_dir: &Path, query: &str) -> Result<client::Answer, Fa
     if status.is_success() { Ok(answer) } else { Err(client::refusal(status, &answer.bytes().await?)) }
 }
 
-/// Gives on the whole lines of what came; the rest waits in `pending`. An empty line is a heartbeat.
+/// Passes on the complete lines; the rest stays in `pending`. An empty line is a heartbeat.
 fn lines(pending: &mut Vec<u8>, chunk: &[u8], mut take: impl FnMut(&[u8])) -> Result<(), Failure> {
     pending.extend_from_slice(chunk);
     let whole = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);

@@ -1,4 +1,4 @@
-//! What stands above the tree: the node, the mode, and what an operator must know before believing the rest.
+//! The header above the tree: the node, the mode, and the warnings that an operator has to know first.
 
 use super::{model::State, picture::Picture, table::Tone};
 use crate::{
@@ -32,15 +32,15 @@ pub(super) fn header(state: &State) -> Vec<Line> {
     lines
 }
 
-/// All of it in one line, for a screen that is too low.
+/// The header in one line, for a screen with few rows.
 pub(super) fn brief(state: &State) -> Line {
     let Some(picture) = &state.picture else { return vec![(String::from("waiting"), Tone::Plain)] };
     let mut line = Vec::new();
     if picture.orders.iter().any(OrderView::is_pause) {
-        line.push((String::from("PAUSED "), Tone::FillWaker));
+        line.push((String::from("PAUSED "), Tone::Alarm));
     }
     if picture.mode != "enforce" {
-        line.push((format!("{} ", escape(&picture.mode).to_uppercase()), Tone::FillWaker));
+        line.push((format!("{} ", escape(&picture.mode).to_uppercase()), Tone::Alarm));
     }
     match memory_signal(picture) {
         Some(signal) => {
@@ -59,13 +59,13 @@ pub(super) fn brief(state: &State) -> Line {
 fn mode(picture: &Picture) -> Line {
     let (text, tone) = match picture.mode.as_str() {
         "enforce" => (String::from("enforce"), Tone::Plain),
-        "dry-run" => (String::from("DRY-RUN: NOTHING IS EVICTED"), Tone::FillWaker),
-        "observe" => (String::from("OBSERVE: NOTHING IS DECIDED"), Tone::FillWaker),
-        other => (escape(other), Tone::FillWaker),
+        "dry-run" => (String::from("DRY-RUN: NOTHING IS EVICTED"), Tone::Alarm),
+        "observe" => (String::from("OBSERVE: NOTHING IS DECIDED"), Tone::Alarm),
+        other => (escape(other), Tone::Alarm),
     };
     let mut line = vec![(String::from("enforcer  "), Tone::Strong), (text, tone)];
     if picture.memory_pressure {
-        line.push((String::from("   MEMORY PRESSURE"), Tone::FillWaker));
+        line.push((String::from("   MEMORY PRESSURE"), Tone::Alarm));
     }
     line
 }
@@ -109,16 +109,16 @@ fn thresholds(signal: &SignalView) -> Line {
 fn until(threshold: &ThresholdView) -> (String, Tone) {
     match threshold.crossed_in_ms {
         _ if threshold.met => {
-            (String::from("CROSSED"), if threshold.hard { Tone::FillWaker } else { Tone::Warning })
+            (String::from("CROSSED"), if threshold.hard { Tone::Alarm } else { Tone::Warning })
         }
-        Some(ms) if ms < 60_000 => (format!("in {}", left(ms)), Tone::FillWaker),
+        Some(ms) if ms < 60_000 => (format!("in {}", left(ms)), Tone::Alarm),
         Some(ms) if ms < 600_000 => (format!("in {}", left(ms)), Tone::Warning),
         Some(ms) if ms < 24 * 3_600_000 => (format!("in {}", left(ms)), Tone::Plain),
         Some(_) | None => (String::from("far"), Tone::Plain),
     }
 }
 
-/// Other signals, as far as a threshold of theirs is crossed or will be within ten minutes.
+/// Other signals with a threshold that is crossed, or will be within ten minutes.
 fn others(picture: &Picture) -> Option<Line> {
     let near = |threshold: &ThresholdView| {
         threshold.met || threshold.crossed_in_ms.is_some_and(|crossed_in_ms| crossed_in_ms < 600_000)
@@ -160,15 +160,15 @@ fn happened(state: &State, picture: &Picture) -> Line {
     ]
 }
 
-/// What is ordered, and what is missing.
+/// Warnings: orders in force, and what is missing.
 fn loud(state: &State, picture: &Picture) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut say = |title: &str, text: String, tone| {
         lines.push(vec![(format!("{title:<10}"), Tone::Strong), (text, tone)]);
     };
     if let Some(pause) = picture.orders.iter().find(|order| order.is_pause()) {
-        let text = format!("nobody is evicted for {}: {}", left(pause.left_ms), escape(&pause.reason));
-        say("PAUSED", text, Tone::FillWaker);
+        let text = format!("no pod is evicted for {}: {}", left(pause.left_ms), escape(&pause.reason));
+        say("PAUSED", text, Tone::Alarm);
     }
     let protected: Vec<_> = picture
         .orders

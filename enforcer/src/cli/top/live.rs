@@ -1,4 +1,4 @@
-//! The loop at the edge: keys, answers and signals in, pictures out.
+//! The event loop: takes keys, answers and signals, and draws pictures.
 
 use std::{
     path::PathBuf,
@@ -25,19 +25,19 @@ use super::{
 };
 use crate::cli::{Context, Failure};
 
-/// How many inputs wait at most: whoever makes them waits.
+/// The capacity of the input queue; senders wait while it is full.
 const QUEUE: usize = 64;
 
-/// How long the rows in sight must stay so before their memory is read.
+/// How long the visible rows must stay the same before their memory is read.
 const SETTLED: Duration = Duration::from_millis(150);
 
 /// How long an answer may take before the picture is called stale.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the screen is looked after while nothing happens.
+/// How often the screen is redrawn while nothing happens.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What asks the daemon; it ends with this.
+/// Tasks that query the daemon; they are aborted on drop.
 #[derive(Debug)]
 struct Asking {
     tasks: Vec<JoinHandle<()>>,
@@ -51,7 +51,7 @@ impl Drop for Asking {
     }
 }
 
-/// Shows the view until it is ended. `first` was told already.
+/// Shows the view until the user quits. `first` was fetched already.
 pub(super) async fn live(
     context: &Arc<Context>,
     interval: Duration,
@@ -60,7 +60,7 @@ pub(super) async fn live(
     start: Instant,
 ) -> Result<(), Failure> {
     let run_dir = &context.config.run_dir;
-    let size = crossterm::terminal::size().context("cannot tell the terminal's size")?;
+    let size = crossterm::terminal::size().context("cannot read the terminal's size")?;
     let mut state = State::new(size);
     state.take(Input::Looked(Box::new(first)));
     let mut signals = Signals::listen().context("cannot listen for signals")?;
@@ -86,19 +86,19 @@ pub(super) async fn live(
         let mut next = tokio::select! {
             input = inputs.recv() => input,
             signal = signals.next() => match signal {
-                Told::End => return Ok(()),
-                Told::Stop => {
+                Control::End => return Ok(()),
+                Control::Stop => {
                     suspend(&mut screen)?;
                     None
                 }
-                Told::GoOn => {
+                Control::GoOn => {
                     screen.retake().context("cannot take the terminal again")?;
                     None
                 }
             },
             () = tokio::time::sleep(TICK) => Some(Input::Tick(feed::since(start))),
         };
-        // All that came meanwhile is one picture: who holds a key down waits for no drawing.
+        // Take all pending inputs before drawing again, so that a held key does not wait for each picture.
         while let Some(input) = next {
             match state.take(input) {
                 None => {}
@@ -129,16 +129,16 @@ pub(super) async fn live(
     }
 }
 
-/// Gives the terminal back and stops; goes on where it was when it is continued.
+/// Restores the terminal and stops this process; takes the terminal again when it is continued.
 fn suspend(screen: &mut Screen) -> Result<(), Failure> {
     screen::give_back();
     kill_process(getpid(), Signal::STOP).context("cannot stop")?;
     Ok(screen.retake().context("cannot take the terminal again")?)
 }
 
-/// What a signal means.
+/// The meaning of a signal.
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum Control {
     End,
     Stop,
     GoOn,
@@ -165,18 +165,18 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Told {
+    async fn next(&mut self) -> Control {
         tokio::select! {
-            _ = self.terminate.recv() => Told::End,
-            _ = self.interrupt.recv() => Told::End,
-            _ = self.hang_up.recv() => Told::End,
-            _ = self.stop.recv() => Told::Stop,
-            _ = self.go_on.recv() => Told::GoOn,
+            _ = self.terminate.recv() => Control::End,
+            _ = self.interrupt.recv() => Control::End,
+            _ = self.hang_up.recv() => Control::End,
+            _ = self.stop.recv() => Control::Stop,
+            _ = self.go_on.recv() => Control::GoOn,
         }
     }
 }
 
-/// Reads keys on a thread of its own, which ends with the process.
+/// Reads keys on a separate thread, which ends with the process.
 fn read_keys(sender: mpsc::Sender<Input>) -> Result<(), Failure> {
     let work = move || {
         while let Ok(event) = event::read() {
@@ -193,7 +193,7 @@ fn read_keys(sender: mpsc::Sender<Input>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Looks again and again; and at rows that came into sight as soon as they stay there.
+/// Fetches a new look each interval, and the memory of newly visible rows once they stay visible.
 async fn look(
     run_dir: PathBuf,
     interval: Duration,
@@ -208,7 +208,7 @@ async fn look(
                 () = tokio::time::sleep_until(due) => break,
                 changed = wanted.changed() => if changed.is_err() { return },
             }
-            // Until it stays as it is.
+            // Wait until the visible rows stay the same.
             while let Ok(changed) = tokio::time::timeout(SETTLED, wanted.changed()).await {
                 if changed.is_err() {
                     return;
@@ -235,7 +235,7 @@ async fn look(
     }
 }
 
-/// Follows the events, anew after each end of the stream.
+/// Follows the events, and reconnects after each end of the stream.
 async fn tally(run_dir: PathBuf, interval: Duration, sender: mpsc::Sender<Input>) {
     loop {
         let (emit, mut reported) = watch::channel(None);
@@ -245,7 +245,7 @@ async fn tally(run_dir: PathBuf, interval: Duration, sender: mpsc::Sender<Input>
         tokio::pin!(following);
         loop {
             tokio::select! {
-                // What becomes of the stream is seen by what else is asked.
+                // The other requests report why the daemon is unreachable.
                 _ended = &mut following => break,
                 changed = reported.changed() => {
                     let tally = reported.borrow_and_update().clone();

@@ -1,4 +1,4 @@
-//! The live view as a pure state machine: state and input give the next state, and what is to be done outside.
+//! The live view as a pure state machine: state and input give the next state and an effect.
 
 use super::{
     picture::{Look, Picture},
@@ -10,10 +10,10 @@ use crate::serve::Memories;
 /// The longest filter.
 const MAX_FILTER: usize = 64;
 
-/// How many pods that may not be evicted are asked for though they are not seen: nothing else tells what they use.
+/// How many invisible pods without a rank are requested: the ranking does not contain their usage.
 const MAX_UNSEEN: usize = 100;
 
-/// A key, as far as it means anything.
+/// A key with a meaning.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Key {
     Up,
@@ -36,7 +36,7 @@ pub(super) enum Key {
     Redraw,
 }
 
-/// What comes from outside.
+/// An input to the state machine.
 #[derive(Debug)]
 pub(super) enum Input {
     Key(Key),
@@ -44,16 +44,16 @@ pub(super) enum Input {
     Resized(u16, u16),
     /// The daemon answered.
     Looked(Box<Look>),
-    /// The memory of pods that came into sight.
+    /// The memory of newly visible pods.
     Filled(Memories),
-    /// The daemon did not.
+    /// The daemon did not answer.
     Failed {
         why: String,
         at_ms: u64,
     },
-    /// The events since the start of the stream come to this.
+    /// The tally of the events since the start of the stream.
     Tallied(Tally),
-    /// What a panel was waiting for.
+    /// The text that a panel was waiting for.
     Answered {
         panel: u64,
         lines: Vec<String>,
@@ -62,13 +62,13 @@ pub(super) enum Input {
     Tick(u64),
 }
 
-/// What is to be done outside.
+/// An action outside the state machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Effect {
     Quit,
     Suspend,
     Redraw,
-    /// Fetch what a panel shows of a pod.
+    /// Fetch a panel's text about a pod.
     Ask {
         panel: u64,
         what: About,
@@ -77,7 +77,7 @@ pub(super) enum Effect {
     },
 }
 
-/// What a panel tells of a pod.
+/// What a panel shows about a pod.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum About {
     Why,
@@ -87,21 +87,21 @@ pub(super) enum About {
 /// A text over the tree.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Panel {
-    /// Which one waits for an answer: one that comes late is another's.
+    /// Identifies the panel that an answer is for: a late one belongs to an earlier panel.
     number: u64,
     pub(super) title: String,
-    /// None while it is waited for.
+    /// `None` until the answer arrives.
     pub(super) lines: Option<Vec<String>>,
-    /// How many lines are above the screen.
+    /// How many lines are scrolled out above the screen.
     pub(super) scroll: usize,
 }
 
-/// What the keys go to.
+/// The part that receives the keys.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) enum Focus {
     #[default]
     Tree,
-    /// The filter is being written.
+    /// The filter is being edited.
     Filter,
     Help {
         scroll: usize,
@@ -109,7 +109,7 @@ pub(super) enum Focus {
     Panel(Panel),
 }
 
-/// Since when, and why, the picture is not renewed.
+/// Since when, and why, the picture is out of date.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Stale {
     pub(super) why: String,
@@ -123,14 +123,14 @@ pub(super) struct State {
     pub(super) tally: Tally,
     pub(super) stale: Option<Stale>,
     pub(super) rows: Vec<Row>,
-    /// The selected row's place among them.
+    /// The index of the selected row.
     pub(super) selected: usize,
-    /// The first row that is seen.
+    /// The index of the first visible row.
     pub(super) offset: usize,
     pub(super) sort: Sort,
     pub(super) filter: String,
     pub(super) focus: Focus,
-    /// For a moment on the last line.
+    /// A message on the last line, until the next key.
     pub(super) notice: Option<&'static str>,
     pub(super) now_ms: u64,
     pub(super) size: (u16, u16),
@@ -140,7 +140,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Nothing known yet, on a screen of so many columns and rows.
+    /// An empty state for a screen of that many columns and rows.
     pub(super) fn new(size: (u16, u16)) -> Self {
         Self {
             picture: None,
@@ -167,7 +167,7 @@ impl State {
         self
     }
 
-    /// Takes an input in.
+    /// Applies an input.
     pub(super) fn take(&mut self, input: Input) -> Option<Effect> {
         let effect = match input {
             Input::Key(key) => {
@@ -220,7 +220,7 @@ impl State {
         effect
     }
 
-    /// The uids whose memory is to be read: those that are seen, and those that no ranking tells of. None is all.
+    /// The uids whose memory is to be read: the visible pods, and pods without a rank. Empty means all.
     pub(super) fn wanted(&self) -> Vec<String> {
         let Some(picture) = &self.picture else { return Vec::new() };
         if self.sort == Sort::Stall || self.folds.all {
@@ -236,7 +236,7 @@ impl State {
         uids
     }
 
-    /// What is selected.
+    /// The selected item.
     pub(super) fn selected_item(&self) -> Option<Item<'_>> {
         self.rows.get(self.selected)?.item(self.picture.as_ref()?)
     }
@@ -246,7 +246,7 @@ impl State {
         super::draw::Areas::of(self).tree_height()
     }
 
-    /// Whether a row can be unfolded: none if there is nothing in it.
+    /// Whether a row is unfolded; `None` if it has no rows below it.
     pub(super) fn is_open(&self, item: &Item<'_>) -> Option<bool> {
         match item {
             Item::Pod(pod) if pod.containers.is_empty() => None,
@@ -255,7 +255,7 @@ impl State {
         }
     }
 
-    /// Puts the rows in order again; the selection stays on what it is about, or else where it is.
+    /// Sorts the rows again. The selection stays on its item, or else on its row number.
     fn arrange(&mut self) {
         let Some(picture) = &self.picture else { return };
         self.rows = rows(picture, &self.folds, self.sort, &self.filter);
@@ -266,7 +266,7 @@ impl State {
         }
     }
 
-    /// Keeps selection and offset where there are rows.
+    /// Keeps the selection and the offset within the rows.
     fn follow(&mut self) {
         self.selected = self.selected.min(self.rows.len().saturating_sub(1));
         self.selected_id = self.selected_item().map(|item| item.id());
@@ -377,7 +377,7 @@ impl State {
         None
     }
 
-    /// Folds, unfolds, or the other of the two. Folding what is folded goes up to what it is in.
+    /// Folds or unfolds the selected item; `None` toggles. Folding a folded item selects its parent.
     fn fold(&mut self, open: Option<bool>) {
         let Some(item) = self.selected_item() else { return };
         let (id, is_open) = (item.id(), self.is_open(&item));
@@ -417,7 +417,7 @@ impl State {
     }
 }
 
-/// Whether the key scrolls; then it has.
+/// Scrolls, if the key scrolls; returns whether it does.
 fn scrolled(scroll: &mut usize, key: Key, height: usize) -> bool {
     let page = height.max(1);
     *scroll = match key {

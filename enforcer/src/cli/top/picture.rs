@@ -1,4 +1,4 @@
-//! What the daemon told at one moment, as one tree: class, pod, container.
+//! The daemon's answers at one time as a tree: class, pod, container.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,10 @@ use crate::{
     },
 };
 
-/// All that was told at one moment. What could not be told says why.
+/// All answers at one time. An answer that failed says why.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
-    /// When, by a clock that only goes forward, in milliseconds.
+    /// The time on a monotonic clock, in milliseconds.
     pub(super) at_ms: u64,
     pub(super) view: View,
     pub(super) memories: Result<Memories, String>,
@@ -24,19 +24,19 @@ pub(super) struct Look {
     pub(super) orders: Vec<OrderView>,
 }
 
-/// The memory of a class, a pod or a container; absent is not known.
+/// The memory of a class, a pod or a container; `None` is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Figures {
     /// `memory.current`.
     pub(super) current_bytes: Option<u64>,
-    /// The working set, which a request is compared with.
+    /// The working set, which is compared with the request.
     pub(super) usage_bytes: Option<u64>,
     pub(super) anon_bytes: Option<u64>,
     pub(super) file_bytes: Option<u64>,
     pub(super) shmem_bytes: Option<u64>,
     pub(super) request_bytes: Option<u64>,
-    /// Absent is no limit too.
+    /// `None` also means no limit.
     pub(super) limit_bytes: Option<u64>,
     pub(super) growth_bytes_per_second: Option<i64>,
     /// `some avg10` of its cgroup.
@@ -44,7 +44,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// How much of its request it uses; none without a request.
+    /// The usage in percent of the request; `None` without a request.
     pub(super) fn percent_of_request(&self) -> Option<u64> {
         let request = self.request_bytes.filter(|bytes| *bytes > 0)?;
         let used = self.usage_bytes.or(self.current_bytes)?;
@@ -65,7 +65,7 @@ impl Figures {
         }
     }
 
-    /// With that added; what neither knows stays unknown, and limits are not added up.
+    /// The sum of both; values that both lack stay unknown, and limits are not added up.
     fn plus(self, other: &Self) -> Self {
         fn sum<T>(left: Option<T>, right: Option<T>, add: impl Fn(T, T) -> T) -> Option<T> {
             match (left, right) {
@@ -92,7 +92,7 @@ impl Figures {
     }
 }
 
-/// The tree, and what is above it.
+/// The tree and its header.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Picture {
@@ -104,7 +104,7 @@ pub(super) struct Picture {
     pub(super) node_stall_percent: Option<(f64, f64)>,
     pub(super) headroom: Option<HeadroomView>,
     pub(super) orders: Vec<OrderView>,
-    /// What could not be told, and why.
+    /// What is not known, and why.
     pub(super) missing: Vec<String>,
     pub(super) classes: Vec<Class>,
 }
@@ -112,7 +112,7 @@ pub(super) struct Picture {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Class {
-    /// As Kubernetes writes it.
+    /// The QoS class as in Kubernetes.
     #[serde(rename = "qosClass")]
     pub(super) name: String,
     #[serde(flatten)]
@@ -127,13 +127,13 @@ pub(super) struct Pod {
     pub(super) name: String,
     pub(super) uid: String,
     pub(super) state: PodState,
-    /// Its place in the order of eviction, from 1; none if it may not be evicted.
+    /// Its place in the order of eviction, from 1; `None` if it may not be evicted.
     pub(super) rank: Option<usize>,
-    /// Why it may not be evicted, by the words of `eviction.decided`.
+    /// Why it may not be evicted, in the words of `eviction.decided`.
     pub(super) excluded: Option<String>,
     pub(super) critical: bool,
     pub(super) protected: bool,
-    /// Whether what it uses cannot be read, for which it is evicted first.
+    /// Whether its usage cannot be read, in which case it is evicted first.
     pub(super) stats_missing: bool,
     #[serde(flatten)]
     pub(super) figures: Figures,
@@ -156,19 +156,19 @@ pub(super) struct Container {
     pub(super) figures: Figures,
 }
 
-/// What is known of pods beside the roster, by uid; of those left out of the ranking by name, as it tells them.
+/// What is known about pods beside the roster, by uid. Pods excluded from the ranking have only names there.
 struct Known<'a> {
     memories: HashMap<&'a str, &'a PodMemory>,
     ranks: HashMap<&'a str, &'a RankedView>,
     excluded: HashMap<(&'a str, &'a str), &'a ExcludedView>,
     before: HashMap<&'a str, &'a Pod>,
     protected: Vec<(&'a str, &'a str)>,
-    /// Since the picture before, in milliseconds.
+    /// The time since the previous picture, in milliseconds.
     since_ms: u64,
 }
 
 impl Picture {
-    /// The tree of what was told; `before` is the last one, for what has grown since.
+    /// The tree of the answers; `before` is the previous picture, to compute growth.
     pub(super) fn new(look: &Look, before: Option<&Self>) -> Self {
         let nothing = Memories::default();
         let memories = look.memories.as_ref().unwrap_or(&nothing);
@@ -229,7 +229,7 @@ impl Picture {
         }
     }
 
-    /// Takes over the memory of some pods that was read since.
+    /// Fills in the memory of some pods that was read since.
     pub(super) fn fill_in(&mut self, memories: &Memories) {
         let memories: HashMap<_, _> = memories.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
         for pod in self.classes.iter_mut().flat_map(|class| &mut class.pods) {
@@ -260,7 +260,7 @@ fn protects(order: &OrderView) -> Option<(&str, &str)> {
     if order.is_pause() { None } else { Some((order.namespace.as_deref()?, order.name.as_deref()?)) }
 }
 
-/// A class has a cgroup of its own, but for Guaranteed: that is directly below kubepods.
+/// Each class has its own cgroup, except Guaranteed: its pods are directly below kubepods.
 fn stall_of(headroom: &HeadroomView, class: QosClass) -> Option<f64> {
     let name = class.as_str().to_lowercase();
     headroom.slices.iter().find(|slice| slice.name == name)?.some_avg10_percent
@@ -276,7 +276,7 @@ impl Known<'_> {
         figures.request_bytes = Some(pod.request_bytes);
         figures.limit_bytes = pod.limit_bytes;
         if let Some(ranked) = ranked {
-            // By what it is ranked: also what its containers took elsewhere.
+            // The values that it is ranked by: they include what its containers use elsewhere.
             figures.current_bytes = ranked.current_bytes.or(figures.current_bytes);
             figures.usage_bytes = ranked.usage_bytes;
             figures.anon_bytes = ranked.anon_bytes.or(figures.anon_bytes);

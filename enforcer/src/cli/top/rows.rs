@@ -1,4 +1,4 @@
-//! Which rows of the tree there are, and in which order.
+//! The visible rows of the tree, and their order.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -7,7 +7,7 @@ use std::{
 
 use super::picture::{Class, Container, Figures, Picture, Pod};
 
-/// What a row is about, over all pictures.
+/// The identity of a row's item, over all pictures.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Id {
     Class(String),
@@ -17,10 +17,10 @@ pub(super) enum Id {
     Container(String, String),
 }
 
-/// By what pods, and the containers of a pod, are sorted; the largest first, but for names and ranks.
+/// The sort key of pods, and of the containers of a pod; the largest first, except names and ranks.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Sort {
-    /// The order of eviction; who is not evicted comes last.
+    /// The order of eviction; pods that are not evicted come last.
     #[default]
     Rank,
     Current,
@@ -31,7 +31,7 @@ pub(super) enum Sort {
 }
 
 impl Sort {
-    /// The one after it.
+    /// The next sort key.
     pub(super) fn next(self) -> Self {
         match self {
             Self::Rank => Self::Current,
@@ -43,7 +43,7 @@ impl Sort {
         }
     }
 
-    /// As it is shown.
+    /// The name in the header.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Rank => "rank",
@@ -80,7 +80,7 @@ impl Sort {
 
     fn containers(self, left: &Container, right: &Container) -> Ordering {
         match self {
-            // As the manifest has them.
+            // Keep the order of the manifest.
             Self::Rank => Ordering::Equal,
             Self::Name => left.name.cmp(&right.name),
             _ => self.figures(&left.figures, &right.figures),
@@ -88,7 +88,7 @@ impl Sort {
     }
 }
 
-/// A row: where in the picture it is.
+/// A row, as indexes into the picture.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Row {
     Class(usize),
@@ -96,7 +96,7 @@ pub(super) enum Row {
     Container(usize, usize, usize),
 }
 
-/// What a row shows.
+/// The item that a row shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item<'a> {
     Class(&'a Class),
@@ -105,7 +105,7 @@ pub(super) enum Item<'a> {
 }
 
 impl Row {
-    /// What it shows; none if it is of another picture.
+    /// The item that it shows; `None` if it belongs to another picture.
     pub(super) fn item(self, picture: &Picture) -> Option<Item<'_>> {
         let class = |class: usize| picture.classes.get(class);
         let pod = |of: usize, pod: usize| class(of)?.pods.get(pod);
@@ -121,7 +121,7 @@ impl Row {
 }
 
 impl Item<'_> {
-    /// What it is about.
+    /// The identity of the item.
     pub(super) fn id(&self) -> Id {
         match self {
             Self::Class(class) => Id::Class(class.name.clone()),
@@ -138,7 +138,7 @@ impl Item<'_> {
         }
     }
 
-    /// The pod that it is, or is of.
+    /// The pod itself, or the pod of the container.
     pub(super) fn pod(&self) -> Option<&Pod> {
         match self {
             Self::Class(_) => None,
@@ -147,12 +147,12 @@ impl Item<'_> {
     }
 }
 
-/// What is unfolded: classes unless they were folded, pods only if they were unfolded.
+/// The fold states: classes are unfolded by default, pods are folded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Folds {
     folded_classes: BTreeSet<String>,
     unfolded_pods: BTreeSet<String>,
-    /// Whether all pods are.
+    /// Whether all pods are unfolded.
     pub(super) all: bool,
 }
 
@@ -188,7 +188,7 @@ impl Folds {
     }
 }
 
-/// The rows of a picture. With a filter, the pods and containers whose name has it in it, and what they are in.
+/// The rows of a picture. With a filter, the pods and containers whose name contains it, and their parents.
 pub(super) fn rows(picture: &Picture, folds: &Folds, sort: Sort, filter: &str) -> Vec<Row> {
     let filter = filter.to_lowercase();
     let matches = |name: &str| filter.is_empty() || name.to_lowercase().contains(&filter);

@@ -1,4 +1,4 @@
-//! The terminal: taken for the view, and given back whatever happens.
+//! The terminal: taken for the view, and always restored.
 
 use std::{
     io::{self, Stdout, Write as _},
@@ -30,7 +30,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Takes the terminal: raw, the other screen, no cursor.
+    /// Takes the terminal: raw mode, alternate screen, no cursor.
     pub(super) fn take() -> io::Result<Self> {
         ON_PANIC.call_once(|| {
             let before = panic::take_hook();
@@ -49,15 +49,15 @@ impl Screen {
         }
     }
 
-    /// Takes it again after somebody else had it.
+    /// Takes the terminal again after another process had it.
     pub(super) fn retake(&mut self) -> io::Result<()> {
         enter()?;
         self.draw_anew()
     }
 
-    /// Has the next picture drawn whole.
+    /// Clears the screen, so that the next picture is drawn whole.
     pub(super) fn draw_anew(&mut self) -> io::Result<()> {
-        // `Terminal::clear` asks the terminal where its cursor is, and the answer may be read as keys.
+        // `Terminal::clear` queries the cursor position, and the reply may be read as keys.
         execute!(io::stdout(), Clear(ClearType::All))?;
         self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
         Ok(())
@@ -83,15 +83,15 @@ fn enter() -> io::Result<()> {
     entered
 }
 
-/// Gives the terminal back as it was. May be called again and again.
+/// Restores the terminal. May be called repeatedly.
 pub(super) fn give_back() {
-    // Each of them, even if one fails: whoever goes away can do no more.
+    // Do each of them even if one fails: nothing else can be done at exit.
     drop(execute!(io::stdout(), LeaveAlternateScreen, Show));
     drop(disable_raw_mode());
     drop(io::stdout().flush());
 }
 
-/// What an event of the terminal means; none if nothing.
+/// Translates an event of the terminal; `None` if it has no meaning.
 pub(super) fn input(event: &Event) -> Option<Input> {
     match event {
         Event::Resize(columns, rows) => Some(Input::Resized(*columns, *rows)),

@@ -1,4 +1,4 @@
-//! The tree's columns: which of them there is room for, and what stands in them.
+//! The tree's columns: which of them fit, and their cells.
 
 use super::{
     picture::{Figures, Pod},
@@ -9,22 +9,22 @@ use crate::{
     serve::PodState,
 };
 
-/// The narrowest name before columns are left out for it, and the widest of all.
+/// The minimum width of the name column, below which other columns are omitted, and its maximum.
 const NAME: std::ops::RangeInclusive<usize> = 20..=60;
 
-/// What a piece of text says of itself.
+/// The emphasis of a piece of text.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Tone {
     #[default]
     Plain,
-    /// Of less weight.
+    /// Less important.
     Faint,
     /// A heading.
     Strong,
-    /// Something to look at.
+    /// A warning.
     Warning,
-    /// Something that must be seen.
-    FillWaker,
+    /// Something that must not be overlooked.
+    Alarm,
 }
 
 /// A column beside the name.
@@ -44,7 +44,7 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// All, from left to right.
+    /// All columns from left to right.
     const ALL: [Self; 11] = [
         Self::Current,
         Self::Anon,
@@ -59,7 +59,7 @@ impl Column {
         Self::Marks,
     ];
 
-    /// Those that are left out where there is no room, the last first.
+    /// All columns by importance: without room, the last ones are omitted first.
     const WEIGHT: [Self; 11] = [
         Self::Current,
         Self::Rank,
@@ -90,7 +90,7 @@ impl Column {
         }
     }
 
-    /// Without the space before it.
+    /// The width without the space before it.
     pub(super) fn width(self) -> usize {
         match self {
             Self::Growth => 8,
@@ -101,7 +101,7 @@ impl Column {
         }
     }
 
-    /// What stands in it.
+    /// The text of a cell.
     pub(super) fn cell(self, item: &Item<'_>) -> (String, Tone) {
         let figures = item.figures();
         let bytes = |bytes: Option<u64>| (bytes.map_or_else(|| String::from("-"), human_bytes), Tone::Plain);
@@ -127,7 +127,7 @@ impl Column {
     }
 }
 
-/// The columns that fit beside a name, and how wide the name is.
+/// The width of the name column, and the columns that fit beside it.
 pub(super) fn columns(width: usize) -> (usize, Vec<Column>) {
     let mut chosen = Vec::new();
     let mut left = width;
@@ -144,7 +144,7 @@ pub(super) fn columns(width: usize) -> (usize, Vec<Column>) {
     (left.min(*NAME.end()), columns)
 }
 
-/// The name of a row, with its place in the tree; `open` is none of what holds nothing.
+/// The name of a row, indented by its depth; `open` is `None` if it has no rows below it.
 pub(super) fn name(item: &Item<'_>, open: Option<bool>, width: usize) -> String {
     let fold = match open {
         Some(true) => "- ",
@@ -167,7 +167,7 @@ pub(super) fn name(item: &Item<'_>, open: Option<bool>, width: usize) -> String 
 
 fn limit(figures: &Figures) -> (String, Tone) {
     let Some(limit) = figures.limit_bytes else { return (String::from("-"), Tone::Plain) };
-    // A tenth before its limit.
+    // Within a tenth of its limit.
     let near = figures.current_bytes.is_some_and(|current| current >= limit - limit / 10);
     (human_bytes(limit), if near { Tone::Warning } else { Tone::Plain })
 }
@@ -196,13 +196,13 @@ fn stall(percent: Option<f64>) -> (String, Tone) {
 
 fn rank(pod: &Pod) -> (String, Tone) {
     match pod.rank {
-        Some(1) => (String::from("1"), Tone::FillWaker),
+        Some(1) => (String::from("1"), Tone::Alarm),
         Some(rank) => (rank.to_string(), Tone::Plain),
         None => (String::from("-"), Tone::Faint),
     }
 }
 
-/// One letter each: the help says which is what.
+/// The marks, one letter each, as the help explains them.
 fn marks(pod: &Pod) -> (String, Tone) {
     let state = match pod.state {
         PodState::Active => None,
@@ -217,7 +217,7 @@ fn marks(pod: &Pod) -> (String, Tone) {
         mark(pod.protected, 'P'),
         mark(pod.stats_missing, '?'),
         state,
-        // Left out for another reason.
+        // Excluded for another reason.
         mark(pod.excluded.is_some() && !pod.critical && !pod.protected && state.is_none(), 'X'),
     ]
     .into_iter()
@@ -227,7 +227,7 @@ fn marks(pod: &Pod) -> (String, Tone) {
     (marks, tone)
 }
 
-/// A row's text: the name, then its columns, each to the right.
+/// A row's text: the name, then its columns, each aligned to the right.
 pub(super) fn line(name: &str, name_width: usize, cells: impl Iterator<Item = (String, usize)>) -> String {
     let mut line = format!("{name:<name_width$}");
     for (text, width) in cells {

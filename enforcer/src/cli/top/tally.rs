@@ -1,17 +1,17 @@
-//! What the event stream told: how often it came to an eviction, and what is missing now.
+//! A tally of the event stream: how many evictions there were, and what is missing now.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// How far back is counted.
+/// How far back events are counted.
 pub(super) const WINDOW_MS: i64 = 24 * 3_600 * 1_000;
 
-/// How many problems are kept; the others are counted.
+/// How many problems are kept; further ones are only counted.
 const MAX_PROBLEMS: usize = 64;
 
-/// The types that it is made of.
+/// The event types that are counted.
 pub(super) const KINDS: [&str; 6] = [
     "config.loaded",
     "eviction.decided",
@@ -27,19 +27,19 @@ pub(super) const KINDS: [&str; 6] = [
 pub(super) struct Tally {
     /// Pods that were evicted.
     pub(super) evicted: u64,
-    /// Decisions that were told and not carried out.
+    /// Decisions that were reported but not carried out.
     pub(super) only_decided: u64,
     /// OOM kills by the kernel, by incident.
     pub(super) oom_incidents: u64,
-    /// What is missing since the daemon's start: what, and why.
+    /// What is missing since the daemon's start, and why.
     pub(super) degraded: Vec<Problem>,
-    /// How many more there are.
+    /// How many more problems there are.
     pub(super) more_degraded: usize,
     #[serde(skip)]
     open: BTreeSet<(String, String)>,
 }
 
-/// Something that is missing.
+/// A missing facility.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
 pub(super) struct Problem {
     pub(super) what: String,
@@ -47,7 +47,7 @@ pub(super) struct Problem {
 }
 
 impl Tally {
-    /// Takes an event in; what is no event, or of no concern, is passed over. `now_ms` is the wall clock.
+    /// Counts an event; anything else, and other types, are ignored. `now_ms` is the wall clock.
     pub(super) fn take(&mut self, line: &[u8], now_ms: i64) {
         let Ok(event) = serde_json::from_slice::<Value>(line) else { return };
         let text =
@@ -62,9 +62,9 @@ impl Tally {
                 self.only_decided += 1;
             }
             "oom.incident" if is_recent => self.oom_incidents += 1,
-            // The daemon's start tells where its pods come from, a reload does not. What was missing before is told again.
+            // Only the daemon's start has `staticPodPath`, not a reload. After a start, problems are reported again.
             "config.loaded" if data.get("staticPodPath").is_some() => self.open.clear(),
-            // Orders are asked for by themselves.
+            // Orders are requested separately.
             "degraded.entered" | "degraded.left"
                 if matches!(text(data, "what").as_str(), "protect" | "pause") => {}
             "degraded.entered" => {
@@ -74,7 +74,7 @@ impl Tally {
             }
             "degraded.left" => {
                 let (what, message) = (text(data, "what"), text(data, "message"));
-                // One that does not repeat the words ends all of its kind.
+                // Without the original message it ends all problems of its kind.
                 match message.strip_prefix("no longer so: ") {
                     Some(was) => {
                         self.open.remove(&(what, was.to_owned()));

@@ -1,11 +1,11 @@
-//! Why a pod was, or would have been, evicted or killed.
+//! The panel that explains why a pod was, or would have been, evicted or killed.
 use std::sync::Arc;
 
 use anyhow::Context as _;
 
 use crate::cli::{Context, Failure, why};
 
-/// What `enforcer why` prints of a pod, in lines.
+/// The lines that `enforcer why` prints about a pod.
 pub(super) async fn lines(
     context: Arc<Context>,
     namespace: &str,
@@ -13,5 +13,5 @@ pub(super) async fn lines(
 ) -> Result<Vec<String>, Failure> {
     let pod = format!("{namespace}/{name}");
     let reported = tokio::task::spawn_blocking(move || why::of_pod(&context, &pod)).await;
-    Ok(reported.context("it could not be told why")??.lines().map(str::to_owned).collect())
+    Ok(reported.context("cannot find out why")??.lines().map(str::to_owned).collect())
 }

@@ -1,4 +1,4 @@
-//! What would come, as JSON and YAML show it, and as a table.
+//! The foreseen evictions as JSON and YAML, and as a table.
 
 use serde::Serialize;
 
@@ -13,15 +13,15 @@ use crate::{
     },
 };
 
-/// The widest that names are shown.
+/// The maximum width of a name.
 const NAME: usize = 26;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Document {
-    /// As it is.
+    /// The present state.
     now: Memory,
-    /// As it would be.
+    /// The assumed state.
     then: Memory,
     thresholds: Vec<ThresholdRow>,
     evictions: Vec<Row>,
@@ -112,10 +112,10 @@ impl Document {
     }
 }
 
-/// Why nobody goes although it is short.
-const OUT_OF_REACH: &str = "it is short, and would be if all were gone that may be evicted: nobody is\n";
+/// Why no pod is evicted although memory is short.
+const OUT_OF_REACH: &str = "it is short, and no eviction could end that: no pod is evicted\n";
 
-/// Who would go, within 80 columns.
+/// The evictions as a table, within 80 columns.
 pub(super) fn table(document: &Document) -> String {
     let Document { now, then, thresholds, evictions, end } = document;
     let mut text = format!(
@@ -131,9 +131,9 @@ pub(super) fn table(document: &Document) -> String {
     }
     if evictions.is_empty() {
         text.push_str(match *end {
-            "enough" => "nobody would be evicted: nothing is short\n",
+            "enough" => "no pod would be evicted: nothing is short\n",
             "outOfReach" => OUT_OF_REACH,
-            _ => "it is short, and nobody may be evicted\n",
+            _ => "it is short, and no pod may be evicted\n",
         });
         return text;
     }
@@ -157,8 +157,8 @@ pub(super) fn table(document: &Document) -> String {
     text.push_str(match *end {
         "enough" => "then it would be enough\n",
         "outOfReach" => OUT_OF_REACH,
-        "breaker" => "the circuit breaker would keep the others, and it would still be short\n",
-        _ => "and it would still be short: nobody else may be evicted\n",
+        "breaker" => "the circuit breaker would spare the others, and it would still be short\n",
+        _ => "and it would still be short: no other pod may be evicted\n",
     });
     text
 }

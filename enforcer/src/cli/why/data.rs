@@ -1,7 +1,7 @@
-//! What stands in an event, whoever wrote it.
+//! Reads fields of an event, whatever its origin.
 use serde_json::Value;
 
-/// A string; none where there is none, or an empty one.
+/// A string; `None` if it is missing or empty.
 pub(super) fn text<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.get(key)?.as_str().filter(|text| !text.is_empty())
 }
@@ -26,7 +26,7 @@ pub(super) fn list<'a>(object: &'a Value, key: &str) -> &'a [Value] {
     object.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// `namespace/name`, whose name stands under `key`.
+/// `namespace/name`, with the name under `key`.
 pub(super) fn pod(object: &Value, key: &str) -> Option<String> {
     Some(format!("{}/{}", text(object, "namespace")?, text(object, key)?))
 }
@@ -36,12 +36,12 @@ pub(super) fn data(event: &Value) -> &Value {
     event.get("data").unwrap_or(&Value::Null)
 }
 
-/// Bytes as people read them, `?` where they are not told.
+/// Bytes in a unit; `?` if they are missing.
 pub(super) fn bytes(object: &Value, key: &str) -> String {
     number(object, key).map_or_else(|| String::from("?"), crate::cli::render::human_bytes)
 }
 
-/// A time: milliseconds, seconds from one on.
+/// A duration: in milliseconds, from one second on in seconds.
 pub(super) fn span(ms: f64) -> String {
     if ms < 100.0 {
         format!("{ms:.1} ms")

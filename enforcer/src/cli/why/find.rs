@@ -1,4 +1,4 @@
-//! Which of all that happened is meant.
+//! Finds the case that the argument means.
 use std::collections::BTreeSet;
 
 use anyhow::anyhow;
@@ -6,14 +6,14 @@ use anyhow::anyhow;
 use super::log::Entry;
 use crate::{cli::Failure, journal::EventType, nearest::nearest};
 
-/// What is to be explained.
+/// The case to be explained.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Subject {
     /// The eviction of this id.
     Eviction(String),
     /// The kernel's OOM of this id.
     Oom(String),
-    /// The event at this place, which stands for itself.
+    /// The event at this index, which is a case of its own.
     Event(usize),
 }
 
@@ -23,7 +23,7 @@ pub(super) fn find(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
         return happened.find_map(|(place, entry)| subject(place, entry)).ok_or_else(|| {
             anyhow!(
                 "nothing is kept to explain: no eviction, none that was suppressed, and no OOM kill; \
-                 `enforcer next` says who would be next"
+                 `enforcer next` shows which pod would be next"
             )
             .into()
         });
@@ -31,7 +31,7 @@ pub(super) fn find(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
     if is_id(what) { by_id(entries, &what.to_ascii_uppercase()) } else { by_pod(entries, what) }
 }
 
-/// Whether it is something that somebody asks why of.
+/// Whether an event of this type is a case to explain.
 fn is_happening(kind: EventType) -> bool {
     matches!(
         kind,
@@ -56,7 +56,7 @@ fn subject(place: usize, entry: &Entry) -> Option<Subject> {
     }
 }
 
-/// An id is a ULID: 26 letters and digits, and no name of a pod has capitals.
+/// An id is a ULID: 26 letters and digits, the first a digit.
 fn is_id(what: &str) -> bool {
     what.len() == 26
         && what.bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -70,7 +70,7 @@ fn by_id(entries: &[Entry], id: &str) -> Result<Subject, Failure> {
         let ids = ids.flat_map(|entry| entry.case.as_deref().into_iter().chain([entry.id.as_str()]));
         let hint = match nearest(id, ids) {
             Some(near) => format!("did you mean {near}?"),
-            None => String::from("it may be kept no longer;"),
+            None => String::from("it may no longer be kept;"),
         };
         return Err(
             anyhow!("no event, eviction or OOM has the id {id}: {hint} `enforcer events` shows all").into()
@@ -79,7 +79,7 @@ fn by_id(entries: &[Entry], id: &str) -> Result<Subject, Failure> {
     if let Some(found) = subject(place, entry) {
         return Ok(found);
     }
-    // A shortage leads to what was decided for it.
+    // For a crossing, take the decision that followed.
     let decided = |entry: &&Entry| {
         entry.record.sequence > entries[place].record.sequence
             && entry.signal == entries[place].signal
@@ -122,8 +122,8 @@ fn by_pod(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
     let known: BTreeSet<_> = entries.iter().flat_map(pods).collect();
     if let Some(pod) = known.iter().find(|pod| is_it(pod)) {
         return Err(anyhow!(
-            "pod {pod} was neither evicted nor killed by the kernel, as far as is kept: `enforcer events --pod {pod}` \
-             shows what happened to it, `enforcer next` where it stands"
+            "pod {pod} was neither evicted nor killed by the kernel in the kept events: `enforcer events --pod {pod}` \
+             shows what happened to it, `enforcer next` its rank"
         )
         .into());
     }
@@ -133,10 +133,10 @@ fn by_pod(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
         Some(near) => format!("did you mean {near:?}?"),
         None => String::from("write NAME or NAMESPACE/NAME, the id of an event, or latest;"),
     };
-    Err(anyhow!("no event tells of a pod {what:?}: {hint} `enforcer events` shows all").into())
+    Err(anyhow!("no event is about a pod {what:?}: {hint} `enforcer events` shows all").into())
 }
 
-/// The pods that an event is about: its own, and those of all who died.
+/// The pods that an event is about: its own, and those of all victims.
 fn pods(entry: &Entry) -> Vec<String> {
     let mut pods: Vec<_> = entry.record.pod.iter().map(ToString::to_string).collect();
     if entry.kind() == EventType::OomIncident {

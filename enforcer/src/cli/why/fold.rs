@@ -1,4 +1,4 @@
-//! All that was told of one eviction or one OOM, put together.
+//! Collects all events about one eviction or one OOM.
 use serde::Serialize;
 use serde_json::Value;
 
@@ -10,20 +10,20 @@ use super::{
 };
 use crate::journal::EventType;
 
-/// A warning is taken for that of a decision if it is no older.
+/// A warning belongs to a decision if it is at most this much older.
 const WARNED_MS: i64 = 600_000;
 
-/// What happened, whole. Each part is an event as it was told.
+/// The whole case. Each part is an event as it was emitted.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Folded {
     /// `eviction`, `suppression` or `oom`.
     pub(super) kind: &'static str,
-    /// Of the eviction, the incident, or the event.
+    /// The id of the eviction, the incident, or the event.
     pub(super) id: String,
-    /// When it was decided, or told first.
+    /// When it was decided, or first reported.
     pub(super) time: String,
-    /// What happened to whom, why, and by which comparison.
+    /// What happened to which pod, why, and by which comparison.
     pub(super) sentence: String,
     /// The warning that came before.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,18 +34,18 @@ pub(super) struct Folded {
     /// The decision; or the event itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) decided: Option<Value>,
-    /// All that came of it, in its order; of an OOM, all of its events.
+    /// All later events of the eviction, in order; of an OOM, all its events.
     pub(super) steps: Vec<Value>,
     /// The next decision in the same shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) followed_by: Option<Value>,
-    /// That nobody else was evicted in the same shortage, and why.
+    /// The event that no other pod was evicted in the same shortage, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) suppressed: Option<Value>,
     /// The end of the shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cleared: Option<Value>,
-    /// Whether the flight recorder's file of the decision is there.
+    /// Whether the flight recorder's file of the decision exists.
     #[serde(skip)]
     pub(super) is_recorded: bool,
 }
@@ -118,7 +118,7 @@ struct Around {
 impl Around {
     fn new(entries: &[Entry], place: usize, kind: &str) -> Self {
         let Some(own) = entries.get(place) else { return Self::default() };
-        // An order has no signal, and an OOM is no shortage of the node's.
+        // An order has no signal, and an OOM is not a shortage of the node.
         if kind == "oom" || own.signal.is_none() {
             return Self::default();
         }
@@ -153,18 +153,18 @@ impl Around {
     }
 }
 
-/// What an eviction came to.
+/// The outcome of an eviction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Outcome {
     Completed,
     Failed,
-    /// It was only decided: an operator had paused.
+    /// It was only decided: an operator had paused eviction.
     Paused,
     /// It was only decided.
     DryRun,
-    /// It was signalled, and nothing is told of its end.
+    /// It was signalled, and its end is not recorded.
     Signalled,
-    /// Nothing is told of what came of it.
+    /// No event about its outcome exists.
     Unknown,
 }
 

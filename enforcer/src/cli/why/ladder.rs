@@ -1,4 +1,4 @@
-//! What happened when, from the crossing of the threshold or the order on.
+//! The timeline, from the crossing of the threshold or the order on.
 use serde_json::Value;
 
 use super::{
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{cli::page::Page, journal::EventType};
 
-/// A rung: when, in milliseconds, if that is known; and what.
+/// A rung: the time in milliseconds, if it is known, and what happened.
 type Rung = (Option<f64>, String);
 
 pub(super) fn ladder(page: &mut Page, folded: &Folded) {
@@ -34,7 +34,7 @@ pub(super) fn ladder(page: &mut Page, folded: &Folded) {
         let at = real(cleared, "crossedToClearedMs");
         rungs.push((at, format!("the shortage was over, with {left} available")));
     }
-    // What has no time stays behind what it was told after.
+    // A rung without a time stays behind the one that was reported before it.
     let mut latest = 0.0_f64;
     let mut ordered: Vec<(f64, Rung)> = Vec::new();
     for (at, what) in rungs {
@@ -60,14 +60,14 @@ fn rung(kind: &str, data: &Value) -> Vec<Rung> {
         Some(EventType::EvictionSignalled) if text(data, "sent") == Some("SIGTERM") => {
             let grace = real(data, "graceMs").map_or_else(String::new, |ms| format!(", given {}", span(ms)));
             let at = either("crossedToTerminatedMs", "decidedToTerminatedMs");
-            put(at, format!("asked to end (SIGTERM){grace}"));
+            put(at, format!("asked to exit (SIGTERM){grace}"));
         }
         Some(EventType::EvictionSignalled) => {
             let why = match text(data, "killedBecause") {
                 Some("gracePassed") => ": its grace had passed",
                 Some("hardThreshold") => ": the hard threshold was crossed meanwhile",
                 Some("exhausting") => ": memory would have run out",
-                Some("hookOver") => ": what ran before had ended",
+                Some("hookOver") => ": the preKillHook had ended",
                 Some(_) | None => "",
             };
             let at = either("crossedToSignalledMs", "decidedToSignalledMs");
@@ -76,7 +76,7 @@ fn rung(kind: &str, data: &Value) -> Vec<Rung> {
         Some(EventType::EvictionContained) => put(None, contained(data)),
         Some(EventType::EvictionCompleted) => {
             let by_itself = text(data, "endedBy") == Some("SIGTERM");
-            let dead = if by_itself { "ended by itself" } else { "dead: it holds no process" };
+            let dead = if by_itself { "exited by itself" } else { "dead: it holds no process" };
             put(either("crossedToDeadMs", "decidedToDeadMs"), dead.to_owned());
             if let Some(ms) = real(data, "crossedToMemoryBackMs") {
                 put(Some(ms), String::from("its memory was back"));
@@ -88,25 +88,25 @@ fn rung(kind: &str, data: &Value) -> Vec<Rung> {
         _ => {}
     }
     if is(data, "reconstructed") {
-        put(None, String::from("found out by the next daemon: this one had ended meanwhile"));
+        put(None, String::from("found by the next daemon: this one had exited meanwhile"));
     }
     rungs
 }
 
 fn contained(data: &Value) -> String {
-    let who = pod(data, "name").unwrap_or_else(|| String::from("the next in rank"));
+    let pod = pod(data, "name").unwrap_or_else(|| String::from("the next in rank"));
     match text(data, "state") {
         Some("contained") => format!(
-            "{who} held at {} of {} meanwhile",
+            "{pod} held at {} of {} meanwhile",
             bytes(data, "memoryHighBytes"),
             bytes(data, "usageBytes")
         ),
         Some("released") => {
             let held = real(data, "heldMs").map_or_else(String::new, |ms| format!(" after {}", span(ms)));
-            format!("{who} let go of{held}")
+            format!("{pod} released{held}")
         }
-        Some("stuck") => format!("{who} could not be let go of at once: that is tried again"),
-        Some(_) | None => format!("{who} could not be held: {}", failed(data)),
+        Some("stuck") => format!("{pod} could not be released at once: retrying"),
+        Some(_) | None => format!("{pod} could not be held: {}", failed(data)),
     }
 }
 

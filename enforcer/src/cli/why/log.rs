@@ -1,4 +1,4 @@
-//! The events that are looked through: the daemon's, or what the state directory holds.
+//! The events to search: the daemon's, or those in the state directory.
 use std::io::{self, Write as _};
 
 use anyhow::anyhow;
@@ -10,10 +10,10 @@ use crate::{
     journal::{self, EventType, Filter, Offline, Record},
 };
 
-/// The longest event line that is read.
+/// The longest accepted event line, in bytes.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// An event, with what it is found by.
+/// An event, with the fields that it is found by.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) record: Record,
@@ -23,7 +23,7 @@ pub(super) struct Entry {
     pub(super) case: Option<String>,
     /// The signal that it is about.
     pub(super) signal: Option<String>,
-    /// Whether it warns, and tells of nothing that has happened.
+    /// Whether it is only a warning of something that may happen.
     pub(super) is_headroom: bool,
 }
 
@@ -41,7 +41,7 @@ impl Entry {
         })
     }
 
-    /// All of it.
+    /// The whole event.
     pub(super) fn event(&self) -> Value {
         serde_json::from_slice(&self.record.line).unwrap_or_default()
     }
@@ -51,7 +51,7 @@ impl Entry {
     }
 }
 
-/// Everything that is kept, the oldest first.
+/// All kept events, the oldest first.
 pub(super) fn read(context: &Context) -> Result<Vec<Entry>, Failure> {
     let records = match client::block_on(from_daemon(context)) {
         Err(failure) if failure.is_unreachable() && !context.live => from_disk(context, failure)?,
@@ -84,7 +84,7 @@ async fn from_daemon(context: &Context) -> Result<Vec<Record>, Failure> {
     Ok(records)
 }
 
-/// Where the state directory holds nothing, the daemon's silence is the answer.
+/// Reads the state directory. If it has no log, the daemon's failure is returned.
 fn from_disk(context: &Context, unreachable: Failure) -> Result<Vec<Record>, Failure> {
     let state_dir = &context.config.state_dir;
     if !journal::folder(state_dir).is_dir() {
@@ -93,14 +93,14 @@ fn from_disk(context: &Context, unreachable: Failure) -> Result<Vec<Record>, Fai
     let opened = Offline::open(state_dir, &context.config.run_dir, None, Filter::default());
     let opened = opened.map_err(anyhow::Error::new)?;
     let events = opened.map_err(|stale| anyhow!("{} events are lost", stale.lost))?;
-    // Nobody is left to tell when this fails.
     let why = unreachable.silence().map_or("the daemon cannot be asked", Unreachable::as_str);
+    // If this fails, there is nowhere to report it.
     drop(writeln!(io::stderr(), "{why}: this is what {} holds", state_dir.display()));
     Ok(events.filter(reports).collect())
 }
 
-/// Whether it can be a part of what is told, or somebody may mean it. Most events of a large log are neither: what is written
-/// to cgroups.
+/// Whether an event can be part of a case, or be named by the argument. Most events of a large log are neither: they
+/// are about writes to cgroups.
 fn reports(record: &Record) -> bool {
     !matches!(record.kind, EventType::LimitsApplied | EventType::LimitsDrifted | EventType::LimitsRestored)
 }

@@ -1,4 +1,4 @@
-//! A kill of the kernel's OOM killer, on one screen.
+//! A kill by the kernel's OOM killer, on one screen.
 use serde_json::Value;
 
 use super::{
@@ -11,7 +11,7 @@ use crate::{
     journal::EventType,
 };
 
-/// How many of those who died are shown.
+/// How many victims are shown.
 const SHOWN: usize = 8;
 
 pub(super) fn table(folded: &Folded) -> String {
@@ -21,16 +21,16 @@ pub(super) fn table(folded: &Folded) -> String {
     page.gap();
     page.field("OOM", &format!("{} at {}", folded.id, folded.time));
     let scope = text(data, "scope").unwrap_or("unknown");
-    let owner = text(data, "limitOwner").unwrap_or("whose is not known");
+    let owner = text(data, "limitOwner").unwrap_or("its owner is not known");
     let source = match text(data, "limitSource") {
-        Some("traced") => "; the kernel told so",
+        Some("traced") => "; reported by the kernel",
         Some("counters") => "; by the counters that moved",
         Some(_) | None => "",
     };
     page.field("limit", &format!("{scope}: {owner}{source}"));
     match data.get("trigger").filter(|trigger| trigger.is_object()) {
         Some(trigger) => page.field("trigger", &format!("{} asked for memory", task(trigger))),
-        None => page.field("trigger", "who asked for memory was not traced"),
+        None => page.field("trigger", "the allocating process was not traced"),
     }
     let all = victims(data);
     if !all.is_empty() {
@@ -41,10 +41,10 @@ pub(super) fn table(folded: &Folded) -> String {
     timeline(&mut page, data);
     counters(&mut page, data);
     if kind == Some(EventType::OomDetected) {
-        page.field("", "it is not closed yet: more is told within a second");
+        page.field("", "it is not closed yet: more is reported within a second");
     }
     if is(data, "reconstructed") {
-        page.field("", "no record told of it: it is made of counters");
+        page.field("", "there is no record of it: this is derived from counters");
     }
     next(&mut page, kind, data, &all);
     page.finish()
@@ -78,7 +78,7 @@ fn died(page: &mut Page, all: &[&Value]) {
         ]));
     }
     if all.len() > SHOWN {
-        page.line(&format!("and {} more: `enforcer -o json why` tells all", all.len() - SHOWN));
+        page.line(&format!("and {} more: `enforcer -o json why` shows all", all.len() - SHOWN));
     }
 }
 

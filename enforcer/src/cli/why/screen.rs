@@ -1,4 +1,4 @@
-//! An eviction, or that nobody was evicted, on one screen.
+//! An eviction, or a suppressed one, on one screen.
 use serde_json::Value;
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
     journal::EventType,
 };
 
-/// How many of the ranking are shown, and how many names of those left out for one reason.
+/// How many rows of the ranking are shown, and how many excluded pods for each reason.
 const SHOWN: usize = 5;
 const NAMED: usize = 4;
 
@@ -61,18 +61,18 @@ fn trigger(page: &mut Page, data: &Value, folded: &Folded) {
             |key| number(operator, key).map_or_else(|| String::from("?"), |number| number.to_string());
         page.field("trigger", &format!("an order of uid {}, process {}", number("uid"), number("pid")));
     } else {
-        page.field("trigger", "kept no longer");
+        page.field("trigger", "no longer kept");
     }
     let Some(warned) = folded.warned.as_ref().map(self::data) else { return };
     let names: Vec<_> = list(warned, "pods").iter().filter_map(|one| pod(one, "name")).take(NAMED).collect();
     let whose = if names.is_empty() { String::from("no pod") } else { names.join(", ") };
     let ahead = super::data::real(warned, "crossedInMs").map_or_else(|| String::from("?"), span);
-    page.field("", &format!("warned of {ahead} ahead, as the doing of {whose}"));
+    page.field("", &format!("warned {ahead} ahead, caused by {whose}"));
 }
 
 fn victim_of(page: &mut Page, decision: &Value) {
     let Some(victim) = decision.get("victim").filter(|victim| victim.is_object()) else {
-        page.field("victim", "what it used is not kept");
+        page.field("victim", "its usage is not kept");
         return;
     };
     let name = pod(victim, "name").unwrap_or_else(|| String::from("?"));
@@ -88,7 +88,7 @@ fn victim_of(page: &mut Page, decision: &Value) {
     };
     let request = bytes(victim, "requestBytes");
     if super::data::is(victim, "statsMissing") || victim.get("usageBytes").is_none() {
-        page.field("", &format!("what it used could not be read; request {request}, {limit}"));
+        page.field("", &format!("its usage could not be read; request {request}, {limit}"));
     } else {
         let usage = bytes(victim, "usageBytes");
         page.field("", &format!("used {usage}, request {request}, {limit}"));
@@ -112,22 +112,19 @@ fn victim_of(page: &mut Page, decision: &Value) {
     }
 }
 
-/// Where memory lies that is neither available nor given back by an eviction: free pages on the way back, and shared memory that no
+/// Memory that is neither available nor freed by an eviction: free pages on per-CPU lists, and shared memory that no
 /// process maps.
 fn not_available(page: &mut Page, decision: &Value) {
     if number(decision, "freeListsBytes").is_some() {
         let free = bytes(decision, "freeListsBytes");
         page.field(
             "free lists",
-            &format!("{free} free on per-CPU lists, on their way back: not enough in time"),
+            &format!("{free} free on per-CPU lists, being returned: not enough in time"),
         );
     }
     let Some(held) = decision.get("sharedMemory") else { return };
     let unmapped = bytes(held, "unmappedBytes");
-    page.field(
-        "in tmpfs",
-        &format!("no process maps {unmapped} of shared memory: no eviction gives it back"),
-    );
+    page.field("in tmpfs", &format!("no process maps {unmapped} of shared memory: no eviction frees it"));
     for cgroup in list(held, "cgroups") {
         let state = if super::data::is(cgroup, "populated") { "running" } else { "without a process" };
         let (bytes, pod) = (bytes(cgroup, "bytes"), text(cgroup, "pod").unwrap_or("?"));
@@ -175,10 +172,10 @@ fn outcome(page: &mut Page, folded: &Folded) {
     let reported = reported.and_then(came_back);
     let text = match (Outcome::of(folded), reported) {
         (Outcome::Completed | Outcome::Failed, Some(reported)) => reported,
-        (Outcome::Completed | Outcome::Failed, None) => String::from("how much is not told"),
-        (Outcome::Paused | Outcome::DryRun, _) => format!("nothing was done; {predicted} would have"),
-        (Outcome::Signalled, _) => format!("its end is not told yet; {predicted} are predicted"),
-        (Outcome::Unknown, _) => String::from("nothing is told of what came of it"),
+        (Outcome::Completed | Outcome::Failed, None) => String::from("the amount is not recorded"),
+        (Outcome::Paused | Outcome::DryRun, _) => format!("nothing was done; {predicted} were predicted"),
+        (Outcome::Signalled, _) => format!("its end is not recorded yet; {predicted} are predicted"),
+        (Outcome::Unknown, _) => String::from("the outcome is not recorded"),
     };
     page.field("came back", &text);
 }
@@ -187,13 +184,13 @@ fn next(page: &mut Page, folded: &Folded) {
     let mut reported = Vec::new();
     if let Some(next) = &folded.followed_by {
         let id = text(data(next), "evictionId").unwrap_or("?");
-        let who = data(next).get("victim").and_then(|victim| pod(victim, "name"));
-        let who =
-            who.or_else(|| text(next, "subject").map(str::to_owned)).unwrap_or_else(|| String::from("?"));
-        reported.push(format!("it was still short: then {who} (enforcer why {id})"));
+        let pod = data(next).get("victim").and_then(|victim| pod(victim, "name"));
+        let pod =
+            pod.or_else(|| text(next, "subject").map(str::to_owned)).unwrap_or_else(|| String::from("?"));
+        reported.push(format!("it was still short: then {pod} (enforcer why {id})"));
     }
-    if let Some(nobody) = folded.suppressed.as_ref().map(data) {
-        reported.push(format!("then nobody: {}", text(nobody, "message").unwrap_or("?")));
+    if let Some(suppressed) = folded.suppressed.as_ref().map(data) {
+        reported.push(format!("then no pod: {}", text(suppressed, "message").unwrap_or("?")));
     }
     if folded.kind == "suppression"
         && let Some(cleared) = folded.cleared.as_ref().map(data)
@@ -203,21 +200,21 @@ fn next(page: &mut Page, folded: &Folded) {
         let after = super::data::real(cleared, "crossedToClearedMs").map_or_else(|| String::from("?"), span);
         reported.push(format!("the shortage was over {after} after the crossing{left}"));
     } else if folded.cleared.is_none() && folded.decision().get("operator").is_none() {
-        reported.push(String::from("the end of the shortage is not told"));
+        reported.push(String::from("the end of the shortage is not recorded"));
     }
-    reported.push(String::from("`enforcer next` says who would be next now"));
+    reported.push(String::from("`enforcer next` shows which pod would be next now"));
     if folded.is_recorded {
         reported.push(format!("`enforcer replay {}` decides again", folded.id));
     }
     if folded.kind == "suppression" {
         reported.push(format!(
-            "`enforcer events --type {}` shows when else",
+            "`enforcer events --type {}` shows all such shortages",
             EventType::EvictionSuppressed.short()
         ));
     }
     // The victim may come back.
     if Outcome::of(folded) == Outcome::Completed {
-        reported.push(format!("`enforcer events --pod {}` whether it came back", victim(folded)));
+        reported.push(format!("`enforcer events --pod {}` shows whether it came back", victim(folded)));
     }
     for (number, line) in reported.iter().enumerate() {
         page.field(if number == 0 { "next" } else { "" }, line);

@@ -1,4 +1,4 @@
-//! The first sentence: who, what happened, by which trigger, and the one comparison that decided.
+//! The first sentence: the victim, what happened, the trigger, and the one comparison that decided.
 use serde_json::Value;
 
 use super::{
@@ -22,7 +22,7 @@ pub(super) fn sentence(folded: &Folded) -> String {
     }
 }
 
-/// The victim, as far as it is told.
+/// The victim's name; `a pod` if it is unknown.
 pub(super) fn victim(folded: &Folded) -> String {
     let decision = folded.decision();
     let named = decision.get("victim").and_then(|victim| pod(victim, "name"));
@@ -40,7 +40,7 @@ fn eviction(folded: &Folded) -> String {
     let what = match Outcome::of(folded) {
         Outcome::Completed => "was evicted",
         Outcome::Failed => "was to be evicted",
-        Outcome::Paused => "would have been evicted, had an operator not paused evicting,",
+        Outcome::Paused => "would have been evicted, if an operator had not paused eviction,",
         Outcome::DryRun => "would have been evicted (dry run)",
         Outcome::Signalled => "is being evicted",
         Outcome::Unknown => "was chosen to be evicted",
@@ -49,10 +49,10 @@ fn eviction(folded: &Folded) -> String {
         (Some(operator), _) => format!(
             "{victim} {what} by order of uid {}: {}",
             number(operator, "uid").map_or_else(|| String::from("?"), |uid| uid.to_string()),
-            text(operator, "reason").unwrap_or("no reason is told")
+            text(operator, "reason").unwrap_or("no reason is recorded")
         ),
         (None, Some(trigger)) => format!("{victim} {what} because {trigger}"),
-        (None, None) => format!("{victim} {what}; why is kept no longer"),
+        (None, None) => format!("{victim} {what}; the reason is no longer kept"),
     };
     if decision.get("operator").is_none()
         && let [first, others @ ..] = rows(decision).as_slice()
@@ -67,7 +67,8 @@ fn eviction(folded: &Folded) -> String {
 }
 
 pub(super) fn failed(failure: &Value) -> String {
-    text(failure, "message").or_else(|| text(failure, "reason")).unwrap_or("why is not told").to_owned()
+    let reason = text(failure, "message").or_else(|| text(failure, "reason"));
+    reason.unwrap_or("the reason is not recorded").to_owned()
 }
 
 /// The ranking of a decision.
@@ -78,7 +79,7 @@ pub(super) fn rows(decision: &Value) -> Vec<RankedView> {
     rows
 }
 
-/// `memory.available fell to 199Mi, below 200Mi`; none if no signal is told.
+/// `memory.available fell to 199Mi, below 200Mi`; `None` without a signal.
 pub(super) fn trigger(data: &Value) -> Option<String> {
     let signal = text(data, "signal")?;
     let soft = if data.get("hard") == Some(&Value::Bool(false)) { "its soft threshold " } else { "" };
@@ -94,7 +95,7 @@ pub(super) fn trigger(data: &Value) -> Option<String> {
     Some(format!("{signal} fell to {shown}, below {soft}{of}"))
 }
 
-/// Both as people read them, and to the byte where they would read the same.
+/// Both amounts in units, or in bytes if they would read the same.
 pub(super) fn apart(one: u64, other: u64) -> (String, String) {
     let (shown, of) = (human_bytes(one), human_bytes(other));
     if shown == of && one != other { (format!("{one} bytes"), format!("{other} bytes")) } else { (shown, of) }
@@ -102,20 +103,20 @@ pub(super) fn apart(one: u64, other: u64) -> (String, String) {
 
 fn suppression(folded: &Folded) -> String {
     let reported = folded.decision();
-    let message = text(reported, "message").or_else(|| text(reported, "reason")).unwrap_or("why is not told");
+    let message = failed(reported);
     let crossed = folded.crossed.as_ref().and_then(|crossed| trigger(data(crossed)));
     let crossed = crossed.map(|crossed| format!(" though {crossed}"));
-    format!("Nobody was evicted{}: {message}.", crossed.unwrap_or_default())
+    format!("No pod was evicted{}: {message}.", crossed.unwrap_or_default())
 }
 
-/// The event that tells most of an OOM, and its data.
+/// The event with the most details about an OOM, and its data.
 pub(super) fn oom_data(folded: &Folded) -> (Option<EventType>, &Value) {
     let kinds = [EventType::OomIncident, EventType::OomAverted, EventType::OomDetected];
     let reported = kinds.into_iter().find_map(|kind| Some((Some(kind), folded.step(kind)?)));
     reported.unwrap_or((None, &Value::Null))
 }
 
-/// All who died.
+/// All victims of an OOM.
 pub(super) fn victims(data: &Value) -> Vec<&Value> {
     match list(data, "victims") {
         [] => data.get("victim").into_iter().collect(),
@@ -133,7 +134,7 @@ fn oom(folded: &Folded) -> String {
             Some("ownEviction") => "its pod was being evicted",
             _ => "it was dying already",
         };
-        return format!("The kernel killed nobody: it chose {who}, and {why}.");
+        return format!("The kernel killed no process: it chose {who}, and {why}.");
     }
     let others = match victims.len() {
         0 | 1 => String::new(),
@@ -161,7 +162,7 @@ fn oom(folded: &Folded) -> String {
     sentence + "."
 }
 
-/// What a victim had in memory.
+/// The resident memory of a victim, in bytes.
 pub(super) fn resident(victim: &Value) -> u64 {
     ["anonBytes", "fileBytes", "shmemBytes"]
         .iter()
@@ -196,11 +197,11 @@ fn limit(data: &Value) -> String {
         (_, Some("/")) => String::from("the node ran out of memory"),
         (Some("node"), _) => format!("the limit of all pods was hit{shown}"),
         (_, Some(owner)) => format!("the limit of {owner} was hit"),
-        (_, None) => String::from("a limit was hit, and whose is not known"),
+        (_, None) => String::from("a limit was hit whose owner is not known"),
     }
 }
 
-/// What came back of what was predicted.
+/// How much of the predicted memory came back.
 pub(super) fn came_back(data: &Value) -> Option<String> {
     data.get("predictedFreedBytes")?;
     let freed = match data.get("freedBytes") {

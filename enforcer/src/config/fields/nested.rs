@@ -1,16 +1,16 @@
-//! Mappings within mappings.
+//! Reads mappings within mappings.
 
 use super::{Fields, Inner, describe};
 use crate::yaml::{Node, Value};
 
 impl Fields {
-    /// A mapping of it with fields of its own; none where it is not given.
+    /// A nested mapping with its own fields; `None` if it is not set.
     pub(in crate::config) fn inner_of(&mut self, inner: &mut Inner, name: &'static str) -> Option<Inner> {
         let node = inner.take(name)?;
         self.inner_from(inner, name, node)
     }
 
-    /// A list of such mappings; empty where it is not given.
+    /// A list of such mappings; empty if it is not set.
     pub(in crate::config) fn inners_of(&mut self, inner: &mut Inner, name: &'static str) -> Vec<Inner> {
         let Some(node) = inner.take(name) else { return Vec::new() };
         match node.value {
@@ -28,7 +28,7 @@ impl Fields {
         }
     }
 
-    /// True or false.
+    /// A boolean; `None` if it is not set.
     pub(in crate::config) fn inner_boolean(&mut self, inner: &mut Inner, name: &'static str) -> Option<bool> {
         let node = inner.take(name)?;
         match node.value {
@@ -47,7 +47,7 @@ impl Fields {
         }
     }
 
-    /// Says what is wrong with it, or with a field of it, in view of others.
+    /// Reports a problem with the mapping, or with one of its fields in combination with others.
     pub(in crate::config) fn wrong_inner(&mut self, inner: &Inner, name: &str, message: &str) {
         let field = if name.is_empty() { inner.field.clone() } else { format!("{}.{name}", inner.field) };
         self.problem(&inner.file, inner.line, &field, message);

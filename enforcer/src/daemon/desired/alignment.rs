@@ -1,4 +1,4 @@
-//! Scores that follow the ranking, with `oomScorePolicy: ranked`.
+//! Scores aligned with the ranking, for `oomScorePolicy: ranked`.
 use std::{
     collections::BTreeMap,
     fs,
@@ -20,30 +20,29 @@ use crate::{
     threads,
 };
 
-/// How often pods are weighed: at rest; while what they weigh changes, and for a while after that; and when others come or
-/// go.
+/// How often pods are weighed: at rest; while weights change and for a while after that; and when pods come or go.
 const AT_REST: Duration = Duration::from_secs(10);
 const MOVING: Duration = Duration::from_secs(1);
 const LIVELY: Duration = Duration::from_secs(15);
 const SOON: Duration = Duration::from_millis(500);
 
-/// Weights that change by more than this part of the node between two looks are not at rest.
+/// A change of weights by more than this part of the node's memory between two looks is not rest.
 const MOVING_SHARE: u64 = 100;
 
-/// `memory.stat` has some 2 KiB.
+/// `memory.stat` has about 2 KiB.
 const BUFFER_BYTES: usize = 8 * 1_024;
 
-/// Whether the kernel kills whoever asks for memory, whatever the scores.
+/// Whether the kernel kills the allocating task, whatever the scores.
 const KILLS_ALLOCATING_TASK: &str = "/proc/sys/vm/oom_kill_allocating_task";
 
-/// The alignment: who is weighed, and what was set.
+/// The state of the alignment: the pods being weighed, and the scores set.
 pub(super) struct Aligning {
     aligner: Aligner<PodUid>,
     members: Vec<Member>,
-    /// Whether the plan or the cgroups are others than when the members were opened.
+    /// Whether the plan or the cgroups have changed since the members were opened.
     is_stale: bool,
     next: Instant,
-    /// Until then something is expected to move: a pod that has just come takes its memory only now.
+    /// Until then pods are weighed often: a pod that has just come allocates its memory only now.
     fast_until: Instant,
 }
 
@@ -51,9 +50,9 @@ pub(super) struct Aligning {
 struct Member {
     uid: PodUid,
     cgroup: CgroupId,
-    /// Its own cgroup's, and those of containers elsewhere.
+    /// The files of its own cgroup, and of containers elsewhere.
     files: Vec<WeightFiles>,
-    /// The last reading that worked; none where it has no cgroup any more.
+    /// The last successful reading; `None` if the pod has no cgroup any more.
     weight: Option<Weight>,
 }
 
@@ -66,39 +65,39 @@ impl Default for Aligning {
 }
 
 impl Aligning {
-    /// Takes note that the plan or the cgroups changed.
+    /// Notes that the plan or the cgroups have changed.
     pub(super) fn renew(&mut self) {
         self.is_stale = true;
         self.next = self.next.min(Instant::now() + SOON);
     }
 
-    /// Takes note that what a pod is weighed by is to be opened again.
+    /// Notes that a pod's files are to be opened again.
     pub(super) fn reopen(&mut self, uid: &PodUid) {
         self.members.retain(|member| member.uid != *uid);
         self.renew();
     }
 
-    /// Takes note that something runs short fast: whoever takes it is weighed at once, however long all were at rest.
+    /// Notes that a resource falls fast: the pod that takes it is weighed at once, however long all were at rest.
     fn boost(&mut self) {
         let now = Instant::now();
         (self.next, self.fast_until) = (now, now + LIVELY);
     }
 
-    /// Within what the scores of a pod's containers are held, if they are.
+    /// The band that limits the scores of a pod's containers, if there is one.
     pub(super) fn band(&self, uid: &PodUid) -> Option<Band> {
         self.aligner.set().get(uid).copied()
     }
 }
 
 impl Desired {
-    /// When pods are to be weighed; never where nothing follows from it.
+    /// When pods are to be weighed next; `None` if scores are not aligned.
     pub(super) fn alignment_due(&self) -> Option<Instant> {
         let is_wanted = self.config.oom_score_policy == OomScorePolicy::Ranked;
         let may_be = self.scores_permit.is_some() && self.hierarchy.is_some();
         (is_wanted && may_be).then_some(self.aligning.next)
     }
 
-    /// Weighs the pods if it is time, and has scores follow the ranking where they do not any more.
+    /// Weighs the pods if it is time, and realigns scores that no longer follow the ranking.
     pub(super) async fn align(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         let (Some(hierarchy), Some(permit)) = (self.hierarchy.clone(), self.scores_permit.clone()) else {
@@ -111,7 +110,7 @@ impl Desired {
         let wanted = std::mem::take(&mut self.aligning.is_stale).then(|| self.cgroups_to_weigh());
         let others_came = wanted.is_some();
         let mut members = std::mem::take(&mut self.aligning.members);
-        // The kernel may have to add up counters of all processors.
+        // The kernel may have to sum up the counters of all CPUs.
         let (members, moved_bytes) = threads::blocking(move || {
             if let Some(wanted) = wanted {
                 members = reopened(members, &wanted, &root, &plan);
@@ -135,12 +134,12 @@ impl Desired {
         Ok(())
     }
 
-    /// Has the pods weighed at once, where scores follow the ranking: something runs short fast.
+    /// Has the pods weighed at once, because a resource falls fast.
     pub(in crate::daemon) fn boost(&mut self) {
         self.aligning.boost();
     }
 
-    /// Gives all containers their planned scores.
+    /// Resets all containers to their planned scores.
     pub(in crate::daemon) async fn unalign(&mut self) -> anyhow::Result<()> {
         self.aligning.members.clear();
         self.aligning.is_stale = true;
@@ -166,7 +165,7 @@ impl Desired {
         self.change(move |reconciler| reconciler.align(scores, &permit)).await
     }
 
-    /// The pods that run, by the cgroup that each has now.
+    /// The running pods, with the present cgroup of each.
     fn cgroups_to_weigh(&self) -> BTreeMap<PodUid, CgroupId> {
         let running = self.plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid));
         running.filter_map(|pod| Some((pod.uid.clone(), *self.ids.get(&pod.cgroup.path)?))).collect()
@@ -191,7 +190,7 @@ impl Desired {
                     lowest: scores().min()?,
                     highest: scores().max()?,
                     weight_bytes: weight.process_bytes,
-                    // One without a process cannot be killed.
+                    // A pod without a process cannot be killed.
                     is_spared: pod.critical
                         || self.protected.contains(&pod.name)
                         || weight.process_bytes == 0,
@@ -222,7 +221,7 @@ impl Member {
         Ok(Self { uid: pod.uid.clone(), cgroup, files, weight: None })
     }
 
-    /// Weighs it; answers by how much it changed.
+    /// Weighs the pod; returns by how much its weight changed.
     fn weigh(&mut self) -> u64 {
         let mut buffer = [0; BUFFER_BYTES];
         let mut whole: Option<Weight> = None;
@@ -230,7 +229,7 @@ impl Member {
             match files.read(&mut buffer) {
                 Ok(weight) => whole = Some(whole.map_or(weight, |whole| whole.plus(weight))),
                 Err(Missing::Gone) => {}
-                // What was read before stands in.
+                // The previous reading remains.
                 Err(Missing::Absent | Missing::Unread | Missing::Failed(_) | Missing::Malformed) => return 0,
             }
         }
@@ -241,7 +240,7 @@ impl Member {
     }
 }
 
-/// The members for these cgroups: those that are there already as they are, and the others opened.
+/// Returns the members for these cgroups: known ones are kept, the others opened.
 fn reopened(
     members: Vec<Member>,
     wanted: &BTreeMap<PodUid, CgroupId>,
@@ -271,7 +270,7 @@ fn scale(node: &Node, plan: &Plan) -> Scale {
     Scale::new(node.memory_bytes, node.swap_bytes, limit_bytes, node.page_bytes)
 }
 
-/// Tells what would make scores useless.
+/// Reports settings that make scores useless.
 pub(super) fn emit_hindrances(policy: OomScorePolicy, journal: &Journal) {
     let kills_allocating =
         fs::read_to_string(KILLS_ALLOCATING_TASK).is_ok_and(|setting| setting.trim_ascii() != "0");
@@ -279,7 +278,7 @@ pub(super) fn emit_hindrances(policy: OomScorePolicy, journal: &Journal) {
         emit::degraded(
             journal,
             "oomScorePolicy",
-            "vm.oom_kill_allocating_task is set: the kernel kills whoever asks for memory, whatever its score; set it to 0",
+            "vm.oom_kill_allocating_task is set: the kernel kills the allocating process, whatever its score; set it to 0",
         );
     }
 }

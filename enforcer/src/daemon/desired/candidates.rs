@@ -18,20 +18,20 @@ use crate::{
     source::State,
 };
 
-/// Opens pods with what of them may be killed here.
+/// Opens pods with the cgroups that may be killed here.
 pub(super) struct Opener {
     guard: Arc<Guard>,
     open: fn(&CgroupDir, &Arc<Guard>, &PodPlan) -> Result<Candidate, OpenError>,
 }
 
 impl Opener {
-    /// Where the kubelet owns the pods' cgroups, their containers alone are killed.
+    /// Where the kubelet owns the pods' cgroups, only their containers are killed.
     pub(super) fn new(kubelets: bool, components: &[NodeComponent]) -> Self {
         let guard = Arc::new(Guard::new(Path::new("/proc"), components));
         Self { guard, open: if kubelets { Candidate::open_containers } else { Candidate::open } }
     }
 
-    /// What judges who must never be killed.
+    /// The guard that decides which processes must never be killed.
     pub(super) fn guard(&self) -> Arc<Guard> {
         Arc::clone(&self.guard)
     }
@@ -42,15 +42,15 @@ impl Opener {
     }
 }
 
-/// How long a candidate stays as it was opened at the least, however often cgroups come and go in it.
+/// The least time before a candidate is opened again, however often cgroups come and go in it.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// What is to be opened, or opened again.
+/// The candidates to be opened or reopened.
 #[derive(Debug, Default)]
 pub(super) struct Opening {
-    /// Those that could not be opened.
+    /// Pods that could not be opened.
     refused: Refused,
-    /// Those in whose cgroups others were made or removed since they were opened.
+    /// Candidates in whose cgroup others were made or removed since they were opened.
     branched: BTreeSet<PodUid>,
 }
 
@@ -61,14 +61,14 @@ impl Opening {
     }
 }
 
-/// A candidate, and what it was opened for.
+/// A candidate, and the state for which it was opened.
 pub(super) struct OpenCandidate {
     plan: PodPlan,
     pub(super) candidate: Arc<Candidate>,
     opened: Instant,
-    /// The containers' cgroups that stood then: their brakes are open.
+    /// The containers' cgroups that existed then: their throttle files are open.
     containers: Vec<Option<CgroupId>>,
-    /// The former cgroups of the pod that stood then.
+    /// The pod's former cgroups that existed then.
     former: Vec<(CgroupPath, CgroupId)>,
 }
 
@@ -83,7 +83,7 @@ impl OpenCandidate {
         self.opened + REOPEN_PAUSE
     }
 
-    /// The cgroups whose memory it reads with that of the cgroups right below them.
+    /// The cgroups whose memory it reads together with that of their direct children.
     fn paths(&self) -> impl Iterator<Item = &CgroupPath> {
         let adopted = self.plan.containers.iter().filter(|container| container.adopted);
         std::iter::once(&self.plan.cgroup.path)
@@ -96,8 +96,8 @@ fn is_evicted(plan: &PodPlan) -> bool {
     plan.admission.rejection() == Some(&Rejection::Evicted)
 }
 
-/// The plan as far as the pod holds what it names to adopt; none if that is its own cgroup, and another's. Whoever ends it
-/// must not end another with it.
+/// Returns the plan without adopted cgroups that another pod holds; `None` if that is the pod's own cgroup. Ending the
+/// pod must not end another with it.
 fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<PodPlan> {
     let is_held = |path: &CgroupPath| holders.get(path) == Some(&plan.uid);
     let may = |adopted: bool, path: &CgroupPath| !adopted || is_held(path);
@@ -109,7 +109,7 @@ fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<Pod
 fn keep_leaving(kept: &mut BTreeMap<PodUid, PodPlan>, before: &Plan, leaving: &BTreeSet<&PodUid>) {
     kept.retain(|uid, _| leaving.contains(uid));
     for plan in before.pods.iter().filter(|plan| !plan.adopted && leaving.contains(&plan.uid)) {
-        // What it took elsewhere lives on without us.
+        // Adopted cgroups live on without the daemon.
         let mut left = plan.clone();
         left.containers.retain(|container| !container.adopted);
         kept.insert(plan.uid.clone(), left);
@@ -117,11 +117,11 @@ fn keep_leaving(kept: &mut BTreeMap<PodUid, PodPlan>, before: &Plan, leaving: &B
 }
 
 impl Desired {
-    /// The pods that may be evicted, with their files open, if they are others than at the last call.
+    /// Returns the pods that may be evicted, with their files open, if they have changed since the last call.
     ///
-    /// A pod whose cgroup does not stand is none. One that stays is handed out as it was. One that is to hold no process any
-    /// more, as it was evicted or rejected or is no source's any longer, is one as long as its cgroup stands: what is left of it
-    /// fills the node like any other (the kubelet counts terminating pods as active too). Without a process it is not chosen.
+    /// A pod without a cgroup is not a candidate. An unchanged candidate is handed out again. An evicted, rejected or
+    /// unnamed pod is a candidate as long as its cgroup exists: what is left of it fills the node like any other (the
+    /// kubelet counts terminating pods as active too). Without a process it is not chosen.
     pub(in crate::daemon) fn new_candidates(&mut self) -> Option<Vec<Arc<Candidate>>> {
         let now = Instant::now();
         let is_due = self.candidates_due().is_some_and(|due| due <= now);
@@ -174,7 +174,7 @@ impl Desired {
                         self.opening.refuse(plan, standing.candidate.facts().cgroup, &error, now);
                         continue;
                     }
-                    // It can be evicted still as it was opened before, and is tried again.
+                    // The candidate opened before can still be evicted; opening is tried again.
                     Some(Err(OpenError::Cgroup(_))) | None => {}
                 }
                 order.push(Arc::clone(&standing.candidate));
@@ -199,7 +199,7 @@ impl Desired {
                         OpenCandidate { plan: plan.clone(), candidate, opened: now, containers, former };
                     self.candidates.insert(plan.uid.clone(), standing);
                 }
-                // What stands there next has another id.
+                // The next cgroup there has another id.
                 Err(OpenError::Cgroup(error)) if error.is_gone() => self.opening.refused.forget(&plan.uid),
                 Err(error) => self.opening.refuse(plan, id, &error, now),
             }
@@ -208,13 +208,13 @@ impl Desired {
         refused.settle(|uid| uids.contains(uid), journal);
         branched.retain(|uid| candidates.contains_key(uid));
         if differs && !self.former.is_empty() {
-            self.schedule.owe_move(now);
+            self.schedule.request_move(now);
         }
         (differs || !before.is_empty()).then_some(order)
     }
 
-    /// Notes in which cgroups others were made or removed; without changes that are known it may be any. What a candidate
-    /// reads of them was opened before.
+    /// Notes in which cgroups others were made or removed; in any, if the changes are unknown. A candidate has opened
+    /// its files before that.
     pub(super) fn note_branches(&mut self, changes: Option<&Changes>) {
         let known = changes.filter(|changes| !changes.overflow);
         let is_changed = |path: &CgroupPath| known.is_none_or(|changes| changes.children.contains(path));
@@ -222,14 +222,14 @@ impl Desired {
         self.opening.branched.extend(branched.map(|(uid, _)| uid.clone()));
     }
 
-    /// When a candidate is to be opened again, or one that could not be.
+    /// When a candidate is to be opened again, or a refused one tried again.
     pub(super) fn candidates_due(&self) -> Option<Instant> {
         let branched = self.opening.branched.iter().filter_map(|uid| self.candidates.get(uid));
         branched.map(OpenCandidate::may_reopen_at).chain(self.opening.refused.due()).min()
     }
 
-    /// Where a pod is opened: the id of its own cgroup, and its former ones. Where its new place is not made, or not to be
-    /// had, it is all in the former one, which the plan then has for its own.
+    /// Where a pod is opened: the id of its own cgroup, and its former ones. If its new cgroup does not exist or is not
+    /// available, all of the pod is in the former one, which then takes its place in the plan.
     pub(super) fn place(
         &self,
         plan: &mut Cow<'_, PodPlan>,
@@ -247,7 +247,7 @@ impl Desired {
         (Some(id), former)
     }
 
-    /// The planned cgroup there, if it stands and is this pod's.
+    /// The planned cgroup at that path, if it exists and is this pod's.
     fn held(
         &self,
         uid: &PodUid,
@@ -257,7 +257,7 @@ impl Desired {
         self.ids.get(path).copied().filter(|_| holders.get(path) == Some(uid))
     }
 
-    /// The former cgroups of a pod that stand, and what is in which is nobody else's meanwhile.
+    /// The former cgroups of a pod that exist, and contain no other pod meanwhile.
     fn former(&self, plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Vec<(CgroupPath, CgroupId)> {
         let is_within = |inner: &CgroupPath, outer: &CgroupPath| {
             let rest = inner.as_str().strip_prefix(outer.as_str());
@@ -274,8 +274,8 @@ impl Desired {
         former.map(|(path, going)| (path.clone(), going.id)).collect()
     }
 
-    /// The former cgroups whose processes may be moved: the reflex has candidates that know both places, so that none is
-    /// out of its reach for a moment. Who is being evicted dies where it is.
+    /// The former cgroups whose processes may be moved: the reflex has candidates that know both places, so that no
+    /// process is out of its reach for a moment. Processes being evicted die where they are.
     pub(super) fn movable(&self) -> BTreeSet<CgroupPath> {
         let stays = |path: &CgroupPath, id: CgroupId| self.being_evicted.covers(id, || Some(path.clone()));
         let to =
@@ -302,7 +302,7 @@ impl Desired {
         if !is_retired || (plan.adopted && is_evicted(plan)) || stands() {
             return Some(Cow::Borrowed(plan));
         }
-        // Its own cgroup has gone, and what its containers took elsewhere stays.
+        // Its own cgroup is gone, but its containers' adopted cgroups exist.
         let stands = |container: &&ContainerPlan| {
             let path = &container.cgroup.path;
             container.adopted && self.ids.contains_key(path) && holders.get(path) == Some(&plan.uid)
@@ -311,14 +311,14 @@ impl Desired {
         Some(Cow::Owned(PodPlan { cgroup: elsewhere.cgroup.clone(), adopted: true, ..plan.clone() }))
     }
 
-    /// The pod's own cgroup, if it goes as soon as it holds nobody, and is nobody else's meanwhile.
+    /// The pod's own cgroup, if it is removed once it holds no process, and is not another pod's meanwhile.
     fn going(&self, plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<CgroupId> {
         let path = &plan.cgroup.path;
         let is_own = !plan.adopted && holders.get(path).is_none_or(|holder| *holder == plan.uid);
         self.going.get(path).map(|going| going.id).filter(|_| is_own)
     }
 
-    /// Where to look for whose doing it is when the node fills: at the pods that may be evicted now.
+    /// Where to look for the cause when the node fills: at the pods that may be evicted now.
     pub(in crate::daemon) fn targets(&self) -> Option<ForecastTargets> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
         let suspect = |standing: &OpenCandidate, cgroup: CgroupId, path: &CgroupPath| GrowthCandidate {
@@ -350,7 +350,7 @@ impl Desired {
         Some(ForecastTargets { root, suspects, kubepods: Kubepods::of(&self.plan), slices })
     }
 
-    /// Keeps the plans of pods that no source names any longer, as far as they have cgroups of their own; `before` is the plan
+    /// Keeps the plans of pods that no source names any longer, for the cgroups that they own; `before` is the plan
     /// that named them last.
     pub(super) fn keep_leaving(&mut self, before: &Plan) {
         let entries = self.roster.entries();
@@ -358,7 +358,7 @@ impl Desired {
         keep_leaving(&mut self.leaving, before, &leaving.map(|entry| &entry.pod.uid).collect());
     }
 
-    /// Opens a pod of the plan that is to make way; none if it has no cgroup, and so no processes.
+    /// Opens a planned pod that is to make way; `None` if it has no cgroup, and so no processes.
     fn open_planned(&self, uid: &PodUid) -> Option<Arc<Candidate>> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
         let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?;
@@ -376,13 +376,13 @@ impl Desired {
         }
     }
 
-    /// The pod with what would be its own if it were let in; none if its cgroup is another's.
+    /// The pod's plan as if it were admitted; `None` if its cgroup is another pod's.
     pub(super) fn let_in(&self, plan: &PodPlan) -> Option<PodPlan> {
         let retired = self.retired.iter().filter(|retired| **retired != plan.uid).collect();
         as_held(plan, &cgroup::holders(&self.plan, &retired))
     }
 
-    /// Opens a pod apart from the candidates, with what it has in former cgroups.
+    /// Opens a pod apart from the candidates, with its former cgroups.
     pub(super) fn open_wherever(&self, root: &CgroupDir, plan: PodPlan) -> Result<Arc<Candidate>, OpenError> {
         let mut plan = Cow::Owned(plan);
         let holders = cgroup::holders(&self.plan, &self.retired.iter().collect());
@@ -400,12 +400,12 @@ impl Desired {
         Ok(Arc::new(candidate.protected(self.protected.contains(&plan.name))))
     }
 
-    /// Ends a pod that a critical one preempts, on the thread for that; told by the emptying of its cgroup.
+    /// Ends a pod that a critical one preempts, on a thread for that; the emptying of its cgroup reports the end.
     pub(super) fn end(&mut self, uid: &PodUid) {
         if self.permit.is_none() {
             return;
         }
-        // One that this daemon never let in may run since another one did.
+        // A pod that this daemon never admitted may run since an earlier daemon admitted it.
         let Some(candidate) = self
             .candidates
             .get(uid)
@@ -428,19 +428,18 @@ impl Desired {
         if let Some(endings) = &self.endings {
             endings.end(candidate, grace, done);
         } else {
-            let message =
-                format!("pod {} does not make way for a critical one: there is no thread", entry.pod.name);
+            let message = format!("pod {} does not make way for a critical one: no thread", entry.pod.name);
             emit::degraded(&self.journal, "preemption", &message);
         }
     }
 }
 
-/// What ends preempted pods, from the start: when one has to make way there may be no thread to be had.
+/// Starts the threads that end preempted pods, at the start: none may be available when a pod has to make way.
 pub(super) fn start_endings(journal: &Journal) -> Option<Endings> {
     let started = Endings::start();
     started
         .inspect_err(|error| {
-            let message = format!("no pod makes way for a critical one: no thread: {error}");
+            let message = format!("no pod makes way for a critical one: cannot start a thread: {error}");
             emit::degraded(journal, "preemption", &message);
         })
         .ok()

@@ -1,4 +1,4 @@
-//! The scores of the node's own components, looked at beside everything else.
+//! The scores of the node's own components, looked at separately.
 use std::{
     collections::BTreeSet,
     path::Path,
@@ -13,30 +13,30 @@ use crate::{
     model::NodeComponent,
 };
 
-/// How often it is asked whether there may be new ones.
+/// How often the daemon checks whether there may be new ones.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 
-/// How much of what was told is remembered.
-const MAX_TOLD: usize = 256;
+/// How many reported problems are remembered.
+const MAX_REPORTED: usize = 256;
 
-/// The components, and when they are looked at next; none without /proc or cgroup v2.
+/// The components, and when they are looked at next; `None` without /proc or cgroup v2.
 #[derive(Debug)]
 pub(super) struct Looked {
     looking: Option<Arc<Mutex<Looking>>>,
     next: Instant,
 }
 
-/// What whoever looks holds meanwhile.
+/// The state that a look holds locked.
 #[derive(Debug)]
 struct Looking {
     components: Components,
-    /// What was told once and need not be told again.
+    /// What was reported once and need not be reported again.
     reported: BTreeSet<String>,
 }
 
 impl Looked {
     pub(super) fn new(components: &[NodeComponent], has_cgroups: bool, journal: &Journal) -> Self {
-        // Without cgroups it is told with everything else that is lost by it.
+        // Without cgroups, this is reported with the other losses.
         let looking = has_cgroups
             .then(|| Components::new(Path::new("/proc"), components))
             .and_then(|components| {
@@ -58,8 +58,8 @@ impl Looked {
 }
 
 impl Desired {
-    /// Has the node's components looked at, if it is time and there may be new ones: on a thread that may block, and
-    /// nobody waits for it.
+    /// Starts a look at the node's components if it is due and there may be new ones. It runs on a thread that may
+    /// block, and nothing waits for it.
     pub(super) fn look_at_components(&mut self) {
         let now = Instant::now();
         let (Some(looking), Some(hierarchy)) = (&self.components.looking, &self.hierarchy) else { return };
@@ -70,7 +70,7 @@ impl Desired {
         let wants = match looking.try_lock() {
             Ok(looking) => looking.components.wants_look(now),
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().components.wants_look(now),
-            // The last look is not over.
+            // The last look is still running.
             Err(TryLockError::WouldBlock) => false,
         };
         if !wants {
@@ -104,8 +104,8 @@ fn emit(report: &ComponentReport, reported: &mut BTreeSet<String>, journal: &Jou
             "nodeComponents may be overlooked: the programs of some processes cannot be seen: no CAP_SYS_PTRACE",
         ));
     }
-    // They name processes, of which there is no end.
-    if reported.len() > MAX_TOLD {
+    // Problems name processes, so their number has no bound.
+    if reported.len() > MAX_REPORTED {
         reported.clear();
     }
     for message in problems {

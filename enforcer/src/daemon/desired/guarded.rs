@@ -1,4 +1,4 @@
-//! What the eBPF programs tell of single processes and files, handled as it comes.
+//! Handles the eBPF programs' reports of single processes and files.
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -16,23 +16,23 @@ use crate::{
     sense::{ForeignWrite, Guard, GuardEvent, Kept, ScoreCause, Sight, WrongScore},
 };
 
-/// What is guarded, and what is wished to be.
+/// What is guarded, and what is to be guarded.
 #[derive(Debug, Default)]
 pub(super) struct Guarding {
-    wished: Guarded,
+    wanted: Guarded,
     put_in: Guarded,
 }
 
 impl Guarding {
-    /// Has this guarded from now on. Scores are ours to keep only where we may write; writes are told in any case.
+    /// Sets what is guarded from now on. Scores are kept only if the daemon may write; writes are reported in any case.
     pub(super) fn wish(&mut self, guarded: Guarded, may_write: bool) {
         let scores = if may_write { guarded.scores } else { BTreeMap::new() };
-        self.wished = Guarded { scores, ..guarded };
+        self.wanted = Guarded { scores, ..guarded };
     }
 
     /// The cgroups of pods that no plan names.
     pub(super) fn made_by_runtimes(&self) -> &BTreeSet<CgroupPath> {
-        &self.wished.made_by_runtimes
+        &self.wanted.made_by_runtimes
     }
 
     fn path(&self, cgroup: CgroupId) -> Option<&CgroupPath> {
@@ -40,46 +40,46 @@ impl Guarding {
     }
 }
 
-/// Events of one turn, by what has to be done.
+/// Events of one pass, by the work that they require.
 #[derive(Debug, Default)]
 struct GuardBatch {
     /// Processes that came into a container.
     new: Vec<ScoreSeen>,
-    /// Scores that somebody wrote, by process: the latest counts.
+    /// Scores that other processes wrote, by process: the latest counts.
     written: BTreeMap<u32, WrongScore>,
-    /// Files that somebody wrote: the latest counts.
+    /// Files that other processes wrote: the latest counts.
     files: BTreeMap<(CgroupPath, String), Writer>,
-    /// Containers of which not everything was told.
+    /// Containers whose events were not all reported.
     containers: BTreeSet<CgroupId>,
-    /// As above, cgroups.
+    /// Cgroups whose events were not all reported.
     cgroups: BTreeSet<CgroupPath>,
     lost: u64,
 }
 
 impl GuardBatch {
     fn sort(events: Vec<GuardEvent>, guarding: &Guarding) -> Self {
-        let mut turn = Self::default();
+        let mut batch = Self::default();
         for event in events {
             match event {
                 GuardEvent::Score(score) => match score.cause {
                     ScoreCause::Attached | ScoreCause::Forked | ScoreCause::Executed => {
-                        turn.new.push(seen(&score));
+                        batch.new.push(seen(&score));
                     }
-                    ScoreCause::Written => drop(turn.written.insert(score.process.pid, score)),
+                    ScoreCause::Written => drop(batch.written.insert(score.process.pid, score)),
                 },
                 GuardEvent::Written(ForeignWrite { time_ns: _, cgroup, file, writer }) => {
-                    // One that is guarded no longer is of no concern.
+                    // A cgroup that is no longer guarded does not matter.
                     let Some(path) = guarding.path(cgroup) else { continue };
-                    turn.files.insert((path.clone(), file), Writer { by: writer, of: None });
+                    batch.files.insert((path.clone(), file), Writer { by: writer, of: None });
                 }
-                GuardEvent::Overrun { cgroup, of: Kept::Scores } => drop(turn.containers.insert(cgroup)),
+                GuardEvent::Overrun { cgroup, of: Kept::Scores } => drop(batch.containers.insert(cgroup)),
                 GuardEvent::Overrun { cgroup, of: Kept::Files } => {
-                    turn.cgroups.extend(guarding.path(cgroup).cloned());
+                    batch.cgroups.extend(guarding.path(cgroup).cloned());
                 }
-                GuardEvent::Lost(lost) => turn.lost += lost,
+                GuardEvent::Lost(lost) => batch.lost += lost,
             }
         }
-        turn
+        batch
     }
 }
 
@@ -92,33 +92,33 @@ fn seen(score: &WrongScore) -> ScoreSeen {
 }
 
 impl Desired {
-    /// Learns what the programs can see; nothing, when there are none any longer.
+    /// Learns what the programs can see: nothing once they are gone.
     pub(in crate::daemon) fn set_sight(&mut self, sight: Sight) {
         self.schedule.scores_are_reported(self.permit.is_none() || sight.scores);
     }
 
-    /// Puts in what is to be guarded, if that is another than the last time.
+    /// Hands the guard the wanted set, if it has changed.
     pub(in crate::daemon) fn put_in(&mut self, guard: &mut Guard) {
-        if self.guarding.put_in == self.guarding.wished {
+        if self.guarding.put_in == self.guarding.wanted {
             return;
         }
-        let wished = self.guarding.wished.clone();
+        let wanted = self.guarding.wanted.clone();
         let outcomes =
-            [guard.set_wanted(&wished.scores), guard.set_guarded(&wished.files.keys().copied().collect())];
+            [guard.set_wanted(&wanted.scores), guard.set_guarded(&wanted.files.keys().copied().collect())];
         for error in outcomes.into_iter().filter_map(Result::err) {
             let message = crate::chain(&error);
             if self.reported.insert(message.clone()) {
                 emit::degraded(&self.journal, "guard", &message);
             }
         }
-        // Who came before it was guarded was not told.
-        if wished.scores.keys().any(|id| !self.guarding.put_in.scores.contains_key(id)) {
-            self.schedule.owe_sweep(Instant::now());
+        // Processes that came before the cgroup was guarded were not reported.
+        if wanted.scores.keys().any(|id| !self.guarding.put_in.scores.contains_key(id)) {
+            self.schedule.request_sweep(Instant::now());
         }
-        self.guarding.put_in = wished;
+        self.guarding.put_in = wanted;
     }
 
-    /// Puts right what the programs told of.
+    /// Corrects what the programs reported.
     pub(in crate::daemon) async fn guarded(&mut self, events: Vec<GuardEvent>) -> anyhow::Result<()> {
         let GuardBatch { new, written, files, containers, cgroups, lost } =
             GuardBatch::sort(events, &self.guarding);
@@ -169,7 +169,7 @@ impl Desired {
                 .await?;
         }
         if lost > 0 {
-            tracing::info!(lost, "the programs could not tell everything; everything is looked at");
+            tracing::info!(lost, "the eBPF programs lost events; looking at everything");
             let all = Changes { overflow: true, ..Changes::default() };
             if let Some(all) = self.watch_budget.sift(all, now) {
                 self.look_at(all, &Writers::default()).await?;
@@ -215,7 +215,7 @@ mod tests {
                 writer: process(3),
             })
         };
-        let turn = GuardBatch::sort(
+        let batch = GuardBatch::sort(
             vec![
                 score(ScoreCause::Attached, Some(12)),
                 score(ScoreCause::Forked, None),
@@ -233,13 +233,13 @@ mod tests {
         );
         let suspect = Some(ScoreSuspect { pid: 12, start_ns: Some(7) });
         let seen = |suspect| ScoreSeen { container: CgroupId(5), suspect, is_written: false };
-        assert_eq!(turn.new, [seen(suspect), seen(None)]);
-        let written: Vec<_> = turn.written.values().map(|score| score.pid).collect();
+        assert_eq!(batch.new, [seen(suspect), seen(None)]);
+        let written: Vec<_> = batch.written.values().map(|score| score.pid).collect();
         assert_eq!(written, [Some(12)]);
-        let files: Vec<_> = turn.files.into_keys().collect();
+        let files: Vec<_> = batch.files.into_keys().collect();
         assert_eq!(files, [(path.clone(), String::from("memory.max"))]);
-        assert_eq!(turn.containers, BTreeSet::from([CgroupId(5)]));
-        assert_eq!(turn.cgroups, BTreeSet::from([path]));
-        assert_eq!(turn.lost, 5);
+        assert_eq!(batch.containers, BTreeSet::from([CgroupId(5)]));
+        assert_eq!(batch.cgroups, BTreeSet::from([path]));
+        assert_eq!(batch.lost, 5);
     }
 }

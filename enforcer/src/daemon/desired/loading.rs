@@ -9,7 +9,7 @@ use crate::{
     source::{Loaded, SourceError},
 };
 
-/// Under what it is reported that less is known of the manifests than should be.
+/// The `what` of events when less is known of the manifests than should be.
 const WHAT: &str = "manifests";
 
 impl Desired {
@@ -45,7 +45,7 @@ impl Desired {
         self.reconcile().await
     }
 
-    /// Reports the errors that are new, and the end of what was less than it should be.
+    /// Reports new errors, and the end of degradations.
     fn emit_errors(&self, loaded: &Loaded) {
         for error in loaded.new_errors(&self.loaded) {
             let message = error.to_string();

@@ -1,4 +1,4 @@
-//! What operators order about pods.
+//! Operators' orders about pods.
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use super::Desired;
@@ -11,16 +11,16 @@ use crate::{
     source::State,
 };
 
-/// A pod that an operator may have evicted.
+/// A pod that an operator may evict.
 pub(in crate::daemon) struct Evictable {
     pub(in crate::daemon) uid: PodUid,
     pub(in crate::daemon) candidate: Arc<Candidate>,
-    /// What its manifest gives it to end by itself.
+    /// The grace period of its manifest.
     pub(in crate::daemon) grace: Duration,
 }
 
 impl Desired {
-    /// Spares these pods from now on, and no others.
+    /// Protects these pods from now on, and no others.
     pub(in crate::daemon) fn set_protected(&mut self, protected: BTreeSet<PodName>) {
         if self.protected != protected {
             self.protected = protected;
@@ -34,12 +34,12 @@ impl Desired {
         self.host.node.memory_bytes
     }
 
-    /// Whether there is a pod of that name.
+    /// Whether a pod of that name exists.
     pub(in crate::daemon) fn knows(&self, name: &PodName) -> bool {
         self.roster.named(name).is_some()
     }
 
-    /// There is no such pod; one that may have been meant is named.
+    /// Returns the error for an unknown pod, with the nearest name.
     pub(in crate::daemon) fn unknown(&self, name: &PodName) -> No {
         let names: Vec<_> = self.roster.entries().iter().map(|entry| entry.pod.name.to_string()).collect();
         let hint = match nearest(&name.to_string(), names.iter().map(String::as_str)) {
@@ -49,7 +49,7 @@ impl Desired {
         No::Unknown(format!("there is no pod {name}: {hint}"))
     }
 
-    /// What these pods hold of the node's memory: of each the greater of request and usage.
+    /// How much of the node's memory these pods hold: for each the greater of request and usage.
     pub(in crate::daemon) fn held_bytes(&self, names: &BTreeSet<PodName>) -> u64 {
         let plans = self.plan.pods.iter().filter(|plan| names.contains(&plan.name));
         plans.fold(0_u64, |sum, plan| {
@@ -62,12 +62,12 @@ impl Desired {
         })
     }
 
-    /// The pod of that name, if an operator may have it evicted. What is never evicted is not either by order.
+    /// Returns the pod of that name if an operator may evict it. A pod that is never evicted is not by order either.
     pub(in crate::daemon) fn evictable(&self, name: &PodName) -> Result<Evictable, No> {
         let entry = self.roster.named(name).ok_or_else(|| self.unknown(name))?;
         let refused = |why: &str| No::Refused(format!("pod {name} {why}"));
         match &entry.state {
-            // One that was evicted and lives on may be tried again.
+            // A pod that was evicted and lives on may be tried again.
             State::Active(_) | State::Evicted => {}
             State::Waiting { .. } => return Err(refused("is not admitted: there is nothing to evict")),
             State::Preempted => return Err(refused("makes way for a critical pod already")),

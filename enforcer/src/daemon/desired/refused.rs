@@ -1,4 +1,4 @@
-//! Pods whose candidates cannot be opened: when each is tried again, and what is reported of them.
+//! Pods whose candidates cannot be opened: when each is tried again, and how that is reported.
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
@@ -16,7 +16,7 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-/// The pods that could not be opened. It holds no more than there are pods.
+/// The pods that could not be opened. The number of pods is the bound.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     pods: BTreeMap<PodUid, Refusal>,
@@ -33,14 +33,14 @@ struct Refusal {
 }
 
 impl Refused {
-    /// Whether a pod may be tried now: it was not refused, is another than it was then, or its pause is over.
+    /// Whether a pod may be tried now: it was not refused, has changed since, or its pause is over.
     pub(super) fn may_try(&self, plan: &PodPlan, cgroup: CgroupId, now: Instant) -> bool {
         self.pods
             .get(&plan.uid)
             .is_none_or(|refusal| refusal.due <= now || refusal.cgroup != cgroup || refusal.plan != *plan)
     }
 
-    /// A pod could not be opened.
+    /// Notes that a pod could not be opened.
     pub(super) fn refuse(&mut self, plan: &PodPlan, cgroup: CgroupId, message: String, now: Instant) {
         let pause = match self.pods.get(&plan.uid) {
             Some(before) => (before.pause * 2).min(LONGEST_PAUSE),
@@ -50,7 +50,7 @@ impl Refused {
         self.pods.insert(plan.uid.clone(), refusal);
     }
 
-    /// A pod was opened, or has nothing to be opened.
+    /// Notes that a pod was opened, or has nothing to open.
     pub(super) fn forget(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
     }

@@ -1,4 +1,4 @@
-//! The roster as it is told.
+//! The roster as it is reported.
 use super::{Desired, emit};
 use crate::{
     model::{CgroupId, CgroupPath, OwnerLevel, PodUid, QosClass, ResourceName},
@@ -17,12 +17,12 @@ impl Desired {
         &self.view
     }
 
-    /// Where kubepods is, or would be.
+    /// The path of kubepods, whether it exists or not.
     pub(in crate::daemon) fn kubepods(&self) -> &CgroupPath {
         &self.plan.node.path
     }
 
-    /// Brings it up to date.
+    /// Updates the view.
     pub(super) fn renew_view(&mut self) {
         let id_of = |path: &CgroupPath| self.ids.get(path).map(|id| id.0);
         let mut pods = Vec::new();
@@ -56,15 +56,15 @@ impl Desired {
         self.view.pods = pods;
     }
 
-    /// The scope that a container has still in its pod's former slice: a unit has one name on the whole machine, so until that
-    /// one ends there is no other, and who comes to the container comes there.
+    /// The scope that a container still has in its pod's former slice: a unit name is unique on the machine, so until
+    /// that scope ends there is no other, and new processes of the container go there.
     fn former_scope(&self, uid: &PodUid, container: &str) -> Option<(&CgroupPath, CgroupId)> {
         let mut going = self.going.iter().filter(|(path, _)| policy::name::is_scope(path));
         let is_it = |level: &OwnerLevel| level.uid() == Some(uid) && level.container() == Some(container);
         going.find(|(_, going)| is_it(&going.level)).map(|(path, going)| (path, going.id))
     }
 
-    /// Shows a pod as evicted, and leaves the rest as it is.
+    /// Shows a pod as evicted, and leaves the rest of the view unchanged.
     pub(super) fn show_evicted(&mut self, uid: &PodUid) {
         let reason = self.roster.get(uid).and_then(|entry| self.reason(entry));
         if let Some(pod) = self.view.pods.iter_mut().find(|pod| pod.uid == uid.as_str()) {
@@ -72,7 +72,7 @@ impl Desired {
         }
     }
 
-    /// Why a pod is not as its source wants it, for a person.
+    /// The reason that a pod's state is not what its source wants, for a person.
     fn reason(&self, entry: &Entry) -> Option<String> {
         let reported = |rejection: &Rejection| format!("{}: {}", rejection.reason(), rejection.message());
         match &entry.state {
@@ -82,7 +82,7 @@ impl Desired {
                 reported(&Rejection::Preempted)
             )),
             State::Evicted => {
-                Some(String::from("`enforcer events --type eviction.decided` tells why it was this pod"))
+                Some(String::from("`enforcer events --type eviction.decided` shows why this pod was chosen"))
             }
             State::Active(active) if !active.awaits.is_empty() => {
                 let name = |uid: &PodUid| self.roster.get(uid).map(|entry| entry.pod.name.to_string());

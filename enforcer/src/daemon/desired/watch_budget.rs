@@ -1,4 +1,4 @@
-//! What the kernel told of, and when it is looked at: at once, unless it is told of without end.
+//! When changes that the kernel reported are looked at: at once, unless they are reported without end.
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
@@ -14,62 +14,62 @@ use crate::{
     sense::GuardEvent,
 };
 
-/// So often within a turn a thing is looked at as soon as something is told of it. One foreign write is told of by the
-/// programs and by inotify, and so is what undoes it.
+/// How often within a window a reported change leads to a look at once. The programs and inotify each report a foreign
+/// write, and its reversal.
 const CREDIT: u32 = 8;
-/// How long a turn is. What is told of once the credit is used up is looked at when the turn ends.
-const TURN: Duration = Duration::from_millis(50);
-/// The same of a file. A look costs more the more pods there are, some milliseconds with hundreds of them, so that none uses
-/// its credit up in a shorter turn; and a value that is written so often is not written back sooner than after a second.
-const FILE_TURN: Duration = Duration::from_millis(500);
-/// So often the turn is doubled of what uses up one after the other.
+/// The length of a window. Once the credit is used up, a reported change is looked at when the window ends.
+const WINDOW: Duration = Duration::from_millis(50);
+/// The same for a file. A look takes some milliseconds with hundreds of pods, so that no file uses up its credit in a
+/// shorter window; and a value written so often is not written back sooner than after a second.
+const FILE_WINDOW: Duration = Duration::from_millis(500);
+/// How often the window is doubled when consecutive windows are used up.
 const MOST_DOUBLINGS: u32 = 3;
-/// The same of a look at everything, which costs as much as there are pods.
-const WHOLE_TURN: Duration = Duration::from_millis(100);
+/// The same for a look at everything, whose cost grows with the number of pods.
+const WHOLE_WINDOW: Duration = Duration::from_millis(100);
 const WHOLE_DOUBLINGS: u32 = 5;
-/// What is due within so long is looked at together.
+/// Looks that are due within this time are done together.
 const TOGETHER: Duration = Duration::from_millis(25);
-/// So many turns are kept before those that are over are dropped.
-const MOST_TURNS: usize = 64;
+/// How many windows are kept before ended ones are dropped.
+const MOST_WINDOWS: usize = 64;
 
 /// A thing that is looked at by itself.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Watched {
     /// A file of a cgroup.
     File(CgroupPath, String),
-    /// Whether there are processes in a cgroup.
+    /// Whether a cgroup has processes.
     Population(CgroupPath),
-    /// The cgroups right below one.
+    /// The direct children of a cgroup.
     Children(CgroupPath),
-    /// All that is planned: something was lost.
+    /// Everything planned: events were lost.
     Everything,
 }
 
-/// Each thing has a credit of looks, which it gets back after a moment. One that is told of without end is looked at a
-/// few times a second, and costs no other thing its look.
+/// Each thing has a credit of looks, which is renewed after a moment. A thing that is reported without end is looked at
+/// a few times a second, and costs no other thing its look.
 #[derive(Debug, Default)]
 pub(super) struct WatchBudget {
-    turns: BTreeMap<Watched, Turn>,
-    /// Those that were told of beyond their credit, by the ends of their turns.
-    owed: BTreeSet<(Instant, Watched)>,
+    windows: BTreeMap<Watched, Window>,
+    /// Things reported beyond their credit, by the ends of their windows.
+    deferred: BTreeSet<(Instant, Watched)>,
 }
 
 #[derive(Debug)]
-struct Turn {
+struct Window {
     end: Instant,
     looks: u32,
-    /// How many turns right before this one were used up.
+    /// How many windows right before this one were used up.
     used_up: u32,
-    is_owed: bool,
+    is_deferred: bool,
     writer: Option<Writer>,
 }
 
 impl Watched {
-    fn turn(&self, used_up: u32) -> Duration {
+    fn window(&self, used_up: u32) -> Duration {
         match self {
-            Self::File(..) => FILE_TURN,
-            Self::Population(_) | Self::Children(_) => TURN * (1 << used_up.min(MOST_DOUBLINGS)),
-            Self::Everything => WHOLE_TURN * (1 << used_up.min(WHOLE_DOUBLINGS)),
+            Self::File(..) => FILE_WINDOW,
+            Self::Population(_) | Self::Children(_) => WINDOW * (1 << used_up.min(MOST_DOUBLINGS)),
+            Self::Everything => WHOLE_WINDOW * (1 << used_up.min(WHOLE_DOUBLINGS)),
         }
     }
 
@@ -82,43 +82,46 @@ impl Watched {
 }
 
 impl WatchBudget {
-    /// Whether a thing that was told of is to be looked at now; else it is when its turn ends.
+    /// Whether a reported thing is to be looked at now; otherwise it is when its window ends.
     pub(super) fn admit(&mut self, thing: Watched, writer: Option<Writer>, now: Instant) -> bool {
-        if self.turns.len() > MOST_TURNS {
-            self.turns.retain(|_, turn| turn.is_owed || now < turn.end);
+        if self.windows.len() > MOST_WINDOWS {
+            self.windows.retain(|_, window| window.is_deferred || now < window.end);
         }
-        if let Some(turn) = self.turns.get_mut(&thing).filter(|turn| turn.is_owed || now < turn.end) {
-            if turn.used_up == 0 && !turn.is_owed && turn.looks < thing.credit() {
-                turn.looks += 1;
+        if let Some(window) =
+            self.windows.get_mut(&thing).filter(|window| window.is_deferred || now < window.end)
+        {
+            if window.used_up == 0 && !window.is_deferred && window.looks < thing.credit() {
+                window.looks += 1;
                 return true;
             }
-            turn.writer = writer.or_else(|| turn.writer.take());
-            if !std::mem::replace(&mut turn.is_owed, true) {
-                self.owed.insert((turn.end, thing));
+            window.writer = writer.or_else(|| window.writer.take());
+            if !std::mem::replace(&mut window.is_deferred, true) {
+                self.deferred.insert((window.end, thing));
             }
             return false;
         }
-        let end = now + thing.turn(0);
-        self.turns.insert(thing, Turn { end, looks: 1, used_up: 0, is_owed: false, writer: None });
+        let end = now + thing.window(0);
+        self.windows.insert(thing, Window { end, looks: 1, used_up: 0, is_deferred: false, writer: None });
         true
     }
 
     /// When [`take`](Self::take) is to be called.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.owed.first().map(|(due, _)| *due)
+        self.deferred.first().map(|(due, _)| *due)
     }
 
-    /// What is to be looked at now, and who wrote to it, as far as that is known.
+    /// Takes what is to be looked at now, and who wrote to it, where that is known.
     pub(super) fn take(&mut self, now: Instant) -> Option<(Changes, Writers)> {
         self.due().filter(|due| *due <= now)?;
         let (mut changes, mut writers) = (Changes::default(), Writers::default());
-        while let Some((_, thing)) = self.owed.first().filter(|(due, _)| *due <= now + TOGETHER).cloned() {
-            self.owed.pop_first();
-            if let Some(turn) = self.turns.get_mut(&thing) {
-                turn.used_up = turn.used_up.saturating_add(1);
-                turn.end = now + thing.turn(turn.used_up);
-                turn.is_owed = false;
-                if let (Watched::File(path, file), Some(writer)) = (&thing, turn.writer.take()) {
+        while let Some((_, thing)) = self.deferred.first().filter(|(due, _)| *due <= now + TOGETHER).cloned()
+        {
+            self.deferred.pop_first();
+            if let Some(window) = self.windows.get_mut(&thing) {
+                window.used_up = window.used_up.saturating_add(1);
+                window.end = now + thing.window(window.used_up);
+                window.is_deferred = false;
+                if let (Watched::File(path, file), Some(writer)) = (&thing, window.writer.take()) {
                     changes.authors.insert((path.clone(), file.clone()), author(&writer));
                     writers.note(path.clone(), file, writer);
                 }
@@ -128,7 +131,7 @@ impl WatchBudget {
         Some((changes, writers))
     }
 
-    /// Leaves of what the kernel told of that which is to be looked at now.
+    /// Returns the reported changes that are to be looked at now.
     pub(super) fn sift(&mut self, changes: Changes, now: Instant) -> Option<Changes> {
         let Changes { populated, written, authors: _, children, overflow } = changes;
         let things = written.into_iter().map(|(path, file)| Watched::File(path, file));
@@ -145,15 +148,15 @@ impl WatchBudget {
         is_any.then_some(left)
     }
 
-    /// Whether something is told of without end, so that what more is told of it is best left to gather.
+    /// Whether changes are reported without end, so that further ones should gather first.
     pub(super) fn is_flooded(&self) -> bool {
-        !self.owed.is_empty()
+        !self.deferred.is_empty()
     }
 }
 
 impl Desired {
-    /// Looks at the cgroups that the kernel told of; without any, it tells of none any longer. What the guard has told
-    /// comes first: it told of it before, and knows who it was.
+    /// Looks at the cgroups that the kernel reported; `None` means that it no longer reports any. The guard's reports
+    /// come first: they are older, and name the writer.
     pub(in crate::daemon) async fn changed(
         &mut self,
         changes: Option<Changes>,
@@ -181,13 +184,13 @@ impl Desired {
         self.fill_room().await
     }
 
-    /// Whether something is told of without end, so that the rest of it is best left to gather for a moment.
+    /// Whether changes are reported without end, so that further ones should gather for a moment.
     pub(in crate::daemon) fn is_flooded(&self) -> bool {
         self.watch_budget.is_flooded()
     }
 }
 
-/// Who wrote.
+/// The writer, for the reconciler.
 pub(super) fn author(writer: &Writer) -> Author {
     Author { pid: writer.by.pid, comm: writer.by.comm.clone() }
 }
@@ -223,7 +226,7 @@ mod tests {
                 assert!(watch_budget.admit(file("memory.max"), None, now));
             }
             assert_eq!(watch_budget.due(), None, "and nothing wakes for it");
-            now += FILE_TURN;
+            now += FILE_WINDOW;
         }
     }
 
@@ -249,10 +252,10 @@ mod tests {
         assert!((10..40).contains(&looks), "{looks} in ten seconds");
         // Its end is seen, and a moment later it is as at first.
         let due = watch_budget.due().unwrap();
-        assert!(due <= latest.unwrap() + FILE_TURN);
+        assert!(due <= latest.unwrap() + FILE_WINDOW);
         assert!(watch_budget.take(due).is_some());
         assert_eq!(watch_budget.due(), None);
-        let later = due + FILE_TURN;
+        let later = due + FILE_WINDOW;
         assert!(watch_budget.admit(file("memory.max"), None, later));
         assert!(watch_budget.admit(file("memory.max"), None, later));
     }
@@ -301,8 +304,8 @@ mod tests {
         let (mut watch_budget, mut now) = (WatchBudget::default(), Instant::now());
         for number in 0..10_000 {
             watch_budget.admit(file(&number.to_string()), None, now);
-            now += FILE_TURN;
+            now += FILE_WINDOW;
         }
-        assert!(watch_budget.turns.len() <= MOST_TURNS + 1);
+        assert!(watch_budget.windows.len() <= MOST_WINDOWS + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What is left before each threshold, for whoever asks.
+//! The headroom of each threshold, on request.
 use std::{
     sync::{
         Arc, Mutex,
@@ -22,15 +22,15 @@ use crate::{
     serve::{HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},
 };
 
-/// Who asks again so soon is told the same.
+/// Requests within this time get the same answer.
 const SAME_NS: u64 = 250_000_000;
 
-/// How long the answer is waited for; a look takes less than a millisecond.
+/// How long to wait for the answer; a look takes less than a millisecond.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Has the thread look when somebody asks; none of that where there is no thread.
+/// Returns a handle that makes the thread look on request; it answers `None` if there is no thread.
 pub(super) fn headrooms(line: Option<(Sender<Message>, Thread)>) -> Headrooms {
-    // The sender is not to be shared by threads as it is.
+    // The sender needs a lock to be shared by threads.
     let line = line.map(|(sender, thread)| (Arc::new(Mutex::new(sender)), thread));
     Headrooms::by(move || {
         let (sender, thread) = line.as_ref()?;
@@ -42,7 +42,7 @@ pub(super) fn headrooms(line: Option<(Sender<Message>, Thread)>) -> Headrooms {
 }
 
 impl Watch {
-    /// What is left now.
+    /// The present headroom.
     pub(super) fn headroom(&mut self) -> HeadroomView {
         if now_ns().saturating_sub(self.looked_ns) >= SAME_NS {
             self.look();
@@ -75,7 +75,7 @@ fn signal_view(trend: &Trend, thresholds: &[Threshold]) -> SignalView {
     }
 }
 
-/// How fast it falls; none if that is not known yet.
+/// How fast the signal falls; `None` if that is not known yet.
 fn falling(trend: &Trend) -> Option<u64> {
     let slope = trend.slope_per_second.map(|slope| if slope < 0 { slope.unsigned_abs() } else { 0 });
     slope.max(trend.pace_per_second)
@@ -99,7 +99,7 @@ fn threshold_view(trend: &Trend, threshold: Threshold, is_pids: bool) -> Thresho
     }
 }
 
-/// One that does not stand is none.
+/// Returns `None` if the cgroup does not exist.
 fn slice_view(root: &CgroupDir, name: &str, path: &CgroupPath) -> Option<SliceView> {
     let dir = root.open(path).ok()?;
     let number = |file: &str| dir.read(file).ok().and_then(|text| text.trim().parse().ok());

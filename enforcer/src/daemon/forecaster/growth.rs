@@ -1,4 +1,4 @@
-//! How fast pods grow, looked at only while it matters.
+//! How fast pods grow, measured only while it matters.
 use std::{
     collections::{HashMap, hash_map::Entry},
     os::fd::OwnedFd,
@@ -19,16 +19,16 @@ use crate::{
 /// The most pods that are named.
 const MAX_NAMED: usize = 10;
 
-/// A pod that grows by less than this part of what is lost is not its cause.
+/// A pod that grows by less than this part of the loss is not its cause.
 const CAUSE_SHARE: u64 = 20;
 
-/// What was read of a pod's parts stands while the whole has not changed by more than this.
+/// A reading of a pod's parts stays valid while the whole has not changed by more than this.
 const ALIKE_BYTES: u64 = 256 << 10;
 
-/// `memory.stat` has some 2 KiB.
+/// `memory.stat` has about 2 KiB.
 const BUFFER_BYTES: usize = 8 * 1_024;
 
-/// The pods, with their files open while it matters.
+/// The pods, with their files open while they are needed.
 #[derive(Default)]
 pub(super) struct Growth {
     root: Option<Arc<CgroupDir>>,
@@ -42,7 +42,7 @@ struct Counters {
     pids: Option<Tasks>,
 }
 
-/// What it has and how that grows, a second.
+/// A pod's usage, and its growth a second.
 #[derive(Clone, Copy, Debug)]
 struct GrowthState {
     usage: u64,
@@ -52,9 +52,9 @@ struct GrowthState {
 struct Memory {
     files: BranchFiles,
     slope: Slope,
-    /// The whole when the parts were read, if they accounted for it.
+    /// The whole at the reading of the parts, if they accounted for it.
     whole_bytes: Option<u64>,
-    /// What it is ranked by, and what of it the kernel cannot take back.
+    /// The usage that it is ranked by, and the part of it that the kernel cannot reclaim.
     parts: Option<(u64, u64)>,
     latest: Option<GrowthState>,
 }
@@ -69,7 +69,7 @@ struct Tasks {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grown<'a> {
     pub(super) suspect: &'a GrowthCandidate,
-    /// What it has, in the resource's base unit.
+    /// Its usage, in the resource's base unit.
     pub(super) usage: u64,
     pub(super) per_second: u64,
 }
@@ -95,7 +95,7 @@ impl Growth {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => match Counters::open(root, suspect) {
                     Ok(Some(opened)) => place.insert(opened),
-                    // One that is gone, or another by now, is nobody's cause.
+                    // A cgroup that is gone, or another one by now, is not the cause.
                     Ok(None) | Err(_) => continue,
                 },
             };
@@ -103,12 +103,12 @@ impl Growth {
         }
     }
 
-    /// Closes what was open: at rest nothing is held.
+    /// Closes all files: at rest nothing is held.
     pub(super) fn rest(&mut self) {
         self.open = HashMap::new();
     }
 
-    /// Whose doing it is that so much of the resource is lost a second, the fastest first.
+    /// Returns the pods that cause a loss of that much of the resource a second, the fastest first.
     pub(super) fn causes(&self, resource: Resource, lost_per_second: u64) -> Vec<Grown<'_>> {
         let mut causes: Vec<Grown<'_>> = self
             .suspects
@@ -158,7 +158,7 @@ impl Counters {
 }
 
 impl Memory {
-    /// The parts cost the kernel a hundred times as much as the whole, and are read only when that has changed.
+    /// The parts cost the kernel a hundred times as much as the whole, and are read only when the whole has changed.
     fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
         let Ok(whole_bytes) = self.files.current_bytes(buffer) else {
             self.latest = None;
@@ -167,7 +167,7 @@ impl Memory {
         if self.whole_bytes.is_none_or(|before| before.abs_diff(whole_bytes) > ALIKE_BYTES) {
             let read = self.files.charge(buffer).ok();
             self.parts = read.map(|charge| {
-                // Page cache that is no shared memory can be dropped, or written and dropped.
+                // Page cache apart from shared memory can be dropped, or written and dropped.
                 let cache_bytes = charge.split.file_bytes.saturating_sub(charge.split.shmem_bytes);
                 (charge.usage().working_set_bytes, charge.current_bytes.saturating_sub(cache_bytes))
             });

@@ -1,4 +1,4 @@
-//! What is left of each signal, and how that changes.
+//! The available amount of each signal, and its trend.
 use std::{fs::File, os::fd::OwnedFd, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -17,13 +17,13 @@ use crate::{
     },
 };
 
-/// Where the kernel tells how many tasks there are.
+/// The file with the number of tasks.
 const LOADAVG: &str = "/proc/loadavg";
 
-/// `memory.stat` has some 2 KiB.
+/// `memory.stat` has about 2 KiB.
 const BUFFER_BYTES: usize = 8 * 1_024;
 
-/// How a signal goes: over some seconds, and right now.
+/// How a signal changes: over some seconds, and right now.
 #[derive(Debug)]
 struct SignalCourse {
     slope: Slope,
@@ -54,7 +54,7 @@ pub(super) struct SignalReader {
     available: Available,
     memory: SignalCourse,
     kubepods: Option<(Kubepods, ChargeFiles, SignalCourse)>,
-    /// The most tasks that there can be, and where their number stands.
+    /// The most tasks that there can be, and the file with their number.
     pids: Option<(u64, OwnedFd, SignalCourse)>,
     signals: Vec<Signal>,
 }
@@ -67,22 +67,22 @@ impl SignalReader {
         Ok(Self { available, memory: SignalCourse::default(), kubepods: None, pids, signals: Vec::new() })
     }
 
-    /// Reads only what these are about.
+    /// Reads only the signals of these thresholds.
     pub(super) fn set_signals(&mut self, thresholds: &[Threshold]) {
         self.signals = thresholds.iter().map(|threshold| threshold.signal).collect();
     }
 
-    /// Where all pods are now.
+    /// Sets the cgroup of all pods.
     pub(super) fn set_kubepods(&mut self, root: &CgroupDir, kubepods: &Kubepods) {
         if self.kubepods.as_ref().is_some_and(|(known, _, _)| known == kubepods) {
             return;
         }
-        // One that is not there yet comes with the first pod.
+        // A kubepods that does not exist yet comes with the first pod.
         let files = root.open(&kubepods.path).and_then(|dir| ChargeFiles::open(&dir));
         self.kubepods = files.ok().map(|files| (kubepods.clone(), files, SignalCourse::default()));
     }
 
-    /// Those that could be read.
+    /// Returns the trends of the signals that could be read.
     pub(super) fn look(&mut self, now_ns: u64) -> Vec<Trend> {
         let Self { available, memory: course, kubepods, pids, signals } = self;
         let mut buffer = [0; BUFFER_BYTES];

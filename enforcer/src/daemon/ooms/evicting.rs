@@ -5,7 +5,7 @@ use std::{
 
 use crate::model::{CgroupId, CgroupPath};
 
-/// The cgroups that we killed ourselves, so that a mark on their dying processes is not told as the kernel's kill.
+/// The cgroups that the daemon kills itself: a mark on their dying processes is not reported as the kernel's kill.
 #[derive(Clone, Debug, Default)]
 pub(in crate::daemon) struct BeingEvicted(Arc<Mutex<HashMap<CgroupId, CgroupPath>>>);
 
@@ -18,7 +18,7 @@ impl BeingEvicted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&cgroup);
     }
 
-    /// Whether it, or a cgroup above it, is being evicted.
+    /// Whether the cgroup, or an ancestor, is being evicted.
     pub(in crate::daemon) fn covers(
         &self,
         cgroup: CgroupId,

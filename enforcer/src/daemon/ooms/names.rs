@@ -21,19 +21,19 @@ use crate::{
 const MAX_CGROUPS: usize = 65_536;
 /// How long a cgroup that is gone keeps its name, for late records.
 const KEEP: Duration = Duration::from_mins(2);
-/// Nobody nests cgroups deeper.
+/// No real hierarchy nests cgroups deeper.
 const MAX_DEPTH: usize = 64;
 /// The file that counts OOM kills.
 pub(super) const COUNTERS: &str = "memory.events.local";
 
-/// Names for cgroup ids, from memory: those of pods from the index, all others from a look at the hierarchy at start,
-/// and from what the kernel tells of cgroups made and removed since.
+/// Names for cgroup ids, kept in memory: those of pods from the index, all others from a scan of the hierarchy at start
+/// and from the kernel's records of cgroups made and removed since.
 pub(super) struct Names {
     index: Index,
     being_evicted: BeingEvicted,
     pub(super) root: Option<Arc<CgroupDir>>,
     nodes: HashMap<CgroupId, Node>,
-    graves: VecDeque<(Instant, CgroupId)>,
+    gone: VecDeque<(Instant, CgroupId)>,
     pub(super) backlog: Backlog,
 }
 
@@ -42,21 +42,21 @@ pub(super) struct Names {
 struct Node {
     parent: CgroupId,
     name: Box<str>,
-    /// Whether it was gone before anybody took it in.
+    /// Whether the cgroup was gone before its record was read.
     is_brief: bool,
 }
 
-/// What a look at the whole hierarchy found.
+/// The result of a scan of the whole hierarchy.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     nodes: HashMap<CgroupId, Node>,
     counts: Vec<(CgroupId, OomCounts)>,
-    /// Whether some could not be looked at, though they are there.
+    /// Whether some cgroups exist that could not be read.
     has_failed: bool,
 }
 
 impl Found {
-    /// Whether all cgroups that there are were found.
+    /// Whether the scan found all existing cgroups.
     pub(super) fn is_whole(&self) -> bool {
         !self.has_failed && !self.nodes.is_empty() && self.nodes.len() <= MAX_CGROUPS
     }
@@ -74,7 +74,7 @@ impl Names {
         being_evicted: BeingEvicted,
         backlog: Backlog,
     ) -> Self {
-        Self { index, being_evicted, root, nodes: HashMap::new(), graves: VecDeque::new(), backlog }
+        Self { index, being_evicted, root, nodes: HashMap::new(), gone: VecDeque::new(), backlog }
     }
 
     pub(super) fn index(&self) -> &Index {
@@ -89,13 +89,13 @@ impl Names {
         self.root.as_ref().is_some_and(|root| root.id() == cgroup)
     }
 
-    /// Looks at all cgroups. Takes a while; what it finds is to be given to [`take`](Self::take).
+    /// Scans all cgroups. Takes a while; the result is for [`take`](Self::take).
     pub(super) async fn scan(&self) -> Found {
         let Some(root) = self.root.clone() else { return Found::default() };
         crate::threads::blocking(move || walk(&root)).await
     }
 
-    /// Takes the names that a look found, and answers the counters of those that have the memory controller.
+    /// Takes the names that a scan found, and returns the counters of the cgroups that have the memory controller.
     pub(super) fn take(&mut self, found: Found) -> Vec<(CgroupId, OomCounts)> {
         for (cgroup, node) in found.nodes {
             self.insert(cgroup, node);
@@ -103,10 +103,10 @@ impl Names {
         found.counts
     }
 
-    /// Takes those for gone that a look at all cgroups did not find any more.
+    /// Marks cgroups as gone that a scan of all cgroups no longer found, and returns them.
     pub(super) fn gone_since(&mut self, found: &Found) -> Vec<CgroupId> {
-        let buried: HashSet<_> = self.graves.iter().map(|(_, cgroup)| *cgroup).collect();
-        let is_gone = |cgroup: &CgroupId| !found.nodes.contains_key(cgroup) && !buried.contains(cgroup);
+        let known_gone: HashSet<_> = self.gone.iter().map(|(_, cgroup)| *cgroup).collect();
+        let is_gone = |cgroup: &CgroupId| !found.nodes.contains_key(cgroup) && !known_gone.contains(cgroup);
         let gone: Vec<_> = self.nodes.keys().copied().filter(is_gone).collect();
         let now = Instant::now();
         for cgroup in &gone {
@@ -115,11 +115,11 @@ impl Names {
         gone
     }
 
-    /// Learns of a cgroup made or removed; false if it lies in one that is not known.
+    /// Learns of a cgroup made or removed; returns false if its parent is unknown.
     pub(super) fn learn(&mut self, life: &Life, now: Instant) -> bool {
-        // Room for the next one: a flood of cgroups takes its own names first.
-        while self.graves.front().is_some_and(|(until, _)| *until <= now) || self.nodes.len() >= MAX_CGROUPS {
-            let Some((_, cgroup)) = self.graves.pop_front() else { break };
+        // Makes room for the next one: a flood of cgroups evicts its own names first.
+        while self.gone.front().is_some_and(|(until, _)| *until <= now) || self.nodes.len() >= MAX_CGROUPS {
+            let Some((_, cgroup)) = self.gone.pop_front() else { break };
             self.nodes.remove(&cgroup);
         }
         match life {
@@ -128,20 +128,20 @@ impl Names {
                 self.knows(*parent)
             }
             Life::Gone(cgroup) => {
-                self.graves.push_back((now + KEEP, *cgroup));
+                self.gone.push_back((now + KEEP, *cgroup));
                 true
             }
         }
     }
 
-    /// Notes that a cgroup was gone before anybody took it in.
+    /// Notes that a cgroup was gone before its record was read.
     pub(super) fn note_brief(&mut self, cgroup: CgroupId) {
         if let Some(node) = self.nodes.get_mut(&cgroup) {
             node.is_brief = true;
         }
     }
 
-    /// A cgroup and those above it that were gone before anybody took them in.
+    /// Returns those of a cgroup and its ancestors that were gone before their records were read.
     pub(super) fn brief(&self, cgroup: CgroupId) -> Vec<CgroupId> {
         let mut at = Some(cgroup);
         let upwards = std::iter::from_fn(|| {
@@ -154,7 +154,7 @@ impl Names {
     }
 
     fn insert(&mut self, cgroup: CgroupId, node: Node) {
-        // Nobody has as many; who makes them all the same loses names, not the daemon's memory.
+        // No real host has as many. A process that still makes them loses names; the daemon's memory stays bounded.
         if self.nodes.len() < MAX_CGROUPS || self.nodes.contains_key(&cgroup) {
             self.nodes.insert(cgroup, node);
         }
@@ -172,7 +172,7 @@ impl Names {
             if names.len() == MAX_DEPTH {
                 return None;
             }
-            // A cgroup of the index has its path there, whoever is below it.
+            // The index has the path of a pod's cgroup, whatever is below it.
             if let Some(resolved) = self.index.resolve(at) {
                 return join(resolved.owner.path.clone(), &names);
             }
@@ -183,14 +183,14 @@ impl Names {
         join(CgroupPath::root(), &names)
     }
 
-    /// Its directory, if it still is the same.
+    /// Opens the cgroup's directory, if it is still the same cgroup.
     pub(super) fn open(&self, cgroup: CgroupId) -> Option<CgroupDir> {
         let dir = self.root.as_ref()?.open(&self.find(cgroup)?).ok()?;
-        // Another cgroup may stand under its name by now.
+        // Another cgroup may have its name by now.
         (dir.id() == cgroup).then_some(dir)
     }
 
-    /// Its counters, if they can be read.
+    /// Reads the cgroup's counters, if possible.
     pub(super) fn counters(&self, cgroup: CgroupId) -> Option<OomCounts> {
         read_counters(&self.open(cgroup)?)
     }
@@ -200,17 +200,17 @@ pub(super) fn read_counters(dir: &CgroupDir) -> Option<OomCounts> {
     dir.read(COUNTERS).ok().map(|text| OomCounts::parse(&text))
 }
 
-/// A path and the names below it, lowest first.
+/// Joins a path and the names below it, lowest first.
 fn join(above: CgroupPath, names: &[&str]) -> Option<CgroupPath> {
     names.iter().rev().try_fold(above, |path, name| path.child(name).ok())
 }
 
-/// Every cgroup's name and counters, from the root down.
+/// Walks every cgroup from the root down, for name and counters.
 fn walk(root: &CgroupDir) -> Found {
     let mut found = Found::default();
     let mut pending = vec![(root.id(), CgroupPath::root())];
     while let Some((parent, path)) = pending.pop() {
-        // One that went away meanwhile has no children either.
+        // A cgroup that was removed meanwhile has no children either.
         let children = root.open(&path).and_then(|dir| dir.children()).unwrap_or_else(|error| {
             found.has_failed |= !error.is_gone();
             Vec::new()
@@ -227,7 +227,7 @@ fn walk(root: &CgroupDir) -> Found {
             found.nodes.insert(dir.id(), Node { parent, name: name.into(), is_brief: false });
             match dir.read(COUNTERS) {
                 Ok(text) => found.counts.push((dir.id(), OomCounts::parse(&text))),
-                // Memory is not counted there.
+                // The memory controller is not enabled there.
                 Err(error) => found.has_failed |= !error.is_gone(),
             }
             pending.push((dir.id(), child));
@@ -240,7 +240,7 @@ fn walk(root: &CgroupDir) -> Found {
 }
 
 impl World for Names {
-    /// A cgroup in a container belongs to that container; one that a pod has and the roster does not name yet is a
+    /// A cgroup in a container belongs to that container. A pod's cgroup that the roster does not name yet is a
     /// container by its own name.
     fn owner(&self, cgroup: CgroupId) -> Option<Owner> {
         if let Some(resolved) = self.index.resolve(cgroup) {
@@ -275,7 +275,7 @@ impl World for Names {
         if let Some(node) = self.nodes.get(&cgroup) {
             return Some(node.parent);
         }
-        // Only where neither a look nor the kernel told of it.
+        // Only if neither a scan nor the kernel reported it.
         let parent = self.find(cgroup)?.parent()?;
         Some(self.root.as_ref()?.open(&parent).ok()?.id())
     }

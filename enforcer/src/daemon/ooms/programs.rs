@@ -1,4 +1,4 @@
-//! The programs' loading, and how it is told what of them is lost.
+//! Loads the eBPF programs, and reports what is lost without some of them.
 use std::io;
 
 use super::super::{backlog::Backlog, emit};
@@ -10,7 +10,7 @@ use crate::{
     sense::{Attached, Choice, Inherited, Lost, Pins, Programs, SenseError, Version},
 };
 
-/// Loads the programs, and pins what is to outlive us where that can be.
+/// Loads the programs, and pins those that are to outlive the daemon where possible.
 pub(super) fn load(
     choice: &Choice,
     journal: &Journal,
@@ -21,10 +21,10 @@ pub(super) fn load(
             Programs::load_pinned(choice, pins, Version::of(choice), &mut |record| backlog.inherit(record))
         }
         Err(error) => {
-            // That there is no bpffs was told among what this kernel lacks.
+            // A missing bpffs was reported among the losses of this kernel.
             if !choice.lost.iter().any(|lost| lost.what == "bpffs") {
                 let message =
-                    format!("{}: OOM kills while the daemon restarts are not told", crate::chain(&error));
+                    format!("{}: OOM kills while the daemon restarts are not reported", crate::chain(&error));
                 emit::degraded(journal, "bpffs", &message);
             }
             Programs::load(choice)
@@ -35,7 +35,7 @@ pub(super) fn load(
 pub(super) fn emit_inherited(journal: &Journal, counts: &Counts, inherited: &Inherited) {
     let Inherited { programs, versions, records, drops } = inherited;
     if !programs.is_empty() {
-        tracing::info!(programs = programs.join(", "), "eBPF programs taken on from the daemon before");
+        tracing::info!(programs = programs.join(", "), "eBPF programs taken over from the previous daemon");
     }
     for version in versions {
         tracing::info!(version = %version.display(), records, "eBPF programs of another version taken over");
@@ -54,14 +54,14 @@ pub(super) fn emit_drops(journal: &Journal, counts: &Counts, stage: &str, lost: 
     );
 }
 
-/// Carries the programs' own diagnostics into the log, in a task of its own.
+/// Writes the programs' own diagnostics to the log, in a separate task.
 #[cfg(feature = "bpf-log")]
 pub(super) fn log_diagnostics(programs: &mut Programs) {
     let mut logger = match programs.diagnostics() {
         Ok(logger) => logger,
-        // The object was built without them.
+        // The object was built without diagnostics.
         Err(error) => {
-            tracing::debug!(%error, "the eBPF programs say nothing");
+            tracing::debug!(%error, "the eBPF programs have no diagnostics");
             return;
         }
     };
@@ -79,6 +79,6 @@ pub(super) fn emit_lost(journal: &Journal, lost: &Lost) {
 }
 
 pub(super) fn emit_unreadable(journal: &Journal, error: &io::Error) {
-    let message = format!("the ring buffer of OOM kills cannot be read any more: {error}");
+    let message = format!("the ring buffer of OOM kills can no longer be read: {error}");
     emit::degraded(journal, "ebpf", &message);
 }

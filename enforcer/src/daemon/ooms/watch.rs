@@ -14,16 +14,16 @@ use crate::{cgroup::CgroupDir, model::CgroupId};
 
 /// The most cgroups whose counters are watched. Each watch takes about 1 KiB of the kernel's memory.
 pub(super) const MAX_WATCHES: usize = 8192;
-/// The most events that are taken at once.
+/// The most events taken at once.
 const MAX_EVENTS: usize = 4096;
-/// How long events are left to gather, after some were taken.
+/// How long events gather after some were taken.
 const REST: Duration = Duration::from_millis(100);
-/// How long a cgroup is left alone after a look at it: one that lives at its limit changes its counters all the time.
+/// How long a cgroup is not looked at again: one that lives at its limit changes its counters all the time.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Tells when the OOM counters of cgroups may have changed.
+/// Reports when the OOM counters of cgroups may have changed.
 ///
-/// The file also counts how often limits were reached, so that most changes are none of OOM.
+/// The file also counts how often limits were reached, so that most changes are not OOMs.
 #[derive(Debug)]
 pub(super) struct CounterWatch {
     watches: Watches,
@@ -32,32 +32,32 @@ pub(super) struct CounterWatch {
     descriptors: HashMap<CgroupId, WatchDescriptor>,
     rest_until: Instant,
     looked: BTreeMap<CgroupId, Instant>,
-    /// Those that changed within their pause, by its end.
+    /// Cgroups that changed during their pause, by its end.
     later: BTreeSet<(Instant, CgroupId)>,
 }
 
-/// What may have changed.
+/// Cgroups whose counters may have changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changed {
-    /// Those to be looked at.
+    /// Cgroups to be looked at.
     pub(super) cgroups: BTreeSet<CgroupId>,
-    /// Changes were lost: all are to be looked at.
+    /// Changes were lost: all cgroups are to be looked at.
     pub(super) overflow: bool,
 }
 
-/// Why a cgroup is not watched.
+/// The reason that a cgroup is not watched.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unwatched {
-    /// There are too many.
+    /// There are too many watches.
     #[error("more than {MAX_WATCHES} cgroups")]
     Full,
-    /// The kernel refused.
-    #[error("the kernel takes no further watch (fs.inotify.max_user_watches)")]
+    /// The kernel refused the watch.
+    #[error("the kernel accepts no further watch (fs.inotify.max_user_watches)")]
     Refused(#[source] io::Error),
 }
 
 impl CounterWatch {
-    /// Watches nothing yet. Must be called inside a tokio runtime.
+    /// Starts without watches. Must be called inside a tokio runtime.
     pub(super) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         Ok(Self {
@@ -71,7 +71,7 @@ impl CounterWatch {
         })
     }
 
-    /// Watches a cgroup, which may be gone already; answers whether it is watched now and was not before.
+    /// Watches a cgroup, which may be gone already; returns whether the watch is new.
     pub(super) fn add(&mut self, dir: &CgroupDir) -> Result<bool, Unwatched> {
         if self.descriptors.contains_key(&dir.id()) {
             return Ok(false);
@@ -79,7 +79,7 @@ impl CounterWatch {
         if self.descriptors.len() >= MAX_WATCHES {
             return Err(Unwatched::Full);
         }
-        // By way of the handle: the name can lead nowhere else.
+        // Through the handle, the name cannot resolve to another cgroup.
         let file = format!("/proc/self/fd/{}/{COUNTERS}", dir.as_fd().as_raw_fd());
         match self.watches.add(file, WatchMask::MODIFY) {
             Ok(descriptor) => {
@@ -98,7 +98,7 @@ impl CounterWatch {
         }
     }
 
-    /// Watches a cgroup no longer: it is gone.
+    /// Stops watching a cgroup that is gone.
     pub(super) fn remove(&mut self, cgroup: CgroupId) {
         if let Some(descriptor) = self.descriptors.remove(&cgroup) {
             self.cgroups.remove(&descriptor);
@@ -110,7 +110,7 @@ impl CounterWatch {
         }
     }
 
-    /// Those that are watched.
+    /// Returns the watched cgroups.
     pub(super) fn cgroups(&self) -> impl Iterator<Item = CgroupId> {
         self.descriptors.keys().copied()
     }
@@ -154,7 +154,7 @@ impl CounterWatch {
         }
     }
 
-    /// Leaves those for later that were looked at just now.
+    /// Defers the cgroups that were looked at just now.
     fn pause(&mut self, changed: &mut Changed) {
         let now = Instant::now();
         changed.cgroups.retain(|cgroup| match self.looked.get(cgroup) {
@@ -169,7 +169,7 @@ impl CounterWatch {
         });
     }
 
-    /// Those whose pause is over.
+    /// Takes the cgroups whose pause is over.
     fn due(&mut self) -> Changed {
         let now = Instant::now();
         let mut changed = Changed::default();

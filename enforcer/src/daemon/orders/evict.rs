@@ -29,30 +29,30 @@ use crate::{
     threads::Workers,
 };
 
-/// The most evictions by order that are under way at a time.
+/// The most evictions by order at a time.
 const MAX_EVICTIONS: usize = 16;
 
-/// What an operator wants.
+/// An operator's order to evict a pod.
 pub(super) struct EvictOrder {
     pub(super) pod: PodName,
     pub(super) operator: Operator,
-    /// Whether it is only to be said what would be done.
+    /// Whether only to say what would be done.
     pub(super) dry_run: bool,
 }
 
 type Answer = oneshot::Sender<Result<Done, No>>;
 
-/// Who carries out evictions by order.
+/// Carries out evictions by order.
 pub(in crate::daemon) struct Evictions {
     journal: Journal,
     being_evicted: BeingEvicted,
-    /// What else is ordered, at any time.
+    /// The other orders in force, at any time.
     orders: watch::Receiver<Vec<Order>>,
-    /// Where it is told that a pod was asked to end.
+    /// Reports that a pod was asked to end.
     reflexions: mpsc::UnboundedSender<EngineEvent>,
-    /// How many are under way.
+    /// The number under way.
     under_way: Arc<AtomicUsize>,
-    /// Who sees each to its end.
+    /// The threads that wait for each victim's end.
     workers: Arc<Workers>,
 }
 
@@ -74,7 +74,7 @@ impl Evictions {
         }
     }
 
-    /// Has a pod evicted as far as the mode allows, and answers.
+    /// Evicts a pod as far as the mode allows, and answers.
     pub(super) fn evict(&self, order: EvictOrder, answer: Answer, desired: &Desired, config: &Config) {
         let EvictOrder { pod, operator, dry_run } = order;
         let decided = order::check_reason(&operator.reason).map_err(No::from).and_then(|()| {
@@ -86,32 +86,32 @@ impl Evictions {
             let Evictable { uid, candidate, grace } = desired.evictable(&pod)?;
             Ok((uid, ManualEviction::new(candidate, operator, grace)))
         });
-        let (uid, by_hand) = match decided {
+        let (uid, eviction) = match decided {
             Ok(decided) => decided,
             Err(no) => return refuse(answer, no),
         };
-        let seconds = by_hand.grace.as_secs();
-        let done = Done { durable: true, eviction_id: Some(by_hand.id.to_string()), ..Done::default() };
+        let seconds = eviction.grace.as_secs();
+        let done = Done { durable: true, eviction_id: Some(eviction.id.to_string()), ..Done::default() };
         if dry_run || config.mode == Mode::DryRun {
             let (why, eviction_id) = if dry_run {
                 ("nothing was done", None)
             } else {
-                self.journal.append(by_hand.decided(true, &config.hash()));
+                self.journal.append(eviction.decided(true, &config.hash()));
                 ("the daemon runs in mode dry-run, so nothing was done", done.eviction_id)
             };
             let message = format!("pod {pod} would be asked to end, and killed after {seconds} s: {why}");
-            // Who asked may have gone.
+            // The requester may have gone.
             drop(answer.send(Ok(Done { message, dry_run: true, eviction_id, ..done })));
             return;
         }
         let message = format!("pod {pod} was asked to end; what is left of it after {seconds} s is killed");
-        self.carry_out(uid, by_hand, config.hash(), Done { message, ..done }, answer);
+        self.carry_out(uid, eviction, config.hash(), Done { message, ..done }, answer);
     }
 
     fn carry_out(
         &self,
         uid: PodUid,
-        by_hand: ManualEviction,
+        eviction: ManualEviction,
         config_hash: String,
         done: Done,
         answer: Answer,
@@ -127,15 +127,15 @@ impl Evictions {
         let orders = self.orders.clone();
         let (being_evicted, under_way) = (self.being_evicted.clone(), Arc::clone(&self.under_way));
         let work = move || {
-            let sequence = journal.append(by_hand.decided(false, &config_hash));
+            let sequence = journal.append(eviction.decided(false, &config_hash));
             if runtime.block_on(is_durable(&journal, sequence)) {
                 let (cgroup, path) =
-                    (by_hand.candidate.facts().cgroup, by_hand.candidate.identity().cgroup.clone());
+                    (eviction.candidate.facts().cgroup, eviction.candidate.identity().cgroup.clone());
                 being_evicted.add(cgroup, path);
-                follow(&uid, &by_hand, &orders, &journal, &reflexions, done, answer);
+                follow(&uid, &eviction, &orders, &journal, &reflexions, done, answer);
                 being_evicted.remove(cgroup);
             } else {
-                journal.append(by_hand.unrecorded());
+                journal.append(eviction.unrecorded());
                 refuse(
                     answer,
                     No::Busy(String::from(
@@ -146,17 +146,17 @@ impl Evictions {
             under_way.fetch_sub(1, Ordering::Relaxed);
         };
         if let Err(busy) = self.workers.run(work) {
-            // Its answer went with it: who asked is told that the daemon is stopping.
+            // The answer's sender was dropped with the work: the requester learns that the daemon is stopping.
             self.under_way.fetch_sub(1, Ordering::Relaxed);
-            tracing::error!(%busy, "an eviction by order is not carried out");
+            tracing::error!(%busy, "cannot carry out an eviction by order");
         }
     }
 }
 
-/// Sees an eviction to its end; the answer is given when the pod has been asked to end.
+/// Carries an eviction out to its end; answers once the pod has been asked to end.
 fn follow(
     uid: &PodUid,
-    by_hand: &ManualEviction,
+    eviction: &ManualEviction,
     orders: &watch::Receiver<Vec<Order>>,
     journal: &Journal,
     reflexions: &mpsc::UnboundedSender<EngineEvent>,
@@ -164,14 +164,14 @@ fn follow(
     answer: Answer,
 ) {
     let mut waiting = Some((done, answer));
-    let protection = What::protect(&by_hand.candidate.identity().pod);
+    let protection = What::protect(&eviction.candidate.identity().pod);
     let spared = || orders.borrow().iter().any(|order| order.what == protection).then_some(Spared::Protected);
-    let ended = by_hand.carry_out(spared, |event| {
+    let ended = eviction.carry_out(spared, |event| {
         if event.kind == EventType::EvictionSignalled {
-            // The daemon is stopping when nobody listens.
+            // Without a receiver the daemon is stopping.
             drop(reflexions.send(EngineEvent::Evicted { uid: uid.clone(), number: 0 }));
             if let Some((done, answer)) = waiting.take() {
-                // Who asked may have gone.
+                // The requester may have gone.
                 drop(answer.send(Ok(done)));
             }
         }
@@ -180,9 +180,9 @@ fn follow(
     let Some((done, answer)) = waiting else { return };
     match ended {
         Ok(_) => {
-            let pod = &by_hand.candidate.identity().pod;
-            let message = format!("pod {pod} had ended by itself");
-            // Who asked may have gone.
+            let pod = &eviction.candidate.identity().pod;
+            let message = format!("pod {pod} had already ended by itself");
+            // The requester may have gone.
             drop(answer.send(Ok(Done { message, ..done })));
         }
         Err(

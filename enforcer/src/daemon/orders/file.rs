@@ -1,4 +1,4 @@
-//! Keeps orders on the disk, so that a restart finds them.
+//! Keeps orders on disk, so that a restart finds them.
 use std::{
     fs::{self, File},
     io::{self, Read as _},
@@ -20,7 +20,7 @@ use crate::{
 /// The file in the state directory.
 const FILE: &str = "orders.json";
 
-/// What is wrong is kept under this name beside it.
+/// A damaged file is kept under this name beside it.
 const ASIDE: &str = "orders.json.damaged";
 
 /// The largest file that is read.
@@ -28,42 +28,42 @@ const MAX_BYTES: u64 = 1 << 20;
 
 const VERSION: u32 = 1;
 
-/// The writing thread's stack: nothing there is deep.
+/// The writing thread's stack: no call there is deep.
 const STACK_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Content {
     version: u32,
-    /// The boot that the orders' own clock is of.
+    /// The boot of the orders' monotonic times.
     boot_id: String,
     orders: Vec<Order>,
 }
 
-/// What an earlier process kept.
+/// The orders that an earlier process kept.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) orders: Vec<Order>,
-    /// Whether the machine has been on since.
+    /// Whether the machine has not been rebooted since.
     pub(super) same_boot: bool,
 }
 
-/// A file that cannot be taken up.
+/// The error of reading the file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FileError {
-    /// It cannot be read, and is left as it is.
+    /// It cannot be read, and stays unchanged.
     #[error("cannot read {}", path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// It is damaged or another version's.
-    #[error("{} is damaged or another version's ({why}), and is kept as {ASIDE}", path.display())]
+    /// It is damaged or from another version.
+    #[error("{} is damaged or from another version ({why}), and is kept as {ASIDE}", path.display())]
     Damaged { path: PathBuf, why: String },
 }
 
-/// Reads what an earlier process kept; nothing where there is no file. A damaged one is set aside.
+/// Reads the kept orders; none if there is no file. A damaged file is set aside.
 pub(super) fn read(state_dir: &Path, boot_id: &str) -> Result<Kept, FileError> {
     let path = state_dir.join(FILE);
     let content = read_bytes(&path).map_err(|source| FileError::Read { path: path.clone(), source })?;
@@ -101,7 +101,7 @@ fn parse(bytes: &[u8]) -> Result<Content, String> {
     }
 }
 
-/// An answer that is given when what it tells of is kept.
+/// An answer that is sent once its orders are on disk.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) done: Done,
@@ -113,7 +113,7 @@ struct Job {
     waiting: Vec<Waiting>,
 }
 
-/// Writes the file on a thread of its own: nobody but who asked waits for the disk.
+/// Writes the file on a separate thread: only the requester waits for the disk.
 #[derive(Debug)]
 pub(super) struct Writer {
     jobs: Option<mpsc::Sender<Job>>,
@@ -127,7 +127,7 @@ impl Writer {
         let work = move || {
             let mut reported = false;
             while let Ok(first) = queue.recv() {
-                // Only the newest counts.
+                // Only the newest orders count.
                 let (mut orders, mut waiting) = (first.orders, first.waiting);
                 for job in queue.try_iter() {
                     orders = job.orders;
@@ -138,16 +138,14 @@ impl Writer {
                     && !std::mem::replace(&mut reported, true)
                 {
                     let path = dir.join(FILE);
-                    let message = format!(
-                        "a restart forgets what is ordered: cannot write {}: {error}",
-                        path.display()
-                    );
+                    let message =
+                        format!("a restart forgets orders: cannot write {}: {error}", path.display());
                     emit::degraded(&journal, "orders", &message);
                 }
                 reported &= written.is_err();
                 for Waiting { mut done, answer } in waiting {
                     done.durable = written.is_ok();
-                    // Who asked may have gone.
+                    // The requester may have gone.
                     drop(answer.send(Ok(done)));
                 }
             }
@@ -156,10 +154,10 @@ impl Writer {
         Ok(Self { jobs: Some(jobs), thread: Some(builder.spawn(work)?) })
     }
 
-    /// Has these kept from now on, and then gives the answers.
+    /// Stores these orders, and then sends the answers.
     pub(super) fn keep(&self, orders: Vec<Order>, waiting: Vec<Waiting>) {
         if let Some(jobs) = &self.jobs {
-            // It ends after us.
+            // The thread ends after this sender.
             drop(jobs.send(Job { orders, waiting }));
         }
     }

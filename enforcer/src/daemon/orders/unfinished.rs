@@ -8,8 +8,8 @@ use crate::{
     journal::{Batch, Event, EventType, Filter, Journal},
 };
 
-/// Tells what came of them. Nobody is signalled for an order that was given to an earlier process: who still lives can be
-/// evicted by a new one.
+/// Reports how they ended. No pod is signalled for an order to an earlier process: a pod that still lives can be
+/// evicted by a new order.
 pub(super) fn emit(journal: &Journal) {
     for (id, event) in left(journal) {
         let victim = &event["data"]["victim"];
@@ -18,7 +18,7 @@ pub(super) fn emit(journal: &Journal) {
         let (kind, message) = if lives {
             (
                 EventType::EvictionFailed,
-                "the daemon ended meanwhile; what is left of the pod lives on until it is ordered again or memory is short",
+                "the daemon ended meanwhile; the rest of the pod lives on until another order or until memory is short",
             )
         } else {
             (EventType::EvictionCompleted, "the daemon ended meanwhile; the pod has no process any more")
@@ -38,7 +38,7 @@ pub(super) fn emit(journal: &Journal) {
     }
 }
 
-/// The decisions by order of which no end is told, by the eviction's id.
+/// The decisions by order without a reported end, by the eviction's id.
 fn left(journal: &Journal) -> BTreeMap<String, Value> {
     let kinds = vec![EventType::EvictionDecided, EventType::EvictionCompleted, EventType::EvictionFailed];
     let newest = journal.range().newest;

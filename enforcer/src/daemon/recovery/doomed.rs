@@ -1,16 +1,16 @@
-//! Whether those that a cgroup holds are to live.
+//! Whether the processes of a cgroup are dying.
 use std::{fs, path::Path};
 
 use crate::cgroup::{CgroupDir, guard::each_process};
 
-/// What a cgroup holds; the more there is to be done about it, the greater.
+/// The processes that a cgroup holds. The greater value needs more work.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Holding {
     /// No process.
-    Nobody,
+    NoProcess,
     /// Processes that are all dying: no signal need be sent again.
     Doomed,
-    /// Processes that live, or may.
+    /// Processes that live, or may live.
     Living,
 }
 
@@ -25,8 +25,8 @@ pub(super) fn look(dir: &CgroupDir) -> Holding {
     let is_populated = |events: &str| events.lines().any(|line| line == "populated 1");
     match dir.read("cgroup.events") {
         Ok(events) if is_populated(&events) => {}
-        Ok(_) => return Holding::Nobody,
-        Err(error) if error.is_gone() => return Holding::Nobody,
+        Ok(_) => return Holding::NoProcess,
+        Err(error) if error.is_gone() => return Holding::NoProcess,
         Err(_) => return Holding::Living,
     }
     let (mut any, mut all) = (false, true);
@@ -34,14 +34,14 @@ pub(super) fn look(dir: &CgroupDir) -> Holding {
         any = true;
         all = all && is_dying(Path::new("/proc"), pid);
     });
-    // Those that cannot be seen may live.
+    // Processes that cannot be seen may live.
     if any && all && listed.is_ok_and(|unseen| unseen.is_none()) { Holding::Doomed } else { Holding::Living }
 }
 
-/// Whether every thread of the process is on its way out, or to be at once.
+/// Whether every thread of the process is exiting, or is about to.
 fn is_dying(proc: &Path, pid: u32) -> bool {
     let tasks = proc.join(pid.to_string()).join("task");
-    // One that is not there is dead.
+    // A process without this directory is dead.
     let Ok(tasks) = fs::read_dir(tasks) else { return true };
     tasks.flatten().all(|task| {
         let read = |file: &str| fs::read_to_string(task.path().join(file));
@@ -55,7 +55,7 @@ fn is_dying(proc: &Path, pid: u32) -> bool {
 /// The kernel puts SIGKILL into the pending set of every thread (`complete_signal` of `kernel/signal.c`), and takes it out
 /// when the thread begins to exit.
 fn is_thread_dying(stat: &str, status: &str) -> bool {
-    // The name before it may hold anything.
+    // The name before it may contain any character.
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
     let is_dead = matches!(fields.next(), Some("Z" | "X" | "x"));
     let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok()).unwrap_or(0);

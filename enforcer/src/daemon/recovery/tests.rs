@@ -79,7 +79,7 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
 /// A process of its own, which nobody has killed.
 #[test]
 fn what_lives_elsewhere_is_not_dead() {
-    assert_eq!(held(Some(("/no/such", CgroupId(1))), &[]), Holding::Nobody);
+    assert_eq!(held(Some(("/no/such", CgroupId(1))), &[]), Holding::NoProcess);
     // Nowhere near a cgroup: that it is gone is known where ids can be looked up at all.
     assert_ne!(held(Some(("/no/such", CgroupId(1))), &[CgroupId(u64::MAX)]), Holding::Doomed);
 }

@@ -1,4 +1,4 @@
-//! Reading a candidate beside the reflex: by files of one's own.
+//! Reads a candidate outside the reflex, through separately opened files.
 use super::{Candidate, Target, charge, open_count, stat};
 use crate::{
     cgroup::{self, CgroupDir},
@@ -8,10 +8,10 @@ use crate::{
 };
 
 impl Candidate {
-    /// Reads what it uses right now, tasks too, by files that are opened for it.
+    /// Reads its current usage, including its task count, through files opened for this call.
     ///
-    /// The kernel locks an open file while it is read. Whoever reads the candidate's own ones and is held up meanwhile, as
-    /// a process without locked memory may be where memory is short, holds up the reflex.
+    /// The kernel locks an open file while it is read. A thread that stalls while it reads the candidate's own files
+    /// stalls the reflex too; without locked memory that can happen when memory is short.
     #[must_use]
     pub fn usage_apart(&self) -> Reading {
         match self.read_apart() {
@@ -21,8 +21,8 @@ impl Candidate {
         }
     }
 
-    /// What each of its containers has in its working set right now, by files that are opened for it. Those that cannot be
-    /// read, as they are not there any more, are left out.
+    /// The current working set of each container, read through files opened for this call. Skips containers that cannot
+    /// be read, such as those that are gone.
     pub(in crate::evict) fn containers_apart(&self) -> Vec<(&str, u64)> {
         self.containers
             .iter()
@@ -30,7 +30,7 @@ impl Candidate {
             .collect()
     }
 
-    /// Whether it has containers whose usage is told of each.
+    /// Whether it has several containers, so that usage is reported per container.
     pub(in crate::evict) fn has_several_containers(&self) -> bool {
         self.containers.len() > 1
     }
@@ -64,7 +64,7 @@ impl Candidate {
         for dir in std::iter::once(&self.dir).chain(elsewhere) {
             match BranchFiles::open(dir) {
                 Ok(files) => charged.push(files),
-                // What a container took elsewhere may go by itself; the pod's own comes first.
+                // An adopted cgroup may go on its own; the pod's comes first.
                 Err(error) if error.is_gone() && !charged.is_empty() => continue,
                 Err(error) => return Err(error),
             }
@@ -74,7 +74,7 @@ impl Candidate {
     }
 }
 
-/// Whether it holds a process; one that is gone does not.
+/// Whether the cgroup holds a process; `false` if it is gone.
 fn is_populated(dir: &CgroupDir) -> Result<bool, cgroup::Error> {
     match dir.read("cgroup.events") {
         Ok(text) => Ok(stat::keyed(text.as_bytes(), b"populated") == Some(1)),

@@ -1,4 +1,4 @@
-//! What events of an eviction tell of what was run before its signal: the key `hook`.
+//! The key `hook` of an eviction's events: the program that ran before its signal.
 
 use serde_json::{Map, Value, json};
 use ulid::Ulid;
@@ -9,7 +9,7 @@ use crate::{
     policy::engine::{HookEnd, HookPlan},
 };
 
-/// The plan as `eviction.decided` tells it; none if there is none.
+/// The plan as in `eviction.decided`; `None` without one.
 pub(super) fn planned(plan: HookPlan) -> Option<Value> {
     match plan {
         HookPlan::Off => None,
@@ -18,10 +18,10 @@ pub(super) fn planned(plan: HookPlan) -> Option<Value> {
     }
 }
 
-/// What is known of the run for the eviction that is under way, until it is told: one eviction is at a time.
+/// The run for the current eviction, until it is reported; there is one eviction at a time.
 ///
-/// What ends before the signal is told with it. A run that the signal has cut is known a moment later, and told with the
-/// eviction's end.
+/// A run that ends before the signal is reported with it. The outcome of a run that the signal cut short is known a
+/// moment later, and is reported with the eviction's end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HookNotes(Option<Note>);
 
@@ -38,19 +38,20 @@ impl HookNotes {
         self.0 = is_awaited.then_some(Note { id, plan, ran: None });
     }
 
-    /// It has ended.
+    /// Records that the run has ended.
     pub(super) fn ended(&mut self, id: Ulid, plan: HookPlan, ran: &HookRun) {
         match &mut self.0 {
             Some(note) if note.id == id => note.ran = Some(ran.clone()),
-            // Its decision found no room among the reports, or the eviction was over before it.
+            // The report of its decision was dropped, or the eviction ended before the run.
             Some(_) | None => {
                 let reported = Value::Object(run(plan, ran));
-                tracing::info!(eviction = %id, hook = %reported, "preKillHook has ended after its eviction");
+                tracing::info!(eviction = %id, hook = %reported, "preKillHook ended after its eviction");
             }
         }
     }
 
-    /// For the signal's event; it came so long after the decision. Unless the run has ended, it was cut by the signal.
+    /// The data for the signal's event; the signal came `waited_ns` after the decision. It cut the run short unless the
+    /// run had ended.
     pub(super) fn signalled(&mut self, id: Ulid, waited_ns: u64) -> Option<Value> {
         let note = self.0.as_ref().filter(|note| note.id == id)?;
         if note.ran.is_some() {
@@ -63,17 +64,17 @@ impl HookNotes {
         Some(Value::Object(reported))
     }
 
-    /// For the event of the eviction's end, unless all was told before.
+    /// The data for the event of the eviction's end; `None` if all is already reported.
     pub(super) fn over(&mut self, id: Ulid, is_signalled: bool) -> Option<Value> {
         if let Some(reported) = self.take(id) {
             return Some(reported);
         }
         let note = self.0.take_if(|note| note.id == id)?;
-        // The victim has ended by itself, or is spared; the run goes on, or ends just now.
+        // The victim ended by itself or is spared; the run still goes on or is just ending.
         (!is_signalled).then(|| {
             let mut reported = allowed(note.plan);
             reported.insert("outcome".into(), json!("running"));
-            reported.insert("message".into(), json!("it had not ended; how it does is in the daemon's log"));
+            reported.insert("message".into(), json!("it had not ended yet; the daemon's log shows its end"));
             Value::Object(reported)
         })
     }
@@ -104,21 +105,23 @@ fn run(plan: HookPlan, ran: &HookRun) -> Map<String, Value> {
     data
 }
 
-/// What there is to say of such an end, under its key.
+/// The key and value that describe such an end.
 fn message(end: HookEnd) -> (String, Value) {
     let (key, value) = match end {
         HookEnd::Exited(status) => ("exitStatus", json!(status)),
         HookEnd::Signalled(signal) => ("diedOfSignal", json!(signal)),
         HookEnd::Unstarted(errno) => ("message", json!(std::io::Error::from_raw_os_error(errno).to_string())),
-        HookEnd::TimedOut => ("message", json!("its time was up, and it was killed")),
+        HookEnd::TimedOut => ("message", json!("it ran out of time and was killed")),
         HookEnd::Cut => {
-            ("message", json!("the eviction could wait no longer, and it was killed or not begun"))
+            ("message", json!("the eviction could not wait any longer: it was killed or not started"))
         }
-        HookEnd::Busy => ("message", json!("it was not begun: an earlier one is stuck, or its time was up")),
+        HookEnd::Busy => {
+            ("message", json!("it was not started: an earlier one is stuck, or no time was left"))
+        }
         HookEnd::Unsafe => {
-            ("message", json!("it was not begun: others than root could change it; see the daemon's log"))
+            ("message", json!("it was not started: others than root can change it; see the daemon's log"))
         }
-        HookEnd::Unset => ("message", json!("it was not begun: preKillHook is not set any more")),
+        HookEnd::Unset => ("message", json!("it was not started: preKillHook is no longer set")),
     };
     (key.to_owned(), value)
 }

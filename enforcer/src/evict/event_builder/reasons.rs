@@ -1,4 +1,4 @@
-//! Reasons, by the words that events have for them.
+//! Reasons and messages as events print them.
 
 use serde_json::{Map, Value, json};
 
@@ -12,15 +12,17 @@ pub(super) fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
     let (reason, message) = match reason {
         BrakeRefusal::Gone => ("gone", String::from("its cgroup is gone")),
         BrakeRefusal::Absent => ("absent", String::from("it has no memory.high")),
-        BrakeRefusal::Lower => ("lower", String::from("its memory.high is lower already")),
-        BrakeRefusal::Forbidden => ("forbidden", String::from("it holds what must never be held back")),
+        BrakeRefusal::Lower => ("lower", String::from("its memory.high is already lower")),
+        BrakeRefusal::Forbidden => {
+            ("forbidden", String::from("it holds processes that must never be throttled"))
+        }
         BrakeRefusal::Unwritten => (
             "unwritten",
             String::from(
-                "what it holds cannot be written down, and so would not be given back after a crash",
+                "its memory.high cannot be recorded on the intent page, so a crash would leave it lowered",
             ),
         ),
-        BrakeRefusal::Busy => ("busy", String::from("the helper thread has no room for it")),
+        BrakeRefusal::Busy => ("busy", String::from("the helper thread's queue is full")),
         BrakeRefusal::Kernel(errno) => {
             data.insert("errno".into(), json!(errno));
             ("refused", std::io::Error::from_raw_os_error(errno).to_string())
@@ -31,7 +33,7 @@ pub(super) fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
     data
 }
 
-/// Which thresholds are not armed, if any.
+/// The data for thresholds that are not armed, if any.
 pub(super) fn unarmed_data(unarmed: &Thresholds) -> Map<String, Value> {
     let mut data = Map::new();
     data.insert("what".into(), json!("unarmed"));
@@ -46,8 +48,8 @@ pub(super) fn unarmed_data(unarmed: &Thresholds) -> Map<String, Value> {
         String::from("every threshold is armed")
     } else {
         format!(
-            "{} was crossed already when it was loaded, and is not armed: no pod is evicted for it, and what would be done \
-             is reported as in dry-run, until as much has been available once. If it is meant so: enforcer reload --arm",
+            "{} was already crossed when it was loaded, and is not armed: no pod is evicted for it, and decisions are \
+             only reported, as in dry-run, until it is not crossed once. If this is intended: enforcer reload --arm",
             shown.join(", ")
         )
     };
@@ -74,12 +76,12 @@ pub(super) fn suppression(signal: Signal, reason: Suppression) -> (&'static str,
         Suppression::BreakerOpen => (
             "breakerOpen",
             "too many evictions within the breaker's window: from now on they are only decided, not carried out, until \
-             the configuration is loaded again",
+             the configuration is reloaded",
         ),
         Suppression::OutOfReach => (
             "outOfReach",
             "the threshold asks for more than would be available if every pod that may be evicted were gone: no pod is \
-             evicted for it; lower it, or find out who else uses the resource",
+             evicted for it; lower it, or find out what else uses the resource",
         ),
     }
 }

@@ -1,4 +1,4 @@
-//! Where shared memory lies that no process maps.
+//! Finds shared memory that no process maps.
 
 use std::{
     fs,
@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use super::super::candidate::Candidate;
 use crate::{render::human_bytes, sense::snapshot::Split};
 
-/// How many cgroups and mounts are named, the largest first.
+/// The most cgroups and mounts to list, the largest first.
 const SHOWN: usize = 5;
 
-/// What holds less is not named.
+/// Smaller ones are not listed.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// Types of file systems behind which a look may hang: what is mounted below one of them is not looked at.
+/// File systems on which `statvfs` may hang; mounts below one of them are skipped.
 const MAY_HANG: [&str; 9] = ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "autofs", "glusterfs"];
 
 /// Where to look.
@@ -25,11 +25,11 @@ const MAY_HANG: [&str; 9] = ["nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs",
 pub(super) struct Places {
     /// Usually `/proc`.
     pub(super) proc: PathBuf,
-    /// The folder of the cgroup that all pods are below.
+    /// The cgroup folder that holds all pods.
     pub(super) kubepods: PathBuf,
 }
 
-/// Where shared memory lies that no process maps.
+/// The locations of shared memory that no process maps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     cgroups: Vec<Charged>,
@@ -37,7 +37,7 @@ pub(super) struct Held {
     mounts: Vec<Mount>,
 }
 
-/// A pod's cgroup that is charged for it.
+/// A pod's cgroup that is charged for such memory.
 #[derive(Clone, Debug)]
 struct Charged {
     pod: String,
@@ -54,7 +54,7 @@ struct Mount {
 }
 
 impl Places {
-    /// Looks at the pods' cgroups and at the mounts of this process's own mount namespace. Reads a few small files for each pod.
+    /// Looks at the pods' cgroups and at the mounts of this process's mount namespace. Reads a few small files per pod.
     pub(super) fn look(&self, members: &[Arc<Candidate>]) -> Held {
         let mut known_bytes: u64 = 0;
         let mut cgroups = Vec::new();
@@ -92,7 +92,7 @@ impl Places {
 }
 
 impl Held {
-    /// As the key `sharedMemory` has it.
+    /// The value of the key `sharedMemory`.
     pub(super) fn data(&self, unmapped_bytes: u64) -> Value {
         let cgroup = |charged: &Charged| {
             json!({
@@ -111,7 +111,7 @@ impl Held {
         })
     }
 
-    /// For the administrator: how much, where it is, and what to do.
+    /// The message for administrators: how much, where, and what to do.
     pub(super) fn message(&self, unmapped_bytes: u64, limit_bytes: u64) -> String {
         let mut places = Vec::new();
         for Charged { pod, bytes, populated, .. } in &self.cgroups {
@@ -126,7 +126,7 @@ impl Held {
         }
         let places = if places.is_empty() { String::new() } else { format!(": {}", places.join(", ")) };
         format!(
-            "no process maps {} of shared memory, more than the threshold of {}, and no eviction gives it back{places}; \
+            "no process maps {} of shared memory, more than the threshold of {}, and no eviction frees it{places}; \
              remove the files or unmount the tmpfs",
             human_bytes(unmapped_bytes),
             human_bytes(limit_bytes),
@@ -134,8 +134,8 @@ impl Held {
     }
 }
 
-/// Where each tmpfs is mounted, once each, by the text of a `mountinfo` (`show_mountinfo` in `fs/proc_namespace.c`): id, parent,
-/// device, root, mount point, options, any number of optional fields, `-`, type, source, options.
+/// One mount point of each tmpfs, from the text of a `mountinfo` (`show_mountinfo` in `fs/proc_namespace.c`): id,
+/// parent, device, root, mount point, options, any number of optional fields, `-`, type, source, options.
 fn tmpfs(mountinfo: &str) -> Vec<PathBuf> {
     let parse = |line: &str| {
         let (before, after) = line.split_once(" - ")?;
@@ -162,7 +162,7 @@ fn tmpfs(mountinfo: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// The kernel writes blanks, tabs, line ends and backslashes as three octal digits (`mangle_path`).
+/// The kernel escapes blanks, tabs, line ends and backslashes as three octal digits (`mangle_path`).
 fn unescape(path: &str) -> PathBuf {
     let mut plain = String::new();
     let mut rest = path;
@@ -219,9 +219,9 @@ not a line
         };
         assert_eq!(
             held.message(1_250 << 20, 200 << 20),
-            "no process maps 1.2Gi of shared memory, more than the threshold of 200Mi, and no eviction gives it back: 1.1Gi \
-             charged to default/filler (without a process), 3Mi charged to default/db (running), 8Mi charged to cgroups that \
-             were removed, 1.1Gi in /mnt/data; remove the files or unmount the tmpfs"
+            "no process maps 1.2Gi of shared memory, more than the threshold of 200Mi, and no eviction frees it: 1.1Gi \
+             charged to default/filler (without a process), 3Mi charged to default/db (running), 8Mi charged to \
+             cgroups that were removed, 1.1Gi in /mnt/data; remove the files or unmount the tmpfs"
         );
     }
 }

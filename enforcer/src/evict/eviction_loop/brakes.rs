@@ -1,4 +1,4 @@
-//! What the reflex does about who is held back: hands it to the helper thread, and tells.
+//! Hands brakes of the reflex to the helper thread and reports their outcome.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::{
     policy::engine::{Action, Actions, BrakeRefusal, Containment, Input, Outcome},
 };
 
-/// Who is held back, or was to be.
+/// A candidate that is throttled or was to be.
 pub(super) struct Braked {
     brake: u64,
-    /// The eviction under way.
+    /// The current eviction.
     id: Ulid,
     candidate: Arc<Candidate>,
 }
 
 impl EvictionLoop {
-    /// Has the candidate held back; answers what follows if that cannot even be asked for.
+    /// Has the candidate throttled; returns the engine's next actions if the queue is full.
     pub(super) fn contain(&mut self, containment: &Containment) -> Option<Actions> {
         let Containment { brake, number, index, high_bytes, .. } = *containment;
         let current = self.current.as_ref().filter(|current| current.number == number)?;
@@ -35,19 +35,19 @@ impl EvictionLoop {
         Some(self.core.step(Input::Outcome(outcome)))
     }
 
-    /// Has it let go of; what finds no room is tried again at the next look.
+    /// Has the brake eased; if the queue is full, the next look retries.
     pub(super) fn ease(&mut self, brake: u64) {
         self.uneased = self.wiring.braker.offer(Braking::Ease { brake }).is_err().then_some(brake);
     }
 
-    /// Whether there is still somebody to be let go of, for whom there was no room.
+    /// Retries to ease a brake for which the queue was full.
     pub(super) fn ease_again(&mut self) {
         if let Some(brake) = self.uneased {
             self.ease(brake);
         }
     }
 
-    /// Tells what came of the brake.
+    /// Reports the outcome of a brake.
     pub(super) fn emit_of_brake(&mut self, action: &Action) {
         let Some(Braked { brake, id, candidate }) = &self.braked else { return };
         let (brake, id, candidate) = (*brake, *id, Arc::clone(candidate));

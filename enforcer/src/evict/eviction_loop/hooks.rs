@@ -1,4 +1,4 @@
-//! What the reflex does about what is run before a victim is signalled: hands it to the helper thread, and ends it.
+//! Hands the program that runs before a victim's signal to the helper thread, and ends it.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl EvictionLoop {
-    /// Has the hook run, if it is to be; answers whether it is.
+    /// Starts the hook, if the decision has one; `None` otherwise.
     pub(super) fn begin_hook(&mut self) -> Option<Begun> {
         let Current { id, decision, candidate, .. } = self.current.as_ref()?;
         let HookPlan::Awaited { for_ns } = decision.hook else { return None };
@@ -28,7 +28,7 @@ impl EvictionLoop {
         Some(Begun(Some(self.core.step(Input::Outcome(outcome)))))
     }
 
-    /// Has a hook ended that is not waited for any longer.
+    /// Ends a hook that is no longer waited for.
     pub(super) fn end_hook(&self, number: u64) {
         let current = self.current.as_ref().filter(|current| current.number == number);
         if current.is_some_and(|current| matches!(current.decision.hook, HookPlan::Awaited { .. })) {
@@ -36,12 +36,12 @@ impl EvictionLoop {
         }
     }
 
-    /// Has the victim asked to end by the report thread, which knows whether the decision is where it lasts.
+    /// Has the report thread send SIGTERM, as it knows whether the decision is on disk.
     pub(super) fn ask(&mut self, number: u64) -> Option<Actions> {
         self.end_hook(number);
         let current = self.current.as_ref().filter(|current| current.number == number)?;
         let candidate = Arc::clone(&current.candidate);
-        // One that the report thread does not hear of is asked by nobody.
+        // If the report is dropped, no SIGTERM follows.
         (!self.offer(Report::ToBeAsked { number, candidate })).then(|| {
             self.release_intent(number);
             self.refuse(number, Refusal::Unrecorded)
@@ -49,5 +49,5 @@ impl EvictionLoop {
     }
 }
 
-/// A hook that was begun, and what follows if it could not be.
+/// A hook that was started, or the engine's next actions if it could not be.
 pub(super) struct Begun(pub(super) Option<Actions>);

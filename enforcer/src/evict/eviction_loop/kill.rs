@@ -1,4 +1,4 @@
-//! The signal, and the look at who was signalled.
+//! Signals the victim and watches it die.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::{
 };
 
 impl EvictionLoop {
-    /// Kills the victim of that eviction; `cut_short` says why, if it had been given time to end.
+    /// Kills the victim of that eviction; `cut_short` is the reason, if it had a grace period.
     pub(super) fn kill(&mut self, number: u64, cut_short: Option<KillReason>) -> Option<Actions> {
         self.end_hook(number);
-        // Then it was not given time to end.
+        // After a hook there was no grace period.
         let cut_short = cut_short.filter(|reason| *reason != KillReason::HookOver);
         let Current { id, number, decision, ref candidate } =
             *self.current.as_ref().filter(|current| current.number == number)?;
@@ -35,8 +35,8 @@ impl EvictionLoop {
                     dead_ns: None,
                     memory_back_ns: None,
                 };
-                let brakes_failed = signalled.brakes_failed + self.lend(&candidate);
-                // Reaping only makes it faster: if there is no room, the victim frees its memory itself.
+                let brakes_failed = signalled.brakes_failed + self.raise_limits(&candidate);
+                // Reaping is only faster: if the queue is full, the victim frees its memory itself.
                 let bytes = decision.reading.usage().map_or(u64::MAX, |usage| usage.current_bytes);
                 let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate), bytes));
                 let signal = decision.shortage.signal;
@@ -61,54 +61,54 @@ impl EvictionLoop {
         Some(self.core.step(Input::Outcome(outcome)))
     }
 
-    /// Raises what slows the victim down in cgroups that outlive it; how many files could not be raised.
-    fn lend(&mut self, victim: &Arc<Candidate>) -> usize {
-        self.owe();
-        if self.loan.is_some() {
-            // What an earlier victim was lent would be forgotten: this one dies under its limits.
+    /// Raises limits that slow the victim down in cgroups that outlive it; returns how many could not be raised.
+    fn raise_limits(&mut self, victim: &Arc<Candidate>) -> usize {
+        self.queue_restore();
+        if self.raised.is_some() {
+            // The raised limits of an earlier victim would be forgotten, so this one dies under its limits.
             return victim.brakes.iter().filter(|brake| brake.owner.is_some()).count();
         }
-        let (loan, failed) = RaisedLimits::raise(victim, self.wiring.intents.as_mut());
-        self.loan = loan;
+        let (limits, failed) = RaisedLimits::raise(victim, self.wiring.intents.as_mut());
+        self.raised = limits;
         failed
     }
 
-    /// Has what the latest victim was lent put back; where as many wait for the helper already, a little later.
-    fn owe(&mut self) {
-        if self.loan.is_some()
+    /// Has the latest victim's raised limits restored; a little later if too many already wait for the helper.
+    fn queue_restore(&mut self) {
+        if self.raised.is_some()
             && let Some(free) = self.due.iter_mut().find(|due| due.is_none())
         {
-            *free = self.loan.take();
+            *free = self.raised.take();
         }
         self.give_back();
     }
 
-    /// Has what victims were lent put back, who have ended or were given up.
+    /// Has the raised limits restored of victims that have ended or were given up.
     pub(super) fn give_back(&mut self) {
         for due in self.due.iter_mut() {
-            if let Some(loan) = due.take()
-                && let Err(Work::GiveBack(loan)) = self.wiring.reaper.offer(Work::GiveBack(loan))
+            if let Some(limits) = due.take()
+                && let Err(Work::GiveBack(limits)) = self.wiring.reaper.offer(Work::GiveBack(limits))
             {
-                *due = Some(loan);
+                *due = Some(limits);
             }
         }
     }
 
-    /// Puts back what is lent still, also to a victim that is not dead: this thread ends.
+    /// Restores all raised limits, even of a victim that is not dead, as this thread ends.
     pub(super) fn give_back_all(&mut self) {
-        for loan in self.loan.take().into_iter().chain(self.due.iter_mut().filter_map(Option::take)) {
-            // What cannot be is on the intent page, and the next start puts it back.
-            let _left = loan.give_back();
+        for limits in self.raised.take().into_iter().chain(self.due.iter_mut().filter_map(Option::take)) {
+            // The rest is on the intent page, and the next start restores it.
+            let _left = limits.give_back();
         }
         if let Some(intents) = &mut self.wiring.intents {
             intents.settle();
         }
     }
 
-    /// Wakes us when the victim's last process is gone. A file that cannot be waited on is looked at by the timer.
+    /// Wakes us when the victim's last process is gone. The timer covers files that cannot be waited on.
     ///
-    /// Once for each change: the file of a target that is gone stays ready, and would keep us awake until the last
-    /// of the others is dead.
+    /// Edge-triggered: the file of a target that is gone stays ready, and would keep us awake until the last of the
+    /// others is dead.
     pub(super) fn watch(&self, victim: &Candidate) {
         for target in &victim.targets {
             let _watched = epoll::add(
@@ -120,13 +120,13 @@ impl EvictionLoop {
         }
     }
 
-    /// Ends the telling about an eviction, if it is the current one.
+    /// Ends the reports about an eviction, if it is the current one.
     pub(super) fn forget(&mut self, number: u64) -> Option<Current> {
         let current = self.current.take_if(|current| current.number == number)?;
         for target in &current.candidate.targets {
             let _unwatched = epoll::delete(&self.epoll, &target.events);
         }
-        self.owe();
+        self.queue_restore();
         Some(current)
     }
 }

@@ -1,4 +1,4 @@
-//! What the reflex says of itself: reports, how fast it was, and to the engine that nothing was signalled.
+//! Emits reports, measures wake latency, and returns refusals to the engine.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -13,11 +13,11 @@ use crate::{
 
 impl EvictionLoop {
     pub(super) fn emit(&self, report: Report) {
-        // One that is lost is counted.
+        // A dropped report is counted.
         let _is_reported = self.offer(report);
     }
 
-    /// Reports which thresholds are armed. That one is not matters only where others would be acted on.
+    /// Reports which thresholds are armed. Unarmed ones only matter in enforce mode.
     pub(super) fn emit_of_arming(&self) {
         let engine = self.core.engine();
         let unarmed = match engine.settings().mode {
@@ -27,13 +27,13 @@ impl EvictionLoop {
         self.emit(Report::Arming { armed: engine.armed(), unarmed });
     }
 
-    /// Reports shared memory that no eviction gives back, with the cgroups that may be charged for it.
+    /// Reports shared memory that no eviction frees, with the cgroups that may be charged for it.
     pub(super) fn emit_held(&self, bytes: u64, limit_bytes: u64) {
         self.emit(Report::SharedMemoryHeld { bytes, limit_bytes, members: Arc::clone(&self.set.members) });
     }
 
-    /// Whether it will be told, once all else of the turn is done: where the report thread does not keep up, it is counted
-    /// instead.
+    /// Queues a report, to be emitted after all other work of the pass. If the report thread does not keep up, counts
+    /// it as dropped and returns `false`.
     pub(super) fn offer(&self, report: Report) -> bool {
         let counters = self.counters();
         counters.reports.fetch_add(1, Ordering::Relaxed);
@@ -46,33 +46,33 @@ impl EvictionLoop {
         is_reported
     }
 
-    /// Wakes the report thread, if there is anything to be told. To be called when there is nothing left to be done: on a busy
-    /// machine it takes our cpu, and a victim that is decided on would go on meanwhile.
+    /// Wakes the report thread if reports are queued. Call it last: on a busy machine that thread takes our CPU, and a
+    /// victim that is decided on would run on meanwhile.
     pub(in crate::evict) fn wake_report_thread(&self) {
         if self.is_report_due.take() {
             self.wiring.reports.wake();
         }
     }
 
-    /// Takes in what was not looked at, as a rehearsal has it, and does what the engine wants.
+    /// Passes a rehearsal's input, which was not read from the node, to the engine and carries out its actions.
     pub(in crate::evict) fn take_in(&mut self, input: Input<'_>) {
         let actions = self.core.step(input);
         self.carry_out(&actions);
     }
 
-    /// The number of the eviction that is under way, and of the brake that is on.
+    /// The numbers of the current eviction and of the current brake.
     pub(in crate::evict) fn under_way(&self) -> (Option<u64>, Option<u64>) {
         let engine = self.core.engine();
         (engine.victim().map(|(number, _)| number), engine.brake().map(|(brake, _)| brake))
     }
 
-    /// Answers the engine that nothing was signalled.
+    /// Returns to the engine that nothing was signalled.
     pub(super) fn refuse(&mut self, number: u64, reason: Refusal) -> Actions {
         let now_ns = now_ns(ClockId::Boottime);
         self.core.step(Input::Outcome(Outcome::Refused { number, now_ns, reason }))
     }
 
-    /// Takes note that what the edges told of was looked at.
+    /// Records that a look has followed the edges.
     pub(super) fn looked(&mut self) {
         if self.awake_ns == [0; EdgeKind::ALL.len()] {
             return;

@@ -1,4 +1,4 @@
-//! The cgroup that a run is kept in: with it, everything that the program has started is killed, wherever it put itself.
+//! The cgroup of a run. Killing it kills everything that the program started, even in other sessions.
 
 use std::{
     fs::{self, File},
@@ -10,13 +10,13 @@ use std::{
 
 use crate::cgroup::{self, CgroupDir};
 
-/// What all of them are called, below our own cgroup; our process id and a number follow.
+/// The prefix of their names below our own cgroup; our process id and a number follow.
 const PREFIX: &str = "enforcer-hook-";
 
-/// How many there have been.
+/// The number of cgroups made so far.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// Such a cgroup; it is removed with the value, if nobody is in it any more.
+/// Such a cgroup. Dropping this removes it, if it is empty.
 #[derive(Debug)]
 pub(super) struct HookCgroup {
     path: PathBuf,
@@ -39,19 +39,19 @@ impl HookCgroup {
         }
     }
 
-    /// Where a process writes itself to be in it.
+    /// The file that a process writes to in order to join it.
     pub(super) fn procs(&self) -> BorrowedFd<'_> {
         self.procs.as_fd()
     }
 
-    /// Kills everybody in it.
+    /// Kills all processes in it.
     pub(super) fn kill(&self) {
         if let Err(error) = rustix::io::write(&self.kill, b"1") {
-            tracing::error!(%error, path = %self.path.display(), "what preKillHook started cannot be killed");
+            tracing::error!(%error, path = %self.path.display(), "cannot kill the processes that preKillHook started");
         }
     }
 
-    /// Removes it, if nobody is in it any more; whether it is gone.
+    /// Removes it, if it is empty; returns whether it is gone.
     pub(super) fn remove(&self) -> bool {
         fs::remove_dir(&self.path).map_or_else(|error| error.kind() == io::ErrorKind::NotFound, |()| true)
     }
@@ -59,31 +59,31 @@ impl HookCgroup {
 
 impl Drop for HookCgroup {
     fn drop(&mut self) {
-        // Who is still dying in it keeps it; the next start looks again.
+        // A process that is still dying in it keeps it; the next start tries again.
         self.remove();
     }
 }
 
-/// Kills what an earlier daemon in this cgroup left running; to be called before any is made.
+/// Kills processes that an earlier daemon in this cgroup left running. Call it before any such cgroup is made.
 pub(super) fn clear() {
     let Ok(own) = own_cgroup() else { return };
     for entry in fs::read_dir(&own).into_iter().flatten().filter_map(Result::ok) {
         let name = entry.file_name();
         let Some(maker) = name.to_str().and_then(maker) else { continue };
-        // Where the daemon is a container's first process, it has the same id each time.
+        // As a container's first process, the daemon has the same id each time.
         if maker != std::process::id() && Path::new("/proc").join(maker.to_string()).exists() {
             continue;
         }
         let path = entry.path();
         if let Err(error) = fs::write(path.join("cgroup.kill"), "1") {
-            tracing::warn!(%error, path = %path.display(), "what an earlier preKillHook left cannot be killed");
+            tracing::warn!(%error, path = %path.display(), "cannot kill processes that an earlier preKillHook left");
         }
-        // Not empty yet, it is left to the next start.
+        // If it is not empty yet, the next start tries again.
         let _removed = fs::remove_dir(&path);
     }
 }
 
-/// The process that made the one of that name.
+/// The process that made the cgroup of that name.
 fn maker(name: &str) -> Option<u32> {
     let (maker, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
     number.parse::<u64>().ok()?;
@@ -94,12 +94,12 @@ fn own_cgroup() -> io::Result<PathBuf> {
     let mount = Path::new(cgroup::MOUNT);
     CgroupDir::mount(mount).map_err(io::Error::other)?;
     let own = fs::read_to_string("/proc/self/cgroup")?;
-    let own =
-        below(&own).ok_or_else(|| io::Error::other("the daemon's cgroup is not below what is mounted"))?;
+    let own = below(&own)
+        .ok_or_else(|| io::Error::other("the daemon's cgroup is outside of the mounted hierarchy"))?;
     Ok(mount.join(own))
 }
 
-/// Our own cgroup's path below the mount; none outside of what is mounted, which is told with `..`.
+/// Our own cgroup's path below the mount; `None` outside of the mounted hierarchy, which the kernel shows as `..`.
 fn below(text: &str) -> Option<&Path> {
     let path = Path::new(text.lines().find_map(|line| line.strip_prefix("0::/"))?);
     path.components().all(|component| matches!(component, Component::Normal(_))).then_some(path)

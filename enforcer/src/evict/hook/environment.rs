@@ -1,4 +1,4 @@
-//! What the program is told: the whole of its environment, and nothing of ours.
+//! The program's whole environment; it inherits nothing from the daemon.
 
 use ulid::Ulid;
 
@@ -7,11 +7,11 @@ use crate::{
     policy::engine::{Decision, Resource},
 };
 
-/// Where it finds other programs.
+/// The program's `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The variables by their names. Namespace, name and uid are what the API server takes, and so have no special characters;
-/// the path of an adopted cgroup is as it is.
+/// The variables by name. Namespace, name and uid are valid for the API server, so they have no special characters. The
+/// path of an adopted cgroup is not escaped.
 pub(super) fn environment(
     id: Ulid,
     decision: &Decision,

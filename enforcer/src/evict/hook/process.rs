@@ -1,4 +1,4 @@
-//! One run: started apart from us and from the victim, waited for, and ended with all that it started.
+//! One run: starts the program apart from us and the victim, waits for it, and ends it with all that it started.
 
 use std::{
     ffi::{CString, NulError},
@@ -24,14 +24,14 @@ use crate::{
     raw::{self, SpawnArgs},
 };
 
-/// How many killed programs may not have died yet, such as for a disk that does not answer; with more, none is begun.
+/// The most killed programs that have not died yet, such as for a disk that does not respond. Beyond, no program is
+/// started.
 const MOST_UNDEAD: usize = 4;
 
-/// How long a killed program's end is awaited.
+/// How long to wait for a killed program's end.
 const DEATH_NS: u64 = 100_000_000;
 
-/// Its `oom_score_adj`. It is not to outlive its own hunger: where it fills memory itself, the kernel takes it before any
-/// pod that has a better score than the worst.
+/// Its `oom_score_adj`. If the program itself fills memory, the kernel kills it before any pod with a lower score.
 const SCORE: &std::ffi::CStr = c"1000";
 
 /// Programs that were killed and have not died, and cgroups that are not empty yet.
@@ -45,7 +45,7 @@ struct Remains {
 }
 
 impl KilledPrograms {
-    /// Whether there are so many that none is to be added; looks again first.
+    /// Whether there are too many to start another; forgets those that are gone first.
     pub(super) fn are_many(&mut self) -> bool {
         self.forget();
         self.0.len() >= MOST_UNDEAD
@@ -60,7 +60,7 @@ impl KilledPrograms {
     }
 }
 
-/// A program that runs.
+/// A running program.
 #[derive(Debug)]
 pub(super) struct Run {
     pid: Pid,
@@ -77,7 +77,7 @@ impl Run {
         let input = File::open("/dev/null")?;
         let pen = HookCgroup::make()
             .inspect_err(|error| {
-                tracing::warn!(%error, "preKillHook has no cgroup of its own: what leaves its session lives on");
+                tracing::warn!(%error, "no cgroup for preKillHook: processes that leave its session survive it");
             })
             .ok();
         let allowed_ns = job.deadline_ns.saturating_sub(begun_ns);
@@ -94,7 +94,7 @@ impl Run {
             args: &args,
             environment: &environment,
             input: input.as_fd(),
-            // It is closed on our side with this function's end: while we had it, the output would not end.
+            // Our end closes when this function returns; while it is open, the output does not end.
             output: writer.as_fd(),
             procs: pen.as_ref().map(HookCgroup::procs),
             score: SCORE,
@@ -102,7 +102,7 @@ impl Run {
         Ok(Self { pid, pidfd, pen, output, begun_ns })
     }
 
-    /// Waits until it ends, its time is up, or it is cut.
+    /// Waits until it ends, runs out of time, or is cut.
     pub(super) fn follow(mut self, job: &Job, hooks: &Hooks, undead: &mut KilledPrograms) -> HookRun {
         hooks.follows();
         let forced = loop {
@@ -117,7 +117,7 @@ impl Run {
                 Ok(true) => break None,
                 Ok(false) | Err(Errno::INTR) => {}
                 Err(error) => {
-                    tracing::error!(%error, "preKillHook cannot be waited for, and is killed");
+                    tracing::error!(%error, "cannot wait for preKillHook, so it is killed");
                     break Some(HookEnd::Cut);
                 }
             }
@@ -125,7 +125,7 @@ impl Run {
         self.kill();
         hooks.is_done();
         let ended = self.reap();
-        // After the kill there is nothing more to come.
+        // No output follows the kill.
         self.output.read();
         let end = forced.unwrap_or_else(|| ended.as_ref().map_or(HookEnd::Cut, end));
         let ran_ns = now_ns(ClockId::Boottime).saturating_sub(self.begun_ns);
@@ -136,7 +136,7 @@ impl Run {
         HookRun { end, ran_ns, output, output_bytes }
     }
 
-    /// Waits for something to happen; whether the program has ended.
+    /// Waits for an event; returns whether the program has ended.
     fn wait(&mut self, hooks: &Hooks, left_ns: u64) -> Result<bool, Errno> {
         let timeout = timespec(left_ns);
         let waker = hooks.waker();
@@ -155,17 +155,17 @@ impl Run {
         Ok(has_ended)
     }
 
-    /// Kills it and all that it started: it has not been waited for, so that its number is still its own.
+    /// Kills it and all that it started. It has not been reaped, so its pid is not reused.
     fn kill(&mut self) {
         if let Some(pen) = &self.pen {
             pen.kill();
         }
-        // Nobody is left where these fail.
+        // These fail only if no process is left.
         let _killed = rustix::process::kill_process_group(self.pid, Signal::KILL);
         let _killed = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// How it ended; none if it does not die at once.
+    /// Its exit status; `None` if it does not die within [`DEATH_NS`].
     fn reap(&mut self) -> Option<WaitIdStatus> {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let _ended = poll(&mut fds, Some(&timespec(DEATH_NS)));
@@ -173,7 +173,7 @@ impl Run {
     }
 }
 
-/// How it ended; none as long as it has not.
+/// Its exit status; `None` while it runs.
 fn status(pidfd: &OwnedFd) -> Option<WaitIdStatus> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
     rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), options).ok().flatten()

@@ -1,4 +1,4 @@
-//! The program itself: it is run as root, so nobody else may be able to change it.
+//! The program. It runs as root, so no other user may be able to change it.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ const EXECUTABLE: u32 = 0o100;
 pub struct HookProgram {
     /// Its absolute path.
     pub path: PathBuf,
-    /// Its arguments, passed as they are: nothing is put in for anything, and no shell sees them.
+    /// Its arguments, passed without substitution and without a shell.
     pub args: Vec<String>,
 }
 
@@ -24,12 +24,12 @@ pub struct HookProgram {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnsafeProgram {
-    /// It, or a folder that it lies in, cannot be looked at.
+    /// `lstat` fails on the program or one of its parent folders.
     #[error("{}", path.display())]
     Unreadable {
-        /// Which.
+        /// The program or folder.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
@@ -39,37 +39,37 @@ pub enum UnsafeProgram {
         /// How far the path was followed.
         path: PathBuf,
     },
-    /// Others than root could change it.
+    /// Users other than root could change it.
     #[error(
         "{} belongs to the user {owner} with the mode {mode:o}: it must belong to root, and neither its group nor others may \
          write to it (chown root, chmod go-w)",
         path.display()
     )]
     Changeable {
-        /// The program, or a folder that it lies in.
+        /// The program or a parent folder.
         path: PathBuf,
         /// Its owner.
         owner: u32,
         /// Its permissions.
         mode: u32,
     },
-    /// It is no file that can be executed.
+    /// It is not an executable file.
     #[error("{} is not an executable file", path.display())]
     NotExecutable {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
 }
 
 impl HookProgram {
-    /// Checks the program, and every folder from the root to it. Because only root may change any of them, what was
-    /// checked is what is run a moment later.
+    /// Checks the program and all its parent folders. Only root may change any of them, so the checked program is the
+    /// one that runs a moment later.
     pub fn check(&self) -> Result<(), UnsafeProgram> {
         check(&self.path, 0)
     }
 }
 
-/// The same for any owner, which is root but in tests.
+/// The same for any owner; it is root outside of tests.
 pub(super) fn check(path: &Path, owner: u32) -> Result<(), UnsafeProgram> {
     let mut walked = PathBuf::new();
     let mut metadata = None;

@@ -1,36 +1,35 @@
-//! The last of what the program wrote.
+//! The end of the program's output.
 
 use std::io::{self, PipeReader, Read as _};
 
-/// How much of it is kept.
+/// How many bytes of output are kept.
 const KEPT_BYTES: usize = 1024;
 
-/// How many reads are made of it at a time: as much as a pipe holds. Who writes without end is not listened to without
-/// end.
+/// The most reads at a time, as much as a pipe holds. A program that writes without end does not keep us reading.
 const MOST_READS: usize = 64;
 
-/// The end of its output, and how long that was in all.
+/// The end of its output, and the length of all output.
 #[derive(Debug)]
 pub(super) struct Tail {
-    /// None once nobody can write any more.
+    /// `None` once no process can write any more.
     reader: Option<PipeReader>,
     kept: Vec<u8>,
     bytes: u64,
 }
 
 impl Tail {
-    /// Of a pipe that is read without waiting.
+    /// Makes the pipe non-blocking.
     pub(super) fn new(reader: PipeReader) -> io::Result<Self> {
         rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK)?;
         Ok(Self { reader: Some(reader), kept: Vec::with_capacity(2 * KEPT_BYTES), bytes: 0 })
     }
 
-    /// What can be waited on for more; none if no more can come.
+    /// The pipe to wait on for more output; `None` if no more can come.
     pub(super) fn reader(&self) -> Option<&PipeReader> {
         self.reader.as_ref()
     }
 
-    /// Takes what is there.
+    /// Reads available output.
     pub(super) fn read(&mut self) {
         let mut buffer = [0_u8; KEPT_BYTES];
         for _ in 0..MOST_READS {
@@ -52,7 +51,7 @@ impl Tail {
         self.kept.drain(..surplus);
     }
 
-    /// The text, with what is none replaced, and how many bytes it was the end of.
+    /// The end of the output with invalid UTF-8 replaced, and the length of all output in bytes.
     pub(super) fn finish(self) -> (String, u64) {
         (String::from_utf8_lossy(&self.kept).into_owned(), self.bytes)
     }

@@ -105,13 +105,13 @@ fn a_limit_that_cannot_be_put_back_is_reported() {
     let file = rustix::fs::memfd_create("limit", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&file, b"20000 100000\n").unwrap();
     brake.fd = file.try_clone().unwrap();
-    let (loan, failed) = RaisedLimits::raise(&Arc::new(candidate), None);
+    let (raised, failed) = RaisedLimits::raise(&Arc::new(candidate), None);
     assert_eq!(failed, 0);
     rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
     let (work, received) = queue(1).unwrap();
     let (sender, reports) = mpsc::channel();
     let thread = std::thread::spawn(move || reap::run(&received, |report| drop(sender.send(report))));
-    assert!(work.offer(Work::GiveBack(loan.unwrap())).is_ok());
+    assert!(work.offer(Work::GiveBack(raised.unwrap())).is_ok());
     let Report::Stuck(stuck) = reports.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
     assert_eq!(stuck.value, "20000 100000");
     assert!(stuck.error.is_some(), "{stuck:?}");

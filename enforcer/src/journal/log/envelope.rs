@@ -1,4 +1,4 @@
-//! An event as a line: what CloudEvents ask for around its payload.
+//! An event as a line: its payload in a `CloudEvents` envelope.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -6,11 +6,10 @@ use ulid::Ulid;
 
 use crate::journal::EventType;
 
-/// The longest payload; of an event with a longer one it is left out. What reads the stream takes no longer lines than
-/// a MiB.
+/// The longest payload. A longer one is left out of its event: readers of the stream accept no lines longer than 1 MiB.
 const MAX_PAYLOAD_BYTES: usize = (1 << 20) - (4 << 10);
 
-/// What is around a payload.
+/// The envelope of a payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Envelope<'event> {
     pub(super) id: Ulid,
@@ -22,7 +21,7 @@ pub(super) struct Envelope<'event> {
 }
 
 impl Envelope<'_> {
-    /// One line of JSON, with its line end. Its keys are in the order of the alphabet, as a payload's are.
+    /// One line of JSON, with its line end. Its keys are in alphabetical order, like those of a payload.
     pub(super) fn line(&self, payload: &str) -> String {
         let Self { id, kind, sequence, source, subject, time } = *self;
         let (source, subject, kind) = (Value::from(source), Value::from(subject), json!(kind));
@@ -35,7 +34,7 @@ impl Envelope<'_> {
     }
 }
 
-/// A payload as text; of one that is too long for an event, that it was left out.
+/// A payload as text. One that is too long for an event is replaced by a note that it was left out.
 pub(super) fn payload(data: &Value) -> String {
     let whole = data.to_string();
     if whole.len() <= MAX_PAYLOAD_BYTES {

@@ -1,7 +1,7 @@
-//! What a stream takes from the log: a bounded number of lines at a time, handed over where they lie.
+//! How a stream reads the log: a bounded number of lines at a time, passed by reference.
 //!
-//! What is in memory is copied once, under the log's lock, into whatever the stream sends. What is not has to come from
-//! the disk, which may take its time: the caller chooses the thread.
+//! Events in memory are copied once, under the log's lock, to the stream's buffer. Others are read from the disk, which
+//! may be slow: the caller chooses the thread.
 
 use std::sync::{Arc, PoisonError};
 
@@ -14,9 +14,9 @@ use crate::journal::{EventType, Record, record::Kept, segment::Segment};
 /// One event of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'line> {
-    /// The log epoch that it belongs to.
+    /// Its log epoch.
     pub epoch: Ulid,
-    /// Its place in the log.
+    /// Its position in the log.
     pub sequence: u64,
     /// The whole event, one line of JSON with its line end.
     pub bytes: &'line [u8],
@@ -24,28 +24,28 @@ pub struct Line<'line> {
 }
 
 impl Line<'_> {
-    /// What it tells of; none if this version does not know its type.
+    /// Its type; `None` if this version does not know it.
     #[must_use]
     pub fn kind(&self) -> Option<EventType> {
         self.kind.or_else(|| Record::from_line(self.bytes).map(|record| record.kind))
     }
 }
 
-/// How far a reader came.
+/// How far a reader got.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Passed {
-    /// Some events: those that it wants were handed over, and there may be none among them.
+    /// It passed some events. Those that it wants, possibly none, were handed over.
     Some,
-    /// None: these are kept no longer or cannot be read, and it goes on behind them.
+    /// It missed these events, which are no longer kept or cannot be read. It continues after them.
     Gap {
-        /// The first sequence that it missed.
+        /// The first missed sequence.
         from: u64,
-        /// The last.
+        /// The last missed sequence.
         to: u64,
     },
-    /// None: the next are on the disk.
+    /// It passed none: the next events are on the disk.
     Disk,
-    /// None: it is at the log's end.
+    /// It passed none: it is at the log's end.
     End,
 }
 
@@ -58,8 +58,8 @@ impl Journal {
 }
 
 impl Reader {
-    /// Hands over the next events that it wants, as far as they are in memory: up to that many bytes, and one event at
-    /// least. `take` is called while nothing can be appended, so it must be quick.
+    /// Hands over the next events that it wants and that are in memory: up to `most_bytes`, but at least one event.
+    /// `take` runs under the log's lock and blocks appending, so it must be quick.
     pub fn pass(&mut self, most_bytes: usize, mut take: impl FnMut(Line<'_>)) -> Passed {
         let shared = &self.journal.shared;
         let log = shared.log();
@@ -76,7 +76,7 @@ impl Reader {
         }
         let mut bytes = 0;
         for record in log.records.range(log.place_behind(self.next - 1)..).take(BATCH_RECORDS) {
-            // Behind a hole the next call goes on, with what it misses.
+            // After a hole the next call continues, and reports the gap.
             if record.sequence > log.visible || record.sequence != self.next {
                 break;
             }
@@ -97,7 +97,7 @@ impl Reader {
         Passed::Some
     }
 
-    /// The same, from the disk alone, for as long as the disk takes: what [`pass`](Self::pass) asks for.
+    /// Like [`pass`](Self::pass), but from the disk only, and may block on it. To be called after [`Passed::Disk`].
     pub fn pass_from_disk(&mut self, most_bytes: usize, mut take: impl FnMut(Line<'_>)) -> Passed {
         let in_memory = self.journal.shared.log().first_from(self.next);
         if self.next >= in_memory {
@@ -134,7 +134,7 @@ impl Reader {
         Passed::Gap { from, to: in_memory - 1 }
     }
 
-    /// The segments in which that event and later ones are.
+    /// The segments that hold this event and later ones.
     fn segments_from(&self, sequence: u64) -> Vec<Arc<Segment>> {
         let Some(disk) = &self.journal.shared.disk else { return Vec::new() };
         let segments = disk.segments().read().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A reader of the log, which is a position in it.
+//! A reader of the log: a position in it.
 
 use std::sync::{Arc, PoisonError};
 
@@ -7,22 +7,22 @@ use tokio::sync::watch;
 use super::{BATCH_RECORDS, Journal};
 use crate::journal::{Filter, Record, record::Kept, segment::Segment, store::Segments};
 
-/// What a reader gets.
+/// The result of a read.
 #[derive(Debug)]
 pub enum Batch {
-    /// The next events that it wants, in order; there may be none among those that it passed.
+    /// The next events that the reader wants, in order; possibly none of those that it passed.
     Records(Vec<Record>),
-    /// Events that it had not read are kept no longer, cannot be read, or are of a type that this version does not know;
-    /// it goes on behind them.
+    /// Events that the reader missed: they are no longer kept, cannot be read, or have a type that this version does
+    /// not know. It continues after them.
     Gap {
-        /// The first sequence that it missed.
+        /// The first missed sequence.
         from: u64,
-        /// The last.
+        /// The last missed sequence.
         to: u64,
     },
 }
 
-/// A position in the log, and what is wanted from there on.
+/// A position in the log, and a filter for the events after it.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub(super) journal: Journal,
@@ -32,8 +32,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The next events that are there already; none at the log's end. What is not in memory any more is read from the
-    /// disk, in the calling thread.
+    /// The next available events; `None` at the log's end. Events that are not in memory any more are read from the
+    /// disk in the calling thread.
     pub fn read(&mut self) -> Option<Batch> {
         let (passed, in_memory) = {
             let log = self.journal.shared.log();
@@ -49,14 +49,14 @@ impl Reader {
         Some(self.batch(passed, in_memory))
     }
 
-    /// Passes the first of those that can be handed over together, or what is missing before them; if there are none,
-    /// what is missing before `end`.
+    /// Passes the first events that can be handed over together, or the gap before them. Without events, passes the gap
+    /// before `end`.
     fn batch(&mut self, mut passed: Vec<Kept>, end: u64) -> Batch {
-        // Behind a hole the next batch begins, with what it misses.
+        // The next batch begins after a hole, and reports the gap.
         let whole = passed.chunk_by(Kept::is_before).next().map_or(0, <[Kept]>::len);
         passed.truncate(whole);
         let behind = passed.last().map_or(end, |record| record.sequence + 1);
-        // What has no name here is no record: who wants it learns that it is missing, and it stays in the log.
+        // An event of an unknown type is not returned. A reader that wants it sees a gap; the event stays in the log.
         let is_strange = |record: &Kept| record.kind.is_none() && self.filter.takes(record);
         let strange = passed.iter().take_while(|record| is_strange(record)).count();
         passed.drain(..strange);
@@ -86,14 +86,14 @@ impl Reader {
         debug_assert!(waited.is_ok(), "the reader holds its journal");
     }
 
-    /// The last sequence that it passed.
+    /// The last passed sequence.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.next - 1
     }
 }
 
-/// Up to `most` events with sequences of `from` and later, below `end`. What cannot be read is passed over.
+/// Up to `most` events with sequences from `from` to below `end`. Skips unreadable ones.
 pub(in crate::journal) fn read_segments(segments: &Segments, from: u64, end: u64, most: usize) -> Vec<Kept> {
     let segments: Vec<Arc<Segment>> = {
         let segments = segments.read().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Many events of a segment at once: two reads, however many there are.
+//! Reads many events of a segment at once, with two reads.
 
 use std::{io, ops::Range};
 
@@ -6,10 +6,10 @@ use zerocopy::{FromZeros as _, IntoBytes as _};
 
 use super::{ENTRY_BYTES, Entry, HEADER_BYTES, Segment};
 
-/// The most events of a block.
+/// The most events in a block.
 const MOST: u64 = 256;
 
-/// Whole events that follow one another.
+/// Consecutive whole events.
 #[derive(Debug, Default)]
 pub(in crate::journal) struct Block {
     first: u64,
@@ -18,12 +18,12 @@ pub(in crate::journal) struct Block {
 }
 
 impl Block {
-    /// The sequence of its first event; none if it has none.
+    /// The sequence of its first event; `None` if it is empty.
     pub(in crate::journal) fn first(&self) -> Option<u64> {
         (!self.lines.is_empty()).then_some(self.first)
     }
 
-    /// Its events: sequence and line.
+    /// The sequence and line of each event.
     pub(in crate::journal) fn lines(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let lines = self.lines.iter().filter_map(|line| self.data.get(line.clone()));
         (self.first..).zip(lines)
@@ -31,9 +31,8 @@ impl Block {
 }
 
 impl Segment {
-    /// The first whole events of those with sequences of `from` up to below `end`: as many as follow one another in at
-    /// the most that many bytes, and one at least. A damaged event ends the block; those before the first whole one are
-    /// left out.
+    /// The first consecutive whole events with sequences from `from` to below `end`: at most `most_bytes` bytes, but
+    /// at least one event. Skips damaged events before the first whole one; a damaged event after it ends the block.
     pub(in crate::journal) fn block(&self, from: u64, end: u64, most_bytes: usize) -> io::Result<Block> {
         let entries = self.entries()?.min(end.saturating_sub(self.header.first));
         let mut place = from.saturating_sub(self.header.first);
@@ -56,7 +55,7 @@ impl Segment {
         Ok(Block::default())
     }
 
-    /// Up to that many entries; fewer where the index ends.
+    /// Reads `count` entries; none if the index ends before.
     fn entries_at(&self, place: u64, count: u64) -> io::Result<Vec<Entry>> {
         let mut entries = vec![Entry::new_zeroed(); usize::try_from(count).map_err(io::Error::other)?];
         match self.index.read_exact_at(entries.as_mut_bytes(), HEADER_BYTES + place * ENTRY_BYTES) {
@@ -66,7 +65,7 @@ impl Segment {
         }
     }
 
-    /// Up to that many bytes; fewer where the file ends.
+    /// Reads up to `count` bytes; fewer where the file ends.
     fn data_at(&self, offset: u64, count: usize) -> io::Result<Vec<u8>> {
         let there = usize::try_from(self.data.size()?.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut data = vec![0; count.min(there)];
@@ -75,8 +74,7 @@ impl Segment {
     }
 }
 
-/// How many bytes the entries at the start take that follow one another in the file: the first, and more as long as
-/// they fit.
+/// The size in bytes of the first entries that are adjacent in the file: the first one, and more as long as they fit.
 fn span(entries: &[Entry], most_bytes: usize) -> usize {
     let mut bytes = 0;
     let mut end = None;
@@ -92,14 +90,14 @@ fn span(entries: &[Entry], most_bytes: usize) -> usize {
     bytes
 }
 
-/// Where the lines of the entries are in the data, up to the first that is not there or not the one that it was.
+/// The ranges of the entries' lines in the data, up to the first line that is missing or does not match its entry.
 fn lines(entries: &[Entry], data: &[u8]) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut lines = Vec::new();
     for entry in entries {
         let end = start + usize::try_from(entry.len()).unwrap_or(usize::MAX - start);
         let is_whole = |line: &[u8]| entry.is_of(line);
-        // Zeros that a power cut leaves in the index would be the entry of an empty line.
+        // Zeros that a power cut left in the index look like the entry of an empty line.
         if !entry.is_whole() || !data.get(start..end).is_some_and(is_whole) {
             break;
         }

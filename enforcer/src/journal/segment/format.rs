@@ -1,4 +1,4 @@
-//! The index byte by byte.
+//! The binary format of the index.
 
 use ulid::Ulid;
 use zerocopy::{
@@ -8,13 +8,13 @@ use zerocopy::{
 
 use super::Header;
 
-/// The first bytes of an index; behind them comes the version of the format.
+/// The first bytes of an index; the format version follows them.
 const MAGIC: [u8; 7] = *b"enfidx\0";
 
-/// What is written, and the newest that is read. An older one is read as well.
+/// The version that is written, and the newest that can be read. Older ones can be read as well.
 const VERSION: u8 = 1;
 
-/// The longest line that is taken for one: nothing that is appended comes near it.
+/// The longest valid line. No appended line comes near it.
 pub(super) const MAX_LINE_BYTES: usize = 4 << 20;
 
 #[derive(FromBytes, Immutable, IntoBytes, KnownLayout)]
@@ -25,7 +25,7 @@ pub(super) struct RawHeader {
     epoch: U128,
     first: U64,
     boot_id: [u8; 40],
-    /// Zero in what was written before it was told.
+    /// Zero in old files, which did not store it.
     begun_boot_ms: U64,
     begun_ms: I64,
     reserved: [u8; 4],
@@ -36,7 +36,7 @@ pub(super) const HEADER_BYTES: u64 = size_of::<RawHeader>() as u64;
 pub(super) const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
 const _: () = assert!(HEADER_BYTES == 96 && ENTRY_BYTES == 32, "the format is fixed");
 
-/// Where one event is.
+/// The location of one event.
 #[derive(Clone, Copy, FromBytes, Immutable, IntoBytes, KnownLayout)]
 #[repr(C)]
 pub(super) struct Entry {
@@ -48,17 +48,17 @@ pub(super) struct Entry {
     crc: U32,
 }
 
-/// What the first bytes of an index are.
+/// The result of reading the first bytes of an index.
 pub(super) enum Read {
     Header(Header),
-    /// Of a version that is not known here.
+    /// A header of this newer, unknown version.
     Newer(u8),
-    /// No header.
+    /// No valid header.
     None,
 }
 
 impl Entry {
-    /// The entry of a line; none if it is too long.
+    /// The entry of a line; `None` if the line is empty or too long.
     pub(super) fn new(offset: u64, time_ms: i64, line: &[u8]) -> Option<Self> {
         let fits = (1..=MAX_LINE_BYTES).contains(&line.len());
         let len = u32::try_from(line.len()).ok().filter(|_| fits)?;
@@ -91,7 +91,7 @@ impl Entry {
         self.len.get()
     }
 
-    /// Where its line ends.
+    /// The offset of the end of its line.
     pub(super) fn end(&self) -> u64 {
         self.offset.get().saturating_add(self.len.get().into())
     }
@@ -122,7 +122,7 @@ impl RawHeader {
         if self.magic != MAGIC {
             return Read::None;
         }
-        // Before the checksum: another version's may be elsewhere.
+        // Check this before the checksum: another version may keep it elsewhere.
         if self.version > VERSION {
             return Read::Newer(self.version);
         }
@@ -142,7 +142,7 @@ impl RawHeader {
     }
 }
 
-/// Of all but the last four bytes, where it stands.
+/// The checksum of all but the last four bytes, which hold it.
 fn checksum(bytes: &[u8]) -> u32 {
     crc32fast::hash(bytes.get(..bytes.len() - size_of::<U32>()).unwrap_or_default())
 }

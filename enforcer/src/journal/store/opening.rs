@@ -78,7 +78,7 @@ impl Store {
         for first in firsts(&**medium)? {
             findings.look_at(&**medium, first);
         }
-        let next = findings.end();
+        let next = findings.end(hint.as_ref());
         let Findings {
             segments,
             mut recovered,
@@ -201,8 +201,9 @@ impl Findings {
         }
     }
 
-    /// Brings the last segment in order; the sequence behind all that is or was there.
-    fn end(&mut self) -> u64 {
+    /// Repairs the last segment, and returns the sequence behind all that is or was in it. Events at its end that are
+    /// damaged come from the tail if that has them.
+    fn end(&mut self, hint: Option<&Hint<'_>>) -> u64 {
         let Some(last) = self.segments.last().cloned() else {
             self.readable_end = 1;
             return self.beyond.max(1);
@@ -213,7 +214,13 @@ impl Findings {
             last.recover(false).map(|extent| (extent, false))
         });
         match extent {
-            Ok((extent, is_repaired)) => {
+            Ok((mut extent, is_repaired)) => {
+                if is_repaired
+                    && extent.gone > 0
+                    && let Some(hint) = hint.filter(|hint| hint.epoch == last.header.epoch)
+                {
+                    self.recovered.from_tail += restore(&last, &mut extent, hint.records);
+                }
                 let Extent { records, damaged, reindexed, cut_bytes, gone, data_bytes: _ } = extent;
                 self.recovered.damaged = damaged.saturating_add(gone);
                 self.recovered.reindexed = reindexed;
@@ -264,6 +271,28 @@ impl Findings {
             }
         }
     }
+}
+
+/// Writes the damaged events at a segment's end again, as far as the tail has them one after another; returns how many.
+fn restore(segment: &Segment, extent: &mut Extent, tail: &[Kept]) -> u64 {
+    let from = segment.header.first.saturating_add(extent.records);
+    let to = from.saturating_add(extent.gone);
+    let start = tail.partition_point(|kept| kept.sequence < from);
+    let intact = tail.get(start..).unwrap_or_default();
+    let intact = intact.chunk_by(Kept::is_before).next().unwrap_or_default();
+    let end = intact.partition_point(|kept| kept.sequence < to);
+    let intact = intact.get(..end).unwrap_or_default();
+    if intact.first().is_none_or(|first| first.sequence != from) {
+        return 0;
+    }
+    let before = extent.records;
+    if let Err(error) = segment.append(extent, intact) {
+        tracing::warn!("cannot restore damaged events in {}: {error}", segment.data_path().display());
+        return 0;
+    }
+    let restored = extent.records - before;
+    extent.gone = extent.gone.saturating_sub(restored);
+    restored
 }
 
 /// What stands under a segment's names, brought in order.

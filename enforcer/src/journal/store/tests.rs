@@ -517,3 +517,53 @@ fn the_log_takes_no_more_than_it_may() {
     assert!(held <= 5_000, "{held}");
     assert_eq!(sequences(&store.segments()).last(), Some(&200));
 }
+
+/// The text of the last two events is changed, and still reads as events; their index is whole.
+fn change_the_last_two(dir: &Path) {
+    let data = path(dir, 1, false);
+    let text = fs::read_to_string(&data).unwrap();
+    let changed: Vec<_> = text
+        .lines()
+        .enumerate()
+        .map(|(place, line)| if place < 3 { line.to_owned() } else { line.replacen("dev.", "DEV.", 1) })
+        .collect();
+    assert_ne!(text, changed.join("\n") + "\n");
+    fs::write(&data, changed.join("\n") + "\n").unwrap();
+}
+
+#[test]
+fn a_changed_event_at_the_end_is_damaged_however_well_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(dir.path(), BOOT);
+    append(&mut store, 5);
+    let epoch = store.epoch();
+    drop(store);
+    change_the_last_two(dir.path());
+    let (store, recovered) = reopen(dir.path(), epoch);
+    assert_eq!((recovered.damaged, recovered.reindexed, recovered.from_tail), (2, 0, 0));
+    assert_eq!(sequences(&store.segments()), [1, 2, 3]);
+    assert_eq!(store.next(), 6);
+    assert_ne!(store.epoch(), epoch, "another log: readers have seen other events under these sequences");
+}
+
+#[test]
+fn damaged_events_at_the_end_come_back_from_the_tail() {
+    for (kept, restored) in [(1..=5, 2), (4..=4, 1), (5..=5, 0), (1..=3, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut store, _) = open(dir.path(), BOOT);
+        append(&mut store, 5);
+        let epoch = store.epoch();
+        drop(store);
+        change_the_last_two(dir.path());
+        let records: Vec<_> = kept.clone().map(record).collect();
+        let hint = Hint { epoch, opened: 1, records: &records };
+        let (mut store, recovered) = try_open(dir.path(), BOOT, Some(hint)).unwrap();
+        assert_eq!((recovered.damaged, recovered.from_tail), (2 - restored, restored), "{kept:?}");
+        assert_eq!(store.next(), 6, "{kept:?}");
+        let read = sequences(&store.segments());
+        assert_eq!(read, (1..=3 + restored).collect::<Vec<_>>(), "{kept:?}");
+        assert_eq!(store.epoch() == epoch, restored == 2, "{kept:?}");
+        append(&mut store, 1);
+        assert_eq!(sequences(&store.segments()).last(), Some(&6), "{kept:?}");
+    }
+}

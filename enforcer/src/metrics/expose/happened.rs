@@ -1,4 +1,4 @@
-//! What happened: evictions and kills.
+//! Metrics of evictions and OOM kills.
 use std::fmt;
 
 use super::{get, namespaces, pairs};
@@ -17,7 +17,7 @@ pub(super) fn evictions(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
     page.family(
         "enforcer_evictions_total",
         Kind::Counter,
-        "Evictions that came to an end, by what was short, the victim's class and namespace, what it was sent and what came of it",
+        "Evictions that ended, by what was short, the victim's class and namespace, its signals and the outcome",
         |rows| {
             for (place, namespace) in namespaces(counted) {
                 for (signal, qos) in pairs(Signal::ALL, Qos::ALL) {
@@ -41,7 +41,7 @@ pub(super) fn evictions(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
     page.family(
         "enforcer_evictions_dry_run_total",
         Kind::Counter,
-        "Evictions that were decided and not carried out, as the mode or an operator had it",
+        "Evictions that were decided but not carried out, because of the mode or an operator",
         |rows| {
             for (place, namespace) in namespaces(counted) {
                 for (signal, qos) in pairs(Signal::ALL, Qos::ALL) {
@@ -59,7 +59,7 @@ pub(super) fn evictions(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
     page.family(
         "enforcer_evictions_repeated_total",
         Kind::Counter,
-        "Evictions that were decided of pods that had been evicted before and come back",
+        "Evictions that were decided for pods that returned after an earlier eviction",
         |rows| {
             for (place, namespace) in namespaces(counted) {
                 if let Some(count) = counted.repeated.get(place) {
@@ -72,7 +72,7 @@ pub(super) fn evictions(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
     page.family(
         "enforcer_eviction_failures_total",
         Kind::Counter,
-        "Evictions that did not come to their end, by why",
+        "Evictions that failed, by reason",
         |rows| {
             let failures = Failure::ALL.iter().zip(&counted.failures);
             failures
@@ -83,7 +83,7 @@ pub(super) fn evictions(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
     page.family(
         "enforcer_eviction_suppressed_total",
         Kind::Counter,
-        "Shortages in which nobody was evicted, by why",
+        "Shortages in which no pod was evicted, by reason",
         |rows| {
             let suppressed = Suppressed::ALL.iter().zip(&counted.suppressed);
             suppressed
@@ -93,12 +93,12 @@ pub(super) fn evictions(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
     )
 }
 
-/// How evictions went.
+/// Metrics of the course of evictions.
 pub(super) fn course(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) -> fmt::Result {
     page.family(
         "enforcer_eviction_duration_seconds",
         Kind::Histogram,
-        "How long each phase of an eviction took; of detect every wake-up for an edge of the kernel's counts, whatever came of it",
+        "How long each phase of an eviction took; detect counts every wake for a kernel edge, whatever its outcome",
         |rows| {
             for (phase, durations) in Phase::ALL.iter().zip(&counted.phases) {
                 let taken = match phase {
@@ -112,13 +112,13 @@ pub(super) fn course(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
     )?;
     page.counter(
         "enforcer_eviction_freed_bytes_total",
-        "Memory that victims gave back",
+        "Memory that victims freed",
         Some(get(&counted.freed_bytes)),
     )?;
     page.family(
         "enforcer_eviction_prediction_error_ratio",
         Kind::Histogram,
-        "By which share of what was predicted more or less came back: 0 is exact",
+        "How much more or less came back than predicted, as a share of the prediction: 0 is exact",
         |rows| {
             let (sum, count, buckets) = counted.prediction_errors.read();
             rows.histogram(&[], sum, count, &buckets)
@@ -126,7 +126,7 @@ pub(super) fn course(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
     )
 }
 
-/// From waking for an edge to the end of the look that it caused.
+/// The time from waking for an edge to the end of the look that it caused.
 fn detected(gauges: &Gauges) -> Taken {
     let mut taken = Taken::default();
     if let Some(reflex) = &gauges.reflex {

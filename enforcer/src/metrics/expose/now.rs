@@ -1,4 +1,4 @@
-//! How the node is, and its pods.
+//! Metrics of the state of the node and its pods.
 use std::fmt;
 
 use super::{get, milliseconds};
@@ -13,11 +13,11 @@ use crate::{
 };
 
 pub(super) fn headroom(page: &mut Page<'_>, counts: &Counts, gauges: &Gauges) -> fmt::Result {
-    page.gauge("enforcer_memory_available_bytes", "What memory.available is now", gauges.available_bytes)?;
+    page.gauge("enforcer_memory_available_bytes", "The current memory.available", gauges.available_bytes)?;
     page.family(
         "enforcer_eviction_threshold_bytes",
         Kind::Gauge,
-        "Where the thresholds of memory.available lie",
+        "The thresholds of memory.available",
         |rows| {
             gauges.headroom.iter().try_for_each(|Headroom { level, threshold_bytes }| {
                 rows.gauge(&[("threshold", level.as_str())], *threshold_bytes)
@@ -40,7 +40,7 @@ pub(super) fn headroom(page: &mut Page<'_>, counts: &Counts, gauges: &Gauges) ->
     page.family(
         "enforcer_time_to_threshold_seconds",
         Kind::Gauge,
-        "How long until each threshold of memory.available is crossed if things go on as they do; infinite if it is not",
+        "Time until each threshold of memory.available is crossed at the current rate; infinite if it will not be",
         |rows| {
             gauges.headroom.iter().try_for_each(|Headroom { level, threshold_bytes: _ }| {
                 let left = counts.left_ns(*level).map_or(f64::INFINITY, seconds);
@@ -55,7 +55,7 @@ pub(super) fn pressure(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     page.family(
         "enforcer_pressure_waiting_seconds_total",
         Kind::Counter,
-        "Time in which at least one task could not work for want of that resource",
+        "Time in which at least one task was stalled on that resource",
         |rows| {
             gauges.pressure.iter().try_for_each(|Pressure { resource, slice, waiting_us, stalled_us: _ }| {
                 let labels = [("resource", resource.as_str()), ("slice", slice.as_str())];
@@ -66,7 +66,7 @@ pub(super) fn pressure(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     page.family(
         "enforcer_pressure_stalled_seconds_total",
         Kind::Counter,
-        "Time in which no task could work for want of that resource",
+        "Time in which all tasks were stalled on that resource",
         |rows| {
             for Pressure { resource, slice, waiting_us: _, stalled_us } in &gauges.pressure {
                 let labels = [("resource", resource.as_str()), ("slice", slice.as_str())];
@@ -80,7 +80,7 @@ pub(super) fn pressure(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
 }
 
 pub(super) fn pods(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
-    page.family("enforcer_candidates", Kind::Gauge, "Pods that eviction chooses among, by class", |rows| {
+    page.family("enforcer_candidates", Kind::Gauge, "Pods that may be evicted, by class", |rows| {
         for class in QosClass::ALL {
             let count = gauges.candidates.iter().filter(|candidate| **candidate == class).count();
             rows.gauge(&[("qos", class.as_str())], u64::try_from(count).unwrap_or(u64::MAX))?;
@@ -89,13 +89,13 @@ pub(super) fn pods(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     })?;
     page.gauge(
         "enforcer_protected_pods",
-        "Those of them that an operator protects",
+        "Pods among the candidates that an operator protects",
         Some(gauges.protected_pods),
     )?;
     page.family(
         "enforcer_next_victim_info",
         Kind::Info,
-        "Who would be evicted next for memory.available; only with metricsPodNames",
+        "The pods that would be evicted next for memory.available; only with metricsPodNames",
         |rows| {
             for (rank, next) in (1..).zip(gauges.next_victims.iter().take(NEXT_VICTIMS)) {
                 let rank: u64 = rank;
@@ -120,7 +120,7 @@ pub(super) fn sources(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
     page.family(
         "enforcer_source_last_sync_timestamp_seconds",
         Kind::Gauge,
-        "When a source of pods was read last; one that tells of changes is read when there is one",
+        "When a source of pods was last read; one that reports changes is read when there is one",
         |rows| {
             for (place, source) in counted.sources.all() {
                 let read_ms = counted.sources_read_ms.get(place).map_or(0, get);
@@ -134,7 +134,7 @@ pub(super) fn sources(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
     page.family(
         "enforcer_degraded",
         Kind::Gauge,
-        "Whether something is missing or not as it should be: 1 until the daemon says that it is over",
+        "Whether something is missing or not as it should be: 1 until the daemon reports that it is over",
         |rows| {
             let mut reasons = counted.degraded.read();
             reasons.try_for_each(|(reason, is_so)| rows.gauge(&[("reason", reason)], u64::from(is_so)))

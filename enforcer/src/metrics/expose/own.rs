@@ -1,4 +1,4 @@
-//! The daemon itself: what it told and lost, its threads and its process.
+//! Metrics of the daemon itself: its events and losses, its threads and its process.
 use std::fmt;
 
 use enforcer_common::counter::drops;
@@ -11,7 +11,7 @@ use crate::{
         counts::Counted,
         durations::Taken,
         gauges::Gauges,
-        loops::turns,
+        loops::loops,
         page::{Kind, Page},
         process::Process,
     },
@@ -33,7 +33,7 @@ pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
     page.family(
         "enforcer_events_lost_total",
         Kind::Counter,
-        "What was lost, by where: records of an eBPF program or of the flight recorder, reports of the reflex, events before the disk, a reader or a sink had them",
+        "Losses by stage: records of an eBPF program or of the flight recorder, reports of the reflex, events before they reached the disk, a reader or a sink",
         |rows| {
             for (stage, lost) in drops::NAMES.iter().zip(&counted.lost_by_programs) {
                 rows.count(&[("stage", &format!("bpf_{stage}"))], get(lost))?;
@@ -50,13 +50,13 @@ pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
     )?;
     page.gauge(
         "enforcer_event_log_bytes",
-        "What the journal takes on the disk",
+        "Disk space that the journal takes",
         Some(gauges.event_log_bytes),
     )?;
     page.family(
         "enforcer_queue_records",
         Kind::Gauge,
-        "What waits in the daemon's queues: events for the disk, and what the eviction thread has its helpers do",
+        "Entries in the daemon's queues: events for the disk, and work for the eviction thread's helpers",
         |rows| {
             rows.gauge(&[("queue", "journal")], gauges.unwritten_records)?;
             let Waiting { reports, reaper, brake, hook } =
@@ -82,7 +82,7 @@ pub(super) fn sinks(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     page.family(
         "enforcer_event_sink_last_success_timestamp_seconds",
         Kind::Gauge,
-        "When a sink delivered something last; 0 is never",
+        "When a sink last delivered something; 0 is never",
         |rows| {
             on().try_for_each(|sink| {
                 rows.gauge_float(&[("sink", sink.name)], milliseconds(sink.last_success_ms))
@@ -92,7 +92,7 @@ pub(super) fn sinks(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     page.family(
         "enforcer_event_sink_failures_total",
         Kind::Counter,
-        "Attempts of a sink to deliver that failed",
+        "Failed delivery attempts of a sink",
         |rows| sinks.iter().try_for_each(|sink| rows.count(&[("sink", sink.name)], sink.failures)),
     )
 }
@@ -100,19 +100,15 @@ pub(super) fn sinks(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
 pub(super) fn programs(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) -> fmt::Result {
     page.counter(
         "enforcer_bpf_ringbuf_lost_total",
-        "Records that the eBPF programs had no room for, since the daemon started and before it while none ran",
+        "Records that the eBPF programs had no room for, since the daemon started and before that while none ran",
         Some(counted.lost_by_programs.iter().map(get).fold(0, u64::saturating_add)),
     )?;
     page.counter(
         "enforcer_bpf_recursion_misses_total",
-        "How often the kernel passed over an eBPF program that ran on that CPU already",
+        "How often the kernel skipped an eBPF program that was already running on that CPU",
         Some(gauges.process.recursion_misses),
     )?;
-    page.gauge(
-        "enforcer_bpf_programs_attached",
-        "eBPF programs that are attached",
-        Some(gauges.programs_attached),
-    )
+    page.gauge("enforcer_bpf_programs_attached", "Attached eBPF programs", Some(gauges.programs_attached))
 }
 
 pub(super) fn reflex(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
@@ -120,7 +116,7 @@ pub(super) fn reflex(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     page.family(
         "enforcer_reflex_looks_total",
         Kind::Counter,
-        "Looks of the eviction thread at the node, by whether they worked",
+        "Looks of the eviction thread at the node, by outcome",
         |rows| {
             let Some(reflex) = reflex else { return Ok(()) };
             let failed = reflex.samples_failed;
@@ -130,13 +126,13 @@ pub(super) fn reflex(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     )?;
     page.counter(
         "enforcer_reflex_usage_failures_total",
-        "Readings of what a pod uses that failed when it was to be ranked",
+        "Readings of a pod's usage for its rank that failed",
         reflex.map(|reflex| reflex.usage_failures),
     )?;
     page.family(
         "enforcer_reflex_edges_total",
         Kind::Counter,
-        "What the kernel told the eviction thread of, by kind",
+        "Kernel edges that the eviction thread received, by kind",
         |rows| {
             let Some(reflex) = reflex else { return Ok(()) };
             EdgeKind::ALL
@@ -147,7 +143,7 @@ pub(super) fn reflex(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     page.family(
         "enforcer_reflex_wake_duration_seconds",
         Kind::Histogram,
-        "From an edge that says when it was to the eviction thread's being awake",
+        "Time from an edge, if it has a timestamp, until the eviction thread is awake",
         |rows| {
             let mut taken = Taken::default();
             for kind in reflex.iter().flat_map(|reflex| EdgeKind::ALL.map(|kind| reflex.wakes.of(kind))) {
@@ -163,36 +159,36 @@ pub(super) fn reflex(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     )
 }
 
-/// The daemon, what it was built of and what it follows.
+/// The daemon's loop, log, build and configuration.
 pub(super) fn itself(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
-    let turns = turns();
+    let metrics = loops();
     page.family(
         "enforcer_loop_duration_seconds",
         Kind::Histogram,
-        "How long the daemon's loop was busy each time that it woke",
-        |rows| rows.durations(&[], &turns.busy()),
+        "How long the daemon's loop was busy after each wake",
+        |rows| rows.durations(&[], &metrics.busy()),
     )?;
     page.family(
         "enforcer_loop_lateness_seconds",
         Kind::Histogram,
-        "How much later than it was due the daemon's loop woke for what it does by the clock",
-        |rows| rows.durations(&[], &turns.late()),
+        "How much later than due the daemon's loop woke for timed work",
+        |rows| rows.durations(&[], &metrics.late()),
     )?;
     page.family(
         "enforcer_loop_stall_seconds_max",
         Kind::Gauge,
-        "The most that it was late by within the last five to ten minutes, in seconds",
+        "The largest lateness of the daemon's loop within the last five to ten minutes, in seconds",
         |rows| {
-            let worst = std::time::Duration::from_micros(turns.worst_micros());
+            let worst = std::time::Duration::from_micros(metrics.worst_micros());
             rows.gauge_float(&[], worst.as_secs_f64())
         },
     )?;
     page.counter(
         "enforcer_log_lines_dropped_total",
-        "Lines of the daemon's own log that were dropped, as stderr took none",
+        "Lines of the daemon's own log that were dropped because stderr took none",
         Some(gauges.log_lines_dropped),
     )?;
-    page.family("enforcer_build_info", Kind::Info, "What the daemon is", |rows| {
+    page.family("enforcer_build_info", Kind::Info, "The daemon's build", |rows| {
         rows.info(&[("version", env!("CARGO_PKG_VERSION")), ("architecture", std::env::consts::ARCH)])
     })?;
     page.family("enforcer_config_hash_info", Kind::Info, "The configuration in force", |rows| {
@@ -200,7 +196,7 @@ pub(super) fn itself(page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
     })
 }
 
-/// Under the names that all processes have.
+/// The process metrics, under their common names.
 pub(super) fn process(page: &mut Page<'_>, process: &Process) -> fmt::Result {
     let Process {
         resident_bytes,
@@ -213,14 +209,18 @@ pub(super) fn process(page: &mut Page<'_>, process: &Process) -> fmt::Result {
         start_seconds,
         recursion_misses: _,
     } = process;
-    page.gauge("process_resident_memory_bytes", "Memory that the daemon has", *resident_bytes)?;
+    page.gauge("process_resident_memory_bytes", "The daemon's resident memory", *resident_bytes)?;
     page.gauge("process_virtual_memory_bytes", "The daemon's address space", *virtual_bytes)?;
-    page.gauge("process_locked_memory_bytes", "What of its address space is locked", *locked_bytes)?;
+    page.gauge(
+        "process_locked_memory_bytes",
+        "The locked part of the daemon's address space",
+        *locked_bytes,
+    )?;
     page.family("process_cpu_seconds_total", Kind::Counter, "CPU time of the daemon", |rows| {
         cpu_seconds.map_or(Ok(()), |seconds| rows.count_float(&[], seconds))
     })?;
-    page.gauge("process_open_fds", "Descriptors that the daemon has open", *open_fds)?;
-    page.gauge("process_max_fds", "The most that it may open", *max_fds)?;
+    page.gauge("process_open_fds", "Open descriptors of the daemon", *open_fds)?;
+    page.gauge("process_max_fds", "The most descriptors that the daemon may open", *max_fds)?;
     page.gauge("process_threads", "The daemon's threads", *threads)?;
     page.family(
         "process_start_time_seconds",

@@ -7,9 +7,9 @@ use super::{NANO, Quantity};
 const DECIMAL_SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 const BINARY_SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
-/// Shows a quantity in powers of 1024, as the kubelet shows memory in its messages.
+/// Displays a quantity in powers of 1024, as the kubelet displays memory in its messages.
 ///
-/// What is below 1024, or no whole number of base units, is shown as [`Quantity`] itself is (upstream
+/// A quantity below 1024, or not a whole number of base units, is displayed like [`Quantity`] itself (upstream
 /// `Quantity.CanonicalizeBytes` with `BinarySI`).
 #[derive(Clone, Copy, Debug)]
 pub struct BinarySi(pub(super) Quantity);
@@ -36,7 +36,7 @@ impl fmt::Display for BinarySi {
     }
 }
 
-/// Divides by `base` while nothing is left over and a larger suffix is there.
+/// Divides by `base` while there is no remainder and a larger suffix exists.
 fn shorten<'suffix>(mut number: i128, base: i128, suffixes: &[&'suffix str]) -> (i128, &'suffix str) {
     let mut suffix = "";
     for (index, next) in suffixes.iter().enumerate() {

@@ -1,20 +1,20 @@
-//! The text form: `[+-] digits [. digits] [suffix]`, as `ParseQuantity` of apimachinery and the API's schema take it.
+//! The text form: `[+-] digits [. digits] [suffix]`, as `ParseQuantity` of apimachinery and the API's schema accept it.
 
 use super::{NANO, ParseQuantityError, Quantity};
 
-/// The largest magnitude that parsing gives: 2^63 - 1 base units, in billionths.
+/// The largest magnitude that parsing yields: 2^63 - 1 base units, in billionths.
 const LARGEST_NANO: i128 = i64::MAX as i128 * NANO;
 
 /// More digits before the point than any number up to 2^63 - 1 has.
 const MOST_WHOLE_DIGITS: i64 = 19;
 
-/// As many decimal places as are reckoned with; of those behind only whether one is not 0.
+/// The number of decimal places used; of further ones only whether one is not 0.
 ///
-/// A unit is at the most 2^60 * 10^9 = 2^69 * 5^9 billionths, so that what the first 69 places come to is a whole number
-/// of 5^60ths: the others, which are less than one of those, never make it the next whole number.
+/// A unit is at most 2^60 * 10^9 = 2^69 * 5^9 billionths, so the value of the first 69 places is a whole number of
+/// 5^60ths: the others are less than one of those, and never raise it to the next whole number.
 const MOST_DECIMALS: usize = 69;
 
-/// What a suffix multiplies by: `2^binary * 10^decimal`.
+/// The factor of a suffix: `2^binary * 10^decimal`.
 struct Scale {
     binary: u32,
     decimal: i64,
@@ -42,7 +42,7 @@ pub(super) fn parse(text: &str) -> Result<Quantity, ParseQuantityError> {
     Ok(Quantity { nano: if negative { -magnitude } else { magnitude } })
 }
 
-/// The number in billionths, rounded up; none if it is far beyond the largest.
+/// The number in billionths, rounded up; `None` if it is far beyond the largest.
 fn magnitude(whole: &str, fraction: &str, scale: &Scale) -> Option<i128> {
     let leading_zeros = whole.bytes().chain(fraction.bytes()).take_while(|&byte| byte == b'0').count();
     let mut digits =
@@ -59,7 +59,7 @@ fn magnitude(whole: &str, fraction: &str, scale: &Scale) -> Option<i128> {
         return None;
     }
     let unit = NANO << scale.binary;
-    // Below 10^-28 times 2^60 billions nothing but "more than zero" is left.
+    // Below 10^-28 times 2^60 billions it is only known to be more than zero.
     if point < -28 {
         return Some(1);
     }
@@ -71,8 +71,8 @@ fn magnitude(whole: &str, fraction: &str, scale: &Scale) -> Option<i128> {
 
     let decimals: Vec<i128> = digits.by_ref().take(MOST_DECIMALS).collect();
     let mut inexact = digits.any(|digit| digit != 0);
-    // From the last digit up, so that each step needs only the whole part of the one before and whether anything
-    // was left over: floor((n + x) / 10) = floor((n + floor(x)) / 10).
+    // From the last digit up, so that each step needs only the whole part of the step before and whether there was a
+    // remainder: floor((n + x) / 10) = floor((n + floor(x)) / 10).
     let mut below: i128 = 0;
     for digit in decimals.iter().rev() {
         let step = digit * unit + below;
@@ -110,7 +110,7 @@ fn scale(suffix: &str) -> Option<Scale> {
     }
 }
 
-/// A signed whole number; beyond an `i32` it stands for "too large" or "too small" and stays there.
+/// A signed whole number; beyond an `i32` it saturates, and means "too large" or "too small".
 fn exponent(text: &str) -> Option<i64> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -128,7 +128,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(text.bytes().take_while(u8::is_ascii_digit).count())
 }
 
-/// What an error repeats of the text: enough to find it, no more than fits a line.
+/// The part of the text that an error quotes: enough to find it, and at most a line.
 fn excerpt(text: &str) -> String {
     text.chars().take(64).collect()
 }

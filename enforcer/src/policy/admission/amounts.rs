@@ -1,4 +1,4 @@
-//! What the node gives and pods take, in the whole numbers that admission counts in.
+//! The node's and the pods' resources, in the whole numbers that admission counts in.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,7 +10,7 @@ use super::super::{
     effective, lists,
 };
 
-/// What pods take together, each rounded up on its own (upstream `framework.Resource`): cpu in thousandths, others in
+/// The sum of what pods take, each rounded up on its own (upstream `framework.Resource`): cpu in thousandths, others in
 /// base units.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Amounts {
@@ -22,28 +22,28 @@ pub(super) struct Amounts {
     scalars: BTreeMap<ResourceName, u128>,
 }
 
-/// What the node gives to pods.
+/// The resources that the node offers to pods.
 #[derive(Clone, Debug)]
 pub(super) struct Allocatable {
     amounts: Amounts,
 }
 
-/// A resource that the node has too little of for a pod. Shown, it is the kubelet's message (upstream
+/// A resource that the node has too little of for a pod. Displays as the kubelet's message (upstream
 /// `InsufficientResourceError`).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Shortage {
     /// The resource: `pods`, `cpu`, `memory` …
     pub resource: ResourceName,
-    /// What the pod requests; cpu in thousandths, others in base units, like the amounts below.
+    /// The pod's request; cpu in thousandths, others in base units, like the amounts below.
     pub requested: u128,
-    /// What the pods that were admitted before request.
+    /// The requests of the pods admitted before.
     pub used: u128,
-    /// What the node gives to pods.
+    /// The amount that the node offers to pods.
     pub capacity: u128,
 }
 
 impl Shortage {
-    /// How much is lacking, above 0 (upstream `GetInsufficientAmount`).
+    /// The amount missing, above 0 (upstream `GetInsufficientAmount`).
     #[must_use]
     pub fn lacking(&self) -> u128 {
         (self.requested + self.used).saturating_sub(self.capacity)
@@ -61,7 +61,7 @@ impl fmt::Display for Shortage {
 }
 
 impl Amounts {
-    /// What one pod takes.
+    /// The amounts of one pod.
     pub(super) fn of(pod: &Pod) -> Self {
         Self::one(&effective::requests(pod))
     }
@@ -95,7 +95,7 @@ impl Amounts {
         }
     }
 
-    /// Takes off what [`Self::add`] added.
+    /// Subtracts what [`Self::add`] added.
     pub(super) fn remove(&mut self, other: &Self) {
         self.pods = self.pods.saturating_sub(other.pods);
         self.cpu_milli = self.cpu_milli.saturating_sub(other.cpu_milli);
@@ -121,8 +121,8 @@ impl Allocatable {
         Self { amounts: Amounts { pods, ..Amounts::from_list(&requestable) } }
     }
 
-    /// What the pod takes of what the node knows: an extended resource that nobody offers here is left to whoever
-    /// offers it (upstream `removeMissingExtendedResources`); what the overhead takes of it stays.
+    /// The pod's amounts without extended resources that the node does not know: they are not counted here (upstream
+    /// `removeMissingExtendedResources`); what the overhead takes of them stays.
     pub(super) fn known(&self, pod: &Pod) -> Amounts {
         let mut requests = effective::requests(pod);
         let unknown: Vec<ResourceName> = requests
@@ -137,7 +137,7 @@ impl Allocatable {
         Amounts::one(&requests)
     }
 
-    /// What of `requested` does not fit beside `used` (upstream `fitsRequest`).
+    /// The part of `requested` that does not fit beside `used` (upstream `fitsRequest`).
     pub(super) fn shortages(&self, used: &Amounts, requested: &Amounts) -> Vec<Shortage> {
         let plain = [
             (PODS, requested.pods, used.pods, self.amounts.pods),
@@ -170,7 +170,7 @@ impl Allocatable {
     }
 }
 
-/// Who requests nothing lacks nothing, even where too much is used already.
+/// A request of 0 always fits, even if too much is used already.
 fn is_short(requested: u128, used: u128, capacity: u128) -> bool {
     requested > 0 && requested + used > capacity
 }
@@ -180,7 +180,7 @@ fn is_scalar(name: &ResourceName) -> bool {
     name.as_str().starts_with("hugepages-") || name.as_str().contains('/')
 }
 
-/// Whether the resource is one that a device plugin or an operator adds to a node (upstream `IsExtendedResourceName`).
+/// Whether the resource is added to a node by a device plugin or an operator (upstream `IsExtendedResourceName`).
 fn is_extended(name: &ResourceName) -> bool {
     let name = name.as_str();
     name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.")

@@ -6,21 +6,21 @@ use crate::policy::rank::MemoryRankKey;
 /// A pod at one look.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Weighed<K> {
-    /// Which it is.
+    /// The pod's key.
     pub key: K,
-    /// What it is ranked by.
+    /// Its keys in the ranking.
     pub standing: MemoryRankKey,
-    /// What the kernel goes by. What is in `set` does not count: the aligner knows what it set.
+    /// What the kernel picks by. Its `set` is ignored: the aligner knows what it set.
     pub contender: Contender,
 }
 
-/// Keeps pods aligned from look to look, and sets nothing anew that still serves.
+/// Keeps pods aligned from look to look, and changes no score that still serves.
 ///
-/// What serves is the order that was aligned for, as long as no difference in usage that is worth the name says otherwise,
-/// and its scores, as long as they [hold](holds). So usages that go up and down a little cost no write.
+/// The order that was aligned for serves until a significant difference in usage contradicts it, and its scores serve
+/// while they [hold](holds). So small changes in usage cost no write.
 #[derive(Clone, Debug)]
 pub struct Aligner<K> {
-    /// Those who were put before all others, in their order.
+    /// The pods that were put before all others, in their order.
     leaders: Vec<K>,
     set: BTreeMap<K, Band>,
 }
@@ -32,25 +32,25 @@ impl<K> Default for Aligner<K> {
 }
 
 impl<K: Ord + Clone> Aligner<K> {
-    /// Within what the scores of pods are held, of those that are not all static.
+    /// The bands of the pods whose scores are not all static.
     #[must_use]
     pub fn set(&self) -> &BTreeMap<K, Band> {
         &self.set
     }
 
-    /// Who is first, if there is anybody to agree on.
+    /// The first pod, if there is one to agree on.
     #[must_use]
     pub fn first(&self) -> Option<&K> {
         self.leaders.first()
     }
 
-    /// Gives up all scores; answers whether there were any.
+    /// Gives up all scores; returns whether there were any.
     pub fn release(&mut self) -> bool {
         self.leaders.clear();
         !std::mem::take(&mut self.set).is_empty()
     }
 
-    /// Takes in how all pods are now. Answers whether scores changed.
+    /// Processes the present state of all pods. Returns whether scores changed.
     pub fn look(&mut self, scale: Scale, pods: &[Weighed<K>]) -> bool {
         self.set.retain(|key, _| pods.iter().any(|pod| pod.key == *key));
         let find = |key: &K| pods.iter().find(|pod| pod.key == *key && pod.contender.may_lead());
@@ -61,10 +61,10 @@ impl<K: Ord + Clone> Aligner<K> {
         others.sort_by(|left, right| rank(left, right));
         let serves = {
             let order: Vec<&Weighed<K>> = kept.iter().chain(&others).copied().collect();
-            let anybody = order.iter().any(|pod| pod.contender.may_lead());
+            let has_leader = order.iter().any(|pod| pod.contender.may_lead());
             let leading: Vec<_> = order.iter().filter(|pod| pod.contender.may_lead()).collect();
             let standings: Vec<MemoryRankKey> = leading.iter().map(|pod| pod.standing).collect();
-            (depth > 0 || !anybody)
+            (depth > 0 || !has_leader)
                 && still_in_order(&standings, depth)
                 && holds(scale, &self.contenders(&order), depth)
         };
@@ -90,7 +90,7 @@ impl<K: Ord + Clone> Aligner<K> {
     }
 }
 
-/// The ranking, with those that are spared behind all others.
+/// The ranking, with spared pods after all others.
 fn rank<K>(left: &Weighed<K>, right: &Weighed<K>) -> std::cmp::Ordering {
     let spared = left.contender.is_spared.cmp(&right.contender.is_spared);
     spared.then_with(|| left.standing.compare(&right.standing).0)

@@ -1,6 +1,6 @@
 use super::Contender;
 
-/// Within what the scores of a pod's containers are held: those within it stay, and the others come as near as they may.
+/// The range of the scores of a pod's containers: a score within it stays, any other is moved to the nearest bound.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Band {
     least: i16,
@@ -8,13 +8,13 @@ pub struct Band {
 }
 
 impl Band {
-    /// From `least` to `most`; none where that is nothing, or no score.
+    /// From `least` to `most`; `None` if that is empty, or out of the range of scores.
     pub(super) fn new(least: i128, most: i128) -> Option<Self> {
         let (least, most) = (i16::try_from(least).ok()?, i16::try_from(most).ok()?);
         (least <= most).then_some(Self { least, most })
     }
 
-    /// The lowest score in it.
+    /// The lowest score in the band.
     #[must_use]
     pub fn least(self) -> i16 {
         self.least
@@ -26,13 +26,13 @@ impl Band {
         self.most
     }
 
-    /// What a container has instead of this score.
+    /// The score that a container gets instead of this one.
     #[must_use]
     pub fn hold(self, score: i16) -> i16 {
         score.clamp(self.least, self.most)
     }
 
-    /// Whether any of its containers has another score for it.
+    /// Whether the band changes the score of any of its containers.
     pub(super) fn moves(self, contender: &Contender) -> bool {
         self.hold(contender.lowest) != contender.lowest || self.hold(contender.highest) != contender.highest
     }

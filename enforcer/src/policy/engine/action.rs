@@ -17,9 +17,9 @@ use crate::{
     },
 };
 
-/// How many ranked candidates a decision shows.
+/// The most ranked candidates in a decision.
 pub const SHOWN_RANKING: usize = 10;
-/// How many excluded candidates a decision shows; all are counted.
+/// The most excluded candidates in a decision; all are counted.
 pub const SHOWN_EXCLUDED: usize = 16;
 
 /// The keys that a candidate is ranked by.
@@ -32,7 +32,7 @@ pub enum RankKey {
 }
 
 impl RankKey {
-    /// Which of the two is evicted first, and by which key. Only standings of one resource are ever compared.
+    /// Which of the two is evicted first, and the key that decides. Both must be ranked for the same resource.
     #[must_use]
     pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
         match (self, other) {
@@ -47,18 +47,18 @@ impl RankKey {
 /// A candidate with the keys that it is ranked by.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Ranked {
-    /// Its place among the candidates.
+    /// Its index among the candidates.
     pub index: usize,
     /// Its cgroup.
     pub cgroup: CgroupId,
     /// The keys.
     pub standing: RankKey,
-    /// When its usage was read: well before the decision where reading it failed since.
+    /// When its usage was read: well before the decision if later reads failed.
     pub read_ns: u64,
 }
 
 impl Ranked {
-    /// Which of the two is evicted first, and by which key.
+    /// Which of the two is evicted first, and the key that decides.
     #[must_use]
     pub fn compare(&self, other: &Self) -> (Ordering, DecidedBy) {
         self.standing.compare(&other.standing)
@@ -74,9 +74,9 @@ pub enum Exclusion {
     Protected,
     /// Its cgroup is gone.
     Gone,
-    /// It uses nothing.
+    /// It uses none of the resource.
     Empty,
-    /// It uses no more than it requested, or what it uses is not known, and such pods are spared by configuration.
+    /// It uses no more than it requested, or its usage is not known, and the configuration spares such pods.
     WithinRequest,
     /// It was tried in this episode and could not be evicted.
     PassedOver,
@@ -97,56 +97,56 @@ impl Exclusion {
     }
 }
 
-/// A candidate that was left out.
+/// A candidate that may not be evicted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Excluded {
-    /// Its place among the candidates.
+    /// Its index among the candidates.
     pub index: usize,
     /// Its cgroup.
     pub cgroup: CgroupId,
-    /// Why.
+    /// Why it was excluded.
     pub reason: Exclusion,
 }
 
 /// A threshold that is met; amounts are in the base unit of its resource.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Shortage {
-    /// What was measured.
+    /// The signal.
     pub signal: Signal,
     /// Whether the threshold is a hard one.
     pub hard: bool,
-    /// Its value.
+    /// The threshold's value.
     pub threshold: u64,
-    /// What was available.
+    /// The amount available.
     pub observed: u64,
 }
 
 impl Shortage {
-    /// What is short.
+    /// The resource that is short.
     #[must_use]
     pub fn resource(&self) -> Resource {
         Resource::of(self.signal).unwrap_or(Resource::Memory)
     }
 }
 
-/// The whole decision.
+/// A decision with everything that led to it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Decision {
-    /// Counts the decisions of this engine, from 1.
+    /// The number of the decision in this engine, from 1.
     pub number: u64,
-    /// Whether nothing is to be signalled.
+    /// Whether no signal is sent.
     pub dry_run: bool,
-    /// Whether an operator has paused evicting, and so nothing is to be signalled.
+    /// Whether no signal is sent because an operator has paused eviction.
     pub paused: bool,
-    /// Whether the threshold is not armed, and so nothing is to be signalled.
+    /// Whether no signal is sent because the threshold is not armed.
     pub unarmed: bool,
-    /// The victim's place among the candidates.
+    /// The victim's index among the candidates.
     pub index: usize,
     /// The victim's cgroup.
     pub cgroup: CgroupId,
-    /// Which pod it is.
+    /// The victim's key across cgroups.
     pub pod: PodKey,
-    /// What is known of its evictions before, if it has returned.
+    /// Its earlier evictions, if it has returned.
     pub returned: Option<Returned>,
     /// When the threshold was seen crossed.
     pub crossed_ns: u64,
@@ -154,85 +154,85 @@ pub struct Decision {
     pub decided_ns: u64,
     /// The threshold that is met, and by how much.
     pub shortage: Shortage,
-    /// How long the victim is given to end by itself, in nanoseconds; 0 kills it at once.
+    /// How long the victim gets to end by itself, in nanoseconds; 0 kills it at once.
     pub grace_ns: u64,
-    /// What is run before that.
+    /// The hook that runs before the signal.
     pub hook: HookPlan,
     /// The victim's usage.
     pub reading: Reading,
-    /// How fast its working set grew between the last two readings; 0 if it was read once.
+    /// How fast its working set grew between the last two readings; 0 after only one.
     pub growth_bytes_per_second: i64,
-    /// The key that put it before the runner-up; none if there was no other.
+    /// The key that put it before the runner-up; `None` if there was no other.
     pub decided_by: Option<DecidedBy>,
-    /// What its death should give back of the node's memory.
+    /// How much of the node's memory its death should free.
     pub predicted_freed_bytes: u64,
-    /// Shared memory that no process maps, at the least, which no death gives back; in bytes.
+    /// A lower bound of the shared memory that no process maps, which no death frees; in bytes.
     pub unmapped_shmem_bytes: u64,
-    /// What was free on the kernel's per-CPU lists and on its way back, in bytes: not enough to end the shortage.
+    /// Pages on the kernel's per-CPU lists that were being returned, in bytes: not enough to end the shortage.
     pub free_lists_bytes: u64,
-    /// The first of the ranking, from the victim on.
+    /// The first of the ranking, starting with the victim.
     pub ranking: Few<Ranked, SHOWN_RANKING>,
-    /// How many were ranked.
+    /// The number of ranked candidates.
     pub ranked_count: usize,
-    /// The first of those left out.
+    /// The first of the excluded candidates.
     pub excluded: Few<Excluded, SHOWN_EXCLUDED>,
-    /// How many were left out.
+    /// The number of excluded candidates.
     pub excluded_count: usize,
 }
 
-/// Marks the moments of one eviction, nanoseconds of `CLOCK_BOOTTIME`.
+/// The moments of one eviction, in nanoseconds of `CLOCK_BOOTTIME`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Moments {
     /// The threshold was seen crossed.
     pub crossed_ns: u64,
     /// The victim was chosen.
     pub decided_ns: u64,
-    /// It was asked to end, in a soft eviction.
+    /// It was sent SIGTERM, in a soft eviction.
     pub terminated_ns: Option<u64>,
     /// It was killed.
     pub signalled_ns: Option<u64>,
     /// It held no process any more.
     pub dead_ns: Option<u64>,
-    /// What was predicted had come back.
+    /// The predicted memory had come back.
     pub memory_back_ns: Option<u64>,
 }
 
 /// An eviction that is over.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Completion {
-    /// Which eviction.
+    /// The number of its decision.
     pub number: u64,
     /// The victim's cgroup.
     pub cgroup: CgroupId,
-    /// When what happened.
+    /// The moments of the eviction.
     pub moments: Moments,
-    /// What its death should have given back.
+    /// How much memory its death should have freed.
     pub predicted_freed_bytes: u64,
-    /// By how much its `memory.current` fell; none if the cgroup went before that could be read.
+    /// By how much its `memory.current` fell; `None` if the cgroup was removed before that could be read.
     pub freed_bytes: Option<u64>,
 }
 
-/// Why an eviction did not work.
+/// Why an eviction failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FailureReason {
     /// It was not signalled.
     Refused(Refusal),
     /// It was signalled and still held processes when its deadline passed.
     StillPopulated,
-    /// It was asked to end and has not, or something was run before it was to be signalled; and must not be killed any more.
+    /// It was sent SIGTERM and has not ended, or a hook ran before its signal, and it must not be killed any more.
     Spared(Spared),
-    /// It was not signalled: what ran before has ended the shortage.
+    /// It was not signalled: the shortage ended while the hook ran.
     Relieved,
 }
 
-/// Why a pod that was asked to end is not killed when its time to do so is over.
+/// Why a pod that was sent SIGTERM is not killed at the end of its grace period.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Spared {
-    /// An operator protects it since.
+    /// An operator has protected it since.
     Protected,
-    /// It is critical since, by its manifest.
+    /// Its manifest has made it critical since.
     Critical,
-    /// An operator has paused evicting since.
+    /// An operator has paused eviction since.
     Paused,
     /// The mode is not `enforce` any more.
     NotEnforcing,
@@ -251,198 +251,198 @@ impl Spared {
     }
 }
 
-/// An eviction that did not work. A victim that does not die is passed over until the shortage ends, or it is seen without a
+/// An eviction that failed. A victim that does not die is passed over until the shortage ends, or it is seen without a
 /// process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Failure {
-    /// Which eviction.
+    /// The number of its decision.
     pub number: u64,
     /// The victim's cgroup.
     pub cgroup: CgroupId,
-    /// When what happened.
+    /// The moments of the eviction.
     pub moments: Moments,
-    /// When it was given up.
+    /// When the eviction was given up.
     pub given_up_ns: u64,
-    /// What its death should have given back.
+    /// How much memory its death should have freed.
     pub predicted_freed_bytes: u64,
-    /// By how much its `memory.current` had fallen by then; none if it was not looked at since the decision.
+    /// By how much its `memory.current` had fallen by then; `None` if it was not read since the decision.
     pub freed_bytes: Option<u64>,
-    /// Why.
+    /// Why it failed.
     pub reason: FailureReason,
 }
 
-/// Why nobody is evicted although the resource is short.
+/// Why no pod is evicted although the resource is short.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Suppression {
-    /// Nobody is left who may be evicted.
+    /// No candidate is left that may be evicted.
     NoCandidate,
     /// Too many kills within the breaker's window: from now on decisions are dry-run.
     BreakerOpen,
-    /// The threshold cannot be reached though every candidate goes.
+    /// The threshold cannot be reached even if every candidate is evicted.
     OutOfReach,
 }
 
-/// Why a victim is killed that was not killed at once.
+/// Why a victim that was not killed at once is killed after all.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KillReason {
     /// Its grace period has passed.
     GracePassed,
     /// A hard threshold was crossed meanwhile.
     HardThreshold,
-    /// At the rate at which memory is being filled it would be exhausted before the victim's came back.
+    /// At the current fill rate, memory would be exhausted before the victim's came back.
     Exhausting,
-    /// What was run before has ended, or is not waited for any longer; the victim was not asked to end.
+    /// The hook has ended, or is not awaited any longer; the victim was not sent SIGTERM.
     HookOver,
 }
 
-/// Why a candidate is held back.
+/// Why a candidate is throttled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BrakeCause {
-    /// A victim is given time to end, and memory would run out before it has.
+    /// A victim has time to end, and memory would be exhausted before it has.
     Grace,
-    /// A victim's memory is coming back, and would come too late.
+    /// A victim's memory is coming back, but too late.
     Release,
 }
 
-/// A candidate that is held back: the next in rank while a victim's memory is awaited.
+/// A candidate that is throttled: the next in rank while a victim's memory is awaited.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Containment {
-    /// Counts the brakes of this engine, from 1.
+    /// The number of the brake in this engine, from 1.
     pub brake: u64,
-    /// The eviction that is under way.
+    /// The number of the eviction under way.
     pub number: u64,
-    /// The candidate's place among the candidates.
+    /// The candidate's index among the candidates.
     pub index: usize,
     /// Its cgroup.
     pub cgroup: CgroupId,
     /// When this was decided.
     pub decided_ns: u64,
-    /// Why.
+    /// Why it is throttled.
     pub cause: BrakeCause,
-    /// What it used, in bytes.
+    /// The candidate's usage, in bytes.
     pub usage_bytes: u64,
-    /// What its `memory.high` is to be, in bytes.
+    /// The `memory.high` to write, in bytes.
     pub high_bytes: u64,
-    /// How fast pods fill memory, the victim left out.
+    /// How fast pods fill memory, without the victim.
     pub fill_bytes_per_second: u64,
-    /// How much they may still fill.
+    /// How much they may still fill, in bytes.
     pub headroom_bytes: u64,
     /// How long the victim's memory is awaited.
     pub awaited_ns: u64,
 }
 
-/// What the engine wants done, or told. In one step it asks for one answer at the most.
+/// What the engine requests or reports. A step awaits at most one answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Tell: a threshold was crossed.
+    /// Report: a threshold was crossed.
     Crossed {
         /// When it was seen.
         now_ns: u64,
-        /// The threshold, and what was available.
+        /// The threshold, and the amount available.
         shortage: Shortage,
     },
-    /// Tell: a shortage is over.
+    /// Report: a shortage is over.
     Cleared {
         /// When it was seen.
         now_ns: u64,
-        /// The threshold, and what is available now.
+        /// The threshold, and the amount available now.
         shortage: Shortage,
-        /// When it had been crossed.
+        /// When the threshold had been crossed.
         crossed_ns: u64,
     },
-    /// The node's conditions are these from now on.
+    /// The node's conditions from now on.
     Conditions(Conditions),
-    /// Tell: other thresholds are armed, or not, from now on: [`Engine::armed`](super::Engine::armed),
+    /// Report: the set of armed thresholds has changed; see [`Engine::armed`](super::Engine::armed) and
     /// [`Engine::unarmed`](super::Engine::unarmed).
     Arming,
-    /// Read what every candidate uses of this, and its memory in any case, at once, and answer with `Input::Usages`.
+    /// Read at once how much of this every candidate uses, and its memory in any case; answer with `Input::Usages`.
     ReadUsages(Resource),
-    /// Carry out [`Engine::decision`](super::Engine::decision). If a hook is awaited, begin it, and answer with
-    /// `Outcome::HookEnded`; `Ask` or `Kill` follow. Otherwise, without a grace period at once, and answer with
-    /// `Outcome::Signalled` or `Refused`; with one by SIGTERM, and answer with `Outcome::Terminated` or `Refused`. If it
-    /// is a dry run, only tell it; no answer is awaited.
+    /// Carry out [`Engine::decision`](super::Engine::decision). If it awaits a hook, start that, and answer with
+    /// `Outcome::HookEnded`; `Ask` or `Kill` follow. Otherwise, without a grace period, kill at once, and answer with
+    /// `Outcome::Signalled` or `Refused`; with one, send SIGTERM, and answer with `Outcome::Terminated` or `Refused`. A
+    /// dry run is only reported; no answer is awaited.
     Evict,
-    /// Ask the victim to end, by SIGTERM, and answer with `Outcome::Terminated` or `Refused`.
+    /// Send the victim SIGTERM, and answer with `Outcome::Terminated` or `Refused`.
     Ask {
-        /// Which eviction.
+        /// The number of its decision.
         number: u64,
     },
-    /// Kill the victim that was asked to end, or was to be, now, and answer with `Outcome::Signalled` or `Refused`.
+    /// Kill the victim that was or was to be sent SIGTERM now, and answer with `Outcome::Signalled` or `Refused`.
     Kill {
-        /// Which eviction.
+        /// The number of its decision.
         number: u64,
         /// Why now.
         reason: KillReason,
     },
-    /// Hold this candidate back, and answer with `Outcome::Contained` or `Uncontained`.
+    /// Throttle this candidate, and answer with `Outcome::Contained` or `Uncontained`.
     Contain(Containment),
-    /// Let go of what is held back, or was to be, and answer with `Outcome::Eased`.
+    /// Release the candidate that is or was to be throttled, and answer with `Outcome::Eased`.
     Ease {
-        /// Which brake.
+        /// The number of the brake.
         brake: u64,
     },
-    /// Tell: a candidate is held back.
+    /// Report: a candidate is throttled.
     Contained {
-        /// Since when.
+        /// When it was throttled.
         now_ns: u64,
-        /// All about it.
+        /// The candidate and the reason.
         containment: Containment,
     },
-    /// Tell: a candidate could not be held back.
+    /// Report: a candidate could not be throttled.
     Uncontained {
-        /// When.
+        /// When this was known.
         now_ns: u64,
-        /// All about it.
+        /// The candidate and the reason.
         containment: Containment,
-        /// Why.
+        /// Why it failed.
         reason: BrakeRefusal,
     },
-    /// Tell: it is not held back any more.
+    /// Report: a candidate is not throttled any more.
     Eased {
-        /// When.
+        /// When it was released.
         now_ns: u64,
-        /// All about it.
+        /// The candidate and the reason.
         containment: Containment,
-        /// Since when it was.
+        /// When it was throttled.
         since_ns: u64,
-        /// Whether `memory.high` has its value again.
+        /// Whether `memory.high` was restored.
         given_back: bool,
     },
-    /// Tell: an eviction is over.
+    /// Report: an eviction is over.
     Completed(Completion),
-    /// Tell: an eviction did not work.
+    /// Report: an eviction failed.
     Failed(Failure),
-    /// Tell: nobody is evicted.
+    /// Report: no pod is evicted in spite of a shortage.
     Suppressed {
-        /// When.
+        /// When this was found.
         now_ns: u64,
-        /// For what.
+        /// The signal that is short.
         signal: Signal,
-        /// Why.
+        /// Why no pod is evicted.
         reason: Suppression,
     },
-    /// Tell: memory is short, and shared memory that no process maps is more than the threshold. No eviction gives it back.
+    /// Report: memory is short, and shared memory that no process maps exceeds the threshold. No eviction frees it.
     SharedMemoryHeld {
         /// When it was seen.
         now_ns: u64,
-        /// How much there is at the least.
+        /// A lower bound of that shared memory.
         bytes: u64,
         /// The threshold.
         limit_bytes: u64,
     },
-    /// Tell: it is less than half of that again.
+    /// Report: it has fallen to half of that threshold.
     SharedMemoryFreed {
         /// When it was seen.
         now_ns: u64,
-        /// How much is left.
+        /// How much of it is left.
         bytes: u64,
     },
-    /// Look at the node, and at the victim if there is one, after this time at the latest; holds until the next
-    /// `Input::Node` or `Input::Usages`, and instead of the sampler's own pace.
+    /// Sample the node, and the victim if there is one, within this time; replaces the sampler's own interval until the
+    /// next `Input::Node` or `Input::Usages`.
     LookAgainWithin(u64),
 }
 
-/// What one step of the engine wants, in order.
+/// The actions of one step, in order.
 pub type Actions = Few<Action, 16>;
 
 wire!(enum RankKey as "Standing" { 0 => Memory(standing: MemoryRankKey), 1 => Pids(standing: PidRankKey) });
@@ -471,7 +471,7 @@ wire!(struct Containment {
     awaited_ns,
 });
 impl Action {
-    /// Whether its answer is awaited before anything else is asked for.
+    /// Whether its answer is awaited before anything else is requested.
     #[must_use]
     pub fn is_question(&self) -> bool {
         match self {

@@ -1,8 +1,8 @@
-//! Which thresholds evict: a typo in one must not empty the machine.
+//! Which thresholds evict: a typo in one must not empty the node.
 //!
-//! A threshold that is crossed when it is first measured after it was loaded says nothing about the node: it may as well
-//! have a wrong digit. It decides as in dry-run until as much as it asks for was available once, or an operator arms it. A
-//! threshold that stays as it is, also over a restart, stays armed.
+//! A threshold that is crossed when it is first measured after loading says nothing about the node: it may have a wrong
+//! digit. It decides as in dry-run until as much as it demands was available once, or an operator arms it. An unchanged
+//! threshold stays armed, also over a restart.
 
 use super::{Action, Actions, Engine, MAX_THRESHOLDS, NodeSample, Resource, Thresholds, push};
 use crate::policy::{pressure::Reclaim, threshold::Signal, threshold::Threshold, wire::wire};
@@ -19,16 +19,16 @@ pub(super) enum Arm {
     Armed,
 }
 
-/// What is known of one threshold after a look.
+/// The state of one threshold after a sample.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own: none excludes another")]
 pub(super) struct Sight {
     /// Whether its signal was measured.
     pub(super) is_measured: bool,
     pub(super) is_met: bool,
-    /// Whether it was met at the look before.
+    /// Whether it was met at the sample before.
     pub(super) was_met: bool,
-    /// Whether what there is of its signal in all was lowered since the look before, by a configuration.
+    /// Whether a configuration has lowered the capacity of its signal since the sample before.
     pub(super) is_lowered: bool,
 }
 
@@ -49,16 +49,16 @@ impl Arm {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arms {
     of: [Arm; MAX_THRESHOLDS],
-    /// Until when each is left alone: it is not armed and was decided on, or it cannot be reached.
+    /// Until when each is ignored: it is unarmed and was decided on, or it cannot be reached.
     quiet_until_ns: [u64; MAX_THRESHOLDS],
-    /// The limit of the pods together at the latest look that measured it.
+    /// The limit of all pods together, as last measured.
     limit_bytes: u64,
-    /// Whether it has changed what is armed since that was reported.
+    /// Whether the set of armed thresholds has changed since it was reported.
     is_new: bool,
 }
 
 impl Arms {
-    /// For other thresholds: what is known of those that stay.
+    /// Switches to other thresholds; those that stay keep their state.
     pub(super) fn inherit(&mut self, before: &Thresholds, after: &Thresholds) {
         let known = *self;
         *self = Self {
@@ -76,7 +76,7 @@ impl Arms {
         }
     }
 
-    /// Whether the pods' limit was lowered since the look before.
+    /// Whether the pods' limit was lowered since the sample before.
     pub(super) fn is_lowered(&mut self, node: &NodeSample) -> bool {
         let Some(level) = node.allocatable else { return false };
         level.capacity < std::mem::replace(&mut self.limit_bytes, level.capacity)
@@ -90,20 +90,20 @@ impl Arms {
         let after = arm.after(sight);
         if after != *arm {
             *arm = after;
-            // What was only decided is to be done from now on.
+            // Decisions that were only reported are carried out from now on.
             *quiet_until_ns = 0;
             self.is_new = true;
         }
     }
 
-    /// Nothing is short: what was put off is not any more.
+    /// Ends all pauses, as nothing is short.
     pub(super) fn forget_quiet(&mut self) {
         self.quiet_until_ns = [0; MAX_THRESHOLDS];
     }
 }
 
 impl Engine {
-    /// Takes up which thresholds were armed in an earlier process, before anything else.
+    /// Restores which thresholds an earlier process had armed; called before anything else.
     pub fn remember_armed(&mut self, was_armed: impl Fn(&Threshold) -> bool) {
         for (threshold, arm) in self.settings.thresholds.iter().zip(&mut self.arms.of) {
             if was_armed(threshold) {
@@ -113,14 +113,15 @@ impl Engine {
         self.arms.is_new = true;
     }
 
-    /// Arms what was loaded and not measured yet: for an engine whose thresholds are taken as having always been there.
+    /// Arms the loaded thresholds that were not measured yet: for an engine that must treat its thresholds as
+    /// unchanged.
     pub(in crate::policy) fn arm_loaded(&mut self) {
         for arm in self.arms.of.iter_mut().filter(|arm| **arm == Arm::Loaded) {
             *arm = Arm::Armed;
         }
     }
 
-    /// Arms all thresholds, as an operator has ordered.
+    /// Arms all thresholds at an operator's order.
     pub(super) fn arm(&mut self, actions: &mut Actions) {
         self.arms.of = [Arm::Armed; MAX_THRESHOLDS];
         self.arms.forget_quiet();
@@ -134,7 +135,7 @@ impl Engine {
         self.thresholds_that_are(Arm::Armed)
     }
 
-    /// The thresholds that were crossed when they were loaded, and only decide.
+    /// The thresholds that were crossed when they were loaded, and decide without evicting.
     #[must_use]
     pub fn unarmed(&self) -> Thresholds {
         self.thresholds_that_are(Arm::Unarmed)
@@ -158,13 +159,13 @@ impl Engine {
         self.settings.thresholds.iter().position(|other| other == threshold)
     }
 
-    /// Whether it is left alone for now.
+    /// Whether it is ignored for now.
     pub(super) fn is_quiet(&self, threshold: &Threshold, now_ns: u64) -> bool {
         let until_ns = self.place(threshold).and_then(|place| self.arms.quiet_until_ns.get(place));
         until_ns.is_some_and(|until_ns| now_ns < *until_ns)
     }
 
-    /// Leaves it alone until then.
+    /// Ignores it until then.
     pub(super) fn quiet(&mut self, threshold: &Threshold, until_ns: u64) {
         if let Some(quiet) = self.place(threshold).and_then(|place| self.arms.quiet_until_ns.get_mut(place)) {
             *quiet = until_ns;
@@ -177,9 +178,9 @@ impl Engine {
         }
     }
 
-    /// Whether as much as is asked for cannot be had though every candidate goes, by the latest readings: then nobody is
-    /// killed for it in vain. Where more than the threshold is available already, it is its minimum reclaim that is asked
-    /// for.
+    /// Whether the demanded amount cannot be reached by the latest readings even if every candidate is evicted: then no
+    /// pod is killed in vain. The demanded amount is the threshold, or its minimum reclaim once the threshold itself is
+    /// available.
     pub(super) fn is_out_of_reach(&self, now_ns: u64, reclaim: &Reclaim) -> bool {
         let Some(resource) = Resource::of(reclaim.threshold.signal) else { return true };
         let goal = if reclaim.available < reclaim.amount { reclaim.amount } else { reclaim.target };
@@ -188,10 +189,10 @@ impl Engine {
             if slot.facts.critical || slot.facts.protected || slot.reading.is_empty() {
                 continue;
             }
-            // What is not known may be as much as it takes.
+            // An unknown usage may be enough.
             let Some(usage) = slot.reading.usage() else { return false };
             within_reach = within_reach.saturating_add(match resource {
-                // No less than it can be: shared memory and the kernel's own are charged too, and may come back.
+                // An upper bound: shared memory and kernel memory are charged too, and may come back.
                 Resource::Memory => {
                     usage.current_bytes.max(usage.working_set_bytes).max(usage.freed_by_death_bytes())
                 }
@@ -205,7 +206,7 @@ impl Engine {
     }
 }
 
-/// Whether the pods' limit is what there is of that signal.
+/// Whether the signal's capacity is the pods' limit.
 pub(super) fn is_of_pods(signal: Signal) -> bool {
     signal == Signal::AllocatableMemoryAvailable
 }

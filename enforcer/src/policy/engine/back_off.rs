@@ -1,9 +1,9 @@
-//! What is remembered of pods that were evicted: who comes back soon is told, and is not one more for the breaker.
+//! Remembers evicted pods: one that comes back soon is reported, and does not count for the breaker again.
 //!
-//! A pod may come back by itself: whoever runs it starts it anew, in a cgroup that is adopted or under the same name. As
-//! long as its back-off lasts it has *returned*. Its next eviction does not count for the breaker: that is there for an
-//! engine that kills too many, and the same pod again is not one more. The ranking holds as for any other: a hog that comes
-//! back is evicted each time that it fills the node, and nobody dies in its place.
+//! A pod may come back by itself: its manager starts it again, in a cgroup that is adopted or under the same name. It
+//! has *returned* while its back-off lasts. Its next eviction then does not count for the breaker, which guards against
+//! an engine that kills too many: the same pod again is not one more. The ranking is unchanged: a hog that comes back
+//! is evicted each time that it fills the node, and no other pod dies in its place.
 //!
 //! The times are those of the kubelet's `CrashLoopBackOff` (`pkg/kubelet/kubelet.go`: `MaxCrashLoopBackOff`, and
 //! `initialCrashLoopBackOff`; forgotten after twice the longest, as in client-go's `flowcontrol.Backoff`).
@@ -13,28 +13,28 @@ use crate::policy::{few::Few, wire::wire};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How long the first back-off lasts; each further one twice as long, up to the longest.
+/// The length of the first back-off; each further one is twice as long, up to the longest.
 const FIRST_NS: u64 = 10 * SECOND;
 const LONGEST_NS: u64 = 300 * SECOND;
 
-/// Who is not evicted for so long is forgotten.
+/// A pod that is not evicted for so long is forgotten.
 const FORGET_NS: u64 = 2 * LONGEST_NS;
 
-/// How many pods are remembered. When there are more, the one whose back-off ends first is forgotten.
+/// The most pods remembered. With more, the one whose back-off ends first is forgotten.
 const MOST: usize = 64;
 
-/// Stands for a pod's namespace and name, which a pod that comes back has again.
+/// Stands for a pod's namespace and name, which stay the same when it comes back.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PodKey {
-    /// A hash that nobody outside can foresee: otherwise a tenant could choose a name that is taken for another's.
+    /// A hash that no tenant can predict: otherwise one could choose a name that is taken for another's.
     pub hash: u64,
 }
 
-/// What is remembered of one pod.
+/// The state of one pod.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Entry {
     pod: PodKey,
-    /// How often it was evicted, with no long time between.
+    /// The number of its evictions, with no long time between.
     evictions: u32,
     evicted_ns: u64,
     until_ns: u64,
@@ -43,7 +43,7 @@ struct Entry {
 /// A pod that has returned.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Returned {
-    /// How often it was evicted before, with no more than ten minutes between.
+    /// The number of its earlier evictions, with no more than ten minutes between.
     pub evictions: u32,
     /// When its back-off ends, in nanoseconds of `CLOCK_BOOTTIME`.
     pub until_ns: u64,
@@ -58,14 +58,14 @@ pub struct Past {
     pub at_ns: u64,
 }
 
-/// The pods that were evicted lately.
+/// The pods that were evicted recently.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BackOffs {
     entries: Few<Entry, MOST>,
 }
 
 impl BackOffs {
-    /// Takes note of an eviction. Answers whether it is the pod's first, or the first after its back-off.
+    /// Records an eviction. Returns whether it is the pod's first, or the first after its back-off.
     pub(super) fn note(&mut self, pod: PodKey, now_ns: u64) -> bool {
         let mut fresh = Entry { pod, evictions: 1, evicted_ns: now_ns, until_ns: 0 };
         fresh.until_ns = now_ns.saturating_add(length_ns(1));
@@ -78,7 +78,7 @@ impl BackOffs {
                 known.evictions = known.evictions.saturating_add(1);
                 known.evicted_ns = now_ns;
                 let until_ns = now_ns.saturating_add(length_ns(known.evictions));
-                // Not shorter than it was promised before, should the clock have gone back.
+                // Never earlier than already announced, even if the clock went back.
                 known.until_ns = known.until_ns.max(until_ns);
             }
             return !has_returned;
@@ -91,31 +91,31 @@ impl BackOffs {
         true
     }
 
-    /// What is known of the pod, if its back-off lasts.
+    /// The pod's evictions, if its back-off lasts.
     pub(super) fn returned(&self, pod: PodKey, now_ns: u64) -> Option<Returned> {
         let entry = self.entries.iter().find(|entry| entry.pod == pod && now_ns < entry.until_ns)?;
         Some(Returned { evictions: entry.evictions, until_ns: entry.until_ns })
     }
 }
 
-/// How long the back-off after so many evictions lasts.
+/// The length of the back-off after so many evictions.
 fn length_ns(evictions: u32) -> u64 {
     let doubled = evictions.saturating_sub(1).min(u64::BITS - 1);
     FIRST_NS.saturating_mul(1 << doubled).min(LONGEST_NS)
 }
 
 impl Engine {
-    /// Takes up what an earlier process did, the oldest first, before anything else: a restart neither closes an open breaker
-    /// within its window nor ends a back-off.
+    /// Restores the evictions of an earlier process, the oldest first; called before anything else. So a restart
+    /// neither closes an open breaker within its window nor ends a back-off.
     pub fn remember(&mut self, past: &[Past]) {
         for Past { pod, at_ns } in past {
             self.count(*pod, *at_ns);
-            // When it died nobody saw, but it was not before.
+            // Its death was not seen, but it was not earlier.
             self.died_ns = self.died_ns.max(Some(*at_ns));
         }
     }
 
-    /// Counts an eviction that has begun. The same pod again, within its back-off, is not one more for the breaker.
+    /// Counts an eviction that has begun. The same pod within its back-off does not count for the breaker.
     pub(super) fn count(&mut self, pod: PodKey, now_ns: u64) {
         if self.back_offs.note(pod, now_ns) {
             self.breaker.record(now_ns);

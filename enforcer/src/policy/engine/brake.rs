@@ -1,9 +1,9 @@
-//! Holds the next candidate back while a victim's memory is awaited, and no longer.
+//! Throttles the next candidate while a victim's memory is awaited, and no longer.
 //!
-//! `memory.high` throttles whoever grows beyond it, and that costs an innocent pod time. So it is used only where memory
-//! would run out otherwise: while a victim is given time to end, or its memory is coming back, and only if the pods fill
-//! the headroom before that, by their own growth and not by the victim's. Only the next in rank is held back, only if it
-//! grows, and never one that uses no more than it requested: it was promised that.
+//! `memory.high` throttles a cgroup that grows beyond it, and that costs an innocent pod time. So it is used only if
+//! memory would be exhausted otherwise: while a victim has time to end, or its memory is coming back, and only if the
+//! pods fill the headroom before that by their own growth, without the victim's. Only the next in rank is throttled,
+//! only if it grows, and never one within its memory request, which is guaranteed to it.
 
 use super::{
     Action, Actions, BrakeCause, Containment, Engine, Mode, NodeSample, Outcome, Resource, push, scale,
@@ -18,32 +18,32 @@ const MS: u64 = 1_000_000;
 /// `memory.high` in tenths of what the candidate uses.
 const HIGH_TENTHS: u64 = 9;
 
-/// How often usages are read to find out whether somebody is to be held back.
+/// How often usages are read to find out whether a candidate must be throttled.
 const LOOK_EVERY_NS: u64 = 100 * MS;
 
-/// The one brake that there may be.
+/// The brake; there is one at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Brake {
     containment: Containment,
-    /// Since when it holds, as far as is known.
+    /// Since when it is in force, as far as is known.
     since_ns: Option<u64>,
-    /// Whether it was asked to be let go of.
+    /// Whether its release was requested.
     is_easing: bool,
 }
 
-/// What is known of brakes.
+/// The state of all brakes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Brakes {
     on: Option<Brake>,
-    /// How many there have been.
+    /// The number of brakes so far.
     count: u64,
-    /// When the next look is due that could lead to one.
+    /// When usages may next be read for a brake.
     due_ns: u64,
-    /// The eviction during which one was refused: there is no other during that.
+    /// The eviction during which a brake was refused: it gets no other.
     refused: u64,
 }
 
-/// A victim's memory is awaited that long, while so much may be filled.
+/// How long a victim's memory is awaited, and how much may be filled meanwhile.
 #[derive(Clone, Copy, Debug)]
 struct Awaited {
     number: u64,
@@ -54,20 +54,20 @@ struct Awaited {
 }
 
 impl Awaited {
-    /// Whether memory runs out before.
+    /// Whether memory is exhausted before that.
     fn is_too_long(&self, fill_bytes_per_second: u64) -> bool {
         scale(fill_bytes_per_second, self.ns, 1_000 * MS) > self.headroom_bytes
     }
 }
 
 impl Engine {
-    /// Which brake is on, or was asked for, and whom it holds back.
+    /// The number of the brake that is on or was requested, and the cgroup that it throttles.
     #[must_use]
     pub fn brake(&self) -> Option<(u64, CgroupId)> {
         self.brakes.on.map(|brake| (brake.containment.brake, brake.containment.cgroup))
     }
 
-    /// Whether usages are to be read, as somebody may have to be held back.
+    /// Whether usages must be read, as a candidate may have to be throttled.
     pub(super) fn may_contain(&self, node: &NodeSample) -> bool {
         self.awaited(node).is_some_and(|awaited| awaited.is_too_long(node.fill_bytes_per_second))
     }
@@ -80,7 +80,7 @@ impl Engine {
         }
         let (cause, ns) = victim.awaited()?;
         let floor_bytes = match cause {
-            // Below that the grace is cut short.
+            // Below that the grace period is cut short.
             BrakeCause::Grace => self.hard_threshold(victim.signal),
             BrakeCause::Release => 0,
         };
@@ -88,7 +88,7 @@ impl Engine {
         Some(Awaited { number: victim.number, cgroup: victim.cgroup, cause, ns, headroom_bytes })
     }
 
-    /// The hard threshold of that signal that evicts; 0 if there is none.
+    /// The armed hard threshold of that signal; 0 if there is none.
     fn hard_threshold(&self, signal: Signal) -> u64 {
         let hard = |tracked: &&Tracked| {
             let is_of_signal = tracked.threshold.signal == signal && tracked.threshold.is_hard();
@@ -98,7 +98,7 @@ impl Engine {
         amounts.map(|reclaim| reclaim.amount).max().unwrap_or(0)
     }
 
-    /// Holds the next candidate back by fresh readings, if it must be.
+    /// Throttles the next candidate by fresh readings, if necessary.
     pub(super) fn contain(&mut self, node: &NodeSample, actions: &mut Actions) {
         let Some(awaited) = self.awaited(node) else { return };
         self.brakes.due_ns = node.now_ns.saturating_add(LOOK_EVERY_NS);
@@ -138,7 +138,7 @@ impl Engine {
         push(actions, Action::Contain(containment));
     }
 
-    /// Lets go of who is held back, unless that is still needed.
+    /// Releases the throttled candidate, unless the brake is still needed.
     pub(super) fn ease(&mut self, actions: &mut Actions) {
         let Some(brake) = self.brakes.on.filter(|brake| !brake.is_easing) else { return };
         let Containment { number, cgroup, brake: which, .. } = brake.containment;
@@ -157,8 +157,8 @@ impl Engine {
         push(actions, Action::Ease { brake: which });
     }
 
-    /// Takes in what came of a brake; whether the outcome is of one.
-    pub(super) fn hear_of_brake(&mut self, outcome: &Outcome, actions: &mut Actions) -> bool {
+    /// Processes the outcome of a brake; returns whether the outcome is one.
+    pub(super) fn on_brake_outcome(&mut self, outcome: &Outcome, actions: &mut Actions) -> bool {
         let (which, reported) = match *outcome {
             Outcome::Contained { brake, .. }
             | Outcome::Uncontained { brake, .. }

@@ -1,22 +1,22 @@
 use super::settings::BreakerSettings;
 use crate::policy::wire::wire;
 
-/// The share of pods counts from so many kills within the window on: half of two pods is one.
+/// From so many kills within the window on, the share of pods counts: half of two pods is one.
 const SHARE_FROM_KILLS: usize = 10;
 
-/// And from so many within one shortage, that has not ended in between: kills that do not end it are what the breaker is
-/// there for, and a machine of ten pods is empty before ten of them.
+/// The same within one shortage that has not ended in between: the breaker is there for kills that do not end a
+/// shortage, and a node of ten pods is empty before ten of them.
 const SHARE_FROM_KILLS_OF_A_SHORTAGE: usize = 3;
 
-/// So many kills are remembered at the least: more may be allowed later, and they count then.
+/// The least number of kills remembered: more may be allowed later, and they count then.
 const REMEMBERED: usize = 64;
 
-/// How many are remembered: as many as it takes to trip, so that no kill within the window is forgotten.
+/// The number of kills remembered: enough to trip, so that no kill within the window is forgotten.
 fn most(settings: BreakerSettings) -> usize {
     usize::from(settings.max_kills).max(REMEMBERED)
 }
 
-/// Remembers when the last kills were.
+/// The times of the latest kills.
 #[derive(Clone, Debug)]
 pub(super) struct Breaker {
     settings: BreakerSettings,
@@ -28,7 +28,7 @@ impl Breaker {
         Self { settings, kills_ns: Vec::with_capacity(most(settings)) }
     }
 
-    /// The same with other settings: the kills before count on.
+    /// The same with other settings: earlier kills still count.
     pub(super) fn with(&self, settings: BreakerSettings) -> Self {
         let mut other = Self::new(settings);
         self.kills_ns.iter().for_each(|at_ns| other.record(*at_ns));
@@ -40,13 +40,13 @@ impl Breaker {
             self.kills_ns.push(now_ns);
             return;
         }
-        // The oldest by its time and not by its place: a clock that goes back must not make it forget the latest.
+        // The oldest by time, not by place: a clock that goes back must not make it forget the latest.
         if let Some(oldest) = self.kills_ns.iter_mut().min() {
             *oldest = now_ns.max(*oldest);
         }
     }
 
-    /// Whether another kill now, with so many pods left, would be one too many. The shortage that it is for began then.
+    /// Whether another kill now, with so many pods left, would be one too many. Its shortage began at `shortage_ns`.
     pub(super) fn is_open(&self, now_ns: u64, shortage_ns: u64, left: usize) -> bool {
         let recent = |at: &&u64| now_ns.saturating_sub(**at) < self.settings.window_ns;
         let kills = self.kills_ns.iter().filter(recent).count();

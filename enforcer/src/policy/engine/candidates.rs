@@ -12,33 +12,33 @@ use crate::{
     },
 };
 
-/// Passed over until all are [forgiven](Candidates::forgive), or it is seen without a process.
+/// Passed over until all are [forgiven](Candidates::forgive), or the cgroup is seen without a process.
 pub(super) const UNTIL_FORGIVEN: u64 = u64::MAX;
 
-/// How many are remembered of those that are to be passed over and are no candidates at the moment. More are tried again
-/// when they come back.
+/// How many cgroups to pass over are remembered while they are no candidates. Further ones are tried again when they
+/// come back.
 const MOST_AWAY: usize = 16;
 
-/// Two readings closer than this tell nothing of growth.
+/// The shortest interval between two readings that growth is computed from.
 const GROWTH_SPAN_NS: u64 = 50_000_000;
 
-/// For how long a reading stands in for one that fails, as the kubelet's stats do (they are up to 10 s old): no pod is
-/// put first, as one without stats, because the kernel had no memory for the answer.
+/// For how long a reading replaces one that fails, as the kubelet's stats do (they are up to 10 s old). Otherwise a pod
+/// would rank first, as one without stats, because the kernel had no memory for the answer.
 const KEEP_NS: u64 = 10_000_000_000;
 
-/// A reading is kept as the baseline of growth at least this long.
+/// A reading stays the baseline of growth at least this long.
 const BASELINE_NS: u64 = 500_000_000;
 
-/// The candidates, and room for everything that deciding among them needs: made where memory may be allocated,
-/// used where it may not.
+/// The candidates, and the memory that deciding among them needs: built where allocation is allowed, used where it is
+/// not.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
     slots: Vec<Slot>,
-    /// Slots in the order of their cgroups.
+    /// Indexes of the slots, ordered by cgroup.
     by_cgroup: Vec<usize>,
-    /// The ranking by the latest readings, as far as it is not tried yet; empty until there is one.
+    /// The candidates not tried yet, ranked by the latest readings; empty before the first ranking.
     pub(super) order: Vec<Ranked>,
-    /// Who is passed over until all are forgiven, and is no candidate just now.
+    /// Cgroups that are passed over until all are forgiven, and are no candidates now.
     away: Few<CgroupId, MOST_AWAY>,
 }
 
@@ -46,16 +46,16 @@ pub struct Candidates {
 pub(super) struct Slot {
     pub(super) facts: CandidateFacts,
     pub(super) reading: Reading,
-    /// Until when it is passed over.
+    /// Passed over until then.
     passed_over_until_ns: u64,
     pub(super) growth_bytes_per_second: i64,
-    /// When it was read.
+    /// When `reading` was read.
     read_ns: u64,
     baseline: Option<(u64, u64)>,
 }
 
 impl Candidates {
-    /// Prepares for these candidates, which keep their order.
+    /// Prepares for these candidates; their order is kept.
     #[must_use]
     pub fn new(facts: &[CandidateFacts]) -> Self {
         let slot = |facts: &CandidateFacts| Slot {
@@ -72,19 +72,19 @@ impl Candidates {
         Self { slots, by_cgroup, order, away: Few::new() }
     }
 
-    /// How many there are.
+    /// The number of candidates.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no candidate.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Each with its latest reading, in their order.
+    /// Each candidate with its latest reading, in their order.
     pub fn known(&self) -> impl Iterator<Item = (&CandidateFacts, &Reading)> {
         self.slots.iter().map(|slot| (&slot.facts, &slot.reading))
     }
@@ -97,7 +97,7 @@ impl Candidates {
         self.slots.get(index)
     }
 
-    /// Takes over what was learnt of those that were there before.
+    /// Takes over the state of the candidates that were there before.
     pub(super) fn inherit(&mut self, before: &Self) {
         for slot in &mut self.slots {
             if let Some(known) = before.find(slot.facts.cgroup).and_then(|index| before.slot(index)) {
@@ -125,7 +125,7 @@ impl Candidates {
         self.by_cgroup.get(place).copied()
     }
 
-    /// Leaves it out until then, or until all are [forgiven](Self::forgive), or it is seen without a process.
+    /// Passes it over until then, or until all are [forgiven](Self::forgive), or it is seen without a process.
     pub(super) fn pass_over(&mut self, cgroup: CgroupId, until_ns: u64) {
         if let Some(slot) = self.find(cgroup).and_then(|index| self.slots.get_mut(index)) {
             slot.passed_over_until_ns = until_ns;
@@ -142,7 +142,7 @@ impl Candidates {
     }
 
     pub(super) fn take_readings(&mut self, now_ns: u64, readings: &[Reading]) {
-        // It was one by other readings.
+        // The order was made from older readings.
         self.order.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
             slot.take_in(now_ns, readings.get(index).copied().unwrap_or(Reading::Missing));
@@ -159,7 +159,7 @@ fn by_cgroup(slots: &[Slot]) -> Vec<usize> {
 impl Slot {
     fn take_in(&mut self, now_ns: u64, reading: Reading) {
         if reading.is_empty() {
-            // Whoever fills it again is another, and dies like any other.
+            // A process that starts in it later is a new one; it is a candidate like any other.
             self.passed_over_until_ns = 0;
         }
         let known = self.reading.usage().is_some() && now_ns.saturating_sub(self.read_ns) < KEEP_NS;
@@ -188,7 +188,7 @@ impl Slot {
         }
     }
 
-    /// Why it may not be evicted for a shortage of this; none if it may.
+    /// Why it may not be evicted for a shortage of this resource; `None` if it may.
     pub(super) fn exclusion(
         &self,
         now_ns: u64,
@@ -207,7 +207,7 @@ impl Slot {
         let usage = match self.reading {
             Reading::Gone => return Some(Exclusion::Gone),
             Reading::Missing => {
-                // It may be within it.
+                // Its usage may be within its request.
                 let may_be = resource == Resource::Memory && self.facts.request_bytes > 0;
                 return (may_be && !evict_within_request).then_some(Exclusion::WithinRequest);
             }
@@ -234,7 +234,7 @@ impl Slot {
                 order,
             }),
             Resource::Pids => RankKey::Pids(PidRankKey {
-                // Upstream `processUsage`: only without any stats are they missing.
+                // Upstream `processUsage`: the count is missing only without any stats.
                 process_count: usage.map(|usage| usage.process_count.unwrap_or(0)),
                 priority,
                 order,
@@ -248,7 +248,7 @@ wire!(struct Slot {
     facts, reading, passed_over_until_ns, growth_bytes_per_second, read_ns, baseline,
 });
 
-/// The order by cgroup follows from the slots, and is not kept.
+/// The order by cgroup follows from the slots, and is not written.
 impl Wire for Candidates {
     fn put(&self, sink: &mut impl Sink) {
         let Self { slots, by_cgroup: _, order, away } = self;

@@ -1,4 +1,4 @@
-//! Whom to evict, once it is due: the first of the order, or nobody.
+//! Chooses the victim once an eviction is due: the first of the order, or none.
 
 use super::{
     Action, Actions, Decision, Engine, HookPlan, MS, Mode, SHOWN_EXCLUDED, SHOWN_RANKING, Suppression, Usage,
@@ -7,8 +7,8 @@ use super::{
 };
 use crate::policy::{few::Few, pressure::Reclaim, threshold::Threshold};
 
-/// When there is nobody to evict, how long until it is tried again: to read all usages costs milliseconds.
-const NOBODY_PAUSE_NS: u64 = 100 * MS;
+/// How long to wait before trying again when there is no candidate: reading all usages costs milliseconds.
+const NO_CANDIDATE_PAUSE_NS: u64 = 100 * MS;
 
 impl Engine {
     /// Chooses the victim from fresh readings.
@@ -19,8 +19,8 @@ impl Engine {
         order.extend(self.eligible(now_ns, resource));
         self.candidates.order = order;
         if self.candidates.order.is_empty() && self.victim.is_some() {
-            // What it still gives back of another resource counts there.
-            self.nobody(now_ns, &reclaim, actions);
+            // What it still releases of another resource counts for that one.
+            self.no_candidate(now_ns, &reclaim, actions);
             return;
         }
         if !self.candidates.order.is_empty() && self.is_out_of_reach(now_ns, &reclaim) {
@@ -28,15 +28,15 @@ impl Engine {
             return;
         }
         if let Some(victim) = self.victim.take() {
-            // Its processes are gone, and what it can still give back would not suffice.
+            // Its processes are gone, and what it can still release would not suffice.
             push(actions, Action::Completed(victim.completion()));
         }
         self.take_first(now_ns, reclaim, actions);
     }
 
-    /// Sorts the order and decides on its first. Nobody is the victim just now.
+    /// Sorts the order and decides on its first. There must be no victim at this time.
     pub(super) fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
-        // Who was held back for the last one's sake may be the next.
+        // A candidate that was throttled for the last victim's sake may be the next.
         self.ease(actions);
         ranking::sort(&mut self.candidates.order);
         let shortage_ns = self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns);
@@ -46,7 +46,7 @@ impl Engine {
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }
         let Some(decision) = self.draw_up(now_ns, reclaim) else {
-            self.nobody(now_ns, &reclaim, actions);
+            self.no_candidate(now_ns, &reclaim, actions);
             return;
         };
         self.decided = decision.number;
@@ -56,7 +56,7 @@ impl Engine {
         if decision.dry_run && self.mode() != Mode::Enforce {
             self.quiet_until_ns = until_ns;
         } else if decision.dry_run {
-            // Those that are armed do not wait for it.
+            // Armed thresholds do not wait for it.
             self.quiet(&reclaim.threshold, until_ns);
         } else {
             self.victim = Some(Victim::new(&decision));
@@ -64,13 +64,14 @@ impl Engine {
         push(actions, Action::Evict);
     }
 
-    fn nobody(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
-        self.nobody_until_ns[shortage(reclaim).resource().place()] = now_ns.saturating_add(NOBODY_PAUSE_NS);
+    fn no_candidate(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
+        self.nobody_until_ns[shortage(reclaim).resource().place()] =
+            now_ns.saturating_add(NO_CANDIDATE_PAUSE_NS);
         self.suppress(now_ns, reclaim, Suppression::NoCandidate, actions);
     }
 
     fn out_of_reach(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
-        self.quiet(&reclaim.threshold, now_ns.saturating_add(NOBODY_PAUSE_NS));
+        self.quiet(&reclaim.threshold, now_ns.saturating_add(NO_CANDIDATE_PAUSE_NS));
         self.suppress(now_ns, reclaim, Suppression::OutOfReach, actions);
     }
 
@@ -94,7 +95,7 @@ impl Engine {
         let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
         let unarmed = self.mode() == Mode::Enforce && !self.is_armed(&reclaim.threshold);
         let dry_run = unarmed || self.mode() != Mode::Enforce;
-        // To ask it and wait would be too late, though the hard threshold is not met yet.
+        // SIGTERM and a wait would be too late, though the hard threshold is not met yet.
         let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
         let grace_ns = if shortage.hard || is_exhausting {
             0
@@ -128,7 +129,7 @@ impl Engine {
         })
     }
 
-    /// When that threshold was crossed.
+    /// When the threshold was crossed.
     fn crossed_ns(&self, threshold: &Threshold) -> Option<u64> {
         let mut both = self.pressure.thresholds().zip(&self.episodes);
         let (_, episode) = both.find(|(tracked, _)| tracked.threshold == *threshold)?;

@@ -1,31 +1,31 @@
-//! Whether something is run before a victim is signalled, and for how long that is waited for.
+//! Whether a hook runs before a victim is signalled, and how long it is awaited.
 //!
-//! No longer than is configured, and never so long that memory would be exhausted before the victim's came back: then it is
-//! cut short, and where there is no time at all it is not begun. Nor is it waited for once half of what was left at the
-//! decision has gone, however fast that went.
+//! The wait is at most the configured one, and never so long that memory would be exhausted before the victim's came
+//! back: then it is cut short, and without any time left the hook is not started. The wait also ends once half of what
+//! was available at the decision has gone, however fast.
 
 use super::{settings::EngineSettings, victim::time_left_ns};
 use crate::policy::wire::wire;
 
-/// With less time than this nothing is begun: to start a process while memory is reclaimed takes as long.
+/// With less time than this no hook is started: starting a process while memory is reclaimed takes as long.
 const LEAST_NS: u64 = 50_000_000;
 
-/// What is run before a victim is signalled.
+/// Whether a hook runs before a victim is signalled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HookPlan {
-    /// Nothing: none is configured, or it is a dry run.
+    /// No hook: none is configured, or it is a dry run.
     Off,
-    /// Nothing, as memory would be exhausted meanwhile.
+    /// No hook, as memory would be exhausted before it ends.
     NoTime,
-    /// The hook, which is waited for.
+    /// The hook runs and is awaited.
     Awaited {
-        /// That long at the most, in nanoseconds.
+        /// The longest wait, in nanoseconds.
         for_ns: u64,
     },
 }
 
 impl HookPlan {
-    /// By what is configured, what is left, and what the victim is predicted to give back.
+    /// Decides by the configuration, the time left, and what the victim is predicted to release.
     pub(super) fn new(
         settings: &EngineSettings,
         dry_run: bool,
@@ -42,24 +42,24 @@ impl HookPlan {
     }
 }
 
-/// How a run of the hook ended. Nothing of it changes what becomes of the victim.
+/// How a run of the hook ended. It does not affect what happens to the victim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum HookEnd {
     /// It exited with this status.
     Exited(i32),
-    /// It died of this signal, and not of ours.
+    /// It died of this signal, which the daemon did not send.
     Signalled(i32),
-    /// It was killed when its time was up.
+    /// It was killed at its timeout.
     TimedOut,
-    /// It was killed, or not begun, before that: the eviction went on without it.
+    /// It was killed before its timeout, or not started: the eviction continued without it.
     Cut,
-    /// It was not begun: one before is stuck in its beginning, or several in their end.
+    /// It was not started: an earlier one is stuck starting, or several are stuck ending.
     Busy,
-    /// It was not begun: it, or a folder that it lies in, could be changed by others than root.
+    /// It was not started: users other than root could change it or a directory on its path.
     Unsafe,
-    /// It could not be begun; the kernel's error number.
+    /// It could not be started; the kernel's error number.
     Unstarted(i32),
-    /// It was not begun: it was taken out of the configuration meanwhile.
+    /// It was not started: it was removed from the configuration meanwhile.
     Unset,
 }
 

@@ -8,23 +8,23 @@ use crate::{
     },
 };
 
-/// A pod that could be evicted, as far as its plan tells.
+/// A pod that could be evicted, as far as its plan shows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CandidateFacts {
     /// Its cgroup.
     pub cgroup: CgroupId,
-    /// Which pod it is, also when it comes back in another cgroup.
+    /// The same pod also when it comes back in another cgroup.
     pub pod: PodKey,
     /// Its priority.
     pub priority: i32,
-    /// The memory request that ranking compares usage with.
+    /// The memory request that ranking compares usage with, in bytes.
     pub request_bytes: u64,
     /// Critical pods are never evicted.
     pub critical: bool,
-    /// Nor are pods that an operator protects.
+    /// Pods that an operator protects are never evicted either.
     pub protected: bool,
-    /// How long the pod wants to be given to end by itself, in nanoseconds: its `terminationGracePeriodSeconds`. Only a
-    /// soft eviction gives it anything.
+    /// The grace period that the pod requests, in nanoseconds: its `terminationGracePeriodSeconds`. Only a soft
+    /// eviction grants one.
     pub grace_period_ns: u64,
 }
 
@@ -33,7 +33,7 @@ pub struct CandidateFacts {
 pub struct Usage {
     /// `memory.current`.
     pub current_bytes: u64,
-    /// `memory.current` less inactive file pages, not below 0: what the kubelet ranks by.
+    /// `memory.current` less inactive file pages, not below 0: the kubelet ranks by this.
     pub working_set_bytes: u64,
     /// `anon` of `memory.stat`.
     pub anon_bytes: u64,
@@ -43,36 +43,35 @@ pub struct Usage {
     pub shmem_bytes: u64,
     /// `file_mapped` of `memory.stat`, mapped shared memory included.
     pub file_mapped_bytes: u64,
-    /// `pids.current`; none where it was not asked for, or could not be read. 0 says that it holds no process: then nothing
-    /// comes back from it, and all the rest is 0.
+    /// `pids.current`; `None` if it was not requested or could not be read. 0 means that the cgroup holds no process:
+    /// then nothing comes back from it, and all other fields are 0.
     pub process_count: Option<u64>,
 }
 
 impl Usage {
-    /// What comes back when the pod's processes die: their anonymous memory, and the shared memory that they map.
+    /// How much the death of the pod's processes frees: their anonymous memory, and the shared memory that they map.
     ///
-    /// Files in a tmpfs stay charged until they are removed or their mount goes (kubernetes#128339). Page cache stays too,
-    /// until it is reclaimed, and `MemAvailable` counts most of it as available already. What is swapped out takes up no
-    /// memory.
+    /// Files in a tmpfs stay charged until they are removed or their mount goes (kubernetes#128339). Page cache stays
+    /// until it is reclaimed, and `MemAvailable` counts most of it as available already. Swapped memory takes up none.
     #[must_use]
     pub fn freed_by_death_bytes(&self) -> u64 {
         self.anon_bytes.saturating_add(self.mapped_shmem_bytes())
     }
 
-    /// Shared memory that the pod's processes map, at the most. It goes with them, unless a file in a tmpfs holds it: which
-    /// of the two it is, and how much of what is mapped is shared memory, the kernel does not tell.
+    /// An upper bound of the shared memory that the pod's processes map. It goes with them, unless a file in a tmpfs
+    /// holds it; the kernel shows neither that, nor how much of the mapped memory is shared memory.
     #[must_use]
     pub fn mapped_shmem_bytes(&self) -> u64 {
         self.shmem_bytes.min(self.file_mapped_bytes)
     }
 
-    /// Shared memory that no process of the pod maps, at the least: files in a tmpfs.
+    /// A lower bound of the shared memory that no process of the pod maps: files in a tmpfs.
     #[must_use]
     pub fn unmapped_shmem_bytes(&self) -> u64 {
         self.shmem_bytes.saturating_sub(self.mapped_shmem_bytes())
     }
 
-    /// What comes back of a resource when the pod's processes die, in its base unit.
+    /// How much of a resource the death of the pod's processes frees, in its base unit.
     #[must_use]
     pub fn freed_by_death(&self, resource: Resource) -> u64 {
         match resource {
@@ -81,7 +80,7 @@ impl Usage {
         }
     }
 
-    /// Both together, for a pod that is charged in more than one place.
+    /// The sum of both, for a pod that is charged in more than one cgroup.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -99,10 +98,10 @@ impl Usage {
     }
 }
 
-/// What reading a candidate's usage gave.
+/// The result of reading a candidate's usage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reading {
-    /// It could not be read; as in the kubelet, a pod without stats is ranked first.
+    /// It could not be read; as in the kubelet, a pod without stats ranks first.
     Missing,
     /// The cgroup is gone: there is nothing to evict.
     Gone,
@@ -120,7 +119,7 @@ impl Reading {
         }
     }
 
-    /// Whether it is known to hold no process.
+    /// Whether the cgroup is known to hold no process.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {
@@ -131,12 +130,12 @@ impl Reading {
     }
 }
 
-/// How much of something there is, in its base unit.
+/// How much of a resource there is, in its base unit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Level {
-    /// What is left.
+    /// The amount left.
     pub available: u64,
-    /// What there is in all.
+    /// The total.
     pub capacity: u64,
 }
 
@@ -147,22 +146,22 @@ pub struct NodeSample {
     pub now_ns: u64,
     /// `memory.available`, in bytes.
     pub memory: Level,
-    /// `allocatableMemory.available`, in bytes; none where kubepods has no limit, or it was not read.
+    /// `allocatableMemory.available`, in bytes; `None` if kubepods has no limit, or it was not read.
     pub allocatable: Option<Level>,
-    /// `pid.available`; none where it was not read.
+    /// `pid.available`; `None` if it was not read.
     pub pids: Option<Level>,
-    /// How fast memory is being filled at the moment; 0 if it is not, or not known yet.
+    /// The current fill rate of memory; 0 if it is not being filled, or the rate is not known yet.
     pub fill_bytes_per_second: u64,
-    /// Free pages on the kernel's per-CPU lists, in bytes, which `MemAvailable` leaves out, while the kernel gives them back at
-    /// the daemon's request. Read as long as [`Engine::counts_free_lists`](super::Engine::counts_free_lists); 0 where they were
-    /// not, and where nothing more comes back.
+    /// Free pages on the kernel's per-CPU lists, in bytes, while the kernel returns them at the daemon's request;
+    /// `MemAvailable` leaves them out. Read while [`Engine::counts_free_lists`](super::Engine::counts_free_lists); 0 if
+    /// not read, or if nothing more comes back.
     pub free_lists_bytes: u64,
-    /// Shared memory and files in tmpfs that no process maps, at the least: no death gives it back. In bytes.
+    /// A lower bound of shared memory and files in tmpfs that no process maps, in bytes: no death frees it.
     pub unmapped_shmem_bytes: u64,
 }
 
 impl NodeSample {
-    /// A look at memory alone.
+    /// A sample of memory only.
     #[must_use]
     pub fn memory(now_ns: u64, available: u64, capacity: u64) -> Self {
         Self {
@@ -176,7 +175,7 @@ impl NodeSample {
         }
     }
 
-    /// When memory will be exhausted at the rate at which it is being filled; none if it is not.
+    /// When memory will be exhausted at the current fill rate; `None` if it is not being filled.
     pub(super) fn exhausted_in_ns(&self) -> Option<u64> {
         let allocatable = self.allocatable.map_or(u64::MAX, |level| level.available);
         let headroom_bytes = self.memory.available.min(allocatable);
@@ -184,7 +183,7 @@ impl NodeSample {
         fills.then(|| scale(headroom_bytes, 1_000_000_000, self.fill_bytes_per_second))
     }
 
-    /// What a signal measures; none if it was not read.
+    /// The level of a signal; `None` if it was not read.
     #[must_use]
     pub fn level(&self, signal: Signal) -> Option<Level> {
         match signal {
@@ -200,12 +199,12 @@ impl NodeSample {
         }
     }
 
-    /// As the rules of pressure take it.
+    /// The sample as the pressure rules take it.
     pub(super) fn observations(&self) -> Observations {
         let mut observations = Observations::default();
         for signal in Signal::ALL {
             if let Some(Level { available, capacity }) = self.level(signal) {
-                // A look is always of now.
+                // A sample is always current.
                 observations.set(signal, Observation { available, capacity, measured_ns: None });
             }
         }
@@ -220,28 +219,28 @@ pub enum Refusal {
     Gone,
     /// Its cgroup holds no process.
     Empty,
-    /// The cgroup behind the handle is not the one that was decided on.
+    /// The cgroup behind the handle is not the one that was chosen.
     Replaced,
-    /// A soft eviction could not be recorded where it lasts, and so was not begun.
+    /// A soft eviction could not be recorded durably, and so did not begin.
     Unrecorded,
-    /// Nobody is to be asked to end for it any more: the victim was spared before it could be.
+    /// SIGTERM must not be sent any more: the victim was spared before.
     Withdrawn,
     /// The kernel refused, with this error number (`EOPNOTSUPP` for a threaded cgroup).
     Kernel(i32),
 }
 
-/// Why a candidate was not held back.
+/// Why a candidate was not throttled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BrakeRefusal {
     /// Its cgroup is gone.
     Gone,
     /// It has no `memory.high`: the memory controller is not enabled there.
     Absent,
-    /// It is held down further already, by its manifest or by another.
+    /// It already has a lower limit, by its manifest or from another process.
     Lower,
-    /// It holds what must never be held back, such as this daemon.
+    /// It holds a process that must never be throttled, such as this daemon.
     Forbidden,
-    /// What it held could not be written down, and so would outlive a crash of the daemon.
+    /// Its previous value could not be recorded; the throttling would outlive a crash of the daemon.
     Unwritten,
     /// The helper thread has no room for it.
     Busy,
@@ -249,95 +248,95 @@ pub enum BrakeRefusal {
     Kernel(i32),
 }
 
-/// What came of a decision. `number` is the decision's.
+/// The outcome of a decision. `number` is the decision's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
-    /// Every process of the victim has been asked to end, by SIGTERM.
+    /// Every process of the victim was sent SIGTERM.
     Terminated {
-        /// Which eviction.
+        /// The number of its decision.
         number: u64,
-        /// When the last had been.
+        /// When the last process was.
         now_ns: u64,
     },
-    /// Every process of the victim has been sent SIGKILL.
+    /// Every process of the victim was sent SIGKILL.
     Signalled {
-        /// Which eviction.
+        /// The number of its decision.
         number: u64,
-        /// When the kernel had taken it.
+        /// When the kernel had accepted it.
         now_ns: u64,
     },
-    /// Nothing was signalled.
+    /// No process was signalled.
     Refused {
-        /// Which eviction.
+        /// The number of its decision.
         number: u64,
         /// When that was known.
         now_ns: u64,
-        /// Why.
+        /// Why it was refused.
         reason: Refusal,
     },
-    /// What runs before the victim is signalled has ended, or was not begun.
+    /// The hook has ended, or was not started.
     HookEnded {
-        /// Which eviction.
+        /// The number of its decision.
         number: u64,
         /// When that was known.
         now_ns: u64,
-        /// How.
+        /// How it ended.
         end: HookEnd,
     },
     /// How far the victim has died.
     Progress {
-        /// Which eviction.
+        /// The number of its decision.
         number: u64,
-        /// When it was looked at.
+        /// When the victim was read.
         now_ns: u64,
         /// Whether it still holds processes.
         populated: bool,
-        /// Its `memory.current`; none once the cgroup is gone.
+        /// Its `memory.current`; `None` once the cgroup is gone.
         current_bytes: Option<u64>,
-        /// How many tasks it has; none if that was not asked for, or the cgroup is gone.
+        /// Its number of tasks; `None` if that was not requested, or the cgroup is gone.
         process_count: Option<u64>,
     },
-    /// A candidate is held back.
+    /// A candidate is throttled.
     Contained {
-        /// Which brake.
+        /// The number of the brake.
         brake: u64,
-        /// When `memory.high` had been written; the kernel may have reclaimed meanwhile.
+        /// When `memory.high` had been written; the kernel may have reclaimed during the write.
         now_ns: u64,
     },
-    /// It is not, and nothing is written.
+    /// The candidate is not throttled, and nothing was written.
     Uncontained {
-        /// Which brake.
+        /// The number of the brake.
         brake: u64,
         /// When that was known.
         now_ns: u64,
-        /// Why.
+        /// Why it is not throttled.
         reason: BrakeRefusal,
     },
-    /// It is not held back any more.
+    /// It is not throttled any more.
     Eased {
-        /// Which brake.
+        /// The number of the brake.
         brake: u64,
-        /// When it was let go of.
+        /// When it was released.
         now_ns: u64,
-        /// Whether `memory.high` has its value again, or has had another from somebody else since; otherwise the next
-        /// start of the daemon gives it back.
+        /// Whether `memory.high` was restored, or another process has changed it since; otherwise the next start of the
+        /// daemon restores it.
         given_back: bool,
     },
 }
 
-/// Everything that the engine learns, and all that it knows of time.
+/// Everything that the engine learns, including the time.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A look at the node.
+    /// A sample of the node.
     Node(NodeSample),
     /// The answer to [`Action::ReadUsages`](super::Action::ReadUsages).
     Usages {
-        /// A look at the node after the readings, so that nobody is evicted for memory that came back meanwhile.
+        /// A sample of the node after the readings, so that no pod is evicted for memory that came back meanwhile.
         node: NodeSample,
-        /// One for each candidate, in the candidates' order; one that is not there counts as missing.
+        /// One per candidate, in the candidates' order; an absent one counts as missing.
         readings: &'a [Reading],
     },
-    /// What came of a decision.
+    /// The outcome of a decision.
     Outcome(Outcome),
     /// An operator's order to arm every threshold.
     Arm {

@@ -1,4 +1,4 @@
-//! What came of what the engine wanted.
+//! Processes the outcomes of the engine's actions.
 
 use super::{
     Action, Actions, EMPTY_PAUSE_NS, Engine, FailureReason, Outcome, Refusal, UNRECORDED_PAUSE_NS,
@@ -8,19 +8,19 @@ use super::{
 };
 
 impl Engine {
-    /// Takes in what came of a decision; an answer about another eviction than the present one is stale.
-    pub(super) fn hear(&mut self, outcome: Outcome, actions: &mut Actions) {
-        if self.hear_of_brake(&outcome, actions) {
+    /// Processes the outcome of a decision. An answer about an eviction other than the present one is stale.
+    pub(super) fn on_outcome(&mut self, outcome: Outcome, actions: &mut Actions) {
+        if self.on_brake_outcome(&outcome, actions) {
             return;
         }
-        self.hear_of_victim(outcome, actions);
+        self.take_victim_outcome(outcome, actions);
         self.ease(actions);
     }
 
-    fn hear_of_victim(&mut self, outcome: Outcome, actions: &mut Actions) {
+    fn take_victim_outcome(&mut self, outcome: Outcome, actions: &mut Actions) {
         let Some(mut victim) = self.victim else { return };
         match outcome {
-            // One that was killed before it could be asked is not asked any more.
+            // A victim that was killed before SIGTERM is not sent SIGTERM any more.
             Outcome::Terminated { number, now_ns } if number == victim.number && victim.is_deciding() => {
                 victim.terminated(now_ns);
                 self.victim = Some(victim);
@@ -78,7 +78,7 @@ impl Engine {
     fn refused(&mut self, mut victim: Victim, now_ns: u64, reason: Refusal, actions: &mut Actions) {
         let is_gone = matches!(reason, Refusal::Gone | Refusal::Empty);
         if victim.terminated_ns().is_some() && is_gone {
-            // It ended by itself while it was given the time to. What it used may still be coming back, unless its cgroup is
+            // It ended by itself within its grace period. Its memory may still be coming back, unless its cgroup is
             // gone too.
             let (bytes, processes) = match reason {
                 Refusal::Empty => victim.last_seen(),
@@ -106,9 +106,9 @@ impl Engine {
         };
         push(actions, Action::Failed(victim.failure(now_ns, why)));
         match reason {
-            // Whoever is spared is no candidate.
+            // A spared pod is no candidate.
             Refusal::Withdrawn => {}
-            // It is not the candidate's fault. A hard threshold waits for nobody's disk.
+            // It is not the candidate's fault. A hard threshold does not wait for a disk.
             Refusal::Unrecorded => {
                 self.soft_quiet_until_ns = now_ns.saturating_add(UNRECORDED_PAUSE_NS);
                 return;
@@ -125,18 +125,18 @@ impl Engine {
         }
     }
 
-    /// After a refusal: the next of the same order, if its readings are still fresh.
+    /// Continues after a refusal: with the next of the same order, if its readings are still fresh.
     fn go_on(&mut self, refused: Victim, now_ns: u64, actions: &mut Actions) {
         let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
         if let Some(reclaim) = self.may_decide(now_ns) {
             let resource = shortage(&reclaim).resource();
-            // What was asked for in vain is long ago where it waited for a disk.
+            // A request that waited for a disk is old by now.
             let is_stale = before.grace_ns > 0 || self.candidates.order.is_empty();
             if resource != before.shortage.resource() || is_stale {
-                // It was ranked by what is no longer short, or the candidates or their usages are others since.
+                // It was ranked for a resource that is no longer short, or candidates or usages have changed since.
                 return self.pace(now_ns, actions);
             }
-            // Settings may have changed since it was drawn up.
+            // Settings may have changed since the order was made.
             let within = self.settings.evict_within_request;
             let mut order = std::mem::take(&mut self.candidates.order);
             order.retain(|ranked| {

@@ -1,23 +1,22 @@
-//! The order in which candidates come, and who is left out of it.
+//! The order of the candidates, and which are excluded from it.
 use super::{Engine, Excluded, Ranked, Reading, Resource};
 
-/// Who would be evicted before whom, as of one moment.
+/// The order of eviction at one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Standings {
-    /// Those who may be evicted, the first of them first.
+    /// The candidates that may be evicted, first the first victim.
     pub order: Vec<Ranked>,
-    /// Those who may not, in the order of the candidates.
+    /// The others, in the order of the candidates.
     pub excluded: Vec<Excluded>,
 }
 
-/// Puts whoever is evicted first to the front.
+/// Sorts the first victim to the front.
 pub(super) fn sort(order: &mut [Ranked]) {
     order.sort_unstable_by(|left, right| left.compare(right).0);
 }
 
 impl Engine {
-    /// Takes these readings in, one for each candidate in their order, and ranks by them as a decision at that time would.
-    /// Nothing is decided.
+    /// Takes one reading per candidate, in their order, and ranks as a decision at that time would. Decides nothing.
     pub fn rank(&mut self, now_ns: u64, resource: Resource, readings: &[Reading]) -> Standings {
         self.candidates.take_readings(now_ns, readings);
         let mut order: Vec<_> = self.eligible(now_ns, resource).collect();
@@ -25,7 +24,7 @@ impl Engine {
         Standings { order, excluded: self.left_out(now_ns, resource).collect() }
     }
 
-    /// Those who may be evicted for a shortage of this, with their keys, not in order yet.
+    /// The candidates that may be evicted for a shortage of this, with their keys, unsorted.
     pub(super) fn eligible(&self, now_ns: u64, resource: Resource) -> impl Iterator<Item = Ranked> {
         let within = self.settings.evict_within_request;
         let may_go = move |(index, slot): (usize, &super::candidates::Slot)| {
@@ -34,7 +33,7 @@ impl Engine {
         self.candidates.slots().filter_map(may_go)
     }
 
-    /// Those who may not, and why.
+    /// The other candidates, and why.
     pub(super) fn left_out(&self, now_ns: u64, resource: Resource) -> impl Iterator<Item = Excluded> {
         let within = self.settings.evict_within_request;
         self.candidates.slots().filter_map(move |(index, slot)| {

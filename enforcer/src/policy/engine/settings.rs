@@ -6,19 +6,19 @@ use crate::policy::{
     wire::wire,
 };
 
-/// What the daemon may do; in the order of its reach.
+/// What the daemon may do, from least to most.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Mode {
-    /// Senses and tells.
+    /// Measures and reports.
     Observe,
-    /// Decides as if it would act, tells what it would do, and does nothing.
+    /// Decides as if it would act, reports what it would do, and does nothing.
     DryRun,
     /// Acts.
     Enforce,
 }
 
 impl Mode {
-    /// Every mode by the name that configuration and events give it.
+    /// Every mode with its name in configuration and events.
     pub const NAMES: &'static [(&'static str, Self)] =
         &[("observe", Self::Observe), ("dry-run", Self::DryRun), ("enforce", Self::Enforce)];
 
@@ -39,7 +39,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What can run short, as far as the engine is concerned.
+/// A resource that the engine evicts for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Resource {
     /// Memory, in bytes.
@@ -49,10 +49,10 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// How many there are.
+    /// The number of resources.
     pub(super) const COUNT: usize = 2;
 
-    /// Its place among them.
+    /// Its index, less than [`COUNT`](Self::COUNT).
     pub(super) fn place(self) -> usize {
         match self {
             Self::Memory => 0,
@@ -60,7 +60,7 @@ impl Resource {
         }
     }
 
-    /// What a signal is about; none if pods are not evicted for it here.
+    /// The resource that a signal measures; `None` if the engine does not evict for it.
     #[must_use]
     pub fn of(signal: Signal) -> Option<Self> {
         match signal {
@@ -83,7 +83,7 @@ pub const MAX_THRESHOLDS: usize = 8;
 /// The thresholds that the engine follows.
 pub type Thresholds = Few<Threshold, MAX_THRESHOLDS>;
 
-/// Those of the thresholds whose signals the engine follows.
+/// The thresholds whose signals the engine follows.
 #[must_use]
 pub fn followed(thresholds: &[Threshold]) -> Thresholds {
     let mut followed = Thresholds::new();
@@ -94,15 +94,15 @@ pub fn followed(thresholds: &[Threshold]) -> Thresholds {
     followed
 }
 
-/// When the engine stops trusting itself: after that many kills within the window it only tells any more.
+/// When the engine stops killing: after this many kills within the window it only reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BreakerSettings {
-    /// The most kills within the window; 0 kills never.
+    /// The most kills within the window; 0 forbids all kills.
     pub max_kills: u16,
     /// The window.
     pub window_ns: u64,
-    /// The largest part of the pods, in thousandths, that may be killed within the window; it counts from the tenth
-    /// kill on, and from the third on of those in one shortage that no kill has ended.
+    /// The largest share of the pods, in thousandths, that may be killed within the window; it applies from the tenth
+    /// kill on, and within a shortage that no kill has ended, from the third.
     pub max_share_permille: u16,
 }
 
@@ -117,22 +117,22 @@ impl Default for BreakerSettings {
 pub struct EngineSettings {
     /// The mode.
     pub mode: Mode,
-    /// Whether an operator has paused evicting: then what would be done is decided and told, as in dry-run.
+    /// Whether an operator has paused eviction: decisions are then only reported, as in dry-run.
     pub paused: bool,
-    /// The thresholds; without one nothing is ever evicted.
+    /// The thresholds; without one nothing is evicted.
     pub thresholds: Thresholds,
     /// `evictionPressureTransitionPeriod` in milliseconds: how long a node condition outlasts its threshold.
     pub pressure_transition_period_ms: u64,
-    /// `evictionMaxPodGracePeriod` in nanoseconds: the longest that a soft eviction gives a pod.
+    /// `evictionMaxPodGracePeriod` in nanoseconds: the longest grace period of a soft eviction.
     pub max_pod_grace_period_ns: u64,
-    /// `evictWithinRequest`: whether pods within their request are candidates at all, behind all others.
+    /// `evictWithinRequest`: whether pods within their request are candidates at all, after all others.
     pub evict_within_request: bool,
     /// `breaker`.
     pub breaker: BreakerSettings,
-    /// `preKillHook`: how long an eviction waits for it at the most, in nanoseconds; 0 if there is none.
+    /// `preKillHook`: the longest that an eviction waits for it, in nanoseconds; 0 if there is none.
     pub hook_timeout_ns: u64,
-    /// In dry-run, how long after a decision the next one is made if the shortage goes on: nothing was freed,
-    /// so it would only be the same one again.
+    /// In dry-run, how long after a decision the next one is made if the shortage continues: nothing was freed, so it
+    /// would be the same decision.
     pub dry_run_cool_down_ns: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Shared memory that no death gives back: files in a tmpfs.
+//! Shared memory that no process's death frees: files in a tmpfs.
 
 use super::{Action, Actions, Engine, NodeSample, Resource, push};
 
 impl Engine {
-    /// Reports when a shortage begins in which shared memory that no process maps is more than what the threshold keeps free,
-    /// and when it is less than half of that again. In between no eviction gives back what is missing.
+    /// Reports when a shortage begins in which shared memory that no process maps exceeds the threshold, and when it
+    /// falls to half of that. In between no eviction frees the missing memory.
     pub(super) fn watch_shared_memory(&mut self, node: &NodeSample, actions: &mut Actions) {
         let (now_ns, bytes) = (node.now_ns, node.unmapped_shmem_bytes);
         match self.shared_memory_limit_bytes {

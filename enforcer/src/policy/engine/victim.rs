@@ -13,31 +13,32 @@ use crate::{
 const MS: u64 = 1_000_000;
 const GIB: u64 = 1 << 30;
 
-/// How long a victim may take to die: 2 s, and 1 s for each GiB and 2 ms for each process it gives back.
+/// How long a victim may take to die: 2 s, plus 1 s for each GiB and 2 ms for each process that it releases.
 ///
-/// An idle machine takes some 0.1 s/GiB. An emulated guest is about ten times slower, and so is a node whose CPUs
-/// are all busy reclaiming. To wait too long costs time in a shortage that pods can reclaim through; to wait too
-/// briefly costs a second pod its life.
+/// An idle machine takes about 0.1 s/GiB. An emulated guest is about ten times slower, and so is a node whose CPUs are
+/// all busy reclaiming. Waiting too long costs time in a shortage that pods can reclaim through; waiting too briefly
+/// kills a second pod.
 const DEATH_BASE_NS: u64 = 2_000 * MS;
 const DEATH_NS_PER_GIB: u64 = 1_000 * MS;
 const DEATH_NS_PER_PROCESS: u64 = 2 * MS;
 
-/// As long as it dies it is not given up: with each 64th of what it holds that comes back it has so much longer. On an
-/// emulated guest with busy CPUs, 900 processes were seen to take more than the 4 s that they are given, and it is not the
-/// next pod's fault. At the most it takes 64 s more; who does not die, as it waits for a device, gives nothing back.
+/// A victim that makes progress is not given up: each further 64th of its usage that comes back extends the deadline.
+/// On an emulated guest with busy CPUs, 900 processes took more than their 4 s, and the next pod must not pay for that.
+/// This adds at most 64 s; a victim that does not die, as it waits for a device, releases nothing.
 const STEPS: u64 = 64;
 const STEP_NS: u64 = 1_000 * MS;
 
-/// Once no process is left, how long the memory may stand still before it is given up.
+/// Once no process is left, how long the memory may stop falling before it is given up.
 ///
-/// A process gives up its memory before it leaves its cgroup, but the last to hold the memory frees it: that may be a
-/// reader in `/proc`, or `process_mrelease`, ours too. In a guest 130 ms for half a GiB were seen. As long as some
-/// comes back, more will; if none does, the prediction was wrong, and counting on it any longer would only delay the
-/// next decision. At the most it takes as long again as the victim was given to die.
+/// A process drops its memory before it leaves its cgroup, but the last holder frees it: that may be a reader in
+/// `/proc`, or `process_mrelease`, ours too. In a guest this took 130 ms for half a GiB. While some comes back, more
+/// will; if none does, the prediction was wrong, and counting on it would only delay the next decision. The wait is at
+/// most as long again as the time that the victim had to die.
 const STANDSTILL_NS: u64 = 500 * MS;
 
-/// The same once its anonymous memory is back and only shared memory is missing. The last process to map that gives it up
-/// before it leaves its cgroup (`exit_task_work` comes before `cgroup_exit` in `do_exit`), unless a file in a tmpfs holds it.
+/// The same once its anonymous memory is back and only shared memory is missing. The last process that maps it drops it
+/// before it leaves its cgroup (`exit_task_work` comes before `cgroup_exit` in `do_exit`), unless a file in a tmpfs
+/// holds it.
 const SHARED_STANDSTILL_NS: u64 = 50 * MS;
 
 /// A prediction is met when no more than a sixteenth of it, or 4 MiB, is missing: counters are batched per CPU,
@@ -45,32 +46,32 @@ const SHARED_STANDSTILL_NS: u64 = 50 * MS;
 const TOLERANCE_SHARE: u64 = 16;
 const TOLERANCE_BYTES: u64 = 4 << 20;
 
-/// The longest time between two looks that counts: a machine that was paused gave the victim no time to die.
+/// The longest gap between two looks that counts: on a paused machine the victim had no time to die.
 const LONGEST_GAP_NS: u64 = 1_000 * MS;
 
-/// How long before memory is exhausted a victim must be killed for its memory to come back in time: what an idle machine
-/// takes, twice.
+/// How long before memory is exhausted a victim must be killed for its memory to come back in time: twice what an idle
+/// machine takes.
 const RELEASE_BASE_NS: u64 = 200 * MS;
 const RELEASE_NS_PER_GIB: u64 = 200 * MS;
 
-/// How far an eviction has come. Times are of the victim's own clock, which stands still while nobody looks.
+/// The stage of an eviction. Times are on the victim's own clock, which stops while it is not polled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Stage {
-    /// Something runs before it is signalled, and is waited for until then.
+    /// A hook runs before the signal; it is awaited until then.
     Hooking { until_ns: u64 },
     /// To be signalled; the executor has not answered yet.
     Deciding,
-    /// Asked to end, and given until then.
+    /// Sent SIGTERM; has until then.
     Terminating { until_ns: u64 },
     /// To be killed after all; the executor has not answered yet.
     Killing,
-    /// Killed, and holding processes; so many steps of its way were seen.
+    /// Killed, and holding processes; so many 64ths had come back.
     Dying { deadline_ns: u64, steps: u64 },
-    /// Without processes; what it used is coming back.
+    /// Without processes; its memory is coming back.
     Settling { since_ns: u64, moved_ns: u64 },
 }
 
-/// What comes back of one resource, in its base unit.
+/// The release of one resource, in its base unit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Release {
     predicted: u64,
@@ -89,11 +90,11 @@ impl Release {
     fn steps(&self) -> u64 {
         let freed = self.freed.unwrap_or(0).min(self.predicted);
         let steps = (u128::from(freed) * u128::from(STEPS)).checked_div(u128::from(self.predicted));
-        // It is no more than that.
+        // At most `STEPS`.
         steps.and_then(|steps| u64::try_from(steps).ok()).unwrap_or(0)
     }
 
-    /// What is still to come, if `tolerance` of it need not.
+    /// How much is still to come; 0 within `tolerance`.
     fn missing(&self, tolerance: u64) -> u64 {
         let missing = self.predicted.saturating_sub(self.freed.unwrap_or(0));
         if missing <= tolerance { 0 } else { missing }
@@ -106,9 +107,9 @@ pub(super) struct Victim {
     pub(super) number: u64,
     pub(super) cgroup: CgroupId,
     pub(super) pod: PodKey,
-    /// What was short.
+    /// The signal that was short.
     pub(super) signal: Signal,
-    /// What was left of it at the decision, in its base unit.
+    /// What was available at the decision, in its base unit.
     observed: u64,
     stage: Stage,
     grace_ns: u64,
@@ -117,38 +118,38 @@ pub(super) struct Victim {
     /// The part of the predicted memory that a file in a tmpfs may hold.
     shared_bytes: u64,
     pids: Release,
-    /// The victim's own clock, and when it was last put forward.
+    /// The victim's own clock, and when it last advanced.
     clock_ns: u64,
     looked_ns: u64,
 }
 
-/// What is to be done about a victim that is not killed at once.
+/// What to do about a victim that is not killed at once.
 pub(super) enum Next {
     Wait,
     Ask,
     Kill(KillReason),
-    /// It is not to be signalled any more.
+    /// It must not be signalled any more.
     Spare(FailureReason),
 }
 
-/// What a victim that is not killed at once goes by.
+/// What the next step for a victim that is not killed at once depends on.
 pub(super) struct Sight {
     /// Whether a hard threshold is met.
     pub(super) hard: bool,
-    /// Whether what it is to give back is short.
+    /// Whether the resource that it is to release is short.
     pub(super) short: bool,
-    /// Why it must not be killed any more; none if it may.
+    /// Why it must not be killed any more; `None` if it may.
     pub(super) spared: Option<Spared>,
-    /// What is left of what was short, if that is known. Where half of it has gone, a hook is not waited for any longer: how
-    /// fast memory is filled is known after a quarter of a second, and in that time it can be full.
+    /// What is available of the short resource, if known. Once half of it has gone, the hook is not awaited any longer:
+    /// the fill rate is known only after a quarter of a second, and by then memory can be full.
     pub(super) available: Option<u64>,
-    /// When memory will be exhausted; none if that is not in sight.
+    /// When memory will be exhausted; `None` if that is not in sight.
     pub(super) exhausted_in_ns: Option<u64>,
 }
 
-/// What a look at the victim showed.
+/// What polling the victim showed.
 pub(super) enum Look {
-    /// It is still under way.
+    /// The eviction is still under way.
     Wait,
     Completed(Completion),
     Failed(Failure),
@@ -198,7 +199,7 @@ impl Victim {
         self.looked_ns = self.looked_ns.max(now_ns);
     }
 
-    /// It was asked to end.
+    /// It was sent SIGTERM.
     pub(super) fn terminated(&mut self, now_ns: u64) {
         self.tick(now_ns);
         if self.stage == Stage::Deciding {
@@ -217,7 +218,7 @@ impl Victim {
         }
     }
 
-    /// What was run before has ended.
+    /// The hook has ended.
     pub(super) fn hook_ended(&mut self, now_ns: u64) {
         self.tick(now_ns);
         if let Stage::Hooking { until_ns } = &mut self.stage {
@@ -225,29 +226,30 @@ impl Victim {
         }
     }
 
-    /// Whether it is to be signalled, and nothing has been sent to it as far as is known.
+    /// Whether it is to be signalled and, as far as is known, was not.
     pub(super) fn is_deciding(&self) -> bool {
         self.stage == Stage::Deciding
     }
 
-    /// Whether it is to be asked to end, and has not been as far as is known.
+    /// Whether it is to be sent SIGTERM and, as far as is known, was not.
     pub(super) fn is_to_be_asked(&self) -> bool {
         self.stage == Stage::Deciding && self.grace_ns > 0
     }
 
-    /// Whether an answer of the executor is awaited.
+    /// Whether the executor's answer is awaited.
     pub(super) fn is_undecided(&self) -> bool {
         matches!(self.stage, Stage::Deciding | Stage::Killing)
     }
 
-    /// When it was asked to end, if it was. Then a refusal to kill it may mean that it has ended.
+    /// When it was sent SIGTERM, if it was. A refusal to kill it may then mean that it has ended.
     pub(super) fn terminated_ns(&self) -> Option<u64> {
         self.moments.terminated_ns
     }
 
-    /// What is to be done now about one that is given time to end, or is about to be, or that a hook is run for.
+    /// The next step for a victim that a hook runs for, or that has or is about to get time to end.
     ///
-    /// Who is spared since it was asked to end has its time, as SIGTERM cannot be taken back; and is not killed at its end.
+    /// A victim that is spared after SIGTERM keeps its grace period, as SIGTERM cannot be undone; it is not killed at
+    /// its end.
     pub(super) fn hurry(&mut self, now_ns: u64, sight: &Sight) -> Next {
         self.tick(now_ns);
         let Sight { hard, short, spared, available, exhausted_in_ns } = *sight;
@@ -262,7 +264,7 @@ impl Victim {
                     return Next::Wait;
                 }
                 if !short {
-                    // Also where another resource runs out: it was not chosen for that.
+                    // Also if another resource runs short: it was not chosen for that.
                     return Next::Spare(FailureReason::Relieved);
                 }
                 if is_too_late {
@@ -275,7 +277,7 @@ impl Victim {
                     Next::Ask
                 }
             }
-            // What asks it waits for the disk, and what is urgent waits for none.
+            // A soft eviction waits for the disk before SIGTERM; an urgent one waits for none.
             Stage::Deciding if self.grace_ns == 0 => return Next::Wait,
             Stage::Deciding | Stage::Terminating { .. } => {
                 let is_over =
@@ -291,7 +293,7 @@ impl Victim {
                 };
                 match spared {
                     None => Next::Kill(due),
-                    // Whether it was asked is not known yet: then it is seen at the next look.
+                    // Whether SIGTERM was sent is not known yet; the next look shows it.
                     Some(_) if self.moments.terminated_ns.is_none() => return Next::Wait,
                     Some(spared) => return Next::Spare(FailureReason::Spared(spared)),
                 }
@@ -302,7 +304,7 @@ impl Victim {
         next
     }
 
-    /// Takes in how far it has died; the amounts are none once the cgroup is gone, or were not read.
+    /// Updates how far it has died; the amounts are `None` once the cgroup is gone, or if they were not read.
     pub(super) fn look(
         &mut self,
         now_ns: u64,
@@ -361,20 +363,20 @@ impl Victim {
         }
     }
 
-    /// What it was charged for when it was last looked at: bytes, and processes.
+    /// What it was charged for at the last look: bytes, and processes.
     pub(super) fn last_seen(&self) -> (Option<u64>, Option<u64>) {
         let left = |release: &Release| Some(release.before?.saturating_sub(release.freed.unwrap_or(0)));
         (left(&self.memory), left(&self.pids))
     }
 
-    /// How long what is missing may stand still before it is given up.
+    /// How long the missing amount may stop falling before it is given up.
     fn standstill_ns(&self) -> u64 {
         let others = self.credit(Resource::Pids) > 0;
         let missing = self.credit(Resource::Memory);
         if !others && missing <= self.shared_bytes { SHARED_STANDSTILL_NS } else { STANDSTILL_NS }
     }
 
-    /// How much of its way it has come, in 64ths.
+    /// How much of its usage has come back, in 64ths.
     fn steps(&self) -> u64 {
         self.memory.steps().max(self.pids.steps())
     }
@@ -384,7 +386,7 @@ impl Victim {
         scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, self.memory.predicted).saturating_add(processes_ns)
     }
 
-    /// Whether it may still hold processes, so that nobody else is chosen.
+    /// Whether it may still hold processes, so that no other pod is chosen.
     pub(super) fn is_alive(&self) -> bool {
         match self.stage {
             Stage::Hooking { .. }
@@ -396,18 +398,18 @@ impl Victim {
         }
     }
 
-    /// When it was seen to have died, if it has.
+    /// When it was seen dead, if it was.
     pub(super) fn dead_ns(&self) -> Option<u64> {
         self.moments.dead_ns
     }
 
-    /// How long its grace still lasts, if it has one.
+    /// The rest of its grace period, if it has one.
     pub(super) fn grace_left_ns(&self) -> Option<u64> {
         let Stage::Terminating { until_ns } = self.stage else { return None };
         Some(until_ns.saturating_sub(self.clock_ns))
     }
 
-    /// What is still to come back from it, and counts as available until then; in the resource's base unit.
+    /// What it is still to release, which counts as available until then; in the resource's base unit.
     pub(super) fn credit(&self, resource: Resource) -> u64 {
         match resource {
             Resource::Memory => {
@@ -433,7 +435,7 @@ impl Victim {
         }
     }
 
-    /// For how long it has been dying.
+    /// How long it has been dying.
     pub(super) fn age_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.moments.signalled_ns.unwrap_or(self.moments.decided_ns))
     }
@@ -461,18 +463,19 @@ impl Victim {
     }
 }
 
-/// How long a kill can wait for so many bytes to come back before memory is exhausted; none if that is not in sight.
+/// How long a kill can be delayed so that so many bytes still come back before memory is exhausted; `None` if that is
+/// not in sight.
 pub(super) fn time_left_ns(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> Option<u64> {
     let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, predicted_freed_bytes);
     exhausted_in_ns.map(|in_ns| in_ns.saturating_sub(release_ns))
 }
 
-/// Whether it can wait no longer.
+/// Whether the kill cannot be delayed any longer.
 pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
     time_left_ns(exhausted_in_ns, predicted_freed_bytes) == Some(0)
 }
 
-/// `base` and `per_gib` for each GiB of `bytes`, parts of it in proportion.
+/// `base_ns` plus `per_gib_ns` for each GiB of `bytes`, in proportion.
 fn scaled(base_ns: u64, per_gib_ns: u64, bytes: u64) -> u64 {
     let part = u128::from(per_gib_ns) * u128::from(bytes) / u128::from(GIB);
     base_ns.saturating_add(u64::try_from(part).unwrap_or(u64::MAX))

@@ -4,27 +4,27 @@ use crate::{
     policy::{pressure::Reclaim, threshold::Threshold},
 };
 
-/// Why nobody is being chosen.
+/// Why no victim is being chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Waiting {
-    /// It only observes.
+    /// The mode is `observe`.
     Observes,
     /// No threshold is met.
     NotShort,
-    /// This threshold is met, and not yet for its grace period.
+    /// This threshold is met, but not yet for its grace period.
     Grace(Threshold),
     /// A victim may still hold processes.
     Victim(CgroupId),
-    /// What the last victim is still giving back suffices.
+    /// The memory that the last victim still releases suffices.
     GivingBack(CgroupId),
-    /// It was tried just now, and waits a moment.
+    /// A decision was tried just now; the next try waits a moment.
     Pause,
-    /// Nothing holds it: it wants readings, or has nobody to choose from.
+    /// Nothing prevents it: the engine waits for readings, or there is no candidate.
     Nothing,
 }
 
 impl Engine {
-    /// Why nobody is being chosen, as of the last look.
+    /// Why no victim is being chosen, as of the last sample.
     #[must_use]
     pub fn waiting(&self, now_ns: u64) -> Waiting {
         if self.mode == Mode::Observe {

@@ -1,9 +1,9 @@
 //! What other settings would have done.
 //!
-//! A recording shows one course of things. As long as the other engine does the same, its inputs are the recorded ones.
-//! From the first difference on they are a model, and said to be: what only one of the two killed is added to or taken
-//! from what is available, a pod that only the recorded engine killed keeps its last reading, and one that only the other
-//! killed is gone. How a pod that was spared would have gone on growing nobody knows.
+//! A recording shows one course of events. While the other engine acts the same, its inputs are the recorded ones. From
+//! the first difference on they are a model, and marked as such: the memory of a pod that only one of the two killed is
+//! added to or subtracted from the available memory; a pod that only the recorded engine killed keeps its last reading,
+//! and one that only the other killed is gone. How a spared pod would have grown is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,37 +19,37 @@ use crate::{
     },
 };
 
-/// A decision that the other settings lead to.
+/// A decision under the other settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherDecision {
-    /// All about it.
+    /// The decision.
     pub decision: Decision,
-    /// Whether what it was decided on is a model: the two had parted before.
+    /// Whether its inputs are a model: the two had parted before.
     pub modelled: bool,
-    /// When the victim's usage was read, in nanoseconds of `CLOCK_BOOTTIME`: before, as the recorded engine had no need
-    /// of a fresh reading, or even later, as it had not read any. None if it was never read.
+    /// When the victim's usage was read, in nanoseconds of `CLOCK_BOOTTIME`. This may be earlier, as the recorded
+    /// engine needed no fresh reading, or even later, as it had not read it yet. `None` if it was never read.
     pub read_ns: Option<u64>,
 }
 
-/// A decision that the other settings do not lead to when it was made.
+/// A recorded decision that the other settings do not make at that time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoVictim {
     /// When the recorded decision was made, in nanoseconds of `CLOCK_BOOTTIME`.
     pub at_ns: u64,
     /// The recorded decision's number.
     pub number: u64,
-    /// Why nobody is chosen then.
+    /// Why no victim is chosen then.
     pub why: Waiting,
 }
 
 /// What other settings would have done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counterfactual {
-    /// Whom they would have evicted.
+    /// Their decisions.
     pub decisions: Vec<OtherDecision>,
-    /// When they would have evicted nobody, though the recorded ones did.
-    pub nobody: Vec<NoVictim>,
-    /// When the two parted, in nanoseconds of `CLOCK_BOOTTIME`; none if they did the same.
+    /// Recorded decisions at whose time they would have evicted no pod.
+    pub no_victims: Vec<NoVictim>,
+    /// When the two parted, in nanoseconds of `CLOCK_BOOTTIME`; `None` if they acted the same.
     pub parted_ns: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ pub fn under(recording: &Recording<'_>, settings: &EngineSettings) -> Counterfac
                 *world = Some(World::new(&engine, settings, &first));
             }
             (Some(Record::Candidates(facts)), Some(world)) => world.replace(facts, &first),
-            // No policy decides about that.
+            // Pausing is an operator's order, not a setting to compare.
             (Some(Record::Settings(recorded)), Some(world)) => world.pause(recorded.paused),
             (Some(Record::Step(step)), Some(world)) => world.step(&step, &mut other),
             (
@@ -84,7 +84,7 @@ pub fn under(recording: &Recording<'_>, settings: &EngineSettings) -> Counterfac
     other
 }
 
-/// What was first read of each pod: it stands in until then, as other settings may want to know earlier.
+/// The first reading of each pod: it is used until then, as other settings may need one earlier.
 fn first_readings(recording: &Recording<'_>) -> BTreeMap<CgroupId, (u64, Reading)> {
     let mut first = BTreeMap::new();
     let mut order: Vec<CgroupId> = Vec::new();
@@ -108,7 +108,7 @@ fn first_readings(recording: &Recording<'_>) -> BTreeMap<CgroupId, (u64, Reading
     first
 }
 
-/// A pod, and what was last read of it.
+/// A pod, and its latest reading.
 #[derive(Clone, Copy)]
 struct Known {
     facts: CandidateFacts,
@@ -133,17 +133,17 @@ struct World {
     known: BTreeMap<CgroupId, Known>,
     /// The other engine's candidates.
     order: Vec<CgroupId>,
-    /// What is available more than was recorded.
+    /// Available memory beyond the recorded amount.
     offset: i128,
-    /// Killed here alone, and there alone.
+    /// Killed only by this engine, and only by the recorded one.
     dead: BTreeSet<CgroupId>,
     spared: BTreeSet<CgroupId>,
-    /// The recorded victim, and its number.
+    /// The recorded victim, with its number.
     victim: Option<(u64, CgroupId)>,
-    /// Whether this engine's victim is that one, and dies as that one does.
+    /// Whether this engine's victim is the recorded one, and dies as recorded.
     shared: bool,
-    /// The victim of this engine that the recorded one does not kill, and what its death is worth; it is dead at the
-    /// next look.
+    /// This engine's victim that the recorded one does not kill: its number, and what its death frees; it is dead at
+    /// the next sample.
     dying: Option<(u64, u64)>,
 }
 
@@ -153,7 +153,7 @@ impl World {
         let settings = &EngineSettings { paused: recorded.settings().paused, ..*settings };
         if settings != recorded.settings() {
             engine.configure(settings);
-            // As if they had always been in force.
+            // The settings count as having always been in force.
             engine.arm_loaded();
         }
         let known = |(facts, reading): (&CandidateFacts, &Reading)| {
@@ -184,7 +184,7 @@ impl World {
     fn replace(&mut self, facts: Vec<CandidateFacts>, first: &BTreeMap<CgroupId, (u64, Reading)>) {
         self.recorded = facts.iter().map(|facts| facts.cgroup).collect();
         let mut all = facts;
-        // Who was killed there alone is still here.
+        // A pod that only the recorded engine killed still exists here.
         let there: BTreeSet<_> = self.recorded.iter().copied().collect();
         all.extend(
             self.spared
@@ -236,14 +236,14 @@ impl World {
                 Some(outcome) => self.engine.step(Input::Outcome(outcome)),
                 None => Actions::new(),
             },
-            // What the operator knew of the recorded thresholds is not known of others, that are taken as armed.
+            // The operator knew the recorded thresholds, not the others; those count as armed.
             Given::Arm { .. } => self.engine.step(step.given.input()),
         };
         self.carry_out(step, now_ns, &actions, other);
         self.account(step, now_ns, other);
     }
 
-    /// What the engine wants, until it wants nothing more.
+    /// Carries out the engine's actions until there are no more.
     fn carry_out(&mut self, step: &Step, now_ns: u64, first: &Actions, other: &mut Counterfactual) {
         let mut next = Some(*first);
         while let Some(actions) = next.take() {
@@ -273,8 +273,8 @@ impl World {
                             next = Some(self.engine.step(Input::Outcome(outcome)));
                         }
                     }
-                    // Who is held back is of no account for who is chosen: where the recorded one asked for nothing, or
-                    // what it heard is not known here, that is done at once.
+                    // Throttling does not affect the choice of victims: if the recorded engine did not request it, or
+                    // its outcome is not known here, it succeeds at once.
                     Action::Contain(Containment { brake, .. }) => {
                         let asked = |action: &Action| matches!(action, Action::Contain(_));
                         if other.parted_ns.is_some() || !step.actions.iter().any(asked) {
@@ -331,12 +331,12 @@ impl World {
         }
         part(now_ns, other);
         if hooks(decision) {
-            // Nobody knows how long it would have run.
+            // How long the hook would have run is unknown.
             let outcome = Outcome::HookEnded { number: decision.number, now_ns, end: HookEnd::Exited(0) };
             return Some(self.engine.step(Input::Outcome(outcome)));
         }
         if decision.grace_ns > 0 {
-            // It takes all of its grace, as far as anybody knows.
+            // It is assumed to take all of its grace period.
             let outcome = Outcome::Terminated { number: decision.number, now_ns };
             return Some(self.engine.step(Input::Outcome(outcome)));
         }
@@ -357,7 +357,7 @@ impl World {
         self.engine.step(Input::Outcome(Outcome::Signalled { number, now_ns }))
     }
 
-    /// Who was killed here alone is dead by now, and what it used is back.
+    /// The victim that only this engine killed is dead by now, and its memory is back.
     fn forget(&mut self, now_ns: u64) {
         let Some((number, worth)) = self.dying.take() else { return };
         self.offset += i128::from(worth);
@@ -366,7 +366,7 @@ impl World {
         let _completed = self.engine.step(Input::Outcome(gone));
     }
 
-    /// Notes what the recorded engine did, where this one did not.
+    /// Records what only the recorded engine did.
     fn account(&mut self, step: &Step, now_ns: u64, other: &mut Counterfactual) {
         if let Some(decision) = &step.decision {
             if !decision.dry_run {
@@ -376,13 +376,13 @@ impl World {
                 latest.decision.decided_ns == decision.decided_ns && latest.decision.cgroup == decision.cgroup
             });
             if !also {
-                let someone = other
+                let is_decided = other
                     .decisions
                     .last()
                     .is_some_and(|latest| latest.decision.decided_ns == decision.decided_ns);
-                if !someone {
+                if !is_decided {
                     let why = self.engine.waiting(now_ns);
-                    other.nobody.push(NoVictim { at_ns: now_ns, number: decision.number, why });
+                    other.no_victims.push(NoVictim { at_ns: now_ns, number: decision.number, why });
                 }
                 part(now_ns, other);
                 if !decision.dry_run && !self.dead.contains(&decision.cgroup) {
@@ -391,7 +391,7 @@ impl World {
             } else if !decision.dry_run
                 && self.engine.victim().map(|(_, cgroup)| cgroup) != Some(decision.cgroup)
             {
-                // Chosen here as well, and only in a dry run.
+                // Chosen here too, but only in a dry run.
                 self.spared.insert(decision.cgroup);
                 part(now_ns, other);
             }
@@ -406,7 +406,7 @@ impl World {
         }
     }
 
-    /// Whether both engines evict the same pod at present.
+    /// Whether both engines are evicting the same pod.
     fn is_shared(&self) -> bool {
         match (self.victim, self.engine.victim()) {
             (Some((_, there)), Some((_, here))) => self.shared && there == here,
@@ -414,7 +414,7 @@ impl World {
         }
     }
 
-    /// A recorded answer, where it answers this engine too.
+    /// The recorded outcome, if it applies to this engine too.
     fn translated(&self, outcome: Outcome) -> Option<Outcome> {
         let (ours, _) = self.engine.victim().filter(|_| self.is_shared())?;
         let (theirs, _) = self.victim?;
@@ -431,12 +431,12 @@ impl World {
             Outcome::Progress { number, now_ns, populated, current_bytes, process_count } => {
                 Outcome::Progress { number: about(number)?, now_ns, populated, current_bytes, process_count }
             }
-            // Answered when they were asked for.
+            // These were answered when they were requested.
             Outcome::Contained { .. } | Outcome::Uncontained { .. } | Outcome::Eased { .. } => return None,
         })
     }
 
-    /// The node as it would be here.
+    /// The node sample, adjusted to this world.
     fn node(&self, node: NodeSample) -> NodeSample {
         let level = |Level { available, capacity }| {
             let shifted = (i128::from(available) + self.offset).clamp(0, i128::from(capacity));
@@ -457,7 +457,7 @@ impl World {
     }
 }
 
-/// From here on the two are not the same.
+/// Records that the two engines part here.
 fn part(now_ns: u64, other: &mut Counterfactual) {
     other.parted_ns.get_or_insert(now_ns);
 }

@@ -5,8 +5,8 @@
 //! frame   f5 "FRM" · kind u8 · number u32 · length u32 · payload · crc32 of kind to payload
 //! ```
 //!
-//! Numbers are little-endian. Frames count from 0: first the origin, then names and records, at last the end. A frame of
-//! records holds each with its length before it. A reader passes over what is damaged to the next whole frame.
+//! Numbers are little-endian. Frames count from 0: first the origin, then names and records, at last the end. A frame
+//! of records holds each with its length before it. A reader skips damage up to the next whole frame.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::{
     policy::wire::{Malformed, Source, Wire, wire},
 };
 
-/// The version of the file's outer form, which the rest of the header tells of nothing else.
+/// The version of the file's outer format; the rest of the header says nothing about it.
 pub const FORMAT_VERSION: u16 = 1;
 
-/// The longest record that a reader takes: far more than the readings of all pods that a node can hold.
+/// The longest record that a reader accepts: far more than the readings of all pods that fit on a node.
 pub const MOST_RECORD_BYTES: usize = 1 << 22;
 
 const MAGIC: [u8; 8] = *b"\x89ENFREC\n";
@@ -29,7 +29,7 @@ const MARK: [u8; 4] = *b"\xf5FRM";
 const FRAME_BYTES: usize = 4 + 1 + 4 + 4;
 const CRC_BYTES: usize = 4;
 
-/// Frames of records are closed at this size: so much at the most is lost with one flipped bit, unless a record is longer.
+/// Frames of records are closed at this size: one flipped bit loses no more than this, unless a record is longer.
 const FRAME_TARGET_BYTES: usize = 1024;
 
 const ORIGIN: u8 = 1;
@@ -42,20 +42,20 @@ const END: u8 = 4;
 pub struct Origin {
     /// The node's name.
     pub node: String,
-    /// The boot that its times are of.
+    /// The boot that its times belong to.
     pub boot_id: String,
-    /// The configuration in force when it was written.
+    /// The hash of the configuration in force when it was written.
     pub config_hash: String,
-    /// What both clocks said at one moment, in nanoseconds: `CLOCK_BOOTTIME`, and the wall's since 1970.
+    /// Both clocks at one moment, in nanoseconds: `CLOCK_BOOTTIME`, and the wall clock since 1970.
     pub boottime_ns: u64,
-    /// See above.
+    /// The wall clock at that moment.
     pub realtime_ns: u64,
-    /// The random part of the first eviction's id; each later decision's is one more.
+    /// The random part of the first eviction's id; each later decision adds one.
     pub seed: u128,
 }
 
 impl Origin {
-    /// A moment of the recording by the wall's clock, in nanoseconds since 1970.
+    /// A moment of the recording by the wall clock, in nanoseconds since 1970.
     #[must_use]
     pub fn wall_ns(&self, at_ns: u64) -> u64 {
         self.realtime_ns.saturating_sub(self.boottime_ns).saturating_add(at_ns)
@@ -64,7 +64,7 @@ impl Origin {
 
 wire!(struct Origin { node, boot_id, config_hash, boottime_ns, realtime_ns, seed });
 
-/// Who a cgroup is.
+/// The pod that a cgroup belongs to.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Member {
     /// The pod's cgroup.
@@ -81,7 +81,7 @@ pub struct Member {
 
 wire!(struct Member { cgroup, namespace, name, uid, qos_class });
 
-/// Identifies the form of everything that is kept: of another one not a byte would be understood.
+/// Identifies the encoding of all records: with another one not a byte can be decoded.
 #[must_use]
 pub fn shape() -> u32 {
     let mut shape = String::new();
@@ -91,7 +91,7 @@ pub fn shape() -> u32 {
     crc32fast::hash(shape.as_bytes())
 }
 
-/// Makes a file.
+/// Writes a recording.
 #[derive(Debug)]
 pub struct Writer {
     out: Vec<u8>,
@@ -101,7 +101,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Begins one.
+    /// Begins a recording.
     #[must_use]
     pub fn new(program: &str, origin: &Origin) -> Self {
         let mut out = Vec::new();
@@ -120,9 +120,9 @@ impl Writer {
         writer
     }
 
-    /// Says who these cgroups are.
+    /// Names the pods of these cgroups.
     pub fn names(&mut self, members: &[Member]) {
-        // A frame of names is bounded as one of records is.
+        // Frames of names are bounded like those of records.
         for members in members.chunks(64) {
             let mut payload = Vec::new();
             crate::policy::wire::put_slice(members, &mut payload);
@@ -140,19 +140,19 @@ impl Writer {
         }
     }
 
-    /// What is ready to be written.
+    /// The bytes that are ready to be written.
     #[must_use]
     pub fn written(&self) -> &[u8] {
         &self.out
     }
 
-    /// Takes that, to be written before what comes.
+    /// Takes those bytes; later ones follow them in the file.
     #[must_use]
     pub fn take_written(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
 
-    /// Ends it, and gives out what was not taken before.
+    /// Ends the recording, and returns the bytes not taken before.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.flush();
@@ -179,7 +179,7 @@ impl Writer {
         let begin = self.out.len();
         self.out.push(kind);
         self.out.extend_from_slice(&self.frames.to_le_bytes());
-        // A payload is a few KiB, or one record, which a ring has taken: far below 4 GiB.
+        // A payload is a few KiB, or one record that fitted a ring: far below 4 GiB.
         let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         self.out.extend_from_slice(&length.to_le_bytes());
         self.out.extend_from_slice(payload);
@@ -193,66 +193,66 @@ impl Writer {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotARecording {
-    /// It begins otherwise.
-    #[error("it is no recording of enforcer: it does not begin as one")]
+    /// It does not begin as a recording.
+    #[error("it is not a recording of enforcer: its first bytes are not those of one")]
     Magic,
     /// It ends within its header.
-    #[error("it ends after {bytes} bytes, within its header: nothing of it can be read")]
+    #[error("it ends after {bytes} bytes, within its header: nothing can be read from it")]
     Short {
-        /// How long it is.
+        /// Its length.
         bytes: usize,
     },
-    /// Its header is not what was written.
-    #[error("its header is damaged (bytes 0 to {}): nothing of it can be read", HEADER_BYTES - 1)]
+    /// Its header is damaged.
+    #[error("its header is damaged (bytes 0 to {}): nothing can be read from it", HEADER_BYTES - 1)]
     Header,
-    /// Another outer form.
+    /// It has another format version.
     #[error(
         "its format is version {found}, written by enforcer {program:?}; this enforcer reads version {FORMAT_VERSION}"
     )]
     Version {
-        /// What it says.
+        /// The version in the file.
         found: u16,
-        /// Who wrote it.
+        /// The program that wrote it.
         program: String,
     },
-    /// Another form of the records: the engine that wrote it knew other things.
+    /// It has another encoding of the records: the engine that wrote it kept other state.
     #[error(
-        "it was written by enforcer {program:?}, whose eviction engine keeps other things than this one: replay it with \
+        "it was written by enforcer {program:?}, whose eviction engine keeps other state than this one: replay it with \
          that version"
     )]
     Shape {
-        /// Who wrote it.
+        /// The program that wrote it.
         program: String,
     },
 }
 
-/// A place where something is missing or not what was written.
+/// A damaged or missing part of the file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Damage {
-    /// The byte of the file at which it begins.
+    /// The byte of the file where it begins.
     pub at: usize,
-    /// How many bytes are passed over; 0 where something is missing.
+    /// The number of bytes skipped; 0 if something is missing.
     pub bytes: usize,
     /// What is wrong.
     pub what: &'static str,
 }
 
-/// What comes next in a recording.
+/// The next item of a recording.
 #[derive(Clone, Debug)]
 pub enum Item<'a> {
     /// A whole record, encoded.
     Record {
-        /// The byte of the file at which it begins.
+        /// The byte of the file where it begins.
         at: usize,
-        /// It.
+        /// The encoded record.
         bytes: &'a [u8],
     },
-    /// Something is missing here.
+    /// Damaged or missing here.
     Damage(Damage),
 }
 
 impl Item<'_> {
-    /// The record, decoded; none of damage.
+    /// The record, decoded; `None` if this is damage.
     #[must_use]
     pub fn record(&self) -> Option<Record> {
         match self {
@@ -265,20 +265,20 @@ impl Item<'_> {
 /// A recording that was read.
 #[derive(Clone, Debug, Default)]
 pub struct Recording<'a> {
-    /// Who wrote it.
+    /// The program that wrote it.
     pub program: String,
-    /// Where it comes from; none if that cannot be read.
+    /// Where it comes from; `None` if that cannot be read.
     pub origin: Option<Origin>,
-    /// Who is who.
+    /// The pod of each cgroup.
     pub names: BTreeMap<CgroupId, Member>,
-    /// Its records, and where some are missing, in their order.
+    /// Its records and damages, in order.
     pub items: Vec<Item<'a>>,
-    /// Whether nothing at all is missing of what was written.
+    /// Whether nothing is missing of what was written.
     pub whole: bool,
 }
 
 impl<'a> Recording<'a> {
-    /// Reads a file's bytes. Whatever is in them, what is given out is what was written: the rest is told as
+    /// Reads a file's bytes. Whatever they are, each item returned is as it was written; all else is reported as
     /// [`Damage`].
     pub fn read(bytes: &'a [u8]) -> Result<Self, NotARecording> {
         let program = header(bytes)?;
@@ -288,13 +288,13 @@ impl<'a> Recording<'a> {
             reader.next(&mut recording);
         }
         if !reader.ended {
-            reader.damage(&mut recording, 0, "it has no end: it is torn, or its end is damaged");
+            reader.damage(&mut recording, 0, "the end is missing: the file is truncated or damaged");
         }
         let whole = recording.damages().next().is_none();
         Ok(Self { whole, ..recording })
     }
 
-    /// Everything that is wrong with it.
+    /// All its damages.
     pub fn damages(&self) -> impl Iterator<Item = &Damage> {
         self.items.iter().filter_map(|item| match item {
             Item::Damage(damage) => Some(damage),
@@ -308,11 +308,11 @@ fn header(bytes: &[u8]) -> Result<String, NotARecording> {
         return Err(NotARecording::Magic);
     }
     let whole = bytes.first_chunk::<HEADER_BYTES>().ok_or(NotARecording::Short { bytes: bytes.len() })?;
-    let (said, crc) = whole.split_at(HEADER_BYTES - CRC_BYTES);
-    if crc32fast::hash(said).to_le_bytes() != *crc {
+    let (covered, crc) = whole.split_at(HEADER_BYTES - CRC_BYTES);
+    if crc32fast::hash(covered).to_le_bytes() != *crc {
         return Err(NotARecording::Header);
     }
-    let mut source = Source::new(said.get(MAGIC.len()..).unwrap_or_default());
+    let mut source = Source::new(covered.get(MAGIC.len()..).unwrap_or_default());
     let cut = |_: Malformed| NotARecording::Header;
     let found = u16::from_le_bytes(fixed(&mut source).map_err(cut)?);
     let _reserved: [u8; 2] = fixed(&mut source).map_err(cut)?;
@@ -367,11 +367,11 @@ impl<'a> Reader<'a> {
             return;
         };
         if frame.number != self.expected {
-            self.damage(recording, 0, "frames are missing before this one, or it is not in its place");
+            self.damage(recording, 0, "frames are missing before this one, or it is out of order");
         }
         self.expected = frame.number.wrapping_add(1);
         if self.ended {
-            self.damage(recording, frame.bytes, "a frame behind the end");
+            self.damage(recording, frame.bytes, "a frame after the end");
         } else {
             let payload_at = self.at + FRAME_BYTES;
             self.take(&frame, payload_at, recording);
@@ -383,23 +383,23 @@ impl<'a> Reader<'a> {
         match frame.kind {
             ORIGIN => match Origin::take(&mut Source::new(frame.payload)) {
                 Ok(origin) => recording.origin = Some(origin),
-                Err(_) => self.damage(recording, frame.bytes, "an origin that says nothing"),
+                Err(_) => self.damage(recording, frame.bytes, "an origin that cannot be decoded"),
             },
             NAMES => match Vec::<Member>::take(&mut Source::new(frame.payload)) {
                 Ok(members) => {
                     recording.names.extend(members.into_iter().map(|member| (member.cgroup, member)));
                 }
-                Err(_) => self.damage(recording, frame.bytes, "names that name nobody"),
+                Err(_) => self.damage(recording, frame.bytes, "names that cannot be decoded"),
             },
             RECORDS => self.records(frame, payload_at, recording),
             END => {
                 self.ended = true;
                 let all = u64::take(&mut Source::new(frame.payload)) == Ok(self.records);
                 if !all && recording.damages().next().is_none() {
-                    self.damage(recording, 0, "it should hold another number of records");
+                    self.damage(recording, 0, "the number of records is not the written one");
                 }
             }
-            _ => self.damage(recording, frame.bytes, "a frame of no known kind"),
+            _ => self.damage(recording, frame.bytes, "a frame of an unknown kind"),
         }
     }
 
@@ -415,7 +415,7 @@ impl<'a> Reader<'a> {
                 }
                 Ok(_) | Err(_) => {
                     let bytes = payload_at + frame.payload.len() - at;
-                    let what = "a record that says nothing, and all behind it in its frame";
+                    let what = "a record that cannot be decoded, and the rest of its frame";
                     recording.items.push(Item::Damage(Damage { at, bytes, what }));
                     return;
                 }
@@ -434,9 +434,9 @@ impl<'a> Reader<'a> {
             return None;
         }
         let payload = source.bytes(length).ok()?;
-        let said = rest.get(..FRAME_BYTES - MARK.len() + length)?;
+        let covered = rest.get(..FRAME_BYTES - MARK.len() + length)?;
         let crc = u32::from_le_bytes(fixed(&mut source).ok()?);
-        (crc32fast::hash(said) == crc).then_some(Frame {
+        (crc32fast::hash(covered) == crc).then_some(Frame {
             kind,
             number,
             payload,
@@ -444,7 +444,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Where the next whole frame begins; the end if there is none.
+    /// Where the next whole frame begins; the end of the file if there is none.
     fn resume(&self) -> usize {
         let rest = self.bytes.get(self.at + 1..).unwrap_or_default();
         let begins = rest.windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK);

@@ -4,13 +4,13 @@ use super::{
 };
 use crate::policy::engine::{Candidates, Engine, NodeSample};
 
-/// The engine as it was at the recording's end, and its last look at the node; none if the recording does not tell.
+/// The engine at the recording's end, and its latest sample of the node; `None` if the recording does not show them.
 #[must_use]
 pub fn latest(recording: &Recording<'_>) -> Option<(Engine, NodeSample)> {
     let (mut engine, mut last) = (None::<Engine>, None);
     for item in &recording.items {
         let Some(record) = item.record() else {
-            // What is missing here may have changed it: only its whole state tells how it is.
+            // The missing records may have changed it: only its whole state shows it again.
             engine = None;
             continue;
         };

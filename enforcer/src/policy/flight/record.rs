@@ -13,53 +13,53 @@ const STEP: u8 = 3;
 const CALLED: u8 = 4;
 const LOST: u8 = 5;
 
-/// One thing that the engine went through.
+/// One event in the engine's life.
 #[derive(Clone, Debug)]
 pub enum Record {
     /// Its whole state at this point.
     Key(Box<Engine>),
-    /// It was given other settings.
+    /// It got other settings.
     Settings(Box<EngineSettings>),
-    /// It was given another set of candidates.
+    /// It got another set of candidates.
     Candidates(Vec<CandidateFacts>),
-    /// It was given an input.
+    /// It got an input.
     Step(Box<Step>),
-    /// What events call a decision.
+    /// The id of a decision in events.
     Called {
         /// The decision's number.
         number: u64,
         /// The eviction's id, a ULID.
         id: u128,
     },
-    /// Here so many records are missing: the recorder did not keep up. What follows can be used from the next
+    /// So many records are missing here: the recorder did not keep up. What follows can be used from the next
     /// [`Self::Key`] on.
     Lost(u64),
 }
 
-/// An input, and what the engine made of it.
+/// An input, and the engine's actions.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What it learnt.
+    /// The input.
     pub given: Given,
-    /// What it wanted.
+    /// The actions.
     pub actions: Actions,
-    /// The decision that it wanted carried out, if it did.
+    /// The decision to carry out, if there was one.
     pub decision: Option<Decision>,
 }
 
-/// An [`Input`] that was kept.
+/// An [`Input`] that was recorded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Given {
-    /// A look at the node.
+    /// A sample of the node.
     Node(NodeSample),
-    /// Readings, and a look at the node after them.
+    /// Readings, and a sample of the node after them.
     Usages {
-        /// The look.
+        /// The sample.
         node: NodeSample,
-        /// One for each candidate.
+        /// One per candidate.
         readings: Vec<Reading>,
     },
-    /// What came of a decision.
+    /// The outcome of a decision.
     Outcome(Outcome),
     /// An operator's order to arm every threshold.
     Arm {
@@ -69,7 +69,7 @@ pub enum Given {
 }
 
 impl Given {
-    /// As the engine takes it.
+    /// The input for the engine.
     #[must_use]
     pub fn input(&self) -> Input<'_> {
         match self {
@@ -80,7 +80,7 @@ impl Given {
         }
     }
 
-    /// When it was, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// The input's time, in nanoseconds of `CLOCK_BOOTTIME`.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         match self {
@@ -130,15 +130,15 @@ impl<T: Wire> Wire for Box<T> {
     }
 }
 
-// The same bytes as above, without a copy of what is kept: the reflex thread may not allocate one.
+// The same bytes as above, without a copy of the data: the reflex thread may not allocate one.
 
-/// Puts a [`Record::Key`].
+/// Encodes a [`Record::Key`].
 pub fn put_key(engine: &Engine, sink: &mut impl Sink) {
     sink.put(&[KEY]);
     engine.put(sink);
 }
 
-/// Puts a [`Record::Settings`].
+/// Encodes a [`Record::Settings`].
 pub fn put_settings(settings: &EngineSettings, sink: &mut impl Sink) {
     sink.put(&[SETTINGS]);
     settings.put(sink);
@@ -153,7 +153,7 @@ pub fn put_candidates(candidates: &Candidates, sink: &mut impl Sink) {
     }
 }
 
-/// Puts a [`Record::Step`]: what the engine was given, what it wanted then, and the decision that it holds by now.
+/// Encodes a [`Record::Step`]: the input, the actions, and the engine's latest decision.
 pub fn put_step(input: &Input<'_>, actions: &Actions, latest: Option<&Decision>, sink: &mut impl Sink) {
     sink.put(&[STEP]);
     match input {
@@ -183,14 +183,14 @@ pub fn put_step(input: &Input<'_>, actions: &Actions, latest: Option<&Decision>,
     }
 }
 
-/// Puts a [`Record::Called`].
+/// Encodes a [`Record::Called`].
 pub fn put_called(number: u64, id: u128, sink: &mut impl Sink) {
     sink.put(&[CALLED]);
     number.put(sink);
     id.put(sink);
 }
 
-/// Puts a [`Record::Lost`].
+/// Encodes a [`Record::Lost`].
 pub fn put_lost(count: u64, sink: &mut impl Sink) {
     sink.put(&[LOST]);
     count.put(sink);

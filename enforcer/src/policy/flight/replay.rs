@@ -11,7 +11,7 @@ use crate::policy::{
     wire::Wire,
 };
 
-/// What happened, as the recording tells it.
+/// What happened, according to the recording.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Happening {
     /// A threshold was crossed.
@@ -20,51 +20,51 @@ pub enum Happening {
     Cleared(Shortage),
     /// A victim was chosen.
     Decided {
-        /// All about it.
+        /// The decision.
         decision: Box<Decision>,
-        /// What events call the eviction; none if that was not kept.
+        /// The eviction's id in events; `None` if it was not recorded.
         id: Option<u128>,
     },
-    /// What was run before has ended, or was not begun.
+    /// The hook has ended, or was not started.
     HookEnded {
-        /// Which eviction.
+        /// The number of the decision.
         number: u64,
-        /// How.
+        /// How it ended.
         end: HookEnd,
     },
     /// The victim was sent SIGTERM.
     Terminated {
-        /// Which eviction.
+        /// The number of the decision.
         number: u64,
     },
-    /// The victim's time to end was over.
+    /// The victim's grace period was over or cut short.
     CutShort {
-        /// Which eviction.
+        /// The number of the decision.
         number: u64,
-        /// Why.
+        /// Why it was killed.
         reason: KillReason,
     },
     /// The victim was sent SIGKILL.
     Signalled {
-        /// Which eviction.
+        /// The number of the decision.
         number: u64,
     },
-    /// It was dead, and its memory back or overdue.
+    /// The victim was dead, and its memory back or overdue.
     Completed(Completion),
-    /// It could not be signalled, or did not die.
+    /// The victim could not be signalled, or did not die.
     Failed(Failure),
     /// No pod was evicted.
     Suppressed {
-        /// For what.
+        /// The signal that was short.
         signal: Signal,
-        /// Why.
+        /// Why no pod was evicted.
         reason: Suppression,
     },
     /// Other settings came into force.
     Configured(Box<EngineSettings>),
-    /// Here the recording is incomplete: so many records the recorder did not keep, or 0 where the file is damaged.
+    /// The recording is incomplete here: the recorder lost so many records, or 0 if the file is damaged.
     Gap {
-        /// How many were lost.
+        /// The number of lost records.
         lost: u64,
     },
 }
@@ -72,42 +72,42 @@ pub enum Happening {
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moment {
-    /// When, in nanoseconds of `CLOCK_BOOTTIME`; of what has no time of its own, that of what came before.
+    /// When, in nanoseconds of `CLOCK_BOOTTIME`; without a time of its own, that of the moment before.
     pub at_ns: u64,
-    /// What.
+    /// What happened.
     pub what: Happening,
 }
 
-/// Where the engine would act otherwise than it did.
+/// A difference between the recording and the replay.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Difference {
-    /// The byte of the file at which the record begins.
+    /// The byte of the file where the record begins.
     pub at: usize,
     /// When it was, in nanoseconds of `CLOCK_BOOTTIME`.
     pub at_ns: u64,
-    /// What was recorded.
+    /// The recorded result.
     pub recorded: String,
-    /// What the same inputs give now.
+    /// The result of the same inputs now.
     pub replayed: String,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Account {
-    /// All that happened, in its order.
+    /// All that happened, in order.
     pub moments: Vec<Moment>,
-    /// Steps that were run again and gave the same, bit for bit.
+    /// The number of steps replayed with the same result, bit for bit.
     pub equal: u64,
-    /// Steps that could not be run again, as what came before them is missing.
+    /// The number of steps that could not be replayed, as something before them is missing.
     pub unverified: u64,
-    /// The first difference; none is as it should be.
+    /// The first difference; `None` if all is well.
     pub difference: Option<Difference>,
-    /// When the recording begins and ends, in nanoseconds of `CLOCK_BOOTTIME`; none without a single step.
+    /// When the recording begins and ends, in nanoseconds of `CLOCK_BOOTTIME`; `None` without a single step.
     pub span_ns: Option<(u64, u64)>,
 }
 
 impl Account {
-    /// The decisions, each with the id that events call it by.
+    /// The decisions, each with its id in events.
     pub fn decisions(&self) -> impl Iterator<Item = (&Decision, Option<u128>)> {
         self.moments.iter().filter_map(|moment| match &moment.what {
             Happening::Decided { decision, id } => Some((&**decision, *id)),
@@ -116,7 +116,7 @@ impl Account {
     }
 }
 
-/// Runs a recording again, and tells what it holds and whether the engine acts as it did.
+/// Replays a recording, and reports what it holds and whether the engine acts as recorded.
 #[must_use]
 pub fn replay(recording: &Recording<'_>) -> Account {
     let mut player = Player { engine: None, now_ns: 0, account: Account::default() };
@@ -130,7 +130,7 @@ pub fn replay(recording: &Recording<'_>) -> Account {
 }
 
 struct Player {
-    /// None until its whole state is known, and after a gap.
+    /// `None` until its whole state is known, and after a gap.
     engine: Option<Engine>,
     now_ns: u64,
     account: Account,
@@ -140,7 +140,7 @@ impl Player {
     fn play(&mut self, at: usize, bytes: &[u8], record: Record) {
         match record {
             Record::Key(engine) => {
-                // Its state must be what its inputs have made of it: then no input is missing.
+                // The recorded state must equal the replayed one: then no input is missing.
                 if let Some(running) = &self.engine {
                     let state = |engine: &Engine| {
                         let mut bytes = Vec::new();
@@ -259,7 +259,7 @@ impl Player {
         self.account.moments.push(Moment { at_ns: self.now_ns, what });
     }
 
-    /// From there on the engine's state is another one: no more can be said until it is known anew.
+    /// Records a difference. The engine's state is wrong from here on: the replay resumes at the next whole state.
     fn differs(&mut self, at: usize, recorded: String, replayed: String) {
         let at_ns = self.now_ns;
         self.account.difference.get_or_insert(Difference { at, at_ns, recorded, replayed });

@@ -1,26 +1,26 @@
-//! How fast something falls right now, if it does so steadily.
+//! How fast an amount falls right now, if it falls steadily.
 
-/// Looks that come closer than this are taken together: the kernel's counters are batched, and would seem to jump.
+/// Samples closer than this are merged: the kernel's counters are batched, and would seem to jump.
 const LEAST_SPAN_NS: u64 = 150_000_000;
 
-/// After a longer pause what was before says nothing of now.
+/// After a longer gap earlier samples say nothing about the present.
 const GAP_NS: u64 = 2_500_000_000;
 
-/// How many spans there must be, and how many looks make them.
+/// The number of spans needed, and of samples that make them.
 const SPANS: usize = 3;
 const LOOKS: usize = SPANS + 1;
 
-/// The pace of the last few looks: the middle one of three spans, where it fell in each of them.
+/// The pace of the last few samples: the median of three spans, if it fell in each of them.
 ///
-/// So one big step is no pace, and neither is a wave: a slope over some seconds says what those come to.
+/// So one big step is no pace, and neither is a wave: a slope over some seconds covers those.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Rate {
-    /// When it was looked, and what was left, the latest first.
+    /// The time and the amount left of each sample, the latest first.
     looks: [Option<(u64, u64)>; LOOKS],
 }
 
 impl Rate {
-    /// Takes in what is left at that time.
+    /// Adds the amount left at that time.
     pub fn observe(&mut self, now_ns: u64, available: u64) {
         if let [Some((before_ns, _)), ..] = self.looks {
             let span_ns = now_ns.saturating_sub(before_ns);
@@ -35,7 +35,7 @@ impl Rate {
         self.looks[0] = Some((now_ns, available));
     }
 
-    /// How much is lost a second, if it is lost steadily.
+    /// The loss a second, if it is steady.
     #[must_use]
     pub fn falling_per_second(&self) -> Option<u64> {
         let mut rates = [0; SPANS];

@@ -2,18 +2,18 @@ use crate::model::{CgroupPath, InvalidCgroupName};
 
 use super::{CgroupDriver, SLICE};
 
-/// A cgroup's name whatever the driver: its components from the root down (upstream `CgroupName`).
+/// A cgroup's name regardless of the driver: its components from the root down (upstream `CgroupName`).
 ///
-/// A component is not empty, not `.` or `..`, and has no slash, NUL byte or `_`. Both drivers give each name a path of
-/// its own, which leads back to it: systemd's writes `-` within a component as `_`, and `-` between components.
+/// A component is not empty, not `.` or `..`, and has no slash, NUL byte or `_`. Both drivers map each name to a unique
+/// path that can be parsed back: systemd's writes `-` within a component as `_`, and `-` between components.
 #[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CgroupName(Vec<String>);
 
-/// Why something is no cgroup name, or a driver has no path for it.
+/// Why something is not a cgroup name, or a driver has no path for it.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// A component that one of the drivers could not give back.
+    /// A component that could not be parsed back from a driver's path.
     #[error(
         "{component:?} cannot be part of a cgroup's name: it must be 1 to 255 bytes without a slash, a NUL byte or an underscore, and not . or .."
     )]
@@ -21,7 +21,7 @@ pub enum NameError {
         /// The component.
         component: String,
     },
-    /// A character that systemd does not take in a unit's name.
+    /// A character that systemd does not accept in a unit's name.
     #[error(
         "{component:?} cannot be part of a slice's name: write letters, digits, and . : - only (systemd.unit(5))"
     )]
@@ -29,9 +29,9 @@ pub enum NameError {
         /// The component.
         component: String,
     },
-    /// A slice whose name does not begin with the names of those above it, or that stands below something else.
+    /// A slice whose name does not begin with the names of those above it, or whose parent is not a slice.
     #[error(
-        "{path} is no path of slices: each must repeat the name of the one above it, as in /a.slice/a-b.slice"
+        "{path} is not a path of slices: each must repeat the name of the one above it, as in /a.slice/a-b.slice"
     )]
     NotSlices {
         /// The path.
@@ -39,7 +39,7 @@ pub enum NameError {
     },
     /// Too long for the kernel and for systemd.
     #[error(
-        "{name:?}, the name of a cgroup that is needed there, is longer than 255 bytes: use a shorter path"
+        "{name:?}, the name of a cgroup that would be created there, is longer than 255 bytes: use a shorter path"
     )]
     TooLong {
         /// The directory's name, its first 64 characters.
@@ -69,7 +69,7 @@ impl CgroupName {
         self.0.iter().map(String::as_str)
     }
 
-    /// The path that the driver gives it (upstream `ToCgroupfs`, `ToSystemd`).
+    /// The driver's path for it (upstream `ToCgroupfs`, `ToSystemd`).
     pub fn path(&self, driver: CgroupDriver) -> Result<CgroupPath, NameError> {
         let path = match driver {
             CgroupDriver::Cgroupfs => self.0.join("/"),
@@ -85,10 +85,10 @@ impl CgroupName {
         })
     }
 
-    /// The name of a path that the driver gave (upstream `ParseCgroupfsToCgroupName`, `ParseSystemdToCgroupName`).
+    /// Parses a path of the driver (upstream `ParseCgroupfsToCgroupName`, `ParseSystemdToCgroupName`).
     ///
-    /// Under systemd a path without any slice is read as if it were cgroupfs', which is how the configuration may
-    /// write one. Anything else is no name: a scope, for one, is a container and not a cgroup of slices.
+    /// Under systemd a path without any slice is parsed like cgroupfs', as the configuration may contain one. Anything
+    /// else is not a name: a scope, for example, is a container and not a cgroup of slices.
     pub fn parse(path: &CgroupPath, driver: CgroupDriver) -> Result<Self, NameError> {
         let is_sliced = path.names().any(|name| name.ends_with(SLICE));
         match driver {
@@ -109,8 +109,8 @@ impl CgroupName {
         }
     }
 
-    /// Checks that systemd takes every component in a unit's name (`VALID_CHARS` in `src/basic/unit-name.c`; `\` and
-    /// `@`, which mean something else there, are left out).
+    /// Checks that systemd accepts every component in a unit's name (`VALID_CHARS` in `src/basic/unit-name.c`; `\` and
+    /// `@`, which have another meaning there, are excluded).
     pub(super) fn check_unit(&self) -> Result<(), NameError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".:-".contains(&byte);
         match self.0.iter().find(|component| !component.bytes().all(is_plain)) {
@@ -125,7 +125,7 @@ pub(super) fn escape(component: &str) -> String {
     component.replace('-', "_")
 }
 
-/// The other way (upstream `unescapeSystemdCgroupName`).
+/// The inverse (upstream `unescapeSystemdCgroupName`).
 fn unescape(part: &str) -> String {
     part.replace('_', "-")
 }

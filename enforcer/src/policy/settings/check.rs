@@ -3,7 +3,7 @@ use crate::model::CgroupPath;
 use super::super::name::{self, NameError};
 use super::{ReservedCgroup, Settings};
 
-/// Settings that cannot be followed together, whatever the node.
+/// Settings that contradict each other on any node.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
@@ -12,12 +12,12 @@ pub enum SettingsError {
     Name {
         /// The configuration's field.
         field: &'static str,
-        /// Why not.
+        /// The reason.
         source: NameError,
     },
-    /// A reservation that would hold pods, too, or that is a pod's cgroup.
+    /// A reserved cgroup that would also contain pods, or that is within kubepods.
     #[error(
-        "{field}: {path} and {kubepods}, where pods are, must not be one cgroup or the one within the other: name a cgroup beside it, such as /system.slice"
+        "{field}: {path} must not be, contain or lie within {kubepods}, where pods are: name a cgroup beside it, such as /system.slice"
     )]
     HoldsPods {
         /// The configuration's field.
@@ -30,7 +30,7 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// The field of the configuration that is to be changed.
+    /// The configuration field to change.
     #[must_use]
     pub fn field(&self) -> &'static str {
         match self {
@@ -40,7 +40,7 @@ impl SettingsError {
 }
 
 impl Settings {
-    /// Checks what no single field shows: cgroups that the driver can name, and reservations beside the pods.
+    /// Checks what no single field shows: that the driver can name the cgroups, and that no reservation contains pods.
     pub fn check(&self) -> Result<(), Vec<SettingsError>> {
         let mut problems = Vec::new();
         let mut fits = |field, path: &CgroupPath| match name::check(path, self.cgroup_driver) {
@@ -77,7 +77,7 @@ impl Settings {
     }
 }
 
-/// Whether a cgroup is the other or below it.
+/// Whether a cgroup is the other one or below it.
 fn is_within(path: &CgroupPath, above: &CgroupPath) -> bool {
     std::iter::successors(Some(path.clone()), CgroupPath::parent).any(|path| path == *above)
 }

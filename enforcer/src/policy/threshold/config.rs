@@ -8,10 +8,10 @@ use crate::policy::{
     duration::{self, DurationError},
 };
 
-/// What stands in a configuration: signals' names and values, in their order.
+/// The thresholds as written in a configuration: names of signals with values, in their order.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written<'a> {
-    /// `evictionHard`; none if it is not there, which is not the same as empty.
+    /// `evictionHard`; `None` if it is absent, which is not the same as empty.
     pub hard: Option<&'a [(String, String)]>,
     /// `evictionSoft`.
     pub soft: &'a [(String, String)],
@@ -25,7 +25,7 @@ pub struct Written<'a> {
     pub enforce_pods: bool,
 }
 
-/// The fields that thresholds stand in.
+/// The configuration fields that contain thresholds.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Map {
     /// `evictionHard`.
@@ -51,13 +51,13 @@ impl Map {
     }
 }
 
-/// One entry that is wrong.
+/// A wrong entry.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{}.{}: {problem}", .map.field(), .signal.escape_debug())]
 pub struct InvalidThreshold {
-    /// The field that it stands in.
+    /// The field that contains it.
     pub map: Map,
-    /// The signal's name, as it is written.
+    /// The signal's name as written.
     pub signal: String,
     /// What is wrong.
     pub problem: Problem,
@@ -70,10 +70,10 @@ pub enum Problem {
     /// There is no such signal.
     #[error("not a signal: it must be one of {}", Names)]
     Signal,
-    /// The value is no threshold.
+    /// The value is not a threshold.
     #[error(transparent)]
     Value(#[from] ThresholdError),
-    /// The value is no duration.
+    /// The value is not a duration.
     #[error(transparent)]
     GracePeriod(#[from] DurationError),
     /// A soft threshold without `evictionSoftGracePeriod`.
@@ -90,12 +90,12 @@ impl fmt::Display for Names {
     }
 }
 
-/// Reads every threshold: the hard ones, the soft ones, then those of `allocatableMemory.available`. Everything that is
-/// wrong is told.
+/// Reads every threshold: the hard ones, the soft ones, then those of `allocatableMemory.available`. Reports all
+/// errors.
 ///
-/// Without `evictionHard` the defaults hold; with it only what it names, unless the defaults are merged in. A soft
-/// threshold with a grace period of 0 is a hard one. Each hard threshold of `memory.available` holds for kubepods too
-/// where pods are held to node allocatable (upstream `addAllocatableThresholds`).
+/// Without `evictionHard` the defaults apply; with it only the signals that it names, unless the defaults are merged
+/// in. A soft threshold with a grace period of 0 is a hard one. Each hard threshold of `memory.available` also applies
+/// to kubepods if pods are limited to node allocatable (upstream `addAllocatableThresholds`).
 pub fn from_configuration(written: &Written<'_>) -> Result<Vec<Threshold>, Vec<InvalidThreshold>> {
     let mut wrong = Vec::new();
     let mut thresholds = hard(written, &mut wrong);
@@ -105,7 +105,7 @@ pub fn from_configuration(written: &Written<'_>) -> Result<Vec<Threshold>, Vec<I
     for (signal, value) in soft {
         let Some(value) = value else { continue };
         let Some((_, period)) = periods.iter().find(|(of, _)| *of == signal) else {
-            // One that stands there and is wrong is told already.
+            // A grace period that is present but wrong is reported already.
             if !written.soft_grace_period.iter().any(|(name, _)| name == signal.as_str()) {
                 let problem = Problem::NoGracePeriod(signal);
                 wrong.push(InvalidThreshold { map: Map::Soft, signal: signal.to_string(), problem });
@@ -128,7 +128,7 @@ pub fn from_configuration(written: &Written<'_>) -> Result<Vec<Threshold>, Vec<I
     if wrong.is_empty() { Ok(thresholds) } else { Err(wrong) }
 }
 
-/// Adds to each hard threshold of `memory.available` the same one of `allocatableMemory.available`.
+/// Copies each hard threshold of `memory.available` to `allocatableMemory.available`.
 pub(super) fn add_allocatable(thresholds: &mut Vec<Threshold>) {
     let copies: Vec<_> = thresholds
         .iter()
@@ -156,7 +156,7 @@ fn hard(written: &Written<'_>, wrong: &mut Vec<InvalidThreshold>) -> Vec<Thresho
     thresholds
 }
 
-/// The entries of a map that can be read; the others go into `wrong`.
+/// The valid entries of a map; the others go into `wrong`.
 fn read<T>(
     map: Map,
     entries: &[(String, String)],
@@ -175,7 +175,7 @@ fn read<T>(
     values
 }
 
-/// Never 0 for what is more than 0: that would make a hard threshold of a soft one.
+/// Rounds up: a period above 0 never becomes 0, which would make a soft threshold hard.
 fn milliseconds(period: Duration) -> u64 {
     u64::try_from(period.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

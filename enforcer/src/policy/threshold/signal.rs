@@ -3,12 +3,12 @@ use std::fmt;
 use super::ThresholdValue;
 use crate::policy::wire::wire;
 
-/// What is measured against a threshold (upstream `Signal` in `pkg/kubelet/eviction/api/types.go`).
+/// A quantity that thresholds apply to (upstream `Signal` in `pkg/kubelet/eviction/api/types.go`).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Signal {
     /// `memory.available`: of the node.
     MemoryAvailable,
-    /// `allocatableMemory.available`: of kubepods' limit. Nobody sets it; it follows from `memory.available`.
+    /// `allocatableMemory.available`: of kubepods' limit. It cannot be configured; it follows from `memory.available`.
     AllocatableMemoryAvailable,
     /// `nodefs.available`.
     NodefsAvailable,
@@ -27,7 +27,7 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// All of them.
+    /// All signals.
     pub const ALL: [Self; 9] = [
         Self::MemoryAvailable,
         Self::AllocatableMemoryAvailable,
@@ -62,7 +62,7 @@ impl Signal {
         Self::ALL.into_iter().find(|signal| signal.as_str() == name)
     }
 
-    /// The resource that runs short, as the kubelet's messages call it (upstream `signalToResource`).
+    /// The resource that runs short, as in the kubelet's messages (upstream `signalToResource`).
     #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
@@ -75,7 +75,7 @@ impl Signal {
         }
     }
 
-    /// The condition that the node has while a threshold of it is met (upstream `signalToNodeCondition`).
+    /// The node's condition while one of its thresholds is met (upstream `signalToNodeCondition`).
     #[must_use]
     pub fn condition(self) -> NodeCondition {
         match self {
@@ -97,7 +97,7 @@ impl fmt::Display for Signal {
     }
 }
 
-/// What the node lacks, as admission and the scheduler see it.
+/// A shortage of the node, as admission and the scheduler see it.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum NodeCondition {
     /// Memory.
@@ -109,10 +109,10 @@ pub enum NodeCondition {
 }
 
 impl NodeCondition {
-    /// All of them.
+    /// All conditions.
     pub const ALL: [Self; 3] = [Self::MemoryPressure, Self::DiskPressure, Self::PidPressure];
 
-    /// The reason and the message of the node's condition, as the kubelet gives them (`pkg/kubelet/nodestatus/setters.go`).
+    /// The reason and message of the node's condition, as in the kubelet (`pkg/kubelet/nodestatus/setters.go`).
     #[must_use]
     pub fn status(self, has: bool) -> (&'static str, &'static str) {
         match (self, has) {
@@ -151,13 +151,13 @@ impl fmt::Display for NodeCondition {
 /// A threshold: met while less of the signal's resource is available than its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
-    /// What is measured.
+    /// The signal.
     pub signal: Signal,
-    /// Below what it is met.
+    /// It is met below this value.
     pub value: ThresholdValue,
-    /// How long it must have been met before pods are evicted, in milliseconds; 0 makes it a hard one.
+    /// How long it must have been met before pods are evicted, in milliseconds; 0 makes it hard.
     pub grace_period_ms: u64,
-    /// `evictionMinimumReclaim`: once met, it stays met until that much more is available.
+    /// `evictionMinimumReclaim`: once met, it stays met until this much more is available.
     pub min_reclaim: Option<ThresholdValue>,
 }
 
@@ -168,7 +168,7 @@ impl Threshold {
         Self { signal, value, grace_period_ms: 0, min_reclaim: None }
     }
 
-    /// Whether pods are evicted as soon as it is met, and with next to no grace.
+    /// Whether pods are evicted as soon as it is met, with next to no grace.
     #[must_use]
     pub fn is_hard(&self) -> bool {
         self.grace_period_ms == 0

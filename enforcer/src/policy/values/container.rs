@@ -10,27 +10,27 @@ use super::{
 
 /// A container's cgroup (upstream `generateLinuxContainerResources`).
 ///
-/// What the container does not limit, the pod level limits; a cpu request that is missing is the cpu limit. Huge
-/// pages are limited in every size that the node has, to none if nothing is said.
+/// The pod level's limit applies where the container has none; a missing cpu request is the cpu limit. Huge pages are
+/// limited in every size that the node has, to 0 by default.
 #[must_use]
 pub fn container(pod: &Pod, container: &Container, node: &Node, settings: &Settings) -> Files {
     ContainerValues::of(pod, node, settings).files(container)
 }
 
-/// The values of one pod's containers ([`container`]): what is the same for all of them is computed once, so that a
-/// pod of many containers takes time in their number and not in its square.
+/// The values of one pod's containers ([`container`]): values that all of them share are computed once, so that the
+/// time for a pod of many containers is linear and not quadratic in their number.
 #[derive(Clone, Debug)]
 pub struct ContainerValues<'a> {
     pod: &'a Pod,
     node: &'a Node,
     settings: &'a Settings,
     class: QosClass,
-    /// The limits of huge pages by page size, as the pod level has them.
+    /// The pod level's limits of huge pages, by page size.
     huge: BTreeMap<u64, u64>,
 }
 
 impl<'a> ContainerValues<'a> {
-    /// The values of that pod's containers.
+    /// The values of this pod's containers.
     #[must_use]
     pub fn of(pod: &'a Pod, node: &'a Node, settings: &'a Settings) -> Self {
         let mut huge = no_huge_pages(node);
@@ -74,8 +74,8 @@ impl<'a> ContainerValues<'a> {
         files
     }
 
-    /// How much a container may swap, in bytes (upstream `configureContainerSwapResources`): the part of the node's
-    /// swap that its request is of the node's memory.
+    /// How much a container may swap, in bytes (upstream `configureContainerSwapResources`): the same share of the
+    /// node's swap as its request is of the node's memory.
     fn swap_max(&self, container: &Container) -> u64 {
         let request = lists::get(&container.resources.requests, ResourceName::MEMORY);
         let limit = lists::get(&container.resources.limits, ResourceName::MEMORY);

@@ -6,12 +6,12 @@ use super::{
     units,
 };
 
-/// What pods request together.
+/// The sum of pods' requests.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Requested {
-    /// Of the cpu, in thousandths.
+    /// Cpu, in thousandths.
     pub cpu_milli: u64,
-    /// Of memory, in bytes.
+    /// Memory, in bytes.
     pub memory_bytes: u64,
 }
 
@@ -26,8 +26,8 @@ impl Requested {
     }
 }
 
-/// kubepods: what the node leaves to pods (upstream `getCgroupConfig`), of which what Guaranteed and Burstable pods
-/// request together may be protected (upstream `setMemoryQoS`). A limit of 0 is none there.
+/// kubepods: the node's resources for pods (upstream `getCgroupConfig`). The memory that Guaranteed and Burstable pods
+/// request together may be protected (upstream `setMemoryQoS`). A limit of 0 means no limit there.
 #[must_use]
 pub fn node(node: &Node, settings: &Settings, requested: Requested) -> Files {
     let left = allocatable::enforced(node, settings);
@@ -38,8 +38,8 @@ pub fn node(node: &Node, settings: &Settings, requested: Requested) -> Files {
     files
 }
 
-/// The Burstable or BestEffort class's cgroup, with what its pods request together: nothing for BestEffort, whatever
-/// they do (upstream `setCPUCgroupConfig`, `setMemoryQoS`). Nothing else is limited there.
+/// The Burstable or BestEffort class's cgroup, with the sum of its pods' requests, which is always 0 for BestEffort
+/// (upstream `setCPUCgroupConfig`, `setMemoryQoS`). Nothing else is limited there.
 #[must_use]
 pub fn qos(settings: &Settings, requested: Requested) -> Files {
     let mut files = weight(requested.cpu_milli);
@@ -49,8 +49,8 @@ pub fn qos(settings: &Settings, requested: Requested) -> Files {
     files
 }
 
-/// A cgroup of the system's own, with what `systemReserved` or `kubeReserved` names (upstream `getCgroupConfig`): no
-/// file for what is not reserved. Its memory may be protected up to its limit (KEP-2570).
+/// A cgroup of the system's own, with the resources in `systemReserved` or `kubeReserved` (upstream `getCgroupConfig`):
+/// no file for a resource that is not reserved. Its memory may be protected up to its limit (KEP-2570).
 #[must_use]
 pub fn reserved(reserved: &ResourceList, scope: ReservedScope, settings: &Settings) -> Files {
     match scope {
@@ -67,7 +67,7 @@ pub fn reserved(reserved: &ResourceList, scope: ReservedScope, settings: &Settin
     }
 }
 
-/// The resources that the list names.
+/// The values for the resources in the list.
 fn amounts(list: &ResourceList) -> Files {
     let mut files = list.get(ResourceName::CPU).map(|cpu| weight(cpu.milli())).unwrap_or_default();
     insert_amount(&mut files, MEMORY_MAX, units(list, ResourceName::MEMORY));

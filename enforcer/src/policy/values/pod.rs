@@ -8,9 +8,8 @@ use super::{
 
 /// A pod's cgroup (upstream `ResourceConfigForPod`).
 ///
-/// A Burstable pod is limited only if each of its containers is. With `cpuCFSQuota: false` the period alone is set.
-/// Huge pages are limited to what is requested, and to none of the sizes that the node has and the pod does not
-/// request.
+/// A Burstable pod is limited only if each of its containers is. With `cpuCFSQuota: false` only the period is set. Huge
+/// pages are limited to the request, and to 0 for sizes of the node that the pod does not request.
 #[must_use]
 pub fn pod(pod: &Pod, node: &Node, settings: &Settings) -> Files {
     let requests = effective::requests(pod);
@@ -43,7 +42,7 @@ pub fn pod(pod: &Pod, node: &Node, settings: &Settings) -> Files {
         protection::insert_reservation(&mut files, class, units(&requests, ResourceName::MEMORY), settings);
     }
     let mut huge = no_huge_pages(node);
-    // Nothing of a size that the node does not have: there is no file to say so in. Who wants some is not admitted.
+    // Sizes that the node lacks have no file. A pod that requests one is not admitted.
     let requested = hugepages::by_page_bytes(&requests).into_iter();
     let requested: Vec<_> =
         requested.filter(|(page_bytes, amount)| *amount > 0 || huge.contains_key(page_bytes)).collect();

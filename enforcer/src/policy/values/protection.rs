@@ -1,4 +1,4 @@
-//! What memory QoS adds (KEP-2570): reserved memory that is not reclaimed, and a brake before the limit.
+//! Memory QoS (KEP-2570): reserved memory that is not reclaimed, and throttling before the limit.
 
 use crate::model::{Container, Node, QosClass, ResourceName};
 
@@ -7,7 +7,7 @@ use super::{
     Files, MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN, insert_amount, units,
 };
 
-/// What a pod or a container requests is protected: for good if the pod is Guaranteed, else as far as can be.
+/// Protects the request of a pod or container: absolutely if the pod is Guaranteed, else as far as possible.
 pub(super) fn insert_reservation(
     files: &mut Files,
     class: QosClass,
@@ -25,11 +25,11 @@ pub(super) fn insert_reservation(
     }
 }
 
-/// `memory.high` of a container: as far from its request towards its limit, or towards what the node leaves to pods
-/// if it has none, as `memoryThrottlingFactor` says, in whole pages (upstream `generateLinuxContainerResources`).
+/// `memory.high` of a container: `memoryThrottlingFactor` of the way from its request to its limit, or without a limit
+/// to the node's allocatable memory, in whole pages (upstream `generateLinuxContainerResources`).
 ///
-/// None where that is not above the request, and none where the request is the limit; a container with neither has
-/// one (Kubernetes 1.37).
+/// Not set if it would not be above the request, or if the request equals the limit; set if a container has neither
+/// (Kubernetes 1.37).
 pub(super) fn insert_brake(files: &mut Files, container: &Container, node: &Node, settings: &Settings) {
     let Some(factor) = settings.memory_throttling_factor else { return };
     let request_bytes = units(&container.resources.requests, ResourceName::MEMORY);

@@ -1,4 +1,4 @@
-//! Makes BTF by hand.
+//! Builds BTF blobs.
 use std::collections::HashMap;
 
 /// A blob under construction. Types are numbered from 1 in the order in which they are added.

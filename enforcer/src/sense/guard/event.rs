@@ -1,4 +1,4 @@
-//! What the guard tells, decoded from the programs' records.
+//! The guard's events, decoded from the programs' records.
 use enforcer_common::guard::{
     CAUSE_ATTACHED, CAUSE_EXECUTED, CAUSE_FORKED, CAUSE_WRITTEN, KIND_SCORE, KIND_WRITE, ScoreEdge, WriteEdge,
 };
@@ -11,25 +11,25 @@ use crate::{
     },
 };
 
-/// Something that happened to what is guarded.
+/// An event about something guarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardEvent {
-    /// A process in a container has not the score that it should have.
+    /// A process in a container has a wrong score.
     Score(WrongScore),
-    /// Somebody else wrote to a file of a guarded cgroup, and the kernel took it. It may be the value that is wanted.
+    /// Another process wrote to a file of a guarded cgroup, and the kernel took it. The value may be the wanted one.
     Written(ForeignWrite),
-    /// So much happened to this container or cgroup that not everything was told: all of it has to be looked at.
+    /// Too many events of one container or cgroup, not all reported: check all of it.
     Overrun {
         /// Its id.
         cgroup: CgroupId,
-        /// What has to be looked at.
+        /// What to check.
         of: Kept,
     },
-    /// This many events were lost, of whatever cgroup: everything has to be looked at. Comes at most ten times a second.
+    /// This many events of any cgroups were lost: check everything. Comes at most ten times a second.
     Lost(u64),
 }
 
-/// What is kept of a cgroup.
+/// What the daemon keeps of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kept {
     /// The scores of its processes.
@@ -38,7 +38,7 @@ pub enum Kept {
     Files,
 }
 
-/// A process that has not the score that it should have. Times are of `CLOCK_BOOTTIME`.
+/// A process with a wrong score. Times are of `CLOCK_BOOTTIME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongScore {
     /// When it was seen.
@@ -47,15 +47,15 @@ pub struct WrongScore {
     pub container: CgroupId,
     /// The process.
     pub process: Process,
-    /// The process's id as we see it in /proc; none where our PID namespace is not the machine's own.
+    /// The process's id as we see it in /proc; `None` outside of the machine's own PID namespace.
     pub pid: Option<u32>,
-    /// How it came to be.
+    /// How the process got it.
     pub cause: ScoreCause,
-    /// The score that it has.
+    /// Its score.
     pub score: i16,
-    /// The score that it should have had at that time.
+    /// The score that it should have had then.
     pub wanted: i16,
-    /// Who did it: who wrote, who moved the process, the parent, or the process itself.
+    /// The process that caused it: the writer, the mover, the parent, or the process itself.
     pub writer: Process,
 }
 
@@ -64,35 +64,35 @@ pub struct WrongScore {
 pub enum ScoreCause {
     /// It was moved into the container.
     Attached,
-    /// It was started there, with its parent's score.
+    /// It was forked there, with its parent's score.
     Forked,
-    /// It began another program there.
+    /// It executed another program there.
     Executed,
-    /// Somebody wrote its score.
+    /// A process wrote its score.
     Written,
 }
 
-/// A write of somebody else to a file of a guarded cgroup.
+/// A write of another process to a file of a guarded cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignWrite {
-    /// When it was over.
+    /// When the write ended.
     pub time_ns: u64,
     /// The cgroup.
     pub cgroup: CgroupId,
     /// The file's name.
     pub file: String,
-    /// Who wrote.
+    /// The process that wrote.
     pub writer: Process,
 }
 
-/// A process as the machine's own PID namespace numbers it.
+/// A process as numbered in the machine's own PID namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Process id.
     pub pid: u32,
     /// When it started, in nanoseconds of `CLOCK_BOOTTIME`.
     pub start_ns: Option<u64>,
-    /// Name of the thread that was seen. Chosen by whoever runs it: escape it where it is shown.
+    /// Name of the thread that was seen. Its user chose it: escape it for display.
     pub comm: String,
 }
 

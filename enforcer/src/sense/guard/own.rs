@@ -1,4 +1,4 @@
-//! Which PID namespace we are in.
+//! The PID namespace of this process.
 use std::{io, path::Path};
 
 use enforcer_common::guard::Own;
@@ -7,7 +7,7 @@ use rustix::fs::{major, minor, stat};
 /// The inode number of the machine's own PID namespace (`PROC_PID_INIT_INO`, `linux/proc_ns.h`).
 const INITIAL_INO: u64 = 0xEFFF_FFFC;
 
-/// A PID namespace, as the kernel knows it.
+/// A PID namespace, as the kernel identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PidNamespace {
     dev: u64,
@@ -15,7 +15,7 @@ pub struct PidNamespace {
 }
 
 impl PidNamespace {
-    /// Our own.
+    /// The namespace of this process.
     pub(crate) fn of_this_process(proc: &Path) -> io::Result<Self> {
         let stat = stat(proc.join("self/ns/pid"))?;
         // Within the kernel, the minor number has 20 bits (`linux/kdev_t.h`).
@@ -23,13 +23,13 @@ impl PidNamespace {
         Ok(Self { dev, ino: stat.st_ino })
     }
 
-    /// Whether it is the machine's own, so that process ids in records are those that we see.
+    /// Whether it is the machine's own; process ids in records are then the ones that we see.
     #[must_use]
     pub const fn is_initial(self) -> bool {
         self.ino == INITIAL_INO
     }
 
-    /// How the programs know this process.
+    /// How the programs recognise this process.
     pub(in crate::sense) fn own(self) -> Own {
         Own { namespace_dev: self.dev, namespace_ino: self.ino, pid: std::process::id().into() }
     }

@@ -1,4 +1,4 @@
-//! When each cgroup gets its credit of records back.
+//! When the credit of records of each cgroup is restored.
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     time::Duration,
@@ -9,26 +9,26 @@ use tokio::time::Instant;
 use super::Kept;
 use crate::model::CgroupId;
 
-/// How long after its first record a cgroup gets its credit back. What was held back until then is looked at then, so
-/// this is also how late it may be noticed.
+/// How long after its first record a cgroup's credit is restored. Events held back until then are checked for then, so
+/// this is also the delay of noticing them.
 pub(super) const TURN: Duration = Duration::from_millis(50);
 
-/// So often the turn of a cgroup is doubled that uses up one after the other: who writes without end is looked at a few
-/// times a second, and gets no more of the daemon than that.
+/// How often the interval of a cgroup is doubled that uses up one after the other: an endless writer is checked a few
+/// times a second, and costs the daemon no more than that.
 const MOST_DOUBLINGS: u32 = 3;
 
-/// How often losses are told at most: each means a look at everything.
+/// The shortest time between reports of losses: each means a check of everything.
 pub(super) const BETWEEN_LOSSES: Duration = Duration::from_millis(100);
 
-/// The cgroups that used some of their credit, and losses that were not told yet.
+/// The cgroups that used some of their credit, and losses not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// By when they are over.
+    /// When the interval of each ends.
     turns: BTreeSet<(Instant, Key)>,
-    /// How many turns right before its present one each has used up.
+    /// How many intervals in a row each has used up before its current one.
     used_up: BTreeMap<Key, u32>,
     lost: u64,
-    /// When losses may be told again.
+    /// When losses may be reported again.
     losses_from: Option<Instant>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Pace {
 pub(super) type Key = (Kept, CgroupId);
 
 impl Pace {
-    /// Takes note of a record.
+    /// Notes a record.
     pub(super) fn saw(&mut self, key: Key, now: Instant) {
         if let Entry::Vacant(vacant) = self.used_up.entry(key) {
             vacant.insert(0);
@@ -44,26 +44,26 @@ impl Pace {
         }
     }
 
-    /// Takes note of losses.
+    /// Notes losses.
     pub(super) fn lost(&mut self, events: u64) {
         self.lost += events;
     }
 
-    /// When there is something to be done; none until something is noted.
+    /// When the next action is due; `None` if nothing is noted.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let losses = (self.lost > 0).then(|| self.losses_from.unwrap_or(now));
         let turn = self.turns.first().map(|(due, _)| *due);
         [losses, turn].into_iter().flatten().min()
     }
 
-    /// The next cgroup whose turn is over: what came of it is to be told by [`Self::ended`].
+    /// The next cgroup whose interval is over: report the result to [`Self::ended`].
     pub(super) fn pop(&mut self, now: Instant) -> Option<Key> {
         let first = self.turns.first().filter(|(due, _)| *due <= now).copied()?;
         self.turns.remove(&first);
         Some(first.1)
     }
 
-    /// Whether a cgroup has used up its credit in the turn that is over: then the next begins at once.
+    /// Whether a cgroup has used up its credit in the ended interval: then the next begins at once.
     pub(super) fn ended(&mut self, key: Key, is_used_up: bool, now: Instant) {
         let Some(before) = self.used_up.remove(&key) else { return };
         if is_used_up {
@@ -73,7 +73,7 @@ impl Pace {
         }
     }
 
-    /// The losses, if they may be told now.
+    /// The losses, if they may be reported now.
     pub(super) fn pop_lost(&mut self, now: Instant) -> Option<u64> {
         if self.lost == 0 || self.losses_from.is_some_and(|from| now < from) {
             return None;

@@ -1,4 +1,4 @@
-//! A map that the programs look into, kept equal to what is wanted.
+//! A map that the programs read, kept equal to the wanted entries.
 use std::{collections::BTreeMap, fmt};
 
 use aya::{
@@ -9,10 +9,10 @@ use aya::{
 use super::GuardError;
 use crate::model::CgroupId;
 
-/// Replaces a value and makes none (`BPF_EXIST`, linux/bpf.h).
+/// Replaces a value without creating one (`BPF_EXIST`, linux/bpf.h).
 const ONLY_IF_THERE: u64 = 2;
 
-/// What is guarded, by cgroup, as it was put into the kernel.
+/// The guarded cgroups as the kernel has them.
 pub(super) struct Table<R, V> {
     name: &'static str,
     map: HashMap<MapData, u64, R>,
@@ -20,14 +20,14 @@ pub(super) struct Table<R, V> {
     have: BTreeMap<CgroupId, V>,
 }
 
-/// What has to be done to a table.
+/// The changes to make to a table.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Changes<V> {
     pub(super) remove: Vec<CgroupId>,
     pub(super) put: Vec<(CgroupId, V)>,
 }
 
-/// The way from one table to another.
+/// The changes from one table to another.
 pub(super) fn diff<V: Copy + PartialEq>(
     have: &BTreeMap<CgroupId, V>,
     want: &BTreeMap<CgroupId, V>,
@@ -47,7 +47,7 @@ impl<R: Pod, V: Copy + PartialEq> Table<R, V> {
         Self { name, map, max, have: BTreeMap::new() }
     }
 
-    /// Brings the kernel's table in line. The first `max` are taken where there are more; the rest is the error.
+    /// Updates the kernel's table. If there are more than `max` entries, takes the first; the error counts the rest.
     pub(super) fn set(
         &mut self,
         want: &BTreeMap<CgroupId, V>,
@@ -86,12 +86,12 @@ impl<R: Pod, V: Copy + PartialEq> Table<R, V> {
         }
     }
 
-    /// What was put in for a cgroup.
+    /// The wanted value of a cgroup.
     pub(super) fn get(&self, id: CgroupId) -> Option<V> {
         self.have.get(&id).copied()
     }
 
-    /// The cgroups in it.
+    /// The cgroups in the table.
     pub(super) fn ids(&self) -> Vec<CgroupId> {
         self.have.keys().copied().collect()
     }
@@ -101,10 +101,10 @@ impl<R: Pod, V: Copy + PartialEq> Table<R, V> {
         self.map.get(&id.0, 0).ok()
     }
 
-    /// Writes the kernel's record anew, if it is there.
+    /// Overwrites the kernel's record, if it exists.
     pub(super) fn renew(&mut self, id: CgroupId, record: R) {
         if let Err(error) = self.map.insert(id.0, record, ONLY_IF_THERE) {
-            tracing::debug!(%id, %error, "a cgroup's credit of records cannot be given back");
+            tracing::debug!(%id, %error, "cannot restore a cgroup's credit of records");
         }
     }
 }

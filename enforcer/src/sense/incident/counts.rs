@@ -1,11 +1,11 @@
-//! `memory.events.local`, and how it is matched with what was traced.
+//! `memory.events.local`, and how it is matched with traced kills.
 use serde::Serialize;
 
 /// The OOM counters of `memory.events.local`: of the cgroup itself, without its descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OomCounts {
-    /// Times its limit was hit and the OOM killer called. No count of kills: the kernel may retry often.
+    /// Times its limit was hit and the OOM killer called. Not a count of kills: the kernel may retry often.
     pub oom: u64,
     /// Processes in it that the OOM killer killed.
     pub oom_kill: u64,
@@ -14,7 +14,7 @@ pub struct OomCounts {
 }
 
 impl OomCounts {
-    /// Parses the file. Kernels without a line (`oom_group_kill` came with 5.17) count nothing there.
+    /// Parses the file. A missing line counts as zero (`oom_group_kill` came with 5.17).
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let count = |key: &str| {
@@ -27,7 +27,7 @@ impl OomCounts {
         Self { oom: count("oom"), oom_kill: count("oom_kill"), oom_group_kill: count("oom_group_kill") }
     }
 
-    /// What came on top since `before`. A counter that went back belongs to another cgroup: nothing came.
+    /// The increase since `before`. A counter that decreased belongs to another cgroup, and counts as unchanged.
     #[must_use]
     pub const fn since(self, before: Self) -> Self {
         Self {
@@ -54,7 +54,7 @@ pub enum Reconciliation {
     Matched,
     /// The kernel counted fewer kills than were traced.
     Differs,
-    /// A victim's cgroup was not known before it was marked, so that it cannot be told what came on top.
+    /// A victim's cgroup was not known before it was marked, so the increase is unknown.
     NoBaseline,
     /// A victim's counters could not be read: its cgroup is gone or was never known.
     Unreadable,

@@ -1,4 +1,4 @@
-//! The events: the data of `oom.detected`, `oom.incident` and `oom.averted`, as they are told.
+//! The events: the data of `oom.detected`, `oom.incident` and `oom.averted`.
 use serde::Serialize;
 use ulid::Ulid;
 
@@ -13,15 +13,15 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Scope {
-    /// A container's.
+    /// The limit of a container.
     Container,
-    /// A pod's.
+    /// The limit of a pod.
     Pod,
-    /// That of a `QoS` class.
+    /// The limit of a `QoS` class.
     Qos,
-    /// The machine's, or that of kubepods.
+    /// The limit of the machine, or of kubepods.
     Node,
-    /// That of a cgroup outside of kubepods.
+    /// The limit of a cgroup outside of kubepods.
     System,
 }
 
@@ -39,19 +39,19 @@ impl Scope {
     }
 }
 
-/// How it is known whose limit was hit.
+/// How the limit owner was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitSource {
-    /// From the kernel's own account of this OOM.
+    /// From the kernel's own record of this OOM.
     Traced,
     /// From the counter that moved. In a burst that is a guess.
     Counters,
-    /// It is not known.
+    /// The limit owner is unknown.
     Unknown,
 }
 
-/// Pod and container, where it is one's.
+/// Pod and container of a process or cgroup, where it belongs to one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Place {
@@ -91,7 +91,7 @@ impl Place {
         }
     }
 
-    /// The pod's name, if it is a pod's.
+    /// The pod's name, if the place is in a pod.
     #[must_use]
     pub fn pod_name(&self) -> Option<PodName> {
         Some(PodName { namespace: self.namespace.clone()?, name: self.pod.clone()? })
@@ -108,7 +108,7 @@ pub struct Trigger {
     pub tid: u32,
     /// Name of the thread, as its owner chose it.
     pub comm: String,
-    /// Whose it is.
+    /// Its pod and container.
     #[serde(flatten)]
     pub place: Place,
 }
@@ -119,53 +119,53 @@ impl Trigger {
     }
 }
 
-/// How it is known that a process shared a victim's memory.
+/// The evidence that a process shared a victim's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SharedBy {
     /// It had the same memory when the OOM killer killed it.
     Kill,
-    /// The OOM killer killed it after the victim, and did not mark it; what memory it had could not be read.
+    /// The OOM killer killed it after the victim without marking it; its memory could not be read.
     Exit,
 }
 
-/// A process that was killed: marked by the OOM killer, or dying with one that was.
+/// A process that was killed: marked by the OOM killer, or dying with a marked one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Victim {
-    /// Process id; the thread's where the kernel tells no more.
+    /// Process id; the thread id if the kernel reported only that.
     pub pid: u32,
     /// When its thread started, in milliseconds since boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time_ms: Option<u64>,
     /// Name of the thread, as its owner chose it.
     pub comm: String,
-    /// Whose it is.
+    /// Its pod and container.
     #[serde(flatten)]
     pub place: Place,
     /// User id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_id: Option<u32>,
-    /// What it had in memory.
+    /// Its memory when it was marked.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub memory: Option<VictimMemory>,
     /// Its `oom_score_adj`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i32>,
-    /// Whether it was its container's init, so that the container goes down with it.
+    /// Whether it was its container's init, so that its death ends the container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_init: Option<bool>,
     /// Exit code as in `wait(2)`, once it has exited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<u32>,
-    /// The signal that ended it, by the exit code.
+    /// The signal that ended it, from the exit code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<u32>,
-    /// It was no victim by itself: it had the memory of the one with this process id, and was killed with it. The
+    /// It was not chosen as a victim: it shared the memory of the process with this id, and was killed with it. The
     /// kernel does not count it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares_memory_with: Option<u32>,
-    /// How that is known.
+    /// The evidence for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shared_by: Option<SharedBy>,
 }
@@ -190,13 +190,13 @@ impl Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VictimMemory {
-    /// Anonymous.
+    /// Anonymous memory.
     pub anon_bytes: u64,
     /// Mapped files.
     pub file_bytes: u64,
     /// Shared memory and tmpfs.
     pub shmem_bytes: u64,
-    /// Swapped out.
+    /// Swapped-out memory.
     pub swap_bytes: u64,
     /// Page tables.
     pub pgtables_bytes: u64,
@@ -255,24 +255,24 @@ pub struct Timeline {
     /// The first victim was marked; absent if no mark was seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub marked: Option<u64>,
-    /// The last of all who died had exited; absent if one has not.
+    /// The last killed process had exited; absent if one has not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exited: Option<u64>,
-    /// The victims' memory was back; absent if it was not, or could not be seen.
+    /// The victims' memory was freed; absent if it was not, or could not be observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_back: Option<u64>,
-    /// How that is known.
+    /// The source of `memory_back`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_back_source: Option<MemoryBackSource>,
 }
 
-/// How it is known when a victim's memory was back.
+/// How the time when a victim's memory was freed is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum MemoryBackSource {
-    /// The kernel had given it back then.
+    /// The kernel reported the release.
     Traced,
-    /// The last victim had let go of it by then. Where another process had it too, it was not back yet.
+    /// The last victim had released it by then. Another process that shared it may still hold it.
     Exit,
 }
 
@@ -282,7 +282,7 @@ pub enum MemoryBackSource {
 pub struct Detected {
     /// Shared with the `oom.incident` that closes it.
     pub incident_id: Ulid,
-    /// What kind of limit, if known already.
+    /// What kind of limit was hit, if known already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
     /// The cgroup whose limit was hit, if known already; `/` is the machine.
@@ -294,10 +294,10 @@ pub struct Detected {
     /// The first victim; absent if it was not traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub victim: Option<Victim>,
-    /// Whose counters told of it, if it was not traced.
+    /// The cgroup whose counters showed it, if it was not traced.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub place: Option<Place>,
-    /// Whether it was made of counters alone, without a traced mark.
+    /// Whether it is based on counters alone, without a traced mark.
     pub reconstructed: bool,
 }
 
@@ -305,51 +305,51 @@ pub struct Detected {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Incident {
-    /// That of its `oom.detected`.
+    /// The id of its `oom.detected`.
     pub incident_id: Ulid,
-    /// What kind of limit; absent if it could not be told.
+    /// What kind of limit was hit; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
     /// The cgroup whose limit was hit; `/` is the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_owner: Option<String>,
-    /// How that is known.
+    /// How the limit owner was found.
     pub limit_source: LimitSource,
     /// The task whose allocation failed; absent if it was not traced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Trigger>,
-    /// Whose counters told of it, if it was not traced.
+    /// The cgroup whose counters showed it, if it was not traced.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub place: Option<Place>,
-    /// How many processes the OOM killer killed for it, without those who died for sharing memory. Of a group kill that
-    /// was not traced it may be one too many, as the kernel counts the first victim twice.
+    /// How many processes the OOM killer killed for it, without those that died for sharing memory. It may be one too
+    /// many for a group kill that was not traced, as the kernel counts the first victim twice.
     pub kills: u64,
-    /// All who died: victims in the order in which they were marked, then those who shared their memory.
+    /// All killed processes: victims in the order of their marks, then those that shared their memory.
     pub victims: Vec<Victim>,
     /// What happened when.
     pub timeline_ms: Timeline,
     /// By how much the counters of limit owner and victims moved for this OOM.
     pub counters: OomCounts,
-    /// What they were before, summed. That is where the incident of the same cgroup before this one ended.
+    /// The counters before, summed. The previous incident of the same cgroup ended at these values.
     pub counters_before: OomCounts,
-    /// What they were before and by how much they moved for this OOM. A kill that another incident reports is not in it,
-    /// though the kernel may have counted it by the time of the reading.
+    /// `counters_before` plus `counters`. A kill that another incident reports is not included, though the kernel may
+    /// have counted it by the time of the reading.
     pub counters_after: OomCounts,
     /// Whether the kernel counted as many kills as were traced.
     pub reconciled: bool,
-    /// How that was found.
+    /// How `reconciled` was decided.
     pub reconciliation: Reconciliation,
-    /// Whether it was made of counters alone, without a traced mark.
+    /// Whether it is based on counters alone, without a traced mark.
     pub reconstructed: bool,
 }
 
-/// Why a marked task was no OOM kill.
+/// Why a marked task was not an OOM kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AvertedCause {
-    /// We were evicting its pod: it was dying by our signal.
+    /// We were evicting its pod: it was dying from our signal.
     OwnEviction,
-    /// It was dying by another's signal, or exiting.
+    /// It was dying from a signal of another process, or exiting.
     AlreadyDying,
 }
 
@@ -357,10 +357,10 @@ pub enum AvertedCause {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Averted {
-    /// That of its `oom.detected`, if there was one.
+    /// The id of its `oom.detected`, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incident_id: Option<Ulid>,
-    /// Why it was none.
+    /// Why it was not an OOM kill.
     pub cause: AvertedCause,
     /// The task whose allocation failed.
     pub trigger: Trigger,
@@ -368,13 +368,13 @@ pub struct Averted {
     pub victims: Vec<Victim>,
 }
 
-/// Whom an event is about: the pod of the first victim, else of the cgroup whose counters told.
+/// The subject of an event: the pod of the first victim, else of the cgroup whose counters moved.
 fn subject(victim: Option<&Victim>, place: Option<&Place>) -> Subject {
     victim.map(|victim| &victim.place).or(place).and_then(Place::pod_name).map_or(Subject::Node, Subject::Pod)
 }
 
 impl Detected {
-    /// Whom it is about.
+    /// The pod or node that the event is about.
     #[must_use]
     pub fn subject(&self) -> Subject {
         subject(self.victim.as_ref(), self.place.as_ref())
@@ -382,7 +382,7 @@ impl Detected {
 }
 
 impl Incident {
-    /// Whom it is about.
+    /// The pod or node that the event is about.
     #[must_use]
     pub fn subject(&self) -> Subject {
         subject(self.victims.first(), self.place.as_ref())
@@ -390,7 +390,7 @@ impl Incident {
 }
 
 impl Averted {
-    /// Whom it is about.
+    /// The pod or node that the event is about.
     #[must_use]
     pub fn subject(&self) -> Subject {
         subject(self.victims.first(), None)

@@ -1,23 +1,23 @@
-//! What was told of each cgroup's counters, and what they say beyond that.
+//! What was reported of each cgroup's counters, and what they show beyond that.
 //!
-//! A kill that was traced is credited to the cgroup that counts it. What a reading shows beyond all that was credited
-//! is a kill that was not traced: its record was lost, or is late. It is waited for, and then told.
+//! A traced kill is credited to the cgroup that counts it. Counts beyond all that was credited are kills that were not
+//! traced: their records were lost or are late. The ledger waits for the records, then reports the kills.
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::{FOLD_NS, GONE_NS, OomCounts, open::Expected};
 use crate::model::CgroupId;
 
-/// How long after its mark a kill whose cgroup is not known may be found in one's counters.
+/// How long after its mark a kill without a known cgroup may be found in a cgroup's counters.
 const UNPLACED_NS: u64 = 10_000_000_000;
 /// The most such kills that are remembered.
 const MAX_UNPLACED: usize = 1024;
 
-/// How long a limit that was hit may still lead to a kill: the kernel counts the one before the other, and tries for a while.
+/// How long after its limit was hit a cgroup may still get a kill: the kernel counts the hit first, and retries.
 const HIT_NS: u64 = 5_000_000_000;
-/// How long a group kill that a reading shows may still be explained by an incident. The kernel counts it where
-/// `memory.oom.group` is set, which may be above the cgroups that count the kills: of it alone nothing is expected there.
+/// How long an incident may still claim a group kill that a reading shows. The kernel counts it where
+/// `memory.oom.group` is set, which may be above the cgroups that count the kills: no kill is expected there.
 const GROUP_NS: u64 = 10_000_000_000;
-/// The most accounts. Cgroups beyond that are told by their records alone.
+/// The most accounts. Kills in further cgroups are reported from their records alone.
 const MAX_ACCOUNTS: usize = 65_536;
 
 /// A reading, and when it was made.
@@ -30,38 +30,38 @@ pub(super) struct Seen {
 /// One cgroup's account.
 #[derive(Clone, Debug)]
 struct Account {
-    /// What the counters were when it began: kills before are not ours to tell.
+    /// When the account began: earlier kills are not reported.
     since_ns: u64,
-    /// What they were then, and all that was told since.
+    /// The counters at that time, plus all that was reported since.
     reported: OomCounts,
-    /// Kills that the kernel may have counted twice, of incidents that closed while others hid whether it had.
+    /// Kills of closed incidents that the kernel may have counted twice: other incidents hid whether it had.
     twice: u64,
     /// The first reading that shows a limit hit without a kill.
     hit: Option<Seen>,
     /// The first reading that shows a group kill which no incident has claimed.
     group: Option<Seen>,
-    /// The latest reading of which a limit that was hit went to some incident.
+    /// The latest reading whose limit hit was assigned to an incident.
     taken_ns: Option<u64>,
     /// The latest reading.
     latest: Option<Seen>,
-    /// A reading that shows more than was told, and until when records may explain it.
+    /// A reading that shows more than was reported, and until when records may explain it.
     suspect: Option<(Seen, u64)>,
-    /// Kills told from counters whose records may still come: how many, and up to which time they are marked.
+    /// Kills reported from counters whose records may still come: how many, and the latest time of their marks.
     owed: u64,
     owed_until_ns: u64,
 }
 
-/// The accounts of all cgroups that are known.
+/// The accounts of all known cgroups.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     accounts: HashMap<CgroupId, Account>,
     /// What open incidents expect, summed.
     expected: HashMap<CgroupId, Expected>,
-    /// How many open incidents each cgroup's counters tell of.
+    /// How many open incidents involve each cgroup's counters.
     concerned: HashMap<CgroupId, u64>,
-    /// Those that are gone, and until when they are kept.
+    /// Removed cgroups, and until when their accounts are kept.
     graves: VecDeque<(u64, CgroupId)>,
-    /// Marks of kills of which no cgroup's counters are known to have told.
+    /// Marks of kills that are not known to appear in any cgroup's counters.
     unplaced: VecDeque<u64>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Claim {
 }
 
 impl Account {
-    /// Counts as told what an incident took of a reading.
+    /// Counts as reported what an incident took from a reading.
     fn emit(&mut self, moved: OomCounts, read_ns: u64) {
         self.reported = self.reported.plus(moved);
         if moved.oom > 0 {
@@ -81,14 +81,14 @@ impl Account {
         }
     }
 
-    /// A limit that was hit long ago, and nobody killed for it: that is no kill, and not the next one's limit either.
+    /// Drops a limit hit that is old and led to no kill: it does not belong to the next kill.
     fn forget_hits(&mut self, now_ns: u64) {
         if let Some(hit) = self.hit.take_if(|hit| now_ns.saturating_sub(hit.at_ns) >= HIT_NS) {
             self.reported.oom = self.reported.oom.max(hit.counts.oom);
         }
     }
 
-    /// A group kill that was seen long ago, and that no incident claimed: its records were lost. The next kill is another.
+    /// Drops a group kill that is old and unclaimed: its records were lost. The next kill is another.
     fn forget_groups(&mut self, now_ns: u64) {
         if let Some(group) = self.group.take_if(|group| now_ns.saturating_sub(group.at_ns) >= GROUP_NS) {
             self.reported.oom_group_kill = self.reported.oom_group_kill.max(group.counts.oom_group_kill);
@@ -97,7 +97,7 @@ impl Account {
 }
 
 impl Ledger {
-    /// Begins an account, unless there is one. What comes on top of `counts` from then on is told.
+    /// Begins an account, unless it exists. Everything above `counts` is reported from then on.
     pub(super) fn begin(&mut self, cgroup: CgroupId, counts: OomCounts, since_ns: u64) {
         let is_full = self.accounts.len() >= MAX_ACCOUNTS && !self.accounts.contains_key(&cgroup);
         if is_full && !self.make_room() {
@@ -117,7 +117,7 @@ impl Ledger {
         });
     }
 
-    /// Forgets the one that is gone for longest; false if there is none, or it is needed.
+    /// Forgets the cgroup that was removed first; false if there is none, or an incident needs it.
     fn make_room(&mut self) -> bool {
         let Some((until_ns, cgroup)) = self.graves.pop_front() else { return false };
         if self.is_needed(cgroup) {
@@ -133,13 +133,13 @@ impl Ledger {
     }
 
     /// The cgroup is gone. Its account is kept for late records, and as long as an incident or a suspicion needs it.
-    pub(super) fn bury(&mut self, cgroup: CgroupId, now_ns: u64) {
+    pub(super) fn remove(&mut self, cgroup: CgroupId, now_ns: u64) {
         if self.accounts.contains_key(&cgroup) {
             self.graves.push_back((now_ns.saturating_add(GONE_NS), cgroup));
         }
     }
 
-    /// Forgets those that are gone for long.
+    /// Forgets cgroups that were removed long ago.
     pub(super) fn forget(&mut self, now_ns: u64) {
         while let Some((_, cgroup)) = self.graves.front().copied().filter(|(until_ns, _)| *until_ns <= now_ns)
         {
@@ -152,12 +152,12 @@ impl Ledger {
         }
     }
 
-    /// Whether there is an account that began before that time.
+    /// Whether an account exists that began before that time.
     pub(super) fn covers(&self, cgroup: CgroupId, marked_ns: u64) -> bool {
         self.accounts.get(&cgroup).is_some_and(|account| account.since_ns <= marked_ns)
     }
 
-    /// Whether there is an account.
+    /// Whether an account exists.
     pub(super) fn knows(&self, cgroup: CgroupId) -> bool {
         self.accounts.contains_key(&cgroup)
     }
@@ -170,7 +170,7 @@ impl Ledger {
         })
     }
 
-    /// Exchanges what one open incident expects.
+    /// Replaces what one open incident expects.
     pub(super) fn expect(
         &mut self,
         before: &BTreeMap<CgroupId, Expected>,
@@ -194,7 +194,7 @@ impl Ledger {
         }
     }
 
-    /// Exchanges the cgroups whose counters tell of one open incident.
+    /// Replaces the cgroups whose counters one open incident involves.
     pub(super) fn concern(&mut self, before: &[CgroupId], now: &[CgroupId]) {
         for cgroup in now {
             *self.concerned.entry(*cgroup).or_default() += 1;
@@ -209,13 +209,13 @@ impl Ledger {
         }
     }
 
-    /// Whether this cgroup's counters tell of an open incident.
+    /// Whether an open incident involves this cgroup's counters.
     pub(super) fn is_concerned(&self, cgroup: CgroupId) -> bool {
         self.concerned.contains_key(&cgroup)
     }
 
-    /// Whether a group kill may be that of an incident which expects `own` of this cgroup: a reading shows a kill more than
-    /// all incidents expect, or other incidents of the cgroup hide whether it does. `own` is no longer in the sum.
+    /// Whether a group kill may belong to an incident that expects `own` of this cgroup: a reading shows a kill more
+    /// than all incidents expect, or other incidents of the cgroup hide whether it does. The sum excludes `own`.
     pub(super) fn may_count_twice(&self, cgroup: CgroupId, own: Expected, after: Seen) -> bool {
         let reported = self.accounts.get(&cgroup).map_or(0, |account| account.reported.oom_kill);
         let explained = reported.saturating_add(own.kills);
@@ -227,10 +227,10 @@ impl Ledger {
         self.expected.contains_key(&cgroup)
     }
 
-    /// Takes a mark whose kill was told from counters already; false if it was not.
+    /// Takes a mark whose kill was already reported from counters; returns false if it was not.
     ///
-    /// The kernel counts a kill a moment before it marks it. Should a mark be taken by that which belongs to a kill after
-    /// the reading, the next reading shows that one.
+    /// The kernel counts a kill a moment before it marks it. If this takes the mark of a kill that came after the
+    /// reading, the next reading shows that kill.
     pub(super) fn settle(&mut self, cgroup: CgroupId, marked_ns: u64) -> bool {
         match self.accounts.get_mut(&cgroup) {
             Some(account)
@@ -243,9 +243,9 @@ impl Ledger {
         }
     }
 
-    /// Credits an incident that closes with what it explains of a reading: that many kills, one more if `group` was killed
-    /// for it and the kernel counted it, and, where no other incident may, all that moved of the rest. `expected` of the
-    /// incident itself is no longer in the sum.
+    /// Credits a closing incident with its part of a reading: its kills, one more if `group` was killed for it and the
+    /// kernel counted it, and the rest of the movement if no other incident may claim it. This incident is no longer
+    /// part of `expected`.
     pub(super) fn claim(
         &mut self,
         cgroup: CgroupId,
@@ -266,7 +266,7 @@ impl Ledger {
             account.twice = account.twice.saturating_add(own.twice.saturating_sub(twice));
         }
         let explained = own.kills.saturating_add(twice);
-        // Others' kills, also those whose records were lost, need a limit as well.
+        // Kills of others, also those whose records were lost, need a limit hit as well.
         let alone = !shared && free <= explained;
         let moved = OomCounts {
             oom: if alone { all.oom } else { all.oom.min(1) },
@@ -274,7 +274,7 @@ impl Ledger {
             oom_group_kill: if group == Some(cgroup) { all.oom_group_kill.min(1) } else { 0 },
         };
         account.emit(moved, after.at_ns);
-        // What is left of it is another's, which is to be seen from now on.
+        // The rest belongs to another incident, and is looked for from now on.
         account.group = None;
         Some(Claim { before, moved })
     }
@@ -286,14 +286,14 @@ impl Ledger {
         }
     }
 
-    /// An incident closes without a reading: a later one may show that its first victim is counted twice.
+    /// Closes an incident without a reading: a later one may show that its first victim is counted twice.
     pub(super) fn leave_twice(&mut self, cgroup: CgroupId, own: Expected) {
         if let Some(account) = self.accounts.get_mut(&cgroup) {
             account.twice = account.twice.saturating_add(own.twice);
         }
     }
 
-    /// A traced kill that no counter is known to have told of.
+    /// Notes a traced kill that is not known to appear in any counter.
     pub(super) fn unplaced(&mut self, marked_ns: u64) {
         self.unplaced.push_back(marked_ns);
         while self.unplaced.len() > MAX_UNPLACED {
@@ -301,7 +301,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a reading; when it shows more than is told and expected, answers until when that is to be explained.
+    /// Takes a reading. If it shows more than reported and expected, returns the time by which it has to be explained.
     pub(super) fn read(
         &mut self,
         cgroup: CgroupId,
@@ -339,7 +339,7 @@ impl Ledger {
         None
     }
 
-    /// The latest reading that was taken.
+    /// The latest reading.
     pub(super) fn latest(&self, cgroup: CgroupId) -> Option<Seen> {
         self.accounts.get(&cgroup)?.latest
     }
@@ -349,7 +349,7 @@ impl Ledger {
         self.accounts.get(&cgroup)?.suspect.map(|(seen, _)| seen)
     }
 
-    /// Puts the end of a suspicion off.
+    /// Postpones the end of a suspicion.
     pub(super) fn put_off(&mut self, cgroup: CgroupId, until_ns: u64) {
         if let Some((_, until)) = self.accounts.get_mut(&cgroup).and_then(|account| account.suspect.as_mut())
         {
@@ -357,8 +357,8 @@ impl Ledger {
         }
     }
 
-    /// Ends a suspicion: what `bound` shows beyond all that was told and is expected counts as told now. Kills without
-    /// cgroup are found here. The latest reading remains to be taken again.
+    /// Ends a suspicion: everything in `bound` beyond the reported and expected counts is reported now. Kills without a
+    /// cgroup are matched here. Returns the latest reading, which the caller takes again.
     pub(super) fn rebuild(&mut self, cgroup: CgroupId, bound: Seen) -> (Claim, Option<Seen>) {
         let expected = self.expected.get(&cgroup).copied().unwrap_or_default();
         let Some(account) = self.accounts.get_mut(&cgroup) else { return (Claim::default(), None) };
@@ -394,7 +394,7 @@ impl Ledger {
         (Claim { before, moved }, latest)
     }
 
-    /// Takes what moved of the limits above a kill that is told from counters.
+    /// Takes the limit hits of a cgroup above a kill that is reported from counters.
     pub(super) fn hit(&mut self, cgroup: CgroupId, counts: OomCounts, now_ns: u64) -> bool {
         let shared = self.is_expected(cgroup);
         let Some(account) = self.accounts.get_mut(&cgroup) else { return false };
@@ -410,7 +410,7 @@ impl Ledger {
         self.accounts.get(&cgroup).is_some_and(|account| account.hit.is_some())
     }
 
-    /// Whether a limit that was hit about then went to some incident: that nothing is left does not say that it was not hit.
+    /// Whether a limit hit of about that time was assigned to an incident: then a zero rest does not mean no hit.
     pub(super) fn was_taken(&self, cgroup: CgroupId, about_ns: u64) -> bool {
         self.accounts
             .get(&cgroup)

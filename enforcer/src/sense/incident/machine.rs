@@ -17,72 +17,72 @@ use crate::{
     sense::record::{Exit, Mark, MemoryBack, OomOver, Record, Sharer},
 };
 
-/// What the machine asks of the rest of the daemon. Answers come from memory: none of this may block.
+/// What the machine needs from the rest of the daemon. Answers come from memory: no call may block.
 pub trait World {
-    /// Whose cgroup it is, if it is kubepods' or below; also of one that is gone since.
+    /// The owner of a cgroup at or below kubepods, also after its removal.
     fn owner(&self, cgroup: CgroupId) -> Option<Owner>;
     /// Its path, also outside of kubepods.
     fn path(&self, cgroup: CgroupId) -> Option<CgroupPath>;
-    /// The cgroup above it; none for the root and for one that is not known.
+    /// The cgroup above it; `None` for the root and for an unknown cgroup.
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
-    /// Whether we have signalled it or a cgroup above it, and are waiting for it to go.
+    /// Whether we have signalled it or a cgroup above it, and are waiting for its exit.
     fn is_being_evicted(&self, cgroup: CgroupId) -> bool;
-    /// The id of an incident that begins with this mark: whoever reads the record again gives it the same. None: it is
-    /// told from counters.
+    /// The id of an incident that begins with this mark: reading the same record again gives the same id. With `None`,
+    /// the incident comes from counters.
     fn new_id(&mut self, first: Option<&Mark>) -> Ulid;
 }
 
-/// Whether kills are traced, or seen by their counters alone.
+/// Whether kills are traced, or visible in counters only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tracing {
-    /// What the counters show waits for its record.
+    /// Counts wait for their records.
     #[default]
     On,
-    /// There will be none.
+    /// No records will come.
     Off,
 }
 
-/// What goes in.
+/// Inputs of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "most are records, and none is stored")]
 pub enum Input {
     /// A record of the ring buffer.
     Record(Record),
-    /// A cgroup is known from now on, with these counters. Later ones of the same are ignored.
+    /// A cgroup is known from now on, with these counters. Later inputs for the same cgroup are ignored.
     Known {
         /// The cgroup.
         cgroup: CgroupId,
-        /// Its counters; none if it was seen being made, so that all of them are zero and all that comes is to be told.
+        /// Its counters; `None` if its creation was seen: then all start at zero, and every count is reported.
         counts: Option<OomCounts>,
     },
     /// A cgroup is gone.
     Gone(CgroupId),
-    /// A cgroup's counters, read for no incident: they have changed, or may have.
+    /// A cgroup's counters, read outside of an incident: they have changed, or may have.
     Looked {
         /// The cgroup.
         cgroup: CgroupId,
-        /// What they are.
+        /// Their values.
         counts: OomCounts,
     },
     /// The answer to [`Output::ReadCounters`].
     Counters {
         /// The incident.
         incident: Ulid,
-        /// What was read of each cgroup; none where it could not be.
+        /// The reading of each cgroup; `None` if it failed.
         readings: Vec<(CgroupId, Option<OomCounts>)>,
     },
     /// Time has passed.
     Tick,
 }
 
-/// What comes out.
+/// Outputs of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Tell `oom.detected`.
+    /// Emit `oom.detected`.
     Detected(Detected),
-    /// Tell `oom.incident`.
+    /// Emit `oom.incident`.
     Incident(Incident),
-    /// Tell `oom.averted`.
+    /// Emit `oom.averted`.
     Averted(Averted),
     /// Read `memory.events.local` of these cgroups, and answer with [`Input::Counters`].
     ReadCounters {
@@ -93,7 +93,7 @@ pub enum Output {
     },
 }
 
-/// What is to be looked at when its time has come.
+/// What to check at its due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Incident(u64),
@@ -101,44 +101,44 @@ enum Due {
     Rebuilding(Ulid),
 }
 
-/// All incidents under way.
+/// All open incidents.
 #[derive(Debug, Default)]
 pub struct Incidents {
     tracing: Tracing,
-    /// By order of their opening.
+    /// In the order of opening.
     open: BTreeMap<u64, Open>,
     next: u64,
-    /// When each is looked at next, so that a burst of thousands costs no more than each of them alone.
+    /// When each is checked next, so that in a burst of thousands each costs no more than alone.
     due: BTreeSet<(u64, Due)>,
     by_id: HashMap<Ulid, u64>,
     by_key: HashMap<Key, u64>,
-    /// Process ids of all who die in open incidents.
+    /// Process ids of all processes that die in open incidents.
     by_pid: HashMap<u32, u64>,
-    /// Exits of processes that nothing was told of yet: the kernel may tell an exit before the mark.
+    /// Exits of processes without a mark so far: the kernel may report an exit before the mark.
     early: VecDeque<Exit>,
-    /// Memory that open incidents wait for.
+    /// Memory that open incidents wait for, by its number.
     by_memory: HashMap<u64, u64>,
     ledger: Ledger,
-    /// Open incidents with a victim of which no cgroup is known yet: any cgroup may have counted it.
+    /// Open incidents with a victim whose cgroup is not known yet: any cgroup may have counted it.
     placeless: BTreeSet<u64>,
     rebuilding: HashMap<Ulid, Rebuilding>,
-    /// Who died, or was dying when marked, and until when that is remembered.
+    /// Processes that died or were dying when marked, and until when each is remembered.
     recent: HashMap<u32, u64>,
     forgetting: VecDeque<(u64, u32)>,
-    /// The OOMs whose incidents have closed, with their last marks and until when they are remembered: later marks of them
-    /// open others.
+    /// OOMs whose incidents have closed, with their last marks and until when each is remembered: later marks of them
+    /// open other incidents.
     closed: HashMap<Key, (u64, u64)>,
     forgetting_closed: VecDeque<(u64, Key)>,
 }
 
 impl Incidents {
-    /// Without any incident.
+    /// A machine without incidents.
     #[must_use]
     pub fn new(tracing: Tracing) -> Self {
         Self { tracing, ..Self::default() }
     }
 
-    /// No record comes any more: what counters show is told at once.
+    /// Reports what counters show at once: no records will come any more.
     pub fn stop_tracing(&mut self) {
         self.tracing = Tracing::Off;
     }
@@ -149,13 +149,13 @@ impl Incidents {
         self.ledger.knows(cgroup)
     }
 
-    /// Whether the limit of a cgroup was hit lately, and no kill for it is known.
+    /// Whether the limit of a cgroup was hit recently without a known kill.
     #[must_use]
     pub fn is_hit(&self, cgroup: CgroupId) -> bool {
         self.ledger.is_hit(cgroup)
     }
 
-    /// Takes one input at a time of `CLOCK_BOOTTIME`, and answers with what is to be done, in order.
+    /// Takes one input with its `CLOCK_BOOTTIME` time, and returns the actions to take, in order.
     pub fn step(&mut self, now_ns: u64, input: Input, world: &mut impl World) -> Vec<Output> {
         let mut out = Vec::new();
         match input {
@@ -177,7 +177,7 @@ impl Incidents {
                 let since_ns = if counts.is_some() { now_ns } else { 0 };
                 self.ledger.begin(cgroup, counts.unwrap_or_default(), since_ns);
             }
-            Input::Gone(cgroup) => self.ledger.bury(cgroup, now_ns),
+            Input::Gone(cgroup) => self.ledger.remove(cgroup, now_ns),
             Input::Looked { cgroup, counts } => self.look(cgroup, Seen { counts, at_ns: now_ns }),
             Input::Counters { incident, readings } => {
                 self.counters(now_ns, incident, readings, world, &mut out);
@@ -187,7 +187,7 @@ impl Incidents {
         out
     }
 
-    /// When [`Input::Tick`] is due at the latest, if nothing else comes before.
+    /// The latest time for [`Input::Tick`], if no other input comes before.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         self.due.first().map(|(due_ns, _)| *due_ns)
@@ -204,7 +204,7 @@ impl Incidents {
         let evicting = mark.cgroup.is_some_and(|cgroup| world.is_being_evicted(cgroup));
         let averted = match mark.killed {
             Some(true) => None,
-            // Another thread of a process that reaches the OOM killer while it dies is marked too.
+            // Another thread of a dying process that reaches the OOM killer is marked too.
             Some(false) if self.is_dying(pid, now_ns) => return,
             Some(false) if evicting => Some(AvertedCause::OwnEviction),
             Some(false) => Some(AvertedCause::AlreadyDying),
@@ -223,7 +223,7 @@ impl Incidents {
         if let Some(counted) = mark.counted.or(mark.cgroup)
             && self.ledger.settle(counted, mark.time_ns)
         {
-            tracing::info!(pid, "a kill that was told from counters is traced now, and not told again");
+            tracing::info!(pid, "a kill reported from counters is traced now, and not reported again");
             self.remember(pid, now_ns);
             return;
         }
@@ -296,10 +296,10 @@ impl Incidents {
     }
 
     fn exit(&mut self, now_ns: u64, exit: Exit, world: &impl World) {
-        // By process, or by thread where the mark told no more.
+        // By process, or by thread if the mark had no more.
         let number = self.by_pid.get(&exit.pid).or_else(|| self.by_pid.get(&exit.tid)).copied();
         let Some(number) = number else {
-            // Its mark is on the way.
+            // Its mark has not arrived yet.
             if self.early.len() >= MAX_EARLY {
                 self.early.pop_front();
             }
@@ -310,11 +310,11 @@ impl Incidents {
         if open.exit(exit) {
             self.touched(now_ns, number, world);
         } else {
-            tracing::debug!(pid = exit.pid, "an exit before its mark: the process id was used again");
+            tracing::debug!(pid = exit.pid, "an exit before its mark: the process id was reused");
         }
     }
 
-    /// Takes in the exit of a process that came before what makes it a victim.
+    /// Processes the exit of a process that arrived before its mark or sharer record.
     fn meet(&mut self, now_ns: u64, pid: u32, world: &impl World) {
         if let Some(place) = self.early.iter().position(|exit| exit.pid == pid || exit.tid == pid)
             && let Some(exit) = self.early.remove(place)
@@ -368,7 +368,7 @@ impl Incidents {
         }
     }
 
-    /// Brings up to date what is kept about an incident that has changed.
+    /// Updates everything derived from an incident after it changed.
     fn touched(&mut self, now_ns: u64, number: u64, world: &impl World) {
         let Some(open) = self.open.get_mut(&number) else { return };
         let expected = tally::expected(open, &self.ledger, world);
@@ -397,7 +397,7 @@ impl Incidents {
         self.due.insert((open.due_ns, Due::Incident(number)));
     }
 
-    /// Does what is due now.
+    /// Does everything that is due.
     fn advance(&mut self, now_ns: u64, world: &mut impl World, out: &mut Vec<Output>) {
         while self.forgetting.front().is_some_and(|(until_ns, _)| *until_ns <= now_ns) {
             self.forget_first();
@@ -447,7 +447,7 @@ impl Incidents {
         self.touched(now_ns, number, world);
     }
 
-    /// Takes a reading, and waits for its explanation if it has none yet.
+    /// Takes a reading, and schedules a check if no record explains it yet.
     fn look(&mut self, cgroup: CgroupId, seen: Seen) {
         let grace_ns = match self.tracing {
             Tracing::On => GRACE_NS,
@@ -458,12 +458,12 @@ impl Incidents {
         }
     }
 
-    /// The time for an explanation is over.
+    /// The time to explain a reading is over.
     fn suspect(&mut self, now_ns: u64, cgroup: CgroupId, world: &mut impl World, out: &mut Vec<Output>) {
         let Some(seen) = self.ledger.suspect(cgroup) else { return };
         let awaited = self.ledger.is_expected(cgroup) || !self.placeless.is_empty();
         if awaited && now_ns < seen.at_ns.saturating_add(SUSPECT_NS) {
-            // An open incident will say what of it is its own.
+            // An open incident will say which part belongs to it.
             let until_ns = now_ns.saturating_add(FOLD_NS);
             self.ledger.put_off(cgroup, until_ns);
             self.due.insert((until_ns, Due::Suspect(cgroup)));
@@ -476,7 +476,7 @@ impl Incidents {
         out.push(Output::ReadCounters { incident: id, cgroups });
     }
 
-    /// Tells what counters alone show.
+    /// Reports what counters alone show.
     fn rebuild(
         &mut self,
         now_ns: u64,
@@ -497,7 +497,7 @@ impl Incidents {
         }
     }
 
-    /// Takes an incident out, and tells it.
+    /// Closes and reports an incident.
     fn close(&mut self, now_ns: u64, number: u64, world: &impl World, out: &mut Vec<Output>) {
         let Some(open) = self.open.remove(&number) else { return };
         self.due.remove(&(open.due_ns, Due::Incident(number)));
@@ -532,7 +532,7 @@ impl Incidents {
     }
 }
 
-/// Tells an incident, or that there was none.
+/// Reports an incident, or that there was none.
 fn emit(open: &Open, tally: &Tally, world: &impl World, out: &mut Vec<Output>) {
     let victims = scene::victims(open, world);
     let trigger = scene::trigger(&open.trigger, world);

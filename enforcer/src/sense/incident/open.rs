@@ -1,4 +1,4 @@
-//! An incident under way.
+//! An open incident.
 use std::collections::BTreeMap;
 
 use ulid::Ulid;
@@ -9,12 +9,12 @@ use crate::{
     sense::record::{Exit, Limited, Mark, MemoryBack, Sharer, Task},
 };
 
-/// What makes marks one OOM.
+/// What marks of one OOM have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// The call of the OOM killer: allocating thread and time.
     Call(u32, u64),
-    /// Limit owner and allocating thread; marks must be less than [`FOLD_NS`] apart. Where no more is known.
+    /// Limit owner and allocating thread, if the call is not known; marks must be less than [`FOLD_NS`] apart.
     Guess(Option<Limited>, u32),
 }
 
@@ -26,7 +26,7 @@ impl Key {
         }
     }
 
-    /// Whether a mark of this key is of the same OOM as one of that time.
+    /// Whether a mark of this key belongs to the same OOM as a mark of that time.
     pub(super) const fn is_same_oom(self, last_mark_ns: u64, mark: &Mark) -> bool {
         match self {
             Self::Call(..) => true,
@@ -35,7 +35,7 @@ impl Key {
     }
 }
 
-/// A victim and its end.
+/// A victim and its exit.
 #[derive(Clone, Debug)]
 pub(super) struct Marked {
     pub(super) mark: Mark,
@@ -52,20 +52,20 @@ impl Marked {
         self.mark.cgroup.or_else(|| self.exit.and_then(|exit| exit.cgroup))
     }
 
-    /// The cgroup in whose counters it was counted, as far as is known.
+    /// The cgroup whose counters count it, if known.
     pub(super) fn counted(&self) -> Option<CgroupId> {
         self.mark.counted.or_else(|| self.cgroup())
     }
 }
 
-/// A process that dies with a victim, and its end.
+/// A process that dies with a victim, and its exit.
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) sharer: Sharer,
     pub(super) exit: Option<Exit>,
 }
 
-/// How far reading the counters is. It is asked for again when another victim comes.
+/// State of reading the counters. Another victim requests a new reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     NotAsked,
@@ -78,21 +78,21 @@ enum Reading {
 pub(super) struct Open {
     pub(super) id: Ulid,
     pub(super) key: Key,
-    /// An incident of the same OOM has closed: its first victim, which may be counted twice, is in that one.
+    /// An incident of the same OOM has closed: it includes the first victim, which may be counted twice.
     pub(super) is_rest: bool,
     pub(super) limit: Option<Limited>,
     pub(super) trigger: Task,
     pub(super) victims: Vec<Marked>,
     pub(super) sharers: Vec<Shared>,
-    /// What was read of each cgroup; none where it could not be.
+    /// The reading of each cgroup; `None` if it failed.
     pub(super) readings: BTreeMap<CgroupId, Option<Seen>>,
-    /// The cgroups whose counters tell of it.
+    /// The cgroups whose counters it involves.
     pub(super) concerns: Vec<CgroupId>,
-    /// How many kills each cgroup is to have counted for it.
+    /// How many kills each cgroup should have counted for it.
     pub(super) expected: BTreeMap<CgroupId, Expected>,
-    /// When it is looked at next.
+    /// When it is checked next.
     pub(super) due_ns: u64,
-    /// When the memory of that number was back.
+    /// When the memory with each number was freed.
     memories: BTreeMap<u64, Option<u64>>,
     over: bool,
     reading: Reading,
@@ -101,32 +101,32 @@ pub(super) struct Open {
     last_seen_ns: u64,
 }
 
-/// What a cgroup is to have counted.
+/// What a cgroup should have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {
     /// Killed processes.
     pub(super) kills: u64,
-    /// How many kills more it may have counted: the kernel counts the first victim of a group kill twice.
+    /// How many more kills it may have counted: the kernel counts the first victim of a group kill twice.
     pub(super) twice: u64,
 }
 
-/// When a victim's memory was back.
+/// When a victim's memory was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Back {
-    /// The kernel gave it back then.
+    /// The kernel reported the release at that time.
     Traced(u64),
-    /// The victim had let go of it by then, and perhaps others had it.
+    /// The victim had released it by then; other processes may still hold it.
     ByExit(u64),
 }
 
 /// What an open incident needs now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// To wait until then.
+    /// Waiting until that time.
     Wait(u64),
-    /// Its counters read.
+    /// Reading its counters.
     Counters,
-    /// To be closed.
+    /// Closing.
     Close,
 }
 
@@ -155,7 +155,7 @@ impl Open {
         open
     }
 
-    /// Whether a mark of the same key is of the same OOM.
+    /// Whether a mark of the same key belongs to the same OOM.
     pub(super) fn takes(&self, mark: &Mark) -> bool {
         self.key.is_same_oom(self.last_mark_ns, mark)
     }
@@ -165,7 +165,7 @@ impl Open {
         self.last_mark_ns
     }
 
-    /// Adds a victim; another thread of one that is in already adds nothing.
+    /// Adds a victim; another thread of a known victim adds nothing.
     pub(super) fn add(&mut self, mark: Mark, now_ns: u64) {
         self.last_mark_ns = self.last_mark_ns.max(mark.time_ns);
         self.last_seen_ns = self.last_seen_ns.max(now_ns);
@@ -179,7 +179,7 @@ impl Open {
         if self.victims.iter().any(|victim| victim.pid() == pid) {
             return;
         }
-        // One that shares a victim's memory is marked by itself if it is of the group that is killed.
+        // A process that shares a victim's memory is marked itself if it is in the killed group.
         if let Some(at) = self.sharers.iter().position(|shared| shared.sharer.pid == pid) {
             marked.exit = self.sharers.remove(at).exit;
         }
@@ -187,7 +187,7 @@ impl Open {
         self.reading = Reading::NotAsked;
     }
 
-    /// Adds a process that dies with a victim; false if it is in already.
+    /// Adds a process that dies with a victim; returns false if it is known already.
     pub(super) fn share(&mut self, sharer: Sharer) -> bool {
         let pid = sharer.pid;
         let known = self.victims.iter().any(|victim| victim.pid() == pid)
@@ -198,7 +198,7 @@ impl Open {
         !known
     }
 
-    /// Notes an exit; false if it is of none of the victims and of none who dies with one.
+    /// Notes an exit; returns false if it belongs to no victim and no process that dies with one.
     pub(super) fn exit(&mut self, exit: Exit) -> bool {
         let victim = self.victims.iter_mut().find(|victim| {
             let same = victim.pid() == exit.pid || victim.mark.pid.is_none() && victim.mark.tid == exit.tid;
@@ -219,7 +219,7 @@ impl Open {
         true
     }
 
-    /// Notes that memory is back; false if it is not a victim's.
+    /// Notes that memory was freed; returns false if it is not a victim's.
     pub(super) fn back(&mut self, back: MemoryBack) -> bool {
         match self.memories.get_mut(&back.memory_number) {
             Some(slot) => {
@@ -230,12 +230,12 @@ impl Open {
         }
     }
 
-    /// The numbers of the memories that it waits for.
+    /// The numbers of the memory it waits for.
     pub(super) fn memories(&self) -> impl Iterator<Item = u64> {
         self.memories.keys().copied()
     }
 
-    /// No mark and no sharer follows.
+    /// No more marks and sharers follow.
     pub(super) fn is_over(&mut self) {
         self.over = true;
     }
@@ -244,7 +244,7 @@ impl Open {
         self.reading = Reading::Asked;
     }
 
-    /// Takes readings. A later reading replaces an earlier one, but not by nothing: the cgroup may be gone.
+    /// Takes readings. A later reading replaces an earlier one; a failed one does not: the cgroup may be gone.
     pub(super) fn answered(
         &mut self,
         readings: impl IntoIterator<Item = (CgroupId, Option<OomCounts>)>,
@@ -264,13 +264,13 @@ impl Open {
         self.victims.first().map_or(self.first_seen_ns, |victim| victim.mark.time_ns)
     }
 
-    /// When the last of all who die exited, if they have.
+    /// When the last killed process exited; `None` if one has not.
     pub(super) fn exited_ns(&self) -> Option<u64> {
         let exits = self.exits().map(|exit| exit.map(|exit| exit.time_ns));
         exits.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
-    /// When all victims' memory was back, if it is and could be seen.
+    /// When all victims' memory was freed; `None` if it was not, or could not be observed.
     pub(super) fn back_ns(&self) -> Option<Back> {
         let mut latest = Back::Traced(0);
         for victim in &self.victims {
@@ -294,21 +294,21 @@ impl Open {
         victims.chain(self.sharers.iter().map(|shared| shared.exit))
     }
 
-    /// Whether it will be told when it is over.
+    /// Whether the end of the OOM is traced.
     fn end_is_watched(&self) -> bool {
         matches!(self.key, Key::Call(..)) && self.victims.iter().all(|victim| victim.mark.end_watched)
     }
 
     pub(super) fn need(&self, now_ns: u64) -> Need {
-        // Counted from when we saw it: a daemon that was held up still waits for the exits of what it reads. A group
-        // kill of many takes longer than its first mark.
+        // Counted from when we saw it: a delayed daemon still waits for the exits of what it reads. A group kill of
+        // many processes goes on after its first mark.
         let close_ns =
             self.last_seen_ns.saturating_add(CLOSE_NS).min(self.first_seen_ns.saturating_add(LONGEST_NS));
         if now_ns >= close_ns {
             return Need::Close;
         }
         let read_ns = close_ns.saturating_sub(CLOSE_NS - READ_NS);
-        // Another victim may still come: the first of a group can be gone before the last is marked.
+        // Another victim may follow: the first of a group can exit before the last is marked.
         let over = self.over || !self.end_is_watched();
         let gone = over && self.exits().all(|exit| exit.is_some());
         match self.reading {

@@ -1,4 +1,4 @@
-//! Kills that are told from counters alone.
+//! Kills that are reported from counters alone.
 use std::collections::BTreeMap;
 
 use ulid::Ulid;
@@ -10,18 +10,18 @@ use super::{
 };
 use crate::{model::CgroupId, sense::record::Limited};
 
-/// A cgroup whose counters show kills that no record explains; they are being read once more, with those above it.
+/// A cgroup with counted kills that no record explains; its counters and those above it are being read again.
 #[derive(Clone, Debug)]
 pub(super) struct Rebuilding {
     pub(super) id: Ulid,
     pub(super) cgroup: CgroupId,
-    /// The reading that shows them. Later ones may show kills whose records are still to come.
+    /// The reading that shows them. Later readings may show kills whose records are still to come.
     pub(super) seen: Seen,
 }
 
 impl Rebuilding {
-    /// Tells it, if it still is to be told. `bound` is what is told of the cgroup up to now; the answer is the latest
-    /// reading of it, which remains to be taken.
+    /// Reports the kills that are still unexplained. `bound` is the reading up to which the cgroup is reported. Returns
+    /// its latest reading, which the caller takes again.
     pub(super) fn emit(
         &self,
         bound: Seen,
@@ -69,8 +69,8 @@ impl Rebuilding {
         latest
     }
 
-    /// Whose limit it was by the counter that moved; if all could be compared and none did, the machine's. Not known
-    /// where others took what moved.
+    /// The limit owner by the counter that moved; the machine if all could be compared and none moved. `None` if other
+    /// incidents took the movement.
     fn limit(
         &self,
         moved: OomCounts,
@@ -90,7 +90,7 @@ impl Rebuilding {
                     }
                     comparable &= !ledger.was_taken(above, self.seen.at_ns);
                 }
-                // The root has no such file, and no limit.
+                // The root has neither the file nor a limit.
                 Some(_) | None => comparable &= world.parent(above).is_none(),
             }
         }

@@ -1,4 +1,4 @@
-//! Names for what an incident is about.
+//! Names for the parts of an incident.
 use super::{
     Detected, LimitSource, MAX_LEVELS, MemoryBackSource, Scope, SharedBy, Timeline, Trigger, Victim, World,
     event::{Ended, Place},
@@ -9,12 +9,12 @@ use crate::{
     sense::record::{Limited, Task},
 };
 
-/// The cgroups above one, from the nearest on.
+/// The cgroups above one, nearest first.
 pub(super) fn ancestors(cgroup: CgroupId, world: &impl World) -> impl Iterator<Item = CgroupId> {
     std::iter::successors(Some(cgroup), |cgroup| world.parent(*cgroup)).skip(1).take(MAX_LEVELS)
 }
 
-/// Whose limit: its scope and its path.
+/// The scope and path of a limit.
 pub(super) fn scope(limit: Option<Limited>, world: &impl World) -> (Option<Scope>, Option<String>) {
     match limit {
         None => (None, None),
@@ -22,7 +22,7 @@ pub(super) fn scope(limit: Option<Limited>, world: &impl World) -> (Option<Scope
         Some(Limited::Cgroup(cgroup)) => {
             let owner = world.owner(cgroup);
             let path = owner.as_ref().map(|owner| owner.path.clone()).or_else(|| world.path(cgroup));
-            // A limit that we cannot place at all is not called the system's.
+            // A limit without a known path does not count as the system's.
             let scope = path.is_some().then(|| Scope::of(owner.as_ref()));
             (scope, path.map(|path| path.to_string()))
         }
@@ -49,7 +49,7 @@ fn sharer(shared: &Shared, world: &impl World) -> Victim {
     Victim::sharing(&shared.sharer, by, place(cgroup, world), Ended::of(shared.exit.as_ref()))
 }
 
-/// All who died: victims in the order of their marks, then those who shared their memory.
+/// All killed processes: victims in the order of their marks, then those that shared their memory.
 pub(super) fn victims(open: &Open, world: &impl World) -> Vec<Victim> {
     let marked = open.victims.iter().map(|marked| victim(marked, world));
     marked.chain(open.sharers.iter().map(|shared| sharer(shared, world))).collect()
@@ -68,7 +68,7 @@ pub(super) fn detected(open: &Open, victim: Victim, world: &impl World) -> Detec
     }
 }
 
-/// How it is known whose limit was hit.
+/// How the limit owner was found.
 pub(super) fn source(traced: bool, limit: Option<Limited>) -> LimitSource {
     match limit {
         Some(_) if traced => LimitSource::Traced,
@@ -90,7 +90,7 @@ pub(super) fn timeline(open: &Open) -> Timeline {
     Timeline {
         first_reclaim: reclaim_ns.map(|_| 0),
         marked: Some(ms(marked_ns)),
-        // It may be told a moment before the mark; it is not over before that.
+        // The exit may be recorded a moment before the mark, but counts from the mark at the earliest.
         exited: open.exited_ns().map(|exited_ns| ms(exited_ns.max(marked_ns))),
         memory_back: back_ns.map(ms),
         memory_back_source: source,

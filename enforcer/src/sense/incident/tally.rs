@@ -1,4 +1,4 @@
-//! What the counters say of one incident: what of their movement is its own, and whether it agrees with the marks.
+//! What the counters say about one incident: its share of the movement, and whether that agrees with the marks.
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
@@ -9,13 +9,13 @@ use super::{
 };
 use crate::{model::CgroupId, sense::record::Limited};
 
-/// What the counters say of one incident.
+/// What the counters say about one incident.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) moved: OomCounts,
     pub(super) before: OomCounts,
     pub(super) reconciliation: Reconciliation,
-    /// The cgroups whose own limit was hit, according to them.
+    /// The cgroups whose own limit was hit, by their counters.
     limits: Vec<CgroupId>,
 }
 
@@ -31,11 +31,11 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Compares the readings with the ledger, and takes from it what belongs to this incident.
+    /// Compares the readings with the ledger, and claims the part that belongs to this incident.
     pub(super) fn take(open: &Open, ledger: &mut Ledger, world: &impl World) -> Self {
         let mut tally = Self::default();
         let unwatched = is_unwatched(open);
-        // A cgroup that is gone may have been looked at before it went, and another incident may have read it since.
+        // A removed cgroup may have been read before it went, and another incident may have read it since.
         let readings: BTreeMap<CgroupId, Option<Seen>> = open
             .readings
             .iter()
@@ -45,7 +45,7 @@ impl Tally {
                 (*cgroup, seen)
             })
             .collect();
-        // Kills of before an account began are in what it began with.
+        // Kills from before an account began are included in its initial counts.
         let expected = expected_since(open, &*ledger, world);
         let group = group(open, &readings, &expected, ledger, world);
         let mut claimed = 0_u64;
@@ -68,13 +68,13 @@ impl Tally {
             tally.moved = tally.moved.plus(claim.moved);
             tally.before = tally.before.plus(claim.before);
         }
-        // An older reading says something only if the kill is in it.
+        // An older reading counts only if it includes the kill.
         let read = |cgroup: CgroupId| {
             open.readings.get(&cgroup).is_some_and(Option::is_some)
                 || expected.get(&cgroup).is_some_and(|own| moved.get(&cgroup) >= Some(&own.kills))
         };
         for (cgroup, own) in &expected {
-            // The kernel said that it counts there. What was read before, or not at all, may lack it.
+            // The kernel reported that it counts there. An older reading, or none, may lack the kill.
             let fresh = open.readings.get(cgroup).is_some_and(Option::is_some);
             if !unwatched && (exact || !fresh) {
                 let rest = own.kills.saturating_sub(moved.get(cgroup).copied().unwrap_or(0));
@@ -82,7 +82,7 @@ impl Tally {
                 claimed = claimed.saturating_add(rest);
             }
         }
-        // A victim that names no cgroup, or one that did not count it, was counted somewhere.
+        // A victim without a cgroup, or one whose cgroup did not count it, was counted in some other cgroup.
         let kills = u64::try_from(open.victims.len()).unwrap_or(u64::MAX);
         if !unwatched {
             for victim in open
@@ -116,11 +116,12 @@ impl Tally {
     }
 }
 
-/// The cgroup that was killed as a whole for an incident: of those from the first victim's up to the limit owner the highest
-/// that counts a group kill which no incident has claimed (`mem_cgroup_get_oom_group` in `mm/memcontrol.c`).
+/// The cgroup that was killed as a whole for an incident: the highest between the first victim's and the limit owner
+/// with a group kill that no incident has claimed (`mem_cgroup_get_oom_group` in `mm/memcontrol.c`).
 ///
-/// Each group kill explains one kill that is counted twice, so each is claimed once: by an incident with such a kill, or, where
-/// the kernel did not count twice (the first victim was gone already), by one that alone may be what it is counted for.
+/// Each group kill explains one kill that is counted twice, so it is claimed once: by an incident with such a kill. If
+/// the kernel did not count twice (the first victim was gone already), it is claimed by the only incident that it can
+/// belong to.
 fn group(
     open: &Open,
     readings: &BTreeMap<CgroupId, Option<Seen>>,
@@ -142,12 +143,12 @@ fn group(
     (is_twice || !ledger.is_concerned(group)).then_some(group)
 }
 
-/// Without a watch on kills the counters decide, if they could be read and compared.
+/// If kills are not watched, the counters decide, provided that they could be read and compared.
 pub(super) fn is_unwatched(open: &Open) -> bool {
     open.victims.iter().all(|victim| victim.mark.killed.is_none())
 }
 
-/// The cgroup that counts a victim: as the kernel told, else the nearest from its own on that counts anything.
+/// The cgroup that counts a victim: as the kernel reported, else the nearest at or above its own that has an account.
 fn counted(victim: &Marked, ledger: &Ledger, world: &impl World) -> Option<CgroupId> {
     if let Some(counted) = victim.mark.counted {
         return Some(counted);
@@ -156,12 +157,12 @@ fn counted(victim: &Marked, ledger: &Ledger, world: &impl World) -> Option<Cgrou
     std::iter::once(own).chain(ancestors(own, world)).find(|cgroup| ledger.knows(*cgroup)).or(Some(own))
 }
 
-/// What each cgroup is to have counted for an incident.
+/// What each cgroup should have counted for an incident.
 pub(super) fn expected(open: &Open, ledger: &Ledger, world: &impl World) -> BTreeMap<CgroupId, Expected> {
     sum(open, ledger, world, |_, _| true)
 }
 
-/// As [`expected`], without what the account's beginning holds already.
+/// As [`expected`], without what the account's initial counts include.
 fn expected_since(open: &Open, ledger: &Ledger, world: &impl World) -> BTreeMap<CgroupId, Expected> {
     sum(open, ledger, world, |cgroup, victim| ledger.covers(cgroup, victim.mark.time_ns))
 }
@@ -185,8 +186,8 @@ fn sum(
     expected
 }
 
-/// The cgroups whose counters tell of an incident: those that count the victims, and those above them up to the limit
-/// owner, as a group kill is counted where `memory.oom.group` is set.
+/// The cgroups whose counters an incident involves: those that count the victims, and those above them up to the
+/// limit owner, as a group kill is counted where `memory.oom.group` is set.
 pub(super) fn to_read(open: &Open, world: &impl World) -> Vec<CgroupId> {
     let limit = match open.limit {
         Some(Limited::Cgroup(limit)) => Some(limit),
@@ -194,7 +195,7 @@ pub(super) fn to_read(open: &Open, world: &impl World) -> Vec<CgroupId> {
     };
     let mut cgroups: BTreeSet<CgroupId> = limit.into_iter().collect();
     for victim in open.victims.iter().filter_map(Marked::counted) {
-        // Those above one that is in already are in as well.
+        // The cgroups above a known one are included already.
         if Some(victim) != limit && cgroups.insert(victim) {
             cgroups.extend(ancestors(victim, world).take_while(|above| Some(*above) != limit));
         }
@@ -203,7 +204,7 @@ pub(super) fn to_read(open: &Open, world: &impl World) -> Vec<CgroupId> {
     cgroups.into_iter().collect()
 }
 
-/// Whose limit it was by the counter that moved; if all could be compared and none did, the machine's.
+/// The limit owner by the counter that moved; the machine if all could be compared and none moved.
 pub(super) fn limit_by_counters(open: &Open, tally: &Tally, world: &impl World) -> Option<Limited> {
     let victim = open.victims.first()?.counted()?;
     let moved = |cgroup: &CgroupId| tally.limits.contains(cgroup);

@@ -1,4 +1,4 @@
-//! What the kernel lets BPF programs do.
+//! What the kernel permits BPF programs to do.
 use std::{fs, io};
 
 use aya::sys::SyscallError;
@@ -9,30 +9,30 @@ use crate::{
     sense::btf::{Btf, Kind},
 };
 
-/// The kernel's own "not supported" (`ENOTSUPP`, `include/linux/errno.h`), which leaks out of bpf(2).
+/// The kernel-internal "not supported" (`ENOTSUPP`, `include/linux/errno.h`), which bpf(2) leaks.
 const ENOTSUPP: i32 = 524;
 
-/// How far the kernel is locked down against root (`security/lockdown`).
+/// The kernel's lockdown against root (`security/lockdown`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lockdown {
-    /// Not at all, or without the means to be.
+    /// No lockdown, or not supported.
     Off,
-    /// Its memory cannot be changed: nothing that we do.
+    /// Kernel memory cannot be changed, which we never do.
     Integrity,
-    /// Its memory cannot be read either, so that programs which follow its structures are refused.
+    /// Kernel memory cannot be read either, so programs that read its structures are refused.
     Confidentiality,
 }
 
-/// Reads it.
+/// Reads the current lockdown.
 pub(super) fn lockdown() -> Option<Lockdown> {
     match fs::read_to_string("/sys/kernel/security/lockdown") {
         Ok(text) => parse_lockdown(&text),
-        // securityfs is not mounted, or the kernel has no lockdown: it cannot be told from here which.
+        // Either securityfs is not mounted, or the kernel has no lockdown: unknown.
         Err(_) => None,
     }
 }
 
-/// The word in brackets is in force: `none [integrity] confidentiality`.
+/// The word in brackets is the current one: `none [integrity] confidentiality`.
 fn parse_lockdown(text: &str) -> Option<Lockdown> {
     let (_, rest) = text.split_once('[')?;
     match rest.split_once(']')?.0 {
@@ -43,8 +43,7 @@ fn parse_lockdown(text: &str) -> Option<Lockdown> {
     }
 }
 
-/// Whether bpf(2) answers at all, by what became of a call of it. A refusal says something only if we have the
-/// capabilities.
+/// Whether bpf(2) works, from the result of one call. A refusal is only conclusive if we have the capabilities.
 pub(super) fn is_answered(call: &Result<bool, SyscallError>, cap_bpf: Option<bool>) -> Option<bool> {
     match call {
         Ok(_) => Some(true),
@@ -60,7 +59,7 @@ fn answered(error: Option<i32>, cap_bpf: Option<bool>) -> Option<bool> {
     }
 }
 
-/// Whether programs can be attached to functions' entries, by attaching one that does nothing to a function that is
+/// Whether programs can be attached to functions' entries. Attaches one that does nothing to a function that is
 /// called only when memory has run out.
 pub(super) fn fentry(btf: &Btf) -> Option<bool> {
     let function = btf.find("out_of_memory", Kind::Func)?;
@@ -72,7 +71,7 @@ fn attached(outcome: &io::Result<()>) -> Option<bool> {
         Ok(()) => return Some(true),
         Err(error) => error.raw_os_error()?,
     };
-    // Only a refusal of the thing itself says that it cannot be had: not one of us, nor a lack of memory.
+    // Only these errors mean that it is unsupported; a lack of rights or memory does not.
     let refused = [Errno::INVAL, Errno::OPNOTSUPP, Errno::NODEV, Errno::NOENT, Errno::NOSYS];
     (error == ENOTSUPP || refused.iter().any(|errno| errno.raw_os_error() == error)).then_some(false)
 }

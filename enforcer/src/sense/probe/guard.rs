@@ -4,7 +4,7 @@ use enforcer_common::offsets::{ABSENT, Offsets};
 use super::words;
 use crate::sense::{Facts, PidNamespace, Sight};
 
-/// Chooses them, if tracing works at all, and notes what is missing: what, why, and what an operator loses.
+/// Chooses them, if tracing works at all, and reports what is missing: what, why, and the consequence.
 pub(super) fn choose(
     facts: &Facts,
     raw: bool,
@@ -25,7 +25,7 @@ pub(super) fn choose(
         let why = if described {
             words::NO_FENTRY
         } else {
-            "BTF does not describe the function cgroup_file_write and what it works with"
+            "BTF does not describe the function cgroup_file_write and its arguments"
         };
         missing("writeEdge", why.to_owned(), words::NO_WRITE_EDGE);
     }
@@ -52,7 +52,7 @@ fn scores_are_readable(offsets: &Offsets) -> bool {
     .all(|offset| *offset != ABSENT)
 }
 
-/// Whether it can be read which file of which cgroup an open file is.
+/// Whether the file and cgroup of an open file can be read.
 fn writes_are_readable(offsets: &Offsets) -> bool {
     [
         offsets.kernfs_open_file_kn,

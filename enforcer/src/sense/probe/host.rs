@@ -1,4 +1,4 @@
-//! What this host and this process have, apart from tracing: cgroups, pressure, capabilities, calls.
+//! What this host and this process offer, apart from tracing: cgroups, pressure, capabilities, calls.
 use std::{
     fs, io,
     io::Write as _,
@@ -17,19 +17,19 @@ use crate::raw;
 
 /// File system type of cgroup v2 (`CGROUP2_SUPER_MAGIC`, linux/magic.h).
 const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
-/// Bytes of memory that the reflex locks at most, by far.
+/// A bound well above the memory that the reflex locks, in bytes.
 const LOCKED_BYTES: u64 = 64 << 20;
-/// Cgroups that are looked at in search of one with the memory controller.
+/// The most cgroups that are searched for one with the memory controller.
 const MAX_LOOKED_AT: usize = 64;
-/// The longest content of any file that is read here.
+/// The longest file that is read here.
 const MAX_BYTES: u64 = 64 * 1024;
 
-/// Which hierarchies of cgroups are mounted.
+/// Which cgroup hierarchies are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hierarchy {
-    /// cgroup v2 alone, or at least at the usual place.
+    /// cgroup v2 alone, or at least in the usual place.
     Unified,
-    /// cgroup v2 beside v1, as systemd mounts them for the change-over.
+    /// cgroup v2 beside v1, as systemd mounts them for the transition.
     Hybrid,
     /// cgroup v1 alone.
     Legacy,
@@ -37,22 +37,22 @@ pub enum Hierarchy {
     Absent,
 }
 
-/// What there is of pressure stall information (PSI).
+/// Support for pressure stall information (PSI).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Psi {
     /// Triggers with any window from 500 ms on.
     Full,
-    /// Triggers with windows of 2 s and its multiples alone, as for those without `CAP_SYS_RESOURCE`.
+    /// Only triggers with windows of 2 s and its multiples, as without `CAP_SYS_RESOURCE`.
     Limited,
-    /// It can be read, but no trigger can be set.
+    /// Readable, but no trigger can be set.
     ReadOnly,
-    /// The kernel has it, and it is switched off.
+    /// The kernel supports it, but it is switched off.
     Off,
     /// The kernel does not offer it.
     Absent,
 }
 
-/// What was found out. `None`: could not tell, which is not "no".
+/// Facts about the host. `None` means unknown, not "no".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
     /// We are root.
@@ -61,9 +61,9 @@ pub struct HostFacts {
     pub capabilities: Option<CapabilitySet>,
     /// Enough memory can be locked without `CAP_IPC_LOCK`.
     pub memlock: Option<bool>,
-    /// A seccomp filter is at work on us: what it refuses looks as if the kernel did not have it.
+    /// A seccomp filter applies to us: what it refuses looks like a missing kernel feature.
     pub seccomp: Option<bool>,
-    /// What is mounted.
+    /// The mounted hierarchies.
     pub hierarchy: Option<Hierarchy>,
     /// The controllers of the unified hierarchy.
     pub controllers: Option<Vec<String>>,
@@ -75,22 +75,22 @@ pub struct HostFacts {
     pub local_events: Option<bool>,
     /// Cgroups have `memory.oom.group` (4.19).
     pub oom_group: Option<bool>,
-    /// What there is of PSI.
+    /// Support for PSI.
     pub psi: Option<Psi>,
-    /// `pidfd_open(2)` is answered (5.3).
+    /// `pidfd_open(2)` works (5.3).
     pub pidfd_open: Option<bool>,
-    /// `process_mrelease(2)` is answered (5.15).
+    /// `process_mrelease(2)` works (5.15).
     pub process_mrelease: Option<bool>,
 }
 
 impl HostFacts {
-    /// Looks at this host and this process.
+    /// Examines this host and this process.
     #[must_use]
     pub fn gather() -> Self {
         Self::below(Path::new("/"))
     }
 
-    /// The same with another root for files.
+    /// As [`Self::gather`], with another root for files.
     fn below(root: &Path) -> Self {
         let cgroups = root.join("sys/fs/cgroup");
         let hierarchy = hierarchy(&cgroups);
@@ -100,7 +100,7 @@ impl HostFacts {
             Some(Hierarchy::Legacy | Hierarchy::Absent) | None => None,
         };
         let has = |file, needs| unified.as_deref().and_then(|mount| has_file(mount, file, needs));
-        // Files that are safe to hand to others, which these two are; that one is not among them says nothing.
+        // These two files are safe to delegate. A file missing from the list may exist all the same.
         let delegated = read(&root.join("sys/kernel/cgroup/delegate")).unwrap_or_default();
         let listed = |file| delegated.lines().any(|line| line == file).then_some(true);
         let (pidfd_open, process_mrelease) = calls();
@@ -126,7 +126,7 @@ impl HostFacts {
         }
     }
 
-    /// Without what is only about this process, for one that is not the daemon and has other rights.
+    /// Only the host's facts, for a process other than the daemon, which has other rights.
     #[must_use]
     pub fn of_the_host_alone(self) -> Self {
         let psi = self.psi.filter(|psi| matches!(psi, Psi::Full | Psi::Off | Psi::Absent));
@@ -158,8 +158,8 @@ fn hierarchy(cgroups: &Path) -> Option<Hierarchy> {
     })
 }
 
-/// Whether cgroups have a file. The root lacks most of them, so one below it is looked at, and one that has `needs`,
-/// as controllers are not switched on everywhere. None: there is no such cgroup now.
+/// Whether cgroups have a file. The root lacks most files, so another cgroup is checked; it must have `needs`, as
+/// controllers are not enabled everywhere. `None`: there is no such cgroup now.
 fn has_file(mount: &Path, file: &str, needs: Option<&str>) -> Option<bool> {
     let mut looked_at = 0;
     let mut pending = vec![mount.to_owned()];
@@ -169,7 +169,7 @@ fn has_file(mount: &Path, file: &str, needs: Option<&str>) -> Option<bool> {
                 continue;
             }
             let child: PathBuf = entry.path();
-            // Those of a cgroup that is of threads alone are fewer.
+            // Threaded cgroups have fewer files.
             let fits = needs.is_none_or(|needs| child.join(needs).exists())
                 && read(&child.join("cgroup.type")).is_ok_and(|kind| kind.trim() == "domain");
             if fits {
@@ -185,7 +185,7 @@ fn has_file(mount: &Path, file: &str, needs: Option<&str>) -> Option<bool> {
     None
 }
 
-/// What there is of PSI, by setting triggers that are gone with their descriptor.
+/// Support for PSI. Sets triggers that end with their descriptor.
 fn psi(pressure: &Path, command_line: &Path) -> Option<Psi> {
     let off = || {
         let switched_off =
@@ -200,7 +200,7 @@ fn psi(pressure: &Path, command_line: &Path) -> Option<Psi> {
         let flags = rustix::fs::OFlags::NONBLOCK.bits();
         let flags = i32::try_from(flags).map_err(io::Error::other)?;
         let mut file = fs::File::options().read(true).write(true).custom_flags(flags).open(pressure)?;
-        // One write, with its terminating zero, which the kernel wants.
+        // One write with the terminating zero that the kernel expects.
         file.write_all(format!("some {stall_us} {window_us}\0").as_bytes())
     };
     Some(triggers(trigger))
@@ -214,7 +214,7 @@ fn unreadable(error: &io::Error, off: impl FnOnce() -> Psi) -> Option<Psi> {
     }
 }
 
-/// By what becomes of triggers, given their stall and window in microseconds.
+/// Support by which triggers succeed, each with its stall and window in microseconds.
 fn triggers(mut trigger: impl FnMut(u32, u32) -> io::Result<()>) -> Psi {
     if trigger(100_000, 500_000).is_ok() {
         Psi::Full
@@ -225,20 +225,20 @@ fn triggers(mut trigger: impl FnMut(u32, u32) -> io::Result<()>) -> Psi {
     }
 }
 
-/// `pidfd_open(2)` and `process_mrelease(2)`, tried on ourselves: we are not dying, so nothing is released.
+/// Tries `pidfd_open(2)` and `process_mrelease(2)` on ourselves: we are not dying, so nothing is released.
 fn calls() -> (Option<bool>, Option<bool>) {
     match pidfd_open(getpid(), PidfdFlags::empty()) {
         Ok(pidfd) => {
             let error = raw::process_mrelease(pidfd.as_fd()).err();
             (Some(true), released(error.and_then(|error| error.raw_os_error())))
         }
-        // Whether the kernel lacks it or a filter refuses it: it cannot be used.
+        // The kernel lacks it or a filter refuses it: either way it cannot be used.
         Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => (Some(false), None),
         Err(_) => (None, None),
     }
 }
 
-/// A process that is not dying is refused with `EINVAL`, so that answer says that the call is there.
+/// A process that is not dying is refused with `EINVAL`, so that error shows that the call exists.
 fn released(error: Option<i32>) -> Option<bool> {
     match error.map(Errno::from_raw_os_error) {
         None | Some(Errno::INVAL) => Some(true),
@@ -247,7 +247,7 @@ fn released(error: Option<i32>) -> Option<bool> {
     }
 }
 
-/// Whether a filter is at work, by `Seccomp:` of /proc/self/status.
+/// Whether a filter applies, from `Seccomp:` in /proc/self/status.
 fn seccomp(status: &Path) -> Option<bool> {
     let text = read(status).ok()?;
     let mode = text.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim().parse::<u32>().ok()?;

@@ -1,19 +1,19 @@
-//! Which of the programs can be used that explain a mark.
+//! Which of the programs that explain a mark can be used.
 use enforcer_common::offsets::{ABSENT, Offsets};
 
 use super::words;
 use crate::sense::Facts;
 
-/// What is told of an OOM beside its marks and exits.
+/// What is reported of an OOM besides its marks and exits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Explained {
-    /// When a victim's memory is given back.
+    /// When a victim's memory is freed.
     pub memory_back: bool,
-    /// Cgroups as they are made and removed, so that one that was there for a moment still has its name.
+    /// Creation and removal of cgroups, so that even a short-lived one has a name.
     pub life: bool,
 }
 
-/// Chooses them, if marks are told at all, and notes what is missing: what, why, and what an operator loses.
+/// Chooses them, if marks are reported at all, and reports what is missing: what, why, and the consequence.
 pub(super) fn choose(
     facts: &Facts,
     marks: bool,
@@ -31,7 +31,7 @@ pub(super) fn choose(
         };
         missing("memoryBack", why.to_owned(), words::BACK_BY_EXIT);
     }
-    // The names of the unified hierarchy are of no use where memory is on another.
+    // The names of the unified hierarchy are useless if memory is on another.
     let unified = facts.unified_memory != Some(false);
     let life = marks && unified && offsets.is_some_and(directories_are_readable);
     if marks && unified && !life {

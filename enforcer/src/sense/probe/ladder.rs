@@ -1,7 +1,7 @@
-//! One table of all that the daemon can use: by which rungs it can be had, on which one this host stands, what is lost
-//! there, and how to get it.
+//! One table of all facilities that the daemon can use: their rungs, the rung of this host, what is lost there, and how
+//! to get it.
 //!
-//! [`ladder`] is a pure rule over facts. Events that tell what is lost and `enforcer doctor` both come from it.
+//! [`ladder`] is a pure rule over facts. Events about losses and `enforcer doctor` both come from it.
 use serde::{Deserialize, Serialize};
 
 use super::{Choice, Facts, HostFacts, Lost};
@@ -15,41 +15,41 @@ use self::{
     rules::{Seen, Stand},
 };
 
-/// How well something can be had here.
+/// How well a facility is available here.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// By the best of its rungs.
+    /// On the best of its rungs.
     Full,
-    /// By a lower one.
+    /// On a lower one.
     Lesser,
     /// Not at all.
     Missing,
-    /// It could not be told.
+    /// Unknown.
     Unknown,
 }
 
-/// One way to have something.
+/// One way to provide a facility.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rung {
     /// What is used.
     pub uses: String,
-    /// What an operator loses on this rung; none on the best.
+    /// What an operator loses on this rung; `None` on the best.
     pub loses: Option<String>,
 }
 
-/// Something that the daemon can use, and how it can be had here.
+/// A facility that the daemon can use, and its availability here.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Facility {
     /// Its name, one word.
     pub name: String,
-    /// How well it can be had.
+    /// How well it is available.
     pub state: State,
     /// What was found.
     pub found: String,
-    /// What is used; none if that could not be told.
+    /// What is used; `None` if unknown.
     pub uses: Option<String>,
     /// What an operator loses by that.
     pub lost: Option<String>,
@@ -83,7 +83,7 @@ impl Facility {
         }
     }
 
-    /// The same on that rung.
+    /// The facility on that rung.
     fn on(self, row: &Row, rung: usize, found: String) -> Self {
         let lowest = self.rungs.len().saturating_sub(1);
         let state = match rung {
@@ -97,7 +97,7 @@ impl Facility {
         Self { state, found, uses, lost: loses, remedy, ..self }
     }
 
-    /// Something that is lost and has no row of its own.
+    /// A loss without a row of its own.
     fn lost(name: &str, found: String, lost: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -112,13 +112,13 @@ impl Facility {
 }
 
 impl Lost {
-    /// How to get what is missing, if the table says so.
+    /// How to get what is missing, if the table has a remedy.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         rows::of_word(self.what).map(|row| row.remedy)
     }
 
-    /// Why, what is lost by it, and how to get it: one line.
+    /// Cause, consequence and remedy, in one line.
     #[must_use]
     pub fn message(&self) -> String {
         let Self { what: _, why, consequence } = self;
@@ -129,7 +129,7 @@ impl Lost {
     }
 }
 
-/// The table for these facts and what was chosen by them.
+/// The table for these facts and the choice based on them.
 #[must_use]
 pub fn ladder(facts: &Facts, host: &HostFacts, choice: &Choice) -> Vec<Facility> {
     let seen = Seen { facts, host, choice };
@@ -156,8 +156,8 @@ pub fn host_lost(host: &HostFacts) -> Vec<Lost> {
     HOST.iter().filter_map(lost).collect()
 }
 
-/// The table as it is in truth, if some programs could not be attached, or something could not be pinned; if nothing
-/// could be loaded at all, `error` says why.
+/// The table after loading, if some programs could not be attached or some files not pinned. If nothing could be
+/// loaded at all, `error` has the reason.
 #[must_use]
 pub fn without(
     table: Vec<Facility>,
@@ -197,7 +197,7 @@ fn worse(facility: Facility, attached: &[&str], failed: &[Failure], error: Optio
     let Some(failure) = failed.iter().find(|failure| row.programs.contains(&failure.program)) else {
         return facility;
     };
-    // The programs stand in the order of their rungs where there is one for each.
+    // If there is one program for each rung, they are listed in the order of the rungs.
     let rung = row.programs.iter().position(|program| attached.contains(program));
     let rung = rung.filter(|_| row.program_a_rung).unwrap_or(last);
     facility.on(row, rung, refused(failure))

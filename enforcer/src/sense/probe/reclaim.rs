@@ -1,4 +1,4 @@
-//! How stalls in reclaim can be told: whose limit it was, and the sleeps of `memory.high`.
+//! How stalls in reclaim can be traced: their limit owners, and the sleeps of `memory.high`.
 use super::words;
 use crate::sense::{
     Facts,
@@ -8,16 +8,16 @@ use crate::sense::{
 /// What this kernel offers for stalls. `None`: not offered, or not described.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimFacts {
-    /// Which argument of the event `mm_vmscan_memcg_reclaim_begin` is the memory cgroup, from 0 on (Linux 7.1).
+    /// Index of the memory cgroup in the arguments of `mm_vmscan_memcg_reclaim_begin`, from 0 (Linux 7.1).
     pub event_argument: Option<u32>,
-    /// The function `try_to_free_mem_cgroup_pages`, around that event, takes the memory cgroup first.
+    /// The function `try_to_free_mem_cgroup_pages`, which surrounds that event, takes the memory cgroup first.
     pub function_argument: Option<bool>,
-    /// The function in which a task pays for being over `memory.high`.
+    /// The function in which a task is throttled for exceeding `memory.high`.
     pub over_high: Option<&'static str>,
 }
 
 impl ReclaimFacts {
-    /// Looks into the kernel's types.
+    /// Reads them from the kernel's BTF.
     #[must_use]
     pub fn of(btf: &Btf) -> Self {
         let event = btf
@@ -32,7 +32,7 @@ impl ReclaimFacts {
                 .and_then(|index| u32::try_from(index).ok())
                 .filter(|index| *index <= LAST),
             function_argument: Some(first.is_some_and(|first| is_memory_cgroup(btf, first))),
-            // The second since Linux 6.16, where the first became a short-cut without a body of its own.
+            // The second name since Linux 6.16, where the first became an inline short-cut.
             over_high: ["mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high"]
                 .into_iter()
                 .find(|name| btf.find(name, Kind::Func).is_some()),
@@ -40,7 +40,7 @@ impl ReclaimFacts {
     }
 }
 
-/// The last argument that the program can choose.
+/// The last argument that the program supports.
 const LAST: u32 = 2;
 
 fn is_memory_cgroup(btf: &Btf, parameter: TypeId) -> bool {
@@ -48,28 +48,28 @@ fn is_memory_cgroup(btf: &Btf, parameter: TypeId) -> bool {
     pointee.and_then(|pointee| btf.name(pointee)) == Some("mem_cgroup")
 }
 
-/// By what it is told whose limit a task reclaims against.
+/// The source of the limit that a task reclaims against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LimitArgument {
-    /// By this argument of the event.
+    /// This argument of the event.
     Event(u32),
-    /// By the first argument of the function around it.
+    /// The first argument of the function around it.
     Function,
-    /// By nothing: all that is known is the reclaiming task's cgroup.
+    /// No source: only the reclaiming task's cgroup is known.
     #[default]
     None,
 }
 
-/// How stalls are told.
+/// How stalls are traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimChoice {
-    /// Whose limit it was.
+    /// The source of the limit owner.
     pub limit: LimitArgument,
-    /// The function in which tasks sleep for `memory.high`; none: those sleeps are not told.
+    /// The function in which tasks sleep for `memory.high`; `None`: those sleeps are not reported.
     pub over_high: Option<&'static str>,
 }
 
-/// Chooses, if tracing works at all, and notes what is missing.
+/// Chooses, if tracing works at all, and reports what is missing.
 pub(super) fn choose(
     facts: &Facts,
     raw: bool,
@@ -88,7 +88,7 @@ pub(super) fn choose(
     if limit == LimitArgument::None {
         let why = match function_argument {
             Some(true) => words::NO_FENTRY,
-            Some(false) | None => "BTF does not say where the kernel passes the cgroup that is reclaimed",
+            Some(false) | None => "BTF does not show where the kernel passes the reclaimed cgroup",
         };
         missing("reclaimLimit", why.to_owned(), words::LIMIT_BY_TASK);
     }

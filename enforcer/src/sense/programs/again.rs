@@ -1,8 +1,8 @@
-//! Recognises a record that was read before.
+//! Recognises records that were read before.
 //!
-//! A thread is marked once in its life (`mark_oom_victim` in `mm/oom_kill.c`), a process exits once, and either is told by
-//! its number and its start: so two records of one are known however far apart they were told. One version may tell an
-//! exit as it happens and another when the process is freed, which is when its parent asks for it.
+//! A thread is marked once in its life (`mark_oom_victim` in `mm/oom_kill.c`), a process exits once, and records
+//! identify either by number and start time: so two records of one event match however far apart they are. One version
+//! may report an exit as it happens and another when the process is freed, which is when its parent waits for it.
 use std::{collections::HashMap, num::NonZeroU64};
 
 use enforcer_common::{
@@ -11,19 +11,19 @@ use enforcer_common::{
 };
 use zerocopy::FromBytes as _;
 
-/// Where a record does not have the start: two versions' programs see one event less than this apart, though the machine
-/// keep one of them waiting, and no number is another's so soon, as the kernel goes through all others first.
+/// If a record has no start time: programs of two versions see one event less than this apart, even if the machine
+/// delays one of them. A number is not reused that soon, as the kernel goes through all others first.
 const APART_NS: u64 = 1_000_000_000;
 
-/// The records that were read, but were in a ring after that as well: a daemon was killed between reading one and taking
-/// it out, or two versions' programs told the same while one took over from the other.
+/// Records that were read, but may still be in a ring: a daemon was killed between reading one and removing it, or
+/// programs of two versions reported the same event during a takeover.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Again {
-    /// Which of that kind and number.
+    /// The records read of each kind and number.
     read: HashMap<What, Vec<Which>>,
 }
 
-/// What a record tells, and by whose number.
+/// The kind of a record, and its process or thread number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum What {
     Marked {
@@ -35,19 +35,19 @@ enum What {
     Shared {
         tgid: u32,
     },
-    /// By its kind and all its bytes, but for the time.
+    /// Identified by its kind and all its bytes except the time.
     Other {
         kind: u32,
         crc: u32,
     },
 }
 
-/// Which of those that have the number, one after another.
+/// Distinguishes successive owners of the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Which {
-    /// The one that started then.
+    /// When the thread or leader started.
     start_ns: Option<NonZeroU64>,
-    /// The one of whom the OOM killer took notice then: an exit may be told much later.
+    /// When the OOM killer marked it: an exit may be reported much later.
     noticed_ns: u64,
 }
 
@@ -55,7 +55,7 @@ impl Which {
     fn is(self, other: Self) -> bool {
         match (self.start_ns, other.start_ns) {
             (Some(one), Some(another)) => one == another,
-            // Of an earlier layout, or of a kernel that does not tell its types.
+            // From an earlier layout, or a kernel without BTF.
             (None, _) | (_, None) => self.noticed_ns.abs_diff(other.noticed_ns) <= APART_NS,
         }
     }
@@ -69,21 +69,21 @@ impl Again {
         }
     }
 
-    /// Whether a record tells what one that was noted told.
+    /// Whether a record reports the same event as a noted one.
     #[must_use]
     pub fn is_one(&self, record: &[u8]) -> bool {
         let Some((what, which)) = reported(record) else { return false };
         self.read.get(&what).is_some_and(|read| read.iter().any(|read| read.is(which)))
     }
 
-    /// Whether none was noted.
+    /// Whether nothing was noted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.read.is_empty()
     }
 }
 
-/// What a record tells, and of which; none if it is too short to be one.
+/// What a record reports, and of which process; `None` if it is too short.
 fn reported(record: &[u8]) -> Option<(What, Which)> {
     let (header, rest) = Header::read_from_prefix(record).ok()?;
     // Every record has its time right after the header.

@@ -1,4 +1,4 @@
-//! What the programs count, summed over the CPUs.
+//! The programs' counters, summed over the CPUs.
 use std::fmt;
 
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
@@ -12,18 +12,18 @@ pub struct Counters {
     reclaim: PerCpuArray<MapData, ReclaimTotals>,
     drops: PerCpuArray<MapData, u64>,
     seen: PerCpuArray<MapData, u64>,
-    reported: Told,
+    reported: Reported,
 }
 
-/// How many losses of each stage have been told.
-enum Told {
-    /// Since these programs were loaded by this process.
+/// How many losses of each stage have been reported.
+enum Reported {
+    /// Since this process loaded the programs.
     Here([u64; drops::NAMES.len()]),
-    /// Since they were pinned, by whichever daemon.
+    /// Since they were pinned, by any daemon.
     Pinned(Array<MapData, u64>),
 }
 
-/// Reclaim, and waiting for it, of every kind.
+/// Reclaim, and waits for it, of every kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimCounters {
     /// By allocating tasks, because the machine is short.
@@ -34,7 +34,7 @@ pub struct ReclaimCounters {
     pub memory_high: ReclaimTotals,
     /// Waits within reclaim; their time is also in that of the reclaim.
     pub throttled: ReclaimTotals,
-    /// Any of these by the kernel's own threads. Nobody waits for them.
+    /// All of these by the kernel's own threads. No task waits for them.
     pub kernel_threads: ReclaimTotals,
 }
 
@@ -50,38 +50,38 @@ impl Counters {
         drops: PerCpuArray<MapData, u64>,
         seen: PerCpuArray<MapData, u64>,
     ) -> Self {
-        Self { reclaim, drops, seen, reported: Told::Here([0; drops::NAMES.len()]) }
+        Self { reclaim, drops, seen, reported: Reported::Here([0; drops::NAMES.len()]) }
     }
 
-    /// The counters are older than this process, and so is what was told of them.
+    /// The counters are older than this process, and so is the count of reported losses.
     pub(super) fn set_reported(&mut self, reported: Array<MapData, u64>) {
-        self.reported = Told::Pinned(reported);
+        self.reported = Reported::Pinned(reported);
     }
 
-    /// Gives `tell` the losses that have not been told, by stage, and notes them as told.
+    /// Calls `emit` with the losses not reported yet, by stage, and notes them as reported.
     pub fn emit_drops(&mut self, mut emit: impl FnMut(&'static str, u64)) -> Result<(), MapError> {
         for (index, (stage, lost)) in (0..).zip(self.drops()?) {
             let reported = match &self.reported {
-                Told::Here(reported) => reported
+                Reported::Here(reported) => reported
                     .iter()
                     .zip(drops::NAMES)
                     .find(|(_, name)| *name == stage)
                     .map_or(0, |(reported, _)| *reported),
-                Told::Pinned(reported) => reported.get(&index, 0)?,
+                Reported::Pinned(reported) => reported.get(&index, 0)?,
             };
             if lost <= reported {
                 continue;
             }
             emit(stage, lost - reported);
             match &mut self.reported {
-                Told::Here(reported) => {
+                Reported::Here(reported) => {
                     if let Some((reported, _)) =
                         reported.iter_mut().zip(drops::NAMES).find(|(_, name)| *name == stage)
                     {
                         *reported = lost;
                     }
                 }
-                Told::Pinned(reported) => reported.set(index, lost, 0)?,
+                Reported::Pinned(reported) => reported.set(index, lost, 0)?,
             }
         }
         Ok(())
@@ -104,7 +104,7 @@ impl Counters {
         sums(&self.drops, &drops::NAMES)
     }
 
-    /// What was seen, by kind, with the kind's name.
+    /// The events seen, by kind, with the kind's name.
     pub fn seen(&self) -> Result<Vec<(&'static str, u64)>, MapError> {
         sums(&self.seen, &seen::NAMES)
     }

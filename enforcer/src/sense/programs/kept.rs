@@ -1,4 +1,4 @@
-//! Which programs and maps outlive the daemon, and the version under which they do.
+//! Which programs and maps outlive the daemon, and under which version.
 use enforcer_common::{plain::PlainFormat, record};
 use zerocopy::IntoBytes as _;
 
@@ -8,18 +8,18 @@ use super::{
 };
 use crate::sense::Choice;
 
-/// What becomes of something when the daemon ends.
+/// What happens to a program or map when the daemon ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     /// It is pinned, and goes on without the daemon.
     Kept,
-    /// It ends with the daemon: what it tells is about what the daemon does now, or is counted from its start on.
+    /// It ends with the daemon: its data is about the daemon's current work, or counted from its start.
     Ours,
 }
 
-/// One line a program. One that is not here ends with the daemon.
+/// One line a program. A program that is not listed ends with the daemon.
 const PROGRAMS: [(&str, Life); 25] = [
-    // What makes an OOM kill known.
+    // These report OOM kills.
     ("mark_victim_task", Life::Kept),
     ("mark_victim_pid", Life::Kept),
     ("mark_victim_plain", Life::Kept),
@@ -29,10 +29,10 @@ const PROGRAMS: [(&str, Life); 25] = [
     ("out_of_memory", Life::Kept),
     ("oom_over", Life::Kept),
     ("memory_back", Life::Kept),
-    // Whose cgroup it was, though it is gone by the time that somebody asks.
+    // The cgroup's name, even if the cgroup is gone when a reader asks.
     ("cgroup_made", Life::Kept),
     ("cgroup_gone", Life::Kept),
-    // Stalls and edges: for who is there to act on them.
+    // Stalls and edges: only a running daemon acts on them.
     ("direct_reclaim_begin", Life::Ours),
     ("direct_reclaim_end", Life::Ours),
     ("memcg_reclaim_begin", Life::Ours),
@@ -42,7 +42,7 @@ const PROGRAMS: [(&str, Life); 25] = [
     ("reclaim_throttled", Life::Ours),
     ("memory_high_begin", Life::Ours),
     ("memory_high_end", Life::Ours),
-    // The guard: it tells who gets in the way of what the daemon keeps, and must know the daemon.
+    // The guard: it reports other writers of what the daemon keeps, and must recognise the daemon.
     ("score_attached", Life::Ours),
     ("score_forked", Life::Ours),
     ("score_executed", Life::Ours),
@@ -50,7 +50,7 @@ const PROGRAMS: [(&str, Life); 25] = [
     ("cgroup_written", Life::Ours),
 ];
 
-/// One line a map. Every map that a kept program uses must be kept: the next daemon's programs use the same.
+/// One line a map. Every map of a kept program must be kept: the next daemon's programs use the same.
 const MAPS: [(&str, Life); 22] = [
     ("EVENTS", Life::Kept),
     ("MARKED", Life::Kept),
@@ -87,15 +87,14 @@ pub(super) fn maps() -> impl Iterator<Item = &'static str> {
     MAPS.iter().filter(|(_, life)| *life == Life::Kept).map(|(name, _)| *name)
 }
 
-/// What must be the same for a daemon to go on with what another one left.
+/// What must be equal for a daemon to go on with the programs of another one.
 ///
-/// It is a number of the eBPF object, the version of its records, what the programs were told of this kernel, and
-/// which of them are wanted.
+/// It is a hash of the eBPF object, the version of its records, its constants for this kernel, and the wanted programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(u64);
 
 impl Version {
-    /// That of this build, for this choice of programs.
+    /// The version of this build, for this choice of programs.
     #[must_use]
     pub fn of(choice: &Choice) -> Self {
         let plain = choice.plain_format.unwrap_or(PlainFormat::NONE);
@@ -113,7 +112,7 @@ impl Version {
         Self(hash.0)
     }
 
-    /// One of that number: another build's.
+    /// The version of another build, by its number.
     #[must_use]
     pub const fn numbered(number: u64) -> Self {
         Self(number)
@@ -125,7 +124,7 @@ impl Version {
     }
 }
 
-/// Whether a folder's name is that of a version, this one's or another's.
+/// Whether a folder's name is a version, this one or another.
 pub(super) fn is_version(folder: &str) -> bool {
     let Some((records, number)) = folder.strip_prefix('v').and_then(|rest| rest.split_once('-')) else {
         return false;
@@ -134,7 +133,7 @@ pub(super) fn is_version(folder: &str) -> bool {
     records.parse::<u16>().is_ok() && number.len() == 16 && number.bytes().all(hex)
 }
 
-/// FNV-1a, 64 bits, with each part's length: it must be the same in every build of every compiler.
+/// FNV-1a, 64 bits, with each part's length: it must be equal in every build by every compiler.
 struct Fnv(u64);
 
 impl Default for Fnv {

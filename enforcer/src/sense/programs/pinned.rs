@@ -16,21 +16,21 @@ use super::{
     takeover::{self, DROPS_TOLD},
 };
 
-/// How much of a program's or map's name the kernel keeps (`BPF_OBJ_NAME_LEN`, less the terminating zero).
+/// How much of a program's or map's name the kernel stores (`BPF_OBJ_NAME_LEN`, less the terminating zero).
 const KERNEL_NAME: usize = 15;
 
 const NOT_KEPT: &str =
-    "OOM kills that happen while the daemon is not running are not told, or from counters alone";
-const NOT_READ: &str = "OOM kills that an earlier daemon's programs saw are not told";
-const LEFT_ALONE: &str = "it is left alone, and in the way of removing the folder";
+    "OOM kills that happen while the daemon is not running are not reported, or from counters alone";
+const NOT_READ: &str = "OOM kills that an earlier daemon's programs saw are not reported";
+const LEFT_ALONE: &str = "it is not touched, and prevents removing the folder";
 
-/// What is pinned of this version.
+/// The pins of this version.
 #[derive(Debug)]
 pub(super) struct Pinned {
     pins: Pins,
     version: Version,
     dir: VersionDir,
-    /// Held, so that their programs stay attached even if somebody removes the files.
+    /// Held, so that their programs stay attached even if the files are removed.
     links: Vec<FdLink>,
     inherited: Vec<&'static str>,
     lost: Vec<Lost>,
@@ -42,13 +42,13 @@ pub(super) fn lost(error: &(dyn std::error::Error + 'static)) -> Lost {
 }
 
 impl Pinned {
-    /// Opens the folder of that version, and has a look at what is pinned there.
+    /// Opens the folder of that version, and checks the maps that are pinned there.
     pub(super) fn open(pins: Pins, version: Version) -> Result<Self, PinsError> {
         let dir = pins.version(version)?;
         for name in kept::maps() {
             let path = dir.map(name);
             if path.exists() && !MapInfo::from_pin(&path).is_ok_and(|info| is_named(info.name(), name)) {
-                return Err(PinsError::Foreign { path, why: "is not the map that its name says" });
+                return Err(PinsError::Foreign { path, why: "is not the map it names" });
             }
         }
         let pinned = Self { pins, version, dir, links: Vec::new(), inherited: Vec::new(), lost: Vec::new() };
@@ -56,12 +56,12 @@ impl Pinned {
         Ok(pinned)
     }
 
-    /// Where the kept maps are pinned, or are to be.
+    /// The pin paths of the kept maps, whether pinned already or not.
     pub(super) fn map_paths(&self) -> impl Iterator<Item = (&'static str, PathBuf)> {
         kept::maps().map(|name| (name, self.dir.map(name)))
     }
 
-    /// Whether that program is at work already; then it is taken on.
+    /// Whether that program is attached already; then it is taken on.
     pub(super) fn has(&mut self, program: &'static str) -> bool {
         let path = self.dir.link(program);
         if !path.exists() {
@@ -75,7 +75,7 @@ impl Pinned {
             }
         };
         if !is_of(&link, program) {
-            let why = format!("{} is not the link that its name says", path.display());
+            let why = format!("{} is not the link it names", path.display());
             self.lost.push(Lost { what: "pins", why, consequence: NOT_KEPT });
             return false;
         }
@@ -84,7 +84,7 @@ impl Pinned {
         true
     }
 
-    /// Pins what keeps a program attached, and whether that worked. If not, the program is detached.
+    /// Pins a program's link; returns whether that worked. If not, the program is detached.
     pub(super) fn keep(&mut self, program: &str, link: FdLink) -> bool {
         match link.pin(self.dir.link(program)) {
             Ok(link) => {
@@ -98,7 +98,7 @@ impl Pinned {
         }
     }
 
-    /// Notes a program that can be attached, but not be pinned.
+    /// Notes a program that can be attached, but not pinned.
     pub(super) fn cannot_keep(&mut self, error: &LinkError) {
         self.lost.push(lost(error));
     }
@@ -108,13 +108,13 @@ impl Pinned {
         Inherited { programs: std::mem::take(&mut self.inherited), ..Inherited::default() }
     }
 
-    /// Takes over what other versions left, and says what could not be done.
+    /// Takes over what other versions left, and adds what failed to `attached.unpinned`.
     pub(super) fn take_over(&mut self, attached: &mut Attached, take: &mut dyn FnMut(&[u8])) {
         let lost = &mut attached.unpinned;
         lost.append(&mut self.lost);
         let foreign = |path: PathBuf| Lost {
             what: "pins",
-            why: format!("{} is none of our pins", path.display()),
+            why: format!("{} is not one of our pins", path.display()),
             consequence: LEFT_ALONE,
         };
         let (others, mut unknown) = match self.pins.others(self.version) {
@@ -141,7 +141,7 @@ impl Pinned {
         lost.extend(unknown.into_iter().map(foreign));
     }
 
-    /// How many losses of each stage have been told: made where it is missing.
+    /// The map with the reported losses of each stage; created if it is missing.
     pub(super) fn drops_reported(&self) -> Result<Array<MapData, u64>, MapError> {
         let path = self.dir.map(DROPS_TOLD);
         if path.exists() {
@@ -154,13 +154,13 @@ impl Pinned {
         self.map(DROPS_TOLD, Array::try_from)
     }
 
-    /// Nobody watched reclaim meanwhile: who began one may have ended it, and its thread id may be another's.
+    /// Reclaim was not watched meanwhile: it may have ended, and its thread id may belong to another thread.
     fn forget_reclaim(&self) {
         type State = [u8; size_of::<TaskReclaim>()];
         let Ok(mut tasks) = self.map("RECLAIMING", HashMap::<_, u32, State>::try_from) else { return };
         let known: Vec<u32> = tasks.keys().flatten().collect();
         for tid in known {
-            // One that is gone already is as good.
+            // A missing entry is fine.
             let _gone = tasks.remove(&tid);
         }
     }
@@ -170,14 +170,15 @@ impl Pinned {
     }
 }
 
-/// Whether the kernel has that link for a program of that name. Where we may not ask, the folder's owner answers for it.
+/// Whether the kernel's link belongs to a program of that name. If we may not query that, the folder's owner is
+/// trusted.
 fn is_of(link: &FdLink, program: &str) -> bool {
     let Ok(info) = link.info() else { return false };
     let Ok(programs) = loaded_programs().collect::<Result<Vec<_>, _>>() else { return true };
     programs.iter().any(|loaded| loaded.id() == info.program_id() && is_named(loaded.name(), program))
 }
 
-/// Whether the kernel's name for something is this one, as far as it keeps names.
+/// Whether the kernel's name for an object is this one, as far as the kernel stores names.
 fn is_named(known: &[u8], name: &str) -> bool {
     known == name.as_bytes().get(..KERNEL_NAME).unwrap_or(name.as_bytes())
 }

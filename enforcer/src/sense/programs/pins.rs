@@ -1,7 +1,7 @@
-//! Where links and maps are pinned, so that they outlive the daemon: `/sys/fs/bpf/enforcer`.
+//! The folder where links and maps are pinned, so that they outlive the daemon: `/sys/fs/bpf/enforcer`.
 //!
-//! One folder a version, one file a map or link. Everything there is root's alone, and only one daemon at a time uses
-//! it. What is not ours is neither used nor removed.
+//! One folder a version, one file a map or link. Only root can access it, and only one daemon at a time uses it. Files
+//! that are not ours are neither used nor removed.
 use std::{
     fs::{self, DirBuilder, Metadata},
     io,
@@ -20,9 +20,9 @@ use rustix::{
 
 use super::kept::{self, Version};
 
-/// Where bpffs is mounted by systemd and everybody else.
+/// The usual mount point of bpffs, which systemd uses.
 const MOUNT: &str = "/sys/fs/bpf";
-/// Our folder in there.
+/// Our folder below it.
 const FOLDER: &str = "enforcer";
 /// File system type of bpffs (`BPF_FS_MAGIC`, linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
@@ -30,29 +30,29 @@ const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 const MAP: &str = "map_";
 const LINK: &str = "link_";
 
-/// Why nothing can be pinned, or something cannot be used.
+/// Why nothing can be pinned, or a pin cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PinsError {
     /// There is no bpffs.
-    #[error("{} is no bpffs; mount one: mount -t bpf bpf {}", path.display(), path.display())]
+    #[error("{} is not a bpffs; mount one: mount -t bpf bpf {}", path.display(), path.display())]
     NoBpffs {
-        /// Where one was expected.
+        /// The expected mount point.
         path: PathBuf,
     },
     /// The system refused something.
     #[error("cannot {what} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// On which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// Something is there that is not as we make it.
-    #[error("{} {why}; look at it, and remove it if nobody needs it", path.display())]
+    /// A file or folder is not as we make it.
+    #[error("{} {why}; inspect it, and remove it if it is not needed", path.display())]
     Foreign {
         /// The file or folder.
         path: PathBuf,
@@ -67,7 +67,7 @@ pub enum PinsError {
     },
 }
 
-/// The folder of pins, used by us alone as long as this lives.
+/// The folder of pins, locked for us during the life of this.
 #[derive(Debug)]
 pub struct Pins {
     folder: PathBuf,
@@ -75,12 +75,12 @@ pub struct Pins {
     _handle: OwnedFd,
 }
 
-/// What removing pins came to.
+/// The result of removing pins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unpinned {
     /// The files that were removed.
     pub removed: Vec<PathBuf>,
-    /// What is not ours, or not as we make it, and was left.
+    /// Files that are not ours, or not as we make them; they were kept.
     pub left: Vec<PathBuf>,
 }
 
@@ -95,7 +95,7 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PinsErro
 }
 
 impl Pins {
-    /// Opens the folder in `/sys/fs/bpf`, and makes it where it is missing.
+    /// Opens the folder in `/sys/fs/bpf`, and creates it if it is missing.
     pub fn open() -> Result<Self, PinsError> {
         let mount = Path::new(MOUNT);
         let is_bpffs = statfs(mount)
@@ -112,7 +112,7 @@ impl Pins {
         let handle = match open(&folder, flags, Mode::empty()) {
             Ok(handle) => handle,
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                return Err(PinsError::Foreign { path: folder, why: "is no folder" });
+                return Err(PinsError::Foreign { path: folder, why: "is not a folder" });
             }
             Err(error) => return Err(failed("open", &folder)(error.into())),
         };
@@ -125,7 +125,7 @@ impl Pins {
         }
     }
 
-    /// The folder of this version, made where it is missing.
+    /// The folder of this version, created if it is missing.
     pub(super) fn version(&self, version: Version) -> Result<VersionDir, PinsError> {
         let path = self.folder.join(version.folder());
         make(&path)?;
@@ -133,7 +133,7 @@ impl Pins {
         Ok(VersionDir { path })
     }
 
-    /// The folders of other versions, and what else is there.
+    /// The folders of other versions, and all other files.
     pub(super) fn others(&self, version: Version) -> Result<(Vec<VersionDir>, Vec<PathBuf>), PinsError> {
         let ours = version.folder();
         let (mut versions, mut foreign) = (Vec::new(), Vec::new());
@@ -151,8 +151,8 @@ impl Pins {
         Ok((versions, foreign))
     }
 
-    /// Removes every pin of every version. Programs that no daemon holds are detached by it, and what they told and
-    /// nobody read is lost. What is not ours is left, with the folders that it is in.
+    /// Removes every pin of every version. Programs that no daemon holds are detached by that, and their unread records
+    /// are lost. Files that are not ours stay, with their folders.
     pub fn remove(self) -> Result<Unpinned, PinsError> {
         let mut unpinned = Unpinned::default();
         for name in names(&self.folder)? {
@@ -174,7 +174,7 @@ impl Pins {
 
 /// Removes every pin, if there are any: see [`Pins::remove`].
 pub fn unpin() -> Result<Unpinned, PinsError> {
-    // Where there is nothing, nothing is made.
+    // A missing folder is not created.
     match fs::symlink_metadata(Path::new(MOUNT).join(FOLDER)) {
         Ok(_) => Pins::open()?.remove(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Unpinned::default()),
@@ -183,24 +183,24 @@ pub fn unpin() -> Result<Unpinned, PinsError> {
 }
 
 impl VersionDir {
-    /// Where that map is pinned.
+    /// The pin path of that map.
     pub(super) fn map(&self, name: &str) -> PathBuf {
         self.path.join(format!("{MAP}{name}"))
     }
 
-    /// Where that program's link is pinned.
+    /// The pin path of that program's link.
     pub(super) fn link(&self, program: &str) -> PathBuf {
         self.path.join(format!("{LINK}{program}"))
     }
 
-    /// What is there that we would not have pinned.
+    /// Files that we would not have pinned.
     pub(super) fn foreign(&self) -> Result<Vec<PathBuf>, PinsError> {
         let names = names(&self.path)?.into_iter();
         Ok(names.filter(|name| !is_pin(name)).map(|name| self.path.join(name)).collect())
     }
 
-    /// Removes the pins of links, which detaches the programs unless somebody holds them, then those of maps, then the
-    /// folder. What is not ours is returned, and stays.
+    /// Removes the pins of links, which detaches the programs unless a process holds them, then those of maps, then the
+    /// folder. Returns the files that are not ours, which stay.
     pub(super) fn remove(&self, removed: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, PinsError> {
         let (mut pins, mut foreign) = (Vec::new(), Vec::new());
         for name in names(&self.path)? {
@@ -208,7 +208,7 @@ impl VersionDir {
             let is_file = fs::symlink_metadata(&path).is_ok_and(|file| file.is_file());
             if is_pin(&name) && is_file { pins.push(path) } else { foreign.push(path) }
         }
-        // Links come before maps by their names.
+        // The names of links sort before those of maps.
         pins.sort();
         for path in pins {
             fs::remove_file(&path).map_err(failed("remove", &path))?;
@@ -228,7 +228,7 @@ fn is_pin(name: &str) -> bool {
     })
 }
 
-/// Makes a folder of ours, if it is missing.
+/// Creates a folder, if it is missing.
 fn make(folder: &Path) -> Result<(), PinsError> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Ok(()) => Ok(()),
@@ -240,12 +240,12 @@ fn make(folder: &Path) -> Result<(), PinsError> {
 fn check_folder(folder: &Path) -> Result<(), PinsError> {
     let metadata: Metadata = fs::symlink_metadata(folder).map_err(failed("look at", folder))?;
     if !metadata.is_dir() {
-        return Err(PinsError::Foreign { path: folder.to_owned(), why: "is no folder" });
+        return Err(PinsError::Foreign { path: folder.to_owned(), why: "is not a folder" });
     }
     check_owner(folder, metadata.uid(), metadata.mode())
 }
 
-/// Nobody else may have put anything there.
+/// Checks that no other user can have put a file there.
 fn check_owner(folder: &Path, uid: u32, mode: u32) -> Result<(), PinsError> {
     if uid != geteuid().as_raw() {
         return Err(PinsError::Foreign { path: folder.to_owned(), why: "belongs to another user" });

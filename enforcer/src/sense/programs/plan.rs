@@ -1,20 +1,20 @@
-//! Which programs a choice comes to, where each is attached, and what is lost without it.
+//! The programs of a choice, their hooks, and what is lost without each.
 use std::fmt;
 
 use enforcer_common::{incident::watched, offsets::ABSENT};
 
 use crate::sense::{Choice, LimitArgument, MarkProgram, Sight};
 
-/// A place in the kernel.
+/// An attach point in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
-    /// A tracepoint, with arguments that the verifier knows the types of.
+    /// A tracepoint whose argument types the verifier knows.
     BtfTracepoint(&'static str),
     /// The entry of a function.
     Fentry(&'static str),
     /// The return from a function.
     Fexit(&'static str),
-    /// A tracepoint, with its arguments as numbers.
+    /// A tracepoint with its arguments as numbers.
     RawTracepoint(&'static str),
     /// A tracepoint's record: category and name.
     Tracepoint(&'static str, &'static str),
@@ -42,7 +42,7 @@ pub(super) struct Wanted {
 
 const KILL_WATCHER: &str = "oom_signal";
 
-/// Which flag of the `KILL_WATCH` map says that a program is attached, if its silence means something.
+/// The index in the `KILL_WATCH` map that says that a program is attached, if its silence is conclusive.
 pub(super) fn watcher_of(program: &str) -> Option<u32> {
     match program {
         KILL_WATCHER => Some(watched::KILLS),
@@ -52,37 +52,37 @@ pub(super) fn watcher_of(program: &str) -> Option<u32> {
     }
 }
 
-const NO_MARKS: &str = "OOM kills are told from counters alone, without victim or trigger";
+const NO_MARKS: &str = "OOM kills are reported from counters alone, without victim or trigger";
 const NO_RECLAIM: &str = "stalls in reclaim are not counted";
 const NO_EDGES: &str = "falling memory is noticed by sampling alone";
 
 const OUT_OF_MEMORY: Wanted = Wanted {
     program: "out_of_memory",
     hook: Hook::Fentry("out_of_memory"),
-    consequence: "whose limit was hit is told from counters, which is a guess in a burst",
+    consequence: "the limit owner is taken from counters, which is a guess in a burst",
 };
 
 const OOM_OVER: Wanted = Wanted {
     program: "oom_over",
     hook: Hook::Fexit("out_of_memory"),
-    consequence: "which kills belong to one OOM is told by the time between them",
+    consequence: "kills are assigned to one OOM by the time between them",
 };
 
 const MEMORY_BACK: Wanted = Wanted {
     program: "memory_back",
     hook: Hook::Fexit("exit_mmap"),
-    consequence: "when a victim's memory was back is taken from its exit, or not told",
+    consequence: "the time when a victim's memory was freed is taken from its exit, or missing",
 };
 
-const NO_NAMES: &str = "an OOM kill in a cgroup that is gone within moments is told without its name";
+const NO_NAMES: &str = "an OOM kill in a short-lived cgroup is reported without its name";
 
-/// The life of cgroups: both, or names are kept for cgroups that are gone, or the other way round.
+/// The life of cgroups, both programs or neither: otherwise names are kept for removed cgroups, or the reverse.
 const LIFE: [(&str, &str, &str); 2] =
     [("cgroup_gone", "cgroup_rmdir", NO_NAMES), ("cgroup_made", "cgroup_mkdir", NO_NAMES)];
 
 const RAW: [(&str, &str, &str); 8] = [
-    (KILL_WATCHER, "signal_generate", "a mark of a dying task is told from a kill by counters alone"),
-    ("process_exit", "sched_process_exit", "when a victim was gone is not known"),
+    (KILL_WATCHER, "signal_generate", "counters alone distinguish a mark of a dying task from a kill"),
+    ("process_exit", "sched_process_exit", "the exit time of a victim is unknown"),
     ("process_freed", "sched_process_free", "a victim's exit may be missing where many exit at once"),
     ("direct_reclaim_begin", "mm_vmscan_direct_reclaim_begin", NO_EDGES),
     ("direct_reclaim_end", "mm_vmscan_direct_reclaim_end", NO_RECLAIM),
@@ -91,8 +91,8 @@ const RAW: [(&str, &str, &str); 8] = [
     ("kswapd_wake", "mm_vmscan_kswapd_wake", NO_EDGES),
 ];
 
-/// The begin of a reclaim against a cgroup's limit: by the event, or by the function around it where only that tells whose
-/// limit it is.
+/// The begin of a reclaim against a cgroup's limit: by the event, or by the function around it if only that has the
+/// limit owner.
 const fn memcg_begin(limit: LimitArgument) -> Wanted {
     let (program, hook) = match limit {
         LimitArgument::Event(_) | LimitArgument::None => {
@@ -103,29 +103,29 @@ const fn memcg_begin(limit: LimitArgument) -> Wanted {
     Wanted { program, hook, consequence: NO_RECLAIM }
 }
 
-/// The sleeps of `memory.high`. The end first: a begin without it would be one for good.
+/// The sleeps of `memory.high`. The end is attached first: a begin without an end would last for ever.
 const fn over_high(function: &'static str) -> [Wanted; 2] {
-    const NO_SLEEPS: &str = "the sleeps of memory.high are not told as stalls";
+    const NO_SLEEPS: &str = "the sleeps of memory.high are not reported as stalls";
     [
         Wanted { program: "memory_high_end", hook: Hook::Fexit(function), consequence: NO_SLEEPS },
         Wanted { program: "memory_high_begin", hook: Hook::Fentry(function), consequence: NO_SLEEPS },
     ]
 }
 
-const NO_SCORES: &str = "a process that comes into a container gets its score within seconds, not at once";
+const NO_SCORES: &str = "a process that enters a container gets its score within seconds, not at once";
 
-/// The guard of scores: all of them, or there are ways past it.
+/// The guard of scores: without one of them, a change of a score can go unseen.
 const SCORES: [(&str, &str, &str); 4] = [
     ("score_attached", "cgroup_attach_task", NO_SCORES),
     ("score_forked", "sched_process_fork", NO_SCORES),
     ("score_executed", "sched_process_exec", NO_SCORES),
-    ("score_written", "oom_score_adj_update", "what others write to a score is noticed by looking alone"),
+    ("score_written", "oom_score_adj_update", "foreign writes to a score are found by sweeps alone"),
 ];
 
 const WRITES: Wanted = Wanted {
     program: "cgroup_written",
     hook: Hook::Fexit("cgroup_file_write"),
-    consequence: "what others write to cgroup files is noticed by looking alone, without the writer",
+    consequence: "foreign writes to cgroup files are found by sweeps alone, without the writer",
 };
 
 const MARKS: [(MarkProgram, Wanted); 3] = [
@@ -138,7 +138,7 @@ const fn mark(program: &'static str, hook: Hook) -> Wanted {
     Wanted { program, hook, consequence: NO_MARKS }
 }
 
-/// The programs of a choice, in the order in which to attach them: what explains a mark before marks.
+/// The programs of a choice, in the order of attaching: those that explain a mark come before marks.
 pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     let mut all = Vec::new();
     let raw = |(program, name, consequence)| Wanted { program, hook: Hook::RawTracepoint(name), consequence };
@@ -167,7 +167,7 @@ pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     all
 }
 
-/// Which argument of the event that begins a reclaim is the cgroup, for the program.
+/// The index of the cgroup in the arguments of the event that begins a reclaim, for the program.
 pub(super) const fn reclaimed_argument(choice: &Choice) -> u32 {
     match choice.reclaim.limit {
         LimitArgument::Event(argument) => argument,
@@ -175,7 +175,7 @@ pub(super) const fn reclaimed_argument(choice: &Choice) -> u32 {
     }
 }
 
-/// What the guard sees with these programs.
+/// What the guard reports with these programs.
 pub(super) fn sight(attached: &[&'static str]) -> Sight {
     Sight {
         scores: SCORES.iter().all(|(program, ..)| attached.contains(program)),
@@ -183,12 +183,12 @@ pub(super) fn sight(attached: &[&'static str]) -> Sight {
     }
 }
 
-/// Whether the life of cgroups is told with these programs.
+/// Whether these programs report the life of cgroups.
 pub(super) fn reports_life(attached: &[&'static str]) -> bool {
     LIFE.iter().all(|(program, ..)| attached.contains(program))
 }
 
-/// The classic tracepoint, if a program by BTF was wanted, is not attached, and the format is known.
+/// The classic tracepoint, if a BTF program was wanted, is not attached, and the format is known.
 pub(super) fn fallback(choice: &Choice, attached: &[&'static str]) -> Option<Wanted> {
     let by_btf = matches!(choice.mark, Some(MarkProgram::Task | MarkProgram::Pid));
     let none_attached = attached.iter().all(|name| mark_of(name).is_none());
@@ -196,7 +196,7 @@ pub(super) fn fallback(choice: &Choice, attached: &[&'static str]) -> Option<Wan
     MARKS.iter().find(|(mark, _)| *mark == MarkProgram::Plain).map(|(_, wanted)| *wanted)
 }
 
-/// Which kind of mark a program tells.
+/// The kind of mark that a program reports.
 pub(super) fn mark_of(program: &str) -> Option<MarkProgram> {
     MARKS.iter().find(|(_, wanted)| wanted.program == program).map(|(mark, _)| *mark)
 }

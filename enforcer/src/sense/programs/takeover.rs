@@ -1,8 +1,8 @@
-//! Takes over what another version of the daemon left at work.
+//! Takes over the programs and records that another version of the daemon left.
 //!
-//! By now the new programs are attached, beside the old ones: from here on the new ring has everything, and the old one
-//! has everything until it is detached. What both have is told once, as [`Again`](super::Again) recognises it. So there is no
-//! moment without a program, and nothing hangs on two programs' seeing the same time.
+//! The new programs are attached already, beside the old ones: from here on the new ring has everything, and the old
+//! one has everything until it is detached. A record in both is reported once, as [`Again`](super::Again) recognises
+//! it. So a program is attached at every moment, and the times that two programs see need not be equal.
 use std::{path::PathBuf, thread, time::Duration};
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
@@ -14,32 +14,32 @@ use crate::sense::record::{Undecodable, decode};
 /// How long a program that was running when the new ones were attached may take to end. It takes microseconds.
 const RUNNING: Duration = Duration::from_millis(20);
 
-/// `BPF_NOEXIST` of linux/bpf.h: what is there already stays.
+/// `BPF_NOEXIST` of linux/bpf.h: an existing entry stays.
 const NO_EXIST: u64 = 1;
 
-/// The stage at which records are lost whose layout this daemon does not know.
+/// The stage of records lost because this daemon does not know their layout.
 const OTHER_VERSION: &str = "other_version";
 
-/// What was found of daemons before.
+/// What earlier daemons left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inherited {
-    /// The programs that were at work, and are taken on.
+    /// The programs that were attached, and are taken on.
     pub programs: Vec<&'static str>,
     /// Folders of other versions that were read to their end and removed.
     pub versions: Vec<PathBuf>,
     /// Records that were in their rings.
     pub records: u64,
-    /// Their losses that nobody has told, by stage.
+    /// Their losses that were not reported, by stage.
     pub drops: Vec<(&'static str, u64)>,
 }
 
 /// The map of victims whose exit is awaited.
 const MARKED: &str = "MARKED";
 
-/// A value of that map, an [`Awaited`], as the kernel keeps it.
+/// A value of that map, an [`Awaited`], as the kernel stores it.
 pub(super) type Victim = [u8; size_of::<Awaited>()];
 
-/// Why another version was not taken over; it stays as it is.
+/// Why another version was not taken over; it stays unchanged.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TakeoverError {
     #[error("cannot read {}", path.display())]
@@ -52,8 +52,8 @@ pub(super) enum TakeoverError {
     Pins(#[from] PinsError),
 }
 
-/// Gives `take` every record that another version's ring holds, has the new programs wait for the victims of the old
-/// ones, and removes the old version.
+/// Gives `take` every record of another version's ring, hands the awaited victims of the old programs to the new ones,
+/// and removes the old version.
 pub(super) fn take_over(
     old: &VersionDir,
     marked: &mut HashMap<MapData, u32, Victim>,
@@ -91,7 +91,7 @@ pub(super) fn take_over(
     Ok(foreign)
 }
 
-/// Victims that are marked and have not exited: from now on their exits are told by the new programs.
+/// Copies victims that are marked and have not exited: from now on the new programs report their exits.
 fn copy_marked(old: &VersionDir, marked: &mut HashMap<MapData, u32, Victim>) -> Result<(), TakeoverError> {
     let before = match open(old, MARKED, HashMap::<_, u32, Victim>::try_from) {
         Err(TakeoverError::Map { path: _, source: MapError::InvalidValueSize { size, expected: _ } })
@@ -102,20 +102,20 @@ fn copy_marked(old: &VersionDir, marked: &mut HashMap<MapData, u32, Victim>) -> 
         before => before?,
     };
     let Some(before) = before else { return Ok(()) };
-    // One that goes while it is looked at has exited.
+    // An entry that disappears during the iteration has exited.
     for (pid, victim) in before.iter().flatten() {
-        // One that the new programs have marked is theirs.
+        // A victim that the new programs have marked is theirs.
         if marked.insert(pid, victim, NO_EXIST).is_ok()
             && matches!(before.get(&pid, 0), Err(MapError::KeyNotFound))
         {
-            // It exited meanwhile, which the old programs told. The new ones would tell it when it is freed.
+            // It exited meanwhile, which the old programs reported. The new ones would report it when it is freed.
             let _gone = marked.remove(&pid);
         }
     }
     Ok(())
 }
 
-/// The first versions noted when they were marked, and no more.
+/// The first versions stored only the time of the mark.
 fn copy_marks(old: &VersionDir, marked: &mut HashMap<MapData, u32, Victim>) -> Result<(), TakeoverError> {
     let before = open(old, MARKED, HashMap::<_, u32, [u8; size_of::<u64>()]>::try_from)?;
     for (pid, marked_ns) in before.iter().flat_map(|before| before.iter().flatten()) {
@@ -124,7 +124,7 @@ fn copy_marks(old: &VersionDir, marked: &mut HashMap<MapData, u32, Victim>) -> R
     Ok(())
 }
 
-/// A victim of which only the time of its mark is known: the first member of [`Awaited`].
+/// A victim with a known time of its mark and no more: the first member of [`Awaited`].
 fn awaited(marked_ns: [u8; size_of::<u64>()]) -> Victim {
     let mut victim = [0; size_of::<Awaited>()];
     let (time, _unknown) = victim.split_at_mut(marked_ns.len());
@@ -132,17 +132,17 @@ fn awaited(marked_ns: [u8; size_of::<u64>()]) -> Victim {
     victim
 }
 
-/// How many losses of each stage have been told: a map of the daemon's own, which lives as long as the counters.
+/// The reported losses of each stage: a map of the daemon's own, which lives as long as the counters.
 pub(super) const DROPS_TOLD: &str = "DROPS_TOLD";
 
-/// The losses that have not been told, by stage.
+/// The losses that have not been reported, by stage.
 fn unreported_drops(
     drops: &PerCpuArray<MapData, u64>,
     reported: Option<&Array<MapData, u64>>,
 ) -> Vec<(&'static str, u64)> {
     let stages = (0..).zip(drops::NAMES);
     stages
-        // A version before may not have had this stage yet.
+        // An earlier version may lack this stage.
         .filter_map(|(index, name)| {
             let lost: u64 = drops.get(&index, 0).ok()?.iter().sum();
             let reported = reported.and_then(|reported| reported.get(&index, 0).ok()).unwrap_or(0);
@@ -152,7 +152,7 @@ fn unreported_drops(
         .collect()
 }
 
-/// A map of that version; none if it has none of that name.
+/// A map of that version; `None` if it has none of that name.
 fn open<T>(
     version: &VersionDir,
     name: &str,

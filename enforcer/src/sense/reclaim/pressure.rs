@@ -1,7 +1,7 @@
-//! Who stalls, as it is told: when it begins to be much, now and then while it lasts, and when it is over.
+//! Events about stalled pods and cgroups: at the begin, now and then while it lasts, and at the end.
 //!
-//! By pod, as that is what somebody can do something about; by cgroup for whatever is no pod's. Pure: records, the time,
-//! and what is known of cgroups come in, events come out.
+//! By pod, as operators can act on that; by cgroup if it belongs to no pod. Pure: records, the time and the owners of
+//! cgroups come in, events come out.
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
@@ -13,11 +13,11 @@ use crate::{
     sense::incident::Place,
 };
 
-/// Without a record for as long, it is over. While stalls are much, a record comes about once a second.
+/// It ends after this time without a record. While stalls are long or frequent, a record comes about once a second.
 const QUIET_NS: u64 = 10_000_000_000;
-/// While it lasts, it is told again after as long.
+/// While it lasts, the event is repeated after this time.
 const REMIND_NS: u64 = 60_000_000_000;
-/// The most that can be under pressure at a time; more are not told.
+/// The most pods and cgroups under pressure at a time; others are not reported.
 const MAX_TOLD: usize = 4096;
 
 /// Nanoseconds of stalls by kind, in the order of [`StallKind::ALL`].
@@ -25,23 +25,23 @@ pub type ByKind = [u64; StallKind::ALL.len()];
 
 /// What is known of cgroups.
 pub trait StallWorld {
-    /// Whose a cgroup is, or was.
+    /// The current or former owner of a cgroup.
     fn owner(&mut self, cgroup: CgroupId) -> Option<Owner>;
     /// Its path.
     fn path(&mut self, cgroup: CgroupId) -> Option<CgroupPath>;
-    /// How long its tasks were stalled so far.
+    /// How long its tasks have been stalled so far.
     fn stalled_ns(&mut self, cgroup: CgroupId) -> ByKind;
 }
 
-/// How it is known whose limit it was.
+/// The source of the limit owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitSource {
-    /// The kernel told it of this stall.
+    /// The kernel reported it for this stall.
     Argument,
-    /// It is not: the stalled task's own cgroup is named instead.
+    /// Unknown: the stalled task's own cgroup is named instead.
     TaskCgroup,
-    /// By the kind of the stall: the machine is short.
+    /// The kind of the stall: the machine is short of memory.
     Machine,
 }
 
@@ -49,20 +49,20 @@ pub enum LimitSource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rising {
-    /// Who is stalled.
+    /// The stalled pod or cgroup.
     #[serde(flatten)]
     pub place: Place,
     /// The cgroup's id.
     pub cgroup_id: u64,
-    /// How.
+    /// The kind of the stall.
     pub kind: StallKind,
-    /// How long the stall took that is told of.
+    /// Duration of the reported stall.
     pub stall_ms: u64,
-    /// What such stalls came to within about a second.
+    /// Sum of such stalls within about a second.
     pub window_stall_ms: u64,
-    /// The cgroup whose limit it was; none if it is gone, and its name was not known.
+    /// The cgroup whose limit it was; `None` if it is gone and its name unknown.
     pub limit_owner: Option<String>,
-    /// How that is known.
+    /// The source of the limit owner.
     pub limit_source: LimitSource,
     /// The process.
     pub pid: u32,
@@ -70,7 +70,7 @@ pub struct Rising {
     pub tid: u32,
     /// Name of the thread, as its owner chose it.
     pub comm: String,
-    /// For how long it has been told; 0 at first.
+    /// Time since the first report; 0 at first.
     pub lasting_ms: u64,
 }
 
@@ -78,32 +78,32 @@ pub struct Rising {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cleared {
-    /// Who was stalled last.
+    /// Where the last stall was.
     #[serde(flatten)]
     pub place: Place,
     /// The cgroup's id.
     pub cgroup_id: u64,
     /// From the first record to the last.
     pub lasted_ms: u64,
-    /// Stalls of the pod's cgroups that were told of, in all and by kind.
+    /// Reported stalls of the pod's cgroups, by kind.
     pub stalled_ms: BTreeMap<&'static str, u64>,
-    /// The longest that was told of.
+    /// The longest reported stall.
     pub longest_stall_ms: u64,
-    /// How many records came.
+    /// Number of records.
     pub records: u64,
 }
 
-/// What is to be told.
+/// An event to emit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PressureEvent {
-    /// It began to be much, or still is.
+    /// Stalls became long or frequent, or still are.
     Rising(Rising),
     /// It is over.
     Cleared(Cleared),
 }
 
 impl PressureEvent {
-    /// Whom it is about.
+    /// The pod or node that the event is about.
     #[must_use]
     pub fn subject(&self) -> Subject {
         let place = match self {
@@ -121,27 +121,27 @@ enum Who {
 }
 
 #[derive(Clone, Debug)]
-struct Told {
+struct Ongoing {
     since_ns: u64,
     latest_ns: u64,
     reminded_ns: u64,
     records: u64,
     longest_ns: u64,
-    /// The cgroups that records came from, and what they had stalled before.
+    /// The cgroups of the records, and their stalls before.
     cgroups: BTreeMap<CgroupId, ByKind>,
     place: Place,
     cgroup: CgroupId,
 }
 
-/// Who is under pressure.
+/// All pods and cgroups under pressure.
 #[derive(Clone, Debug, Default)]
 pub struct Pressures {
-    reported: HashMap<Who, Told>,
+    reported: HashMap<Who, Ongoing>,
     unreported: u64,
 }
 
 impl Pressures {
-    /// Takes in a record that came at `now_ns` of any clock that does not go back.
+    /// Takes a record that came at `now_ns` of any monotonic clock.
     pub fn stalled(
         &mut self,
         now_ns: u64,
@@ -162,7 +162,7 @@ impl Pressures {
         let mut is_new = false;
         let reported = self.reported.entry(who).or_insert_with(|| {
             is_new = true;
-            Told {
+            Ongoing {
                 since_ns: now_ns,
                 latest_ns: now_ns,
                 reminded_ns: now_ns,
@@ -204,27 +204,27 @@ impl Pressures {
         }))
     }
 
-    /// Ends what has been quiet for long enough.
+    /// Ends those that have been quiet for long enough.
     pub fn quiet(&mut self, now_ns: u64, world: &mut impl StallWorld) -> Vec<PressureEvent> {
         let over =
             self.reported.extract_if(|_, reported| now_ns.saturating_sub(reported.latest_ns) >= QUIET_NS);
         over.map(|(_, reported)| PressureEvent::Cleared(cleared(reported, world))).collect()
     }
 
-    /// When [`quiet`](Self::quiet) has something to end at the earliest; none while nothing is told.
+    /// The earliest time at which [`quiet`](Self::quiet) has something to end; `None` if nothing is reported.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         self.reported.values().map(|reported| reported.latest_ns.saturating_add(QUIET_NS)).min()
     }
 
-    /// Records that were not told, as too many are under pressure at a time.
+    /// Records that were not reported, as too many pods and cgroups were under pressure.
     #[must_use]
     pub const fn unreported(&self) -> u64 {
         self.unreported
     }
 }
 
-/// What the cgroup had stalled before that which the record tells of.
+/// The cgroup's stalls before the one in the record.
 fn before(stall: &MuchStall, stalled_ns: ByKind) -> ByKind {
     let mut before = stalled_ns;
     for (before, kind) in before.iter_mut().zip(StallKind::ALL) {
@@ -245,7 +245,7 @@ fn limit(stall: &MuchStall) -> (Option<CgroupId>, LimitSource) {
     }
 }
 
-fn cleared(reported: Told, world: &mut impl StallWorld) -> Cleared {
+fn cleared(reported: Ongoing, world: &mut impl StallWorld) -> Cleared {
     let mut stalled_ns = ByKind::default();
     for (cgroup, before) in &reported.cgroups {
         for ((sum, now), before) in stalled_ns.iter_mut().zip(world.stalled_ns(*cgroup)).zip(before) {

@@ -1,4 +1,4 @@
-//! The records of much stalling.
+//! The records of long or frequent stalls.
 use std::{fmt, io};
 
 use aya::maps::{MapData, RingBuf};
@@ -18,21 +18,21 @@ use crate::{
 pub struct MuchStall {
     /// When it ended.
     pub time_ns: u64,
-    /// The task's cgroup, as it was when the stall began.
+    /// The task's cgroup when the stall began.
     pub cgroup: CgroupId,
-    /// The cgroup whose limit it was; none if it was the machine's shortage, or the kernel does not tell.
+    /// The cgroup whose limit it was; `None` if the machine was short, or the kernel does not report it.
     pub limit: Option<CgroupId>,
-    /// How it was stalled.
+    /// The kind of the stall.
     pub kind: StallKind,
-    /// How long.
+    /// Duration of the stall.
     pub stall_ns: u64,
-    /// What stalls of the same cgroup, limit and kind came to within about a second, this one included.
+    /// Sum of the stalls of the same cgroup, limit and kind within about a second, this one included.
     pub window_ns: u64,
     /// Thread id.
     pub tid: u32,
     /// Process id.
     pub pid: u32,
-    /// Name of the thread. Chosen by whoever runs it: escape it where it is shown.
+    /// Name of the thread. Its user chose it: escape it for display.
     pub comm: String,
 }
 
@@ -60,7 +60,7 @@ impl MuchStall {
     }
 }
 
-/// The ring of stalls. It is registered with the runtime when it is first waited for.
+/// The ring of stalls. It is registered with the runtime at the first wait.
 pub struct StallRing {
     ring: Ring,
     unusable: u64,
@@ -69,7 +69,7 @@ pub struct StallRing {
 enum Ring {
     Loaded(RingBuf<MapData>),
     Registered(KernelRing),
-    /// It could not be.
+    /// Registering failed.
     Broken,
 }
 
@@ -84,7 +84,7 @@ impl StallRing {
         Self { ring: Ring::Loaded(ring), unusable: 0 }
     }
 
-    /// The next one. Must be called inside a tokio runtime; safe to cancel. After an error it fails for good.
+    /// The next record. Must be called inside a tokio runtime; safe to cancel. After an error every call fails.
     pub async fn next(&mut self) -> io::Result<MuchStall> {
         loop {
             if let Some(stall) = self.take()? {
@@ -94,21 +94,21 @@ impl StallRing {
         }
     }
 
-    /// The next one, if it has come already. Must be called inside a tokio runtime.
+    /// The next record, if there is one already. Must be called inside a tokio runtime.
     pub fn take(&mut self) -> io::Result<Option<MuchStall>> {
         while let Some(decoded) = self.registered()?.next(MuchStall::decode) {
             match decoded {
                 Ok(stall) => return Ok(Some(stall)),
                 Err(error) => {
                     self.unusable += 1;
-                    tracing::debug!(%error, "a record of a stall is not usable");
+                    tracing::debug!(%error, "cannot use a record of a stall");
                 }
             }
         }
         Ok(None)
     }
 
-    /// Records that could not be used.
+    /// Records that could not be decoded.
     #[must_use]
     pub const fn unusable(&self) -> u64 {
         self.unusable

@@ -1,4 +1,4 @@
-//! The map of stalls, read whole.
+//! The map of stalls, read as a whole.
 use std::{fmt, io};
 
 use aya::maps::{HashMap, MapData, MapError};
@@ -9,17 +9,17 @@ use crate::{model::CgroupId, raw};
 /// Entries read in one system call. More cost memory for as long as the daemon runs.
 const CHUNK: usize = 128;
 
-/// How a task was stalled.
+/// The kind of a stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum StallKind {
-    /// It reclaimed as the machine is short.
+    /// It reclaimed because the machine is short of memory.
     DirectReclaim,
     /// It reclaimed against a memory cgroup's limit.
     MemcgReclaim,
-    /// It was made to sleep as its cgroup is over `memory.high`; without the reclaim before that.
+    /// It was put to sleep as its cgroup exceeds `memory.high`; without the reclaim before that.
     MemoryHigh,
-    /// It waited within reclaim for writeback or for others. A part of the reclaim's time.
+    /// It waited within reclaim for writeback or for other tasks. A part of the reclaim's time.
     Throttled,
 }
 
@@ -38,7 +38,7 @@ impl StallKind {
         }
     }
 
-    /// What the programs' number stands for.
+    /// The kind with this number in the programs.
     #[must_use]
     pub const fn of(number: u32) -> Option<Self> {
         match number {
@@ -54,26 +54,26 @@ impl StallKind {
 /// The stalls of one kind of one cgroup's tasks against one limit, since the programs were loaded. All only grow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// The tasks' cgroup, as it was when each stall began.
+    /// The tasks' cgroup when each stall began.
     pub cgroup: CgroupId,
-    /// The cgroup whose limit it was; none if it was the machine's shortage, or the kernel does not tell.
+    /// The cgroup whose limit it was; `None` if the machine was short, or the kernel does not report it.
     pub limit: Option<CgroupId>,
-    /// How.
+    /// The kind of the stalls.
     pub kind: StallKind,
-    /// How many.
+    /// Number of stalls.
     pub count: u64,
-    /// How long they took together.
+    /// Their total duration.
     pub total_ns: u64,
-    /// How long the longest took.
+    /// Duration of the longest.
     pub max_ns: u64,
-    /// How often it was worth a record, and was held back as another had been told just before.
+    /// Number of records held back because another had been sent just before.
     pub held: u64,
-    /// By length: bucket 0 is below 1 µs, bucket `n` from 2^(n-1) to below 2^n µs, and the last all that is longer.
+    /// By length: bucket 0 is below 1 µs, bucket `n` from 2^(n-1) to below 2^n µs, the last everything longer.
     pub buckets: [u64; BUCKETS],
 }
 
 impl Stall {
-    /// How long stalls took together, by kind in the order of [`StallKind::ALL`].
+    /// Total duration of stalls, by kind in the order of [`StallKind::ALL`].
     pub fn sum_ns<'a>(stalls: impl Iterator<Item = &'a Self>) -> [u64; StallKind::ALL.len()] {
         let mut sums = [0_u64; StallKind::ALL.len()];
         for stall in stalls {
@@ -88,10 +88,10 @@ impl Stall {
 /// Why stalls could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StallsError {
-    /// The kernel refused to tell what is in the map.
+    /// The kernel refused to read the map.
     #[error("cannot read the map STALLS: its entries are still counted, and are read the next time")]
     Read(#[source] io::Error),
-    /// The kernel refused to remove an entry; it is tried again the next time.
+    /// The kernel refused to remove an entry; the next call retries it.
     #[error("cannot remove a cgroup that is gone from the map STALLS")]
     Remove(#[source] MapError),
 }
@@ -114,9 +114,9 @@ impl Stalls {
         Self { map, keys: Box::default(), values: Box::default() }
     }
 
-    /// Everything that has come together, in no order. One system call for every 128 entries, and none an entry.
+    /// All totals, in no order. One system call for every 128 entries, and none an entry.
     ///
-    /// It is no snapshot of one moment: stalls go on while it is read.
+    /// It is no snapshot of one moment: stalls go on during the reading.
     pub fn read(&mut self) -> Result<Vec<Stall>, StallsError> {
         if self.keys.is_empty() {
             self.keys = vec![StallKey::default(); CHUNK].into();
@@ -127,7 +127,7 @@ impl Stalls {
         loop {
             let batch = raw::lookup_batch(&self.map, &mut cursor, &mut self.keys, &mut self.values);
             let read = match batch {
-                // More entries share one place in the map's table than there is room for.
+                // More entries share one bucket of the map than fit in the buffers.
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
                     let longer = self.keys.len().saturating_mul(2);
                     self.keys = vec![StallKey::default(); longer].into();
@@ -144,7 +144,7 @@ impl Stalls {
         }
     }
 
-    /// Everything, one entry after the other: two system calls an entry. For comparison.
+    /// All totals, entry by entry: two system calls an entry. For comparison.
     pub fn read_one_by_one(&self) -> Result<Vec<Stall>, MapError> {
         let entries = self.map.iter().filter_map(|entry| match entry {
             Ok((key, totals)) => stall(&key, &totals).map(Ok),
@@ -153,7 +153,7 @@ impl Stalls {
         entries.collect()
     }
 
-    /// Removes what came together of these cgroups, as they are gone: under their ids as stalled, or as whose limit it was.
+    /// Removes the totals of removed cgroups, whether they were stalled or the limit owner.
     pub fn forget(&mut self, gone: impl Fn(CgroupId) -> bool) -> Result<usize, StallsError> {
         let mut removed = 0;
         for stall in self.read()? {
@@ -162,7 +162,7 @@ impl Stalls {
             }
             match self.map.remove(&key(&stall)) {
                 Ok(()) => removed += 1,
-                // It is no longer there.
+                // It was removed already.
                 Err(MapError::KeyNotFound) => {}
                 Err(error) => return Err(StallsError::Remove(error)),
             }

@@ -1,19 +1,19 @@
-//! Records of real kernels, as `capture-records` wrote them down in guests: see `recorded/README.md`.
+//! Records of real kernels, as captured by `capture-records` in guests: see `recorded/README.md`.
 
-/// What was captured, by kernel.
+/// The captured records, by kernel.
 pub(crate) const ALL: [(&str, &str); 2] =
     [("6.12", include_str!("recorded/6.12.txt")), ("7.2", include_str!("recorded/7.2.txt"))];
 
-/// What was captured on one kernel.
+/// The captured records of one kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    /// The cgroups by their ids then.
+    /// The cgroups by their ids at that time.
     pub(crate) cgroups: Vec<(u64, String)>,
     /// The records, in their order.
     pub(crate) records: Vec<Vec<u8>>,
 }
 
-/// Reads what was captured.
+/// Parses captured records.
 pub(crate) fn parse(text: &str) -> Recorded {
     let mut recorded = Recorded::default();
     for line in text.lines() {

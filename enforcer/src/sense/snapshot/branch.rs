@@ -7,25 +7,25 @@ use crate::{
     sense::text::number,
 };
 
-/// So many cgroups below one are each one's share: as many as there can be on a node with the most pods have their room.
+/// Each pod's share of the budget, in cgroups right below it. All shares fit on a node with the most pods.
 pub const SHARE_BELOW: usize = 16;
 
-/// The most cgroups below one that are read: each costs the reflex two system calls. Beyond its [`SHARE_BELOW`] a cgroup
-/// takes what others leave.
+/// The most cgroups below one that are read: each costs the reflex two system calls. Beyond its [`SHARE_BELOW`] a
+/// cgroup uses what others leave.
 const MOST_BELOW: usize = 64;
 
-/// How many files each of them takes.
+/// Files of each such cgroup.
 pub const FILES_BELOW: u64 = 2;
 
-/// How many cgroups below others may be open in this process. Whoever may make cgroups must not take away the files that
-/// evicting the other pods takes.
+/// How many cgroups below others may be open in this process. A pod that creates cgroups must not use up the files that
+/// are needed to evict other pods.
 #[derive(Debug)]
 pub struct Budget {
     most: AtomicU64,
     open: AtomicU64,
 }
 
-/// The one of this process, as its limit of open files is.
+/// The budget is per process, as the limit of open files is.
 pub static BUDGET: Budget = Budget::of(1_024);
 
 /// A place in the budget, until it is dropped.
@@ -33,19 +33,19 @@ pub static BUDGET: Budget = Budget::of(1_024);
 struct Place(&'static Budget);
 
 impl Budget {
-    /// Of so many cgroups.
+    /// Creates a budget of this many cgroups.
     #[must_use]
     pub const fn of(most: u64) -> Self {
         Self { most: AtomicU64::new(most), open: AtomicU64::new(0) }
     }
 
-    /// Allows so many cgroups from now on; those that are open stay so.
+    /// Sets the budget from now on; open cgroups stay open.
     pub fn allow(&self, most: u64) {
         self.most.store(most, Ordering::Relaxed);
     }
 
-    /// A place; none if all are taken. Those beyond one's share come out of the first half alone: the other half is for the
-    /// shares of those that come later.
+    /// Takes a place; `None` if all are taken. Places beyond a share come from the first half only: the other half is
+    /// kept for the shares of later cgroups.
     fn take(&'static self, is_of_share: bool) -> Option<Place> {
         let most = self.most.load(Ordering::Relaxed);
         let most = if is_of_share { most } else { most / 2 };
@@ -60,7 +60,7 @@ impl Drop for Place {
     }
 }
 
-/// What a cgroup is charged for, and those right below it, open: a pod and its containers.
+/// Open files with the charges of a cgroup and of those right below it: a pod and its containers.
 #[derive(Debug)]
 pub struct BranchFiles {
     own: ChargeFiles,
@@ -68,8 +68,8 @@ pub struct BranchFiles {
 }
 
 impl BranchFiles {
-    /// Opens them: of those below it the ones that are charged for most, as far as there is room. What comes to lie below it
-    /// later is not looked at, and what is not open is read by the counters above it.
+    /// Opens them: of the cgroups below it those with the largest charges, as far as the budget allows. Later cgroups
+    /// below it are ignored, and those that are not open are covered by the counters above them.
     pub fn open(dir: &CgroupDir) -> Result<Self, cgroup::Error> {
         Self::open_within(dir, &BUDGET)
     }
@@ -81,7 +81,7 @@ impl BranchFiles {
             let Some(place) = budget.take(below.len() < SHARE_BELOW) else { break };
             match dir.open(path).and_then(|dir| ChargeFiles::open(&dir)) {
                 Ok(files) => below.push((files, place)),
-                // It has gone, or memory is not counted there: then it is above.
+                // It is gone, or memory is not counted there: then it is counted above.
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
             }
@@ -89,7 +89,7 @@ impl BranchFiles {
         Ok(Self { own, below })
     }
 
-    /// Of a cgroup that has none below it.
+    /// For a cgroup with none below it.
     pub(crate) fn leaf(own: ChargeFiles) -> Self {
         Self { own, below: Vec::new() }
     }
@@ -99,13 +99,13 @@ impl BranchFiles {
         self.own.current_bytes(buffer)
     }
 
-    /// The whole, with the parts as [those below tell them](Charge::made_of): two system calls for each, no allocation.
+    /// The whole, with the parts [from those below](Charge::made_of): two system calls for each, no allocation.
     pub fn charge(&self, buffer: &mut [u8]) -> ReadResult<Charge> {
         let (own, below) = self.read(buffer, ChargeFiles::charge, Charge::plus)?;
         Ok(own.made_of(below))
     }
 
-    /// What its own files tell, and what those of the cgroups below tell together.
+    /// The values of its own files, and the sum of those of the cgroups below.
     pub(super) fn read<T: Default>(
         &self,
         buffer: &mut [u8],
@@ -117,7 +117,7 @@ impl BranchFiles {
         for (files, _place) in &self.below {
             match read(files, buffer) {
                 Ok(more) => below = plus(below, more),
-                // What is left of it is charged above.
+                // Its remaining charge is counted above.
                 Err(Missing::Gone) => {}
                 Err(missing) => return Err(missing),
             }
@@ -126,7 +126,7 @@ impl BranchFiles {
     }
 }
 
-/// The cgroups right below one that count memory, those that are charged for most first.
+/// The cgroups right below one that count memory, largest charge first.
 fn charged_most_first(dir: &CgroupDir) -> Result<Vec<CgroupPath>, cgroup::Error> {
     let paths: Vec<_> =
         dir.children()?.into_iter().filter_map(|name| CgroupPath::parse(&name).ok()).collect();

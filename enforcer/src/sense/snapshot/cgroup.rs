@@ -7,7 +7,7 @@ use crate::{
     sense::text::{keyed, number, read_into},
 };
 
-/// A cgroup that is watched, with what its counters are read from.
+/// A watched cgroup, with its open counter files.
 #[derive(Debug)]
 pub struct Guarded {
     id: CgroupId,
@@ -19,37 +19,37 @@ pub struct Guarded {
     slope: Slope,
 }
 
-/// What a cgroup showed.
+/// A reading of a cgroup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CgroupView {
-    /// Which.
+    /// The cgroup's id.
     pub id: CgroupId,
-    /// What it asked for, in bytes.
+    /// Its memory request, in bytes.
     pub request_bytes: u64,
-    /// What it is charged for, in bytes.
+    /// Its charge, in bytes.
     pub current_bytes: ReadResult<u64>,
-    /// The parts of that; [`Missing::Unread`] where it is no more than the request, and so nobody's concern.
+    /// The parts of the charge; [`Missing::Unread`] if it is within the request and so of no concern.
     pub split: ReadResult<Split>,
-    /// What of it is swapped out, in bytes.
+    /// Its swapped-out memory, in bytes.
     pub swap_bytes: ReadResult<u64>,
-    /// What happened to it and below.
+    /// Events of it and the cgroups below.
     pub events: ReadResult<EventCounts>,
-    /// Its pressure of memory.
+    /// Its memory pressure.
     pub pressure: ReadResult<Stalls>,
-    /// How fast it grows; none at the start and after a gap.
+    /// How fast it grows; `None` at the start and after a gap.
     pub growth_bytes_per_second: Option<i64>,
 }
 
 /// The counters of `memory.events`, of the cgroup and all below it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct EventCounts {
-    /// Times that it was reclaimed from though below `memory.low`.
+    /// Times that it was reclaimed from although below `memory.low`.
     pub low: u64,
     /// Times that it was above `memory.high`.
     pub high: u64,
     /// Times that it was about to go above `memory.max`.
     pub max: u64,
-    /// Times that its limit could not be kept: no count of kills.
+    /// Times that its limit could not be kept: not a count of kills.
     pub oom: u64,
     /// Processes that the kernel killed.
     pub oom_kill: u64,
@@ -58,7 +58,7 @@ pub struct EventCounts {
 }
 
 impl Guarded {
-    /// Opens the files of a cgroup; those that the kernel does not have are left out.
+    /// Opens the files of a cgroup; those that the kernel lacks are left out.
     pub fn open(dir: &CgroupDir, request_bytes: u64) -> Result<Self, cgroup::Error> {
         let optional = |file: &str| match dir.open_read(file) {
             Ok(fd) => Ok(Some(fd)),
@@ -76,18 +76,18 @@ impl Guarded {
         })
     }
 
-    /// Which one it is.
+    /// Its id.
     #[must_use]
     pub fn id(&self) -> CgroupId {
         self.id
     }
 
-    /// Takes over how fast the same cgroup grew: a file opened anew does not forget it.
+    /// Takes over the growth of the same cgroup: reopening its files does not reset it.
     pub(super) fn inherit(&mut self, before: &Self) {
         self.slope = before.slope;
     }
 
-    /// Looks at it; swap only where there is any. One that is gone costs one system call.
+    /// Reads it; swap only if `has_swap`. A removed cgroup costs one system call.
     pub(super) fn look(&mut self, now_ns: u64, has_swap: bool, buffer: &mut [u8]) -> CgroupView {
         let current_bytes = self.charge.current_bytes(buffer);
         let mut view = CgroupView::unread(self.id, self.request_bytes);
@@ -109,7 +109,7 @@ impl Guarded {
         if current_bytes.is_ok() {
             view.growth_bytes_per_second = self.slope.observe(now_ns, bytes);
         }
-        // What cannot be told is looked at.
+        // An unknown charge counts as above the request.
         if bytes > self.request_bytes {
             view.split = self.charge.split(buffer);
         }

@@ -7,29 +7,29 @@ use crate::{
     sense::text::{keyed, number, read_into},
 };
 
-/// How far the parts may be from the whole and still account for it: this much, and a sixty-fourth. Each processor charges
-/// cgroups ahead (`MEMCG_CHARGE_BATCH`).
+/// How much the parts may differ from the whole and still account for it: this much, and a sixty-fourth. Each CPU
+/// charges cgroups ahead (`MEMCG_CHARGE_BATCH`).
 const UNACCOUNTED_BYTES: u64 = 1 << 20;
 const UNACCOUNTED_SHARE: u64 = 64;
 
-/// What a cgroup is charged for: `memory.current` and `memory.stat`, open.
+/// The open files with a cgroup's charge: `memory.current` and `memory.stat`.
 ///
-/// A reader at a time: the kernel locks an open file while it is read, and the reflex waits for nobody. So whoever reads has
-/// files of its own.
+/// One reader at a time: the kernel locks an open file while it is read, and the reflex must not wait. So every reader
+/// has files of its own.
 #[derive(Debug)]
 pub struct ChargeFiles {
     pub(crate) current: OwnedFd,
     pub(crate) stat: OwnedFd,
 }
 
-/// What a cgroup is charged for at a moment.
+/// A cgroup's charge at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Charge {
-    /// The whole, in bytes. The kernel counts it at once.
+    /// The whole, in bytes. The kernel updates it at once.
     pub current_bytes: u64,
-    /// Its parts. These the kernel adds up later.
+    /// Its parts. The kernel updates them with a delay.
     pub split: Split,
-    /// All that the parts account for, the kernel's own memory among it.
+    /// The sum of all parts, including the kernel's own memory.
     pub parts_bytes: u64,
 }
 
@@ -38,13 +38,13 @@ pub struct Charge {
 pub struct Split {
     /// Anonymous memory.
     pub anon_bytes: u64,
-    /// Page cache, shared memory among it.
+    /// Page cache, including shared memory.
     pub file_bytes: u64,
-    /// Page cache that was not used lately.
+    /// Page cache that was not used recently.
     pub inactive_file_bytes: u64,
     /// Shared memory and tmpfs.
     pub shmem_bytes: u64,
-    /// Page cache that processes map, shared memory among it.
+    /// Page cache that processes map, including shared memory.
     pub file_mapped_bytes: u64,
 }
 
@@ -70,19 +70,19 @@ impl ChargeFiles {
         Charge::parse(current_bytes, read_into(&self.stat, buffer)?)
     }
 
-    /// What it is ranked by: two system calls, no allocation.
+    /// The usage for the ranking: two system calls, no allocation.
     pub fn usage(&self, buffer: &mut [u8]) -> ReadResult<Usage> {
         Ok(self.charge(buffer)?.usage())
     }
 }
 
 impl Charge {
-    /// Of the whole and the text of a `memory.stat`.
+    /// From the whole and the text of a `memory.stat`.
     pub(super) fn parse(current_bytes: u64, stat: &[u8]) -> ReadResult<Self> {
         Ok(Self { current_bytes, split: Split::parse(stat)?, parts_bytes: sum(stat) })
     }
 
-    /// What is ranked by it.
+    /// The usage for the ranking.
     #[must_use]
     pub fn usage(self) -> Usage {
         self.split.usage(self.current_bytes)
@@ -90,16 +90,16 @@ impl Charge {
 
     /// Whether the parts account for the whole.
     ///
-    /// The kernel charges the whole at once, and adds up what its processors counted of the parts later
-    /// (`mem_cgroup_flush_stats` in `mm/memcontrol.c`). So a file may tell the parts of a moment before, and parts that stood for
-    /// the whole from then on would be wrong for as long as it does not change. What else is charged, such as huge pages, is no
-    /// part here: of such a cgroup the parts are read each time, which costs more and is right.
+    /// The kernel charges the whole at once, but sums up the parts from its CPUs later (`mem_cgroup_flush_stats` in
+    /// `mm/memcontrol.c`). So a file may show the parts of a moment before. Parts that were cached with the whole would
+    /// then stay wrong until the whole changes. Other charges, such as huge pages, are in no part: for such a cgroup
+    /// the parts are read each time, which costs more and is right.
     #[must_use]
     pub fn is_accounted_for(self) -> bool {
         self.parts_bytes.abs_diff(self.current_bytes) <= tolerance(self.current_bytes)
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         let (split, others) = (self.split, other.split);
@@ -116,14 +116,14 @@ impl Charge {
         }
     }
 
-    /// The same with the parts that cgroups below it tell of themselves, all of `below` together.
+    /// Replaces the parts by those that the cgroups below it report, `below` being the sum of these.
     ///
-    /// Where a page is charged the kernel knows its parts within a few pages a processor. Above that they may be two seconds
-    /// old, by as much as was read or written since: an update makes no cgroup above the first one stale that waits to be
-    /// flushed (`memcg_rstat_updated` in mm/memcontrol.c; in Linux 7.2, not in 6.12), though a flush of those above may have
-    /// passed that one by. Page cache that was just read would count as working set here, and memory that was given back as in
-    /// use. The wholes are exact everywhere: so it is known how much is charged above alone, and of each part that is the most
-    /// that there can be above those below.
+    /// In the cgroup where a page is charged, the kernel knows its parts within a few pages per CPU. Above, they may be
+    /// two seconds old, off by as much as was read or written since: an update marks no cgroup above the first one that
+    /// waits for a flush as stale (`memcg_rstat_updated` in mm/memcontrol.c; in Linux 7.2, not in 6.12), though a flush
+    /// of those above may have missed that one. Page cache that was just read would count as working set here, and
+    /// freed memory as used. The wholes are exact everywhere: so the charge of this cgroup alone is known, and it
+    /// bounds how much of each part can be above the cgroups below.
     #[must_use]
     pub fn made_of(self, below: Self) -> Self {
         let part = |own, of_those_below| self.part(below, own, of_those_below);
@@ -138,12 +138,13 @@ impl Charge {
                 shmem_bytes: part(own.shmem_bytes, of.shmem_bytes),
                 file_mapped_bytes: part(own.file_mapped_bytes, of.file_mapped_bytes),
             },
-            // What is gone may still count above: then the parts do not account for the whole, and are read anew each time.
+            // Removed cgroups may still count above: then the parts do not account for the whole, and are read again
+            // each time.
             parts_bytes: self.parts_bytes.max(below.parts_bytes),
         }
     }
 
-    /// One part of what is [made of](Self::made_of) those below, from what is told of it here and there.
+    /// One part of a charge [made of](Self::made_of) those below, from its own value and theirs.
     pub(super) fn part(self, below: Self, own_bytes: u64, below_bytes: u64) -> u64 {
         let rest_bytes = self.current_bytes.saturating_sub(below.current_bytes);
         below_bytes.saturating_add(own_bytes.saturating_sub(below_bytes).min(rest_bytes))
@@ -151,7 +152,7 @@ impl Charge {
 }
 
 impl Split {
-    /// Of the text of a `memory.stat`. The machine's own root has one as well, in which shared memory is in `file` too.
+    /// From the text of a `memory.stat`. The machine's root has one too, whose `file` includes shared memory as well.
     pub fn parse(text: &[u8]) -> ReadResult<Self> {
         let bytes = |key: &[u8]| keyed(text, key).ok_or(Missing::Malformed);
         Ok(Self {
@@ -159,12 +160,12 @@ impl Split {
             file_bytes: bytes(b"file")?,
             inactive_file_bytes: bytes(b"inactive_file")?,
             shmem_bytes: bytes(b"shmem")?,
-            // Of those that are missing nothing is mapped.
+            // A missing line counts as nothing mapped.
             file_mapped_bytes: keyed(text, b"file_mapped").unwrap_or(0),
         })
     }
 
-    /// Together with the whole. The working set is 0 where the page cache alone is more.
+    /// The usage with this whole. The working set is 0 if the page cache alone is larger.
     #[must_use]
     pub fn usage(self, current_bytes: u64) -> Usage {
         let Self { anon_bytes, file_bytes, inactive_file_bytes, shmem_bytes, file_mapped_bytes } = self;
@@ -180,7 +181,7 @@ impl Split {
     }
 }
 
-/// All parts together.
+/// The sum of all parts.
 fn sum(text: &[u8]) -> u64 {
     let parts = [&b"anon"[..], b"file", b"kernel", b"sock"];
     parts.into_iter().filter_map(|part| keyed(text, part)).fold(0, u64::saturating_add)

@@ -10,7 +10,7 @@ use crate::sense::{
     Meminfo, MeminfoError, MemoryInfo, NODE_PRESSURE, PROC_MEMINFO, page_bytes, text::read_into,
 };
 
-/// Where the node's files are.
+/// Paths of the node's files.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodePaths {
     /// The memory summary.
@@ -31,18 +31,18 @@ impl Default for NodePaths {
     }
 }
 
-/// What the node showed.
+/// A reading of the node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NodeView {
     /// The memory summary.
     pub memory: ReadResult<MemoryInfo>,
-    /// Its pressure of memory.
+    /// Its memory pressure.
     pub pressure: ReadResult<Stalls>,
-    /// The zones with their watermarks. They keep their room where there is no reading.
+    /// The zones with their watermarks. Their buffer is kept if a reading fails.
     pub zones: Zones,
-    /// Why there are no zones, if there are none.
+    /// Why there are no zones; `None` if there are.
     pub zones_missing: Option<Missing>,
-    /// How fast `MemAvailable` changes, in bytes a second; falling is below zero.
+    /// How fast `MemAvailable` changes, in bytes per second; negative if it falls.
     pub available_slope_bytes_per_second: Option<i64>,
 }
 
@@ -58,7 +58,7 @@ impl NodeView {
     }
 }
 
-/// The node's files, open.
+/// The node's open files.
 #[derive(Debug)]
 pub struct NodeFiles {
     meminfo: Meminfo,
@@ -69,7 +69,7 @@ pub struct NodeFiles {
 }
 
 impl NodeFiles {
-    /// Opens them; without the memory summary there is nothing to go by, and the others may be missing.
+    /// Opens them. The memory summary is required, the others may be missing.
     pub fn open(paths: &NodePaths) -> Result<Self, MeminfoError> {
         Ok(Self {
             meminfo: Meminfo::open(&paths.meminfo)?,
@@ -80,7 +80,7 @@ impl NodeFiles {
         })
     }
 
-    /// Looks at the node.
+    /// Reads the node.
     pub(super) fn look(&mut self, now_ns: u64, buffer: &mut [u8], view: &mut NodeView) {
         view.memory = self.meminfo.read().map_err(|error| match error {
             MeminfoError::Read(errno) => errno.into(),
@@ -105,7 +105,7 @@ impl NodeFiles {
         };
     }
 
-    /// What is available, and how fast that changes.
+    /// The available memory, and how fast it changes.
     pub(super) fn available(&mut self, now_ns: u64) -> (Option<u64>, Option<i64>) {
         match self.meminfo.read() {
             Ok(memory) => (Some(memory.available_bytes), self.slope.observe(now_ns, memory.available_bytes)),
@@ -113,7 +113,7 @@ impl NodeFiles {
         }
     }
 
-    /// How large a buffer must be for every file: the zones of a machine with many processors are the longest by far.
+    /// The buffer size for every file: the zones of a machine with many CPUs are by far the longest.
     pub(super) fn buffer_bytes(&self) -> usize {
         self.zoneinfo.as_ref().map_or(LEAST_BUFFER_BYTES, room_for)
     }
@@ -121,7 +121,7 @@ impl NodeFiles {
 
 const LEAST_BUFFER_BYTES: usize = 8 * 1_024;
 
-/// How large a buffer must be for the whole of that file.
+/// The buffer size for the whole of that file.
 pub(in crate::sense) fn room_for(file: &OwnedFd) -> usize {
     let mut room = vec![0; LEAST_BUFFER_BYTES];
     while room.len() < MAX_BUFFER_BYTES && read_whole(file, &mut room) == Err(Missing::Malformed) {
@@ -131,10 +131,10 @@ pub(in crate::sense) fn room_for(file: &OwnedFd) -> usize {
     if room.len() == LEAST_BUFFER_BYTES { room.len() } else { room.len() + LEAST_BUFFER_BYTES }
 }
 
-/// A machine with more to tell about its zones tells nothing about them.
+/// The zones of a machine are not read if their text is longer.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 
-/// Reads a file that the kernel gives piece by piece; malformed if it does not fit.
+/// Reads a file that the kernel returns in pieces; [`Missing::Malformed`] if it does not fit.
 pub(in crate::sense) fn read_whole<'a>(fd: &OwnedFd, buffer: &'a mut [u8]) -> ReadResult<&'a [u8]> {
     let mut end = 0;
     loop {

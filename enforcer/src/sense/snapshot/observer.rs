@@ -9,17 +9,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Guarded, NodeFiles, Snapshot, Snapshots, next_look};
 
-/// Nothing here is deep.
+/// The call depth here is small.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// The longest that somebody who wants a fresh snapshot waits for it.
+/// The longest wait for a fresh snapshot.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Holds the latest snapshot for whoever wants to read it, on a thread of its own.
+/// Holds the latest snapshot for all readers, on a thread of its own.
 ///
-/// At rest it reads the memory summary every ten seconds, and no cgroup; when the headroom ends soon at the pace that was
-/// seen, and when it is asked, it takes whole snapshots. The reflex reads its own files and knows nothing of this: there is
-/// no lock that it could wait on. Dropping it ends the thread.
+/// At rest it reads the memory summary every ten seconds, and no cgroup. It takes whole snapshots on request, and if
+/// the headroom will end soon at the current pace. The reflex reads its own files and shares no lock with this.
+/// Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Observer {
     shared: Arc<Shared>,
@@ -29,7 +29,7 @@ pub struct Observer {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told of every change of the state.
+    /// Notified of every change of the state.
     changed: Condvar,
 }
 
@@ -37,7 +37,7 @@ struct Shared {
 struct State {
     guarded: Option<Vec<Guarded>>,
     threshold_bytes: u64,
-    /// Somebody waits for a fresh one.
+    /// A reader waits for a fresh snapshot.
     wanted: bool,
     latest: Option<Arc<Snapshot>>,
     stop: bool,
@@ -64,23 +64,23 @@ impl Observer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Guards these cgroups from now on; those that were not taken over yet are dropped here.
+    /// Guards these cgroups from now on; a previous set that is not in use yet is dropped here.
     pub fn guard(&self, guarded: Vec<Guarded>) {
         self.shared.put(|state| state.guarded = Some(guarded));
     }
 
-    /// Has it look often enough before `MemAvailable` comes down to this.
+    /// Makes it look often enough before `MemAvailable` falls to this.
     pub fn set_threshold(&self, bytes: u64) {
         self.shared.put(|state| state.threshold_bytes = bytes);
     }
 
-    /// The latest snapshot, however old; none before the first.
+    /// The latest snapshot, of any age; `None` before the first.
     #[must_use]
     pub fn latest(&self) -> Option<Arc<Snapshot>> {
         self.shared.lock().latest.clone()
     }
 
-    /// One that is no older than that; blocks until it is taken. None if that takes longer than two seconds.
+    /// A snapshot that is at most this old; blocks until it is taken. `None` if that takes longer than two seconds.
     #[must_use]
     pub fn fresh(&self, max_age: Duration) -> Option<Arc<Snapshot>> {
         let max_age_ns = u64::try_from(max_age.as_nanos()).unwrap_or(u64::MAX);
@@ -119,7 +119,7 @@ fn run(shared: &Shared, snapshots: &mut Snapshots) {
             return;
         }
         if let Some(guarded) = state.guarded.take() {
-            // Files are closed without the lock.
+            // Files are closed without holding the lock.
             drop(state);
             snapshots.guard(guarded);
             state = shared.lock();
@@ -144,7 +144,7 @@ fn run(shared: &Shared, snapshots: &mut Snapshots) {
     }
 }
 
-/// Looks at the node, and at everything where that is wanted or of concern.
+/// Reads the node, and everything if that is wanted or necessary.
 fn look(snapshots: &mut Snapshots, wanted: bool, threshold_bytes: u64) -> (Option<Snapshot>, Duration) {
     let headroom =
         |available: Option<u64>| available.map_or(0, |bytes| bytes.saturating_sub(threshold_bytes));

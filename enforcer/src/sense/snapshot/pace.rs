@@ -4,24 +4,24 @@ use std::time::Duration;
 const SHORTEST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// How many looks there are to be before the headroom is gone.
+/// How many looks to take before the headroom is gone.
 const LOOKS: u64 = 8;
 
-/// A headroom that lasts longer than this is no reason to look at every cgroup.
+/// A headroom that lasts longer than this needs no look at every cgroup.
 const CONCERN_NS: u64 = 60_000_000_000;
 
 /// What to do next, and when.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Look {
-    /// How long it may wait.
+    /// The longest time to wait.
     pub within: Duration,
-    /// Whether every guarded cgroup is to be looked at, and not the node alone.
+    /// Whether to read every guarded cgroup, not only the node.
     pub at_all: bool,
 }
 
-/// Says when to look next: several times before the headroom is gone at the pace that was seen, and seldom where it lasts.
+/// Decides when to look next: several times before the headroom is gone at the current pace, and seldom if it lasts.
 ///
-/// `headroom_bytes` is what is available above the threshold; `slope_bytes_per_second` is how that changes, if known.
+/// `headroom_bytes` is the memory available above the threshold; `slope_bytes_per_second` is its change, if known.
 #[must_use]
 pub fn next_look(headroom_bytes: u64, slope_bytes_per_second: Option<i64>) -> Look {
     let fill = slope_bytes_per_second.filter(|slope| *slope < 0).map_or(0, i64::unsigned_abs);
@@ -30,7 +30,7 @@ pub fn next_look(headroom_bytes: u64, slope_bytes_per_second: Option<i64>) -> Lo
         .checked_div(u128::from(fill))
         .and_then(|ns| u64::try_from(ns).ok())
         .unwrap_or(u64::MAX);
-    // Below the threshold everything is of interest, whichever way it goes.
+    // Below the threshold every cgroup is of interest, whether memory falls or rises.
     let at_all = headroom_bytes == 0 || lasts_ns <= CONCERN_NS;
     let within = if headroom_bytes == 0 { SHORTEST } else { Duration::from_nanos(lasts_ns / LOOKS) };
     Look { within: within.clamp(SHORTEST, LONGEST), at_all }

@@ -1,12 +1,12 @@
-/// Half of what a slope holds is of the last five seconds or so.
+/// About half of a slope's value comes from the last five seconds.
 const MEMORY_NS: u64 = 5_000_000_000;
 
-/// After a longer gap what was before says nothing.
+/// After a longer gap older values are ignored.
 const GAP_NS: u64 = 120_000_000_000;
 
-/// How fast an amount changes, from looks at any distance: the differences weighted by their age.
+/// How fast an amount changes, from looks at irregular times: the differences weighted by their age.
 ///
-/// There is none before the second look, and none after a gap of more than two minutes until the look after that.
+/// There is no value before the second look, and none after a gap of more than two minutes until the look after that.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Slope {
     last: Option<(u64, u64)>,
@@ -14,14 +14,14 @@ pub struct Slope {
 }
 
 impl Slope {
-    /// One that takes it that nothing changed before the first look: so the first difference counts for as long as it
-    /// took, and a step between two looks that come close is no pace.
+    /// Assumes no change before the first look: so the first difference counts only for as long as it took, and a step
+    /// between two close looks does not count as a pace.
     #[must_use]
     pub fn from_rest() -> Self {
         Self { last: None, bytes_per_second: Some(0) }
     }
 
-    /// Takes in an amount at a time, and says how fast it changes. Two looks at one moment are one.
+    /// Takes an amount at a time, and returns how fast it changes. Two looks at the same time count as one.
     pub fn observe(&mut self, now_ns: u64, bytes: u64) -> Option<i64> {
         let Some((before_ns, before_bytes)) = self.last else {
             self.last = Some((now_ns, bytes));
@@ -41,7 +41,7 @@ impl Slope {
         let latest = difference * 1_000_000_000 / span;
         let slope = match self.bytes_per_second {
             None => latest,
-            // As much of the latest as its span is of itself and what is remembered.
+            // The weight of the latest is its span's share of that span and the remembered time.
             Some(before) => {
                 let before = i128::from(before);
                 before + (latest - before) * span / (span + i128::from(MEMORY_NS))
@@ -52,7 +52,7 @@ impl Slope {
         self.bytes_per_second
     }
 
-    /// Forgets what was; the next look is the first.
+    /// Forgets everything; the next look is the first.
     pub fn reset(&mut self) {
         *self = Self::default();
     }

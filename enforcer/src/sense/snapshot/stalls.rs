@@ -1,6 +1,6 @@
 use super::{Missing, ReadResult};
 
-/// Pressure stall information of memory at one moment.
+/// Memory pressure stall information at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Stalls {
     /// At least one task stalled.
@@ -12,20 +12,20 @@ pub struct Stalls {
 /// How long tasks stalled.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Stall {
-    /// Of the last ten seconds, in hundredths of a per cent: 0 to 10,000.
+    /// Share of the last ten seconds, in hundredths of a per cent: 0 to 10,000.
     pub avg10_centipercent: u32,
-    /// Since the beginning, in µs.
+    /// Total since the start of counting, in µs.
     pub total_us: u64,
 }
 
 impl Stalls {
-    /// Of the text of a pressure file.
+    /// From the text of a pressure file.
     pub(crate) fn parse(text: &[u8]) -> ReadResult<Self> {
         parse(text)
     }
 }
 
-/// Reads a pressure file.
+/// Parses a pressure file.
 pub(super) fn parse(text: &[u8]) -> ReadResult<Stalls> {
     let text = str::from_utf8(text).or(Err(Missing::Malformed))?;
     let line = |name: &str| {
@@ -35,7 +35,7 @@ pub(super) fn parse(text: &[u8]) -> ReadResult<Stalls> {
     Ok(Stalls { some: line("some")?, full: line("full")? })
 }
 
-/// Reads `avg10=1.25 avg60=0.40 avg300=0.09 total=123456`.
+/// Parses `avg10=1.25 avg60=0.40 avg300=0.09 total=123456`.
 fn stall(line: &str) -> Option<Stall> {
     let value = |key: &str| line.split(' ').find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
     let (whole, hundredths) = value("avg10")?.split_once('.')?;

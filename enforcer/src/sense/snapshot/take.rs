@@ -6,11 +6,11 @@ use crate::model::CgroupId;
 /// The node and its guarded cgroups at one moment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Snapshot {
-    /// When it was begun, in nanoseconds of `CLOCK_BOOTTIME`.
+    /// When it was started, in nanoseconds of `CLOCK_BOOTTIME`.
     pub at_ns: u64,
     /// The node.
     pub node: NodeView,
-    /// The cgroups, in the order in which they are guarded.
+    /// The cgroups, in the order of the guarded ones.
     pub cgroups: Vec<CgroupView>,
 }
 
@@ -19,7 +19,7 @@ impl Snapshot {
         Self { at_ns: 0, node: NodeView::unread(), cgroups: Vec::new() }
     }
 
-    /// What that cgroup showed.
+    /// The reading of that cgroup.
     #[must_use]
     pub fn cgroup(&self, id: CgroupId) -> Option<&CgroupView> {
         self.cgroups.iter().find(|view| view.id == id)
@@ -44,8 +44,8 @@ impl Snapshots {
         Self { node, guarded: Vec::new(), latest: Snapshot::empty(), previous: Snapshot::empty(), buffer }
     }
 
-    /// Guards these cgroups from now on. One that was guarded before, by its id, goes on as it was: a cgroup that was made
-    /// anew under an old name has another id, and begins anew.
+    /// Guards these cgroups from now on. One with the id of a guarded one keeps its history: a cgroup that was
+    /// recreated under an old name has another id, and starts anew.
     pub fn guard(&mut self, mut guarded: Vec<Guarded>) {
         let before: HashMap<CgroupId, &Guarded> = self.guarded.iter().map(|one| (one.id(), one)).collect();
         for one in &mut guarded {
@@ -65,7 +65,7 @@ impl Snapshots {
         let Self { node, guarded, latest, previous: _, buffer } = self;
         latest.at_ns = now_ns;
         node.look(now_ns, buffer, &mut latest.node);
-        // What cannot be told is looked at.
+        // If it is unknown whether there is swap, swap is read.
         let has_swap =
             latest.node.memory.is_ok_and(|memory| memory.swap_total_bytes > 0) || latest.node.memory.is_err();
         latest.cgroups.clear();
@@ -73,18 +73,18 @@ impl Snapshots {
         latest
     }
 
-    /// What is available now by the kernel's own estimate, in bytes, and how fast that changes; looks at nothing else.
+    /// The memory available now by the kernel's own estimate, in bytes, and how fast it changes; reads nothing else.
     pub fn available(&mut self, now_ns: u64) -> (Option<u64>, Option<i64>) {
         self.node.available(now_ns)
     }
 
-    /// The latest one.
+    /// The latest snapshot.
     #[must_use]
     pub fn latest(&self) -> &Snapshot {
         &self.latest
     }
 
-    /// The one before.
+    /// The snapshot before the latest.
     #[must_use]
     pub fn previous(&self) -> &Snapshot {
         &self.previous

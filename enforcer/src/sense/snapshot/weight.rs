@@ -7,22 +7,22 @@ use crate::{
     sense::text::{keyed, number, read_into},
 };
 
-/// What was read stands for what is there while the whole has not changed by more than this, and a sixty-fourth: the parts
-/// cost the kernel a hundred times as much as the whole.
+/// A reading is reused while the whole has changed by no more than this, and a sixty-fourth: the parts cost the kernel
+/// a hundred times as much as the whole.
 const ALIKE_BYTES: u64 = 1 << 20;
 const ALIKE_SHARE: u64 = 64;
 
-/// What a cgroup weighs in the ranking, and with the kernel's OOM killer.
+/// A cgroup's weight in the ranking, and for the kernel's OOM killer.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Weight {
-    /// What the ranking goes by: `memory.current` less inactive file pages.
+    /// The basis of the ranking: `memory.current` less inactive file pages.
     pub working_set_bytes: u64,
-    /// The most that one process in it can weigh with the kernel (`oom_badness`): anonymous and mapped memory, page tables
-    /// and swap. Nothing is a sign that there is no process.
+    /// The most that one process in it can weigh for the kernel (`oom_badness`): anonymous and mapped memory, page
+    /// tables and swap. 0 indicates that there is no process.
     pub process_bytes: u64,
 }
 
-/// A cgroup's files that tell its weight, open, with what was read last.
+/// A cgroup's open files for its weight, and the last reading.
 #[derive(Debug)]
 pub struct WeightFiles {
     charge: BranchFiles,
@@ -32,7 +32,7 @@ pub struct WeightFiles {
 }
 
 impl Weight {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Weight {
     }
 }
 
-/// What it is made of, but for swap.
+/// The parts of a weight, except swap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Parts {
     charge: Charge,
@@ -58,7 +58,7 @@ impl Parts {
 
     fn parse(current_bytes: u64, stat: &[u8]) -> ReadResult<Self> {
         let file_mapped_bytes = keyed(stat, b"file_mapped").ok_or(Missing::Malformed)?;
-        // Not told before Linux 5.11.
+        // Missing before Linux 5.11.
         let page_tables_bytes = keyed(stat, b"pagetables").unwrap_or(0);
         Ok(Self {
             charge: Charge::parse(current_bytes, stat)?,
@@ -73,7 +73,7 @@ impl Parts {
         }
     }
 
-    /// As [`Charge::made_of`] says.
+    /// As [`Charge::made_of`].
     fn made_of(self, below: Self) -> Self {
         Self {
             charge: self.charge.made_of(below.charge),
@@ -89,7 +89,7 @@ impl Parts {
 }
 
 impl WeightFiles {
-    /// Opens them; swap is left out where the kernel does not account it.
+    /// Opens them; without swap if the kernel does not account it.
     pub fn open(dir: &CgroupDir) -> Result<Self, cgroup::Error> {
         let swap = match dir.open_read("memory.swap.current") {
             Ok(fd) => Some(fd),
@@ -99,7 +99,7 @@ impl WeightFiles {
         Ok(Self { charge: BranchFiles::open(dir)?, swap, seen: None })
     }
 
-    /// Reads it: at rest one system call, or two with swap.
+    /// Reads the weight: at rest one system call, or two with swap.
     pub fn read(&mut self, buffer: &mut [u8]) -> ReadResult<Weight> {
         let swap_bytes = match &self.swap {
             None => 0,

@@ -1,4 +1,4 @@
-/// The zones that can be told: a machine with more memory nodes is summed up to here, and says so.
+/// The most zones: of a machine with more memory nodes the rest is left out and counted.
 const MAX_ZONES: usize = 64;
 
 /// A kind of zone.
@@ -23,15 +23,15 @@ pub struct Zone {
     pub node: u32,
     /// Its kind.
     pub kind: ZoneKind,
-    /// Free.
+    /// Free memory.
     pub free_bytes: u64,
-    /// Below this allocations wait for reclaim.
+    /// Allocations below this wait for reclaim.
     pub min_bytes: u64,
-    /// Below this kswapd wakes.
+    /// kswapd wakes below this.
     pub low_bytes: u64,
-    /// Up to this kswapd reclaims.
+    /// kswapd reclaims up to this.
     pub high_bytes: u64,
-    /// What the kernel hands out of it.
+    /// Memory that the kernel allocates from.
     pub managed_bytes: u64,
 }
 
@@ -43,18 +43,18 @@ pub struct Zones {
 }
 
 impl Zones {
-    /// With room for all that there can be, so that reading allocates nothing.
+    /// With room for all zones, so that reading allocates nothing.
     pub(super) fn with_room() -> Self {
         Self { zones: Vec::with_capacity(MAX_ZONES), left_out: 0 }
     }
 
-    /// Each of them.
+    /// All zones.
     #[must_use]
     pub fn each(&self) -> &[Zone] {
         &self.zones
     }
 
-    /// How many found no room.
+    /// How many zones did not fit.
     #[must_use]
     pub fn left_out(&self) -> usize {
         self.left_out
@@ -66,7 +66,7 @@ impl Zones {
         self.zones.iter().map(amount).fold(0, u64::saturating_add)
     }
 
-    /// Reads `/proc/zoneinfo` anew; false if a zone is not whole. Zones without memory are left out.
+    /// Parses `/proc/zoneinfo`; false if a zone is incomplete. Zones without memory are left out.
     pub(super) fn read(&mut self, text: &[u8], page_bytes: u64) -> bool {
         self.zones.clear();
         self.left_out = 0;
@@ -125,7 +125,7 @@ fn kind_of(name: &str) -> ZoneKind {
     }
 }
 
-/// A zone as far as it was read, in pages.
+/// A partly read zone, in pages.
 struct Partial {
     node: u32,
     kind: ZoneKind,
@@ -143,7 +143,7 @@ impl Default for Partial {
 }
 
 impl Partial {
-    /// The first of each name counts.
+    /// The first value of each name counts.
     fn line(&mut self, line: &str) {
         let mut words = line.split_ascii_whitespace();
         let (name, value) = match (words.next(), words.next(), words.next()) {

@@ -1,19 +1,19 @@
-//! What the journal says of each type of event; the ids are part of the public contract.
+//! How each type of event appears in systemd's journal. The ids are part of the public contract.
 
 use crate::journal::EventType;
 
-/// How an event of a type is shown in the journal.
+/// How an event of one type appears in the journal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meaning {
     /// The 128-bit id of all messages of the type, which `packaging/enforcer.catalog` explains.
     pub(crate) message_id: &'static str,
     /// The syslog priority, 3 (error) to 6 (informational).
     pub(crate) priority: u8,
-    /// What is said of the pod or node, before the details.
+    /// The predicate of the message, after the pod or node and before the details.
     pub(super) says: &'static str,
 }
 
-/// That of a type.
+/// The meaning of a type.
 pub(crate) const fn meaning(kind: EventType) -> Meaning {
     let (message_id, priority, says) = match kind {
         EventType::PressureRising => ("b189a0e082ade3e50205370ce25a9b80", 4, "comes under memory pressure"),
@@ -23,7 +23,7 @@ pub(crate) const fn meaning(kind: EventType) -> Meaning {
         }
         EventType::EvictionDecided => ("33bdaa708d8a55290ff2ff258271238e", 4, "is chosen for eviction"),
         EventType::EvictionContained => {
-            ("56620fb5ab95eea56f4e23acbc2fd28b", 5, "is to be held back by memory.high")
+            ("56620fb5ab95eea56f4e23acbc2fd28b", 5, "is to be throttled by memory.high")
         }
         EventType::EvictionSignalled => {
             ("68f5799e78ab876c4b4be9d1091fd0cd", 4, "was signalled to end for its eviction")
@@ -31,7 +31,7 @@ pub(crate) const fn meaning(kind: EventType) -> Meaning {
         EventType::EvictionCompleted => ("9aa2901801e38fde1f5d62397cc8c3ef", 5, "was evicted"),
         EventType::EvictionFailed => ("2c7a0aebfc3e19cab5f1de0e56a8b464", 3, "could not be evicted"),
         EventType::EvictionSuppressed => {
-            ("5c7a7330be4b366945b62a0d89996d3e", 4, "is short of a resource, and nobody is evicted")
+            ("5c7a7330be4b366945b62a0d89996d3e", 4, "is short of a resource, and no pod is evicted")
         }
         EventType::OomDetected => {
             ("a1e488dd6fa1b52a8ac48bbcbfca9e0a", 3, "lost a process to the kernel's OOM killer")
@@ -48,7 +48,7 @@ pub(crate) const fn meaning(kind: EventType) -> Meaning {
         EventType::PodRejected => ("27e2f516ae066d893ea8e6be10ad89be", 4, "may not run"),
         EventType::LimitsApplied => ("0cfdf6b0ae666af67ae9302d951b78a1", 6, "had limits written"),
         EventType::LimitsDrifted => {
-            ("68fd8ac391ffe5bc5bc2ae1a7f9a9df4", 4, "had a limit changed by somebody else")
+            ("68fd8ac391ffe5bc5bc2ae1a7f9a9df4", 4, "had a limit changed by another process")
         }
         EventType::LimitsRestored => ("3a3435effa1409d35a730ecade01d636", 6, "has its planned limits again"),
         EventType::ConfigLoaded => ("8c2f8b1cb0208c3dd95a043a9c13cd82", 6, "has a configuration in force"),
@@ -57,10 +57,10 @@ pub(crate) const fn meaning(kind: EventType) -> Meaning {
         EventType::SourceDown => {
             ("8ec30109933d58a05a5380de53d64f6f", 4, "has a source of pods that does not work")
         }
-        EventType::DegradedEntered => ("8d2521bb498965be3cabe663a1968da7", 4, "is not as it should be"),
-        EventType::DegradedLeft => ("bec7f824533ecbb9e15f259de9b8afa3", 5, "is as it should be again"),
+        EventType::DegradedEntered => ("8d2521bb498965be3cabe663a1968da7", 4, "is degraded"),
+        EventType::DegradedLeft => ("bec7f824533ecbb9e15f259de9b8afa3", 5, "recovered from a degradation"),
         EventType::StreamGap => {
-            ("ccdba047e6f1f1a734986d7ae171f8e1", 4, "kept events no longer than this sink needed")
+            ("ccdba047e6f1f1a734986d7ae171f8e1", 4, "no longer keeps events that this sink needed")
         }
     };
     Meaning { message_id, priority, says }

@@ -9,7 +9,7 @@ use crate::{
 /// The longest message in bytes; the data has all of it.
 const MESSAGE_BYTES: usize = 2_048;
 
-/// The entry that tells of an event; `cursor` stands behind it.
+/// The entry for an event; `cursor` is the position after it.
 pub(super) fn entry(line: &[u8], cursor: &str) -> Vec<u8> {
     let event: Value = serde_json::from_slice(line).unwrap_or_default();
     let text = |key: &str| event.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -44,7 +44,7 @@ pub(super) fn entry(line: &[u8], cursor: &str) -> Vec<u8> {
     fields.into_bytes()
 }
 
-/// One plain sentence.
+/// The event as one sentence.
 fn message(kind: Option<EventType>, subject: &str, data: &Value) -> String {
     let Some(kind) = kind else { return String::from("an event that cannot be read") };
     let whose = match subject {
@@ -64,7 +64,7 @@ fn message(kind: Option<EventType>, subject: &str, data: &Value) -> String {
     message
 }
 
-/// What the event says of a name: itself, or of its victim, or of the first of its victims.
+/// The value of a key in the event's data, or in its `victim`, or in the first of its `victims`.
 fn found<'a>(data: &'a Value, key: &str) -> &'a str {
     let victims = data.get("victims").and_then(|victims| victims.get(0));
     [Some(data), data.get("victim"), victims]

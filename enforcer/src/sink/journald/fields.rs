@@ -1,15 +1,15 @@
-//! The framing of journald's native protocol: `NAME=value` on a line, or, where a value has line ends, the name on a
-//! line, the value's length in eight bytes, little endian, and the value.
+//! The framing of journald's native protocol: `NAME=value` on a line. For a value with line ends: the name on a line,
+//! the value's length in eight bytes, little endian, and the value.
 
 /// The fields of one entry.
 #[derive(Debug, Default)]
 pub(super) struct Fields(Vec<u8>);
 
 impl Fields {
-    /// Adds one. The name is of capital letters, digits and underscores, and the value of any bytes.
+    /// Adds a field. The name has capital letters, digits and underscores; the value may be any bytes.
     pub(super) fn add(&mut self, name: &str, value: &[u8]) {
         self.0.extend_from_slice(name.as_bytes());
-        // Bytes that are no text are framed as well: then nothing depends on what a reader takes for a line.
+        // Bytes that are not text get the length, too: then nothing depends on how a reader splits lines.
         let is_line = std::str::from_utf8(value).is_ok_and(|text| !text.contains(char::is_control));
         if is_line {
             self.0.push(b'=');

@@ -15,7 +15,7 @@ use rustix::{
     },
 };
 
-/// The way to journald. It is looked up for every entry, so that a journald that was restarted is found.
+/// The socket for sending to journald. The path is resolved for every entry, so that a restarted journald is found.
 #[derive(Debug)]
 pub(super) struct Socket {
     fd: OwnedFd,
@@ -38,7 +38,7 @@ impl Socket {
     pub(super) fn send(&self, entry: &[u8]) -> io::Result<()> {
         let sent = self.sendmsg(&[IoSlice::new(entry)], &mut SendAncillaryBuffer::default());
         match sent {
-            // Larger than a datagram may be: journald takes it as a file that cannot change any more.
+            // Too large for a datagram: journald accepts it as a sealed memfd.
             Err(Errno::MSGSIZE | Errno::NOBUFS) => self.send_file(entry),
             Ok(_) => Ok(()),
             Err(error) => Err(error.into()),

@@ -250,7 +250,7 @@ async fn a_receiver_that_is_gone_is_left_alone() {
     assert_eq!((scene.fake.taken().len(), *scene.fake.attempts.lock().unwrap()), (1, 2));
     assert_eq!(scene.kept(), Some(scene.journal.cursor(1)), "what it did not take is there for another");
     let reported = scene.reported();
-    assert!(reported.len() == 1 && reported[0].1.contains("configured anew"), "{reported:?}");
+    assert!(reported.len() == 1 && reported[0].1.contains("its configuration changes"), "{reported:?}");
 }
 
 #[tokio::test]
@@ -286,7 +286,7 @@ async fn a_disk_that_takes_no_cursor_is_reported_once() {
 #[tokio::test]
 async fn what_follows_from_a_cursor_that_cannot_be_written_is_reported() {
     for (is_there, then) in [
-        (false, "does not deliver after a restart what it has not delivered before it"),
+        (false, "does not deliver pending events after a restart"),
         (true, "delivers events again after a restart"),
     ] {
         let scene = Scene::new(Fake::default());

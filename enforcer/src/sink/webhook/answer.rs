@@ -1,21 +1,21 @@
-//! What a receiver's answer means.
+//! The meaning of a receiver's answer.
 
 use std::time::{Duration, SystemTime};
 
 use hyper::{HeaderMap, StatusCode, header};
 
-/// The longest that a receiver is left alone because it asked for it.
+/// The longest wait that a receiver can request.
 const MOST_AFTER: Duration = Duration::from_hours(1);
 
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Verdict {
-    /// It has the events.
+    /// It took the events.
     Taken,
-    /// It wants no more at all.
+    /// It wants no more requests.
     Gone,
-    /// That was too much for it.
+    /// The request was too large.
     TooLarge,
-    /// Not now; perhaps not before some time has passed. The hint says what may be wrong.
+    /// Not now, and not before `after`. The hint says what may be wrong.
     Later { after: Option<Duration>, hint: &'static str },
 }
 
@@ -33,21 +33,23 @@ pub(super) fn verdict(status: StatusCode, headers: &HeaderMap, now: SystemTime) 
 
 fn hint(status: StatusCode) -> &'static str {
     match status {
-        status if status.is_redirection() => ": redirects are not followed, write the url that it leads to",
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": look at tokenFile and secretFile",
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => ": look at the url",
+        status if status.is_redirection() => {
+            ": redirects are not followed, configure the url that it leads to"
+        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": check tokenFile and secretFile",
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => ": check the url",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => {
-            ": it takes no such CloudEvents; batches are sent where batch is configured, single events otherwise"
+            ": it does not accept this format; batches are sent if batch is configured, single events otherwise"
         }
         _ => "",
     }
 }
 
-/// `Retry-After`, in seconds or as a date; none if it is neither.
+/// `Retry-After`, in seconds or as a date; `None` if it is neither.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     let after = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than fit are very long.
+        // A number that does not fit means very long.
         text.parse().map_or(MOST_AFTER, Duration::from_secs)
     } else {
         let date = httpdate::parse_http_date(text).ok()?;

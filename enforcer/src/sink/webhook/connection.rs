@@ -12,13 +12,13 @@ use tokio::{
 use super::tls::{self, TlsError};
 use crate::sink::WebhookSettings;
 
-/// How much of an answer is read for the next request's sake.
+/// How much of an answer's body is read so that the connection can be used again.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
 
-/// How long the rest of an answer is waited for: without it the connection is not used again.
+/// How long to wait for the rest of an answer. Without it the connection is not used again.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// The longest head of an answer: a receiver is not to fill our memory.
+/// The longest head of an answer: a receiver must not fill the daemon's memory.
 const MOST_HEAD_BYTES: usize = 32 << 10;
 
 /// Why there is no answer.
@@ -29,11 +29,11 @@ pub(in crate::sink) enum ConnectionError {
     Connect {
         /// Host and port.
         authority: String,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
-    /// It took too long.
+    /// Connecting took too long.
     #[error("no connection to {authority} within {timeout_ms} ms")]
     TimedOut {
         /// Host and port.
@@ -41,10 +41,10 @@ pub(in crate::sink) enum ConnectionError {
         /// The configured time.
         timeout_ms: u64,
     },
-    /// There is no TLS with it.
+    /// TLS failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// What it speaks is no HTTP, or it hung up.
+    /// It does not speak HTTP, or it closed the connection.
     #[error("the receiver did not answer")]
     Http(#[from] hyper::Error),
 }
@@ -56,7 +56,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Opens one: looks up the name, connects, shakes hands.
+    /// Opens a connection: looks up the name, connects, does the TLS handshake.
     pub(super) async fn open(settings: &WebhookSettings) -> Result<Self, ConnectionError> {
         let (url, timeout_ms) = (&settings.url, settings.connect_timeout_ms);
         let connecting = async {
@@ -82,7 +82,7 @@ impl Connection {
     {
         let (sender, connection) =
             http1::Builder::new().max_buf_size(MOST_HEAD_BYTES).handshake(TokioIo::new(stream)).await?;
-        // It ends with its sender.
+        // The task ends with the sender.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to a receiver ended");
@@ -96,7 +96,7 @@ impl Connection {
         !self.sender.is_closed()
     }
 
-    /// Sends a request: the answer's status and headers, and what is left of it.
+    /// Sends a request. Returns the answer's status, headers and unread body.
     pub(super) async fn send(
         &mut self,
         request: Request<Bytes>,
@@ -108,8 +108,8 @@ impl Connection {
     }
 }
 
-/// Reads what is left of an answer, which is of no interest, for a while; whether that was all of it. The status counts
-/// even where the receiver hangs up behind it, or says no more.
+/// Discards the rest of an answer, for a limited time. Returns whether it ended. The status counts even if the receiver
+/// closes the connection after it or sends no more.
 pub(super) async fn drain(body: Incoming) -> bool {
     tokio::time::timeout(DRAIN, read(body)).await.unwrap_or(false)
 }

@@ -1,4 +1,4 @@
-//! The leave to send: the abuse protection of the CloudEvents webhook specification (HTTP OPTIONS).
+//! The permission to send: the abuse protection of the CloudEvents webhook specification (HTTP OPTIONS).
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ const REQUEST_ORIGIN: &str = "webhook-request-origin";
 const ALLOWED_ORIGIN: &str = "webhook-allowed-origin";
 const ALLOWED_RATE: &str = "webhook-allowed-rate";
 
-/// A receiver's leave.
+/// A receiver's permission.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Leave {
-    /// How many requests it takes in a minute, if it said so.
+    /// How many requests it allows in a minute, if limited.
     per_minute: Option<u32>,
 }
 
 impl Leave {
-    /// The least time between the beginnings of two requests.
+    /// The least time between the starts of two requests.
     pub(super) fn gap(&self) -> Option<Duration> {
         self.per_minute.map(|per_minute| Duration::from_mins(1) / per_minute.max(1))
     }
 }
 
-/// Asks for the leave to send as `node`.
+/// The request for permission to send as `node`.
 pub(super) fn request(settings: &WebhookSettings, node: &str) -> Result<Request<Bytes>, http::Error> {
     Request::builder()
         .method(Method::OPTIONS)
@@ -37,7 +37,7 @@ pub(super) fn request(settings: &WebhookSettings, node: &str) -> Result<Request<
         .body(Bytes::new())
 }
 
-/// What the receiver says to that.
+/// Evaluates the receiver's answer.
 pub(super) fn leave(status: StatusCode, headers: &HeaderMap, node: &str) -> Result<Leave, Trouble> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let later = |why: String| Err(Trouble::Later { why, after: None });

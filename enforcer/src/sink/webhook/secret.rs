@@ -1,5 +1,5 @@
-//! The files that hold secrets, and the signature made with one. They are read for each request: a secret is changed by
-//! replacing its file.
+//! The files that hold secrets, and the signatures. The files are read for each request: replacing a file changes the
+//! secret.
 
 use std::{
     io::{self, Read as _},
@@ -15,16 +15,16 @@ use crate::regular;
 /// The largest file that is read.
 const MAX_BYTES: u64 = 4 << 10;
 
-/// What is shorter can be guessed.
+/// A shorter secret can be guessed.
 const LEAST_BYTES: usize = 16;
 
-/// How many secrets may be in force at once, while one takes the place of another.
+/// How many secrets may be in force at once, during a rotation.
 const MOST_SECRETS: usize = 4;
 
-/// What the group and others may do with the file: nothing.
+/// The mode bits of the group and others, which must be clear.
 const OTHERS: u32 = 0o077;
 
-/// Why there is no secret. Says nothing of what is in the file.
+/// Why there is no secret. The text reveals nothing of the file's content.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SecretError {
     #[error("cannot read {}", path.display())]
@@ -34,18 +34,18 @@ pub(super) enum SecretError {
         source: io::Error,
     },
     #[error(
-        "{} belongs to the user {owner} with the mode {mode:o}: it must be a file of the daemon's own user that nobody else \
-         may read (chown root, chmod 600)",
+        "{} belongs to the user {owner} with the mode {mode:o}: it must be a file of the daemon's own user that only \
+         that user may read (chown root, chmod 600)",
         path.display()
     )]
     Open { path: PathBuf, owner: u32, mode: u32 },
     #[error(
-        "{} must have one secret a line, 1 to {MOST_SECRETS} of them, each of {LEAST_BYTES} bytes or more, and at the most \
+        "{} must have one secret a line, 1 to {MOST_SECRETS} of them, each of {LEAST_BYTES} bytes or more, and at most \
          {MAX_BYTES} bytes together",
         path.display()
     )]
     Content { path: PathBuf },
-    #[error("{} holds what no HTTP header can carry", path.display())]
+    #[error("{} holds bytes that an HTTP header cannot carry", path.display())]
     Header {
         path: PathBuf,
         #[source]
@@ -53,7 +53,7 @@ pub(super) enum SecretError {
     },
 }
 
-/// The secrets of a file.
+/// Reads the secrets of a file.
 pub(super) fn read(path: &Path) -> Result<Vec<Vec<u8>>, SecretError> {
     let failed = |source| SecretError::Read { path: path.to_owned(), source };
     let file = regular::open_unwaiting(path).map_err(failed)?;
@@ -79,7 +79,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Vec<u8>>, SecretError> {
     Ok(secrets)
 }
 
-/// What the `Authorization` header carries: the first line of the file.
+/// The value of the `Authorization` header, with the first line of the file.
 pub(super) fn bearer(path: &Path) -> Result<HeaderValue, SecretError> {
     let secrets = read(path)?;
     let token = secrets.first().map(Vec::as_slice).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! TLS to a receiver: rustls with the certificates of a file or of the system. Nothing of it is there without `https`.
+//! TLS to a receiver: rustls with the certificates of a file or of the system. Nothing is loaded without `https`.
 
 use std::{
     io::{self, Read as _},
@@ -16,7 +16,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::regular;
 
-/// Where systems keep the certificates that they trust, in one file.
+/// The files in which systems keep the certificates that they trust.
 const SYSTEM: &[&str] = &[
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
@@ -25,21 +25,21 @@ const SYSTEM: &[&str] = &[
     "/etc/ssl/cert.pem",
 ];
 
-/// The largest file of certificates that is read; a system's has a fifth of it.
+/// The largest file of certificates that is read. A system's file is a fifth of this.
 const MAX_BYTES: u64 = 2 << 20;
 
-/// Why there is no TLS.
+/// Why TLS failed.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::sink) enum TlsError {
-    /// No file of the system's certificates is where one is looked for.
-    #[error("this system's certificates are not found ({}): set caFile", SYSTEM.join(", "))]
+    /// None of the known files with the system's certificates exists.
+    #[error("cannot find this system's certificates ({}): set caFile", SYSTEM.join(", "))]
     NoSystem,
     /// The file of certificates cannot be read.
     #[error("cannot read the certificates of {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: io::Error,
     },
@@ -48,28 +48,28 @@ pub(in crate::sink) enum TlsError {
     Pem {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: pem::Error,
     },
-    /// No certificate in it is of use.
+    /// It has no usable certificate.
     #[error("{} has no certificate that can be trusted", path.display())]
     NoRoot {
         /// The file.
         path: PathBuf,
     },
-    /// rustls does not take the settings.
-    #[error("TLS cannot be set up")]
+    /// rustls refuses the settings.
+    #[error("cannot set up TLS")]
     Setup(#[from] rustls::Error),
-    /// The host's name is none.
-    #[error("the host is no name that a certificate could have")]
+    /// The host's name is not valid.
+    #[error("the host is not a name that a certificate could have")]
     Name(#[from] InvalidDnsNameError),
     /// The handshake failed.
     #[error("the TLS handshake failed")]
     Handshake(#[source] io::Error),
 }
 
-/// Makes a connection a TLS one. The certificates are read for each: they are seldom, and can be replaced.
+/// Does the TLS handshake. The certificates are read for each connection: those are rare, and the file may be replaced.
 pub(super) async fn wrap(
     stream: TcpStream,
     host: &str,
@@ -101,9 +101,9 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&bytes) {
         let certificate = certificate.map_err(|source| TlsError::Pem { path: path.to_owned(), source })?;
-        // A system's file may hold old ones that are of no use; the others count.
+        // A system's file may hold old certificates that cannot be used. The others count.
         if let Err(error) = roots.add(certificate) {
-            tracing::debug!(%error, path = %path.display(), "a certificate is passed over");
+            tracing::debug!(%error, path = %path.display(), "skipped a certificate");
         }
     }
     if roots.is_empty() { Err(TlsError::NoRoot { path: path.to_owned() }) } else { Ok(roots) }

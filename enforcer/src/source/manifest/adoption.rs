@@ -8,12 +8,12 @@ use super::{
 };
 use crate::model::{Adoption, CgroupPath, Container};
 
-/// Names the pod's cgroup.
+/// The annotation that names the pod's cgroup.
 const POD: &str = "enforcer.dev/cgroup";
-/// Before a container's name, names that container's.
+/// Followed by a container's name, the annotation that names that container's.
 const CONTAINER: &str = "cgroup.enforcer.dev/";
 
-/// Reads which cgroups a pod adopts; none if it adopts none, or something is wrong with that.
+/// Reads which cgroups a pod adopts; `None` if it adopts none, or something is wrong with that.
 pub(super) fn read(
     metadata: &Place<'_>,
     annotations: &BTreeMap<String, String>,

@@ -8,7 +8,7 @@ use crate::{
 const HUGEPAGES: &str = "hugepages-";
 
 /// Fills in what the API server does before it stores a pod: a container's missing request is its limit; pod-level
-/// resources, if there are any, complete each other (KEP-2837).
+/// resources, if any, complete each other (KEP-2837).
 pub(super) fn apply(pod: &mut Pod) {
     for container in &mut pod.containers {
         let resources = &mut container.resources;
@@ -23,7 +23,7 @@ pub(super) fn apply(pod: &mut Pod) {
     // `defaultHugePagePodLimits`: what the containers may use together.
     fill(&mut resources.limits, &container_limits, is_huge);
     // `defaultPodRequests`: what the containers request together, and else the pod's limit. Huge pages cannot be
-    // overcommitted, so that their request is always the limit.
+    // overcommitted, so their request is always the limit.
     if !resources.limits.is_empty() {
         fill(&mut resources.requests, &container_requests, |name| {
             matches!(name.as_str(), ResourceName::CPU | ResourceName::MEMORY)

@@ -3,16 +3,16 @@
 /// One document of a file.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) struct Document<'text> {
-    /// Its text, with its markers; it may be no UTF-8.
+    /// Its text, with its markers; it may be invalid UTF-8.
     pub(super) text: &'text [u8],
-    /// The file's line that its text starts on, from 1.
+    /// The line of the file that its text starts on, from 1.
     pub(super) first_line: u64,
 }
 
-/// Splits a stream into documents that hold something.
+/// Splits a stream into its non-empty documents.
 ///
-/// YAML forbids a line that starts with the marker `---` or `...` inside any scalar, so that the markers can be told
-/// from the lines alone, and one document that does not parse leaves the others whole.
+/// YAML forbids a line that starts with the marker `---` or `...` inside any scalar. So the lines alone show the
+/// markers, and one invalid document leaves the others intact.
 pub(super) fn split(text: &[u8]) -> Vec<Document<'_>> {
     let mut documents = Vec::new();
     let mut start = 0;
@@ -39,12 +39,12 @@ pub(super) fn split(text: &[u8]) -> Vec<Document<'_>> {
     documents
 }
 
-/// What the lines of a document held so far.
+/// What the lines of a document contained so far.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 enum Content {
     /// Comments, directives, empty lines.
     Nothing,
-    /// The marker `---` with nothing behind it.
+    /// The marker `---` with nothing after it.
     Marker,
     /// Something to parse.
     Text,

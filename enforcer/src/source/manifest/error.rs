@@ -2,7 +2,7 @@ use std::fmt;
 
 use crate::model::{ParseQuantityError, PodName, Quantity};
 
-/// Where something stands.
+/// The place of something in a file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Origin {
     /// The file's name.
@@ -11,21 +11,21 @@ pub struct Origin {
     pub line: u64,
 }
 
-/// As editors read it: `web.yaml:14`.
+/// In the form that editors read: `web.yaml:14`.
 impl fmt::Display for Origin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}:{}", self.source, self.line)
     }
 }
 
-/// Why a pod of a file is not taken.
+/// Why a pod of a file is rejected.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
     /// The file, or a document of it, cannot be read.
     #[error("{origin}: {problem}")]
     Document {
-        /// Where it goes wrong.
+        /// Where it is wrong.
         origin: Origin,
         /// What is wrong.
         problem: Problem,
@@ -33,21 +33,21 @@ pub enum ManifestError {
     /// A field is wrong.
     #[error("{origin}: {field}: {problem}")]
     Field {
-        /// Where it stands; of a missing field, where the object begins that lacks it.
+        /// Where it is; for a missing field, where the object begins that lacks it.
         origin: Origin,
         /// The field's path, such as `spec.containers[0].resources.limits.memory`.
         field: String,
         /// What is wrong with it.
         problem: Problem,
     },
-    /// Two pods of one namespace and name.
+    /// Two pods have the same namespace and name.
     #[error("{second}: pod {pod} is in {first} already: remove one of the two, or rename it")]
     Duplicate {
         /// The pod.
         pod: PodName,
-        /// Where it stands first.
+        /// Where it comes first.
         first: Origin,
-        /// Where it stands again.
+        /// Where it comes again.
         second: Origin,
     },
 }
@@ -56,13 +56,13 @@ pub enum ManifestError {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// Nothing in it.
+    /// It is empty.
     #[error("holds no manifest")]
     Empty,
     /// Larger than [`super::MAX_BYTES`] or [`super::MAX_DOCUMENT_BYTES`].
     #[error("is too large: {most}; split it up")]
     TooLarge {
-        /// What is allowed.
+        /// The limit.
         most: &'static str,
     },
     /// Not UTF-8.
@@ -71,33 +71,33 @@ pub enum Problem {
     /// Neither YAML nor JSON, a key given twice, or beyond the limits on depth, aliases and size.
     #[error("{message}")]
     Syntax {
-        /// The parser's words.
+        /// The parser's message.
         message: String,
     },
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("is missing")]
     Missing,
     /// A key without a value.
     #[error("has no value")]
     Null,
-    /// Another type of value.
+    /// The value has another type.
     #[error("must be {expected}")]
     Type {
         /// What it must be.
         expected: &'static str,
     },
-    /// One of a few values is allowed.
+    /// Only a few values are allowed.
     #[error("{value:?} is not supported: it must be {allowed}")]
     Value {
-        /// What stands there.
+        /// The value found.
         value: String,
-        /// What may stand there.
+        /// The allowed values.
         allowed: &'static str,
     },
-    /// Not a name that the API server takes.
+    /// Not a name that the API server accepts.
     #[error("{value:?} is not {form}")]
     Name {
-        /// What stands there.
+        /// The value found.
         value: String,
         /// The form and its rule.
         form: &'static str,
@@ -105,7 +105,7 @@ pub enum Problem {
     /// No containers.
     #[error("must have at least one container")]
     NoContainers,
-    /// A container's name for the second time.
+    /// Two containers have the same name.
     #[error(
         "container {name:?} is there already, on line {first_line}: give each container of a pod its own name"
     )]
@@ -121,7 +121,7 @@ pub enum Problem {
     /// A quantity below zero.
     #[error("{quantity} must not be negative")]
     Negative {
-        /// What stands there.
+        /// The quantity.
         quantity: Quantity,
     },
     /// A limit below its request.
@@ -137,7 +137,7 @@ pub enum Problem {
         "{name:?} is not a resource: it must be cpu, memory, ephemeral-storage, hugepages-<size>, or a name with a domain such as example.com/gpu"
     )]
     Resource {
-        /// What stands there.
+        /// The name found.
         name: String,
     },
 }

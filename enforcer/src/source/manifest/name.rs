@@ -1,13 +1,13 @@
-//! The names that the API server takes: `staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go`.
+//! The names that the API server accepts: `staging/src/k8s.io/apimachinery/pkg/util/validation/validation.go`.
 
-/// What [`is_label`] holds of a name, for errors.
+/// What [`is_label`] requires of a name, for errors.
 pub(super) const LABEL: &str =
     "a DNS label: at most 63 characters of a-z, 0-9 and -, with a letter or digit at both ends";
 
-/// What [`is_subdomain`] holds of a name, for errors.
+/// What [`is_subdomain`] requires of a name, for errors.
 pub(super) const SUBDOMAIN: &str = "a DNS subdomain: at most 253 characters of a-z, 0-9, - and ., with a letter or digit at both ends of each part";
 
-/// What [`crate::model::PodUid`] takes, for errors.
+/// What [`crate::model::PodUid`] requires, for errors.
 pub(super) const UID: &str = "a uid: 1 to 63 characters of A-Z, a-z, 0-9 and -";
 
 /// Whether it is a DNS label (RFC 1123).
@@ -15,7 +15,7 @@ pub(super) fn is_label(name: &str) -> bool {
     name.len() <= 63 && is_part(name)
 }
 
-/// Whether it is a DNS subdomain (RFC 1123). Its parts may be longer than a label, as the API server has it.
+/// Whether it is a DNS subdomain (RFC 1123). Its parts may be longer than a label, as in the API server.
 pub(super) fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_part)
 }
@@ -27,7 +27,7 @@ fn is_part(part: &str) -> bool {
         && part.bytes().next_back().is_some_and(is_alphanumeric)
 }
 
-/// Whether it names a resource: one of Kubernetes' own, or one with a domain.
+/// Whether it names a resource: one of Kubernetes, or one with a domain.
 pub(super) fn is_resource(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage" | "storage" | "pids")
         || name.strip_prefix("hugepages-").is_some_and(|size| !size.is_empty())

@@ -1,4 +1,4 @@
-//! Walking a document, with the path of each field and a report of all that is wrong.
+//! Walks a document, with the path of each field and a report of all that is wrong.
 
 use super::error::{ManifestError, Origin, Problem};
 use crate::yaml::{Node, Value, shown};
@@ -10,7 +10,7 @@ pub(super) struct Place<'doc> {
     path: String,
 }
 
-/// The sign that an error is in the report already.
+/// Shows that an error was reported already.
 #[derive(Debug)]
 pub(super) struct Reported;
 
@@ -27,7 +27,7 @@ impl<'doc> Place<'doc> {
         matches!(self.node.value, Value::Null)
     }
 
-    /// The number or text as it is written; none if it is neither.
+    /// The number or text as written; `None` if it is neither.
     pub(super) fn written(&self) -> Option<&'doc str> {
         match &self.node.value {
             Value::Text(text) | Value::Plain(text) => Some(text),
@@ -35,7 +35,7 @@ impl<'doc> Place<'doc> {
         }
     }
 
-    /// The entries of a map, null ones too; none of anything else.
+    /// The entries of a map, null ones too; empty for anything else.
     pub(super) fn entries(&self) -> impl Iterator<Item = (&'doc str, Self)> {
         let entries = match &self.node.value {
             Value::Map(entries) => entries.as_slice(),
@@ -46,7 +46,7 @@ impl<'doc> Place<'doc> {
             .map(|entry| (entry.key.as_str(), Self { node: &entry.node, path: self.below(&entry.key) }))
     }
 
-    /// The value of a key; a null is as good as none.
+    /// The value of a key; a null counts as missing.
     pub(super) fn get(&self, key: &str) -> Option<Self> {
         match &self.node.value {
             Value::Map(entries) => entries
@@ -129,7 +129,7 @@ impl<'source> Report<'source> {
         place.get(key).filter(|value| self.is_map(value))
     }
 
-    /// The items of a list; none if there is no list.
+    /// The items of a list; empty if there is no list.
     pub(super) fn list<'doc>(&mut self, place: &Place<'doc>, key: &str) -> Vec<Place<'doc>> {
         let Some(list) = place.get(key) else { return Vec::new() };
         if let Value::List(items) = &list.node.value {
@@ -144,7 +144,7 @@ impl<'source> Report<'source> {
         }
     }
 
-    /// A text; a plain number or truth value is none, as for the API server.
+    /// A text; a plain number or boolean is not one, as for the API server.
     pub(super) fn optional_text<'doc>(
         &mut self,
         place: &Place<'doc>,
@@ -165,7 +165,7 @@ impl<'source> Report<'source> {
         }
     }
 
-    /// A whole number, unquoted; `expected` says which ones there are.
+    /// A whole number, unquoted; `expected` describes the allowed ones.
     pub(super) fn optional_integer<T: std::str::FromStr>(
         &mut self,
         place: &Place<'_>,

@@ -1,4 +1,4 @@
-//! One pod: from a document's place to the model.
+//! Reads one pod from a document's place into the model.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,16 @@ use super::{
     toleration,
 };
 
-/// `spec.terminationGracePeriodSeconds` where the manifest has none.
+/// `spec.terminationGracePeriodSeconds` if the manifest has none.
 const TERMINATION_GRACE_PERIOD_SECONDS: u64 = 30;
 
-/// The priorities of the classes that every cluster has; the API server's Priority admission puts them in.
+/// The priorities of the classes that every cluster has; the API server's Priority admission sets them.
 const SYSTEM_CLASSES: [(&str, i32); 2] = [
     ("system-cluster-critical", critical::CRITICAL_PRIORITY),
     ("system-node-critical", critical::CRITICAL_PRIORITY + 1000),
 ];
 
-/// Reads a pod; none if anything is wrong with it, which then is all in the report.
+/// Reads a pod; `None` if anything is wrong with it, which then is all in the report.
 pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
     let errors_before = report.count();
     let metadata = report.map(place, "metadata");
@@ -66,7 +66,7 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
         priority_class_name: priority_class_name.map(ToOwned::to_owned),
         tolerations,
         annotations,
-        // The API server makes 1 of what is negative.
+        // The API server turns a negative value into 1.
         termination_grace_period_seconds: grace
             .map_or(TERMINATION_GRACE_PERIOD_SECONDS, |seconds| u64::try_from(seconds).unwrap_or(1)),
         overhead,
@@ -80,7 +80,7 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
     (report.count() == errors_before).then_some(pod)
 }
 
-/// The class that the API server has decided on, in what `kubectl get -o yaml` prints.
+/// The class that the API server decided on, as in the output of `kubectl get -o yaml`.
 fn read_stored_qos_class(place: &Place<'_>, report: &mut Report<'_>) -> Option<QosClass> {
     let status = report.map(place, "status")?;
     let name = report.optional_text(&status, "qosClass").ok()??;
@@ -103,7 +103,7 @@ fn read_name(metadata: &Place<'_>, report: &mut Report<'_>) -> Option<PodName> {
     Some(PodName { namespace: namespace?, name: name? })
 }
 
-/// A text that must be there and have that form.
+/// A required text of that form.
 fn read_checked(
     place: &Place<'_>,
     key: &str,
@@ -135,8 +135,8 @@ fn read_uid(metadata: &Place<'_>, name: &PodName, report: &mut Report<'_>) -> Op
     uid
 }
 
-/// The uid of a pod whose manifest has none: it follows from namespace and name alone, so that an edited file stays
-/// the same pod. A UUID of version 8 (RFC 9562), its bits the 128-bit FNV-1a hash of `namespace/name`.
+/// The uid of a pod whose manifest has none, derived from namespace and name alone, so that an edited file stays the
+/// same pod. A UUID of version 8 (RFC 9562), its bits the 128-bit FNV-1a hash of `namespace/name`.
 fn derive_uid(name: &PodName) -> Option<PodUid> {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -159,7 +159,7 @@ fn read_annotations(metadata: &Place<'_>, report: &mut Report<'_>) -> BTreeMap<S
         .collect()
 }
 
-/// What cannot be meant is not passed over: a pod that should go first would go last.
+/// An invalid value is not ignored: a pod that should go first would go last.
 fn check_preference(metadata: &Place<'_>, annotations: &BTreeMap<String, String>, report: &mut Report<'_>) {
     let Some(text) = annotations.get(preference::EVICTION_PRIORITY) else { return };
     if preference::parse_preference(text).is_none()
@@ -239,7 +239,7 @@ fn read_list(list: &Place<'_>, report: &mut Report<'_>) -> ResourceList {
     resources
 }
 
-/// A quantity from what is written: a number keeps every digit of it.
+/// Parses a quantity as written: a number keeps all of its digits.
 fn read_quantity(place: &Place<'_>, report: &mut Report<'_>) -> Option<Quantity> {
     if place.is_null() {
         report.fail_here(place, Problem::Null);
@@ -277,7 +277,7 @@ fn check_limits_of(resources: &Place<'_>, requirements: &Requirements, report: &
     let given = |list| resources.get(list);
     for (name, &limit) in &requirements.limits {
         if let Some(&request) = requirements.requests.get(name).filter(|&&request| request > limit) {
-            // A default is nowhere to point at, and then the other one is not: at least one of the two was written.
+            // A default cannot be pointed at. The other value can then: at least one of the two was written.
             let written = given("limits").filter(|limits| limits.get(name.as_str()).is_some());
             let place = written.or_else(|| given("requests")).unwrap_or_else(|| resources.clone());
             report.fail_at(&place, name.as_str(), Problem::BelowRequest { limit, request });

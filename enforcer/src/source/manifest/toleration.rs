@@ -7,7 +7,7 @@ use super::{
     place::{Place, Report, Reported},
 };
 
-/// Reads them; one that is wrong is in the report.
+/// Reads the tolerations; invalid ones are in the report.
 pub(super) fn read(spec: &Place<'_>, report: &mut Report<'_>) -> Vec<Toleration> {
     report.list(spec, "tolerations").iter().filter_map(|place| read_one(place, report)).collect()
 }
@@ -45,7 +45,7 @@ fn read_one(place: &Place<'_>, report: &mut Report<'_>) -> Option<Toleration> {
     Some(Toleration { taints, effect })
 }
 
-/// The effect; none is every one.
+/// The effect; `None` means every one.
 fn read_effect(place: &Place<'_>, report: &mut Report<'_>) -> Result<Option<TaintEffect>, Reported> {
     let name = report.optional_text(place, "effect")?.unwrap_or_default();
     if name.is_empty() {

@@ -1,4 +1,4 @@
-//! Who of the roster may run.
+//! Decides which pods of the roster may run.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// What is decided by.
+/// What the decisions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Grounds<'a> {
     /// What the node has.
@@ -25,28 +25,28 @@ pub struct Grounds<'a> {
     pub settings: &'a Settings,
     /// What the node lacks now.
     pub conditions: &'a [NodeCondition],
-    /// The pods whose cgroup stands: even those that are not to run may still take what they request.
+    /// The pods that have a cgroup: even those that are not to run may still use what they request.
     pub standing: &'a BTreeSet<PodUid>,
 }
 
-/// What was decided otherwise than before.
+/// The decisions that differ from before.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Decisions {
-    /// Who may not run, and why: each once as long as the reason is the same. A pod of which only the changed
-    /// manifest does not fit is named too, as it is in that manifest.
+    /// The pods that may not run, and why: each once while the reason is the same. A pod of which only the changed
+    /// manifest does not fit is listed too, as it is in that manifest.
     pub rejected: Vec<(Arc<Pod>, Rejection)>,
-    /// Those of them who ran, and must end for a critical pod.
+    /// Those of them that ran, and must end for a critical pod.
     pub preempted: Vec<PodUid>,
     /// The changed manifests that were rejected before, and are in force now.
     pub in_force: Vec<Change>,
 }
 
 impl Roster {
-    /// Decides who may run.
+    /// Decides which pods may run.
     ///
-    /// Who is admitted stays so. A changed manifest comes into force if it fits in place of the old one, else the old
-    /// one stays. Then the others are looked at in the order in which they came. A critical pod may make others end,
-    /// and waits until they are gone; those that end already count as gone for it.
+    /// An admitted pod stays admitted. A changed manifest comes into force if it fits in place of the old one, else the
+    /// old one stays. Then the others are looked at in order of arrival. A critical pod may make others end, and waits
+    /// until they are gone; those that are ending already count as gone for it.
     pub fn admit(&mut self, grounds: &Grounds<'_>) -> Decisions {
         let mut decisions = Decisions::default();
         let entries: Vec<Entry> = self.entries().into_iter().cloned().collect();
@@ -103,33 +103,33 @@ impl Roster {
 
     fn settle(&mut self, pod: &Arc<Pod>, state: State) {
         if let Some(entry) = self.entries.get_mut(&pod.uid) {
-            // Who ends stays ended until its source has another manifest than it has now.
+            // An ended pod stays ended until its source has another manifest than it has now.
             entry.pod = if state == State::Preempted { Arc::clone(entry.wanted()) } else { Arc::clone(pod) };
             entry.state = state;
         }
     }
 }
 
-/// The numbers in a message change with every pod that comes and goes; the reason is what is told.
+/// The numbers in a message change with every pod that comes and goes; only a new reason is reported.
 fn is_news(before: Option<&Rejection>, now: &Rejection) -> bool {
     before.is_none_or(|before| before.reason() != now.reason())
 }
 
 /// Room for a pod.
 struct Room {
-    /// Who must end for it.
+    /// The pods that must end for it.
     victims: Vec<Arc<Pod>>,
-    /// Who must be gone before it starts.
+    /// The pods that must be gone before it starts.
     awaits: BTreeSet<PodUid>,
 }
 
-/// The deciding of one round.
+/// One round of decisions.
 struct Round<'a> {
     grounds: &'a Grounds<'a>,
     admitter: Admitter<'a>,
-    /// Who runs, by place.
+    /// The running pods, by place.
     running: BTreeMap<Place, &'a Arc<Pod>>,
-    /// Who ends already, and still takes what it requests.
+    /// The pods that are ending, and still use what they request.
     dying: Vec<&'a Arc<Pod>>,
 }
 
@@ -168,7 +168,7 @@ impl<'a> Round<'a> {
         self.dying.push(pod);
     }
 
-    /// Puts the new pod into the old one's place, or says why it does not fit there.
+    /// Puts the new pod into the old one's place, or returns why it does not fit there.
     fn replace(&mut self, old: &'a Arc<Pod>, new: &'a Arc<Pod>) -> Result<(), Rejection> {
         let place = self.running.iter().find(|(_, pod)| pod.uid == old.uid).map(|(place, _)| *place);
         if let Some(place) = place {
@@ -183,7 +183,7 @@ impl<'a> Round<'a> {
     fn decide(&mut self, pod: &'a Arc<Pod>) -> Result<Room, Rejection> {
         let stands = self.grounds.standing.contains(&pod.uid);
         if stands {
-            // What it still takes is its own.
+            // What it still uses is its own.
             self.admitter.vacate(pod);
         }
         let decided = self.room(pod);
@@ -197,7 +197,7 @@ impl<'a> Round<'a> {
 
     fn room(&mut self, pod: &Pod) -> Result<Room, Rejection> {
         let beside_the_dying = self.admitter.decide(pod, self.grounds.conditions);
-        // Only for a critical pod does anybody end, or is the end of others waited for.
+        // Only a critical pod makes others end, or waits for the end of others.
         if !critical::is_critical(pod) || beside_the_dying.as_ref().is_ok_and(Vec::is_empty) {
             return beside_the_dying.map(|_| Room { victims: Vec::new(), awaits: BTreeSet::new() });
         }

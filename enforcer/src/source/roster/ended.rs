@@ -11,7 +11,7 @@ use crate::model::{Pod, PodUid};
 pub struct EndedPod {
     /// Its uid.
     pub uid: String,
-    /// The manifest that it was ended with, by [`Pod::fingerprint`]; none if that is not known, and then any is it.
+    /// The manifest that it was ended with, by [`Pod::fingerprint`]; `None` if unknown, which matches any manifest.
     pub fingerprint: Option<u64>,
     /// Why.
     pub why: Why,
@@ -27,12 +27,12 @@ pub enum Why {
     Preempted,
 }
 
-/// What was kept of pods that no source has named since the start.
+/// The ended pods of an earlier process that no source has named since the start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Remembered(BTreeMap<PodUid, EndedPod>);
 
 impl Remembered {
-    /// The state that a pod which a source names for the first time is in.
+    /// The state of a pod that a source names for the first time.
     pub(super) fn state(&mut self, pod: &Pod) -> State {
         match self.0.remove(&pod.uid) {
             Some(EndedPod { fingerprint, why, .. })
@@ -50,7 +50,7 @@ impl Remembered {
 }
 
 impl Roster {
-    /// Takes over what an earlier process kept, before any source has named a pod. What is no uid is nobody's.
+    /// Takes over what an earlier process kept, before any source has named a pod. Invalid uids are ignored.
     pub fn remember(&mut self, ended: impl IntoIterator<Item = EndedPod>) {
         for pod in ended {
             if let Some(uid) = PodUid::new(&pod.uid) {
@@ -59,12 +59,12 @@ impl Roster {
         }
     }
 
-    /// Forgets what no source has named: those pods went while nobody looked.
+    /// Forgets the pods that no source has named: they were removed while no daemon ran.
     pub fn forget_the_unnamed(&mut self) {
         self.remembered.0.clear();
     }
 
-    /// Who was ended for good, in the order of their uids.
+    /// The pods that were ended for good, in the order of their uids.
     #[must_use]
     pub fn ended(&self) -> Vec<EndedPod> {
         let ended = self.entries.values().filter_map(|entry| {

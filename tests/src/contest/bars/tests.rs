@@ -91,7 +91,7 @@ fn the_best_of_the_others_is_what_counts() {
     let slower = with("nohang", 1, |run| run.signal_ms = Some(900.0));
     assert_eq!(verdict("5 times", &[ours(), slower.clone(), at(20.0)]).0, Verdict::Holds);
     assert_eq!(verdict("5 times", &[ours(), slower.clone(), at(19.0)]).0, Verdict::Fails);
-    // Whoever kills before the crossing does not answer it, and the floor knows everything.
+    // A kill before the crossing is no answer to it, and the floor knows everything.
     assert_eq!(verdict("5 times", &[ours(), slower.clone(), at(-300.0)]).0, Verdict::Holds);
     let floor = with(FLOOR, 1, |run| run.signal_ms = Some(1.0));
     assert_eq!(verdict("5 times", &[ours(), slower, floor]).0, Verdict::Holds);

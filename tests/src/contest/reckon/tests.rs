@@ -123,7 +123,7 @@ fn order_and_death_decide_what_is_right() {
     assert_eq!(outcome.died, ["a", "b"]);
     assert!(!judged(&pods, &["a"], &samples, &both).right, "one too many");
     assert!(!judged(&pods, &["a"], &samples, &both[..1]).right, "signalled and not dead");
-    // Whoever ends without a signal has ended all the same.
+    // A pod that ends without a signal has ended as well.
     let outcome = judged(&pods, &["a"], &samples, &[emptied(2_500, "b"), signal(2_600, 11, "k")]);
     assert_eq!((outcome.died, outcome.right), (vec!["b".to_owned(), "a".to_owned()], false));
 }
@@ -240,7 +240,7 @@ fn what_falls_between_distant_looks_is_not_seen() {
     is(at([1_000, 9_000, 10_000, 11_000]), 1.0, true);
     is(at([1_000, 3_000, 10_000, 11_000]), 7.0, false);
     is(at([1_000, 9_000, 10_000, 18_000]), 8.0, false);
-    // Nobody died, and nothing was crossed: there was nothing to see.
+    // No pod died, and nothing was crossed: there was nothing to see.
     let samples = [sample(1_000, 300, &[]), sample(90_000, 300, &[])];
     assert!(judged(&pods, &[], &samples, &[]).seen);
 }

@@ -1,4 +1,4 @@
-//! A node as tests show it.
+//! A sample node for tests.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::cli::top::picture::Look;
 
 const MIB: u64 = 1 << 20;
 
-/// What a daemon could have told: pods of every class and kind, one that grows in the later look.
+/// A possible answer of the daemon: pods of every class and kind, one that grows in the later look.
 pub(in crate::cli::top) fn look(at_ms: u64) -> Look {
     let grown = at_ms / 1_000;
     let pods = json!({"mode": "dry-run", "memoryPressure": true, "pods": [
@@ -52,7 +52,7 @@ pub(in crate::cli::top) fn look(at_ms: u64) -> Look {
     reported(at_ms, pods, memories, ranking, headroom, orders)
 }
 
-/// So many pods of one class, ranked in their order.
+/// That many pods of one class, ranked in their order.
 pub(in crate::cli::top) fn crowd(count: usize) -> Look {
     let name = |number: usize| format!("pod-{number:04}");
     let uid = |number: usize| format!("uid-{number:04}");
@@ -83,7 +83,7 @@ pub(in crate::cli::top) fn crowd(count: usize) -> Look {
     )
 }
 
-/// What is told in these words.
+/// A look made of these answers.
 pub(in crate::cli::top) fn reported(
     at_ms: u64,
     pods: Value,
@@ -102,7 +102,7 @@ pub(in crate::cli::top) fn reported(
     }
 }
 
-/// A pod of the roster; `more` lies over the rest.
+/// A pod of the roster; `more` overrides the rest.
 pub(in crate::cli::top) fn pod(
     namespace: &str,
     name: &str,

@@ -101,7 +101,7 @@ fn a_hard_threshold_that_is_not_armed_cuts_no_grace_short() {
     let mut rig = Rig::upstream(&settings);
     rig.look(GIB - 1);
     assert!(evicts(&rig.pass(SECOND).look(GIB - 1)));
-    rig.hear(crate::policy::engine::Outcome::Terminated { number: rig.number(), now_ns: rig.now_ns });
+    rig.on_outcome(crate::policy::engine::Outcome::Terminated { number: rig.number(), now_ns: rig.now_ns });
     let typo = hard(Signal::MemoryAvailable, 2 * GIB);
     rig.engine.configure(&EngineSettings { thresholds: followed(&[typo, soft]), ..settings });
     let reported = rig.pass(SECOND).look(GIB - 1);

@@ -29,7 +29,7 @@ fn asked(pods: &[(CandidateFacts, Reading)]) -> Rig {
     assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(1));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    rig.hear(Outcome::Terminated { number, now_ns });
+    rig.on_outcome(Outcome::Terminated { number, now_ns });
     rig
 }
 
@@ -60,7 +60,7 @@ fn contained() -> (Rig, Containment) {
     let reported = fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB);
     let containment = contains(&reported).expect("the next one is held back");
     let now_ns = rig.now_ns;
-    let reported = rig.hear(Outcome::Contained { brake: 1, now_ns });
+    let reported = rig.on_outcome(Outcome::Contained { brake: 1, now_ns });
     assert!(matches!(reported[..], [Action::Contained { .. }]), "{reported:?}");
     (rig, containment)
 }
@@ -139,7 +139,7 @@ fn it_is_let_go_of_when_the_victim_is_gone_and_reported() {
     assert!(matches!(reported[..], [Action::Completed(_), Action::Ease { brake: 1 }]), "{reported:?}");
     assert_eq!(eases(&rig.pass(MS).look(1_500 * MIB)), None, "asked for once");
     let now_ns = rig.now_ns;
-    let reported = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: true });
+    let reported = rig.on_outcome(Outcome::Eased { brake: 1, now_ns, given_back: true });
     let since_ns = containment.decided_ns;
     assert_eq!(reported, [Action::Eased { now_ns, containment, since_ns, given_back: true }]);
     assert_eq!(rig.engine.brake(), None);
@@ -202,7 +202,7 @@ fn who_cannot_be_held_back_is_reported_and_not_tried_again_in_that_eviction() {
     let mut rig = asked(&pods());
     assert!(contains(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB)).is_some());
     let now_ns = rig.now_ns;
-    let reported = rig.hear(Outcome::Uncontained { brake: 1, now_ns, reason: BrakeRefusal::Lower });
+    let reported = rig.on_outcome(Outcome::Uncontained { brake: 1, now_ns, reason: BrakeRefusal::Lower });
     assert!(
         matches!(reported[..], [Action::Uncontained { reason: BrakeRefusal::Lower, .. }]),
         "{reported:?}"
@@ -217,9 +217,9 @@ fn what_is_not_needed_any_more_before_it_is_done_is_undone_after() {
     assert!(contains(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB)).is_some());
     assert_eq!(eases(&rig.pass(MS).progress(false, 0)), Some(1));
     let now_ns = rig.now_ns;
-    let reported = rig.hear(Outcome::Contained { brake: 1, now_ns });
+    let reported = rig.on_outcome(Outcome::Contained { brake: 1, now_ns });
     assert!(matches!(reported[..], [Action::Contained { .. }]), "{reported:?}");
-    let reported = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: false });
+    let reported = rig.on_outcome(Outcome::Eased { brake: 1, now_ns, given_back: false });
     assert!(matches!(reported[..], [Action::Eased { given_back: false, .. }]), "{reported:?}");
 }
 
@@ -231,8 +231,8 @@ fn one_that_could_not_be_held_back_while_it_was_to_be_let_go_of_is_no_brake_any_
     let reported = rig.progress(false, 0);
     assert_eq!(eases(&reported), Some(1), "{reported:?}");
     let now_ns = rig.now_ns;
-    rig.hear(Outcome::Uncontained { brake: 1, now_ns, reason: BrakeRefusal::Unwritten });
+    rig.on_outcome(Outcome::Uncontained { brake: 1, now_ns, reason: BrakeRefusal::Unwritten });
     assert_eq!(rig.engine.brake(), None);
-    let reported = rig.hear(Outcome::Eased { brake: 1, now_ns, given_back: true });
+    let reported = rig.on_outcome(Outcome::Eased { brake: 1, now_ns, given_back: true });
     assert!(reported.is_empty() && rig.engine.brake().is_none(), "{reported:?}");
 }

@@ -24,7 +24,7 @@ fn hooked() -> Rig {
 
 fn end(rig: &mut Rig) {
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(1) });
+    let reported = rig.on_outcome(Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(1) });
     assert!(matches!(reported[..], [Action::LookAgainWithin(_)]), "{reported:?}");
 }
 

@@ -45,7 +45,7 @@ fn a_cgroup_that_is_another_one_by_now_is_not_signalled_and_the_next_one_is() {
     let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert!(evicts(&rig.look(MIB)));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Replaced });
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Replaced });
     assert!(
         matches!(reported[..], [Action::Failed(failure), Action::Evict, ..] if failure.reason == FailureReason::Refused(Refusal::Replaced)),
         "{reported:?}"
@@ -112,7 +112,7 @@ fn among_a_thousand_the_right_one_is_found_and_the_first_are_shown() {
     let mut reported = Vec::new();
     for _ in 0..900 {
         let (number, now_ns) = (rig.number(), rig.now_ns);
-        reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
+        reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
     }
     assert!(reported.iter().any(|action| matches!(action, Action::Suppressed { .. })), "{reported:?}");
     assert_eq!(rig.engine.victim(), None);

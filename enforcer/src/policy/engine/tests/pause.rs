@@ -84,7 +84,7 @@ fn asked() -> Rig {
     rig.look(1_500 * MIB);
     assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    rig.hear(Outcome::Terminated { number, now_ns });
+    rig.on_outcome(Outcome::Terminated { number, now_ns });
     rig
 }
 
@@ -172,7 +172,7 @@ fn who_is_spared_before_it_could_be_asked_is_not_killed() {
     rig.engine.configure(&paused(&super::soft::both()));
     assert!(!kills(&rig.pass(MS).look(GIB - 1)));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    rig.hear(Outcome::Terminated { number, now_ns });
+    rig.on_outcome(Outcome::Terminated { number, now_ns });
     assert_eq!(failures(&rig.pass(MS).look(GIB - 1)), [FailureReason::Spared(Spared::Paused)]);
 }
 
@@ -186,7 +186,7 @@ fn who_is_spared_before_it_could_be_asked_is_not_asked() {
     rig.engine.configure(&paused(&super::soft::both()));
     assert_eq!(rig.engine.withdrawn(), Some(rig.number()));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Withdrawn });
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Withdrawn });
     assert_eq!(failures(&reported), [FailureReason::Spared(Spared::Paused)]);
     assert_eq!(rig.engine.withdrawn(), None);
 }

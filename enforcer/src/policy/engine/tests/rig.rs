@@ -112,7 +112,7 @@ impl Rig {
         self
     }
 
-    pub(super) fn hear(&mut self, outcome: Outcome) -> Vec<Action> {
+    pub(super) fn on_outcome(&mut self, outcome: Outcome) -> Vec<Action> {
         let actions = self.engine.step(Input::Outcome(outcome));
         self.note(&actions)
     }
@@ -135,12 +135,12 @@ impl Rig {
     }
 
     pub(super) fn signalled(&mut self) -> Vec<Action> {
-        self.hear(Outcome::Signalled { number: self.number(), now_ns: self.now_ns })
+        self.on_outcome(Outcome::Signalled { number: self.number(), now_ns: self.now_ns })
     }
 
     pub(super) fn progress(&mut self, populated: bool, current_bytes: u64) -> Vec<Action> {
         let (number, now_ns) = (self.number(), self.now_ns);
-        self.hear(Outcome::Progress {
+        self.on_outcome(Outcome::Progress {
             number,
             now_ns,
             populated,

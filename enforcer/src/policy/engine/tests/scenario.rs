@@ -280,13 +280,13 @@ fn after_a_refusal_the_next_of_the_order_follows_at_once() {
     assert!(evicts(&rig.look(MIB)));
     for next in [3, 4, 1, 2] {
         let (number, now_ns) = (rig.number(), rig.now_ns);
-        let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
+        let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
         assert!(matches!(reported[0], Action::Failed(failure) if failure.number == number));
         assert!(evicts(&reported));
         assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(next));
     }
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
     assert!(
         matches!(reported[1], Action::Suppressed { reason: Suppression::NoCandidate, .. }),
         "{reported:?}"
@@ -300,8 +300,8 @@ fn an_answer_about_another_eviction_changes_nothing() {
     assert!(evicts(&rig.look(MIB)));
     let stale = rig.number() - 1;
     let now_ns = rig.now_ns;
-    assert_eq!(rig.hear(Outcome::Signalled { number: stale, now_ns }), []);
-    assert_eq!(rig.hear(Outcome::Refused { number: stale, now_ns, reason: Refusal::Gone }), []);
+    assert_eq!(rig.on_outcome(Outcome::Signalled { number: stale, now_ns }), []);
+    assert_eq!(rig.on_outcome(Outcome::Refused { number: stale, now_ns, reason: Refusal::Gone }), []);
     let dead = Outcome::Progress {
         number: stale,
         now_ns,
@@ -309,7 +309,7 @@ fn an_answer_about_another_eviction_changes_nothing() {
         current_bytes: None,
         process_count: None,
     };
-    assert_eq!(rig.hear(dead), []);
+    assert_eq!(rig.on_outcome(dead), []);
     assert!(!evicts(&rig.pass(SECOND).look(MIB)));
 }
 

@@ -43,7 +43,7 @@ fn decided() -> (Rig, Vec<Action>) {
 fn asked() -> Rig {
     let (mut rig, _) = decided();
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    rig.hear(Outcome::Terminated { number, now_ns });
+    rig.on_outcome(Outcome::Terminated { number, now_ns });
     rig
 }
 
@@ -63,7 +63,7 @@ fn a_soft_threshold_asks_after_its_grace_and_kills_after_the_pods() {
     assert_eq!(decision.shortage.threshold, 2 * GIB);
     assert_eq!(decision.decided_ns - decision.crossed_ns, MINUTE);
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Terminated { number, now_ns });
+    let reported = rig.on_outcome(Outcome::Terminated { number, now_ns });
     assert!(matches!(reported[..], [Action::LookAgainWithin(within)] if within <= 100 * MS), "{reported:?}");
     for _ in 0..99 {
         let reported = rig.pass(100 * MS).look(1_500 * MIB);
@@ -104,7 +104,7 @@ fn a_refusal_after_the_candidates_were_exchanged_does_not_mean_that_nobody_is_le
     let facts: Vec<_> = rig.engine.candidates().known().map(|(facts, _)| *facts).collect();
     drop(rig.engine.replace(Candidates::new(&facts)));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
     assert!(matches!(reported[..], [Action::Failed(_)]), "{reported:?}");
     assert!(evicts(&rig.pass(MS).look(1_500 * MIB)), "the next of a fresh order");
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(3));
@@ -118,7 +118,7 @@ fn after_a_refusal_that_took_long_the_next_one_is_chosen_by_fresh_readings() {
     rig.readings[3] = using(GIB);
     rig.pass(2 * SECOND).look(1_500 * MIB);
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Kernel(95) });
     assert!(matches!(reported[..], [Action::Failed(_)]), "{reported:?}");
     assert!(evicts(&rig.pass(MS).look(1_500 * MIB)));
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(4), "the other one is within its request now");
@@ -139,7 +139,7 @@ fn a_hard_threshold_does_not_wait_for_a_soft_decision_to_be_recorded() {
         Outcome::Terminated { number, now_ns },
         Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded },
     ] {
-        assert_eq!(rig.hear(late), [], "{late:?}");
+        assert_eq!(rig.on_outcome(late), [], "{late:?}");
     }
     assert_eq!(rig.engine.victim().map(|(number, _)| number), Some(number));
     rig.pass(MS);
@@ -170,7 +170,7 @@ fn a_hard_threshold_does_not_wait_until_it_has_been_asked() {
     rig.signalled();
     // The answer comes all the same, and is no second eviction.
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    assert!(!rig.hear(Outcome::Terminated { number, now_ns }).contains(&Action::Evict));
+    assert!(!rig.on_outcome(Outcome::Terminated { number, now_ns }).contains(&Action::Evict));
     assert_eq!(rig.engine.terminated_ns(), None);
     rig.pass(MS);
     let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
@@ -188,7 +188,7 @@ fn what_is_asked_too_late_counts_once_for_the_breaker() {
         assert!(killed_for(&rig.pass(MS).look(GIB - 1)).is_some());
         rig.signalled();
         let (number, now_ns) = (rig.number(), rig.now_ns);
-        rig.hear(Outcome::Terminated { number, now_ns });
+        rig.on_outcome(Outcome::Terminated { number, now_ns });
         rig.pass(MS);
         rig.progress(false, 0);
         rig.pass(2 * SECOND).look(3 * GIB);
@@ -235,7 +235,7 @@ fn a_refusal_to_kill_who_has_ended_meanwhile_is_no_failure() {
     let reported = rig.pass(MS).look(MIB);
     assert_eq!(killed_for(&reported), Some(KillReason::HardThreshold));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Gone });
     assert!(matches!(reported[..], [Action::Completed(_)]), "{reported:?}");
 }
 
@@ -243,7 +243,7 @@ fn a_refusal_to_kill_who_has_ended_meanwhile_is_no_failure() {
 fn what_cannot_be_recorded_is_not_begun_and_tried_again_later() {
     let (mut rig, _) = decided();
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded });
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Unrecorded });
     assert!(
         matches!(reported[..], [Action::Failed(failure)] if failure.reason == FailureReason::Refused(Refusal::Unrecorded))
     );
@@ -355,7 +355,7 @@ fn process_ids_are_short() {
     rig.signalled();
     rig.pass(MS);
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    rig.hear(Outcome::Progress {
+    rig.on_outcome(Outcome::Progress {
         number,
         now_ns,
         populated: false,
@@ -432,7 +432,7 @@ fn who_ends_right_before_its_kill_is_counted_on_until_its_memory_is_back() {
     let mut rig = asked();
     assert_eq!(killed_for(&rig.pass(MS).look(GIB - 1)), Some(KillReason::HardThreshold));
     let (number, now_ns) = (rig.number(), rig.now_ns);
-    let reported = rig.hear(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Empty });
     assert!(!reported.iter().any(|action| matches!(action, Action::Completed(_))), "{reported:?}");
     assert!(!evicts(&rig.pass(MS).look(2 * GIB - 50 * MIB)), "twice of that is still to come back");
     rig.pass(MS);
@@ -480,7 +480,13 @@ fn nobody_to_evict_for_memory_leaves_the_credit_of_who_was_evicted_for_process_i
     rig.pass(95 * MS);
     let (number, now_ns) = (rig.number(), rig.now_ns);
     let process_count = Some(480);
-    rig.hear(Outcome::Progress { number, now_ns, populated: false, current_bytes: Some(0), process_count });
+    rig.on_outcome(Outcome::Progress {
+        number,
+        now_ns,
+        populated: false,
+        current_bytes: Some(0),
+        process_count,
+    });
     for _ in 0..10 {
         let reported = look(&mut rig, MS);
         assert!(

@@ -256,7 +256,7 @@ proptest! {
         let changed = events.iter().any(|event| matches!(event, Event::Settings(_)));
         if !changed {
             let other = under(&recording, &first);
-            prop_assert_eq!(other.nobody, vec![]);
+            prop_assert_eq!(other.no_victims, vec![]);
             prop_assert_eq!(other.parted_ns, None);
             let theirs: Vec<_> = replay(&recording).decisions().map(|(decision, _)| *decision).collect();
             let ours: Vec<_> = other.decisions.iter().map(|one| one.decision).collect();

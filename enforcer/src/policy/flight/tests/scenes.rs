@@ -172,7 +172,7 @@ fn what_earlier_processes_evicted_is_in_the_recording() {
 fn a_lower_threshold_would_have_evicted_nobody_then() {
     let file = scene();
     let other = under(&Recording::read(&file).unwrap(), &enforcing(&[hard(100)]));
-    assert_eq!(other.nobody, [NoVictim { at_ns: 2_400 * MS, number: 1, why: Waiting::NotShort }]);
+    assert_eq!(other.no_victims, [NoVictim { at_ns: 2_400 * MS, number: 1, why: Waiting::NotShort }]);
     // What the recorded kill gave back is taken away again, and that is below this threshold too: 1000 - 800 = 200 MiB.
     assert_eq!(other.decisions, []);
     assert_eq!(other.parted_ns, Some(2_400 * MS));
@@ -188,8 +188,8 @@ fn a_higher_threshold_would_have_evicted_earlier_and_only_once() {
     // Nobody had read its usage by then: the first reading, at 350 MiB available, stands in.
     assert_eq!(only.read_ns, Some(2_000 * MS));
     assert_eq!(other.parted_ns, Some(1_800 * MS));
-    let [nobody] = &other.nobody[..] else { panic!("{:?}", other.nobody) };
-    assert_eq!((nobody.number, nobody.why), (1, Waiting::NotShort));
+    let [no_victims] = &other.no_victims[..] else { panic!("{:?}", other.no_victims) };
+    assert_eq!((no_victims.number, no_victims.why), (1, Waiting::NotShort));
 }
 
 #[test]
@@ -208,5 +208,5 @@ fn to_observe_is_to_evict_nobody() {
     let observing = EngineSettings { mode: Mode::Observe, ..enforcing(&[hard(200)]) };
     let other = under(&Recording::read(&file).unwrap(), &observing);
     assert_eq!(other.decisions, []);
-    assert_eq!(other.nobody.first().map(|nobody| nobody.why), Some(Waiting::Observes));
+    assert_eq!(other.no_victims.first().map(|no_victims| no_victims.why), Some(Waiting::Observes));
 }

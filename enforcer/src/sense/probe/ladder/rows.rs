@@ -1,4 +1,4 @@
-//! The rows of the table: each thing with its rungs.
+//! The rows of the table: each facility with its rungs.
 use rustix::thread::CapabilitySet;
 
 use super::{
@@ -9,32 +9,32 @@ use super::{
     },
 };
 
-/// One thing.
+/// One facility.
 pub(super) struct Row {
     pub(super) name: &'static str,
-    /// What is used on each rung and what is lost there, from the best on.
+    /// What is used on each rung and what is lost there, best first.
     pub(super) rungs: &'static [(&'static str, &'static str)],
-    /// How to come to the best.
+    /// How to get to the best rung.
     pub(super) remedy: &'static str,
     pub(super) stand: fn(&Seen<'_>) -> Stand,
-    /// Why it can be unknown.
+    /// The text if the rung is unknown.
     pub(super) unknown: &'static str,
-    /// The words by which what is missing is told in events, if not by its name.
+    /// The names of its losses in events, if not the row's own.
     pub(super) words: &'static [&'static str],
-    /// The last rung is to do without.
+    /// The last rung means that the facility is missing.
     pub(super) last_is_nothing: bool,
-    /// The programs that it is made of.
+    /// The programs that provide it.
     pub(super) programs: &'static [&'static str],
-    /// Those are one for each rung but the last, and not all for the first.
+    /// There is one program for each rung but the last; otherwise all belong to the first.
     pub(super) program_a_rung: bool,
     /// Without any program it is on its last rung.
     pub(super) needs_programs: bool,
 }
 
 const NOTHING: &str = "nothing";
-const NEEDS_ROOT: &str = "could not be told; root can";
+const NEEDS_ROOT: &str = "unknown; run as root to find out";
 
-/// A row in which most things are as usual.
+/// The defaults of a row.
 const ROW: Row = Row {
     name: "",
     rungs: &[],
@@ -48,7 +48,7 @@ const ROW: Row = Row {
     needs_programs: false,
 };
 
-/// What needs programs in the kernel.
+/// Facilities that need programs in the kernel.
 pub(super) const TRACING: &[Row] = &[
     Row {
         name: "ebpf",
@@ -82,7 +82,7 @@ pub(super) const TRACING: &[Row] = &[
             ("the event of the signal, and of the victim's end", ""),
             (
                 "counters",
-                "whether a marked task was killed or was dying already is told from counters, and not when it was gone",
+                "counters decide whether a marked task was killed or was dying already; its exit time is unknown",
             ),
         ],
         remedy: "what ebpf needs",
@@ -135,7 +135,7 @@ pub(super) const TRACING: &[Row] = &[
         name: "cgroupLife",
         rungs: &[
             ("the events cgroup_mkdir and cgroup_rmdir", ""),
-            ("looks at the hierarchy", words::NAMES_BY_LOOKS),
+            ("scans of the hierarchy", words::NAMES_BY_LOOKS),
         ],
         remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y, and memory on the unified hierarchy",
         stand: |seen| {
@@ -153,15 +153,12 @@ pub(super) const TRACING: &[Row] = &[
     },
     Row {
         name: "victimDetails",
-        rungs: &[
-            ("all that is told of a victim", ""),
-            ("what the kernel's types describe", words::FIELDS_MISSING),
-        ],
+        rungs: &[("all details of a victim", ""), ("those in the kernel's BTF", words::FIELDS_MISSING)],
         remedy: "a kernel whose types this release knows: report the names that are missing",
         stand: |seen| {
             let whole = seen.choice.mark.is_some()
                 && seen.facts.resolved.as_ref().is_some_and(|resolved| resolved.absent.is_empty());
-            by_choice(seen, whole, &["offsets", "btf", "markVictim"], "the kernel's types are known")
+            by_choice(seen, whole, &["offsets", "btf", "markVictim"], "the kernel's BTF has all fields")
         },
         words: &["offsets"],
         last_is_nothing: false,
@@ -171,7 +168,7 @@ pub(super) const TRACING: &[Row] = &[
         name: "scoreEdge",
         rungs: &[
             ("the events of attaching, forking, executing and writing scores", ""),
-            ("a look at each container", words::NO_SCORE_EDGE),
+            ("a scan of each container", words::NO_SCORE_EDGE),
         ],
         remedy: "what ebpf needs, and a kernel with CONFIG_DEBUG_INFO_BTF=y",
         stand: |seen| {
@@ -179,7 +176,7 @@ pub(super) const TRACING: &[Row] = &[
                 seen,
                 seen.choice.sight.scores,
                 &["scoreEdge"],
-                "the kernel tells a task's score and cgroup",
+                "BTF describes a task's score and cgroup",
             )
         },
         last_is_nothing: false,
@@ -189,7 +186,7 @@ pub(super) const TRACING: &[Row] = &[
     },
     Row {
         name: "writeEdge",
-        rungs: &[("the exit of cgroup_file_write", ""), ("file events and looks", words::NO_WRITE_EDGE)],
+        rungs: &[("the exit of cgroup_file_write", ""), ("file events and sweeps", words::NO_WRITE_EDGE)],
         remedy: "a kernel with CONFIG_DEBUG_INFO_BTF=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y",
         stand: |seen| {
             by_choice(
@@ -206,7 +203,7 @@ pub(super) const TRACING: &[Row] = &[
     },
     Row {
         name: "processIds",
-        rungs: &[("the machine's own process ids", ""), ("looks at whole containers", words::OTHER_PIDS)],
+        rungs: &[("the machine's own process ids", ""), ("scans of whole containers", words::OTHER_PIDS)],
         remedy: "run it in the machine's own PID namespace (hostPID: true, --pid=host)",
         stand: |seen| match seen.facts.pid_namespace.map(super::super::PidNamespace::is_initial) {
             Some(true) => Stand::On(0, String::from("the machine's own PID namespace")),
@@ -222,7 +219,7 @@ pub(super) const TRACING: &[Row] = &[
         rungs: &[
             ("the events of reclaim and of kswapd", ""),
             (
-                "those that are left, and sampling",
+                "the remaining events, and sampling",
                 "falling memory is noticed later, and not all reclaim is counted",
             ),
         ],
@@ -243,7 +240,7 @@ pub(super) const TRACING: &[Row] = &[
         name: "stalls",
         rungs: &[
             ("the waits within reclaim, added up by cgroup", ""),
-            ("reclaim alone, added up by cgroup", "what reclaiming tasks wait for is not told apart"),
+            ("reclaim alone, added up by cgroup", "the waits of reclaiming tasks are not counted separately"),
         ],
         remedy: "what ebpf needs",
         stand: |seen| programs(seen, "the kernel has the event mm_vmscan_throttled"),
@@ -261,7 +258,7 @@ pub(super) const TRACING: &[Row] = &[
                 seen,
                 seen.choice.reclaim.limit != LimitArgument::None,
                 &["reclaimLimit"],
-                "the kernel passes the cgroup that is reclaimed",
+                "the kernel passes the reclaimed cgroup",
             )
         },
         last_is_nothing: false,
@@ -297,10 +294,10 @@ pub(super) const TRACING: &[Row] = &[
     },
 ];
 
-/// The row of what survives the daemon.
+/// The row of the pins, which survive the daemon.
 pub(super) const PINS: &str = "bpffs";
 
-/// What the host and the process have.
+/// Facilities of the host and the process.
 pub(super) const HOST: &[Row] = &[
     Row {
         name: "root",
@@ -322,7 +319,7 @@ pub(super) const HOST: &[Row] = &[
     },
     Row {
         name: "cgroup2",
-        rungs: &[("cgroup v2", ""), (NOTHING, "nothing can be enforced and nobody evicted")],
+        rungs: &[("cgroup v2", ""), (NOTHING, "nothing can be enforced and no pod evicted")],
         remedy: "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup",
         stand: cgroup2,
         ..ROW
@@ -331,11 +328,11 @@ pub(super) const HOST: &[Row] = &[
         name: "controllers",
         rungs: &[
             ("the controllers cpu, memory and pids", ""),
-            ("those that are there", "limits of the missing controllers are not enforced"),
+            ("the available ones", "limits of the missing controllers are not enforced"),
         ],
         remedy: "boot without cgroup_disable=, and without the controller on cgroup v1 (cgroup_no_v1=all)",
         stand: controllers,
-        unknown: "could not be told: there is no cgroup v2",
+        unknown: "unknown: there is no cgroup v2",
         last_is_nothing: false,
         ..ROW
     },
@@ -344,14 +341,14 @@ pub(super) const HOST: &[Row] = &[
         rungs: &[("cgroup.kill", ""), (NOTHING, "no pod can be evicted")],
         remedy: "Linux 5.14",
         stand: |seen| fact(seen.host.kill, "cgroups have cgroup.kill", "cgroups have no cgroup.kill"),
-        unknown: "could not be told: no cgroup but the root",
+        unknown: "unknown: no cgroup but the root",
         ..ROW
     },
     Row {
         name: "oomGroup",
         rungs: &[
             ("memory.oom.group", ""),
-            (NOTHING, "of a container that runs out of memory one process is killed, not all"),
+            (NOTHING, "one process of a container that runs out of memory is killed, not all"),
         ],
         remedy: "Linux 4.19",
         stand: |seen| {
@@ -395,7 +392,7 @@ pub(super) const HOST: &[Row] = &[
         name: "release",
         rungs: &[
             ("process_mrelease", ""),
-            ("the victim's own exit", "a victim's memory comes back later, by half of the time or more"),
+            ("the victim's own exit", "a victim's memory is freed later, by half of the time or more"),
         ],
         remedy: "Linux 5.15; a seccomp profile that allows pidfd_open(2) and process_mrelease(2)",
         stand: release,
@@ -438,7 +435,7 @@ pub(super) const HOST: &[Row] = &[
             ("CAP_SYS_PTRACE", ""),
             (
                 NOTHING,
-                "node components are not known by their executables, and a container's init not by its namespace",
+                "node components are not recognised by their executables, nor a container's init by its namespace",
             ),
         ],
         remedy: "grant CAP_SYS_PTRACE",
@@ -454,14 +451,14 @@ pub(super) const HOST: &[Row] = &[
     },
 ];
 
-const NO_MEMORY_CGROUP: &str = "could not be told: no cgroup with the memory controller";
+const NO_MEMORY_CGROUP: &str = "unknown: no cgroup with the memory controller";
 
-/// The row by its name.
+/// The row with this name.
 pub(super) fn of_name(name: &str) -> Option<&'static Row> {
     TRACING.iter().chain(HOST).find(|row| row.name == name)
 }
 
-/// The row by a word of an event.
+/// The row with this word of an event.
 pub(super) fn of_word(word: &str) -> Option<&'static Row> {
     of_name(word).or_else(|| TRACING.iter().chain(HOST).find(|row| row.words.contains(&word)))
 }

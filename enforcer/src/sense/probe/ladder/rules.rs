@@ -1,20 +1,20 @@
-//! The rules that say on which rung of a row a host stands.
+//! The rules that find a host's rung in each row.
 use rustix::thread::CapabilitySet;
 
 use super::super::{Choice, Facts, Hierarchy, HostFacts, Lockdown, MarkProgram, Psi};
 
-/// What a rule looks at.
+/// The inputs of a rule.
 pub(super) struct Seen<'a> {
     pub(super) facts: &'a Facts,
     pub(super) host: &'a HostFacts,
     pub(super) choice: &'a Choice,
 }
 
-/// Where a host stands.
+/// A host's rung.
 pub(super) enum Stand {
-    /// On that rung, for this reason.
+    /// That rung, for this reason.
     On(usize, String),
-    /// It could not be told.
+    /// Unknown.
     Unknown,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn capability(seen: &Seen<'_>, one: CapabilitySet, name: &str) -> Sta
     fact(has, &format!("we have {name}"), &format!("no {name}"))
 }
 
-/// What these words of the choice's losses say, if any of them was lost.
+/// The reasons of the choice's losses with these words, if there are any.
 fn why(seen: &Seen<'_>, words: &[&str]) -> Option<String> {
     let lost: Vec<_> = seen
         .choice
@@ -43,12 +43,12 @@ fn why(seen: &Seen<'_>, words: &[&str]) -> Option<String> {
     (!lost.is_empty()).then(|| lost.join("; "))
 }
 
-/// What was decided by the choice: the first of two rungs or the second.
+/// The first of two rungs or the second, as chosen.
 pub(super) fn by_choice(seen: &Seen<'_>, chosen: bool, words: &[&str], yes: &str) -> Stand {
     if chosen {
         return Stand::On(0, yes.to_owned());
     }
-    let no = if seen.choice.raw { "its event cannot be had" } else { "no eBPF" };
+    let no = if seen.choice.raw { "its event is not available" } else { "no eBPF" };
     Stand::On(1, why(seen, words).unwrap_or_else(|| no.to_owned()))
 }
 
@@ -60,7 +60,7 @@ pub(super) fn ebpf(seen: &Seen<'_>) -> Stand {
     let Facts { ring_buffer, cap_bpf, cap_perfmon, lockdown, .. } = seen.facts;
     match why(seen, &["ringBuffer", "capBpf", "capPerfmon", "bpfCall", "lockdown"]) {
         Some(why) if seen.host.seccomp == Some(true) => {
-            Stand::On(1, format!("{why}; a seccomp filter is at work"))
+            Stand::On(1, format!("{why}; a seccomp filter is active"))
         }
         Some(why) => Stand::On(1, why),
         None if [ring_buffer, cap_bpf, cap_perfmon].iter().any(|fact| fact.is_none()) => Stand::Unknown,
@@ -89,7 +89,7 @@ pub(super) fn psi(seen: &Seen<'_>) -> Stand {
     let (rung, found) = match seen.host.psi {
         Some(Psi::Full) => (0, "pressure stall information, with windows of 500 ms"),
         Some(Psi::Limited) => {
-            (1, "pressure stall information, with windows of 2 s alone: no CAP_SYS_RESOURCE")
+            (1, "pressure stall information, with windows of 2 s only: no CAP_SYS_RESOURCE")
         }
         Some(Psi::ReadOnly) => (2, "pressure stall information, but no trigger can be set"),
         Some(Psi::Off) => (2, "pressure stall information is switched off"),
@@ -127,9 +127,8 @@ pub(super) fn release(seen: &Seen<'_>) -> Stand {
         (Some(false), _) => ("pidfd_open(2)", Some(false)),
         (_, has) => ("process_mrelease(2)", *has),
     };
-    let refused =
-        if seen.host.seccomp == Some(true) { ", perhaps by the seccomp filter at work" } else { "" };
-    fact(has, &format!("{call} is answered"), &format!("{call} is refused{refused}"))
+    let refused = if seen.host.seccomp == Some(true) { ", perhaps by the active seccomp filter" } else { "" };
+    fact(has, &format!("{call} works"), &format!("{call} is refused{refused}"))
 }
 
 pub(super) fn memory_lock(seen: &Seen<'_>) -> Stand {
