@@ -1,5 +1,5 @@
-//! What the programs are asked to guard, and what they tell of it: processes that do not have their container's
-//! score, and writes of others to cgroup files that the daemon keeps.
+//! What the programs guard and report: processes without their container's `oom_score_adj`, and writes by other
+//! processes to cgroup files that the daemon manages.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::record::{COMM_LEN, Header};
@@ -9,103 +9,103 @@ pub const KIND_SCORE: u32 = 4;
 /// [`Header::kind`] of [`WriteEdge`].
 pub const KIND_WRITE: u32 = 5;
 
-/// Room for the name of a cgroup file with its terminating zero; the kernel's longest have 31 letters.
+/// Room for the name of a cgroup file with its terminating zero; the kernel's longest names have 31 letters.
 pub const FILE_LEN: usize = 32;
 
-/// How many containers' scores can be guarded.
+/// Maximum number of containers whose scores are guarded.
 pub const MAX_WANTED: u32 = 4096;
-/// How many cgroups' files can be guarded.
+/// Maximum number of cgroups whose files are guarded.
 pub const MAX_GUARDED: u32 = 8192;
 
-/// How far up from a task's cgroup a guarded container is looked for: containers may make cgroups of their own.
+/// How many levels from a task's cgroup upwards are searched for a guarded container, which may have child cgroups.
 pub const MAX_LEVELS: u32 = 8;
 
-/// How many records one cgroup gets before the daemon has to ask for more. It does so after a moment, and where all
-/// were used it looks for itself. So a hostile process that writes a million times a second costs little, and nobody
-/// else's record is lost for it.
+/// How many records one cgroup may emit before the daemon has to renew its credit. The daemon does so after a moment,
+/// and checks the cgroup itself if the credit was used up. So a hostile process that writes a million times a second
+/// costs little, and no other cgroup loses a record.
 pub const CREDIT: u32 = 64;
 
-/// A container, by its cgroup's id: a value of the `WANTED` map.
+/// A guarded container: a value of the `WANTED` map, keyed by cgroup id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Wanted {
-    /// The `oom_score_adj` that every process in it and below should have.
+    /// The `oom_score_adj` that every process in the cgroup and below it should have.
     pub score: i32,
-    /// How much of [`CREDIT`] is used up.
+    /// How much of [`CREDIT`] is used.
     pub reported: u32,
 }
 
-/// A cgroup whose files are kept, by its id: a value of the `GUARDED` map.
+/// A cgroup whose files are guarded: a value of the `GUARDED` map, keyed by cgroup id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Guarded {
-    /// How much of [`CREDIT`] is used up.
+    /// How much of [`CREDIT`] is used.
     pub reported: u32,
 }
 
-/// The daemon itself, whose own doings are not told to it: its process id, and in which PID namespace.
+/// The daemon itself, whose own actions are not reported: its process id and PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Own {
-    /// Device of the namespace's file, as the kernel numbers it: major number from bit 20 on.
+    /// Device of the namespace's file in the kernel's encoding: major number from bit 20 on.
     pub namespace_dev: u64,
     /// Inode number of the namespace's file.
     pub namespace_ino: u64,
-    /// Process id in there; 0 if it could not be told, and then everything is.
+    /// Process id in that namespace; 0 if unknown, and then every process is reported.
     pub pid: u64,
 }
 
 impl Own {
-    /// Nobody is spared.
+    /// No process is exempt.
     pub const NOBODY: Self = Self { namespace_dev: 0, namespace_ino: 0, pid: 0 };
 }
 
-/// A process in a guarded container has not the score that it should have.
+/// A process in a guarded container has the wrong `oom_score_adj`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ScoreEdge {
     /// Kind [`KIND_SCORE`].
     pub header: Header,
-    /// When.
+    /// When the program noticed it.
     pub time_ns: u64,
-    /// The guarded container's cgroup; the process may be below it.
+    /// The guarded container's cgroup; the process may be in a cgroup below it.
     pub cgroup_id: u64,
     /// When the process's first thread started; 0 if unknown.
     pub start_boottime_ns: u64,
-    /// As above, of the process that did it.
+    /// When the first thread of the process that caused it started; 0 if unknown.
     pub writer_start_boottime_ns: u64,
     /// Process id.
     pub tgid: u32,
-    /// Process id of who did it: who wrote the score, moved the process, or the process itself.
+    /// Process id of the process that caused it: it wrote the score, moved the process, or is the process itself.
     pub writer_tgid: u32,
     /// One of the `CAUSE_` constants.
     pub cause: u32,
-    /// The score that it has.
+    /// The score that the process has.
     pub score: i32,
-    /// The score that it should have.
+    /// The score that the process should have.
     pub wanted: i32,
     /// Zero.
     pub reserved: u32,
     /// Name of the process's thread, zero-padded.
     pub comm: [u8; COMM_LEN],
-    /// Name of the thread that did it, zero-padded.
+    /// Name of the thread that caused it, zero-padded.
     pub writer_comm: [u8; COMM_LEN],
 }
 
 /// [`ScoreEdge::cause`]: the process was moved into the container (`cgroup:cgroup_attach_task`).
 pub const CAUSE_ATTACHED: u32 = 0;
-/// [`ScoreEdge::cause`]: it was started there, with its parent's score (`sched:sched_process_fork`).
+/// [`ScoreEdge::cause`]: the process was forked there, with its parent's score (`sched:sched_process_fork`).
 pub const CAUSE_FORKED: u32 = 1;
-/// [`ScoreEdge::cause`]: it began another program there (`sched:sched_process_exec`).
+/// [`ScoreEdge::cause`]: the process executed another program there (`sched:sched_process_exec`).
 pub const CAUSE_EXECUTED: u32 = 2;
-/// [`ScoreEdge::cause`]: somebody wrote its score (`oom:oom_score_adj_update`).
+/// [`ScoreEdge::cause`]: a process wrote its score (`oom:oom_score_adj_update`).
 pub const CAUSE_WRITTEN: u32 = 3;
 
 impl ScoreEdge {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 96;
 
-    /// A record with its header and nothing else.
+    /// A record with only its header set.
     pub const EMPTY: Self = Self {
         header: Header::new(KIND_SCORE, Self::SIZE_BYTES),
         time_ns: 0,
@@ -123,13 +123,13 @@ impl ScoreEdge {
     };
 }
 
-/// Somebody wrote to a file of a guarded cgroup, and the kernel took it.
+/// A process wrote to a file of a guarded cgroup, and the kernel accepted the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct WriteEdge {
     /// Kind [`KIND_WRITE`].
     pub header: Header,
-    /// When the write was over.
+    /// When the write ended.
     pub time_ns: u64,
     /// The cgroup.
     pub cgroup_id: u64,
@@ -141,7 +141,7 @@ pub struct WriteEdge {
     pub reserved: u32,
     /// Name of the writing thread, zero-padded.
     pub writer_comm: [u8; COMM_LEN],
-    /// Name of the file, zero-padded, and cut off where it is longer.
+    /// Name of the file, zero-padded, truncated if longer.
     pub file: [u8; FILE_LEN],
 }
 
@@ -149,7 +149,7 @@ impl WriteEdge {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 88;
 
-    /// A record with its header and nothing else.
+    /// A record with only its header set.
     pub const EMPTY: Self = Self {
         header: Header::new(KIND_WRITE, Self::SIZE_BYTES),
         time_ns: 0,
@@ -162,11 +162,11 @@ impl WriteEdge {
     };
 }
 
-/// A file's name as words, which is how the programs hold it.
+/// A file's name as words, the form in which the programs hold it.
 pub type FileWords = [u64; FILE_LEN / 8];
 
-/// Whether a write to the file of that name moves processes and sets nothing. Everything after the terminating zero
-/// must be zero.
+/// Whether a write to a file of this name moves processes instead of changing a setting. All bytes after the
+/// terminating zero must be zero.
 #[must_use]
 pub const fn moves_processes(name: &FileWords) -> bool {
     is(name, b"cgroup.procs") || is(name, b"cgroup.threads")
@@ -174,11 +174,11 @@ pub const fn moves_processes(name: &FileWords) -> bool {
 
 const fn is(name: &FileWords, other: &[u8]) -> bool {
     let other = words(other);
-    // No loop: the verifier takes these as they are.
+    // No loop: the verifier accepts plain comparisons.
     name[0] == other[0] && name[1] == other[1] && name[2] == other[2] && name[3] == other[3]
 }
 
-/// A name as words of this machine's byte order. Longer ones are cut off.
+/// A name as words in this machine's byte order. Longer names are truncated.
 #[must_use]
 pub const fn words(name: &[u8]) -> FileWords {
     let mut words = [0; FILE_LEN / 8];
@@ -198,21 +198,21 @@ pub const fn words(name: &[u8]) -> FileWords {
     words
 }
 
-/// Indices into the `GUARD_COUNTS` map. Of each kind, `seen = delivered + dropped + held`.
+/// Indices into the `GUARD_COUNTS` map. For each kind, `seen = delivered + dropped + held`.
 pub mod counts {
-    /// Processes of a wrong score.
+    /// Processes with a wrong score.
     pub const SCORE_SEEN: u32 = 0;
-    /// Of these, not told for want of room in the ring buffer.
+    /// Of these, lost because the ring buffer was full.
     pub const SCORE_DROPPED: u32 = 1;
-    /// Of these, not told as their container had used up its [`CREDIT`](super::CREDIT).
+    /// Of these, not reported because their container had used up its [`CREDIT`](super::CREDIT).
     pub const SCORE_HELD: u32 = 2;
     /// Writes to guarded files.
     pub const WRITE_SEEN: u32 = 3;
-    /// Of these, not told for want of room in the ring buffer.
+    /// Of these, lost because the ring buffer was full.
     pub const WRITE_DROPPED: u32 = 4;
-    /// Of these, not told as their cgroup had used up its [`CREDIT`](super::CREDIT).
+    /// Of these, not reported because their cgroup had used up its [`CREDIT`](super::CREDIT).
     pub const WRITE_HELD: u32 = 5;
-    /// How many there are.
+    /// Number of counters.
     pub const COUNT: u32 = 6;
 }
 

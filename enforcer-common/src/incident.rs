@@ -1,5 +1,5 @@
-//! What is told of an OOM beside its marks and exits: who else died with a victim, when its memory was back, and when
-//! the kernel's OOM killer was done.
+//! Records of an OOM besides its marks and exits: other processes killed with a victim, when the victim's memory was
+//! freed, and when the kernel's OOM killer finished.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::record::{COMM_LEN, Header};
@@ -11,16 +11,16 @@ pub const KIND_MEMORY_BACK: u32 = 11;
 /// [`Header::kind`] of [`OomOver`].
 pub const KIND_OOM_OVER: u32 = 12;
 
-/// A process that is no victim by itself, and was killed for having a victim's memory as its own (`CLONE_VM` without
+/// A process that is not itself a victim and was killed because it shares a victim's memory (`CLONE_VM` without
 /// `CLONE_THREAD`, as after `vfork`). The kernel neither marks nor counts it (`__oom_kill_process` in `mm/oom_kill.c`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Sharer {
     /// Kind [`KIND_SHARER`].
     pub header: Header,
-    /// When it was killed; when it exited with [`BY_EXIT`].
+    /// When it was killed; with [`BY_EXIT`], when it exited.
     pub time_ns: u64,
-    /// The [`MarkVictim::time_ns`](crate::record::MarkVictim::time_ns) of the victim whose memory it has.
+    /// The [`MarkVictim::time_ns`](crate::record::MarkVictim::time_ns) of the victim whose memory it shares.
     pub marked_ns: u64,
     /// When its first thread started; 0 if unknown.
     pub start_boottime_ns: u64,
@@ -30,7 +30,7 @@ pub struct Sharer {
     pub tid: u32,
     /// Process id.
     pub tgid: u32,
-    /// The victim, by process id, or by thread id where its mark told no more.
+    /// The victim's process id, or its thread id if the mark had no process id.
     pub victim: u32,
     /// Its `oom_score_adj`; valid with [`SCORE_KNOWN`].
     pub oom_score_adj: i32,
@@ -44,19 +44,19 @@ pub struct Sharer {
 
 /// [`Sharer::flags`]: the `oom_score_adj` is known.
 pub const SCORE_KNOWN: u32 = 1 << 0;
-/// [`Sharer::flags`]: that it shares the memory is inferred: the OOM killer killed it after the victim and did not
-/// mark it, and it was noticed as it exited.
+/// [`Sharer::flags`]: sharing is inferred: the OOM killer killed the process after the victim without marking it, which
+/// was noticed when the process exited.
 pub const BY_EXIT: u32 = 1 << 1;
-/// [`Sharer::flags`]: whether it was the init of a PID namespace could be told.
+/// [`Sharer::flags`]: it is known whether the process was the init of a PID namespace.
 pub const INIT_KNOWN: u32 = 1 << 2;
-/// [`Sharer::flags`]: it was the init of a PID namespace other than the machine's.
+/// [`Sharer::flags`]: the process was the init of a PID namespace other than the machine's.
 pub const CONTAINER_INIT: u32 = 1 << 3;
 
 impl Sharer {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 80;
 
-    /// A record with its header and nothing else.
+    /// A record with only its header set.
     pub const EMPTY: Self = Self {
         header: Header::new(KIND_SHARER, Self::SIZE_BYTES),
         time_ns: 0,
@@ -73,18 +73,18 @@ impl Sharer {
     };
 }
 
-/// A victim's memory was given back: nobody has it any more (`exit_mmap` in `mm/mmap.c` has returned).
+/// A victim's memory was freed: no process has it any more (`exit_mmap` in `mm/mmap.c` has returned).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MemoryBack {
     /// Kind [`KIND_MEMORY_BACK`].
     pub header: Header,
-    /// When.
+    /// When the memory was freed.
     pub time_ns: u64,
     /// When its latest victim was marked.
     pub marked_ns: u64,
-    /// Names the memory, as in [`MarkVictim::memory`](crate::record::MarkVictim::memory). Of two that exist at a time
-    /// it is different.
+    /// Identifies the memory, as in [`MarkVictim::memory`](crate::record::MarkVictim::memory). Unique among memory that
+    /// exists at the same time.
     pub memory: u64,
 }
 
@@ -92,22 +92,22 @@ impl MemoryBack {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 32;
 
-    /// A record of this memory.
+    /// A record for this memory.
     #[must_use]
     pub const fn new(memory: u64, marked_ns: u64, time_ns: u64) -> Self {
         Self { header: Header::new(KIND_MEMORY_BACK, Self::SIZE_BYTES), time_ns, marked_ns, memory }
     }
 }
 
-/// The OOM killer is done with an OOM in which it marked somebody: no mark and no sharer of it follows.
+/// The OOM killer finished an OOM in which it marked a victim: no further mark or sharer of this OOM follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct OomOver {
     /// Kind [`KIND_OOM_OVER`].
     pub header: Header,
-    /// When.
+    /// When the OOM killer returned.
     pub time_ns: u64,
-    /// When it was called: [`MarkVictim::oom_since_ns`](crate::record::MarkVictim::oom_since_ns).
+    /// When the OOM killer was called: [`MarkVictim::oom_since_ns`](crate::record::MarkVictim::oom_since_ns).
     pub oom_since_ns: u64,
     /// Thread id of the allocating task.
     pub trigger_tid: u32,
@@ -119,7 +119,7 @@ impl OomOver {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 32;
 
-    /// A record of this OOM.
+    /// A record for this OOM.
     #[must_use]
     pub const fn new(trigger_tid: u32, oom_since_ns: u64, time_ns: u64) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl OomOver {
     }
 }
 
-/// What the OOM killer works with in an OOM under way: a value of the `OOMS` map.
+/// State of an OOM in progress: a value of the `OOMS` map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Ooming {
@@ -142,59 +142,59 @@ pub struct Ooming {
     pub since_ns: u64,
 }
 
-/// The latest mark of a task that runs the OOM killer: a value of the `MARKING` map.
+/// The latest mark made by a task that runs the OOM killer: a value of the `MARKING` map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Marking {
     /// The victim's memory; 0 if unknown.
     pub memory: u64,
-    /// When.
+    /// When the victim was marked.
     pub marked_ns: u64,
-    /// The victim, by process id, or by thread id where no more is known.
+    /// The victim's process id, or its thread id if only that is known.
     pub victim: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// A process that the OOM killer kills, until it has exited: a value of the `MARKED` map.
+/// A process killed by the OOM killer whose exit is awaited: a value of the `MARKED` map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Awaited {
-    /// When it was marked; until then, when it was killed.
+    /// When the process was marked; before that, when it was killed.
     pub marked_ns: u64,
-    /// When it started; 0 if unknown. Its number may be another process's by now.
+    /// When the process started; 0 if unknown. The pid may have been reused by now.
     pub start_boottime_ns: u64,
 }
 
 impl Awaited {
-    /// Whether a process of the same number that started then is this one, as far as is known.
+    /// Whether a process with the same pid and this start time is this one. An unknown start time matches any.
     #[must_use]
     pub const fn is(&self, start_boottime_ns: u64) -> bool {
         self.start_boottime_ns == 0 || start_boottime_ns == 0 || self.start_boottime_ns == start_boottime_ns
     }
 }
 
-/// How long after a mark a further kill by the same task is taken for one of the same OOM, where the end of an OOM
-/// cannot be seen.
+/// How long after a mark a further kill by the same task counts as part of the same OOM, if the end of an OOM cannot be
+/// observed.
 pub const SAME_OOM_NS: u64 = 50_000_000;
 
 impl Marking {
-    /// Whether a kill at that time can belong to the same OOM. `end_watched`: the entry goes when the OOM is over.
+    /// Whether a kill at `now_ns` can belong to the same OOM. `end_watched`: the entry is removed when the OOM ends.
     #[must_use]
     pub const fn covers(&self, now_ns: u64, end_watched: bool) -> bool {
         end_watched || now_ns.saturating_sub(self.marked_ns) <= SAME_OOM_NS
     }
 }
 
-/// Indices into the `KILL_WATCH` map: what is being watched, so that its absence says something.
+/// Indices into the `KILL_WATCH` map: what is being watched, so that its absence is meaningful.
 pub mod watched {
     /// SIGKILLs of the OOM killer.
     pub const KILLS: u32 = 0;
     /// The ends of OOMs.
     pub const ENDS: u32 = 1;
-    /// Memory that is given back.
+    /// Memory being freed.
     pub const MEMORY: u32 = 2;
-    /// How many there are.
+    /// Number of indices.
     pub const COUNT: u32 = 3;
 }
 

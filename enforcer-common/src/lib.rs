@@ -1,7 +1,7 @@
-//! Records that the eBPF programs write and the daemon reads, and the small decisions both share.
+//! Records that the eBPF programs write and the daemon reads, and small decisions that both share.
 //!
-//! Everything here is plain data of a fixed layout: `#[repr(C)]`, no padding, size asserted. A record begins
-//! with a [`Header`](record::Header), so that a reader can tell what it holds, and skip what it does not know.
+//! Everything here is plain data with a fixed layout: `#[repr(C)]`, no padding, asserted size. A record begins
+//! with a [`Header`](record::Header), so that a reader can identify it and skip unknown kinds.
 #![no_std]
 #![cfg_attr(not(feature = "user"), forbid(unsafe_code))]
 
@@ -15,7 +15,7 @@ pub mod reclaim;
 pub mod record;
 pub mod stall;
 
-/// Lets aya hand these types to the kernel as map values and globals.
+/// Lets aya pass these types to the kernel as map values and globals.
 #[cfg(feature = "user")]
 macro_rules! pod {
     ($($type:ty),+ $(,)?) => {

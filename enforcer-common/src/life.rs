@@ -1,4 +1,4 @@
-//! Cgroups that are made and removed, so that a record of one that was there for a moment still gets its name.
+//! Records of created and removed cgroups, so that records of a short-lived cgroup still get its name.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::record::Header;
@@ -8,40 +8,40 @@ pub const KIND_CGROUP_MADE: u32 = 13;
 /// [`Header::kind`] of [`CgroupGone`].
 pub const KIND_CGROUP_GONE: u32 = 14;
 
-/// Room for a name with its terminating zero: those of pods and containers have up to some 90 letters.
+/// Room for a name with its terminating zero: names of pods and containers have up to about 90 letters.
 pub const NAME_LEN: usize = 96;
-/// Room for the longest name that the kernel takes, with its terminating zero (`NAME_MAX`).
+/// Room for the longest name that the kernel accepts, with its terminating zero (`NAME_MAX`).
 pub const LONG_NAME_LEN: usize = 256;
 
-/// What is told of a cgroup that was made, before its name.
+/// The fixed part of a record of a created cgroup; its name follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Made {
     /// Kind [`KIND_CGROUP_MADE`].
     pub header: Header,
-    /// When.
+    /// When the cgroup was created.
     pub time_ns: u64,
-    /// Its id.
+    /// The cgroup's id.
     pub cgroup_id: u64,
-    /// The id of the cgroup that it is in.
+    /// The id of the parent cgroup.
     pub parent_id: u64,
 }
 
-/// A cgroup was made; nothing runs in it yet (`cgroup:cgroup_mkdir`).
+/// A cgroup was created; no process is in it yet (`cgroup:cgroup_mkdir`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CgroupMade {
-    /// What is known of it.
+    /// The fixed part of the record.
     pub made: Made,
     /// Its name, zero-padded.
     pub name: [u8; NAME_LEN],
 }
 
-/// As [`CgroupMade`], of a long name.
+/// Like [`CgroupMade`], for a long name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LongCgroupMade {
-    /// What is known of it.
+    /// The fixed part of the record.
     pub made: Made,
     /// Its name, zero-padded.
     pub name: [u8; LONG_NAME_LEN],
@@ -57,15 +57,15 @@ impl LongCgroupMade {
     pub const SIZE_BYTES: u16 = 288;
 }
 
-/// A cgroup was removed (`cgroup:cgroup_rmdir`). Records of what was in it may come later.
+/// A cgroup was removed (`cgroup:cgroup_rmdir`). Records of its processes may still follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct CgroupGone {
     /// Kind [`KIND_CGROUP_GONE`].
     pub header: Header,
-    /// When.
+    /// When the cgroup was removed.
     pub time_ns: u64,
-    /// Its id.
+    /// The cgroup's id.
     pub cgroup_id: u64,
 }
 
@@ -73,7 +73,7 @@ impl CgroupGone {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 24;
 
-    /// A record of this cgroup.
+    /// A record for this cgroup.
     #[must_use]
     pub const fn new(cgroup_id: u64, time_ns: u64) -> Self {
         Self { header: Header::new(KIND_CGROUP_GONE, Self::SIZE_BYTES), time_ns, cgroup_id }
@@ -82,11 +82,11 @@ impl CgroupGone {
 
 /// Indices into the `LIFE_COUNTS` map. `seen = delivered + dropped`.
 pub mod counts {
-    /// Cgroups made and removed.
+    /// Cgroups created and removed.
     pub const SEEN: u32 = 0;
-    /// Of these, not told: no room in the ring buffer, or no name.
+    /// Of these, not reported: no room in the ring buffer, or no name.
     pub const DROPPED: u32 = 1;
-    /// How many there are.
+    /// Number of counters.
     pub const COUNT: u32 = 2;
 }
 

@@ -1,7 +1,7 @@
-//! Where the fields that the programs read lie in the running kernel's structures.
+//! Offsets of the fields that the programs read in the running kernel's structures.
 //!
 //! rustc emits no CO-RE relocations, so the daemon resolves each offset from the kernel's own BTF and passes
-//! them as one read-only global. The verifier knows the values, and drops the branches of absent ones.
+//! them as one read-only global. The verifier knows the values, and prunes the branches of absent ones.
 #![expect(
     missing_debug_implementations,
     reason = "fires for a helper type that zerocopy derives inside the macro; `Offsets` itself has it"
@@ -13,7 +13,7 @@ pub const ABSENT: u32 = u32::MAX;
 
 macro_rules! offsets {
     ($($(#[$doc:meta])* $field:ident),+ $(,)?) => {
-        /// Byte offsets into kernel structures, [`ABSENT`] where there is none.
+        /// Byte offsets into kernel structures; [`ABSENT`] if there is none.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
         #[repr(C)]
         pub struct Offsets {
@@ -21,10 +21,10 @@ macro_rules! offsets {
         }
 
         impl Offsets {
-            /// Nothing resolved: the programs then use only what needs no offset.
+            /// No offset resolved: the programs then use only data that needs none.
             pub const NONE: Self = Self { $($field: ABSENT),+ };
 
-            /// Each field's name and value, in the order of the structure.
+            /// Name and value of each field, in declaration order.
             #[must_use]
             pub const fn table(&self) -> [(&'static str, u32); [$(stringify!($field)),+].len()] {
                 [$((stringify!($field), self.$field)),+]
@@ -107,23 +107,23 @@ offsets! {
     upid_ns,
     /// `pid_namespace.child_reaper`.
     pid_namespace_child_reaper,
-    /// The pointer in `css_set` to the memory controller's state of the task, on whichever hierarchy: that of the
-    /// nearest cgroup that has the controller.
+    /// The pointer in `css_set` to the task's memory controller state, on any hierarchy: that of the nearest cgroup
+    /// that has the controller.
     css_set_memory_any,
-    /// `mm_struct.owner`, the task in whose cgroup the memory is charged.
+    /// `mm_struct.owner`, the task whose cgroup is charged for the memory.
     mm_owner,
     /// `cgroup.root`.
     cgroup_root,
     /// `cgroup_root.hierarchy_id`, 0 for the unified one.
     cgroup_root_hierarchy_id,
-    /// Base-two logarithm of the page size; no offset, but as constant.
+    /// Base-two logarithm of the page size; not an offset, but just as constant.
     page_shift,
 }
 
-/// Bytes in `pages` pages. The kernel's counters can dip below zero for a moment; that is none.
+/// Bytes in `pages` pages. The kernel's counters can briefly be negative; that counts as 0.
 #[must_use]
 pub const fn pages_to_bytes(pages: i64, page_shift: u32) -> u64 {
-    // All ones where it is negative, so that no branch is needed: the programs' verifier follows each.
+    // All ones if negative. This avoids a branch: the verifier follows each one.
     let below_zero = pages >> 63;
     if page_shift >= 32 { 0 } else { (pages & !below_zero).cast_unsigned() << page_shift }
 }

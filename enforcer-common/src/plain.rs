@@ -1,12 +1,12 @@
-//! Where the fields of the classic `oom:mark_victim` tracepoint lie in its record.
+//! Offsets of the fields in the record of the classic `oom:mark_victim` tracepoint.
 //!
-//! Used where the kernel has no BTF: the daemon parses `events/oom/mark_victim/format` and passes what it
-//! found as a read-only global.
+//! Used if the kernel has no BTF: the daemon parses `events/oom/mark_victim/format` and passes the offsets as
+//! a read-only global.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::offsets::ABSENT;
 
-/// Byte offsets into the tracepoint's record, [`ABSENT`] where the kernel has no such field.
+/// Byte offsets into the tracepoint's record; [`ABSENT`] if the kernel has no such field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PlainFormat {

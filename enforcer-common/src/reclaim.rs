@@ -1,40 +1,40 @@
-//! What is counted about reclaim, and how begins and ends pair up.
+//! Reclaim counters, and how begin and end events are paired.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::stall::{self, StallKey};
 
-/// One CPU's totals of one kind of reclaim.
+/// One CPU's totals for one kind of reclaim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ReclaimTotals {
-    /// Reclaims begun.
+    /// Reclaims that began.
     pub begun: u64,
-    /// Reclaims ended whose begin was seen.
+    /// Reclaims that ended and whose begin was seen.
     pub ended: u64,
     /// Time spent in them.
     pub total_ns: u64,
     /// The longest of them.
     pub max_ns: u64,
-    /// Ends whose begin was not seen: it came before we attached, or was pushed out of the map.
+    /// Ends whose begin was not seen: it came before we attached, or was evicted from the map.
     pub unpaired: u64,
 }
 
 const _: () = assert!(size_of::<ReclaimTotals>() == 40);
 
-/// Index into the totals: reclaim for the whole machine by an allocating task.
+/// Index into the totals: direct reclaim by an allocating task because the machine is short of memory.
 pub const DIRECT: u32 = 0;
 /// Index into the totals: reclaim against a memory cgroup's own limit.
 pub const MEMCG: u32 = 1;
 /// Index into the totals: sleeps of tasks whose cgroup is over `memory.high`.
 pub const MEMORY_HIGH: u32 = 2;
-/// Index into the totals: waits within reclaim; their time is also in that of the reclaim.
+/// Index into the totals: waits within reclaim; their time is also part of the reclaim's time.
 pub const THROTTLED: u32 = 3;
-/// Index into the totals: any of these by threads of the kernel, such as kswapd and khugepaged. Nobody waits for them.
+/// Index into the totals: any of these by kernel threads, such as kswapd and khugepaged. No task waits for them.
 pub const KERNEL_THREAD: u32 = 4;
-/// How many kinds there are.
+/// Number of kinds.
 pub const KINDS: u32 = 5;
 
-// The first ones are those of stalls, by the same numbers.
+// The first kinds are the kinds of stalls, with the same numbers.
 const _: () = assert!(
     DIRECT == stall::DIRECT
         && MEMCG == stall::MEMCG
@@ -43,32 +43,32 @@ const _: () = assert!(
         && KERNEL_THREAD == stall::KINDS
 );
 
-/// What one task is doing in reclaim.
+/// The reclaim state of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskReclaim {
-    /// When the reclaim under way began; 0 outside of reclaim.
+    /// When the current reclaim began; 0 outside of reclaim.
     pub begin_ns: u64,
     /// When the latest run of reclaims began: the kernel tries several times before it gives up and kills.
     pub run_since_ns: u64,
     /// When the latest reclaim ended; 0 if none has.
     pub end_ns: u64,
-    /// What the reclaim under way, or the latest, is counted under: the task may change its cgroup meanwhile.
+    /// The key of the current or latest reclaim: the task may change its cgroup meanwhile.
     pub key: StallKey,
-    /// When the task began to pay for being over `memory.high`; 0 if it does not.
+    /// When the task entered the handling of `memory.high` excess; 0 outside of it.
     pub high_since_ns: u64,
-    /// Reclaim that was a part of that.
+    /// Time of reclaim within that handling.
     pub high_reclaim_ns: u64,
-    /// What the sleep that follows is counted under.
+    /// The key of the sleep that follows.
     pub high: StallKey,
 }
 
-/// Reclaims of one task that are no further apart belong to one run. The retries of one allocation follow each
-/// other within microseconds; it may lose its CPU in between.
+/// Reclaims of one task with at most this gap belong to one run. The retries of one allocation follow each other
+/// within microseconds, but the task may lose its CPU in between.
 pub const RUN_GAP_NS: u64 = 10_000_000;
 
 impl TaskReclaim {
-    /// The task began to reclaim.
+    /// Records that the task began to reclaim.
     #[inline]
     pub const fn begin(&mut self, key: StallKey, now_ns: u64) {
         let same_run = self.end_ns != 0 && now_ns.saturating_sub(self.end_ns) <= RUN_GAP_NS;
@@ -79,9 +79,8 @@ impl TaskReclaim {
         self.key = key;
     }
 
-    /// The task ended a reclaim of this kind: what it is counted under, and how long it took. None if its begin was not
-    /// seen, or was before `not_before_ns`. A begin whose end was not seen counts for nothing: the next one takes its
-    /// place.
+    /// Records that the task ended a reclaim of this kind. Returns its key and duration; `None` if its begin was not
+    /// seen or was before `not_before_ns`. A begin whose end was not seen is ignored: the next begin replaces it.
     #[inline]
     pub const fn end(&mut self, kind: u32, now_ns: u64, not_before_ns: u64) -> Option<(StallKey, u64)> {
         let took_ns = now_ns.saturating_sub(self.begin_ns);
@@ -94,13 +93,13 @@ impl TaskReclaim {
         }
         if self.high_since_ns != 0 {
             self.high_reclaim_ns += took_ns;
-            // Whose memory.high it is, the reclaim for its sake tells.
+            // The reclaim names the cgroup whose memory.high was exceeded.
             self.high.limit_id = self.key.limit_id;
         }
         Some((self.key, took_ns))
     }
 
-    /// The task began to pay for being over `memory.high`: it reclaims, and may have to sleep after.
+    /// Records that the task is over `memory.high`: it reclaims, and may have to sleep afterwards.
     #[inline]
     pub const fn begin_high(&mut self, key: StallKey, now_ns: u64) {
         self.high_since_ns = now_ns;
@@ -108,8 +107,8 @@ impl TaskReclaim {
         self.high = key;
     }
 
-    /// It has paid: what its sleep is counted under, and how long it slept, without the reclaim. None if its begin was
-    /// not seen, or was before `not_before_ns`.
+    /// Records that this is over. Returns the key of the sleep and its duration without the reclaim; `None` if its
+    /// begin was not seen or was before `not_before_ns`.
     #[inline]
     pub const fn end_high(&mut self, now_ns: u64, not_before_ns: u64) -> Option<(StallKey, u64)> {
         if self.high_since_ns == 0 || self.high_since_ns < not_before_ns {
@@ -121,7 +120,7 @@ impl TaskReclaim {
         Some((self.high, took_ns))
     }
 
-    /// When the run that led to an OOM at `now_ns` began; 0 if the latest one is too old to have.
+    /// When the run that led to an OOM at `now_ns` began; 0 if the latest run is too old for that.
     #[must_use]
     pub const fn led_here_since_ns(&self, now_ns: u64) -> u64 {
         let busy = self.begin_ns != 0;
@@ -130,13 +129,14 @@ impl TaskReclaim {
     }
 }
 
-/// A task that is over `memory.high` by little does not sleep; what takes no longer than this is only its bookkeeping.
+/// Shortest time that counts as a sleep. A task slightly over `memory.high` does not sleep; a shorter time is only
+/// bookkeeping.
 pub const LEAST_SLEEP_NS: u64 = 100_000;
 
-/// How long after its last reclaim a task may still wait for the OOM lock: others may be killing first.
+/// How long after its last reclaim a task may still wait for the OOM lock: other tasks may run the OOM killer first.
 pub const LED_HERE_NS: u64 = 1_000_000_000;
 
-/// Whether an edge may be told now: at most about one in a millisecond of each kind.
+/// Whether an edge may be emitted now: at most about one per millisecond and kind.
 #[must_use]
 pub const fn edge_is_due(now_ns: u64, last_ns: u64) -> bool {
     now_ns.wrapping_sub(last_ns) >= EDGE_GAP_NS

@@ -1,14 +1,14 @@
-//! What the programs write into their ring buffers.
+//! The records that the programs write into their ring buffers.
 //!
-//! Times are nanoseconds of `CLOCK_BOOTTIME`; sizes are bytes. Numbers are in the machine's own byte order: a
-//! record never leaves the machine that made it.
+//! Times are nanoseconds of `CLOCK_BOOTTIME`; sizes are bytes. Numbers are in native byte order: a record never
+//! leaves its machine.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Length of a kernel task name with its terminating zero (`TASK_COMM_LEN`).
 pub const COMM_LEN: usize = 16;
 
-/// Version of the record layouts. It rises with every change that is neither a new kind nor a member at the end of a
-/// [`ProcessExit`], whose size tells which members it has.
+/// Version of the record layouts. It rises with every change except a new kind or a new field at the end of
+/// [`ProcessExit`], whose size shows which fields it has.
 pub const VERSION: u16 = 2;
 
 /// [`Header::kind`] of [`MarkVictim`].
@@ -18,7 +18,7 @@ pub const KIND_PROCESS_EXIT: u32 = 2;
 /// [`Header::kind`] of [`Edge`].
 pub const KIND_EDGE: u32 = 3;
 
-/// What every record begins with.
+/// The start of every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Header {
@@ -31,7 +31,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of a record of this kind and size.
+    /// A header for a record of this kind and size.
     #[must_use]
     pub const fn new(kind: u32, size_bytes: u16) -> Self {
         Self { kind, size_bytes, version: VERSION }
@@ -40,8 +40,8 @@ impl Header {
 
 /// The kernel marked a task as the victim of its OOM killer (`oom:mark_victim`).
 ///
-/// That alone is no kill: the tracepoint also fires for a task that was dying already. [`VICTIM_KILLED`] tells
-/// the two apart.
+/// A mark alone is not a kill: the tracepoint also fires for a task that was already dying. [`VICTIM_KILLED`]
+/// distinguishes the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MarkVictim {
@@ -49,7 +49,7 @@ pub struct MarkVictim {
     pub header: Header,
     /// When it was marked.
     pub time_ns: u64,
-    /// When the victim's thread started: with the thread id, a key that pid reuse cannot break. 0 if unknown.
+    /// When the victim's thread started: with the thread id, a key that is safe against pid reuse. 0 if unknown.
     pub start_boottime_ns: u64,
     /// The victim's cgroup (inode number of its directory); valid with [`CGROUP_KNOWN`].
     pub cgroup_id: u64,
@@ -59,13 +59,13 @@ pub struct MarkVictim {
     pub limit_cgroup_id: u64,
     /// When the reclaim of the allocating task that ended in this OOM began; 0 if none was seen.
     pub reclaim_since_ns: u64,
-    /// When the kernel's OOM killer was called for this OOM: with the trigger's thread id, what makes several marks
-    /// one OOM. 0 if unknown.
+    /// When the kernel's OOM killer was called for this OOM. Marks with this time and the same trigger's thread id
+    /// belong to one OOM. 0 if unknown.
     pub oom_since_ns: u64,
-    /// The cgroup in whose counters the kernel counts the kill: that of the memory's owner, or the nearest above it
-    /// that has the memory controller. 0 if unknown.
+    /// The cgroup in whose counters the kernel counts the kill: that of the memory's owner, or its nearest ancestor
+    /// with the memory controller. 0 if unknown.
     pub counted_cgroup_id: u64,
-    /// Names the victim's memory, as in [`MemoryBack::memory`](crate::incident::MemoryBack::memory); 0 if unknown.
+    /// Identifies the victim's memory, as in [`MemoryBack::memory`](crate::incident::MemoryBack::memory); 0 if unknown.
     pub memory: u64,
     /// The victim's anonymous memory; the four sizes are valid with [`MEMORY_KNOWN`].
     pub anon_bytes: u64,
@@ -73,11 +73,11 @@ pub struct MarkVictim {
     pub file_bytes: u64,
     /// The victim's mapped shared memory and tmpfs pages.
     pub shmem_bytes: u64,
-    /// The victim's swapped-out memory; 0 where only the tracepoint's own fields are at hand.
+    /// The victim's swapped-out memory; 0 if only the tracepoint's own fields are available.
     pub swap_bytes: u64,
     /// The victim's page tables.
     pub pgtables_bytes: u64,
-    /// Thread id of the victim. The tracepoint names a thread, not always the leader.
+    /// Thread id of the victim. The tracepoint passes a thread, not always the leader.
     pub tid: u32,
     /// Process id of the victim; 0 if unknown.
     pub tgid: u32,
@@ -102,16 +102,16 @@ pub struct MarkVictim {
 
 /// [`MarkVictim::cgroup_id`] was read from the victim itself.
 pub const CGROUP_KNOWN: u32 = 1 << 0;
-/// The `oom_control` of this OOM was seen: limit owner and constraint are known.
+/// The `oom_control` of this OOM was read: limit owner and constraint are known.
 pub const LIMIT_KNOWN: u32 = 1 << 1;
-/// Kills are being watched, so that [`VICTIM_KILLED`] says something when it is absent.
+/// Kills are being watched, so the absence of [`VICTIM_KILLED`] is meaningful.
 pub const KILL_WATCHED: u32 = 1 << 2;
-/// The OOM killer sent SIGKILL to this very task just before it marked it. Without it, and with
-/// [`KILL_WATCHED`], the task was dying already.
+/// The OOM killer sent SIGKILL to this task just before it marked it. Without this flag, and with
+/// [`KILL_WATCHED`], the task was already dying.
 pub const VICTIM_KILLED: u32 = 1 << 3;
-/// Whether the victim was a PID namespace's init could be told.
+/// It is known whether the victim was a PID namespace's init.
 pub const INIT_KNOWN: u32 = 1 << 4;
-/// The victim was the init of a PID namespace other than the machine's: a container goes down with it.
+/// The victim was the init of a PID namespace other than the machine's: its container dies with it.
 pub const CONTAINER_INIT: u32 = 1 << 5;
 /// The sizes are known.
 pub const MEMORY_KNOWN: u32 = 1 << 6;
@@ -119,16 +119,16 @@ pub const MEMORY_KNOWN: u32 = 1 << 6;
 pub const UID_KNOWN: u32 = 1 << 7;
 /// The `oom_score_adj` is known.
 pub const SCORE_KNOWN: u32 = 1 << 8;
-/// The end of this OOM will be told, by an [`OomOver`](crate::incident::OomOver).
+/// An [`OomOver`](crate::incident::OomOver) will report the end of this OOM.
 pub const END_WATCHED: u32 = 1 << 9;
-/// It will be told when the victim's memory is back, by a [`MemoryBack`](crate::incident::MemoryBack).
+/// A [`MemoryBack`](crate::incident::MemoryBack) will report when the victim's memory is freed.
 pub const MEMORY_WATCHED: u32 = 1 << 10;
 
 impl MarkVictim {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 184;
 
-    /// A record with its header and nothing else.
+    /// A record with only its header set.
     pub const EMPTY: Self = Self {
         header: Header::new(KIND_MARK_VICTIM, Self::SIZE_BYTES),
         time_ns: 0,
@@ -164,7 +164,7 @@ impl MarkVictim {
     }
 }
 
-/// A marked process is gone (`sched:sched_process_exit` of its last thread).
+/// A marked process exited (`sched:sched_process_exit` of its last thread).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ProcessExit {
@@ -172,10 +172,9 @@ pub struct ProcessExit {
     pub header: Header,
     /// When the thread exited.
     pub time_ns: u64,
-    /// The [`MarkVictim::time_ns`] that this exit answers.
+    /// The [`MarkVictim::time_ns`] that this exit belongs to.
     pub marked_ns: u64,
-    /// Its cgroup, read from the exiting task: the victim's cgroup where the mark could not tell it. 0 if
-    /// unknown.
+    /// Its cgroup, read from the exiting task: the victim's cgroup if the mark did not contain it. 0 if unknown.
     pub cgroup_id: u64,
     /// Thread id.
     pub tid: u32,
@@ -185,28 +184,28 @@ pub struct ProcessExit {
     pub exit_code: u32,
     /// The flags below.
     pub flags: u32,
-    /// When the process started: with its id, a key that pid reuse cannot break. 0 if unknown.
+    /// When the process started: with its id, a key that is safe against pid reuse. 0 if unknown.
     pub start_boottime_ns: u64,
 }
 
 /// [`ProcessExit::exit_code`] was read.
 pub const EXIT_CODE_KNOWN: u32 = 1 << 0;
-/// It is known that this was the last thread of the process. Without it, the marked thread has exited and
-/// others of its process may live.
+/// This is known to be the last thread of the process. Without this flag, the marked thread has exited and other
+/// threads of its process may still run.
 pub const GROUP_DEAD: u32 = 1 << 1;
-/// The exiting task had let go of its memory already. Where nobody else had it, it was back by then.
+/// The exiting task had already released its memory. If no other task shared it, it was free by then.
 pub const MEMORY_LET_GO: u32 = 1 << 2;
-/// The exit itself was not seen: its time is that at which the process, waited for by its parent, was freed.
+/// The exit itself was not seen: its time is when the process was freed after its parent had waited for it.
 pub const FREED: u32 = 1 << 3;
 
 impl ProcessExit {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 56;
 
-    /// Size of a record of earlier builds, which did not tell when the process started.
+    /// Size of a record of earlier builds, which lacks the process's start time.
     pub const STARTLESS_BYTES: u16 = 48;
 
-    /// A record with its header and nothing else.
+    /// A record with only its header set.
     pub const EMPTY: Self = Self {
         header: Header::new(KIND_PROCESS_EXIT, Self::SIZE_BYTES),
         time_ns: 0,
@@ -219,7 +218,7 @@ impl ProcessExit {
         start_boottime_ns: 0,
     };
 
-    /// Reads a whole record, of this build or of an earlier one; none if it is as long as neither.
+    /// Reads a whole record of this build or of an earlier one; `None` if its length fits neither.
     #[must_use]
     pub fn read(record: &[u8]) -> Option<Self> {
         if record.len() != usize::from(Self::STARTLESS_BYTES) {
@@ -231,7 +230,7 @@ impl ProcessExit {
     }
 }
 
-/// Memory became short enough for the kernel to act: a wake-up for the sampler, not a measurement.
+/// Memory is short enough for the kernel to act: a wake-up for the sampler, not a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Edge {
@@ -245,11 +244,11 @@ pub struct Edge {
     pub subject: u32,
 }
 
-/// [`Edge::edge`]: kswapd woke, free memory is below the low watermark.
+/// [`Edge::edge`]: kswapd woke because free memory is below the low watermark.
 pub const EDGE_KSWAPD_WAKE: u32 = 0;
-/// [`Edge::edge`]: an allocating task began to reclaim for itself because the machine is short.
+/// [`Edge::edge`]: an allocating task began direct reclaim because the machine is short of memory.
 pub const EDGE_DIRECT_RECLAIM: u32 = 1;
-/// How many kinds of edges there are.
+/// Number of edge kinds.
 pub const EDGES: u32 = 2;
 
 impl Edge {

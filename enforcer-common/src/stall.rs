@@ -1,5 +1,5 @@
-//! How long the tasks of a cgroup were kept from their work by memory: the key and the value of the `STALLS` map, and
-//! the record that tells of much of it.
+//! How long the tasks of a cgroup were stalled by memory: the key and the value of the `STALLS` map, and the record of
+//! stalls that exceed the limits.
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::record::{COMM_LEN, Header};
@@ -7,24 +7,24 @@ use crate::record::{COMM_LEN, Header};
 /// [`Header::kind`] of [`StallRecord`].
 pub const KIND_STALL: u32 = 20;
 
-/// [`StallKey::kind`]: an allocating task reclaimed because the machine is short.
+/// [`StallKey::kind`]: an allocating task reclaimed because the machine is short of memory.
 pub const DIRECT: u32 = 0;
 /// [`StallKey::kind`]: a task reclaimed against a memory cgroup's limit.
 pub const MEMCG: u32 = 1;
-/// [`StallKey::kind`]: a task was made to sleep as its cgroup is over `memory.high`. The reclaim before the sleep is
+/// [`StallKey::kind`]: a task had to sleep because its cgroup is over `memory.high`. The reclaim before the sleep is
 /// [`MEMCG`].
 pub const MEMORY_HIGH: u32 = 2;
-/// [`StallKey::kind`]: a reclaiming task waited for writeback, or for others' progress. Within a reclaim it is a part of
-/// that reclaim's time.
+/// [`StallKey::kind`]: a reclaiming task waited for writeback, or for the progress of other tasks. Within a reclaim it
+/// is part of that reclaim's time.
 pub const THROTTLED: u32 = 3;
-/// How many kinds of stalls there are.
+/// Number of stall kinds.
 pub const KINDS: u32 = 4;
 
-/// Entries of the map: 500 pods of 3 containers, each stalled in every way, have room. It takes memory only for what is
-/// there.
+/// Entries of the map: room for 500 pods of 3 containers, each with every kind of stall. Only existing entries take
+/// memory.
 pub const MAX_STALLS: u32 = 8192;
 
-/// Who was stalled, by whose limit, and how.
+/// The stalled cgroup, the cgroup that set the limit, and the kind of stall.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -32,41 +32,41 @@ pub const MAX_STALLS: u32 = 8192;
 pub struct StallKey {
     /// The task's cgroup when the stall began.
     pub cgroup_id: u64,
-    /// The cgroup whose limit it was; 0 if it was the machine's shortage, or the kernel did not tell.
+    /// The cgroup whose limit was hit; 0 if the machine was short of memory, or the kernel did not pass it.
     pub limit_id: u64,
-    /// One of the kinds.
+    /// One of the kinds above.
     pub kind: u32,
     /// Zero.
     pub reserved: u32,
 }
 
-/// How many buckets the histogram has.
+/// Number of histogram buckets.
 pub const BUCKETS: usize = 24;
 
-/// What came together under one key. All but the window only grows.
+/// The totals of one key. All except the window only grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct StallTotals {
-    /// Stalls.
+    /// Number of stalls.
     pub count: u64,
-    /// How long they took together.
+    /// Their total duration.
     pub total_ns: u64,
-    /// How long the longest took.
+    /// Duration of the longest stall.
     pub max_ns: u64,
-    /// When the window under way began.
+    /// When the current window began.
     pub window_since_ns: u64,
-    /// Stalls within the window.
+    /// Total duration of the stalls in the window.
     pub window_ns: u64,
-    /// When it was last told; 0: never.
+    /// When a record was last emitted; 0: never.
     pub reported_ns: u64,
-    /// How often it was not told though it was worth it, as it had been told just before.
+    /// How many due records were suppressed because one had been emitted just before.
     pub held: u64,
-    /// Stalls by their length: see [`bucket`].
+    /// Number of stalls by duration: see [`bucket`].
     pub buckets: [u64; BUCKETS],
 }
 
 impl StallTotals {
-    /// Nothing yet.
+    /// Totals of no stalls.
     pub const EMPTY: Self = Self {
         count: 0,
         total_ns: 0,
@@ -85,14 +85,14 @@ impl Default for StallTotals {
     }
 }
 
-/// The bucket of a stall: 0 below 1 µs, `n` from 2^(n-1) to below 2^n µs, the last one all that is longer (4.2 s).
+/// The bucket of a stall: 0 below 1 µs, `n` from 2^(n-1) to below 2^n µs, the last one everything longer (4.2 s).
 #[must_use]
 #[inline]
 pub const fn bucket(stall_ns: u64) -> usize {
     let us = stall_ns / 1_000;
     let mut index = 0;
     let mut rest = us;
-    // By halves instead of by a count of zeros, which the BPF machine does not have.
+    // Binary search instead of counting leading zeros, for which BPF has no instruction.
     let mut step: u32 = 32;
     while step > 0 {
         if rest >= 1 << step {
@@ -105,19 +105,19 @@ pub const fn bucket(stall_ns: u64) -> usize {
     if index < BUCKETS { index } else { BUCKETS - 1 }
 }
 
-/// When a stall is worth a record of its own. Set by the daemon before the programs are loaded.
+/// When a stall gets a record of its own. Set by the daemon before the programs are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct StallLimits {
-    /// A single stall that is as long.
+    /// Least duration of a single stall.
     pub stall_ns: u64,
-    /// Stalls under one key that come to as much within the window.
+    /// Least total duration of one key's stalls within the window.
     pub budget_ns: u64,
-    /// The window.
+    /// Length of the window.
     pub window_ns: u64,
-    /// The least time between two records under one key.
+    /// Least time between two records of one key.
     pub gap_ns: u64,
-    /// What began before counts for nothing: it was noted under a daemon before, and its end may have been missed.
+    /// Stalls that began before this are ignored: an earlier daemon stored them, and their end may have been missed.
     pub not_before_ns: u64,
 }
 
@@ -131,7 +131,7 @@ impl StallLimits {
         not_before_ns: 0,
     };
 
-    /// Whether a stall is worth a record, after which the window has come to `window_ns`.
+    /// Whether a stall exceeds the limits; `window_ns` is the window's total with this stall.
     #[must_use]
     #[inline]
     pub const fn are_exceeded(&self, stall_ns: u64, window_ns: u64) -> bool {
@@ -145,7 +145,7 @@ impl Default for StallLimits {
     }
 }
 
-/// A stall, or what came together in the window, exceeded the limits.
+/// A stall, or the total of the window, exceeded the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct StallRecord {
@@ -153,15 +153,15 @@ pub struct StallRecord {
     pub header: Header,
     /// When the stall ended.
     pub time_ns: u64,
-    /// What it is counted under.
+    /// The key that the stall is counted under.
     pub key: StallKey,
-    /// How long the stall took.
+    /// Duration of the stall.
     pub stall_ns: u64,
-    /// What the window came to, this stall included.
+    /// Total duration of the stalls in the window, including this one.
     pub window_ns: u64,
-    /// Thread id of who was stalled.
+    /// Thread id of the stalled task.
     pub tid: u32,
-    /// Process id.
+    /// Process id of the stalled task.
     pub tgid: u32,
     /// Name of the thread, zero-padded.
     pub comm: [u8; COMM_LEN],
@@ -171,7 +171,7 @@ impl StallRecord {
     /// Size of the record.
     pub const SIZE_BYTES: u16 = 80;
 
-    /// A record with its header and nothing else.
+    /// A record with only its header set.
     pub const EMPTY: Self = Self {
         header: Header::new(KIND_STALL, Self::SIZE_BYTES),
         time_ns: 0,

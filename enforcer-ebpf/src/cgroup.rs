@@ -10,11 +10,11 @@ use crate::{
     maps::{GUARD, GUARDED, guard_counted},
 };
 
-/// A write to a cgroup's file is over: `struct kernfs_open_file *of, char *buf, size_t nbytes, loff_t off`, and what
-/// it returned.
+/// A write to a cgroup's file ended: `struct kernfs_open_file *of, char *buf, size_t nbytes, loff_t off`, and the
+/// return value.
 #[fexit(function = "cgroup_file_write")]
 pub fn cgroup_written(ctx: FExitContext) -> i32 {
-    // The result comes after the four arguments. A refused write changed nothing.
+    // The return value follows the four arguments. A failed write changed nothing.
     if ctx.arg::<i64>(4) >= 0 {
         try_written(ctx.arg::<*const u8>(0) as u64);
     }
@@ -31,8 +31,8 @@ fn try_written(open_file: u64) {
         return;
     }
     guard_counted(counts::WRITE_SEEN);
-    // SAFETY: the entry stays mapped while the program runs. One that is exchanged meanwhile makes a record too many or
-    // too few out of the credit.
+    // SAFETY: the entry stays mapped while the program runs. If it is replaced meanwhile, the credit allows one record
+    // too many or too few.
     let guarded = unsafe { &mut *guarded };
     if guarded.reported >= CREDIT {
         guard_counted(counts::WRITE_HELD);
@@ -45,7 +45,7 @@ fn try_written(open_file: u64) {
     edge.writer_start_boottime_ns = process_start_ns(current_task());
     edge.writer_tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     edge.writer_comm = current_comm();
-    // SAFETY: both are that many bytes without invalid values.
+    // SAFETY: both are `FILE_LEN` bytes without invalid values.
     edge.file = unsafe { core::mem::transmute::<FileWords, [u8; FILE_LEN]>(name) };
     if GUARD.output::<WriteEdge>(&edge, 0).is_err() {
         guard_counted(counts::WRITE_DROPPED);

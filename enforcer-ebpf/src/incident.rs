@@ -1,4 +1,4 @@
-//! Who dies with a victim, when its memory is back, and when the OOM killer is done.
+//! Which processes die with a victim, when its memory is freed, and when the OOM killer is done.
 use aya_ebpf::{helpers::bpf_get_current_pid_tgid, macros::fexit, programs::FExitContext};
 use enforcer_common::{
     counter::drops,
@@ -18,8 +18,8 @@ use crate::{
     oom::is_namespace_init,
 };
 
-/// The kernel's own SIGKILL to a task, sent by the current one. Right after it marked a victim, the OOM killer sends one
-/// to each process that has the victim's memory too (`__oom_kill_process` in mm/oom_kill.c).
+/// Handles the kernel's own SIGKILL to a task, sent by the current task. Right after it marked a victim, the OOM killer
+/// sends one to each process that shares the victim's memory (`__oom_kill_process` in mm/oom_kill.c).
 #[inline(always)]
 pub(crate) fn killed(tid: u32, task: u64) {
     // SAFETY: the value is copied at once; only the current task writes its own entry.
@@ -29,7 +29,7 @@ pub(crate) fn killed(tid: u32, task: u64) {
         return;
     }
     if offset!(task_mm) == ABSENT {
-        // Either the next victim, which is taken out when it is marked, or one that shares the memory.
+        // Either the next victim, which is removed when it is marked, or a process that shares the memory.
         if SHARERS.insert(task, marking, 0).is_err() {
             dropped(drops::SHARER);
         }
@@ -48,14 +48,14 @@ fn try_sharer(task: u64, marking: &Marking, now_ns: u64) {
     let Some(memory) = read::<u64>(task, offset!(task_mm)) else { return };
     let Some(signal) = pointer(task, offset!(task_signal)) else { return };
     if memory == 0 {
-        // A leader that has exited before other threads of its process. A next victim would be a task with memory.
+        // A leader that exited before other threads of its process. A next victim would be a task with memory.
         if read::<i32>(signal, offset!(signal_live)).unwrap_or(0) <= 0 {
             return;
         }
     } else if memory != marking.memory {
         return;
     }
-    // A group kill comes by again, and marks it by itself.
+    // A group kill reaches the process again, and marks it as a victim.
     // SAFETY: the value is not kept.
     if unsafe { MARKED.get(tgid) }.is_some() {
         return;
@@ -87,7 +87,7 @@ fn sharer_of(marking: &Marking, now_ns: u64) -> Sharer {
     sharer
 }
 
-/// From now on the exit of a process is told.
+/// Makes the exit of a process be reported from now on.
 #[inline(always)]
 pub(crate) fn await_exit(tgid: u32, since_ns: u64, start_boottime_ns: u64) {
     if MARKED.insert(tgid, Awaited { marked_ns: since_ns, start_boottime_ns }, 0).is_err() {
@@ -95,17 +95,17 @@ pub(crate) fn await_exit(tgid: u32, since_ns: u64, start_boottime_ns: u64) {
     }
 }
 
-/// A task that was killed is marked: it is a victim by itself.
+/// Handles the mark of a killed task: the task is a victim, not a sharer.
 #[inline(always)]
 pub(crate) fn is_marked(task: u64) {
     if offset!(task_mm) == ABSENT {
-        // An absent entry is as good as a removed one.
+        // The entry may be absent already.
         let _ = SHARERS.remove(task);
     }
 }
 
-/// The current task exits. Where no task's memory could be read, one that was killed after a victim without being marked
-/// is told now.
+/// Handles the exit of the current task. If `task_struct.mm` cannot be read, a task that was killed after a victim
+/// without being marked is reported now.
 #[inline(always)]
 pub(crate) fn exits(tid: u32, tgid: u32) {
     if offset!(task_mm) != ABSENT {
@@ -126,7 +126,7 @@ pub(crate) fn exits(tid: u32, tgid: u32) {
     emit(&EVENTS, &sharer, drops::SHARER);
 }
 
-/// Memory was given back: `struct mm_struct *mm`. The last task that had it has let go of it.
+/// Memory was freed: `struct mm_struct *mm`. The last task that used it has released it.
 #[fexit(function = "exit_mmap")]
 pub fn memory_back(ctx: FExitContext) -> i32 {
     let memory = ctx.arg::<*const u8>(0) as u64;
@@ -144,7 +144,7 @@ pub fn oom_over(_ctx: FExitContext) -> i32 {
     let tid = bpf_get_current_pid_tgid() as u32;
     // SAFETY: the value is copied at once; only the current task writes its own entries.
     let ooming = unsafe { OOMS.get(tid) }.copied();
-    // Absent entries are as good as removed ones.
+    // The entries may be absent already.
     let _ = OOMS.remove(tid);
     let _ = KILLS.remove(tid);
     if MARKING.remove(tid).is_ok()

@@ -1,4 +1,4 @@
-//! Reading the kernel's structures by offsets that the daemon resolved.
+//! Reads the kernel's structures by offsets that the daemon resolved.
 use core::mem::MaybeUninit;
 
 use aya_ebpf::{
@@ -16,7 +16,7 @@ use enforcer_common::{
 
 use crate::maps::{OWN, UNIFIED};
 
-/// One offset. It is read by itself, so that the verifier sees a constant instead of a copy of them all.
+/// One offset. It is read separately, so that the verifier sees a constant instead of a copy of all offsets.
 macro_rules! offset {
     ($field:ident) => {{
         let offsets = (&raw const $crate::maps::OFFSETS).cast::<enforcer_common::offsets::Offsets>();
@@ -39,15 +39,15 @@ pub(crate) fn read<T>(base: u64, offset: u32) -> Option<T> {
 
 /// Reads the field at `offset` of the structure at `base`; zero if either is absent or the read faults.
 ///
-/// Without a branch: what follows is looked at once by the verifier, and not once for each field that may be missing.
-/// Older kernels give up on a program of many such fields.
+/// Without a branch: the verifier checks the code that follows once, and not once for each field that may be missing.
+/// Older kernels reject a program with many such fields.
 #[inline(always)]
 pub(crate) fn read_or_zero<T: Copy>(base: u64, offset: u32) -> T {
     let mut value = MaybeUninit::<T>::zeroed();
-    // The offset is a constant to the verifier, which drops the branch that is not taken.
+    // The offset is a constant to the verifier, which prunes the branch that is not taken.
     if offset != ABSENT {
-        // SAFETY: the helper writes at most the size passed, which is the value's, checks the address it reads from, and
-        // leaves zeros where that faults, as near address 0.
+        // SAFETY: the helper writes at most the size passed, which is the value's, checks the address it reads from,
+        // and leaves zeros if that faults, as it does near address 0.
         unsafe {
             generated::bpf_probe_read_kernel(
                 value.as_mut_ptr().cast(),
@@ -56,11 +56,11 @@ pub(crate) fn read_or_zero<T: Copy>(base: u64, offset: u32) -> T {
             )
         };
     }
-    // SAFETY: it was zeroed, and is of integers.
+    // SAFETY: the value was zeroed, and consists of integers.
     unsafe { value.assume_init() }
 }
 
-/// As [`read`], for a pointer that must not be null.
+/// Like [`read`], for a pointer; `None` if it is null.
 #[inline(always)]
 pub(crate) fn pointer(base: u64, offset: u32) -> Option<u64> {
     read::<u64>(base, offset).filter(|pointer| *pointer != 0)
@@ -69,7 +69,7 @@ pub(crate) fn pointer(base: u64, offset: u32) -> Option<u64> {
 /// Reads a task's name.
 #[inline(always)]
 pub(crate) fn comm(base: u64, offset: u32) -> [u8; COMM_LEN] {
-    // Two words instead of sixteen bytes: so the compiler moves words, and the stack stays small.
+    // Two words instead of sixteen bytes, so that the compiler moves words and the stack stays small.
     let words: [u64; 2] = read_or_zero(base, offset);
     // SAFETY: both are sixteen bytes without invalid values.
     unsafe { core::mem::transmute::<[u64; 2], [u8; COMM_LEN]>(words) }
@@ -79,8 +79,8 @@ pub(crate) fn comm(base: u64, offset: u32) -> [u8; COMM_LEN] {
 #[inline(always)]
 pub(crate) fn current_comm() -> [u8; COMM_LEN] {
     let mut words = [0_u64; 2];
-    // SAFETY: the helper writes at most the size passed, and the buffer is that large. It can only fail
-    // without a current task, and then leaves zeros.
+    // SAFETY: the helper writes at most the size passed, and the buffer is that large. It fails only without a
+    // current task, and then leaves zeros.
     unsafe { generated::bpf_get_current_comm(words.as_mut_ptr().cast(), size_of_val(&words) as u32) };
     // SAFETY: both are sixteen bytes without invalid values.
     unsafe { core::mem::transmute::<[u64; 2], [u8; COMM_LEN]>(words) }
@@ -105,7 +105,7 @@ pub(crate) fn css_cgroup_id(css: u64) -> Option<u64> {
     cgroup_id(pointer(css, offset!(css_cgroup))?)
 }
 
-/// The id of a task's cgroup: the memory controller's, where that is on a hierarchy of its own.
+/// The id of a task's cgroup: the memory controller's if that is on a hierarchy of its own.
 #[inline(always)]
 pub(crate) fn task_cgroup_id(task: u64) -> Option<u64> {
     let css_set = pointer(task, offset!(task_cgroups))?;
@@ -115,8 +115,8 @@ pub(crate) fn task_cgroup_id(task: u64) -> Option<u64> {
     cgroup_id(pointer(css_set, offset!(css_set_dfl_cgrp))?)
 }
 
-/// The id of the cgroup in whose counters the kernel counts a kill of who has this memory: that of its owner
-/// (`memcg_memory_event_mm` in linux/memcontrol.h). 0 if it cannot be told.
+/// The id of the cgroup in whose counters the kernel counts a kill of the process with this memory: that of the
+/// memory's owner (`memcg_memory_event_mm` in linux/memcontrol.h). 0 if unknown.
 #[inline(always)]
 pub(crate) fn counted_cgroup_id(mm: u64) -> u64 {
     let owner: u64 = read_or_zero(mm, offset!(mm_owner));
@@ -127,7 +127,7 @@ pub(crate) fn counted_cgroup_id(mm: u64) -> u64 {
     read_or_zero(node, offset!(kernfs_node_id))
 }
 
-/// The directory of a `struct cgroup`, if that is on the unified hierarchy as far as can be told.
+/// The directory of a `struct cgroup`; `None` if it cannot be read, or the cgroup is known to be on another hierarchy.
 #[inline(always)]
 pub(crate) fn unified_cgroup_node(cgroup: u64) -> Option<u64> {
     let hierarchy = pointer(cgroup, offset!(cgroup_root))
@@ -139,8 +139,8 @@ pub(crate) fn unified_cgroup_node(cgroup: u64) -> Option<u64> {
     pointer(cgroup, offset!(cgroup_kn))
 }
 
-/// Copies the name of a `kernfs_node` with its terminating zero into the buffer. Its length with that; none if it cannot
-/// be read.
+/// Copies the name of a `kernfs_node` with its terminating zero into the buffer. Returns its length including the zero;
+/// `None` if the name cannot be read.
 #[inline(always)]
 pub(crate) fn copy_node_name<const LEN: usize>(node: u64, buffer: &mut [u8; LEN]) -> Option<usize> {
     let name = pointer(node, offset!(kernfs_node_name))?;
@@ -158,7 +158,7 @@ pub(crate) fn current_task() -> u64 {
     unsafe { bpf_get_current_task() }
 }
 
-/// The id of the current task's cgroup, as far as it can be told.
+/// The id of the current task's cgroup; `None` if it cannot be read.
 #[inline(always)]
 pub(crate) fn current_cgroup_id() -> Option<u64> {
     if UNIFIED.load() == 1 {
@@ -175,19 +175,19 @@ pub(crate) fn task_cgroup_node(task: u64) -> Option<u64> {
     pointer(pointer(css_set, offset!(css_set_dfl_cgrp))?, offset!(cgroup_kn))
 }
 
-/// The id of a `kernfs_node`: for a directory that of its cgroup.
+/// The id of a `kernfs_node`: for a directory, the id of its cgroup.
 #[inline(always)]
 pub(crate) fn node_id(node: u64) -> Option<u64> {
     read(node, offset!(kernfs_node_id))
 }
 
-/// The directory that a `kernfs_node` lies in; none for the root's.
+/// The directory that contains a `kernfs_node`; `None` for the root directory.
 #[inline(always)]
 pub(crate) fn node_parent(node: u64) -> Option<u64> {
     pointer(node, offset!(kernfs_node_parent))
 }
 
-/// The name of a `kernfs_node`, cut off where it is too long.
+/// The name of a `kernfs_node`, truncated if it is too long.
 #[inline(always)]
 pub(crate) fn node_name(node: u64) -> Option<FileWords> {
     let name = pointer(node, offset!(kernfs_node_name))?;
@@ -199,7 +199,7 @@ pub(crate) fn node_name(node: u64) -> Option<FileWords> {
     (read > 0).then_some(words)
 }
 
-/// When a task's process started; 0 if it cannot be told.
+/// When a task's process started; 0 if unknown.
 #[inline(always)]
 pub(crate) fn process_start_ns(task: u64) -> u64 {
     pointer(task, offset!(task_group_leader))
@@ -207,13 +207,13 @@ pub(crate) fn process_start_ns(task: u64) -> u64 {
         .unwrap_or(0)
 }
 
-/// Whether the current task is one of the daemon's.
+/// Whether the current task belongs to the daemon.
 #[inline(always)]
 pub(crate) fn is_own() -> bool {
     let own = OWN.load();
     let mut info = bpf_pidns_info { pid: 0, tgid: 0 };
     let size = size_of::<bpf_pidns_info>() as u32;
-    // SAFETY: the helper writes that many bytes, and refuses if the current task is of another namespace.
+    // SAFETY: the helper writes `size` bytes, and fails if the current task is in another namespace.
     let result = unsafe {
         generated::bpf_get_ns_current_pid_tgid(own.namespace_dev, own.namespace_ino, &raw mut info, size)
     };

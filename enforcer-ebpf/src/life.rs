@@ -1,4 +1,4 @@
-//! Cgroups that are made and removed. Each program is called with the directory locked, so it is as short as can be.
+//! Created and removed cgroups. Each program runs with the directory locked, so it is as short as possible.
 use aya_ebpf::{
     macros::{map, raw_tracepoint},
     maps::PerCpuArray,
@@ -14,11 +14,11 @@ use crate::{
     maps::{LIFE, life_counted},
 };
 
-/// Where a record is put together: it is too large for the stack.
+/// Scratch space to build a record, which is too large for the stack.
 #[map]
 static LIFE_SCRATCH: PerCpuArray<LongCgroupMade> = PerCpuArray::with_max_entries(1, 0);
 
-/// A cgroup was made: `struct cgroup *cgrp, const char *path`. Nobody can be in it yet.
+/// A cgroup was created: `struct cgroup *cgrp, const char *path`. No process can be in it yet.
 #[raw_tracepoint(tracepoint = "cgroup_mkdir")]
 pub fn cgroup_made(ctx: RawTracePointContext) -> i32 {
     if let Some(node) = unified_cgroup_node(ctx.arg::<u64>(0)) {
@@ -33,8 +33,8 @@ pub fn cgroup_made(ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 fn try_made(node: u64) -> Option<()> {
     let scratch = LIFE_SCRATCH.get_ptr_mut(0)?;
-    // SAFETY: this CPU's slot, which lives as long as the map, and is used by nobody else: the kernel holds a spin lock
-    // with interrupts off around the tracepoint.
+    // SAFETY: this CPU's slot, which lives as long as the map, and has no other user: the kernel holds a spin lock with
+    // interrupts off around the tracepoint.
     let scratch = unsafe { &mut *scratch };
     scratch.name = [0; _];
     let len = copy_node_name(node, &mut scratch.name)?;
@@ -46,7 +46,7 @@ fn try_made(node: u64) -> Option<()> {
         parent_id: node_parent(node).and_then(node_id)?,
     };
     if len <= NAME_LEN {
-        // SAFETY: the short record is the beginning of the long one, byte for byte.
+        // SAFETY: the short record is a byte-for-byte prefix of the long one.
         let short = unsafe { &*(&raw const *scratch).cast::<CgroupMade>() };
         return LIFE.output::<CgroupMade>(short, 0).ok();
     }

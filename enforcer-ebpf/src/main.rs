@@ -1,7 +1,7 @@
 //! The eBPF programs of enforcer.
 //!
-//! One module a concern. A program is a thin shim over an `#[inline(always)]` function; what can be decided
-//! without the kernel is in `enforcer-common`, and tested there.
+//! One module per concern. A program is a thin shim over an `#[inline(always)]` function. Logic that does not need
+//! the kernel is in `enforcer-common`, and tested there.
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
@@ -20,7 +20,7 @@ mod process;
 mod reclaim;
 mod stall;
 
-/// Helpers such as `bpf_probe_read_kernel` are for programs under a licence compatible with the GPL.
+/// Helpers such as `bpf_probe_read_kernel` require a GPL-compatible licence.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

@@ -1,4 +1,4 @@
-//! OOM kills: who was marked, who allocated, whose limit it was, and whether the mark was a kill.
+//! OOM kills: the marked task, the allocating task, the owner of the limit, and whether the mark was a kill.
 use aya_ebpf::{
     EbpfContext,
     helpers::bpf_get_current_pid_tgid,
@@ -29,12 +29,12 @@ use crate::{
 };
 
 const SIGKILL: i32 = 9;
-/// Only a key that is there gets a new value (linux/bpf.h).
+/// Updates only a key that exists (linux/bpf.h).
 const BPF_EXIST: u64 = 2;
-/// The `siginfo` pointer by which the kernel marks its own signals (`SEND_SIG_PRIV`, linux/sched/signal.h).
+/// The `siginfo` pointer that marks the kernel's own signals (`SEND_SIG_PRIV`, linux/sched/signal.h).
 const SEND_SIG_PRIV: u64 = 1;
 
-/// Kernels whose event passes the task and its user id.
+/// For kernels whose event passes the task and its user id.
 #[btf_tracepoint(function = "mark_victim")]
 pub fn mark_victim_task(ctx: BtfTracePointContext) -> i32 {
     try_mark_victim_task(&ctx);
@@ -68,7 +68,7 @@ fn try_mark_victim_task(ctx: &BtfTracePointContext) {
     finish(ctx, &mut mark, Some(task));
 }
 
-/// Kernels whose event passes only a thread id.
+/// For kernels whose event passes only a thread id.
 #[btf_tracepoint(function = "mark_victim")]
 pub fn mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
     let mut mark = begin();
@@ -77,7 +77,7 @@ pub fn mark_victim_pid(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Kernels without BTF: the classic tracepoint, by its own format.
+/// For kernels without BTF: the classic tracepoint, read by its own format.
 #[tracepoint(category = "oom", name = "mark_victim")]
 pub fn mark_victim_plain(ctx: TracePointContext) -> u32 {
     try_mark_victim_plain(&ctx);
@@ -112,7 +112,7 @@ fn try_mark_victim_plain(ctx: &TracePointContext) {
     finish(ctx, &mut mark, None);
 }
 
-/// A record with what the current task, the allocator, tells.
+/// A record with the fields known from the current task, which allocates.
 #[inline(always)]
 fn begin() -> MarkVictim {
     let pid_tgid = bpf_get_current_pid_tgid();
@@ -122,7 +122,7 @@ fn begin() -> MarkVictim {
     mark.trigger_tgid = (pid_tgid >> 32) as u32;
     mark.trigger_cgroup_id = current_cgroup_id().unwrap_or(0);
     mark.trigger_comm = current_comm();
-    // SAFETY: the value is copied at once; a concurrent change of this task's own entry cannot be.
+    // SAFETY: the value is copied at once; this task's own entry cannot change concurrently.
     if let Some(reclaim) = unsafe { RECLAIMING.get(mark.trigger_tid) } {
         mark.reclaim_since_ns = reclaim.led_here_since_ns(mark.time_ns);
     }
@@ -135,7 +135,7 @@ fn begin() -> MarkVictim {
     mark
 }
 
-/// Whose limit it was. The structure is on the stack of the current task, which is still in `out_of_memory`.
+/// Reads the owner of the limit. The structure is on the stack of the current task, still in `out_of_memory`.
 #[inline(always)]
 fn read_limit(mark: &mut MarkVictim, oom_control: u64) {
     let Some(memcg) = read::<u64>(oom_control, offset!(oom_control_memcg)) else { return };
@@ -151,29 +151,29 @@ fn read_limit(mark: &mut MarkVictim, oom_control: u64) {
     mark.flags |= LIMIT_KNOWN;
 }
 
-/// Adds whether it was a kill, tells the record, and remembers the victim until it exits.
+/// Adds whether the mark was a kill, emits the record, and stores the victim until it exits.
 #[inline(always)]
 fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
-    // Kept beside the flags: a branch on those would have the verifier tell all their values apart.
+    // Kept outside the flags: a branch on the flags would make the verifier distinguish all their values.
     let mut killed_it = false;
     if is_watched(watched::KILLS) {
         mark.flags |= KILL_WATCHED;
         // SAFETY: the value is copied at once; only the current task writes its own entry.
         if let Some(killed) = unsafe { KILLS.get(mark.trigger_tid) } {
-            // Where the event passes no task, the kill just before it is the victim's.
+            // If the event passes no task, the kill just before it is the victim's.
             if victim.is_none_or(|task| task == *killed) {
                 mark.flags |= VICTIM_KILLED;
                 killed_it = true;
             }
             incident::is_marked(*killed);
-            // An absent entry is as good as a removed one.
+            // The entry may be absent already.
             let _ = KILLS.remove(mark.trigger_tid);
         }
     }
     let key = if mark.tgid == 0 { mark.tid } else { mark.tgid };
-    // Whose exit was awaited from the kill on, and is awaited no more, has exited.
+    // If the exit was awaited since the kill and the entry is gone, the process has exited.
     let awaited = killed_it && mark.tgid != 0 && mark.oom_since_ns != 0;
-    // Its first thread's, as its exit is told by: the marked one may be another.
+    // The first thread's start, which the exit is matched by: the marked thread may be another.
     let start_boottime_ns = victim.map_or(0, process_start_ns);
     let entry = Awaited { marked_ns: mark.time_ns, start_boottime_ns };
     let noted = MARKED.insert(key, entry, if awaited { BPF_EXIST } else { 0 });
@@ -191,7 +191,7 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
             }
         }
     }
-    // Only a kill takes those with it that have the memory too.
+    // Only a kill also kills the processes that share the memory.
     if killed_it {
         if is_watched(watched::ENDS) && mark.oom_since_ns != 0 {
             mark.flags |= END_WATCHED;
@@ -219,7 +219,7 @@ fn read_memory(mark: &mut MarkVictim, task: u64) {
     mark.flags |= MEMORY_KNOWN;
 }
 
-/// Whether the task's process is the init of a PID namespace below the machine's own.
+/// Whether the task's process is the init of a PID namespace below the machine's own; `None` if unknown.
 #[inline(always)]
 pub(crate) fn is_namespace_init(task: u64) -> Option<bool> {
     let (numbers, size) = (offset!(pid_numbers), offset!(upid_size));
@@ -239,8 +239,8 @@ pub(crate) fn is_namespace_init(task: u64) -> Option<bool> {
     Some((level != 0) & ((reaper == task) | (reaper == leader)))
 }
 
-/// Notes what the OOM killer works with; `mark_victim` follows in the same task. Memory cgroups' OOMs come
-/// through here too.
+/// Stores the state of this OOM; `mark_victim` follows in the same task. OOMs of memory cgroups pass through here
+/// too.
 #[fentry(function = "out_of_memory")]
 pub fn out_of_memory(ctx: FEntryContext) -> u32 {
     let ooming = Ooming { oom_control: ctx.arg::<*const u8>(0) as u64, since_ns: now_ns() };
@@ -251,8 +251,8 @@ pub fn out_of_memory(ctx: FEntryContext) -> u32 {
     0
 }
 
-/// Awaits the exit of who is being killed by the OOM killer. It may come before the mark does: newer kernels tell an exit
-/// at its very beginning, and the victim may run on another CPU.
+/// Awaits the exit of a process that the OOM killer is killing. The exit may precede the mark: newer kernels trace an
+/// exit at its very beginning, and the victim may run on another CPU.
 #[inline(always)]
 fn expect(tid: u32, victim: u64) {
     if OOMS.get_ptr(tid).is_some()
@@ -262,8 +262,8 @@ fn expect(tid: u32, victim: u64) {
     }
 }
 
-/// Notes the kernel's own SIGKILLs. The OOM killer sends one to a task that it kills, right before it marks
-/// it, and none to a task that was dying already (`__oom_kill_process` and `oom_kill_process` in
+/// Stores the kernel's own SIGKILLs. The OOM killer sends one to a task that it kills, right before it marks
+/// it, and none to a task that was already dying (`__oom_kill_process` and `oom_kill_process` in
 /// mm/oom_kill.c). The tracepoint passes `int sig, struct kernel_siginfo *info, struct task_struct *task, …`.
 #[raw_tracepoint(tracepoint = "signal_generate")]
 pub fn oom_signal(ctx: RawTracePointContext) -> i32 {
@@ -273,7 +273,7 @@ pub fn oom_signal(ctx: RawTracePointContext) -> i32 {
             dropped(drops::KILL_MAP);
         }
         incident::killed(tid, ctx.arg::<u64>(2));
-        // Behind it: who is awaited already is no sharer that has not been told.
+        // After `killed`, which skips processes that are already awaited: those are no unreported sharers.
         expect(tid, ctx.arg::<u64>(2));
     }
     0

@@ -1,4 +1,4 @@
-//! The end of marked victims, and processes that have not their container's score.
+//! Exits of marked victims, and processes without their container's score.
 use aya_ebpf::{
     EbpfContext, helpers::bpf_get_current_pid_tgid, macros::raw_tracepoint, programs::RawTracePointContext,
 };
@@ -19,7 +19,7 @@ use crate::{
     maps::{EVENTS, GUARD, MARKED, RECLAIMING, WANTED, emit, guard_counted, saw},
 };
 
-/// A thread exits, in its own context. The raw form serves with and without BTF alike.
+/// A thread exits, in its own context. A raw tracepoint works with and without BTF.
 #[raw_tracepoint(tracepoint = "sched_process_exit")]
 pub fn process_exit(ctx: RawTracePointContext) -> i32 {
     try_process_exit(&ctx);
@@ -30,13 +30,13 @@ pub fn process_exit(ctx: RawTracePointContext) -> i32 {
 fn try_process_exit<C: EbpfContext>(ctx: &C) {
     let pid_tgid = bpf_get_current_pid_tgid();
     let (tid, tgid) = (pid_tgid as u32, (pid_tgid >> 32) as u32);
-    // The thread id will be used again. To look first is cheaper, as it takes no lock: most threads never reclaim.
+    // The thread id will be reused. A lookup first is cheaper because it takes no lock: most threads never reclaim.
     if RECLAIMING.get_ptr(tid).is_some() {
         let _ = RECLAIMING.remove(tid);
     }
     incident::exits(tid, tgid);
 
-    // Where only a thread id was passed, it is the key.
+    // If the mark had only a thread id, that is the key.
     // SAFETY: the value is copied at once.
     let (key, awaited) = match unsafe { MARKED.get(tgid) } {
         Some(awaited) => (tgid, *awaited),
@@ -56,7 +56,7 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
     exit.marked_ns = awaited.marked_ns;
     exit.tid = tid;
     exit.tgid = tgid;
-    // The count is lowered before the tracepoint, and a leader's exit is not its process's.
+    // The kernel decrements the count before the tracepoint. A leader's exit is not the exit of its process.
     if let Some(live) =
         pointer(task, offset!(task_signal)).and_then(|signal| read::<i32>(signal, offset!(signal_live)))
     {
@@ -65,7 +65,7 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
         }
         exit.flags |= GROUP_DEAD;
     } else if tid != key {
-        // Without offsets the marked thread's own exit is the best sign there is.
+        // Without offsets the exit of the marked thread is the best sign available.
         return;
     }
     if let Some(code) = read(task, offset!(task_exit_code)) {
@@ -77,7 +77,7 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
     }
     exit.time_ns = now_ns();
     exit.cgroup_id = current_cgroup_id().unwrap_or(0);
-    // Of threads that end at once each may find that none is left: who takes it out tells.
+    // Several threads that exit at once may each find none left: the one that removes the entry reports the exit.
     if MARKED.remove(key).is_err() {
         return;
     }
@@ -86,11 +86,11 @@ fn try_process_exit<C: EbpfContext>(ctx: &C) {
     say!(ctx, "exit of marked tid {} tgid {}", tid, tgid);
 }
 
-/// A task's structure is freed: `struct task_struct *p`. A process whose exit was not seen is told now.
+/// A task's structure is freed: `struct task_struct *p`. A process whose exit was not seen is reported now.
 ///
-/// From Linux 7.0 on a raw tracepoint's program can be preempted, and the kernel does not run it a second time on a CPU
-/// where it has been begun (`__bpf_trace_run` in kernel/trace/bpf_trace.c): of two that exit at once, one can be skipped.
-/// This event comes from a softirq, which nothing preempts.
+/// Since Linux 7.0 a raw tracepoint's program can be preempted, and the kernel does not start it again on a CPU where
+/// it is already running (`__bpf_trace_run` in kernel/trace/bpf_trace.c): one of two concurrent exits can be skipped.
+/// This event comes from a softirq, which is not preempted.
 #[raw_tracepoint(tracepoint = "sched_process_free")]
 pub fn process_freed(ctx: RawTracePointContext) -> i32 {
     let task = ctx.arg::<u64>(0);
@@ -99,14 +99,14 @@ pub fn process_freed(ctx: RawTracePointContext) -> i32 {
     else {
         return 0;
     };
-    // The process is gone with its leader, which is the last that is waited for.
+    // The process is gone with its leader, the last thread to be waited for.
     if tid != tgid {
         return 0;
     }
     // SAFETY: the value is copied at once.
     let Some(awaited) = (unsafe { MARKED.get(tgid) }).copied() else { return 0 };
     let start_boottime_ns = process_start_ns(task);
-    // Numbers are free before structures are.
+    // The pid is free for reuse before the structure is freed.
     if !awaited.is(start_boottime_ns) || MARKED.remove(tgid).is_err() {
         return 0;
     }
@@ -118,7 +118,7 @@ pub fn process_freed(ctx: RawTracePointContext) -> i32 {
     exit.tgid = tgid;
     exit.cgroup_id = task_cgroup_id(task).unwrap_or(0);
     exit.flags = GROUP_DEAD | FREED;
-    // As `wait_task_zombie` tells the parent (kernel/exit.c): what the group was killed with, else the leader's own.
+    // As `wait_task_zombie` reports to the parent (kernel/exit.c): the group's exit code, else the leader's own.
     let group = pointer(task, offset!(task_signal))
         .and_then(|signal| read::<u32>(signal, offset!(signal_group_exit_code)))
         .filter(|code| *code != 0);
@@ -138,26 +138,26 @@ pub fn score_attached(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A process or thread was made: `struct task_struct *parent, struct task_struct *child`. It is in its cgroup already,
-/// which need not be its parent's (`CLONE_INTO_CGROUP`).
+/// A process or thread was created: `struct task_struct *parent, struct task_struct *child`. It is already in its
+/// cgroup, which may differ from its parent's (`CLONE_INTO_CGROUP`).
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 pub fn score_forked(ctx: RawTracePointContext) -> i32 {
     let child = ctx.arg::<u64>(1);
-    // A thread has its process's score.
+    // A thread shares its process's score.
     if read::<u64>(child, offset!(task_group_leader)) == Some(child) {
         try_score(child, CAUSE_FORKED);
     }
     0
 }
 
-/// A process began another program: `struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm`.
+/// A process executed another program: `struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm`.
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 pub fn score_executed(ctx: RawTracePointContext) -> i32 {
     try_score(ctx.arg::<u64>(0), CAUSE_EXECUTED);
     0
 }
 
-/// Somebody wrote a score, which is in force by now: `struct task_struct *task`.
+/// A process wrote a score, which is already in force: `struct task_struct *task`.
 #[raw_tracepoint(tracepoint = "oom_score_adj_update")]
 pub fn score_written(ctx: RawTracePointContext) -> i32 {
     if !is_own() {
@@ -175,8 +175,8 @@ fn try_score(task: u64, cause: u32) {
     for _ in 0..MAX_LEVELS {
         let Some(id) = node_id(node) else { return };
         if let Some(wanted) = WANTED.get_ptr_mut(id) {
-            // SAFETY: the entry stays mapped while the program runs. One that is exchanged meanwhile makes a record too
-            // many or too few out of the credit, and the daemon checks every record before it acts.
+            // SAFETY: the entry stays mapped while the program runs. If it is replaced meanwhile, the credit allows one
+            // record too many or too few, and the daemon checks every record before it acts.
             let wanted = unsafe { &mut *wanted };
             if wanted.score != score {
                 if wanted.reported < CREDIT {

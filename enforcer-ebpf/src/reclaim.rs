@@ -1,7 +1,7 @@
-//! Reclaim: how often and how long tasks stall in it, and the edges that wake the sampler.
+//! How often and how long tasks stall in reclaim, and the edges that wake the sampler.
 //!
-//! By raw tracepoints, which need neither BTF nor tracefs; only whose limit it was, and the sleeps of `memory.high`, take
-//! the entry and exit of functions.
+//! Uses raw tracepoints, which need neither BTF nor tracefs. Only the owner of the limit and the sleeps of
+//! `memory.high` need fentry and fexit programs.
 use aya_ebpf::{
     helpers::bpf_get_current_pid_tgid,
     macros::{fentry, fexit, raw_tracepoint},
@@ -25,7 +25,7 @@ use crate::{
 /// `PF_KTHREAD` of include/linux/sched.h.
 const KTHREAD: u32 = 0x0020_0000;
 
-/// An allocating task begins to reclaim because the machine is short.
+/// An allocating task begins to reclaim because the machine is short of memory.
 #[raw_tracepoint(tracepoint = "mm_vmscan_direct_reclaim_begin")]
 pub fn direct_reclaim_begin(_ctx: RawTracePointContext) -> i32 {
     let now_ns = now_ns();
@@ -34,15 +34,15 @@ pub fn direct_reclaim_begin(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// It ends.
+/// Direct reclaim ends.
 #[raw_tracepoint(tracepoint = "mm_vmscan_direct_reclaim_end")]
 pub fn direct_reclaim_end(_ctx: RawTracePointContext) -> i32 {
     end(DIRECT);
     0
 }
 
-/// A task begins to reclaim against a memory cgroup's own limit: no shortage of the machine's. Newer kernels pass the
-/// cgroup.
+/// A task begins to reclaim against a memory cgroup's own limit; the machine is not short of memory. Newer kernels pass
+/// the cgroup.
 #[raw_tracepoint(tracepoint = "mm_vmscan_memcg_reclaim_begin")]
 pub fn memcg_reclaim_begin(ctx: RawTracePointContext) -> i32 {
     let memcg = match RECLAIMED_ARGUMENT.load() {
@@ -55,21 +55,21 @@ pub fn memcg_reclaim_begin(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The same, by the function around it, where the tracepoint does not pass the cgroup: its first argument is it.
+/// The same by the enclosing function, if the tracepoint does not pass the cgroup: its first argument is the cgroup.
 #[fentry(function = "try_to_free_mem_cgroup_pages")]
 pub fn memcg_reclaim_entered(ctx: FEntryContext) -> u32 {
     begin_memcg(ctx.arg::<*const u8>(0) as u64);
     0
 }
 
-/// It ends.
+/// Reclaim against a memory cgroup's limit ends.
 #[raw_tracepoint(tracepoint = "mm_vmscan_memcg_reclaim_end")]
 pub fn memcg_reclaim_end(_ctx: RawTracePointContext) -> i32 {
     end(MEMCG);
     0
 }
 
-/// A reclaiming task has waited: `int nid, int usec_timeout, int usec_delayed, int reason`.
+/// A reclaiming task waited: `int nid, int usec_timeout, int usec_delayed, int reason`.
 #[raw_tracepoint(tracepoint = "mm_vmscan_throttled")]
 pub fn reclaim_throttled(ctx: RawTracePointContext) -> i32 {
     let delayed_us = ctx.arg::<i32>(2);
@@ -78,7 +78,7 @@ pub fn reclaim_throttled(ctx: RawTracePointContext) -> i32 {
     }
     let tid = bpf_get_current_pid_tgid() as u32;
     let limit_id = match RECLAIMING.get_ptr(tid) {
-        // SAFETY: the entry is this task's own, and only it writes it.
+        // SAFETY: the entry is this task's own, and only this task writes it.
         Some(task) => unsafe { if (*task).begin_ns == 0 { 0 } else { (*task).key.limit_id } },
         None => 0,
     };
@@ -86,7 +86,7 @@ pub fn reclaim_throttled(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// A task may have to pay for its cgroup's being over `memory.high`. Most have not.
+/// A task may have to reclaim and sleep because its cgroup is over `memory.high`. Most tasks need not.
 #[fentry(function = "mem_cgroup_handle_over_high")]
 pub fn memory_high_begin(_ctx: FEntryContext) -> u32 {
     if owes_nothing() {
@@ -97,7 +97,7 @@ pub fn memory_high_begin(_ctx: FEntryContext) -> u32 {
     0
 }
 
-/// It has paid: it reclaimed, which is told by that, and then slept.
+/// The task has reclaimed, which is counted separately, and then slept.
 #[fexit(function = "mem_cgroup_handle_over_high")]
 pub fn memory_high_end(_ctx: FExitContext) -> i32 {
     let tid = bpf_get_current_pid_tgid() as u32;
@@ -124,20 +124,20 @@ pub fn kswapd_wake(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// What began before this is of a daemon before: its map is kept.
+/// Anything that began before this belongs to an earlier daemon, whose map is kept.
 #[inline(always)]
 fn not_before_ns() -> u64 {
     STALL_LIMITS.load().not_before_ns
 }
 
-/// Whether the current task has taken nothing above `memory.high` since it last paid. Where that cannot be told, it may
-/// have.
+/// Whether the current task has charged nothing above `memory.high` since its last reclaim and sleep. `false` if that
+/// is unknown.
 #[inline(always)]
 fn owes_nothing() -> bool {
     read::<u32>(current_task(), offset!(task_pages_over_high)) == Some(0)
 }
 
-/// What a stall of the current task that begins now is counted under.
+/// The key for a stall of the current task that begins now.
 #[inline(always)]
 fn key(kind: u32, limit_id: u64) -> StallKey {
     let flags = read::<u32>(current_task(), offset!(task_flags)).unwrap_or(0);
@@ -158,11 +158,11 @@ fn begin_memcg(memcg: u64) {
     begin(key(MEMCG, limit_id), now_ns());
 }
 
-/// Changes what is noted of the current task, which may be nothing yet; its thread id.
+/// Changes the current task's entry, which is created if absent. Returns the thread id.
 #[inline(always)]
 fn with_task(change: impl FnOnce(&mut TaskReclaim)) -> u32 {
     let tid = bpf_get_current_pid_tgid() as u32;
-    // In place where it can be: to insert means to take another entry of the map, and to give one back.
+    // In place if possible: an insert takes a new entry of the map and frees the old one.
     if let Some(task) = RECLAIMING.get_ptr_mut(tid) {
         // SAFETY: the entry is this task's own; an eviction from the map does not unmap it.
         change(unsafe { &mut *task });
@@ -176,7 +176,7 @@ fn with_task(change: impl FnOnce(&mut TaskReclaim)) -> u32 {
     tid
 }
 
-/// Notes that the current task began a reclaim; its thread id.
+/// Records that the current task began a reclaim. Returns its thread id.
 #[inline(always)]
 fn begin(key: StallKey, now_ns: u64) -> u32 {
     let tid = with_task(|task| task.begin(key, now_ns));
@@ -187,7 +187,7 @@ fn begin(key: StallKey, now_ns: u64) -> u32 {
     tid
 }
 
-/// Notes that the current task ended a reclaim of this kind, and adds up how long it took.
+/// Records that the current task ended a reclaim of this kind, and adds its duration to the totals.
 #[inline(always)]
 fn end(kind: u32) {
     let now_ns = now_ns();
@@ -205,7 +205,7 @@ fn end(kind: u32) {
     }
 }
 
-/// Adds up a stall that is over.
+/// Adds a finished stall to the totals.
 #[inline(always)]
 fn ended(key: StallKey, took_ns: u64, now_ns: u64) {
     if let Some(totals) = RECLAIM.get_ptr_mut(key.kind) {
@@ -222,11 +222,11 @@ fn ended(key: StallKey, took_ns: u64, now_ns: u64) {
     }
 }
 
-/// Tells an edge, unless one of its kind was told within the last millisecond. Two CPUs may pass at once.
+/// Emits an edge, unless one of its kind was emitted within the last millisecond. Two CPUs may both pass.
 #[inline(always)]
 fn edge(kind: u32, subject: u32, now_ns: u64) {
     let Some(last) = EDGE_LAST.get_ptr_mut(kind) else { return };
-    // SAFETY: the slot lives as long as the map; a race only lets an edge more or less through.
+    // SAFETY: the slot lives as long as the map; a race only lets one edge more or fewer through.
     unsafe {
         if !edge_is_due(now_ns, *last) {
             return;

@@ -1,4 +1,4 @@
-//! What each cgroup's tasks were stalled for, added up where it happens; told only if it is much.
+//! Stall times of each cgroup's tasks, summed up in the kernel; reported only if they exceed the limits.
 use aya_ebpf::{bindings::BPF_NOEXIST, helpers::bpf_get_current_pid_tgid};
 use enforcer_common::{
     counter::{drops, seen},
@@ -11,10 +11,10 @@ use crate::{
     maps::{STALL_LIMITS, STALL_RECORDS, STALLS, dropped, emit, saw},
 };
 
-/// What an entry begins with: in memory of its own, as the stack is small.
+/// The initial value of an entry: static, because the stack is small.
 static EMPTY: StallTotals = StallTotals::EMPTY;
 
-/// Adds up a stall that is over, and tells it if it, or what came together lately, is much.
+/// Adds a finished stall to the totals, and reports it if it or the current window exceeds the limits.
 #[inline(always)]
 pub(crate) fn stalled(key: &StallKey, took_ns: u64, now_ns: u64) {
     let Some(totals) = entry(key) else {
@@ -33,7 +33,7 @@ pub(crate) fn stalled(key: &StallKey, took_ns: u64, now_ns: u64) {
     };
     count.add(1);
     total.add(took_ns);
-    // Another CPU may raise it at the same moment, and the shorter one win: so it is looked at again.
+    // Another CPU may raise it at the same moment, and the shorter value may win: so check again.
     for _ in 0..2 {
         if took_ns > max.load() {
             max.store(took_ns);
@@ -46,7 +46,7 @@ pub(crate) fn stalled(key: &StallKey, took_ns: u64, now_ns: u64) {
     }
 
     let limits = STALL_LIMITS.load();
-    // Whoever begins a window takes what others add at this very moment out of it: it is a threshold, not an account.
+    // The CPU that begins a window discards what others add at that moment: this is a threshold, not an account.
     let window_ns = if now_ns.saturating_sub(since.load()) >= limits.window_ns {
         since.store(now_ns);
         window.store(took_ns);
@@ -60,18 +60,18 @@ pub(crate) fn stalled(key: &StallKey, took_ns: u64, now_ns: u64) {
     }
 }
 
-/// The entry of a key, made if it is not there.
+/// The entry of a key, created if absent.
 #[inline(always)]
 fn entry(key: &StallKey) -> Option<*mut StallTotals> {
     if let Some(totals) = STALLS.get_ptr_mut(key) {
         return Some(totals);
     }
-    // Another CPU may have been faster, which is as good.
+    // Another CPU may have inserted it first; that is fine.
     let _ = STALLS.insert(key, &EMPTY, u64::from(BPF_NOEXIST));
     STALLS.get_ptr_mut(key)
 }
 
-/// Tells it, unless it was told just before.
+/// Emits a record, unless one was emitted for this key just before.
 #[inline(always)]
 fn much(totals: *mut StallTotals, key: &StallKey, stall_ns: u64, window_ns: u64, now_ns: u64, gap_ns: u64) {
     // SAFETY: the entry stays in memory while the program runs.
@@ -83,9 +83,9 @@ fn much(totals: *mut StallTotals, key: &StallKey, stall_ns: u64, window_ns: u64,
         held.add(1);
         return;
     }
-    // Two CPUs may pass at once, and then both tell.
+    // Two CPUs may pass at once, and then both emit.
     reported.store(now_ns);
-    // What the daemon reclaims from others by its own writes is its own doing.
+    // The daemon reclaims from others by its own writes: those stalls are not reported.
     if is_own() {
         return;
     }

@@ -112,7 +112,7 @@ pub struct Engine {
     /// The same for soft thresholds only.
     soft_quiet_until_ns: u64,
     /// The same for each resource that had no candidate to evict: another may run short meanwhile.
-    nobody_until_ns: [u64; Resource::COUNT],
+    no_candidate_until_ns: [u64; Resource::COUNT],
     /// Whether a shortage was forgotten with its threshold since the last sample.
     is_forgotten: bool,
     baseline_due_ns: u64,
@@ -151,7 +151,7 @@ impl Engine {
             decided: 0,
             quiet_until_ns: 0,
             soft_quiet_until_ns: 0,
-            nobody_until_ns: [0; Resource::COUNT],
+            no_candidate_until_ns: [0; Resource::COUNT],
             is_forgotten: false,
             baseline_due_ns: 0,
             asked_for: None,
@@ -193,7 +193,7 @@ impl Engine {
         self.episodes = episodes;
         self.mode = settings.mode;
         self.quiet_until_ns = 0;
-        self.nobody_until_ns = [0; Resource::COUNT];
+        self.no_candidate_until_ns = [0; Resource::COUNT];
         self.settings = *settings;
     }
 
@@ -202,7 +202,7 @@ impl Engine {
     pub fn replace(&mut self, mut candidates: Candidates) -> Candidates {
         candidates.inherit(&self.candidates);
         // There may be a candidate now.
-        self.nobody_until_ns = [0; Resource::COUNT];
+        self.no_candidate_until_ns = [0; Resource::COUNT];
         std::mem::replace(&mut self.candidates, candidates)
     }
 
@@ -361,7 +361,7 @@ impl Engine {
         if was_short && self.episodes.iter().all(Option::is_none) {
             self.reported = [None; Resource::COUNT];
             self.quiet_until_ns = 0;
-            self.nobody_until_ns = [0; Resource::COUNT];
+            self.no_candidate_until_ns = [0; Resource::COUNT];
             self.arms.forget_quiet();
             self.candidates.forgive();
         }
@@ -449,7 +449,7 @@ impl Engine {
                 return false;
             }
             let resource = Resource::of(reclaim.threshold.signal);
-            if resource.is_some_and(|resource| now_ns < self.nobody_until_ns[resource.place()]) {
+            if resource.is_some_and(|resource| now_ns < self.no_candidate_until_ns[resource.place()]) {
                 return false;
             }
             reclaim.available.saturating_add(self.credit(reclaim)).saturating_add(more(reclaim))
@@ -538,7 +538,7 @@ fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
 
 wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
-    settings, mode, candidates, arms, breaker, pressure, episodes, conditions, reported, victim, decision, decided,
-    quiet_until_ns, soft_quiet_until_ns, nobody_until_ns, is_forgotten, baseline_due_ns, asked_for, brakes,
+    settings, mode, candidates, arms, breaker, pressure, episodes, conditions, reported as "told", victim, decision, decided,
+    quiet_until_ns, soft_quiet_until_ns, no_candidate_until_ns as "nobody_until_ns", is_forgotten, baseline_due_ns, asked_for, brakes,
     back_offs, exhausted_in_ns, died_ns, free_lists_bytes, unmapped_shmem_bytes, shared_memory_limit_bytes,
 });

@@ -138,12 +138,12 @@ pub(in crate::policy) fn shape_of<S, T: Wire>(_: fn(&S) -> &T, out: &mut String)
 }
 
 /// Declares a type's form: `wire!(struct Name { field, … })`, or `wire!(enum Name { 0 => Unit, 1 => One(value: Type),
-/// 2 => Fields { field: Type } })`. What was called a number stays it; a new variant gets a new one. A type that was renamed
-/// keeps its name in recordings: `wire!(struct Name as "OldName" { … })`.
+/// 2 => Fields { field: Type } })`. A variant keeps its number; a new variant gets a new one. A type or a field that was
+/// renamed keeps its name in recordings: `wire!(struct Name as "OldName" { field as "old_field" })`.
 macro_rules! wire {
     (@name $name:ident) => { stringify!($name) };
     (@name $name:ident $recorded:literal) => { $recorded };
-    (struct $name:ident $(as $recorded:literal)? { $($field:ident),* $(,)? }) => {
+    (struct $name:ident $(as $recorded:literal)? { $($field:ident $(as $field_recorded:literal)?),* $(,)? }) => {
         impl $crate::policy::wire::Wire for $name {
             fn put(&self, sink: &mut impl $crate::policy::wire::Sink) {
                 let Self { $($field),* } = self;
@@ -160,7 +160,8 @@ macro_rules! wire {
                 out.push_str($crate::policy::wire::wire!(@name $name $($recorded)?));
                 out.push('{');
                 $(
-                    out.push_str(concat!(stringify!($field), ":"));
+                    out.push_str($crate::policy::wire::wire!(@name $field $($field_recorded)?));
+                    out.push(':');
                     $crate::policy::wire::shape_of(|value: &Self| &value.$field, out);
                     out.push(',');
                 )*

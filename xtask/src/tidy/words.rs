@@ -25,9 +25,6 @@ const IN_TEXTS: &[(&str, &str)] = &[
     ("let go of", "released"),
 ];
 
-/// Names that are part of a format, and cannot change.
-const FIXED: &[&str] = &["nobody_until_ns"];
-
 /// A part of a source file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Part {
@@ -80,9 +77,6 @@ fn names(code: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 fn refused_in_name((at, name): (usize, &str)) -> Vec<(usize, &'static str, &'static str)> {
-    if FIXED.contains(&name) {
-        return Vec::new();
-    }
     let parts = words_of(name);
     let refused = IN_NAMES.iter().filter(|(word, _)| parts.iter().any(|part| part == word));
     refused.map(|(word, instead)| (at, *word, *instead)).collect()
@@ -205,7 +199,7 @@ mod tests {
             "let key = \"nobody\";\n",
             "#[cfg(test)]\nmod tests {\n    fn told() {}\n}\n",
             "#[cfg(test)]\nmod tests;\n",
-            "let quote = '\"'; let nobody_until_ns = 1;\n",
+            "let quote = '\"';\n",
             "let raw = r#\"a \" b\"#;\n",
         ] {
             assert!(violations("a.rs", text).is_empty(), "{text}");

@@ -65,7 +65,7 @@ impl Engine {
     }
 
     fn no_candidate(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
-        self.nobody_until_ns[shortage(reclaim).resource().place()] =
+        self.no_candidate_until_ns[shortage(reclaim).resource().place()] =
             now_ns.saturating_add(NO_CANDIDATE_PAUSE_NS);
         self.suppress(now_ns, reclaim, Suppression::NoCandidate, actions);
     }
