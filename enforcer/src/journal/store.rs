@@ -121,6 +121,9 @@ pub(super) struct Store {
     unreadable: Range<u64>,
     /// Whether a tail of this boot continues where the segments end.
     takes_tail: bool,
+    /// Whether the disk has forgotten the names that were removed. After a power cut the index of a removed segment would
+    /// otherwise describe the data of the next segment of that name, and give its events the epoch of others.
+    names_are_synced: bool,
     /// Held while there is a writer; `None` where a disk refused it.
     lock: Option<Box<dyn MediumFile>>,
 }
@@ -286,7 +289,12 @@ impl Store {
         let listed = self.listed();
         let whole = listed.partition_point(|segment| segment.header.first < first);
         for empty in listed.iter().skip(whole) {
+            self.names_are_synced = false;
             empty.remove(&*self.medium).map_err(failed("remove", &*self.medium, &name))?;
+        }
+        if !self.names_are_synced {
+            self.medium.sync().map_err(failed("sync the folder of", &*self.medium, &name))?;
+            self.names_are_synced = true;
         }
         let segment = Segment::create(&*self.medium, header);
         let segment = Arc::new(segment.map_err(failed("create", &*self.medium, &name))?);

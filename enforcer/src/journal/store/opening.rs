@@ -129,6 +129,8 @@ impl Store {
             unrepaired,
             unreadable,
             takes_tail,
+            // A start removes empty segments.
+            names_are_synced: false,
             lock,
         };
         Ok((store, recovered))

@@ -248,7 +248,9 @@ proptest! {
     fn what_was_aligned_stays(pods in pods(), growth_mib in 0_u64..=16) {
         let order: Vec<_> = pods.iter().map(Drawn::contender).collect();
         let aligned = align(scale(), &order);
-        prop_assume!(aligned.bands.iter().any(Option::is_some));
+        if aligned.bands.iter().all(Option::is_none) {
+            return Ok(());
+        }
         let set = with(&order, &aligned.bands);
         prop_assert!(holds(scale(), &set, aligned.depth));
         prop_assert_eq!(&align(scale(), &set).bands, &aligned.bands);

@@ -288,7 +288,7 @@ impl<'a> Recording<'a> {
             reader.next(&mut recording);
         }
         if !reader.ended {
-            reader.damage(&mut recording, 0, "the end is missing: the file is truncated or damaged");
+            reader.damage(&mut recording, 0, "no end: the file is truncated or damaged");
         }
         let whole = recording.damages().next().is_none();
         Ok(Self { whole, ..recording })
