@@ -43,8 +43,10 @@ fn what_a_tmpfs_holds_is_reported_and_costs_no_pod_within_its_request() {
     let mut scene = Scene::open_with("eviction-tmpfs", &settings);
     let _tmpfs = Tmpfs::mount();
     let file = Path::new(MOUNT).join("file");
-    let bytes: u64 = to_leave(RUN_UP_BYTES).parse().unwrap();
-    let work = format!("head -c {bytes} /dev/zero > {}; sleep 100000", file.display());
+    // A busybox that copies a kilobyte at a time takes minutes for this on a busy machine.
+    let blocks = to_leave(RUN_UP_BYTES).parse::<u64>().unwrap() / MIB;
+    let bytes = blocks * MIB;
+    let work = format!("dd if=/dev/zero of={} bs=1M count={blocks}; sleep 100000", file.display());
     let mut writer = scene.start("writer", &["sh", "-c", &work]);
     wait_until("the file", || fs::metadata(&file).is_ok_and(|file| file.len() == bytes));
 
