@@ -41,7 +41,9 @@ impl Engine {
         ranking::sort(&mut self.candidates.order);
         let shortage_ns = self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns);
         let may_kill = self.mode() == Mode::Enforce && self.is_armed(&reclaim.threshold);
-        if may_kill && self.breaker.is_open(now_ns, shortage_ns, self.candidates.alive()) {
+        // A start looks at the node before it knows the pods: ten kills of none left would be all of them.
+        let left = self.candidates.alive();
+        if may_kill && left > 0 && self.breaker.is_open(now_ns, shortage_ns, left) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
         }

@@ -68,6 +68,22 @@ fn beyond_its_window_a_restart_closes_the_breaker() {
     assert!(dry_run_at(10 * MINUTE + SECOND - 1) && !dry_run_at(10 * MINUTE + SECOND));
 }
 
+/// A start looks at the node before it knows the pods.
+#[test]
+fn no_pod_that_is_known_yet_opens_no_breaker() {
+    let mut rig = Rig::new(&breaking(20), &[]);
+    let before: Vec<_> = (0..10).map(|pod| past(1_000 + pod, SECOND)).collect();
+    rig.engine.remember(&before);
+    rig.now_ns = 2 * SECOND;
+    assert!(!opens(&rig.look(GIB - 1)));
+    let facts: Vec<_> = (0..30).map(|pod| candidate(pod, 0, 0)).collect();
+    drop(rig.engine.replace(Candidates::new(&facts)));
+    rig.readings = vec![using(MIB); facts.len()];
+    rig.pass(5 * SECOND);
+    assert!(evicts(&rig.look(GIB - 1)));
+    assert!(!rig.engine.decision().unwrap().dry_run, "ten of forty");
+}
+
 #[test]
 fn a_back_off_goes_on_over_a_restart() {
     let pods = [(candidate(1, -10, 0), using(5 * MIB)), (candidate(2, 0, 0), using(600 * MIB))];
