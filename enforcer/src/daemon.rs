@@ -163,16 +163,16 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let kubelets = incompatible_host::is_kubelets(&config);
     incompatible_host::check(&config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
-    let Some((claim, observe)) = taken else { return Ok(()) };
-    // A predecessor has ended by now, and nothing evicts until this process is armed.
-    let unarmed_since = Instant::now();
+    let Some((instance_lock, observe)) = taken else { return Ok(()) };
+    // A predecessor has ended by now, and no daemon watches the node until this one knows its pods.
+    let unwatched_since = Instant::now();
     let admin = Admin::bind(&config.run_dir, &config.sockets)?;
     let counts = Counts::default();
     let opened = unless_stopped(&mut signals, Sinks::open(&config, &host, &counts)).await?;
     let Some((journal, mut sinks)) = opened else { return Ok(()) };
     let host_facts = HostFacts::gather();
     emit_start(&journal, &config, &host, &host_facts);
-    claim.emit(&journal);
+    instance_lock.emit(&journal);
     // These threads inherit the nice value that the daemon has now.
     let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;
     let workers = Arc::new(workers);
@@ -200,7 +200,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     desired.set_being_evicted(being_evicted.clone());
     let recorded = Arc::new(AtomicU64::new(0));
     let intents = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
-    let (sender, mut reflexions) = mpsc::unbounded_channel();
+    let (sender, mut engine_events) = mpsc::unbounded_channel();
     let pods = Path::new(MOUNT).join(desired.kubepods().as_str().trim_start_matches('/'));
     let events = EventBuilder::new(config.hash())
         .with_pressure(Path::new(NODE_PRESSURE))
@@ -225,8 +225,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     // Protection applies before the first candidates are handed on.
     orders.put_in_force(&mut desired, &reflex, &config);
     hand_on(&mut desired, &reflex, &forecaster, &recording);
-    let unarmed_ms = u64::try_from(unarmed_since.elapsed().as_millis()).unwrap_or(u64::MAX);
-    tracing::info!(unarmed_ms, "armed: pods can be evicted");
+    let unwatched_ms = u64::try_from(unwatched_since.elapsed().as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(unwatched_ms, "watching the node: evictions can be decided");
     news.answer();
     let (mut ooms, ebpf_edges, guard) = attaching.await.context("cannot attach the eBPF programs")?;
     for source in ebpf_edges {
@@ -282,10 +282,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 }
                 reload::read_manifests(order, outcome, &pods, (&config, &journal));
             }
-            turn = orders.next() => if let Some(order) = orders.take(turn, &desired, &config, &evictions) {
+            due = orders.next() => if let Some(order) = orders.take(due, &desired, &config, &evictions) {
                 reloader.ask(Some(order));
             },
-            Some(reflexion) = reflexions.recv() => desired.on_engine_event(&reflexion),
+            Some(event) = engine_events.recv() => desired.on_engine_event(&event),
             mut news = pods.next() => {
                 if let Some(loaded) = news.loaded.take() {
                     desired.load(loaded).await?;
@@ -328,7 +328,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     // The reflex ends first, so that its last reports still reach the journal.
     drop(reflex);
     drop(recording);
-    restore_on_exit(&mut desired, reflexions, on_exit).await?;
+    restore_on_exit(&mut desired, engine_events, on_exit).await?;
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     orders.close().await;
@@ -349,10 +349,10 @@ async fn unless_stopped<T, E: Into<anyhow::Error>>(
 /// Takes in the reflex's last events, and restores what must not outlive the daemon.
 async fn restore_on_exit(
     desired: &mut Desired,
-    mut reflexions: mpsc::UnboundedReceiver<EngineEvent>,
+    mut engine_events: mpsc::UnboundedReceiver<EngineEvent>,
     on_exit: OnExit,
 ) -> anyhow::Result<()> {
-    while let Ok(last) = reflexions.try_recv() {
+    while let Ok(last) = engine_events.try_recv() {
         desired.on_engine_event(&last);
     }
     desired.settle();

@@ -81,17 +81,17 @@ fn decision(daemon: &Daemon, event: &Value, events: &[Value]) -> anyhow::Result<
     let again = decisions.iter().find(|again| again["evictionId"] == data["evictionId"]);
     let again = again.with_context(|| format!("it is not in {decisions:?}"))?;
     for key in KEYS.iter().filter(|key| data.get(**key).is_some()) {
-        ensure!(data[key] == again[key], "{key}: told {}, replayed {}", data[key], again[key]);
+        ensure!(data[key] == again[key], "{key}: reported {}, replayed {}", data[key], again[key]);
     }
     for key in ["namespace", "name", "uid", "qosClass", "usageBytes", "anonBytes", "growthBytesPerSecond"] {
         let (reported, replayed) = (&data["victim"][key], &again["victim"][key]);
-        ensure!(reported == replayed, "victim's {key}: told {reported}, replayed {replayed}");
+        ensure!(reported == replayed, "victim's {key}: reported {reported}, replayed {replayed}");
     }
     let order = |data: &Value| -> Vec<_> {
         let ranking = data["ranking"].as_array().into_iter().flatten();
         ranking.map(|ranked| (ranked["name"].clone(), ranked["usageBytes"].clone())).collect()
     };
-    ensure!(order(data) == order(again), "ranking: told {:?}, replayed {:?}", order(data), order(again));
+    ensure!(order(data) == order(again), "ranking: reported {:?}, replayed {:?}", order(data), order(again));
     // Another daemon reports the outcome, if this one was killed meanwhile.
     let own = events.iter().skip_while(|one| *one != event).take_while(|one| !is(one, "config.loaded"));
     let completed = own
@@ -104,7 +104,7 @@ fn decision(daemon: &Daemon, event: &Value, events: &[Value]) -> anyhow::Result<
         });
         let end = end.context("its end is not recorded")?;
         let (reported, replayed) = (&completed["data"]["freedBytes"], &end["freedBytes"]);
-        ensure!(reported == replayed, "freed: told {reported}, replayed {replayed}");
+        ensure!(reported == replayed, "freed: reported {reported}, replayed {replayed}");
     }
     // The verb got the daemon's own configuration as the other one: unless that was replaced, it decides the same.
     if of_type(events, "config.loaded").count() == 1 {

@@ -1,8 +1,8 @@
 //! One segment of the log on disk: the events as NDJSON, and beside them an index that says which bytes are whole.
 //!
-//! `<first sequence>.ndjson` can be read by anything at any time. `<first sequence>.index` holds a header and an entry
-//! an event: where its line is, how long, when it was appended, and checksums of line and entry. An event counts
-//! once both are there and agree; what a crash left half written is cut off by [`Segment::recover`].
+//! `<first sequence>.ndjson` can be read by anything at any time. `<first sequence>.index` holds a header and one entry
+//! per event: offset, length and time of its line, and checksums of line and entry. An event counts once both exist
+//! and agree; [`Segment::recover`] cuts off what a crash left half written.
 
 mod block;
 
@@ -21,24 +21,24 @@ use super::{
     record::{self, Kept},
 };
 
-/// So much is read at once when a file is gone through.
+/// How much of a file is read at once, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// No segment has as many events: an index that is longer is damaged.
+/// More entries than any segment has: a longer index is damaged.
 const MAX_ENTRIES: u64 = 1 << 20;
 
-/// What a segment says of itself.
+/// The header of a segment's index.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Header {
     /// The log epoch that its events belong to.
     pub(super) epoch: Ulid,
     /// The sequence of its first event.
     pub(super) first: u64,
-    /// The boot in which it was begun.
+    /// The id of the boot in which it was created.
     pub(super) boot_id: String,
-    /// When: milliseconds since that boot; 0 if it is not known.
+    /// When it was created, in milliseconds since that boot; 0 if unknown.
     pub(super) begun_boot_ms: u64,
-    /// When: milliseconds since 1970, as the clock stood.
+    /// When it was created, in milliseconds since 1970 by the wall clock.
     pub(super) begun_ms: i64,
 }
 
@@ -49,40 +49,40 @@ pub(super) struct Segment {
     data_path: PathBuf,
     data: Box<dyn MediumFile>,
     index: Box<dyn MediumFile>,
-    /// Whether the disk is known to hold its names.
+    /// Whether its file names are synced.
     is_named: AtomicBool,
 }
 
-/// What stands under a segment's names.
+/// What exists under a segment's names.
 #[derive(Debug)]
 pub(super) enum Found {
     /// A segment.
     Segment(Segment),
-    /// One of a format that this build does not know.
+    /// A segment of this newer format, which this build cannot read.
     Newer(u8),
-    /// Its index is missing or is none; its events may be whole.
+    /// The index is missing or is not an index; the events may be whole.
     NoIndex,
 }
 
 /// What recovery found in a segment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Extent {
-    /// How many events there are, up to the last whole one.
+    /// Events up to the last whole one, damaged ones included.
     pub(super) records: u64,
-    /// How many of them are damaged.
+    /// How many of `records` are damaged.
     pub(super) damaged: u64,
-    /// Where the last one's line ends.
+    /// Where the line of the last whole event ends.
     pub(super) data_bytes: u64,
-    /// How many events were in the data alone, and got an entry again.
+    /// Events that had no entry and got one.
     pub(super) reindexed: u64,
-    /// How many bytes of data behind the last whole event were no event.
+    /// Bytes of data behind the last whole event, which were cut off.
     pub(super) cut_bytes: u64,
-    /// How many events behind the last whole one the index has room for: they were there once.
+    /// Events behind the last whole one that the index has room for: they existed once.
     pub(super) gone: u64,
 }
 
 impl Extent {
-    /// How much both files hold.
+    /// The size of both files in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.data_bytes + HEADER_BYTES + self.records * ENTRY_BYTES
     }
@@ -94,10 +94,10 @@ pub(super) fn names(first: u64) -> (String, String) {
 }
 
 impl Segment {
-    /// Makes the files, for their owner and group, and writes the header.
+    /// Creates the files, readable by owner and group, and writes the header.
     pub(super) fn create(medium: &dyn Medium, header: Header) -> io::Result<Self> {
         let (data_name, index_name) = names(header.first);
-        // The index first: data without one would be taken for damage.
+        // The index first: data without an index counts as damage.
         let index = medium.open(&index_name, Access::New)?;
         let segment = index
             .write_all_at(RawHeader::new(&header).as_bytes(), 0)
@@ -105,7 +105,7 @@ impl Segment {
         match segment {
             Ok(data) => Ok(Self::from_parts(medium, header, data, index, false)),
             Err(error) => {
-                // The next attempt makes it anew. Where that fails too, it is the next start's.
+                // The next attempt replaces it, or the next start removes it.
                 if let Err(error) = medium.remove(&index_name) {
                     tracing::debug!(%error, index_name, "a segment that could not be begun stays");
                 }
@@ -125,7 +125,7 @@ impl Segment {
         Self { header, data_path, data, index, is_named: AtomicBool::new(is_named) }
     }
 
-    /// Gives the events of a segment whose index is lost or damaged a new one.
+    /// Creates a new index for the events of a segment whose index is lost or damaged.
     pub(super) fn reindex(medium: &dyn Medium, header: Header) -> io::Result<Self> {
         let (data_name, index_name) = names(header.first);
         let data = medium.open(&data_name, Access::Write)?;
@@ -133,7 +133,7 @@ impl Segment {
         index.set_len(0)?;
         let segment = Self::from_parts(medium, header, data, index, false);
         segment.recover(true)?;
-        // At the end: without it the next start begins anew, as it must where this one could not end.
+        // Last: without a header the next start repeats this, as it must if this one did not finish.
         segment.index.write_all_at(RawHeader::new(&segment.header).as_bytes(), 0)?;
         Ok(segment)
     }
@@ -160,8 +160,8 @@ impl Segment {
         })
     }
 
-    /// Finds the events that are whole, and indexes those whose entry a crash lost; what lies behind the last of them is
-    /// cut off. Damage before it is left as it is, and skipped when reading. Changes the files only if `repair`.
+    /// Finds the whole events, indexes those whose entry a crash lost, and cuts off what lies behind the last of them.
+    /// Readers skip damage before it. Changes the files only if `repair`.
     pub(super) fn recover(&self, repair: bool) -> io::Result<Extent> {
         let data_len = self.data.size()?;
         let mut extent = Extent::default();
@@ -175,18 +175,18 @@ impl Segment {
                 extent.data_bytes = entry.end();
             }
         }
-        // What is there beyond: lines whose entries did not make it.
+        // Lines behind that whose entries were not written.
         let from = extent.data_bytes;
         lines(&*self.data, from, data_len, |offset, line| {
             let expected = self.header.first.saturating_add(extent.records);
-            // An event that is far off stands in no line of ours: its place would make the index as large as it likes.
+            // A sequence that is far off is not ours: its entry would make the index arbitrarily large.
             let most = expected.saturating_add(data_len - from);
             if let Some(record) =
                 Kept::from_line(line).filter(|record| record.sequence >= expected && record.sequence <= most)
                 && let Some(entry) = Entry::new(offset, record.time_ms, line)
             {
                 let place = record.sequence - self.header.first;
-                // A line that differs from the one its entry was made for is damaged, however well it reads.
+                // A line that does not match the checksum of its entry is damaged, even if it is valid JSON.
                 if self.entry(place)?.is_some_and(|known| known.offset() == offset && !known.is_of(line)) {
                     return Ok(());
                 }
@@ -204,13 +204,13 @@ impl Segment {
         extent.gone = entries.saturating_sub(extent.records);
         if repair {
             self.data.set_len(extent.data_bytes)?;
-            // The room of those that are gone stays, so that the next start too sees that they were there.
+            // The index keeps room for those that are gone, so that the next start also knows of them.
             self.index.set_len(HEADER_BYTES + (extent.records + extent.gone) * ENTRY_BYTES)?;
         }
         Ok(extent)
     }
 
-    /// Writes events behind those that are there; a write that fails halfway is written over by the next.
+    /// Appends events; the next call overwrites a write that failed halfway.
     pub(super) fn append(&self, extent: &mut Extent, records: &[Kept]) -> io::Result<()> {
         let mut lines = Vec::with_capacity(records.iter().map(|record| record.line.len()).sum());
         let mut entries = Vec::with_capacity(records.len());
@@ -228,7 +228,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Waits until the disk holds what was written, and the files' names.
+    /// Syncs both files, and once their names.
     pub(super) fn sync(&self, medium: &dyn Medium) -> io::Result<()> {
         self.data.sync()?;
         self.index.sync()?;
@@ -239,10 +239,9 @@ impl Segment {
         Ok(())
     }
 
-    /// Writes all events up to that extent once more as they are.
+    /// Writes all events up to that extent again.
     ///
-    /// After a sync that failed the kernel takes what it could not write for written, and the next sync succeeds
-    /// without it.
+    /// After a failed sync the kernel marks the unwritten pages clean, and the next sync succeeds without them.
     pub(super) fn write_again(&self, extent: &Extent) -> io::Result<()> {
         let index_bytes = HEADER_BYTES + extent.records * ENTRY_BYTES;
         for (file, len) in [(&self.data, extent.data_bytes), (&self.index, index_bytes)] {
@@ -259,7 +258,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Reads up to `most` events with sequences of `from` and later, in order; damaged ones are left out.
+    /// Reads up to `most` events in order, from the sequence `from` on, without damaged ones.
     pub(super) fn read(&self, from: u64, most: usize) -> io::Result<Vec<Kept>> {
         let mut records = Vec::new();
         let entries = self.entries()?;
@@ -283,15 +282,15 @@ impl Segment {
         &self.data_path
     }
 
-    /// How much both files hold.
+    /// The size of both files in bytes.
     pub(super) fn bytes(&self) -> io::Result<u64> {
         Ok(self.data.size()?.saturating_add(self.index.size()?))
     }
 
-    /// Removes its files; whoever has it open reads on.
+    /// Removes the files; readers that have them open can read on.
     pub(super) fn remove(&self, medium: &dyn Medium) -> io::Result<()> {
         let (data_name, index_name) = names(self.header.first);
-        // The data first: an index alone is seen to hold nothing.
+        // The data first: an index without data counts as empty.
         for name in [data_name, index_name] {
             match medium.remove(&name) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -301,7 +300,7 @@ impl Segment {
         Ok(())
     }
 
-    /// How many entries the index has room for as it stands.
+    /// How many entries the index has room for.
     fn entries(&self) -> io::Result<u64> {
         Ok((self.index.size()?.saturating_sub(HEADER_BYTES) / ENTRY_BYTES).min(MAX_ENTRIES))
     }
@@ -319,8 +318,8 @@ impl Segment {
         self.index.write_all_at(entry.as_bytes(), HEADER_BYTES + place * ENTRY_BYTES)
     }
 
-    /// Whether that line is the event of that place. Its entry says that it is whole: whatever else a newer version has
-    /// written in it is none of ours to cut off.
+    /// Whether that line is the event of that place. Only the sequence is checked: the checksum says that the line is
+    /// whole, and a newer version may have written other members.
     fn holds(&self, place: u64, line: &[u8]) -> bool {
         let sequence = self.header.first.checked_add(place);
         sequence.is_some() && record::sequence(line) == sequence
@@ -331,7 +330,7 @@ impl Segment {
         Ok(self.header.first.saturating_add(self.entries()?))
     }
 
-    /// The line of an entry, if it is the one that the entry was made for.
+    /// The line of an entry, if it matches the entry's checksum.
     fn line(&self, entry: &Entry) -> io::Result<Option<Vec<u8>>> {
         let mut line = vec![0; usize::try_from(entry.len()).unwrap_or(0)];
         match self.data.read_exact_at(&mut line, entry.offset()) {
@@ -342,8 +341,7 @@ impl Segment {
     }
 }
 
-/// The newest event among the lines of a file that is no segment that can be read; and whether there is anything but
-/// zeros in it.
+/// The newest event in the data of a segment that cannot be read, and whether the file holds anything but zeros.
 pub(super) fn newest(data: &dyn MediumFile) -> io::Result<(Option<u64>, bool)> {
     let mut newest = None;
     let mut has_content = false;
@@ -355,7 +353,7 @@ pub(super) fn newest(data: &dyn MediumFile) -> io::Result<(Option<u64>, bool)> {
     Ok((newest, has_content))
 }
 
-/// Goes through the lines between two offsets, each with its end; of one that is too long for an event, parts.
+/// Passes on the lines between two offsets, each with its line end; a line longer than any event in parts.
 fn lines(
     file: &dyn MediumFile,
     from: u64,

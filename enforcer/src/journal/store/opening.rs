@@ -1,4 +1,4 @@
-//! What a start finds in the folder, and brings in order. Nothing that is found there keeps the log from being written.
+//! Opens the folder of segments and repairs it. No content of the folder keeps the log from being written.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use crate::journal::{
     segment::{self, Extent, Found, Header, Segment, names},
 };
 
-/// What the tail of a process before tells of the log's end. There is one in the boot alone in which it was written.
+/// What the tail of an earlier process says about the log's end. It exists only in the boot that wrote it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::journal) struct Hint<'left> {
     /// The epoch that process wrote in.
@@ -29,8 +29,8 @@ pub(in crate::journal) struct Hint<'left> {
 }
 
 impl Hint<'_> {
-    /// Whether the event that the log ends with is one of its own: whoever wrote that there in another epoch took this tail
-    /// over, and was killed before it began its own.
+    /// Whether the log's last event is also in this tail: then a process of another epoch took this tail over, and was
+    /// killed before it began its own.
     fn has_last(&self, segment: &Segment) -> bool {
         let newest = segment.index_end().unwrap_or_default().saturating_sub(1);
         let Ok(place) = self.records.binary_search_by_key(&newest, |kept| kept.sequence) else {
@@ -41,19 +41,19 @@ impl Hint<'_> {
     }
 }
 
-/// So many things of one name are set aside; more are a disk that damages all that it is given.
+/// The most files of one name that are set aside; more mean a disk that damages everything.
 const MOST_ASIDE: u32 = 100;
 
-/// What is known of the segments so far.
+/// The result of looking at the segments so far.
 #[derive(Default)]
 struct Findings {
     segments: Vec<Arc<Segment>>,
     recovered: Recovered,
-    /// Behind what cannot be read.
+    /// The sequence behind everything that cannot be read.
     beyond: u64,
-    /// Whether events at the end are damaged: how many they were cannot be known.
+    /// Whether events at the end are damaged. Their number is unknown.
     end_is_damaged: bool,
-    /// The last segment and how far it is whole, if it can be written on.
+    /// The last segment with its extent, if it can be appended to.
     last: Option<(Arc<Segment>, Extent)>,
     /// See [`Store`].
     unrepaired: Option<Arc<Segment>>,
@@ -63,7 +63,7 @@ struct Findings {
 }
 
 impl Store {
-    /// Opens the folder and brings it in order. A disk that takes nothing is no error: it may take something later.
+    /// Opens the folder and repairs it. A disk that refuses writes is not an error: it may accept them later.
     pub(in crate::journal) fn open(
         medium: &Arc<dyn Medium>,
         lock: Lock,
@@ -93,7 +93,7 @@ impl Store {
         let newest = segments.last().map(|segment| &segment.header);
         let was_clean =
             clean.is_some() && clean == newest.map(|newest| (newest.epoch, next - 1)) && !end_is_damaged;
-        // One that was begun and holds nothing says nothing: who began it was killed before it took the tail over.
+        // An empty segment does not count: its process was killed before it took the tail over.
         let written = segments.iter().rfind(|segment| segment.header.first < next);
         let goes_on = |hint: &Hint<'_>| {
             next <= hint.opened || written.is_none_or(|written| written.header.epoch == hint.epoch)
@@ -101,7 +101,7 @@ impl Store {
         let is_taken_over = |hint: &Hint<'_>| written.is_some_and(|written| hint.has_last(written));
         let hint = hint.filter(|hint| end_is_damaged || goes_on(hint) || is_taken_over(hint));
         let takes_tail = hint.is_some();
-        // One that began behind the damage knows all that was shown since.
+        // A tail that began behind the damage has everything that readers have seen since.
         let hint = hint.filter(|hint| if end_is_damaged { next <= hint.opened } else { goes_on(hint) });
         recovered.after_power_cut =
             newest.is_some_and(|newest| newest.boot_id != boot_id) && !takes_tail && !was_clean;
@@ -129,17 +129,17 @@ impl Store {
             unrepaired,
             unreadable,
             takes_tail,
-            // A start removes empty segments.
+            // A start may have removed empty segments.
             names_are_synced: false,
             lock,
         };
         Ok((store, recovered))
     }
 
-    /// Takes away what says that the process before came to its end in order.
+    /// Removes the mark of a clean end of the earlier process.
     ///
-    /// It must not come back when the power fails: readers will have seen more than it knows of. So where the disk does not
-    /// take that, the log goes on as another one, and the error says why.
+    /// The mark must not reappear after a power cut: readers will have seen newer events. If the disk refuses, the log
+    /// continues in a new epoch, and the error says why.
     pub(in crate::journal) fn forget_clean(&mut self) -> Result<(), StoreError> {
         let forgotten = forget_clean(&*self.medium);
         if forgotten.is_err() {
@@ -151,7 +151,8 @@ impl Store {
         forgotten
     }
 
-    /// What the process before may have left unsynced: all that was begun in this boot. And the newest event before it.
+    /// The segments that an earlier process may have left unsynced, which are all of this boot; and the newest event
+    /// before them.
     pub(in crate::journal) fn unsynced(&self) -> (Vec<Unsynced>, u64) {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
         let of_this_boot = segments.partition_point(|segment| segment.header.boot_id != self.boot_id);
@@ -160,7 +161,7 @@ impl Store {
         for segment in segments.iter().skip(of_this_boot).rev() {
             let extent = match &self.current {
                 Some((current, extent)) if Arc::ptr_eq(current, segment) => *extent,
-                // It is not written again, whatever its sync says: how far it goes is not known.
+                // Its extent is unknown, so a failed sync does not write it again.
                 Some(_) | None => Extent::default(),
             };
             unsynced.push(Unsynced { segment: Arc::clone(segment), extent, newest });
@@ -179,7 +180,7 @@ impl Findings {
                 self.segments.push(Arc::new(segment));
             }
             Ok(Opened::Made(segment)) => {
-                // Which epoch it was of, and how much of it, nobody knows.
+                // Its epoch and its number of events are unknown.
                 self.end_is_damaged = true;
                 self.segments.push(Arc::new(segment));
             }
@@ -203,8 +204,8 @@ impl Findings {
         }
     }
 
-    /// Repairs the last segment, and returns the sequence behind all that is or was in it. Events at its end that are
-    /// damaged come from the tail if that has them.
+    /// Repairs the last segment, and returns the sequence behind every event that is or was in it. Damaged events at
+    /// its end are restored from the tail, if it has them.
     fn end(&mut self, hint: Option<&Hint<'_>>) -> u64 {
         let Some(last) = self.segments.last().cloned() else {
             self.readable_end = 1;
@@ -248,7 +249,7 @@ impl Findings {
         }
     }
 
-    /// Goes on behind what cannot be read.
+    /// Continues behind what cannot be read.
     fn pass(&mut self, first: u64, newest: Option<u64>) {
         self.end_is_damaged = true;
         let newest = newest.unwrap_or(first).max(first);
@@ -266,7 +267,7 @@ impl Findings {
             match set_aside(medium, &name) {
                 Ok(aside) => self.recovered.set_aside.push((medium.path(&aside), why.to_owned())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // Where nothing can be renamed, it stays, and is passed over again.
+                // It stays, and the next start skips it again.
                 Err(error) => {
                     tracing::warn!("cannot set aside {}: {error}", medium.path(&name).display());
                 }
@@ -275,7 +276,7 @@ impl Findings {
     }
 }
 
-/// Writes the damaged events at a segment's end again, as far as the tail has them one after another; returns how many.
+/// Restores the damaged events at a segment's end, up to the first that the tail lacks. Returns how many it restored.
 fn restore(segment: &Segment, extent: &mut Extent, tail: &[Kept]) -> u64 {
     let from = segment.header.first.saturating_add(extent.records);
     let to = from.saturating_add(extent.gone);
@@ -297,23 +298,23 @@ fn restore(segment: &Segment, extent: &mut Extent, tail: &[Kept]) -> u64 {
     restored
 }
 
-/// What stands under a segment's names, brought in order.
+/// What exists under a segment's names, repaired.
 enum Opened {
     Segment(Segment),
-    /// Its index was made of its events.
+    /// A segment whose index was rebuilt from its events.
     Made(Segment),
-    /// What a process that was killed, or the power, left of one that was just begun.
+    /// The rest of a segment that was just begun before a kill or a power cut.
     Nothing,
-    /// Its index is lost, and none can be made for now: another start will.
+    /// The index is lost and cannot be rebuilt now; a later start retries.
     Refused {
         error: io::Error,
         /// The newest event in it.
         newest: Option<u64>,
     },
-    /// Nothing that is ours; not touched.
+    /// Not one of ours, or of a newer version: set aside unchanged.
     Foreign {
         why: String,
-        /// The newest event that can be seen in it.
+        /// The newest event that can be read in it.
         newest: Option<u64>,
     },
 }
@@ -330,7 +331,7 @@ fn open_segment(medium: &dyn Medium, first: u64) -> io::Result<Opened> {
             Segment::open(medium, first, Access::Read)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            // An index alone says what was, and is no more.
+            // The events of an index without data are gone.
             remove(medium, &index_name);
             return Ok(Opened::Nothing);
         }
@@ -351,12 +352,12 @@ fn open_segment(medium: &dyn Medium, first: u64) -> io::Result<Opened> {
             remove(medium, &data_name);
             Ok(Opened::Nothing)
         }
-        // What holds no event at all may be anything.
+        // A file without any event may be anything.
         _ if newest.is_none_or(|newest| newest < first) => {
             Ok(Opened::Foreign { why: String::from("no event in it"), newest })
         }
         _ => {
-            // A fresh epoch: a cursor of another cannot be held against it.
+            // A new epoch, as the old one is unknown: no cursor may match it.
             let header = Header {
                 epoch: Ulid::generate(),
                 first,
@@ -370,7 +371,7 @@ fn open_segment(medium: &dyn Medium, first: u64) -> io::Result<Opened> {
     }
 }
 
-/// Whether that says that something else stands under a file's name.
+/// Whether the error means that something other than our file has its name.
 pub(in crate::journal) fn is_foreign(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -390,7 +391,7 @@ fn remove(medium: &dyn Medium, name: &str) {
     }
 }
 
-/// Gives it a name that nothing has, and returns that.
+/// Renames it to an unused name, and returns that name.
 pub(in crate::journal) fn set_aside(medium: &dyn Medium, name: &str) -> io::Result<String> {
     for number in 0..MOST_ASIDE {
         let aside = if number == 0 { format!("{name}.damaged") } else { format!("{name}.damaged.{number}") };
@@ -402,34 +403,34 @@ pub(in crate::journal) fn set_aside(medium: &dyn Medium, name: &str) -> io::Resu
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// The first sequences of the segments there are, in order.
+/// The first sequences of all segments in the folder, in order.
 pub(super) fn firsts(medium: &dyn Medium) -> Result<Vec<u64>, StoreError> {
     let mut firsts = BTreeSet::new();
     for name in medium.names().map_err(failed("read", medium, ""))? {
         let stem = name.strip_suffix(".ndjson").or_else(|| name.strip_suffix(".index"));
         let stem = stem.filter(|stem| stem.len() == 20 && stem.bytes().all(|byte| byte.is_ascii_digit()));
-        // The last sequence of all has none behind it.
+        // No sequence follows the largest one.
         let first = stem.and_then(|stem| stem.parse::<u64>().ok());
         firsts.extend(first.filter(|first| (1..u64::MAX / 2).contains(first)));
     }
     Ok(firsts.into_iter().collect())
 }
 
-/// The lock on a folder of segments. It is taken once and held from before the tail is read: given back in between, it
-/// could not be taken again while a child that another thread forks has not yet closed its copy of the descriptor.
+/// The lock on a folder of segments, held from before the tail is read. Released in between, it could not be taken
+/// again while a child that another thread forks still has its copy of the descriptor.
 pub(in crate::journal) struct Lock {
-    /// None where the disk takes nothing: nothing else can write there either.
+    /// `None` if the disk refuses writes: then no other process can write there either.
     held: Option<Box<dyn MediumFile>>,
-    /// Why the disk takes nothing.
+    /// Why the disk refuses writes.
     refused: Option<String>,
 }
 
 impl Lock {
-    /// Takes it.
+    /// Takes the lock.
     ///
     /// # Errors
     ///
-    /// When another process holds it.
+    /// If another process holds it.
     pub(in crate::journal) fn take(medium: &dyn Medium) -> Result<Self, StoreError> {
         match lock(medium) {
             Ok(lock) => Ok(Self { held: Some(lock), refused: None }),
@@ -444,7 +445,7 @@ pub(super) fn lock(medium: &dyn Medium) -> Result<Box<dyn MediumFile>, StoreErro
         if !is_foreign(&error) {
             return Err(error);
         }
-        // A link, a folder or a pipe of that name is nobody's lock.
+        // A link, a folder or a pipe of that name is not a lock.
         set_aside(medium, LOCK)?;
         medium.lock(LOCK)
     });
@@ -454,7 +455,7 @@ pub(super) fn lock(medium: &dyn Medium) -> Result<Box<dyn MediumFile>, StoreErro
     })
 }
 
-/// In which epoch, and with which event, the process before came to its end in order.
+/// The epoch and the last event of an earlier process that ended cleanly.
 fn read_clean(medium: &dyn Medium) -> Option<(Ulid, u64)> {
     let file = medium.open(CLEAN, Access::Read).ok()?;
     let mut bytes = vec![0; usize::try_from(file.size().ok()?).ok().filter(|len| *len < 100)?];
@@ -466,7 +467,7 @@ fn read_clean(medium: &dyn Medium) -> Option<(Ulid, u64)> {
 
 fn forget_clean(medium: &dyn Medium) -> Result<(), StoreError> {
     match medium.remove(CLEAN) {
-        // Who removed it may not have lived to see that on the disk.
+        // A process that removed it may have been killed before the removal was synced.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
             set_aside(medium, CLEAN).map_err(failed("set aside", medium, CLEAN))?;
