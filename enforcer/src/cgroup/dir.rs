@@ -281,6 +281,11 @@ impl CgroupDir {
         self.open_file("memory.pressure", OFlags::RDWR | OFlags::NONBLOCK)
     }
 
+    /// Whether any process is in it or below it.
+    pub fn is_populated(&self) -> Result<bool, Error> {
+        Ok(self.read("cgroup.events")?.lines().any(|line| line.trim_ascii_end() == "populated 1"))
+    }
+
     /// Reads one of its files whole.
     pub fn read(&self, file: &str) -> Result<String, Error> {
         let fd = self.open_read(file)?;

@@ -8,7 +8,7 @@ use rustix::{
     process::{Pid, PidfdFlags},
 };
 
-use super::{CgroupDir, Error, remove::populated, score::read_pids};
+use super::{CgroupDir, Error, score::read_pids};
 use crate::model::CgroupPath;
 
 /// How often the list is reread: a child forked while its parent is moved is in the next one.
@@ -88,7 +88,7 @@ pub(super) fn move_processes(
         }
     }
     let left = list(&source)?.len();
-    match populated(&source) {
+    match source.is_populated() {
         Ok(true) => Err(MoveError::Left { from: from.clone(), to: to.clone(), moved, left, why }),
         Ok(false) => Ok(moved),
         Err(error) if error.is_gone() => Ok(moved),
@@ -146,7 +146,7 @@ fn holds_nested(dir: &CgroupDir) -> Result<bool, Error> {
     for name in dir.children()? {
         // The kernel lists valid names only; a cgroup that is removed meanwhile holds nothing.
         let Ok(path) = CgroupPath::root().child(&name) else { continue };
-        match dir.open(&path).and_then(|child| populated(&child)) {
+        match dir.open(&path).and_then(|child| child.is_populated()) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             Err(error) if error.is_gone() => {}

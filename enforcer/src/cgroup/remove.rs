@@ -28,7 +28,7 @@ pub fn remove(root: &CgroupDir, path: &CgroupPath, _permit: &Permit) -> Result<R
         Err(error) if error.is_gone() => return Ok(Removal::Gone),
         Err(error) => return Err(error),
     };
-    match populated(&dir) {
+    match dir.is_populated() {
         Ok(true) => return Ok(Removal::Populated),
         Ok(false) => {}
         Err(error) if error.is_gone() => return Ok(Removal::Gone),
@@ -55,12 +55,6 @@ pub fn remove(root: &CgroupDir, path: &CgroupPath, _permit: &Permit) -> Result<R
         }
     }
     Ok(if busy { Removal::Populated } else { Removal::Gone })
-}
-
-/// Whether any process is in a cgroup or below it.
-pub(super) fn populated(dir: &CgroupDir) -> Result<bool, Error> {
-    let events = dir.read("cgroup.events")?;
-    Ok(events.lines().any(|line| line.trim_ascii_end() == "populated 1"))
 }
 
 fn children(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<String>, Error> {

@@ -117,7 +117,7 @@ fn without_own_signals(output: &Output) -> Vec<String> {
 }
 
 /// Many at once: each is in its own container's scope, one that ends does not take another along.
-#[guest_test(systemd)]
+#[guest_test(systemd, repeats)]
 fn many_come_and_go_at_once() {
     const PODS: usize = 8;
     let scene = Scene::open("many", "");
@@ -125,22 +125,26 @@ fn many_come_and_go_at_once() {
     for name in &names {
         scene.daemon.manifest(&format!("{name}.yaml"), &pod(name, LIMITS)).unwrap();
     }
-    // Into each pod a process that stays, and some beside it that are about to end.
-    let long: Vec<_> =
-        names.iter().map(|name| scene.exec(&format!("default/{name}"), &["sleep", "1000"])).collect();
-    let short: Vec<_> = (0..3)
-        .flat_map(|_| &names)
-        .map(|name| (name, scene.daemon.exec(&format!("default/{name}"), &["true"]).unwrap()))
-        .collect();
-    for (name, child) in short {
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
-    }
-    for (name, process) in names.iter().zip(&long) {
-        let scope = scene.slice(&format!("pod{name}")).join(format!("enforcer-{name}-app.scope"));
-        wait_until_in(process, &scope);
-        assert_eq!(read(&scope.join("cgroup.procs")), process.id().to_string());
-        assert_eq!(read(&scope.join("memory.max")), "67108864");
+    let mut rounds = Rounds::new(1, 100);
+    while rounds.next().is_some() {
+        // Into each pod a process that stays, and some beside it that are about to end.
+        let long: Vec<_> =
+            names.iter().map(|name| scene.exec(&format!("default/{name}"), &["sleep", "1000"])).collect();
+        let short: Vec<_> = (0..3)
+            .flat_map(|_| &names)
+            .map(|name| (name, scene.daemon.exec(&format!("default/{name}"), &["true"]).unwrap()))
+            .collect();
+        for (name, child) in short {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        }
+        for (name, process) in names.iter().zip(&long) {
+            let scope = scene.slice(&format!("pod{name}")).join(format!("enforcer-{name}-app.scope"));
+            wait_until_in(process, &scope);
+            assert_eq!(read(&scope.join("cgroup.procs")), process.id().to_string());
+            assert_eq!(read(&scope.join("memory.max")), "67108864");
+        }
+        rounds.note(&scene.daemon).unwrap();
     }
     assert!(!cgroup_of(std::process::id()).contains("kubepods"));
     scene.daemon.stop().unwrap();

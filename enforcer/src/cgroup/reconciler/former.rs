@@ -15,7 +15,6 @@ use crate::{
         Permit, Removal, Step,
         desired::{FORMER, Target},
         observe::usage_bytes,
-        remove::populated,
         units::UnitName,
     },
     model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodUid},
@@ -175,7 +174,7 @@ impl Reconciler {
         let holds_some = |from: &CgroupPath| {
             let known = self.standing.get(from).map(|known| known.id);
             let dir = self.root.open(from).ok().filter(|dir| Some(dir.id()) == known);
-            dir.is_some_and(|dir| populated(&dir).unwrap_or(false))
+            dir.is_some_and(|dir| dir.is_populated().unwrap_or(false))
         };
         let moves = desired.moves.iter().filter(|(from, to)| {
             is_looked_at(from) && (is_dry || is_movable(from)) && stands(to) && holds_some(from)
@@ -223,7 +222,7 @@ impl Reconciler {
             };
         }
         // Its maker removes it.
-        match self.root.open(path).and_then(|dir| populated(&dir)) {
+        match self.root.open(path).and_then(|dir| dir.is_populated()) {
             Ok(false) => Ok(Removal::Gone),
             Ok(true) => Ok(Removal::Populated),
             Err(error) if error.is_gone() => Ok(Removal::Gone),
@@ -246,7 +245,7 @@ impl Reconciler {
         let is_own = |known: &&Known| !known.is_retired && known.owner.level.uid() == Some(uid);
         let runs = || {
             let mut present = self.standing.iter().filter(|(_, known)| is_own(known));
-            present.any(|(path, _)| self.root.open(path).is_ok_and(|dir| populated(&dir).unwrap_or(false)))
+            present.any(|(path, _)| self.root.open(path).is_ok_and(|dir| dir.is_populated().unwrap_or(false)))
         };
         Ok(bytes > RESIDUE_BYTES && runs())
     }

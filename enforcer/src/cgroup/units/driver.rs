@@ -8,9 +8,7 @@ use super::{Property, UnitError, UnitKind, UnitName, Units};
 use crate::{
     cgroup::{
         CgroupDir, CgroupsRs, Controller, Error, Knob, LimitWriter, MemoryFile, PageSize, Permit, Removal,
-        Step,
-        drift::ROUNDS,
-        remove::{populated, remove},
+        Step, drift::ROUNDS, remove::remove,
     },
     model::{CgroupId, CgroupPath, Limit},
 };
@@ -162,7 +160,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
 
     fn remove(&self, root: &CgroupDir, path: &CgroupPath, permit: &Permit) -> Result<Removal, Error> {
         let Some(unit) = UnitName::of(path) else { return remove(root, path, permit) };
-        let is_populated = match root.open(path).and_then(|dir| populated(&dir)) {
+        let is_populated = match root.open(path).and_then(|dir| dir.is_populated()) {
             Ok(is_populated) => is_populated,
             Err(error) if error.is_gone() => return Ok(Removal::Gone),
             Err(error) => return Err(error),

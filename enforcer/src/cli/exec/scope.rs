@@ -19,6 +19,8 @@ const TRIES: u32 = 20;
 /// How long to wait after systemd's reply before the next try: the scope may have ended in between.
 const SETTLING: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
+/// The longest wait between two calls that systemd refused.
+const PAUSE_MAX: Duration = Duration::from_millis(1280);
 
 /// Moves this process into the scope at that path, which systemd creates if needed; returns its cgroup.
 ///
@@ -27,7 +29,7 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
     let units = UnitName::of(path).zip(path.parent().and_then(|slice| UnitName::of(&slice)));
     let (scope, slice) = units.context("the daemon named an invalid scope")?;
     let (systemd, pid, start) = (Systemd::new(), process::id(), Instant::now());
-    let mut tries = 0;
+    let (mut tries, mut pause) = (0, POLL);
     loop {
         tries += 1;
         let is_over = tries >= TRIES && start.elapsed() >= TIMEOUT;
@@ -49,8 +51,26 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
             Err(error) if is_over || !error.is_refusal() => {
                 return Err(anyhow::Error::new(error).context("cannot enter the container's scope").into());
             }
-            // The scope is ending, or has just ended.
-            Err(_) => tokio::time::sleep(POLL).await,
+            // The scope is ending, or has not started yet.
+            Err(_) => {
+                wait_for_start(root, path, pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
+
+/// Waits until the scope has started, or until `pause` is over.
+///
+/// It looks at the cgroup and does not ask systemd, which runs the jobs of units only when it has no call to answer:
+/// many callers that ask at a high rate together keep each of their scopes from starting.
+async fn wait_for_start(root: &CgroupDir, path: &CgroupPath, pause: Duration) {
+    let has_process = || root.open(path).and_then(|scope| scope.is_populated()).unwrap_or(false);
+    let (start, had_process) = (Instant::now(), has_process());
+    loop {
+        tokio::time::sleep(POLL).await;
+        if start.elapsed() >= pause || (!had_process && has_process()) {
+            return;
         }
     }
 }

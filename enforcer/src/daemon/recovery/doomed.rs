@@ -22,10 +22,9 @@ const KILLED: u64 = 1 << 8;
 
 /// Looks at everything at or below the cgroup.
 pub(super) fn look(dir: &CgroupDir) -> Holding {
-    let is_populated = |events: &str| events.lines().any(|line| line == "populated 1");
-    match dir.read("cgroup.events") {
-        Ok(events) if is_populated(&events) => {}
-        Ok(_) => return Holding::NoProcess,
+    match dir.is_populated() {
+        Ok(true) => {}
+        Ok(false) => return Holding::NoProcess,
         Err(error) if error.is_gone() => return Holding::NoProcess,
         Err(_) => return Holding::Living,
     }
