@@ -166,31 +166,37 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
 #[guest_test(kernel)]
 fn a_victim_with_next_to_no_cpu_dies_without_its_quota() {
     const QUOTA_USEC: u64 = 2_000;
-    let hog = Cgroup::create("evict/throttled").unwrap();
-    // It is idle until its end, and so held back by nothing before that.
-    let mut load = Load::start(&hog, &["hold", "--size", "600Mi", "--touch-every", "10m"]).unwrap();
-    load.wait_for("ready").unwrap();
-    hog.write("cpu.max", &format!("{QUOTA_USEC} 100000")).unwrap();
-    let spent = |what: &str| hog.number("cpu.stat", what).unwrap();
-    let (used_usec, throttled) = (spent("usage_usec"), spent("nr_throttled"));
-    // Short from the start.
-    let pods = [plan("throttled", "evict/throttled", 0)];
-    let watch = Watch::begin(Mode::Enforce, available_bytes() + 100 * MIB, &pods);
-    let completion = loop {
-        if let Report::Completed { completion, .. } = watch.next() {
-            break completion;
-        }
+    // Now and then the daemon has reclaimed the victim's memory (`process_mrelease`) before the victim runs again, which
+    // then ends in no time: with any quota.
+    const TRIES: usize = 5;
+    let dies_slowly = |_| {
+        let hog = Cgroup::create("evict/throttled").unwrap();
+        // It is idle until its end, and so held back by nothing before that.
+        let mut load = Load::start(&hog, &["hold", "--size", "600Mi", "--touch-every", "10m"]).unwrap();
+        load.wait_for("ready").unwrap();
+        hog.write("cpu.max", &format!("{QUOTA_USEC} 100000")).unwrap();
+        let spent = |what: &str| hog.number("cpu.stat", what).unwrap();
+        let (used_usec, throttled) = (spent("usage_usec"), spent("nr_throttled"));
+        // Short from the start.
+        let pods = [plan("throttled", "evict/throttled", 0)];
+        let watch = Watch::begin(Mode::Enforce, available_bytes() + 100 * MIB, &pods);
+        let completion = loop {
+            if let Report::Completed { completion, .. } = watch.next() {
+                break completion;
+            }
+        };
+        load.wait().unwrap();
+        let took_ns = completion.moments.dead_ns.unwrap() - completion.moments.signalled_ns.unwrap();
+        let (used_usec, throttled) = (spent("usage_usec") - used_usec, spent("nr_throttled") - throttled);
+        println!("dead after {took_ns} ns, {used_usec} us of them on a CPU; held back {throttled} times");
+        // At its quota it is held back once for every 2 ms on a CPU.
+        let at_quota = used_usec / QUOTA_USEC;
+        assert!(throttled < (at_quota / 4).max(2), "held back {throttled} times in {used_usec} us on a CPU");
+        assert!(hog.read("cpu.max").unwrap().starts_with("max "));
+        watch.end(1);
+        at_quota >= 8
     };
-    load.wait().unwrap();
-    let took_ns = completion.moments.dead_ns.unwrap() - completion.moments.signalled_ns.unwrap();
-    let (used_usec, throttled) = (spent("usage_usec") - used_usec, spent("nr_throttled") - throttled);
-    println!("dead after {took_ns} ns, {used_usec} us of them on a CPU; held back {throttled} times");
-    // At its quota it is held back once for every 2 ms on a CPU.
-    let at_quota = used_usec / QUOTA_USEC;
-    assert!(at_quota >= 8, "its end took only {used_usec} us on a CPU: too little to be held back");
-    assert!(throttled < at_quota / 4, "held back {throttled} times in {used_usec} us on a CPU");
-    assert!(hog.read("cpu.max").unwrap().starts_with("max "));
-    watch.end(1);
+    assert!((0..TRIES).any(dies_slowly), "too little on a CPU each time to be held back");
 }
 
 #[guest_test(daemon)]
