@@ -12,13 +12,13 @@ pub mod evict;
 pub mod journal;
 pub mod logging;
 pub mod metrics;
-pub mod model;
 mod nearest;
-pub mod policy;
 mod raw;
 pub mod recorder;
 mod regular;
 mod render;
+#[cfg(test)]
+mod sample;
 pub mod sense;
 pub mod serve;
 pub mod sink;
@@ -29,5 +29,6 @@ mod waker;
 mod yaml;
 
 use chain::chain;
+pub use enforcer_policy::{self as policy, model};
 pub use raw::Heap;
 pub use threads::abort_on_panic;

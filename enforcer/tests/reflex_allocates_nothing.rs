@@ -10,7 +10,6 @@
 mod counting;
 
 use std::{
-    collections::BTreeMap,
     fs,
     os::{
         fd::{AsFd as _, BorrowedFd, OwnedFd},
@@ -33,13 +32,11 @@ use enforcer::{
         Scheduling,
     },
     journal::Intents,
-    model::{CgroupPath, PodName, PodUid, QosClass},
+    model::{CgroupPath, PodName, PodUid},
     policy::{
-        CgroupPlan, PodPlan,
-        admission::Admission,
+        PodPlan,
         engine::{EngineSettings, FailureReason, HookPlan, Mode, Refusal, followed},
         flight::{Recording, replay},
-        message::Requests,
         threshold::{Signal, Threshold, ThresholdValue},
     },
     recorder::{Provenance, Recorder},
@@ -76,23 +73,8 @@ fn pod(root: &Path, name: &str, used_bytes: u64) -> PodPlan {
     ] {
         fs::write(dir.join(file), text).unwrap();
     }
-    PodPlan {
-        name: PodName { namespace: "default".into(), name: name.into() },
-        uid: PodUid::new(name).unwrap(),
-        qos_class: QosClass::BestEffort,
-        priority: 0,
-        eviction_priority: 0,
-        critical: false,
-        requests: BTreeMap::new(),
-        limits: BTreeMap::new(),
-        requested: Requests::default(),
-        ranking_request_bytes: 0,
-        termination_grace_period_seconds: 30,
-        cgroup: CgroupPlan { path: CgroupPath::parse(name).unwrap(), files: BTreeMap::new() },
-        adopted: false,
-        containers: Vec::new(),
-        admission: Admission::plain(),
-    }
+    let full_name = PodName { namespace: "default".into(), name: name.into() };
+    PodPlan::new(full_name, PodUid::new(name).unwrap(), CgroupPath::parse(name).unwrap())
 }
 
 /// Exchanged as a whole, under the same inode: the reflex has it open.

@@ -8,7 +8,7 @@ use std::{
 
 use enforcer::{
     cgroup::{self, ApplyError, Changes, Index, Permit, Reason, Reconciler, Report, Step, WatchEvents},
-    model::{CgroupPath, Node, PodName, ResourceList},
+    model::{CgroupPath, Node, PodName},
     policy::{Plan, Settings, plan},
     source::manifest,
 };
@@ -112,16 +112,7 @@ impl Drop for Scene {
 }
 
 fn node() -> Node {
-    Node {
-        cpu_milli: 2000,
-        memory_bytes: 2 << 30,
-        swap_bytes: 0,
-        pods: 110,
-        max_pids: None,
-        page_bytes: 4096,
-        swap_controller: false,
-        other: ResourceList::new(),
-    }
+    Node::new(2_000, 2 << 30)
 }
 
 fn name(pod: &str) -> PodName {

@@ -1,7 +1,6 @@
 //! Real pressure, real cgroups, real kills: the reflex alone, without the daemon around it.
 
 use std::{
-    collections::BTreeMap,
     path::Path,
     sync::{Arc, mpsc},
     time::Duration,
@@ -12,11 +11,9 @@ use enforcer::{
     evict::{Candidate, Reflex, ReflexConfig, Report},
     model::{CgroupPath, PodName, PodUid, QosClass},
     policy::{
-        CgroupPlan, PodPlan,
-        admission::Admission,
+        PodPlan,
         engine::{EngineSettings, Mode, followed},
         flight::{Recording, replay},
-        message::Requests,
         threshold::{Signal, Threshold, ThresholdValue},
     },
     recorder::{Provenance, Recorder},
@@ -36,22 +33,11 @@ fn available_bytes() -> u64 {
 
 /// A pod whose cgroup is there.
 fn plan(name: &str, path: &str, request_bytes: u64) -> PodPlan {
+    let full_name = PodName { namespace: "default".into(), name: name.into() };
     PodPlan {
-        name: PodName { namespace: "default".into(), name: name.into() },
-        uid: PodUid::new(name).unwrap(),
         qos_class: QosClass::Burstable,
-        priority: 0,
-        eviction_priority: 0,
-        critical: false,
-        requests: BTreeMap::new(),
-        limits: BTreeMap::new(),
-        requested: Requests::default(),
         ranking_request_bytes: request_bytes,
-        cgroup: CgroupPlan { path: CgroupPath::parse(path).unwrap(), files: BTreeMap::new() },
-        termination_grace_period_seconds: 30,
-        adopted: false,
-        containers: Vec::new(),
-        admission: Admission::plain(),
+        ..PodPlan::new(full_name, PodUid::new(name).unwrap(), CgroupPath::parse(path).unwrap())
     }
 }
 

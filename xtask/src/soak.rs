@@ -26,8 +26,14 @@ const GUEST_TIMEOUT: Duration = Duration::from_hours(3);
 const CASES: u64 = 10_000;
 
 /// The host's tests that try properties with random cases, or repeat a scene; the others would only run the same again.
-const HOST_TESTS: &[&str] =
-    &["--package", "enforcer", "--lib", "--test=quantity", "--test=stream", "--test=journal_survives_kill"];
+const HOST_TESTS: &[&str] = &[
+    "--package=enforcer",
+    "--package=enforcer-policy",
+    "--lib",
+    "--test=quantity",
+    "--test=stream",
+    "--test=journal_survives_kill",
+];
 
 /// Runs passes until the time is over, at least one; returns 1 if something failed. Without a seed it takes a random
 /// one. Tests share the time that is left for a pass: each begins no further round after its share.

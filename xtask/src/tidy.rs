@@ -1,5 +1,6 @@
 //! Rules that no compiler checks.
 
+mod pure;
 mod rooms;
 mod words;
 
@@ -49,6 +50,7 @@ fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
             }
         }
     }
+    violations.extend(pure::violations(name, text));
     if is_source && speaks_plainly(path) {
         violations.extend(words::violations(name, text));
     }
@@ -70,9 +72,9 @@ fn is_room(path: &Path) -> bool {
         || path.file_name().is_some_and(|file| file == "main.rs" || file == "build.rs")
 }
 
-/// Production code of the daemon; the programs' sources are hashed with their object, and change with it.
+/// Production code of the daemon and of its rules; the programs' sources are hashed with their object, and change with it.
 fn speaks_plainly(path: &Path) -> bool {
-    path.starts_with("enforcer/src")
+    ["enforcer/src", "enforcer-policy/src"].iter().any(|folder| path.starts_with(folder))
         && !is_tests(path)
         && !path.components().any(|part| part.as_os_str() == "tests")
 }

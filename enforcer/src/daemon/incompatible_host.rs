@@ -76,7 +76,7 @@ mod tests {
     };
 
     fn host() -> Host {
-        let node = crate::policy::sample::node();
+        let node = crate::sample::node();
         let systemd = Err(Absent::Init);
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
         Host { name: String::from("host"), boot_id: String::from("boot"), node, systemd, pid_namespace }

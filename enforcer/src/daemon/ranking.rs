@@ -260,7 +260,8 @@ mod tests {
     use super::*;
     use crate::{
         cgroup::{CgroupDir, Guard},
-        policy::{Plan, PodPlan, Settings, admission::Admission, plan_decided, sample},
+        policy::{Plan, PodPlan, Settings, admission::Admission, plan_decided},
+        sample,
     };
 
     const MIB: u64 = 1 << 20;
@@ -283,7 +284,7 @@ mod tests {
     #[test]
     fn a_reading_serves_all_that_ask_within_a_moment_about_the_same_candidates() {
         let temp = tempfile::tempdir().unwrap();
-        let pods = ["a", "b"].map(|name| sample::pod(name, vec![sample::app("a", &[], &[])]));
+        let pods = ["a", "b"].map(|name| sample::pod(name, &["a"]));
         let decided: Vec<_> = pods.iter().map(|pod| (pod, Admission::plain())).collect();
         let plan: Plan = plan_decided(&sample::node(), &Settings::default(), &decided);
         let root = CgroupDir::unchecked(temp.path()).unwrap();
@@ -315,8 +316,7 @@ mod tests {
     #[test]
     fn candidates_are_ranked_by_what_they_use_now_with_who_is_left_out() {
         let temp = tempfile::tempdir().unwrap();
-        let pods: Vec<_> =
-            ["small", "hog", "spared"].map(|name| sample::pod(name, vec![sample::app("a", &[], &[])])).into();
+        let pods = ["small", "hog", "spared"].map(|name| sample::pod(name, &["a"]));
         let decided: Vec<_> = pods.iter().map(|pod| (pod, Admission::plain())).collect();
         let plan: Plan = plan_decided(&sample::node(), &Settings::default(), &decided);
         let dir =

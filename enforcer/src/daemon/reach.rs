@@ -129,7 +129,9 @@ mod tests {
     use super::*;
     use crate::{
         cgroup::Absent,
+        model::Node,
         policy::{Settings, threshold::ThresholdValue},
+        sample,
         sense::PidNamespace,
     };
 
@@ -140,8 +142,7 @@ mod tests {
     }
 
     fn host() -> Host {
-        let mut node = crate::policy::sample::node();
-        (node.memory_bytes, node.max_pids) = (8 * GIB, Some(1_000));
+        let node = Node { max_pids: Some(1_000), ..sample::node() };
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
         Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init), pid_namespace }
     }

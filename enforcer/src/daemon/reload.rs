@@ -222,7 +222,7 @@ mod tests {
     };
 
     fn host() -> Host {
-        let node = crate::policy::sample::node();
+        let node = crate::sample::node();
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
         Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init), pid_namespace }
     }

@@ -146,19 +146,13 @@ impl PodCase {
             .as_ref()
             .map(|resources| requirements(&resources.requests, &resources.limits))
             .transpose()?;
+        let name = PodName { namespace: String::from("default"), name: String::from("case") };
         Ok(Pod {
-            name: PodName { namespace: String::from("default"), name: String::from("case") },
-            uid: PodUid::new("case").context("no uid")?,
             priority: self.priority,
             priority_class_name: self.priority_class_name.clone(),
-            tolerations: Vec::new(),
-            annotations: BTreeMap::new(),
-            termination_grace_period_seconds: 30,
             overhead: list(&self.overhead)?,
             resources,
-            containers,
-            adopts: None,
-            stored_qos_class: None,
+            ..Pod::new(name, PodUid::new("case").context("no uid")?, containers)
         })
     }
 }

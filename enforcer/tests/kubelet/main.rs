@@ -53,16 +53,7 @@ where
 }
 
 fn node(memory_bytes: u64, other: ResourceList) -> Node {
-    Node {
-        cpu_milli: 4_000,
-        memory_bytes,
-        swap_bytes: 0,
-        pods: 110,
-        max_pids: None,
-        page_bytes: 4_096,
-        swap_controller: false,
-        other,
-    }
+    Node { other, ..Node::new(4_000, memory_bytes) }
 }
 
 fn check_qos(groups: &[Group<QosClassCase>]) -> Result<()> {

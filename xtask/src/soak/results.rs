@@ -45,7 +45,7 @@ impl Results {
         row.failed += tally.failed;
         let variables = assignments(environment.variables().chain(properties.iter().cloned()));
         for test in &tally.failures {
-            let command = format!("{variables}cargo test --package enforcer -- --exact {test}");
+            let command = format!("{variables}cargo test -- --exact {test}");
             self.failures.push(Failure { what: format!("host: {test}"), command });
         }
     }
@@ -154,7 +154,7 @@ FAIL kernel 6.12: the guest ended: exit status 9
      cargo xtask soak --seed 7
 
 FAIL host: policy::a
-     ENFORCER_TEST_SEED=7 ENFORCER_SOAK=1 PROPTEST_CASES=9 cargo test --package enforcer -- --exact policy::a
+     ENFORCER_TEST_SEED=7 ENFORCER_SOAK=1 PROPTEST_CASES=9 cargo test -- --exact policy::a
 ";
         assert_eq!(results.to_string(), expected);
         assert_eq!(results.totals(), "600 rounds, 3 failures, 1 repeated boots");

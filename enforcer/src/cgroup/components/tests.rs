@@ -4,7 +4,10 @@ use std::{
 };
 
 use super::*;
-use crate::policy::{self, Settings};
+use crate::{
+    policy::{self, Settings},
+    sample,
+};
 
 /// A process of a program of that name; it ends with this.
 struct Running {
@@ -57,7 +60,7 @@ struct Scene {
 
 impl Scene {
     fn new(names: &[&str]) -> Self {
-        let node = policy::sample::node();
+        let node = sample::node();
         let temp = tempfile::tempdir().unwrap();
         let names: Vec<_> = names.iter().map(|name| NodeComponent::parse(name).unwrap()).collect();
         let mut components = Components::new(Path::new("/proc"), &names).unwrap();

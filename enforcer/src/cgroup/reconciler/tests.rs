@@ -12,8 +12,8 @@ use super::*;
 use crate::{
     cgroup::{DriftAction, OnDrift, Reason, Step},
     journal::Intents,
-    model::{ContainerKind, QosClass, ResourceList},
-    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission, message::Requests},
+    model::{ContainerKind, QosClass},
+    policy::{CgroupPlan, ContainerPlan, PodPlan},
 };
 
 mod adoption;
@@ -114,21 +114,10 @@ pub(super) fn plan(memory: &str) -> Plan {
         cgroup: cgroup("/kubepods/pod1/app", &[("memory.max", memory)]),
     };
     let pod = PodPlan {
-        name: name(),
-        uid: uid(),
         qos_class: QosClass::Guaranteed,
-        priority: 0,
-        eviction_priority: 0,
-        critical: false,
-        requests: ResourceList::new(),
-        limits: ResourceList::new(),
-        requested: Requests::default(),
-        ranking_request_bytes: 0,
-        termination_grace_period_seconds: 30,
-        cgroup: cgroup("/kubepods/pod1", &[("memory.max", memory), ("cpu.weight", "79")]),
-        adopted: false,
         containers: vec![container],
-        admission: Admission::plain(),
+        cgroup: cgroup("/kubepods/pod1", &[("memory.max", memory), ("cpu.weight", "79")]),
+        ..PodPlan::new(name(), uid(), CgroupPath::root())
     };
     Plan {
         node: cgroup("/kubepods", &[("cpu.weight", "157")]),

@@ -65,11 +65,11 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
 /// It looks at the cgroup and does not ask systemd, which runs the jobs of units only when it has no call to answer:
 /// many callers that ask at a high rate together keep each of their scopes from starting.
 async fn wait_for_start(root: &CgroupDir, path: &CgroupPath, pause: Duration) {
-    let has_process = || root.open(path).and_then(|scope| scope.is_populated()).unwrap_or(false);
-    let (start, had_process) = (Instant::now(), has_process());
+    let is_populated = || root.open(path).and_then(|scope| scope.is_populated()).unwrap_or(false);
+    let (start, was_populated) = (Instant::now(), is_populated());
     loop {
         tokio::time::sleep(POLL).await;
-        if start.elapsed() >= pause || (!had_process && has_process()) {
+        if start.elapsed() >= pause || (!was_populated && is_populated()) {
             return;
         }
     }

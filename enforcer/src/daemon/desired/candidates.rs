@@ -450,7 +450,8 @@ mod tests {
     use super::*;
     use crate::{
         model::{Adoption, Pod},
-        policy::{Plan, Settings, admission::Admission, plan_decided, sample},
+        policy::{Plan, Settings, admission::Admission, plan_decided},
+        sample,
     };
 
     /// A pod that adopts that cgroup, and those containers'.
@@ -460,8 +461,8 @@ mod tests {
             pod: own.map(path),
             containers: containers.iter().map(|(name, text)| ((*name).to_owned(), path(text))).collect(),
         };
-        let of = vec![sample::app("a", &[], &[]), sample::app("b", &[], &[])];
-        Pod { adopts: Some(adopts), ..sample::pod(name, of) }
+        let of = ["a", "b"];
+        Pod { adopts: Some(adopts), ..sample::pod(name, &of) }
     }
 
     fn planned(pods: &[Pod]) -> Plan {
@@ -478,10 +479,10 @@ mod tests {
 
     #[test]
     fn who_leaves_is_known_by_its_last_plan_until_it_is_back_or_gone() {
-        let app = || vec![sample::app("a", &[], &[]), sample::app("b", &[], &[])];
+        let app = ["a", "b"];
         let took = adopting("took", None, &[("a", "/system.slice/a.service")]);
         let lent = adopting("lent", Some("/x"), &[]);
-        let pods = [sample::pod("left", app()), took, lent, sample::pod("stays", app())];
+        let pods = [sample::pod("left", &app), took, lent, sample::pod("stays", &app)];
         let before = planned(&pods);
         let uids: Vec<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
         let mut kept = BTreeMap::new();
@@ -504,7 +505,7 @@ mod tests {
 
     #[test]
     fn nobody_is_ended_with_what_it_names_and_is_not_its_own() {
-        let other = sample::pod("other", vec![sample::app("a", &[], &[])]);
+        let other = sample::pod("other", &["a"]);
         let of_other = planned(std::slice::from_ref(&other)).pods.remove(0);
         let (pods_cgroup, containers_cgroup) =
             (of_other.cgroup.path.as_str(), of_other.containers[0].cgroup.path.as_str());
@@ -516,6 +517,6 @@ mod tests {
             assert_eq!(with(adopting("thief", None, &containers)).unwrap(), ["b"], "{others}");
         }
         assert_eq!(ended_with(&[adopting("p", Some("/x"), &[("a", "/x/y")])]).unwrap(), ["a", "b"]);
-        assert_eq!(ended_with(&[other, sample::pod("p", vec![sample::app("c", &[], &[])])]).unwrap(), ["c"]);
+        assert_eq!(ended_with(&[other, sample::pod("p", &["c"])]).unwrap(), ["c"]);
     }
 }

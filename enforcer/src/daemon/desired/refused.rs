@@ -77,13 +77,14 @@ mod tests {
     use super::*;
     use crate::{
         journal::{Batch, EventType, Filter},
-        policy::{Plan, Settings, admission::Admission, plan_decided, sample},
+        policy::{Plan, Settings, admission::Admission, plan_decided},
+        sample,
     };
 
     const CGROUP: CgroupId = CgroupId(7);
 
     fn plan(name: &str) -> PodPlan {
-        let pod = sample::pod(name, vec![sample::app("a", &[], &[])]);
+        let pod = sample::pod(name, &["a"]);
         let plan: Plan = plan_decided(&sample::node(), &Settings::default(), &[(&pod, Admission::plain())]);
         plan.pods.into_iter().next().unwrap()
     }

@@ -10,8 +10,8 @@ use std::{
 use crate::{
     cgroup::{CgroupDir, Guard},
     evict::{Candidate, OpenError},
-    model::{CgroupPath, ContainerKind, PodName, PodUid, QosClass},
-    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Admission, message::Requests},
+    model::{CgroupPath, ContainerKind, PodName, PodUid},
+    policy::{CgroupPlan, ContainerPlan, PodPlan, message::Requests},
 };
 
 pub(in crate::evict) const MIB: u64 = 1 << 20;
@@ -36,19 +36,14 @@ impl Pod {
 
     pub(in crate::evict) fn plan(&self) -> PodPlan {
         let path = cgroup(self.name);
+        let name = PodName { namespace: "default".into(), name: self.name.into() };
+        let uid = PodUid::new(&format!("uid-{}", self.name)).unwrap();
         PodPlan {
-            name: PodName { namespace: "default".into(), name: self.name.into() },
-            uid: PodUid::new(&format!("uid-{}", self.name)).unwrap(),
-            qos_class: QosClass::BestEffort,
             priority: self.priority,
             eviction_priority: self.priority,
             critical: self.critical,
-            requests: BTreeMap::new(),
-            limits: BTreeMap::new(),
             requested: Requests { pod: None, containers: vec![("app".into(), BTreeMap::new())] },
             ranking_request_bytes: self.request_bytes,
-            termination_grace_period_seconds: 30,
-            adopted: false,
             containers: vec![ContainerPlan {
                 adopted: false,
                 name: "app".into(),
@@ -56,8 +51,7 @@ impl Pod {
                 oom_score_adj: 1000,
                 cgroup: CgroupPlan { path: path.child("app").unwrap(), files: BTreeMap::new() },
             }],
-            admission: Admission::plain(),
-            cgroup: CgroupPlan { path, files: BTreeMap::new() },
+            ..PodPlan::new(name, uid, path)
         }
     }
 }

@@ -495,3 +495,22 @@ fn a_pod_request_above_what_the_containers_may_use_is_refused() {
         ["f.yaml:7: spec.resources.requests.hugepages-2Mi: the limit 2097152 is below the request 4194304"]
     );
 }
+
+#[test]
+fn another_manifest_has_another_fingerprint_and_this_one_keeps_it() {
+    let pod = one;
+    let web = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, uid: u}\nspec:\n  containers:\n  - {name: c, resources: {limits: {memory: 64Mi}}}\n";
+    let print = pod(web).fingerprint();
+    assert_eq!(pod(&web.replace("64Mi", "65536Ki")).fingerprint(), print, "the same, written differently");
+    for other in [
+        web.replace("64Mi", "65Mi"),
+        web.replace("name: c", "name: d"),
+        web.replace("limits", "requests"),
+        web.replace("spec:\n", "spec:\n  priority: 1\n"),
+        web.replace("uid: u", "uid: u, annotations: {a: b}"),
+    ] {
+        assert_ne!(pod(&other).fingerprint(), print, "{other}");
+    }
+    // Kept on disks: it may not change.
+    assert_eq!(print, 7_672_286_462_971_129_149);
+}

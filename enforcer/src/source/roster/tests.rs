@@ -1,24 +1,12 @@
 use super::*;
 use crate::{
-    model::{Container, ContainerKind, Quantity, Requirements, ResourceList, ResourceName},
+    model::{Container, Quantity, Requirements, ResourceList, ResourceName},
     policy::{Settings, threshold::NodeCondition},
+    sample,
 };
 
 fn pod(name: &str, uid: &str, priority: i32) -> Pod {
-    Pod {
-        name: PodName { namespace: "default".into(), name: name.into() },
-        uid: PodUid::new(uid).unwrap(),
-        priority: Some(priority),
-        priority_class_name: None,
-        tolerations: Vec::new(),
-        annotations: BTreeMap::new(),
-        termination_grace_period_seconds: 30,
-        overhead: ResourceList::new(),
-        resources: None,
-        containers: Vec::new(),
-        adopts: None,
-        stored_qos_class: None,
-    }
+    Pod { uid: PodUid::new(uid).unwrap(), priority: Some(priority), ..sample::pod(name, &[]) }
 }
 
 fn shared(name: &str, uid: &str, priority: i32) -> Arc<Pod> {
@@ -56,7 +44,7 @@ fn admit(roster: &mut Roster, standing: &[&str]) -> Decisions {
 }
 
 fn admit_under(roster: &mut Roster, standing: &[&str], conditions: &[NodeCondition]) -> Decisions {
-    let node = crate::policy::sample::node();
+    let node = sample::node();
     let standing = standing.iter().map(|uid| PodUid::new(uid).unwrap()).collect();
     roster.admit(&Grounds { node: &node, settings: &Settings::default(), conditions, standing: &standing })
 }
@@ -65,8 +53,7 @@ fn admit_under(roster: &mut Roster, standing: &[&str], conditions: &[NodeConditi
 fn requesting(name: &str, uid: &str, cpu_milli: u64) -> Pod {
     let requests = [(ResourceName::new("cpu"), Quantity::from_milli(cpu_milli))].into();
     let resources = Requirements { requests, limits: ResourceList::new() };
-    let container = Container { name: String::from("c"), kind: ContainerKind::App, resources };
-    Pod { containers: vec![container], ..pod(name, uid, 0) }
+    Pod { containers: vec![Container::app("c", resources)], ..pod(name, uid, 0) }
 }
 
 fn critical(pod: Pod) -> Pod {

@@ -1,0 +1,148 @@
+//! Chooses the victim once an eviction is due: the first of the order, or none.
+
+use super::{
+    Action, Actions, Decision, Engine, HookPlan, MS, Mode, SHOWN_EXCLUDED, SHOWN_RANKING, Suppression, Usage,
+    push, ranking, shortage,
+    victim::{Victim, is_too_late},
+};
+use crate::{few::Few, pressure::Reclaim, threshold::Threshold};
+
+/// How long to wait before trying again when there is no candidate: reading all usages costs milliseconds.
+const NO_CANDIDATE_PAUSE_NS: u64 = 100 * MS;
+
+impl Engine {
+    /// Chooses the victim from fresh readings.
+    pub(super) fn decide(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
+        let resource = shortage(&reclaim).resource();
+        let mut order = std::mem::take(&mut self.candidates.order);
+        order.clear();
+        order.extend(self.eligible(now_ns, resource));
+        self.candidates.order = order;
+        if self.candidates.order.is_empty() && self.victim.is_some() {
+            // What it still releases of another resource counts for that one.
+            self.no_candidate(now_ns, &reclaim, actions);
+            return;
+        }
+        if !self.candidates.order.is_empty() && self.is_out_of_reach(now_ns, &reclaim) {
+            self.out_of_reach(now_ns, &reclaim, actions);
+            return;
+        }
+        if let Some(victim) = self.victim.take() {
+            // Its processes are gone, and what it can still release would not suffice.
+            push(actions, Action::Completed(victim.completion()));
+        }
+        self.take_first(now_ns, reclaim, actions);
+    }
+
+    /// Sorts the order and decides on its first. There must be no victim at this time.
+    pub(super) fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
+        // A candidate that was throttled for the last victim's sake may be the next.
+        self.ease(actions);
+        ranking::sort(&mut self.candidates.order);
+        let shortage_ns = self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns);
+        let may_kill = self.mode() == Mode::Enforce && self.is_armed(&reclaim.threshold);
+        // A start looks at the node before it knows the pods: ten kills of none left would be all of them.
+        let left = self.candidates.alive();
+        if may_kill && left > 0 && self.breaker.is_open(now_ns, shortage_ns, left) {
+            self.mode = Mode::DryRun;
+            self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
+        }
+        let Some(decision) = self.draw_up(now_ns, reclaim) else {
+            self.no_candidate(now_ns, &reclaim, actions);
+            return;
+        };
+        self.decided = decision.number;
+        self.reported[decision.shortage.resource().place()] = None;
+        self.decision = Some(decision);
+        let until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
+        if decision.dry_run && self.mode() != Mode::Enforce {
+            self.quiet_until_ns = until_ns;
+        } else if decision.dry_run {
+            // Armed thresholds do not wait for it.
+            self.quiet(&reclaim.threshold, until_ns);
+        } else {
+            self.victim = Some(Victim::new(&decision));
+        }
+        push(actions, Action::Evict);
+    }
+
+    fn no_candidate(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
+        self.no_candidate_until_ns[shortage(reclaim).resource().place()] =
+            now_ns.saturating_add(NO_CANDIDATE_PAUSE_NS);
+        self.suppress(now_ns, reclaim, Suppression::NoCandidate, actions);
+    }
+
+    fn out_of_reach(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
+        self.quiet(&reclaim.threshold, now_ns.saturating_add(NO_CANDIDATE_PAUSE_NS));
+        self.suppress(now_ns, reclaim, Suppression::OutOfReach, actions);
+    }
+
+    fn draw_up(&self, now_ns: u64, reclaim: Reclaim) -> Option<Decision> {
+        let order = &self.candidates.order;
+        let first = order.first()?;
+        let slot = self.candidates.slot(first.index)?;
+        let shortage = shortage(&reclaim);
+        let mut ranking = Few::new();
+        for ranked in order.iter().take(SHOWN_RANKING) {
+            push(&mut ranking, *ranked);
+        }
+        let mut excluded = Few::new();
+        let mut excluded_count = 0;
+        for left_out in self.left_out(now_ns, shortage.resource()) {
+            excluded_count += 1;
+            if excluded.len() < SHOWN_EXCLUDED {
+                push(&mut excluded, left_out);
+            }
+        }
+        let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
+        let unarmed = self.mode() == Mode::Enforce && !self.is_armed(&reclaim.threshold);
+        let dry_run = unarmed || self.mode() != Mode::Enforce;
+        // SIGTERM and a wait would be too late, though the hard threshold is not met yet.
+        let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
+        let grace_ns = if shortage.hard || is_exhausting {
+            0
+        } else {
+            self.settings.max_pod_grace_period_ns.min(slot.facts.grace_period_ns)
+        };
+        Some(Decision {
+            number: self.decided.saturating_add(1),
+            dry_run,
+            paused: self.settings.paused,
+            unarmed,
+            index: first.index,
+            cgroup: first.cgroup,
+            pod: slot.facts.pod,
+            returned: self.back_offs.returned(slot.facts.pod, now_ns),
+            crossed_ns: self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns),
+            decided_ns: now_ns,
+            shortage,
+            grace_ns,
+            hook: HookPlan::new(&self.settings, dry_run, self.exhausted_in_ns, predicted_freed_bytes),
+            reading: slot.reading,
+            growth_bytes_per_second: slot.growth_bytes_per_second,
+            decided_by: order.get(1).map(|next| first.compare(next).1),
+            predicted_freed_bytes,
+            unmapped_shmem_bytes: self.unmapped_shmem_bytes,
+            free_lists_bytes: self.free_lists_bytes,
+            ranking,
+            ranked_count: order.len(),
+            excluded,
+            excluded_count,
+        })
+    }
+
+    /// When the threshold was crossed.
+    fn crossed_ns(&self, threshold: &Threshold) -> Option<u64> {
+        let mut both = self.pressure.thresholds().zip(&self.episodes);
+        let (_, episode) = both.find(|(tracked, _)| tracked.threshold == *threshold)?;
+        episode.map(|episode| episode.crossed_ns)
+    }
+
+    fn suppress(&mut self, now_ns: u64, reclaim: &Reclaim, reason: Suppression, actions: &mut Actions) {
+        let reported = &mut self.reported[shortage(reclaim).resource().place()];
+        if *reported != Some(reason) {
+            *reported = Some(reason);
+            push(actions, Action::Suppressed { now_ns, signal: reclaim.threshold.signal, reason });
+        }
+    }
+}

@@ -1,0 +1,506 @@
+use super::{
+    action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments, Spared},
+    back_off::PodKey,
+    hook::HookPlan,
+    input::Usage,
+    settings::Resource,
+};
+use crate::{model::CgroupId, threshold::Signal, wire::wire};
+
+const MS: u64 = 1_000_000;
+const GIB: u64 = 1 << 30;
+
+/// How long a victim may take to die: 2 s, plus 1 s for each GiB and 2 ms for each process that it releases.
+///
+/// An idle machine takes about 0.1 s/GiB. An emulated guest is about ten times slower, and so is a node whose CPUs are
+/// all busy reclaiming. Waiting too long costs time in a shortage that pods can reclaim through; waiting too briefly
+/// kills a second pod.
+const DEATH_BASE_NS: u64 = 2_000 * MS;
+const DEATH_NS_PER_GIB: u64 = 1_000 * MS;
+const DEATH_NS_PER_PROCESS: u64 = 2 * MS;
+
+/// A victim that makes progress is not given up: each further 64th of its usage that comes back extends the deadline.
+/// On an emulated guest with busy CPUs, 900 processes took more than their 4 s, and the next pod must not pay for that.
+/// This adds at most 64 s; a victim that does not die, as it waits for a device, releases nothing.
+const STEPS: u64 = 64;
+const STEP_NS: u64 = 1_000 * MS;
+
+/// Once no process is left, how long the memory may stop falling before it is given up.
+///
+/// A process drops its memory before it leaves its cgroup, but the last holder frees it: that may be a reader in
+/// `/proc`, or `process_mrelease`, ours too. In a guest this took 130 ms for half a GiB. While some comes back, more
+/// will; if none does, the prediction was wrong, and counting on it would only delay the next decision. The wait is at
+/// most as long again as the time that the victim had to die.
+const STANDSTILL_NS: u64 = 500 * MS;
+
+/// The same once its anonymous memory is back and only shared memory is missing. The last process that maps it drops it
+/// before it leaves its cgroup (`exit_task_work` comes before `cgroup_exit` in `do_exit`), unless a file in a tmpfs
+/// holds it.
+const SHARED_STANDSTILL_NS: u64 = 50 * MS;
+
+/// A prediction is met when no more than a sixteenth of it, or 4 MiB, is missing: counters are batched per CPU,
+/// and pages can be shared with processes elsewhere.
+const TOLERANCE_SHARE: u64 = 16;
+const TOLERANCE_BYTES: u64 = 4 << 20;
+
+/// The longest gap between two looks that counts: on a paused machine the victim had no time to die.
+const LONGEST_GAP_NS: u64 = 1_000 * MS;
+
+/// How long before memory is exhausted a victim must be killed for its memory to come back in time: twice what an idle
+/// machine takes.
+const RELEASE_BASE_NS: u64 = 200 * MS;
+const RELEASE_NS_PER_GIB: u64 = 200 * MS;
+
+/// The stage of an eviction. Times are on the victim's own clock, which stops while it is not polled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Stage {
+    /// A hook runs before the signal; it is awaited until then.
+    Hooking { until_ns: u64 },
+    /// To be signalled; the executor has not answered yet.
+    Deciding,
+    /// Sent SIGTERM; has until then.
+    Terminating { until_ns: u64 },
+    /// To be killed after all; the executor has not answered yet.
+    Killing,
+    /// Killed, and holding processes; so many 64ths had come back.
+    Dying { deadline_ns: u64, steps: u64 },
+    /// Without processes; its memory is coming back.
+    Settling { since_ns: u64, moved_ns: u64 },
+}
+
+/// The release of one resource, in its base unit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Release {
+    predicted: u64,
+    before: Option<u64>,
+    freed: Option<u64>,
+}
+
+impl Release {
+    fn look(&mut self, now: Option<u64>) {
+        if let (Some(before), Some(now)) = (self.before, now) {
+            self.freed = Some(before.saturating_sub(now));
+        }
+    }
+
+    /// How many 64ths of it have come back.
+    fn steps(&self) -> u64 {
+        let freed = self.freed.unwrap_or(0).min(self.predicted);
+        let steps = (u128::from(freed) * u128::from(STEPS)).checked_div(u128::from(self.predicted));
+        // At most `STEPS`.
+        steps.and_then(|steps| u64::try_from(steps).ok()).unwrap_or(0)
+    }
+
+    /// How much is still to come; 0 within `tolerance`.
+    fn missing(&self, tolerance: u64) -> u64 {
+        let missing = self.predicted.saturating_sub(self.freed.unwrap_or(0));
+        if missing <= tolerance { 0 } else { missing }
+    }
+}
+
+/// The one eviction that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Victim {
+    pub(super) number: u64,
+    pub(super) cgroup: CgroupId,
+    pub(super) pod: PodKey,
+    /// The signal that was short.
+    pub(super) signal: Signal,
+    /// What was available at the decision, in its base unit.
+    observed: u64,
+    stage: Stage,
+    grace_ns: u64,
+    moments: Moments,
+    memory: Release,
+    /// The part of the predicted memory that a file in a tmpfs may hold.
+    shared_bytes: u64,
+    pids: Release,
+    /// The victim's own clock, and when it last advanced.
+    clock_ns: u64,
+    looked_ns: u64,
+}
+
+/// What to do about a victim that is not killed at once.
+pub(super) enum Next {
+    Wait,
+    Ask,
+    Kill(KillReason),
+    /// It must not be signalled any more.
+    Spare(FailureReason),
+}
+
+/// What the next step for a victim that is not killed at once depends on.
+pub(super) struct Sight {
+    /// Whether a hard threshold is met.
+    pub(super) hard: bool,
+    /// Whether the resource that it is to release is short.
+    pub(super) short: bool,
+    /// Why it must not be killed any more; `None` if it may.
+    pub(super) spared: Option<Spared>,
+    /// What is available of the short resource, if known. Once half of it has gone, the hook is not awaited any longer:
+    /// the fill rate is known only after a quarter of a second, and by then memory can be full.
+    pub(super) available: Option<u64>,
+    /// When memory will be exhausted; `None` if that is not in sight.
+    pub(super) exhausted_in_ns: Option<u64>,
+}
+
+/// What polling the victim showed.
+pub(super) enum Look {
+    /// The eviction is still under way.
+    Wait,
+    Completed(Completion),
+    Failed(Failure),
+}
+
+impl Victim {
+    pub(super) fn new(decision: &Decision) -> Self {
+        let usage = decision.reading.usage();
+        let release = |resource| Release {
+            predicted: usage.map_or(0, |usage| usage.freed_by_death(resource)),
+            before: match resource {
+                Resource::Memory => usage.map(|usage| usage.current_bytes),
+                Resource::Pids => usage.and_then(|usage| usage.process_count),
+            },
+            freed: None,
+        };
+        Self {
+            number: decision.number,
+            cgroup: decision.cgroup,
+            pod: decision.pod,
+            signal: decision.shortage.signal,
+            observed: decision.shortage.observed,
+            stage: match decision.hook {
+                HookPlan::Off | HookPlan::NoTime => Stage::Deciding,
+                HookPlan::Awaited { for_ns } => Stage::Hooking { until_ns: for_ns },
+            },
+            grace_ns: decision.grace_ns,
+            moments: Moments {
+                crossed_ns: decision.crossed_ns,
+                decided_ns: decision.decided_ns,
+                terminated_ns: None,
+                signalled_ns: None,
+                dead_ns: None,
+                memory_back_ns: None,
+            },
+            memory: release(Resource::Memory),
+            shared_bytes: usage.map_or(0, Usage::mapped_shmem_bytes),
+            pids: release(Resource::Pids),
+            clock_ns: 0,
+            looked_ns: decision.decided_ns,
+        }
+    }
+
+    fn tick(&mut self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.looked_ns);
+        self.clock_ns = self.clock_ns.saturating_add(passed_ns.min(LONGEST_GAP_NS));
+        self.looked_ns = self.looked_ns.max(now_ns);
+    }
+
+    /// It was sent SIGTERM.
+    pub(super) fn terminated(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if self.stage == Stage::Deciding {
+            self.moments.terminated_ns = Some(now_ns);
+            self.stage = Stage::Terminating { until_ns: self.clock_ns.saturating_add(self.grace_ns) };
+        }
+    }
+
+    /// It was killed.
+    pub(super) fn signalled(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if self.is_undecided() {
+            self.moments.signalled_ns = Some(now_ns);
+            let deadline_ns = self.clock_ns.saturating_add(self.allowed_ns());
+            self.stage = Stage::Dying { deadline_ns, steps: self.steps() };
+        }
+    }
+
+    /// The hook has ended.
+    pub(super) fn hook_ended(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if let Stage::Hooking { until_ns } = &mut self.stage {
+            *until_ns = 0;
+        }
+    }
+
+    /// Whether it is to be signalled and, as far as is known, was not.
+    pub(super) fn is_deciding(&self) -> bool {
+        self.stage == Stage::Deciding
+    }
+
+    /// Whether it is to be sent SIGTERM and, as far as is known, was not.
+    pub(super) fn is_to_be_asked(&self) -> bool {
+        self.stage == Stage::Deciding && self.grace_ns > 0
+    }
+
+    /// Whether the executor's answer is awaited.
+    pub(super) fn is_undecided(&self) -> bool {
+        matches!(self.stage, Stage::Deciding | Stage::Killing)
+    }
+
+    /// When it was sent SIGTERM, if it was. A refusal to kill it may then mean that it has ended.
+    pub(super) fn terminated_ns(&self) -> Option<u64> {
+        self.moments.terminated_ns
+    }
+
+    /// The next step for a victim that a hook runs for, or that has or is about to get time to end.
+    ///
+    /// A victim that is spared after SIGTERM keeps its grace period, as SIGTERM cannot be undone; it is not killed at
+    /// its end.
+    pub(super) fn hurry(&mut self, now_ns: u64, sight: &Sight) -> Next {
+        self.tick(now_ns);
+        let Sight { hard, short, spared, available, exhausted_in_ns } = *sight;
+        let is_halved = available.is_some_and(|available| available < self.observed / 2);
+        let is_too_late = is_too_late(exhausted_in_ns, self.memory.predicted);
+        let next = match self.stage {
+            Stage::Hooking { until_ns } => {
+                if let Some(spared) = spared {
+                    return Next::Spare(FailureReason::Spared(spared));
+                }
+                if self.clock_ns < until_ns && !is_halved && !is_too_late {
+                    return Next::Wait;
+                }
+                if !short {
+                    // Also if another resource runs short: it was not chosen for that.
+                    return Next::Spare(FailureReason::Relieved);
+                }
+                if is_too_late {
+                    Next::Kill(KillReason::Exhausting)
+                } else if self.grace_ns == 0 {
+                    Next::Kill(KillReason::HookOver)
+                } else if hard {
+                    Next::Kill(KillReason::HardThreshold)
+                } else {
+                    Next::Ask
+                }
+            }
+            // A soft eviction waits for the disk before SIGTERM; an urgent one waits for none.
+            Stage::Deciding if self.grace_ns == 0 => return Next::Wait,
+            Stage::Deciding | Stage::Terminating { .. } => {
+                let is_over =
+                    matches!(self.stage, Stage::Terminating { until_ns } if self.clock_ns >= until_ns);
+                let due = if hard {
+                    KillReason::HardThreshold
+                } else if is_too_late {
+                    KillReason::Exhausting
+                } else if is_over {
+                    KillReason::GracePassed
+                } else {
+                    return Next::Wait;
+                };
+                match spared {
+                    None => Next::Kill(due),
+                    // Whether SIGTERM was sent is not known yet; the next look shows it.
+                    Some(_) if self.moments.terminated_ns.is_none() => return Next::Wait,
+                    Some(spared) => return Next::Spare(FailureReason::Spared(spared)),
+                }
+            }
+            Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return Next::Wait,
+        };
+        self.stage = if matches!(next, Next::Ask) { Stage::Deciding } else { Stage::Killing };
+        next
+    }
+
+    /// Updates how far it has died; the amounts are `None` once the cgroup is gone, or if they were not read.
+    pub(super) fn look(
+        &mut self,
+        now_ns: u64,
+        populated: bool,
+        current_bytes: Option<u64>,
+        process_count: Option<u64>,
+    ) -> Look {
+        self.tick(now_ns);
+        let freed_before = (self.memory.freed, self.pids.freed);
+        self.memory.look(current_bytes);
+        self.pids.look(process_count);
+        let freed = (self.memory.freed, self.pids.freed);
+        let clock_ns = self.clock_ns;
+        match self.stage {
+            Stage::Deciding => return Look::Wait,
+            Stage::Hooking { .. } | Stage::Terminating { .. } | Stage::Killing if populated => {
+                return Look::Wait;
+            }
+            Stage::Dying { mut deadline_ns, steps } if populated => {
+                if self.steps() > steps {
+                    deadline_ns = deadline_ns.max(clock_ns.saturating_add(STEP_NS));
+                    self.stage = Stage::Dying { deadline_ns, steps: self.steps() };
+                }
+                if clock_ns < deadline_ns {
+                    return Look::Wait;
+                }
+                return Look::Failed(self.failure(now_ns, FailureReason::StillPopulated));
+            }
+            Stage::Hooking { .. } | Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => {
+                self.moments.dead_ns = Some(now_ns);
+                self.stage = Stage::Settling { since_ns: clock_ns, moved_ns: clock_ns };
+            }
+            Stage::Settling { since_ns, .. } if freed > freed_before => {
+                self.stage = Stage::Settling { since_ns, moved_ns: clock_ns };
+            }
+            Stage::Settling { .. } => {}
+        }
+        let is_back = self.credit(Resource::Memory) == 0 && self.credit(Resource::Pids) == 0;
+        if current_bytes.is_none() || is_back {
+            self.moments.memory_back_ns = Some(now_ns);
+            return Look::Completed(self.completion());
+        }
+        match self.stage {
+            Stage::Settling { since_ns, moved_ns }
+                if clock_ns.saturating_sub(moved_ns) >= self.standstill_ns()
+                    || clock_ns.saturating_sub(since_ns) >= self.allowed_ns() =>
+            {
+                Look::Completed(self.completion())
+            }
+            Stage::Hooking { .. }
+            | Stage::Deciding
+            | Stage::Terminating { .. }
+            | Stage::Killing
+            | Stage::Dying { .. }
+            | Stage::Settling { .. } => Look::Wait,
+        }
+    }
+
+    /// What it was charged for at the last look: bytes, and processes.
+    pub(super) fn last_seen(&self) -> (Option<u64>, Option<u64>) {
+        let left = |release: &Release| Some(release.before?.saturating_sub(release.freed.unwrap_or(0)));
+        (left(&self.memory), left(&self.pids))
+    }
+
+    /// How long the missing amount may stop falling before it is given up.
+    fn standstill_ns(&self) -> u64 {
+        let others = self.credit(Resource::Pids) > 0;
+        let missing = self.credit(Resource::Memory);
+        if !others && missing <= self.shared_bytes { SHARED_STANDSTILL_NS } else { STANDSTILL_NS }
+    }
+
+    /// How much of its usage has come back, in 64ths.
+    fn steps(&self) -> u64 {
+        self.memory.steps().max(self.pids.steps())
+    }
+
+    fn allowed_ns(&self) -> u64 {
+        let processes_ns = self.pids.predicted.saturating_mul(DEATH_NS_PER_PROCESS);
+        scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, self.memory.predicted).saturating_add(processes_ns)
+    }
+
+    /// Whether it may still hold processes, so that no other pod is chosen.
+    pub(super) fn is_alive(&self) -> bool {
+        match self.stage {
+            Stage::Hooking { .. }
+            | Stage::Deciding
+            | Stage::Terminating { .. }
+            | Stage::Killing
+            | Stage::Dying { .. } => true,
+            Stage::Settling { .. } => false,
+        }
+    }
+
+    /// When it was seen dead, if it was.
+    pub(super) fn dead_ns(&self) -> Option<u64> {
+        self.moments.dead_ns
+    }
+
+    /// The rest of its grace period, if it has one.
+    pub(super) fn grace_left_ns(&self) -> Option<u64> {
+        let Stage::Terminating { until_ns } = self.stage else { return None };
+        Some(until_ns.saturating_sub(self.clock_ns))
+    }
+
+    /// What it is still to release, which counts as available until then; in the resource's base unit.
+    pub(super) fn credit(&self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Memory => {
+                self.memory.missing((self.memory.predicted / TOLERANCE_SHARE).max(TOLERANCE_BYTES))
+            }
+            Resource::Pids => self.pids.missing(0),
+        }
+    }
+
+    /// Why and for how long its memory is awaited, if it is.
+    pub(super) fn awaited(&self) -> Option<(BrakeCause, u64)> {
+        let release_ns = |bytes| scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, bytes);
+        match self.stage {
+            Stage::Hooking { .. } | Stage::Deciding => None,
+            Stage::Terminating { until_ns } => {
+                let left_ns = until_ns.saturating_sub(self.clock_ns);
+                Some((BrakeCause::Grace, left_ns.saturating_add(release_ns(self.memory.predicted))))
+            }
+            Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => {
+                let missing = self.credit(Resource::Memory);
+                (missing > 0).then(|| (BrakeCause::Release, release_ns(missing)))
+            }
+        }
+    }
+
+    /// How long it has been dying.
+    pub(super) fn age_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.moments.signalled_ns.unwrap_or(self.moments.decided_ns))
+    }
+
+    pub(super) fn completion(&self) -> Completion {
+        Completion {
+            number: self.number,
+            cgroup: self.cgroup,
+            moments: self.moments,
+            predicted_freed_bytes: self.memory.predicted,
+            freed_bytes: self.memory.freed,
+        }
+    }
+
+    pub(super) fn failure(&self, now_ns: u64, reason: FailureReason) -> Failure {
+        Failure {
+            number: self.number,
+            cgroup: self.cgroup,
+            moments: self.moments,
+            given_up_ns: now_ns,
+            predicted_freed_bytes: self.memory.predicted,
+            freed_bytes: self.memory.freed,
+            reason,
+        }
+    }
+}
+
+/// How long a kill can be delayed so that so many bytes still come back before memory is exhausted; `None` if that is
+/// not in sight.
+pub(super) fn time_left_ns(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> Option<u64> {
+    let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, predicted_freed_bytes);
+    exhausted_in_ns.map(|in_ns| in_ns.saturating_sub(release_ns))
+}
+
+/// Whether the kill cannot be delayed any longer.
+pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
+    time_left_ns(exhausted_in_ns, predicted_freed_bytes) == Some(0)
+}
+
+/// `base_ns` plus `per_gib_ns` for each GiB of `bytes`, in proportion.
+fn scaled(base_ns: u64, per_gib_ns: u64, bytes: u64) -> u64 {
+    let part = u128::from(per_gib_ns) * u128::from(bytes) / u128::from(GIB);
+    base_ns.saturating_add(u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+wire!(enum Stage {
+    0 => Deciding,
+    1 => Terminating { until_ns: u64 },
+    2 => Killing,
+    3 => Dying { deadline_ns: u64, steps: u64 },
+    4 => Settling { since_ns: u64, moved_ns: u64 },
+    5 => Hooking { until_ns: u64 },
+});
+wire!(struct Release { predicted, before, freed });
+wire!(struct Victim {
+    number, cgroup, pod, signal, observed, stage, grace_ns, moments, memory, shared_bytes,
+    pids, clock_ns, looked_ns,
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_to_die_grows_with_the_size() {
+        assert_eq!(scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, 0), 2_000 * MS);
+        assert_eq!(scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, GIB / 2), 2_500 * MS);
+        assert_eq!(scaled(DEATH_BASE_NS, DEATH_NS_PER_GIB, 32 * GIB), 34_000 * MS);
+        assert_eq!(scaled(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
+    }
+}

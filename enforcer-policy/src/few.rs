@@ -1,0 +1,71 @@
+//! A list of a few elements in place, without memory from the heap.
+
+/// At most `N` values, stored in place: the engine returns them without an allocation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Few<T, const N: usize> {
+    items: [Option<T>; N],
+    len: usize,
+}
+
+impl<T: Copy, const N: usize> Few<T, N> {
+    /// No values.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { items: [None; N], len: 0 }
+    }
+
+    /// Adds a value at the end; `false` if there is no room, and then nothing changes.
+    #[must_use]
+    pub fn push(&mut self, value: T) -> bool {
+        match self.items.get_mut(self.len) {
+            Some(slot) => {
+                *slot = Some(value);
+                self.len += 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The values in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter().take(self.len).flatten()
+    }
+
+    /// The same, mutable.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.items.iter_mut().take(self.len).flatten()
+    }
+
+    /// The number of values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<T: Copy, const N: usize> Default for Few<T, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Few;
+
+    #[test]
+    fn keeps_the_first_n_in_order() {
+        let mut few = Few::<u8, 2>::new();
+        assert!(few.is_empty());
+        assert!(few.push(1) && few.push(2) && !few.push(3));
+        assert_eq!(few.iter().copied().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(few.len(), 2);
+    }
+}

@@ -1,0 +1,249 @@
+//! The desired state of a node: every cgroup with its values, every container with its score.
+
+use std::collections::BTreeMap;
+
+use crate::model::{
+    CgroupPath, Container, ContainerKind, Node, Pod, PodName, PodUid, QosClass, ResourceList, ResourceName,
+};
+
+use crate::{
+    ReservedCgroup, Settings,
+    admission::{self, Admission},
+    critical, effective,
+    message::Requests,
+    name, oom_score, preference, qos,
+    values::{self, Requested},
+};
+
+/// A cgroup file's name, such as `memory.max`; hugetlb's names include the page size.
+pub type FileName = std::borrow::Cow<'static, str>;
+
+/// A cgroup with the values for its files, exactly as they are written.
+///
+/// A file that is absent keeps the kernel's default.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CgroupPlan {
+    /// Its path.
+    pub path: CgroupPath,
+    /// The values by file.
+    pub files: BTreeMap<FileName, String>,
+}
+
+/// The desired state of the whole node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Plan {
+    /// kubepods.
+    pub node: CgroupPlan,
+    /// The cgroups of the classes Burstable and BestEffort; Guaranteed pods are directly below kubepods.
+    pub qos: Vec<(QosClass, CgroupPlan)>,
+    /// Every pod, in the order given, whether it is admitted or not.
+    pub pods: Vec<PodPlan>,
+    /// The system's own cgroups that are limited to their reservation. They are never created, and never removed.
+    pub reserved: Vec<CgroupPlan>,
+}
+
+/// The desired state of one pod.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PodPlan {
+    /// Namespace and name.
+    pub name: PodName,
+    /// Its uid.
+    pub uid: PodUid,
+    /// Its class.
+    pub qos_class: QosClass,
+    /// Its priority.
+    pub priority: i32,
+    /// Its priority in the eviction ranking ([`preference`](super::preference)).
+    pub eviction_priority: i32,
+    /// Whether it is critical, and so never evicted.
+    pub critical: bool,
+    /// The effective requests.
+    pub requests: ResourceList,
+    /// The effective limits.
+    pub limits: ResourceList,
+    /// The separate requests of the pod and its containers: messages name those that use more.
+    pub requested: Requests,
+    /// The memory request that ranking compares usage with, in bytes (upstream `GetResourceRequestQuantity`).
+    pub ranking_request_bytes: u64,
+    /// The grace period that it requests, in seconds.
+    pub termination_grace_period_seconds: u64,
+    /// Its cgroup.
+    pub cgroup: CgroupPlan,
+    /// Whether another process creates and removes its cgroup.
+    pub adopted: bool,
+    /// Its containers, init containers first.
+    pub containers: Vec<ContainerPlan>,
+    /// Whether it may run. A pod that may not is computed in full, but gets no cgroup, and counts in no sum.
+    pub admission: Admission,
+}
+
+impl PodPlan {
+    /// An admitted pod of class BestEffort without containers, whose cgroup gets no values.
+    #[must_use]
+    pub fn new(name: PodName, uid: PodUid, cgroup: CgroupPath) -> Self {
+        Self {
+            name,
+            uid,
+            qos_class: QosClass::BestEffort,
+            priority: 0,
+            eviction_priority: 0,
+            critical: false,
+            requests: ResourceList::new(),
+            limits: ResourceList::new(),
+            requested: Requests::default(),
+            ranking_request_bytes: 0,
+            termination_grace_period_seconds: 30,
+            cgroup: CgroupPlan { path: cgroup, files: BTreeMap::new() },
+            adopted: false,
+            containers: Vec::new(),
+            admission: Admission::plain(),
+        }
+    }
+}
+
+/// The desired state of one container.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ContainerPlan {
+    /// Its name.
+    pub name: String,
+    /// Which kind of container it is.
+    pub kind: ContainerKind,
+    /// The `oom_score_adj` of every process in it, -1000 to 1000.
+    pub oom_score_adj: i16,
+    /// Its cgroup.
+    pub cgroup: CgroupPlan,
+    /// Whether another process creates and removes its cgroup.
+    pub adopted: bool,
+}
+
+/// Computes the desired state of the node for these pods, which are admitted in their order.
+///
+/// It only computes: nothing is written. The caller must make names and uids unique first.
+#[must_use]
+pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
+    let admissions = admission::admit_all(node, settings, &[], pods);
+    plan_decided(node, settings, &pods.iter().zip(admissions).collect::<Vec<_>>())
+}
+
+/// [`plan`] for pods whose admission is decided already.
+#[must_use]
+pub fn plan_decided(node: &Node, settings: &Settings, pods: &[(&Pod, Admission)]) -> Plan {
+    let driver = settings.cgroup_driver;
+    let kubepods = name::kubepods(&settings.cgroup_root, driver);
+    let uids = name::cgroup_uids(pods.iter().map(|(pod, _)| *pod));
+    let pods: Vec<_> = pods
+        .iter()
+        .zip(&uids)
+        .map(|((pod, admission), uid)| plan_pod(node, settings, &kubepods, (pod, uid), admission.clone()))
+        .collect();
+    let requested = |classes: &[QosClass]| {
+        let counts = |pod: &&PodPlan| pod.admission.is_admitted() && classes.contains(&pod.qos_class);
+        Requested::sum(pods.iter().filter(counts).map(|pod| &pod.requests))
+    };
+    let burstable = requested(&[QosClass::Burstable]);
+    let protected = requested(&[QosClass::Guaranteed, QosClass::Burstable]);
+    let qos_cgroup = |class, requested| {
+        let files = values::qos(settings, requested);
+        (class, CgroupPlan { path: name::qos(&kubepods, class, driver), files })
+    };
+    let qos = vec![
+        qos_cgroup(QosClass::Burstable, burstable),
+        // Regardless of requests, the class has the lowest weight.
+        qos_cgroup(QosClass::BestEffort, Requested::default()),
+    ];
+    let node = CgroupPlan { path: kubepods, files: values::node(node, settings, protected) };
+    Plan { node, qos, pods, reserved: plan_reserved(settings) }
+}
+
+/// The system's own cgroups. If both reservations name the same one, the kubelet's applies, which the kubelet also
+/// writes last (`enforceNodeAllocatableCgroups` in `pkg/kubelet/cm/node_container_manager_linux.go`).
+fn plan_reserved(settings: &Settings) -> Vec<CgroupPlan> {
+    let reservations = [
+        (&settings.system_reserved_cgroup, &settings.system_reserved),
+        (&settings.kube_reserved_cgroup, &settings.kube_reserved),
+    ];
+    let mut plans: Vec<CgroupPlan> = Vec::new();
+    for (cgroup, amounts) in reservations {
+        let Some(ReservedCgroup { path, scope }) = cgroup else { continue };
+        let path = name::given(path, settings.cgroup_driver);
+        let files = values::reserved(amounts, *scope, settings);
+        match plans.iter_mut().find(|plan| plan.path == path) {
+            Some(plan) => plan.files.extend(files),
+            None => plans.push(CgroupPlan { path, files }),
+        }
+    }
+    plans
+}
+
+fn plan_pod(
+    node: &Node,
+    settings: &Settings,
+    kubepods: &CgroupPath,
+    (pod, cgroup_uid): (&Pod, &PodUid),
+    admission: Admission,
+) -> PodPlan {
+    let driver = settings.cgroup_driver;
+    let qos_class = qos::class(pod);
+    let path = name::pod(kubepods, qos_class, cgroup_uid, driver);
+    let scores = oom_score::Scores::of(pod, node.memory_bytes);
+    let container_values = values::ContainerValues::of(pod, node, settings);
+    let pods_own = pod.adopts.as_ref().and_then(|adopts| adopts.pod.clone());
+    let (path, is_adopted) = (pods_own.clone().unwrap_or(path), pods_own.is_some());
+    let adopted = |container: &Container| pod.adopts.as_ref()?.container(&container.name);
+    let mut files = values::pod(pod, node, settings);
+    let containers = pod
+        .containers
+        .iter()
+        .map(|container| ContainerPlan {
+            name: container.name.clone(),
+            kind: container.kind,
+            oom_score_adj: scores.score(container),
+            cgroup: CgroupPlan {
+                path: adopted(container)
+                    .cloned()
+                    .unwrap_or_else(|| name::container(&path, cgroup_uid, &container.name, driver)),
+                files: container_values.files(container),
+            },
+            adopted: adopted(container).is_some(),
+        })
+        .map(|container| share(container, &path, pod.containers.len() == 1, &mut files))
+        .collect();
+    PodPlan {
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        qos_class,
+        priority: pod.priority(),
+        eviction_priority: preference::eviction_priority(pod, settings.eviction_priority_ceiling),
+        critical: critical::is_critical(pod),
+        requests: effective::requests(pod),
+        limits: effective::limits(pod),
+        requested: Requests::of(pod),
+        ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
+        termination_grace_period_seconds: pod.termination_grace_period_seconds,
+        cgroup: CgroupPlan { path, files },
+        adopted: is_adopted,
+        containers,
+        admission,
+    }
+}
+
+/// A container that shares its pod's cgroup has the pod's values; an only container adds those that the pod does not
+/// set.
+fn share(
+    container: ContainerPlan,
+    pod: &CgroupPath,
+    is_only: bool,
+    files: &mut BTreeMap<FileName, String>,
+) -> ContainerPlan {
+    if container.cgroup.path != *pod {
+        return container;
+    }
+    for (file, value) in container.cgroup.files.into_iter().filter(|_| is_only) {
+        files.entry(file).or_insert(value);
+    }
+    let cgroup = CgroupPlan { path: container.cgroup.path, files: files.clone() };
+    ContainerPlan { cgroup, ..container }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use crate::model::CgroupPath;
+
+use super::super::name::{self, NameError};
+use super::{ReservedCgroup, Settings};
+
+/// Settings that contradict each other on any node.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// The driver has no path for a cgroup.
+    #[error("{field}: {source}")]
+    Name {
+        /// The configuration's field.
+        field: &'static str,
+        /// The reason.
+        source: NameError,
+    },
+    /// A reserved cgroup that would also contain pods, or that is within kubepods.
+    #[error(
+        "{field}: {path} must not be, contain or lie within {kubepods}, where pods are: name a cgroup beside it, such as /system.slice"
+    )]
+    HoldsPods {
+        /// The configuration's field.
+        field: &'static str,
+        /// The cgroup.
+        path: CgroupPath,
+        /// kubepods.
+        kubepods: CgroupPath,
+    },
+}
+
+impl SettingsError {
+    /// The configuration field to change.
+    #[must_use]
+    pub fn field(&self) -> &'static str {
+        match self {
+            Self::Name { field, .. } | Self::HoldsPods { field, .. } => field,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks what no single field shows: that the driver can name the cgroups, and that no reservation contains pods.
+    pub fn check(&self) -> Result<(), Vec<SettingsError>> {
+        let mut problems = Vec::new();
+        let mut fits = |field, path: &CgroupPath| match name::check(path, self.cgroup_driver) {
+            Ok(()) => true,
+            Err(source) => {
+                problems.push(SettingsError::Name { field, source });
+                false
+            }
+        };
+        let root_fits = fits("cgroupRoot", &self.cgroup_root);
+        let reserved = [
+            ("systemReservedCgroup", &self.system_reserved_cgroup),
+            ("kubeReservedCgroup", &self.kube_reserved_cgroup),
+        ];
+        let reserved = reserved.map(|(field, cgroup)| {
+            let path = cgroup.as_ref().map(|ReservedCgroup { path, scope: _ }| path)?;
+            fits(field, path).then(|| (field, name::given(path, self.cgroup_driver)))
+        });
+        if root_fits {
+            let kubepods = name::kubepods(&self.cgroup_root, self.cgroup_driver);
+            problems.extend(
+                reserved
+                    .into_iter()
+                    .flatten()
+                    .filter(|(_, path)| is_within(path, &kubepods) || is_within(&kubepods, path))
+                    .map(|(field, path)| SettingsError::HoldsPods {
+                        field,
+                        path,
+                        kubepods: kubepods.clone(),
+                    }),
+            );
+        }
+        if problems.is_empty() { Ok(()) } else { Err(problems) }
+    }
+}
+
+/// Whether a cgroup is the other one or below it.
+fn is_within(path: &CgroupPath, above: &CgroupPath) -> bool {
+    std::iter::successors(Some(path.clone()), CgroupPath::parent).any(|path| path == *above)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{CgroupDriver, ReservedScope};
+
+    #[rstest]
+    #[case::default("/", None, CgroupDriver::Cgroupfs, &[])]
+    #[case::beside("/", Some("/system.slice"), CgroupDriver::Systemd, &[])]
+    #[case::the_root("/", Some("/"), CgroupDriver::Cgroupfs, &["systemReservedCgroup"])]
+    #[case::kubepods("/", Some("/kubepods"), CgroupDriver::Systemd, &["systemReservedCgroup"])]
+    #[case::a_pod("/", Some("/kubepods/burstable/podx"), CgroupDriver::Cgroupfs, &["systemReservedCgroup"])]
+    #[case::above("/machine", Some("/machine.slice"), CgroupDriver::Systemd, &["systemReservedCgroup"])]
+    #[case::another_name("/machine", Some("/machine.slice"), CgroupDriver::Cgroupfs, &[])]
+    #[case::no_names("/a_b", Some("/c/d.slice"), CgroupDriver::Systemd, &["cgroupRoot", "systemReservedCgroup"])]
+    fn impossible_combinations_are_reported(
+        #[case] root: &str,
+        #[case] reserved: Option<&str>,
+        #[case] cgroup_driver: CgroupDriver,
+        #[case] fields: &[&str],
+    ) {
+        let path = |text: &str| CgroupPath::parse(text).unwrap();
+        let settings = Settings {
+            cgroup_root: path(root),
+            cgroup_driver,
+            system_reserved_cgroup: reserved
+                .map(|text| ReservedCgroup { path: path(text), scope: ReservedScope::All }),
+            ..Settings::default()
+        };
+        let reported: Vec<_> =
+            settings.check().err().unwrap_or_default().iter().map(SettingsError::field).collect();
+        assert_eq!(reported, fields);
+    }
+}
