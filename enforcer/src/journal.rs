@@ -25,9 +25,11 @@ pub(crate) mod tests;
 mod trouble;
 mod writer;
 
+pub use enforcer_events::EventType;
+
 pub use self::{
     disk::folder,
-    event::{Event, EventType, Observer, Subject},
+    event::{Event, Observer, Subject, named_type},
     intent::{Intent, IntentError, Intents, MOST_TARGETS, Slot, Slots},
     log::{Batch, Journal, Line, Load, Passed, Range, Reader, Stale},
     offline::Offline,

@@ -61,8 +61,8 @@ pub use self::{
     },
     psi::{NODE_PRESSURE, Pressure, PsiError, Stalled, Trigger},
     reclaim::{
-        ByKind, Cleared, LimitSource, MuchStall, PressureEvent, Pressures, Rising, Stall, StallKind,
-        StallRing, StallWorld, Stalls, StallsError,
+        ByKind, MuchStall, PressureEvent, Pressures, Stall, StallKind, StallRing, StallWorld, Stalls,
+        StallsError,
     },
     record::{
         Decoded, Exit, Limited, Mark, Memory, MemoryBack, OomOver, Record, Sharer, Task, Undecodable, decode,

@@ -8,7 +8,7 @@ use hyper::StatusCode;
 pub(super) use self::stream::MAX_LINE_BYTES;
 use self::stream::Stream;
 use super::{Context, Failure, client, exit::Unreachable, format, format::Output, render};
-use crate::journal::{self, Cursor, EventType, Filter, Offline};
+use crate::journal::{self, Cursor, Filter, Offline, named_type};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -74,9 +74,8 @@ impl Asked {
         if let Some(since) = since {
             add("since", &since.to_string());
         }
-        let kind = |name: &String| {
-            EventType::named(name).map_err(|error| Failure::usage(anyhow!("--type: {error}")))
-        };
+        let kind =
+            |name: &String| named_type(name).map_err(|error| Failure::usage(anyhow!("--type: {error}")));
         let filter = Filter {
             kinds: kinds.iter().map(kind).collect::<Result<_, _>>()?,
             namespace: namespace.clone(),

@@ -11,7 +11,10 @@ use std::{
 };
 
 use aya::maps::{MapData, RingBuf};
-use serde_json::Value;
+use enforcer_events::{
+    Event, Payload,
+    oom::{Averted, Detected, Incident},
+};
 use ulid::{Generator, Ulid};
 
 use super::emit;
@@ -66,7 +69,7 @@ struct Reported {
     detected: HashSet<Ulid>,
     closed: HashSet<Ulid>,
     /// Victims that were dying: process id and start.
-    averted: HashSet<(u64, Option<u64>)>,
+    averted: HashSet<(u32, Option<u64>)>,
 }
 
 impl Backlog {
@@ -156,14 +159,14 @@ impl Backlog {
     }
 
     /// Whether an earlier daemon has reported this event.
-    pub(super) fn is_reported(&self, kind: EventType, data: &Value) -> bool {
+    pub(super) fn is_reported(&self, payload: &Payload) -> bool {
         let Reported { ids: _, detected, closed, averted } = &self.reported;
-        let is_in = |ids: &HashSet<Ulid>| incident(data).is_some_and(|id| ids.contains(&id));
-        match kind {
-            EventType::OomDetected => is_in(detected),
-            EventType::OomIncident => is_in(closed),
-            EventType::OomAverted => {
-                is_in(closed) || dying(data).is_some_and(|victim| averted.contains(&victim))
+        match payload {
+            Payload::OomDetected(data) => detected.contains(&data.incident_id),
+            Payload::OomIncident(data) => closed.contains(&data.incident_id),
+            Payload::OomAverted(data) => {
+                data.incident_id.is_some_and(|id| closed.contains(&id))
+                    || dying(data).is_some_and(|victim| averted.contains(&victim))
             }
             _ => false,
         }
@@ -217,36 +220,34 @@ impl Reported {
         while let Some(batch) = reader.read() {
             let Batch::Records(records) = batch else { continue };
             for record in records {
-                if let Ok(event) = serde_json::from_slice::<Value>(&record.line) {
-                    reported.note(record.kind, &event["data"]);
+                if let Ok(event) = Event::parse(&record.line) {
+                    reported.note(&event.payload);
                 }
             }
         }
         reported
     }
 
-    fn note(&mut self, kind: EventType, data: &Value) {
-        if let Some(id) = incident(data) {
-            self.ids.insert(u128::from(id) & RANDOM, id);
-            match kind {
-                EventType::OomDetected => self.detected.insert(id),
-                _ => self.closed.insert(id),
-            };
-        } else {
-            self.averted.extend(dying(data));
+    fn note(&mut self, payload: &Payload) {
+        match payload {
+            Payload::OomDetected(Detected { incident_id, .. }) => {
+                self.ids.insert(u128::from(*incident_id) & RANDOM, *incident_id);
+                self.detected.insert(*incident_id);
+            }
+            Payload::OomIncident(Incident { incident_id, .. })
+            | Payload::OomAverted(Averted { incident_id: Some(incident_id), .. }) => {
+                self.ids.insert(u128::from(*incident_id) & RANDOM, *incident_id);
+                self.closed.insert(*incident_id);
+            }
+            Payload::OomAverted(averted) => self.averted.extend(dying(averted)),
+            _ => {}
         }
     }
 }
 
-/// The id of the event's incident.
-fn incident(data: &Value) -> Option<Ulid> {
-    data["incidentId"].as_str()?.parse().ok()
-}
-
 /// The dying process: process id and start.
-fn dying(data: &Value) -> Option<(u64, Option<u64>)> {
-    let victim = &data["victims"][0];
-    Some((victim["pid"].as_u64()?, victim["startTimeMs"].as_u64()))
+fn dying(averted: &Averted) -> Option<(u32, Option<u64>)> {
+    averted.victims.first().map(|victim| (victim.pid, victim.start_time_ms))
 }
 
 /// Turns a boot id into bits for its incidents' ids.
@@ -310,14 +311,10 @@ mod tests {
     use std::collections::VecDeque;
 
     use enforcer_common::record::{Header, MarkVictim};
-    use serde_json::json;
     use zerocopy::IntoBytes as _;
 
     use super::*;
-    use crate::{
-        journal::{Event, Subject},
-        sense::Record,
-    };
+    use crate::{journal::Subject, sense::Record};
 
     /// A ring that outlives its readers.
     #[derive(Clone, Debug, Default)]
@@ -433,23 +430,38 @@ mod tests {
         let id = first.id(&one);
         assert_ne!(id, first.id(&other));
         first.keeper.keep(mark(1).as_bytes());
-        let data = json!({"incidentId": id});
-        let averted = json!({"victims": [{"pid": 7, "startTimeMs": 70}]});
-        for (kind, data) in [(EventType::OomDetected, &data), (EventType::OomAverted, &averted)] {
-            assert!(!first.is_reported(kind, data));
-            journal.append(Event { kind, subject: Subject::Node, data: data.clone() });
+        let detected = |incident_id| {
+            Payload::OomDetected(Detected {
+                incident_id,
+                scope: None,
+                limit_owner: None,
+                trigger: None,
+                victim: None,
+                place: None,
+                reconstructed: false,
+            })
+        };
+        let averted = |start_time_ms| {
+            let data = serde_json::json!({
+                "cause": "alreadyDying",
+                "trigger": {"pid": 7, "tid": 7, "comm": "c"},
+                "victims": [{"pid": 7, "startTimeMs": start_time_ms, "comm": "c"}],
+            });
+            Payload::parse(EventType::OomAverted, &data).unwrap()
+        };
+        for payload in [detected(id), averted(70)] {
+            assert!(!first.is_reported(&payload));
+            journal.emit(Subject::Node, &payload);
         }
         drop(first);
 
         let mut second = Backlog::open(dir.path(), "boot", &journal);
         assert_eq!(second.id(&one), id);
-        assert!(second.is_reported(EventType::OomDetected, &data));
-        assert!(!second.is_reported(EventType::OomIncident, &data), "it has not been closed");
-        let other = json!({"incidentId": second.id(&other)});
-        assert!(!second.is_reported(EventType::OomDetected, &other));
-        assert!(second.is_reported(EventType::OomAverted, &averted));
-        assert!(
-            !second.is_reported(EventType::OomAverted, &json!({"victims": [{"pid": 7, "startTimeMs": 71}]}))
-        );
+        assert!(second.is_reported(&detected(id)));
+        assert!(!second.reported.closed.contains(&id), "it has not been closed");
+        let other = second.id(&other);
+        assert!(!second.is_reported(&detected(other)));
+        assert!(second.is_reported(&averted(70)));
+        assert!(!second.is_reported(&averted(71)));
     }
 }

@@ -5,6 +5,7 @@ use std::{
     time::Instant,
 };
 
+use enforcer_events::Payload;
 use tokio::sync::Notify;
 
 use super::{
@@ -25,7 +26,7 @@ use crate::{
     },
     config::{Config, OomScorePolicy},
     evict::Endings,
-    journal::{EventType, Journal, Slots, Subject},
+    journal::{Journal, Slots, Subject},
     metrics::Counts,
     model::{CgroupId, CgroupPath, OwnerLevel, Pod, PodName, PodUid},
     policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, pressure::Conditions},
@@ -459,7 +460,7 @@ impl Desired {
         }
         for (pod, rejection) in rejected {
             let data = emit::rejected(&pod, &rejection, self.permit.is_none());
-            self.emit(EventType::PodRejected, Subject::Pod(pod.name.clone()), data);
+            self.emit(Subject::Pod(pod.name.clone()), &Payload::PodRejected(data));
         }
         for uid in preempted {
             self.end(&uid);

@@ -2,15 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use enforcer_events::{
+    self as events, Payload,
+    limits::{Component, FileWritten, LimitsDrifted, LimitsWritten, Owner},
+    node::Degraded,
+    pod::{Container, PodRejected, PodReported},
+};
 
 use crate::{
-    cgroup::{Applied, Author, ComponentScore, Drift, DriftAction, Moved, Reason, ScoreFate},
-    journal::{Event, EventType, Journal, Subject},
-    model::{CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
+    cgroup::{
+        Applied, Author, ComponentScore, Drift, DriftAction, FileChange, Moved, Reason, SCORE_FILE as SCORE,
+        ScoreFate,
+    },
+    journal::{Journal, Subject},
+    model::{self, CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
     policy::{Plan, PodPlan, admission::Rejection},
     sense::Process,
 };
+
+/// The source of pods that are manifest files, in events.
+pub(super) const STATIC: &str = "static";
 
 /// Reports that something is missing here or does not work, and the consequence. Call it once.
 pub(super) fn degraded(journal: &Journal, what: &str, message: &str) {
@@ -20,50 +31,71 @@ pub(super) fn degraded(journal: &Journal, what: &str, message: &str) {
 /// The same for one place of several; its end is reported with the place too.
 pub(super) fn degraded_at(journal: &Journal, what: &str, place: Option<&str>, message: &str) {
     tracing::warn!("{message}");
-    let mut data = json!({"what": what, "message": message});
-    if let Some(place) = place {
-        data["place"] = json!(place);
-    }
-    journal.append(Event { kind: EventType::DegradedEntered, subject: Subject::Node, data });
+    let data = Degraded {
+        place: place.map(str::to_owned),
+        message: Some(message.to_owned()),
+        ..Degraded::of(what.to_owned())
+    };
+    journal.emit(Subject::Node, &Payload::DegradedEntered(data));
+}
+
+/// Reports that it is over.
+pub(super) fn recovered(journal: &Journal, what: &str, message: &str) {
+    recovered_at(journal, what, None, message);
+}
+
+/// The same for one place of several.
+pub(super) fn recovered_at(journal: &Journal, what: &str, place: Option<&str>, message: &str) {
+    let data = Degraded {
+        place: place.map(str::to_owned),
+        message: Some(message.to_owned()),
+        ..Degraded::of(what.to_owned())
+    };
+    journal.emit(Subject::Node, &Payload::DegradedLeft(data));
 }
 
 /// A pod that came, changed or went.
-pub(super) fn pod(pod: &Pod, plan: Option<&PodPlan>) -> Value {
-    json!({
-        "namespace": pod.name.namespace,
-        "name": pod.name.name,
-        "uid": pod.uid.as_str(),
-        "source": "static",
-        "priority": pod.priority(),
-        "qosClass": plan.map(|plan| plan.qos_class.as_str()),
-        "critical": plan.map(|plan| plan.critical),
-        "requests": plan.map(|plan| resources(&plan.requests)),
-        "limits": plan.map(|plan| resources(&plan.limits)),
-        "containers": pod.containers.iter().map(|container| json!({"name": container.name, "kind": kind(container.kind)})).collect::<Vec<_>>(),
-    })
+pub(super) fn pod(pod: &Pod, plan: Option<&PodPlan>) -> PodReported {
+    PodReported {
+        namespace: pod.name.namespace.clone(),
+        name: pod.name.name.clone(),
+        uid: pod.uid.to_string(),
+        source: STATIC.into(),
+        priority: pod.priority(),
+        qos_class: plan.map(|plan| plan.qos_class.as_str().into()),
+        old_qos_class: None,
+        critical: plan.map(|plan| plan.critical),
+        requests: plan.map(|plan| resources(&plan.requests)),
+        limits: plan.map(|plan| resources(&plan.limits)),
+        containers: pod.containers.iter().map(container).collect(),
+    }
+}
+
+fn container(container: &model::Container) -> Container {
+    Container { name: container.name.clone(), kind: kind(container.kind).into() }
 }
 
 /// A pod that may not run.
-pub(super) fn rejected(pod: &Pod, rejection: &Rejection, dry_run: bool) -> Value {
-    json!({
-        "namespace": pod.name.namespace,
-        "name": pod.name.name,
-        "uid": pod.uid.as_str(),
-        "source": "static",
-        "reason": rejection.reason(),
-        "message": rejection.message(),
-        "dryRun": dry_run,
-    })
+pub(super) fn rejected(pod: &Pod, rejection: &Rejection, dry_run: bool) -> PodRejected {
+    PodRejected {
+        namespace: Some(pod.name.namespace.clone()),
+        name: Some(pod.name.name.clone()),
+        uid: Some(pod.uid.to_string()),
+        source: STATIC.into(),
+        reason: Some(rejection.reason().into_owned().into()),
+        message: rejection.message().clone(),
+        dry_run: Some(dry_run),
+    }
 }
 
 /// Resources under the names that events use, in base units.
-fn resources(list: &ResourceList) -> Value {
-    let entry = |(name, quantity): (&crate::model::ResourceName, &Quantity)| match name.as_str() {
-        "cpu" => (String::from("cpuMilli"), json!(quantity.milli_value_ceil())),
-        "memory" => (String::from("memoryBytes"), json!(quantity.value_ceil())),
-        other => (other.to_owned(), json!(quantity.value_ceil())),
+fn resources(list: &ResourceList) -> BTreeMap<String, i64> {
+    let entry = |(name, quantity): (&model::ResourceName, &Quantity)| match name.as_str() {
+        "cpu" => (String::from("cpuMilli"), quantity.milli_value_ceil()),
+        "memory" => (String::from("memoryBytes"), quantity.value_ceil()),
+        other => (other.to_owned(), quantity.value_ceil()),
     };
-    Value::Object(list.iter().map(entry).collect())
+    list.iter().map(entry).collect()
 }
 
 /// The name of a container's kind.
@@ -99,103 +131,143 @@ impl Writers {
         self.0.insert((path, file.to_owned()), writer);
     }
 
-    /// Adds the writer to a file's report.
-    fn name(&self, path: &CgroupPath, file: &str, data: &mut Value) {
-        let Some(Writer { by, of }) = self.0.get(&(path.clone(), file.to_owned())) else { return };
-        data["writer"] = json!({"pid": by.pid, "comm": by.comm});
-        if let Some(of) = of {
-            data["pid"] = json!(of.pid);
-            data["comm"] = json!(of.comm);
-        }
+    /// Who wrote a file, and for a score whose it is.
+    fn of(&self, path: &CgroupPath, file: &str) -> (Option<events::Process>, Option<events::Process>) {
+        let Some(Writer { by, of }) = self.0.get(&(path.clone(), file.to_owned())) else {
+            return (None, None);
+        };
+        let process = |process: &Process| events::Process { pid: process.pid, comm: process.comm.clone() };
+        (Some(process(by)), of.as_ref().map(process))
     }
 }
 
 /// Files written in one cgroup; the subject is its pod, or the node.
-pub(super) fn limits(applied: &Applied, owner: Option<Owned<'_>>, writers: &Writers) -> (Subject, Value) {
+pub(super) fn limits(
+    applied: &Applied,
+    owner: Option<Owned<'_>>,
+    writers: &Writers,
+) -> (Subject, LimitsWritten) {
     let Applied { path, reason, files } = applied;
-    let files: Vec<_> = files
+    let files = files
         .iter()
-        .map(|change| {
-            let mut data = json!({"file": change.file, "old": change.old, "new": change.new});
-            if *reason == Reason::Drifted {
-                writers.name(path, &change.file, &mut data);
-            }
-            data
+        .map(|FileChange { file, old, new }| {
+            let (writer, of) = if *reason == Reason::Drifted { writers.of(path, file) } else { (None, None) };
+            FileWritten { file: file.to_string(), old: old.clone(), new: new.clone(), writer, of }
         })
         .collect();
-    about(owner, json!({"cgroup": path.as_str(), "reason": reason.as_str(), "files": files}))
+    let data = LimitsWritten {
+        owner: named(owner),
+        cgroup: path.to_string(),
+        reason: reason.as_str().into(),
+        files,
+        processes: None,
+        component: None,
+    };
+    (subject(owner), data)
 }
 
 /// Processes that were moved into their container's present cgroup.
-pub(super) fn moved(moved: &Moved, plan: &Plan) -> (Subject, Value) {
+pub(super) fn moved(moved: &Moved, plan: &Plan) -> (Subject, LimitsWritten) {
     let Moved { from, to, processes } = moved;
-    let files = json!([{"file": "cgroup.procs", "old": from.as_str(), "new": to.as_str()}]);
-    let data = json!({"cgroup": to.as_str(), "reason": "moved", "files": files, "processes": processes});
-    about(owner(to, plan), data)
+    let file = FileWritten {
+        file: String::from("cgroup.procs"),
+        old: Some(from.to_string()),
+        new: to.to_string(),
+        writer: None,
+        of: None,
+    };
+    let owner = owner(to, plan);
+    let data = LimitsWritten {
+        owner: named(owner),
+        cgroup: to.to_string(),
+        reason: "moved".into(),
+        files: vec![file],
+        processes: Some(*processes),
+        component: None,
+    };
+    (subject(owner), data)
 }
 
 /// A value that another process wrote.
-pub(super) fn drifted(drift: &Drift, owner: Option<Owned<'_>>, writers: &Writers) -> (Subject, Value) {
+pub(super) fn drifted(
+    drift: &Drift,
+    owner: Option<Owned<'_>>,
+    writers: &Writers,
+) -> (Subject, LimitsDrifted) {
     let Drift { path, cgroup, file, planned, found, action, author } = drift;
-    let mut data = json!({
-        "cgroup": path.as_str(),
-        "cgroupId": cgroup.0,
-        "file": file,
-        "old": planned,
-        "new": found,
-        "action": action.as_str(),
-    });
-    writers.name(path, file, &mut data);
-    if let (Some(Author { pid, comm }), None) = (author, data.get("writer")) {
-        data["writer"] = json!({"pid": pid, "comm": comm});
-    }
-    about(owner, data)
+    let (writer, of) = writers.of(path, file);
+    let author =
+        || author.as_ref().map(|Author { pid, comm }| events::Process { pid: *pid, comm: comm.clone() });
+    let data = LimitsDrifted {
+        owner: named(owner),
+        cgroup: path.to_string(),
+        cgroup_id: Some(cgroup.0),
+        file: file.to_string(),
+        old: planned.clone(),
+        new: found.clone(),
+        action: action.as_str().into(),
+        writer: writer.or_else(author),
+        pid: of.as_ref().map(|of| of.pid),
+        comm: of.map(|of| of.comm),
+        executable: None,
+    };
+    (subject(owner), data)
 }
 
 /// The events of a node component or a pod's sandbox whose score was wrong.
-pub(super) fn component(score: &ComponentScore) -> Vec<(EventType, Value)> {
+pub(super) fn component(score: &ComponentScore) -> Vec<Payload> {
     let ComponentScore { pid, executable, cgroup, found, wanted, fate } = score;
     let (found, wanted) = (found.to_string(), wanted.to_string());
-    let drifted = |action: &str| {
-        let data = json!({
-            "cgroup": cgroup, "file": "oom_score_adj", "old": wanted, "new": found, "action": action,
-            "pid": pid, "executable": executable,
-        });
-        (EventType::LimitsDrifted, data)
+    let drifted = |action: DriftAction| {
+        Payload::LimitsDrifted(LimitsDrifted {
+            owner: Owner::default(),
+            cgroup: cgroup.clone(),
+            cgroup_id: None,
+            file: String::from(SCORE),
+            old: wanted.clone(),
+            new: found.clone(),
+            action: action.as_str().into(),
+            writer: None,
+            pid: Some(*pid),
+            comm: None,
+            executable: Some(executable.clone()),
+        })
     };
-    let written = |kind, reason: Reason| {
-        let files = json!([{"file": "oom_score_adj", "old": found, "new": wanted}]);
-        let data = json!({
-            "cgroup": cgroup, "reason": reason.as_str(), "files": files, "pid": pid, "executable": executable,
-        });
-        (kind, data)
+    let written = |reason: Reason| {
+        let (old, new) = (Some(found.clone()), wanted.clone());
+        LimitsWritten {
+            owner: Owner::default(),
+            cgroup: cgroup.clone(),
+            reason: reason.as_str().into(),
+            files: vec![FileWritten { file: String::from(SCORE), old, new, writer: None, of: None }],
+            processes: None,
+            component: Some(Component { pid: *pid, executable: executable.clone() }),
+        }
     };
     match fate {
-        ScoreFate::Set => vec![written(EventType::LimitsApplied, Reason::Initial)],
+        ScoreFate::Set => vec![Payload::LimitsApplied(written(Reason::Initial))],
         ScoreFate::Restored => {
-            vec![drifted(DriftAction::Restored.as_str()), written(EventType::LimitsRestored, Reason::Drifted)]
+            vec![drifted(DriftAction::Restored), Payload::LimitsRestored(written(Reason::Drifted))]
         }
-        ScoreFate::Delayed => vec![drifted(DriftAction::Delayed.as_str())],
-        ScoreFate::Audited => vec![drifted(DriftAction::Audited.as_str())],
+        ScoreFate::Delayed => vec![drifted(DriftAction::Delayed)],
+        ScoreFate::Audited => vec![drifted(DriftAction::Audited)],
         // Reported among what this host lacks.
         ScoreFate::Refused => Vec::new(),
     }
 }
 
+fn subject(owner: Option<Owned<'_>>) -> Subject {
+    owner.map_or(Subject::Node, |(pod, _)| Subject::Pod(pod.clone()))
+}
+
 /// Names the pod and the container that a cgroup belongs to.
-fn about(owner: Option<Owned<'_>>, mut data: Value) -> (Subject, Value) {
-    let subject = match owner {
-        None => Subject::Node,
-        Some((pod, container)) => {
-            data["namespace"] = json!(pod.namespace);
-            data["pod"] = json!(pod.name);
-            if let Some(container) = container {
-                data["container"] = json!(container);
-            }
-            Subject::Pod(pod.clone())
-        }
-    };
-    (subject, data)
+fn named(owner: Option<Owned<'_>>) -> Owner {
+    let Some((pod, container)) = owner else { return Owner::default() };
+    Owner {
+        namespace: Some(pod.namespace.clone()),
+        pod: Some(pod.name.clone()),
+        container: container.map(str::to_owned),
+    }
 }
 
 /// A pod, and its container if the cgroup is one's.

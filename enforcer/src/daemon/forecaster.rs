@@ -26,7 +26,7 @@ use crate::{
     cgroup::CgroupDir,
     config::Config,
     evict::FillWaker,
-    journal::{Event, EventType, Journal, Subject},
+    journal::{Journal, Subject},
     metrics::{Counts, Level},
     model::{CgroupId, CgroupPath, PodName, PodUid},
     policy::{
@@ -38,7 +38,10 @@ use crate::{
     serve::{HeadroomView, Headrooms},
 };
 
-use serde_json::{Map, Value, json};
+use enforcer_events::{
+    Payload,
+    pressure::{Approach, Growing, HeadroomBack, HeadroomShrinking, PressureCleared, PressureRising},
+};
 use tokio::sync::Notify;
 
 /// How often it looks: at rest, and while little time is left.
@@ -297,21 +300,21 @@ impl Watch {
     }
 
     fn emit(&self, warning: &Warning) {
-        let (kind, data) = match warning {
+        let payload = match warning {
             Warning::Rising(ahead) => {
                 let resource = Resource::of(ahead.threshold.signal);
                 let causes = resource
                     .map(|resource| self.growth.causes(resource, ahead.falling_per_second))
                     .unwrap_or_default();
-                (EventType::PressureRising, rising(ahead, resource, &causes))
+                Payload::PressureRising(PressureRising::Headroom(rising(ahead, resource, &causes)))
             }
             Warning::Cleared { ahead, lasted_ns } => {
-                let mut data = common(ahead, Resource::of(ahead.threshold.signal));
-                data.insert(String::from("lastedMs"), json!(lasted_ns / 1_000_000));
-                (EventType::PressureCleared, data)
+                let approach = approach(ahead, Resource::of(ahead.threshold.signal));
+                let data = HeadroomBack { approach, lasted_ms: lasted_ns / 1_000_000 };
+                Payload::PressureCleared(PressureCleared::Headroom(data))
             }
         };
-        self.journal.append(Event { kind, subject: Subject::Node, data: Value::Object(data) });
+        self.journal.emit(Subject::Node, &payload);
     }
 }
 
@@ -337,49 +340,46 @@ impl FastUntil {
     }
 }
 
-fn rising(ahead: &Crossing, resource: Option<Resource>, causes: &[Grown<'_>]) -> Map<String, Value> {
-    let mut data = common(ahead, resource);
-    let (rate, usage) = match resource {
-        Some(Resource::Pids) => ("growthPerSecond", "processCount"),
-        Some(Resource::Memory) | None => ("growthBytesPerSecond", "usageBytes"),
-    };
+fn rising(ahead: &Crossing, resource: Option<Resource>, causes: &[Grown<'_>]) -> HeadroomShrinking {
+    let is_of_pids = resource == Some(Resource::Pids);
     let left_ms = ahead.left_ns.map(|left_ns| left_ns / 1_000_000);
-    data.insert(String::from("crossedInMs"), json!(left_ms));
-    let pods = causes.iter().map(|Grown { suspect, usage: used, per_second }| {
-        json!({
-            "namespace": suspect.pod.namespace,
-            "name": suspect.pod.name,
-            "uid": suspect.uid.as_str(),
-            (rate): per_second,
-            (usage): used,
-            "requestBytes": suspect.request_bytes,
-        })
+    let pods = causes.iter().map(|Grown { suspect, usage, per_second }| Growing {
+        namespace: suspect.pod.namespace.clone(),
+        name: suspect.pod.name.clone(),
+        uid: suspect.uid.to_string(),
+        growth_bytes_per_second: (!is_of_pids).then_some(*per_second),
+        growth_per_second: is_of_pids.then_some(*per_second),
+        usage_bytes: (!is_of_pids).then_some(*usage),
+        process_count: is_of_pids.then_some(*usage),
+        request_bytes: suspect.request_bytes,
     });
-    data.insert(String::from("pods"), pods.collect());
     let seconds = left_ms.map_or(0, |left_ms| left_ms.div_ceil(1_000));
     let cause = match causes {
         [] => String::from("caused by no pod"),
         [one] => format!("caused by {}", one.suspect.pod),
         [one, others @ ..] => format!("caused by {} and {} more", one.suspect.pod, others.len()),
     };
-    let message = format!("{} crosses its threshold in about {seconds} s: {cause}", ahead.threshold.signal);
-    data.insert(String::from("message"), json!(message));
-    data
+    HeadroomShrinking {
+        approach: approach(ahead, resource),
+        crossed_in_ms: left_ms,
+        pods: pods.collect(),
+        message: format!("{} crosses its threshold in about {seconds} s: {cause}", ahead.threshold.signal),
+    }
 }
 
-/// The fields of both events.
-fn common(ahead: &Crossing, resource: Option<Resource>) -> Map<String, Value> {
-    let (threshold, available, rate) = match resource {
-        Some(Resource::Pids) => ("thresholdCount", "availableCount", "fillPerSecond"),
-        Some(Resource::Memory) | None => ("thresholdBytes", "availableBytes", "fillBytesPerSecond"),
-    };
-    let entries = [
-        ("kind", json!("headroom")),
-        ("signal", json!(ahead.threshold.signal.as_str())),
-        ("hard", json!(ahead.threshold.is_hard())),
-        (threshold, json!(ahead.amount)),
-        (available, json!(ahead.available)),
-        (rate, json!(ahead.falling_per_second)),
-    ];
-    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+/// The keys of both events.
+fn approach(ahead: &Crossing, resource: Option<Resource>) -> Approach {
+    let is_of_pids = resource == Some(Resource::Pids);
+    let (bytes, count) = (|amount| (!is_of_pids).then_some(amount), |amount| is_of_pids.then_some(amount));
+    Approach {
+        kind: "headroom".into(),
+        signal: ahead.threshold.signal.as_str().into(),
+        hard: ahead.threshold.is_hard(),
+        threshold_bytes: bytes(ahead.amount),
+        threshold_count: count(ahead.amount),
+        available_bytes: bytes(ahead.available),
+        available_count: count(ahead.available),
+        fill_bytes_per_second: bytes(ahead.falling_per_second),
+        fill_per_second: count(ahead.falling_per_second),
+    }
 }

@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
 use tokio::sync::watch;
 
 use super::{emit, host::Host, lock, ranking::Ranks, recording::Recording};
@@ -16,7 +15,7 @@ use crate::{
     cgroup::{self, CgroupDir},
     config::{Config, MemoryAvailableSource},
     evict::{Candidate, Observer, Reflex},
-    journal::{Event, EventType, Journal, Load, Subject},
+    journal::{Journal, Load},
     logging,
     metrics::{
         self, Counts, Gauges, Headroom, Level, NextVictim, Pressure, Process, Resource, SinkState, Slice,
@@ -148,8 +147,7 @@ async fn bound(address: SocketAddr, journal: &Journal) -> MetricsListener {
         match MetricsListener::bind(address).await {
             Ok(listener) => {
                 if is_reported {
-                    let data = json!({"what": LISTEN, "message": format!("serving metrics on {address}")});
-                    journal.append(Event { kind: EventType::DegradedLeft, subject: Subject::Node, data });
+                    emit::recovered(journal, LISTEN, &format!("serving metrics on {address}"));
                 }
                 return listener;
             }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use aya::maps::{MapData, RingBuf};
+use enforcer_events::Payload;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch as latest};
 use ulid::Ulid;
@@ -24,13 +25,13 @@ use self::{
 use super::{backlog::Backlog, emit, stalls::Stalling, tracing_report::TracingReport};
 use crate::{
     cgroup::Index,
-    journal::{Event, EventType, Journal, Subject},
+    journal::{Journal, Subject},
     metrics::Counts,
     model::{CgroupId, Owner},
     sense::{
         self, Attached, EdgeSource, Facts, Guard, HostFacts, KernelRing, Life, LifeRing, LifeWatch, Programs,
         Record, RecordRing, RingStats,
-        incident::{Incidents, Input, Output, Tracing},
+        incident::{About as _, Incidents, Input, Output, Tracing},
     },
     serve::Doctor,
 };
@@ -492,13 +493,13 @@ impl Ooms {
         for output in self.incidents.step(now_ns(), input, &mut self.world) {
             match output {
                 Output::Detected(detected) => {
-                    self.emit(EventType::OomDetected, detected.subject(), serde_json::to_value(detected));
+                    self.emit(detected.subject(), &Payload::OomDetected(detected));
                 }
                 Output::Incident(incident) => {
-                    self.emit(EventType::OomIncident, incident.subject(), serde_json::to_value(incident));
+                    self.emit(incident.subject(), &Payload::OomIncident(incident));
                 }
                 Output::Averted(averted) => {
-                    self.emit(EventType::OomAverted, averted.subject(), serde_json::to_value(averted));
+                    self.emit(averted.subject(), &Payload::OomAverted(averted));
                 }
                 Output::ReadCounters { incident, cgroups } => self.reads.push_back((incident, cgroups)),
             }
@@ -508,14 +509,10 @@ impl Ooms {
         }
     }
 
-    fn emit(&mut self, kind: EventType, subject: Subject, data: serde_json::Result<serde_json::Value>) {
-        match data {
-            Ok(data) if self.world.backlog.is_reported(kind, &data) => {}
-            Ok(data) => {
-                let sequence = self.journal.append(Event { kind, subject, data });
-                self.world.backlog.appended(sequence);
-            }
-            Err(error) => tracing::error!(%error, "cannot write an OOM event as JSON"),
+    fn emit(&mut self, subject: Subject, payload: &Payload) {
+        if !self.world.backlog.is_reported(payload) {
+            let sequence = self.journal.emit(subject, payload);
+            self.world.backlog.appended(sequence);
         }
     }
 

@@ -10,7 +10,11 @@ mod unfinished;
 
 use std::{future, path::Path, time::Duration};
 
-use serde_json::{Map, Value, json};
+use enforcer_events::{
+    Payload,
+    eviction::Operator as OperatorData,
+    node::{Degraded, OrderReported},
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -23,7 +27,7 @@ use super::{DRAIN_TIMEOUT, desired::Desired, emit, engine_settings, reload::Relo
 use crate::{
     config::Config,
     evict::{Operator, Reflex},
-    journal::{Event, EventType, Journal, Subject},
+    journal::{Journal, Subject},
     model::{CgroupPath, PodName},
     policy::{
         engine::EngineSettings,
@@ -319,15 +323,14 @@ impl OrderBook {
             None => String::from("eviction is paused"),
         };
         let message = format!("{what} until {until}, by order of uid {}: {}", order.uid, order.reason);
-        let mut data = about(order);
-        match peer {
-            Some(peer) => data.insert("pid".into(), json!(peer.pid)),
-            // The order was given to an earlier process.
-            None => data.insert("resumed".into(), json!(true)),
+        let data = OrderReported {
+            pid: peer.map(|peer| peer.pid),
+            // Without a peer the order was given to an earlier process.
+            resumed: peer.is_none(),
+            left_ms: Some(order.left_ms(now())),
+            ..about(order)
         };
-        data.insert("leftMs".into(), json!(order.left_ms(now())));
-        data.insert("message".into(), json!(message));
-        self.emit(EventType::DegradedEntered, order, data);
+        self.emit(Payload::DegradedEntered, order, data, message);
     }
 
     fn emit_end(&self, order: &Order, cause: &Cause<'_>) {
@@ -335,44 +338,49 @@ impl OrderBook {
             Some(pod) => format!("pod {pod} is no longer protected"),
             None => String::from("eviction resumed"),
         };
-        let mut data = about(order);
-        let message = match cause {
-            Cause::Expired => {
-                data.insert("cause".into(), json!("expired"));
-                format!("{what}: the time is up")
-            }
+        let (data, message) = match cause {
+            Cause::Expired => (
+                OrderReported { cause: Some("expired".into()), ..about(order) },
+                format!("{what}: the time is up"),
+            ),
             Cause::Ended { peer, reason } => {
-                data.insert("cause".into(), json!("ended"));
-                data.insert("endedBy".into(), json!({"uid": peer.uid, "pid": peer.pid, "reason": reason}));
-                format!("{what}, by order of uid {}: {reason}", peer.uid)
+                let ended_by =
+                    OperatorData { uid: peer.uid, pid: Some(peer.pid), reason: (*reason).to_owned() };
+                (
+                    OrderReported { cause: Some("ended".into()), ended_by: Some(ended_by), ..about(order) },
+                    format!("{what}, by order of uid {}: {reason}", peer.uid),
+                )
             }
         };
-        data.insert("message".into(), json!(message));
-        self.emit(EventType::DegradedLeft, order, data);
+        self.emit(Payload::DegradedLeft, order, data, message);
     }
 
-    fn emit(&self, kind: EventType, order: &Order, data: Map<String, Value>) {
-        if let Some(Value::String(message)) = data.get("message") {
-            tracing::warn!("{message}");
-        }
-        let subject = order.what.pod().map_or(Subject::Node, Subject::Pod);
-        self.journal.append(Event { kind, subject, data: Value::Object(data) });
+    fn emit(&self, kind: fn(Degraded) -> Payload, order: &Order, data: OrderReported, message: String) {
+        tracing::warn!("{message}");
+        let pod = order.what.pod();
+        let data = Degraded {
+            namespace: pod.as_ref().map(|pod| pod.namespace.clone()),
+            pod: pod.as_ref().map(|pod| pod.name.clone()),
+            order: Some(data),
+            message: Some(message),
+            ..Degraded::of(order.what.as_str())
+        };
+        self.journal.emit(pod.map_or(Subject::Node, Subject::Pod), &kind(data));
     }
 }
 
-fn about(order: &Order) -> Map<String, Value> {
-    let mut data = Map::from_iter([
-        (String::from("what"), json!(order.what.as_str())),
-        (String::from("reason"), json!(order.reason)),
-        (String::from("uid"), json!(order.uid)),
-        (String::from("given"), json!(rfc3339(order.given_ms))),
-        (String::from("until"), json!(rfc3339(order.until_ms))),
-    ]);
-    if let Some(PodName { namespace, name }) = order.what.pod() {
-        data.insert("namespace".into(), json!(namespace));
-        data.insert("pod".into(), json!(name));
+fn about(order: &Order) -> OrderReported {
+    OrderReported {
+        reason: order.reason.clone(),
+        uid: order.uid,
+        given: rfc3339(order.given_ms),
+        until: rfc3339(order.until_ms),
+        pid: None,
+        resumed: false,
+        left_ms: None,
+        cause: None,
+        ended_by: None,
     }
-    data
 }
 
 fn refuse(answer: oneshot::Sender<Result<Done, No>>, no: No) {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use enforcer_events::{Event, Payload};
 
 use crate::{
     evict,
@@ -27,16 +27,18 @@ pub(super) fn read(journal: &Journal) -> Vec<Past> {
     while let Some(batch) = reader.read() {
         let Batch::Records(records) = batch else { continue };
         for record in records {
-            let Ok(event) = serde_json::from_slice::<Value>(&record.line) else { continue };
-            let data = &event["data"];
-            let is_ours = event["source"] == journal.source();
-            let (Some(pod), Some(id), Some(boot_ms)) =
-                (&record.pod, data["evictionId"].as_str(), data["bootMs"].as_u64())
-            else {
-                continue;
+            let Ok(event) = Event::parse(&record.line) else { continue };
+            let is_ours = event.source == journal.source();
+            let (id, boot_ms) = match event.payload {
+                Payload::EvictionSignalled(signalled) => (signalled.eviction_id, signalled.boot_ms),
+                Payload::EvictionCompleted(ended) | Payload::EvictionFailed(ended) => {
+                    (ended.eviction_id, ended.boot_ms)
+                }
+                _ => continue,
             };
+            let (Some(pod), Some(boot_ms)) = (&record.pod, boot_ms) else { continue };
             // SIGTERM and SIGKILL are one eviction.
-            if is_ours && counted.insert(id.to_owned()) {
+            if is_ours && counted.insert(id) {
                 past.push(Past { pod: evict::pod_key(pod), at_ns: boot_ms.saturating_mul(1_000_000) });
             }
         }
@@ -47,36 +49,49 @@ pub(super) fn read(journal: &Journal) -> Vec<Past> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use enforcer_events::eviction::{EvictionEnded, EvictionSignalled, Operator, Timeline};
 
     use super::*;
-    use crate::{
-        journal::{Event, Subject},
-        model::PodName,
-    };
+    use crate::{journal::Subject, model::PodName};
 
     fn pod(name: &str) -> PodName {
         PodName { namespace: String::from("default"), name: name.to_owned() }
     }
 
+    fn signalled(id: &str, boot_ms: Option<u64>) -> Payload {
+        let operator = Operator { uid: 0, pid: None, reason: String::from("it hangs") };
+        Payload::EvictionSignalled(EvictionSignalled {
+            eviction_id: id.to_owned(),
+            namespace: String::from("default"),
+            name: String::from("p"),
+            uid: String::from("u"),
+            signal: None,
+            sent: "SIGKILL".into(),
+            grace_ms: None,
+            killed_because: None,
+            brakes_failed: None,
+            boot_ms,
+            timeline: Timeline::default(),
+            decided_to_terminated_ms: None,
+            decided_to_signalled_ms: None,
+            hook: None,
+            operator: boot_ms.is_none().then_some(operator),
+        })
+    }
+
     #[test]
     fn each_eviction_of_this_boot_is_there_once_with_its_first_signal() {
         let journal = Journal::new("n", "b");
-        let emit = |kind, name: &str, data: Value| {
-            journal.append(Event { kind, subject: Subject::Pod(pod(name)), data });
-        };
-        let signalled = EventType::EvictionSignalled;
-        emit(signalled, "b", json!({"evictionId": "2", "bootMs": 20, "sent": "SIGTERM"}));
-        emit(signalled, "a", json!({"evictionId": "1", "bootMs": 10}));
-        emit(signalled, "b", json!({"evictionId": "2", "bootMs": 25, "sent": "SIGKILL"}));
-        // An operator's, which is not the engine's, and one whose signal was told.
-        emit(signalled, "c", json!({"evictionId": "3", "operator": {"uid": 0}}));
-        emit(EventType::EvictionCompleted, "a", json!({"evictionId": "1"}));
-        emit(
-            EventType::EvictionCompleted,
-            "d",
-            json!({"evictionId": "4", "bootMs": 30, "reconstructed": true}),
-        );
+        let emit = |name: &str, payload: Payload| journal.emit(Subject::Pod(pod(name)), &payload);
+        emit("b", signalled("2", Some(20)));
+        emit("a", signalled("1", Some(10)));
+        emit("b", signalled("2", Some(25)));
+        // An operator's, which is not the engine's, and one whose signal was reported.
+        emit("c", signalled("3", None));
+        let ended = |id: &str| EvictionEnded { eviction_id: id.to_owned(), ..EvictionEnded::default() };
+        emit("a", Payload::EvictionCompleted(ended("1")));
+        let reconstructed = EvictionEnded { boot_ms: Some(30), reconstructed: true, ..ended("4") };
+        emit("d", Payload::EvictionCompleted(reconstructed));
         let past: Vec<_> = [("a", 10), ("b", 20), ("d", 30)]
             .map(|(name, at_ms)| Past { pod: evict::pod_key(&pod(name)), at_ns: at_ms * 1_000_000 })
             .into();
@@ -88,8 +103,7 @@ mod tests {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let open = |boot| Journal::open("n", boot, dirs[0].path(), dirs[1].path()).unwrap().0;
         let journal = open("before");
-        let data = json!({"evictionId": "1", "bootMs": 10});
-        journal.append(Event { kind: EventType::EvictionSignalled, subject: Subject::Pod(pod("a")), data });
+        journal.emit(Subject::Pod(pod("a")), &signalled("1", Some(10)));
         assert_eq!(read(&journal).len(), 1);
         journal.close();
         drop(journal);

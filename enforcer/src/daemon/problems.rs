@@ -1,12 +1,7 @@
 use std::collections::BTreeMap;
 
-use serde_json::json;
-
 use super::emit;
-use crate::{
-    cgroup::Problem,
-    journal::{Event, EventType, Journal, Subject},
-};
+use crate::{cgroup::Problem, journal::Journal};
 
 /// The present problems of the hierarchy: each is reported when it begins and when it ends.
 #[derive(Debug, Default)]
@@ -34,8 +29,7 @@ impl Problems {
         }
         for ((what, place), message) in before {
             tracing::info!(what, place, "no longer so: {message}");
-            let data = json!({"what": what, "place": place, "message": format!("no longer so: {message}")});
-            journal.append(Event { kind: EventType::DegradedLeft, subject: Subject::Node, data });
+            emit::recovered_at(journal, what, Some(&place), &format!("no longer so: {message}"));
         }
     }
 }
@@ -43,7 +37,7 @@ impl Problems {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{Batch, Filter};
+    use crate::journal::{Batch, EventType, Filter};
 
     fn problem(place: &str, message: &str) -> Problem {
         Problem { what: "limits", place: place.to_owned(), message: message.to_owned() }

@@ -10,7 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Map, Value, json};
+use enforcer_events::{
+    Payload,
+    eviction::{EvictionDecided, EvictionEnded, ReconstructedDecision},
+    limits::{FileWritten, LimitsWritten, Owner},
+};
+use serde_json::Value;
 use ulid::Ulid;
 
 use self::doomed::Holding;
@@ -24,7 +29,7 @@ use crate::{
     cgroup::{self, CgroupDir, Handles, Knob, Mark, PageSize, Sought, Throttled},
     config::{Config, Mode},
     evict::{BrakeBook, EvictionIntents, shortage_data},
-    journal::{Batch, Event, EventType, Filter, Intent, Intents, Journal, Subject},
+    journal::{Batch, EventType, Filter, Intent, Intents, Journal, Subject},
     model::{CgroupId, CgroupPath, PodName},
     policy::{engine::Shortage, threshold::Signal},
     source::{EndedPod, Why},
@@ -144,57 +149,59 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
         let id = Ulid::from(*id).to_string();
         let holding = held_in_the_end(whole.then_some((&**path, *cgroup)), targets, deadline);
         let was_signalled = reported.contains(&(EventType::EvictionSignalled, id.clone()));
-        let mut data = Map::from_iter([
-            (String::from("evictionId"), json!(id)),
-            (String::from("uid"), json!(uid)),
-            (String::from("cgroup"), json!(path)),
-            (String::from("reconstructed"), json!(true)),
-        ]);
-        let emit = |kind, data: &Map<String, Value>| {
-            if !reported.contains(&(kind, id.clone())) {
-                let data = Value::Object(data.clone());
-                journal.append(Event { kind, subject: subject(pod), data });
+        let emit = |payload: &Payload| {
+            if !reported.contains(&(payload.kind(), id.clone())) {
+                journal.emit(subject(pod), payload);
             }
         };
-        let mut decided = data.clone();
-        // A signal of another version has no known unit, so no numbers are reported for it.
-        decided.extend(Signal::from_name(signal).map_or_else(Map::new, |signal| {
-            shortage_data(&Shortage { signal, hard: *hard, threshold: *threshold, observed: *observed })
-        }));
-        emit(EventType::EvictionDecided, &decided);
-        let (kind, message, is_ended) = match holding {
+        let decided = ReconstructedDecision {
+            eviction_id: id.clone(),
+            uid: uid.to_string(),
+            cgroup: path.to_string(),
+            reconstructed: true,
+            // A signal of another version has no known unit, so no numbers are reported for it.
+            shortage: Signal::from_name(signal).map(|signal| {
+                let (hard, threshold, observed) = (*hard, *threshold, *observed);
+                shortage_data(&Shortage { signal, hard, threshold, observed })
+            }),
+        };
+        emit(&Payload::EvictionDecided(EvictionDecided::Reconstructed(decided)));
+        let (ended_as, message, is_ended): (fn(EvictionEnded) -> Payload, _, _) = match holding {
             Holding::NoProcess => (
-                EventType::EvictionCompleted,
+                Payload::EvictionCompleted,
                 "the daemon ended meanwhile; the pod has no process any more",
                 true,
             ),
             Holding::Doomed => (
-                EventType::EvictionFailed,
+                Payload::EvictionFailed,
                 "the daemon ended meanwhile; the pod was killed, and is not dead yet",
                 true,
             ),
             Holding::Living if was_signalled => (
-                EventType::EvictionFailed,
+                Payload::EvictionFailed,
                 "the daemon ended meanwhile; the pod was signalled, and what is left of it lives on until memory is \
                  short again",
                 true,
             ),
-            Holding::Living => (
-                EventType::EvictionFailed,
-                "the daemon ended before the pod was signalled: it lives on",
-                false,
-            ),
+            Holding::Living => {
+                (Payload::EvictionFailed, "the daemon ended before the pod was signalled: it lives on", false)
+            }
         };
         if is_ended {
             ended.push(EndedPod { uid: uid.to_string(), fingerprint: None, why: Why::Evicted });
-            if !was_signalled {
-                // Otherwise the breaker would not count this eviction.
-                data.insert(String::from("bootMs"), json!(decided_ns / 1_000_000));
-            }
         }
-        data.insert(String::from("reason"), json!("interrupted"));
-        data.insert(String::from("message"), json!(message));
-        emit(kind, &data);
+        let data = EvictionEnded {
+            eviction_id: id.clone(),
+            uid: Some(uid.to_string()),
+            cgroup: Some(path.to_string()),
+            reconstructed: true,
+            // Without it the breaker would not count an eviction whose signal was not reported.
+            boot_ms: (is_ended && !was_signalled).then_some(decided_ns / 1_000_000),
+            reason: Some("interrupted".into()),
+            message: Some(message.to_owned()),
+            ..EvictionEnded::default()
+        };
+        emit(&ended_as(data));
     }
     ended
 }
@@ -217,9 +224,16 @@ fn knobs<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a>> {
             emit::degraded(journal, "limits", &message);
             stuck.push(intent.clone());
         } else {
-            let files = json!([{"file": file, "old": new, "new": old}]);
-            let data = json!({"cgroup": path, "reason": "interrupted", "files": files});
-            journal.append(Event { kind: EventType::LimitsRestored, subject: Subject::Node, data });
+            let (old, new) = (Some(new.to_string()), old.to_string());
+            let data = LimitsWritten {
+                owner: Owner::default(),
+                cgroup: path.to_string(),
+                reason: "interrupted".into(),
+                files: vec![FileWritten { file: file.to_string(), old, new, writer: None, of: None }],
+                processes: None,
+                component: None,
+            };
+            journal.emit(Subject::Node, &Payload::LimitsRestored(data));
         }
     }
     stuck

@@ -2,13 +2,16 @@
 
 use std::{io, sync::mpsc, thread};
 
-use serde_json::json;
+use enforcer_events::{
+    Payload,
+    node::{ConfigChanged, ConfigLoaded},
+};
 use tokio::sync::oneshot;
 
 use super::{IncompatibleHost, host::Host, incompatible_host};
 use crate::{
     config::{self, Config, FIELDS},
-    journal::{Event, EventType, Journal, Subject},
+    journal::{Journal, Subject},
     serve::{Done, No, Peer},
     source::StaticDir,
 };
@@ -116,13 +119,15 @@ pub(super) fn reload(
         }
         Ok(config) => {
             let message = format!("changed: {}", changed(running, &config).join(", "));
-            emit(journal, EventType::ConfigLoaded, &config, &message);
+            let data = ConfigLoaded::Changed(changed_to(&config, message.clone()));
+            journal.emit(Subject::Node, &Payload::ConfigLoaded(data));
             Ok((config, message))
         }
         Err(refused) => {
             let message = format!("the running configuration stays in force: {}", crate::chain(&refused));
             tracing::warn!("{message}");
-            emit(journal, EventType::ConfigRejected, running, &message);
+            let data = changed_to(running, message.clone());
+            journal.emit(Subject::Node, &Payload::ConfigRejected(data));
             Err(message)
         }
     }
@@ -146,11 +151,13 @@ pub(super) fn read_manifests(
         Err(why) => Err(No::Refused(format!("{why}; the manifests were not read again"))),
     };
     if arm && said.is_ok() {
-        let data = json!({
-            "mode": config.mode.as_str(), "configHash": config.hash(), "armed": true, "uid": peer.uid, "pid": peer.pid,
-            "message": format!("every threshold is armed, by order of uid {}", peer.uid),
-        });
-        journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
+        let data = ConfigChanged {
+            armed: true,
+            uid: Some(peer.uid),
+            pid: Some(peer.pid),
+            ..changed_to(config, format!("every threshold is armed, by order of uid {}", peer.uid))
+        };
+        journal.emit(Subject::Node, &Payload::ConfigLoaded(ConfigLoaded::Changed(data)));
     }
     let message = match said {
         Ok(message) if arm => format!("{message}; every threshold is armed"),
@@ -162,11 +169,13 @@ pub(super) fn read_manifests(
         let folder = config.static_pod_path.display();
         let message = format!("the present content of {folder} is accepted, by order of uid {}", peer.uid);
         tracing::warn!("{message}");
-        let data = json!({
-            "mode": config.mode.as_str(), "configHash": config.hash(), "message": message, "acceptEmpty": true,
-            "uid": peer.uid, "pid": peer.pid,
-        });
-        journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
+        let data = ConfigChanged {
+            accept_empty: true,
+            uid: Some(peer.uid),
+            pid: Some(peer.pid),
+            ..changed_to(config, message)
+        };
+        journal.emit(Subject::Node, &Payload::ConfigLoaded(ConfigLoaded::Changed(data)));
     }
     let folder = config.static_pod_path.display().to_string();
     let answer = move |loaded: &crate::source::Loaded| {
@@ -206,9 +215,17 @@ fn changed(before: &Config, after: &Config) -> Vec<&'static str> {
         .collect()
 }
 
-fn emit(journal: &Journal, kind: EventType, config: &Config, message: &str) {
-    let data = json!({"mode": config.mode.as_str(), "configHash": config.hash(), "message": message});
-    journal.append(Event { kind, subject: Subject::Node, data });
+/// What is in force.
+fn changed_to(config: &Config, message: String) -> ConfigChanged {
+    ConfigChanged {
+        mode: config.mode.as_str().into(),
+        config_hash: config.hash(),
+        message,
+        armed: false,
+        accept_empty: false,
+        uid: None,
+        pid: None,
+    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,5 @@
-use serde_json::json;
-
 use super::emit;
-use crate::{
-    journal::{Event, EventType, Journal, Subject},
-    raw,
-};
+use crate::{journal::Journal, raw};
 
 /// The `what` of the degradation while the kernel grants no more address space.
 const ADDRESS_SPACE: &str = "addressSpace";
@@ -21,8 +16,7 @@ impl Reserve {
         let is_whole = raw::hold_back();
         match (is_whole, self.is_reported) {
             (true, true) => {
-                let data = json!({"what": ADDRESS_SPACE, "message": "address space is reserved again"});
-                journal.append(Event { kind: EventType::DegradedLeft, subject: Subject::Node, data });
+                emit::recovered(journal, ADDRESS_SPACE, "address space is reserved again");
             }
             (false, false) => emit::degraded(
                 journal,

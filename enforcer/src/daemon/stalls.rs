@@ -9,7 +9,7 @@ use std::{
 use super::emit;
 use crate::{
     cgroup::{Handles, Index, Sought},
-    journal::{Event, EventType, Journal},
+    journal::Journal,
     model::{CgroupId, CgroupPath, Owner},
     sense::{ByKind, PressureEvent, Pressures, Stall, StallRing, StallWorld, Stalls},
 };
@@ -72,16 +72,7 @@ impl Stalling {
 
     fn emit(&self, event: PressureEvent) {
         let subject = event.subject();
-        let (kind, data) = match event {
-            PressureEvent::Rising(rising) => (EventType::PressureRising, serde_json::to_value(rising)),
-            PressureEvent::Cleared(cleared) => (EventType::PressureCleared, serde_json::to_value(cleared)),
-        };
-        match data {
-            Ok(data) => {
-                self.journal.append(Event { kind, subject, data });
-            }
-            Err(error) => tracing::error!(%error, "cannot write a stall as JSON"),
-        }
+        self.journal.emit(subject, &event.into_payload());
     }
 
     fn sweep(&mut self) {

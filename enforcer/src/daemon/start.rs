@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
+use enforcer_events::{
+    Payload,
+    node::{ConfigLoaded, Started},
+};
 
 use super::{
     NICE, emit,
@@ -14,7 +17,7 @@ use super::{
 use crate::{
     cgroup::Permit,
     config::{Config, Mode},
-    journal::{Event, EventType, Journal, StoreError, Subject},
+    journal::{Journal, StoreError, Subject},
     metrics::Counts,
     policy::threshold::Signal,
     sense::{self, HostFacts, snapshot::BUDGET},
@@ -128,19 +131,16 @@ pub(super) fn emit_start(journal: &Journal, config: &Config, host: &Host, facts:
     let by_default = config.unwatched_defaults();
     let message =
         [format!("mode {}", config.mode)].into_iter().chain(by_default).collect::<Vec<_>>().join("; ");
-    journal.append(Event {
-        kind: EventType::ConfigLoaded,
-        subject: Subject::Node,
-        data: json!({
-            "mode": config.mode.as_str(),
-            "configHash": config.hash(),
-            "staticPodPath": config.static_pod_path,
-            "memoryAvailableThresholdBytes": threshold,
-            "memoryBytes": host.node.memory_bytes,
-            "unwatched": config.notes(),
-            "message": message,
-        }),
-    });
+    let data = Started {
+        mode: config.mode.as_str().into(),
+        config_hash: config.hash(),
+        static_pod_path: config.static_pod_path.display().to_string(),
+        memory_available_threshold_bytes: threshold,
+        memory_bytes: host.node.memory_bytes,
+        unwatched: config.notes(),
+        message,
+    };
+    journal.emit(Subject::Node, &Payload::ConfigLoaded(ConfigLoaded::Started(data)));
     for message in config.unwatched() {
         emit::degraded(journal, "threshold", &message);
     }

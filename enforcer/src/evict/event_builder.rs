@@ -10,29 +10,36 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::{Map, Value, json};
+use enforcer_events::{
+    Payload,
+    eviction::{
+        Decision as DecisionData, EvictionContained, EvictionDecided, EvictionEnded, EvictionSignalled,
+        EvictionSuppressed, EvictionVictim, Excluded, Pressure, Ranked as RankedData, SharedMemory, Timeline,
+    },
+    node::{Degraded, SharedMemoryReported, UnmappedMemory},
+    pressure::{PressureCleared, Shortage as ShortageData, ShortageOver},
+};
 use ulid::Ulid;
 
 use self::{
     hook::HookNotes,
-    reasons::{brake_refusal, kill_reason, suppression, unarmed_data},
+    reasons::{brake_refusal, kill_reason, suppression, unarmed},
     shared::Places,
 };
 use super::{
     candidate::{Candidate, Identity},
-    failure::failure_reason,
+    failure::failed_data,
     report::{Report, Stuck},
 };
 use crate::{
-    journal::{Event, EventType, Subject},
+    journal::{Event, Subject},
     policy::{
         engine::{
             BrakeCause, Completion, Containment, Decision, Failure, Moments, RankKey, Ranked, Reading,
-            Resource, Returned, Shortage, Thresholds,
+            Resource, Shortage, Thresholds,
         },
         message::{self, Message, Usages},
         rank::DecidedBy,
-        threshold::Signal,
     },
     sense::snapshot::{Stall, Stalls},
 };
@@ -98,92 +105,95 @@ impl EventBuilder {
                 return None;
             }
             Report::Crossed { now_ns: _, shortage } => {
-                let data = Value::Object(shortage_data(shortage));
-                Event { kind: EventType::ThresholdCrossed, subject: Subject::Node, data }
+                Event::new(Subject::Node, &Payload::ThresholdCrossed(shortage_data(shortage)))
             }
             Report::Cleared { now_ns, shortage, crossed_ns } => {
-                let mut data = shortage_data(shortage);
-                data.insert("crossedToClearedMs".into(), milliseconds(*crossed_ns, *now_ns));
-                Event { kind: EventType::PressureCleared, subject: Subject::Node, data: Value::Object(data) }
+                let over = ShortageOver {
+                    shortage: shortage_data(shortage),
+                    crossed_to_cleared_ms: milliseconds(*crossed_ns, *now_ns),
+                };
+                Event::new(Subject::Node, &Payload::PressureCleared(PressureCleared::Shortage(over)))
             }
             Report::Decided { id, decision, members } => {
                 self.hooks.decided(*id, decision.hook);
                 self.decided(*id, decision, members)
             }
             Report::Terminated { id, signal, number: _, candidate, grace_ns, moments } => {
-                let mut data = about(*id, *signal, candidate);
-                data.insert("sent".into(), json!("SIGTERM"));
-                data.insert("graceMs".into(), json!(grace_ns / 1_000_000));
-                data.insert("bootMs".into(), boot_ms(moments.terminated_ns));
-                data.append(&mut timeline(moments));
-                data.extend(hooked(self.hooks.signalled(*id, waited_ns(moments))));
-                pod_event(EventType::EvictionSignalled, candidate, data)
+                let data = EvictionSignalled {
+                    signal: Some(signal.as_str().into()),
+                    grace_ms: Some(grace_ns / 1_000_000),
+                    boot_ms: boot_ms(moments.terminated_ns),
+                    timeline: timeline(moments),
+                    hook: self.hooks.signalled(*id, waited_ns(moments)),
+                    ..signalled_data(*id, candidate, "SIGTERM")
+                };
+                pod_event(candidate, &Payload::EvictionSignalled(data))
             }
             Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed } => {
-                let mut data = about(*id, *signal, candidate);
-                data.insert("sent".into(), json!("SIGKILL"));
-                if let Some(reason) = cut_short {
-                    data.insert("killedBecause".into(), json!(kill_reason(*reason)));
-                }
-                data.insert("brakesFailed".into(), json!(brakes_failed));
-                data.insert("bootMs".into(), boot_ms(moments.signalled_ns));
-                data.append(&mut timeline(moments));
-                data.extend(hooked(self.hooks.signalled(*id, waited_ns(moments))));
-                pod_event(EventType::EvictionSignalled, candidate, data)
+                let data = EvictionSignalled {
+                    signal: Some(signal.as_str().into()),
+                    killed_because: cut_short.map(|reason| kill_reason(reason).into()),
+                    brakes_failed: Some(*brakes_failed),
+                    boot_ms: boot_ms(moments.signalled_ns),
+                    timeline: timeline(moments),
+                    hook: self.hooks.signalled(*id, waited_ns(moments)),
+                    ..signalled_data(*id, candidate, "SIGKILL")
+                };
+                pod_event(candidate, &Payload::EvictionSignalled(data))
             }
             Report::Completed { id, signal, candidate, completion } => {
-                let mut data = about(*id, *signal, candidate);
-                data.append(&mut completion_data(completion));
-                data.extend(hooked(self.hooks.over(*id, is_signalled(&completion.moments))));
-                pod_event(EventType::EvictionCompleted, candidate, data)
+                let Completion { moments, predicted_freed_bytes, freed_bytes, .. } = completion;
+                let data = EvictionEnded {
+                    signal: Some(signal.as_str().into()),
+                    timeline: timeline(moments),
+                    predicted_freed_bytes: Some(*predicted_freed_bytes),
+                    freed_bytes: *freed_bytes,
+                    hook: self.hooks.over(*id, is_signalled(moments)),
+                    ..ended_data(*id, candidate)
+                };
+                pod_event(candidate, &Payload::EvictionCompleted(data))
             }
             Report::Failed { id, signal, candidate, failure } => {
-                let mut data = about(*id, *signal, candidate);
-                data.append(&mut failure_data(failure));
-                data.extend(hooked(self.hooks.over(*id, is_signalled(&failure.moments))));
-                pod_event(EventType::EvictionFailed, candidate, data)
+                let Failure { moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason, .. } =
+                    failure;
+                let data = EvictionEnded {
+                    signal: Some(signal.as_str().into()),
+                    timeline: timeline(moments),
+                    crossed_to_given_up_ms: Some(milliseconds(moments.crossed_ns, *given_up_ns)),
+                    predicted_freed_bytes: Some(*predicted_freed_bytes),
+                    freed_bytes: *freed_bytes,
+                    hook: self.hooks.over(*id, is_signalled(moments)),
+                    ..failed_data(ended_data(*id, candidate), *reason)
+                };
+                pod_event(candidate, &Payload::EvictionFailed(data))
             }
-            Report::Contained { id, candidate, containment, now_ns } => {
-                let mut data = containment_data(*id, candidate, containment);
-                data.insert("state".into(), json!("contained"));
-                data.insert("decidedToContainedMs".into(), milliseconds(containment.decided_ns, *now_ns));
-                pod_event(EventType::EvictionContained, candidate, data)
-            }
-            Report::Uncontained { id, candidate, containment, now_ns, reason } => {
-                let mut data = containment_data(*id, candidate, containment);
-                data.insert("state".into(), json!("refused"));
-                data.insert("decidedToRefusedMs".into(), milliseconds(containment.decided_ns, *now_ns));
-                data.append(&mut brake_refusal(*reason));
-                pod_event(EventType::EvictionContained, candidate, data)
-            }
-            Report::Eased { id, candidate, containment, since_ns, now_ns, given_back } => {
-                let mut data = containment_data(*id, candidate, containment);
-                data.insert("state".into(), json!(if *given_back { "released" } else { "stuck" }));
-                data.insert("heldMs".into(), milliseconds(*since_ns, *now_ns));
-                pod_event(EventType::EvictionContained, candidate, data)
+            Report::Contained { .. } | Report::Uncontained { .. } | Report::Eased { .. } => {
+                return containment_event(report);
             }
             Report::Suppressed { now_ns: _, signal, reason } => {
                 let (reason, message) = suppression(*signal, *reason);
-                let data = json!({"signal": signal.as_str(), "reason": reason, "message": message});
-                Event { kind: EventType::EvictionSuppressed, subject: Subject::Node, data }
+                let data = EvictionSuppressed {
+                    signal: signal.as_str().into(),
+                    reason: reason.into(),
+                    message: message.to_owned(),
+                };
+                Event::new(Subject::Node, &Payload::EvictionSuppressed(data))
             }
             Report::SharedMemoryHeld { bytes, limit_bytes, members } => {
                 self.shared_memory_held(*bytes, *limit_bytes, members)
             }
             Report::SharedMemoryFreed { bytes } => {
-                let data = json!({"what": SHARED_MEMORY, "sharedMemory": {"unmappedBytes": bytes}});
-                Event { kind: EventType::DegradedLeft, subject: Subject::Node, data }
+                let freed = SharedMemoryReported::Freed(UnmappedMemory { unmapped_bytes: *bytes });
+                let data = Degraded { shared_memory: Some(freed), ..Degraded::of(SHARED_MEMORY) };
+                Event::new(Subject::Node, &Payload::DegradedLeft(data))
             }
             Report::Blind(signal, why) => {
-                let data = json!({
-                    "what": signal.as_str(),
-                    "message": format!("{why}; no pod is evicted for it until it can be read"),
-                });
-                Event { kind: EventType::DegradedEntered, subject: Subject::Node, data }
+                let message = format!("{why}; no pod is evicted for it until it can be read");
+                let data = Degraded { message: Some(message), ..Degraded::of(signal.as_str()) };
+                Event::new(Subject::Node, &Payload::DegradedEntered(data))
             }
             Report::Sighted(signal) => {
-                let data = json!({"what": signal.as_str()});
-                Event { kind: EventType::DegradedLeft, subject: Subject::Node, data }
+                Event::new(Subject::Node, &Payload::DegradedLeft(Degraded::of(signal.as_str())))
             }
         })
     }
@@ -191,33 +201,35 @@ impl EventBuilder {
     /// The event that no eviction frees the missing memory, with the location of the unmapped shared memory.
     fn shared_memory_held(&self, bytes: u64, limit_bytes: u64, members: &[Arc<Candidate>]) -> Event {
         let held = self.places.as_ref().map(|places| places.look(members)).unwrap_or_default();
-        let data = json!({
-            "what": SHARED_MEMORY,
-            "message": held.message(bytes, limit_bytes),
-            "sharedMemory": held.data(bytes),
-        });
-        Event { kind: EventType::DegradedEntered, subject: Subject::Node, data }
+        let data = Degraded {
+            message: Some(held.message(bytes, limit_bytes)),
+            shared_memory: Some(SharedMemoryReported::Held(held.data(bytes))),
+            ..Degraded::of(SHARED_MEMORY)
+        };
+        Event::new(Subject::Node, &Payload::DegradedEntered(data))
     }
 
     /// The event that thresholds are not armed, or that all are again; `None` if nothing changed.
-    fn arming(&mut self, unarmed: &Thresholds) -> Option<Event> {
-        if *unarmed == std::mem::replace(&mut self.unarmed, *unarmed) {
+    fn arming(&mut self, thresholds: &Thresholds) -> Option<Event> {
+        if *thresholds == std::mem::replace(&mut self.unarmed, *thresholds) {
             return None;
         }
-        let kind = if unarmed.is_empty() { EventType::DegradedLeft } else { EventType::DegradedEntered };
-        Some(Event { kind, subject: Subject::Node, data: Value::Object(unarmed_data(unarmed)) })
+        let data = unarmed(thresholds);
+        let payload =
+            if thresholds.is_empty() { Payload::DegradedLeft(data) } else { Payload::DegradedEntered(data) };
+        Some(Event::new(Subject::Node, &payload))
     }
 
     /// The memory stalls of the last ten seconds.
-    fn pressure(&self) -> Option<Value> {
+    fn pressure(&self) -> Option<Pressure> {
         let text = std::fs::read(self.pressure.as_ref()?).ok()?;
         let Stalls { some, full } = Stalls::parse(&text).ok()?;
         let percent = |stall: Stall| f64::from(stall.avg10_centipercent) / 100.0;
-        Some(json!({"someAvg10Percent": percent(some), "fullAvg10Percent": percent(full)}))
+        Some(Pressure { some_avg10_percent: percent(some), full_avg10_percent: percent(full) })
     }
 
     /// Unmapped shared memory, if it exceeds what the threshold keeps free. No eviction frees it.
-    fn shared_memory(&self, decision: &Decision, members: &[Arc<Candidate>]) -> Option<Value> {
+    fn shared_memory(&self, decision: &Decision, members: &[Arc<Candidate>]) -> Option<SharedMemory> {
         let Shortage { threshold, .. } = decision.shortage;
         let is_of_memory = decision.shortage.resource() == Resource::Memory;
         let bytes = Some(decision.unmapped_shmem_bytes).filter(|bytes| is_of_memory && *bytes > threshold)?;
@@ -236,52 +248,50 @@ impl EventBuilder {
             .excluded
             .iter()
             .filter_map(|left_out| {
-                let mut data = names(identity(left_out.index)?);
-                data.insert("reason".into(), json!(left_out.reason.as_str()));
-                Some(Value::Object(data))
+                let (namespace, name) = named(identity(left_out.index)?);
+                Some(Excluded { namespace, name, reason: left_out.reason.as_str().into() })
             })
             .collect();
         let victim = members.get(decision.index);
         let message = kubelets(decision, victim.map(Arc::as_ref));
-        let mut data = json!({
-            "evictionId": id.to_string(),
-            "dryRun": decision.dry_run,
-            "graceMs": decision.grace_ns / 1_000_000,
-            "victim": victim
+        let ShortageData { signal, hard, threshold_bytes, threshold_count, observed_bytes, observed_count } =
+            shortage_data(&decision.shortage);
+        let data = DecisionData {
+            eviction_id: id.to_string(),
+            dry_run: decision.dry_run,
+            signal: Some(signal),
+            hard,
+            threshold_bytes,
+            threshold_count,
+            observed_bytes,
+            observed_count,
+            grace_ms: decision.grace_ns / 1_000_000,
+            victim: victim
                 .map(|victim| victim_data(victim, &decision.reading, decision.growth_bytes_per_second)),
-            "decidedBy": DecidedBy::of(decision.decided_by),
-            "ranking": ranking,
-            "rankedCount": decision.ranked_count,
-            "excluded": excluded,
-            "excludedCount": decision.excluded_count,
-            "predictedFreedBytes": decision.predicted_freed_bytes,
-            "crossedToDecidedMs": milliseconds(decision.crossed_ns, decision.decided_ns),
-            "message": message.text,
-            "configHash": self.config_hash,
-        });
-        if let Value::Object(data) = &mut data {
-            if decision.paused {
-                data.insert("paused".into(), json!(true));
-            }
-            if decision.unarmed {
-                data.insert("unarmed".into(), json!(true));
-            }
-            if !message.annotations.is_empty() {
-                data.insert("annotations".into(), json!(message.annotations));
-            }
-            data.extend(self.pressure().map(|pressure| (String::from("pressure"), pressure)));
-            data.append(&mut shortage_data(&decision.shortage));
-            if decision.free_lists_bytes > 0 {
-                data.insert("freeListsBytes".into(), json!(decision.free_lists_bytes));
-            }
-            data.extend(self.shared_memory(decision, members).map(|held| (SHARED_MEMORY.to_owned(), held)));
-            data.extend(hooked(hook::planned(decision.hook)));
-            if let Some(returned) = decision.returned {
-                data.append(&mut returned_data(returned, decision.decided_ns));
-            }
-        }
+            decided_by: DecidedBy::of(decision.decided_by).into(),
+            operator: None,
+            ranking,
+            ranked_count: decision.ranked_count,
+            excluded,
+            excluded_count: decision.excluded_count,
+            predicted_freed_bytes: decision.predicted_freed_bytes,
+            crossed_to_decided_ms: Some(milliseconds(decision.crossed_ns, decision.decided_ns)),
+            message: message.text,
+            annotations: message.annotations.into_iter().map(|(key, text)| (key.into(), text)).collect(),
+            config_hash: self.config_hash.clone(),
+            paused: decision.paused,
+            unarmed: decision.unarmed,
+            pressure: self.pressure(),
+            free_lists_bytes: Some(decision.free_lists_bytes).filter(|bytes| *bytes > 0),
+            shared_memory: self.shared_memory(decision, members),
+            hook: hook::planned(decision.hook),
+            evicted_before: decision.returned.map(|returned| returned.evictions),
+            back_off_left_ms: decision
+                .returned
+                .map(|returned| returned.until_ns.saturating_sub(decision.decided_ns) / 1_000_000),
+        };
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
-        Event { kind: EventType::EvictionDecided, subject, data }
+        Event::new(subject, &Payload::EvictionDecided(EvictionDecided::Decision(Box::new(data))))
     }
 }
 
@@ -308,31 +318,6 @@ fn kubelets(decision: &Decision, victim: Option<&Candidate>) -> Message {
     message::evicted(signal, threshold, observed, pod, &victim.requested, usages.as_ref())
 }
 
-fn completion_data(completion: &Completion) -> Map<String, Value> {
-    let mut data = timeline(&completion.moments);
-    data.insert("predictedFreedBytes".into(), json!(completion.predicted_freed_bytes));
-    if let Some(freed_bytes) = completion.freed_bytes {
-        data.insert("freedBytes".into(), json!(freed_bytes));
-    }
-    data
-}
-
-fn failure_data(failure: &Failure) -> Map<String, Value> {
-    let mut data = timeline(&failure.moments);
-    let crossed_to_given_up = milliseconds(failure.moments.crossed_ns, failure.given_up_ns);
-    data.insert("crossedToGivenUpMs".into(), crossed_to_given_up);
-    data.insert("predictedFreedBytes".into(), json!(failure.predicted_freed_bytes));
-    if let Some(freed_bytes) = failure.freed_bytes {
-        data.insert("freedBytes".into(), json!(freed_bytes));
-    }
-    data.append(&mut failure_reason(failure.reason));
-    data
-}
-
-fn hooked(reported: Option<Value>) -> Option<(String, Value)> {
-    reported.map(|reported| (String::from("hook"), reported))
-}
-
 /// The time from the decision to the first signal.
 fn waited_ns(moments: &Moments) -> u64 {
     let signal_ns = moments.terminated_ns.or(moments.signalled_ns);
@@ -343,167 +328,237 @@ fn is_signalled(moments: &Moments) -> bool {
     moments.terminated_ns.or(moments.signalled_ns).is_some()
 }
 
-pub(super) fn victim_data(victim: &Candidate, reading: &Reading, growth_bytes_per_second: i64) -> Value {
+pub(super) fn victim_data(
+    victim: &Candidate,
+    reading: &Reading,
+    growth_bytes_per_second: i64,
+) -> EvictionVictim {
     let Identity { pod, uid, qos_class, limit_bytes, cgroup } = victim.identity();
-    let facts = victim.facts();
-    let mut data = json!({
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": uid.as_str(),
-        "qosClass": qos_class.as_str(),
-        "priority": facts.priority,
-        "cgroup": cgroup.as_str(),
-        "cgroupId": facts.cgroup.0,
-        "requestBytes": facts.request_bytes,
-        "statsMissing": reading.usage().is_none(),
-        "growthBytesPerSecond": growth_bytes_per_second,
-    });
-    if let Some(limit_bytes) = limit_bytes {
-        data["limitBytes"] = json!(limit_bytes);
+    let (facts, usage) = (victim.facts(), reading.usage());
+    EvictionVictim {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: uid.to_string(),
+        qos_class: qos_class.as_str().into(),
+        priority: facts.priority,
+        cgroup: cgroup.to_string(),
+        cgroup_id: facts.cgroup.0,
+        request_bytes: facts.request_bytes,
+        limit_bytes: *limit_bytes,
+        stats_missing: usage.is_none(),
+        growth_bytes_per_second,
+        usage_bytes: usage.map(|usage| usage.working_set_bytes),
+        current_bytes: usage.map(|usage| usage.current_bytes),
+        anon_bytes: usage.map(|usage| usage.anon_bytes),
+        file_bytes: usage.map(|usage| usage.file_bytes),
+        shmem_bytes: usage.map(|usage| usage.shmem_bytes),
+        process_count: usage.and_then(|usage| usage.process_count),
     }
-    if let Some(usage) = reading.usage() {
-        data["usageBytes"] = json!(usage.working_set_bytes);
-        data["currentBytes"] = json!(usage.current_bytes);
-        data["anonBytes"] = json!(usage.anon_bytes);
-        data["fileBytes"] = json!(usage.file_bytes);
-        data["shmemBytes"] = json!(usage.shmem_bytes);
-        if let Some(process_count) = usage.process_count {
-            data["processCount"] = json!(process_count);
-        }
-    }
-    data
 }
 
-fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity, decided_ns: u64) -> Value {
+fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity, decided_ns: u64) -> RankedData {
     let Ranked { index: _, cgroup: _, standing, read_ns } = ranked;
-    let mut data = names(identity);
-    data.insert("rank".into(), json!(rank));
-    data.insert("evictable".into(), json!(true));
+    let (namespace, name) = named(identity);
+    let read_ago_ms = (*read_ns < decided_ns).then(|| milliseconds(*read_ns, decided_ns));
     match standing {
-        RankKey::Memory(standing) => {
-            data.insert("statsMissing".into(), json!(standing.usage_bytes.is_none()));
-            data.insert("exceedsRequest".into(), json!(standing.exceeds_request()));
-            data.insert("priority".into(), json!(standing.priority));
-            data.insert("requestBytes".into(), json!(standing.request_bytes));
-            if let Some(usage_bytes) = standing.usage_bytes {
-                data.insert("usageBytes".into(), json!(usage_bytes));
-                data.insert("aboveRequestBytes".into(), json!(standing.above_request_bytes()));
-            }
-        }
-        RankKey::Pids(standing) => {
-            data.insert("statsMissing".into(), json!(standing.process_count.is_none()));
-            data.insert("priority".into(), json!(standing.priority));
-            if let Some(process_count) = standing.process_count {
-                data.insert("processCount".into(), json!(process_count));
-            }
-        }
+        RankKey::Memory(key) => RankedData {
+            rank,
+            namespace,
+            name,
+            evictable: true,
+            stats_missing: key.usage_bytes.is_none(),
+            exceeds_request: Some(key.exceeds_request()),
+            priority: key.priority,
+            request_bytes: Some(key.request_bytes),
+            usage_bytes: key.usage_bytes,
+            above_request_bytes: key.above_request_bytes(),
+            process_count: None,
+            read_ago_ms,
+        },
+        RankKey::Pids(key) => RankedData {
+            rank,
+            namespace,
+            name,
+            evictable: true,
+            stats_missing: key.process_count.is_none(),
+            exceeds_request: None,
+            priority: key.priority,
+            request_bytes: None,
+            usage_bytes: None,
+            above_request_bytes: None,
+            process_count: key.process_count,
+            read_ago_ms,
+        },
     }
-    if *read_ns < decided_ns {
-        data.insert("readAgoMs".into(), milliseconds(*read_ns, decided_ns));
-    }
-    Value::Object(data)
 }
 
-/// The data of a pod that returned after evictions.
-fn returned_data(returned: Returned, now_ns: u64) -> Map<String, Value> {
-    let Returned { evictions, until_ns } = returned;
-    let left_ms = until_ns.saturating_sub(now_ns) / 1_000_000;
-    Map::from_iter([
-        (String::from("evictedBefore"), json!(evictions)),
-        (String::from("backOffLeftMs"), json!(left_ms)),
-    ])
-}
-
-pub(super) fn names(identity: &Identity) -> Map<String, Value> {
-    let mut data = Map::new();
-    data.insert("namespace".into(), json!(identity.pod.namespace));
-    data.insert("name".into(), json!(identity.pod.name));
-    data
+/// Namespace and name.
+pub(super) fn named(identity: &Identity) -> (String, String) {
+    (identity.pod.namespace.clone(), identity.pod.name.clone())
 }
 
 /// A threshold and its observed value, in bytes for memory and as a count otherwise.
-pub(crate) fn shortage_data(shortage: &Shortage) -> Map<String, Value> {
-    let Shortage { signal, hard, threshold, observed } = shortage;
-    let (threshold_key, observed_key) = match shortage.resource() {
-        Resource::Memory => ("thresholdBytes", "observedBytes"),
-        Resource::Pids => ("thresholdCount", "observedCount"),
+pub(crate) fn shortage_data(shortage: &Shortage) -> ShortageData {
+    let Shortage { signal, hard, threshold, observed } = *shortage;
+    let (memory, pids) = match shortage.resource() {
+        Resource::Memory => (Some((threshold, observed)), None),
+        Resource::Pids => (None, Some((threshold, observed))),
     };
-    let mut data = Map::new();
-    data.insert("signal".into(), json!(signal.as_str()));
-    data.insert("hard".into(), json!(hard));
-    data.insert(threshold_key.into(), json!(threshold));
-    data.insert(observed_key.into(), json!(observed));
-    data
+    ShortageData {
+        signal: signal.as_str().into(),
+        hard,
+        threshold_bytes: memory.map(|(threshold, _)| threshold),
+        threshold_count: pids.map(|(threshold, _)| threshold),
+        observed_bytes: memory.map(|(_, observed)| observed),
+        observed_count: pids.map(|(_, observed)| observed),
+    }
 }
 
-fn containment_data(id: Ulid, candidate: &Candidate, containment: &Containment) -> Map<String, Value> {
-    let mut data = names(candidate.identity());
-    data.insert("evictionId".into(), json!(id.to_string()));
-    data.insert("uid".into(), json!(candidate.identity().uid.as_str()));
-    data.insert("cgroup".into(), json!(candidate.identity().cgroup.as_str()));
+/// The event that a candidate was throttled or released, or why not.
+fn containment_event(report: &Report) -> Option<Event> {
+    Some(match report {
+        Report::Contained { id, candidate, containment, now_ns } => {
+            let data = EvictionContained {
+                decided_to_contained_ms: Some(milliseconds(containment.decided_ns, *now_ns)),
+                ..containment_data(*id, candidate, containment, "contained")
+            };
+            pod_event(candidate, &Payload::EvictionContained(data))
+        }
+        Report::Uncontained { id, candidate, containment, now_ns, reason } => {
+            let (reason, message, errno) = brake_refusal(*reason);
+            let data = EvictionContained {
+                decided_to_refused_ms: Some(milliseconds(containment.decided_ns, *now_ns)),
+                reason: Some(reason.into()),
+                message: Some(message),
+                errno,
+                ..containment_data(*id, candidate, containment, "refused")
+            };
+            pod_event(candidate, &Payload::EvictionContained(data))
+        }
+        Report::Eased { id, candidate, containment, since_ns, now_ns, given_back } => {
+            let state = if *given_back { "released" } else { "stuck" };
+            let data = EvictionContained {
+                held_ms: Some(milliseconds(*since_ns, *now_ns)),
+                ..containment_data(*id, candidate, containment, state)
+            };
+            pod_event(candidate, &Payload::EvictionContained(data))
+        }
+        _ => return None,
+    })
+}
+
+fn containment_data(
+    id: Ulid,
+    candidate: &Candidate,
+    containment: &Containment,
+    state: &'static str,
+) -> EvictionContained {
+    let identity = candidate.identity();
+    let (namespace, name) = named(identity);
     let cause = match containment.cause {
         BrakeCause::Grace => "grace",
         BrakeCause::Release => "release",
     };
-    data.insert("cause".into(), json!(cause));
-    data.insert("usageBytes".into(), json!(containment.usage_bytes));
-    data.insert("memoryHighBytes".into(), json!(containment.high_bytes));
-    data.insert("fillBytesPerSecond".into(), json!(containment.fill_bytes_per_second));
-    data.insert("headroomBytes".into(), json!(containment.headroom_bytes));
-    data.insert("awaitedMs".into(), json!(containment.awaited_ns / 1_000_000));
-    data
+    EvictionContained {
+        eviction_id: id.to_string(),
+        namespace,
+        name,
+        uid: identity.uid.to_string(),
+        cgroup: identity.cgroup.to_string(),
+        state: state.into(),
+        cause: cause.into(),
+        usage_bytes: containment.usage_bytes,
+        memory_high_bytes: containment.high_bytes,
+        fill_bytes_per_second: containment.fill_bytes_per_second,
+        headroom_bytes: containment.headroom_bytes,
+        awaited_ms: containment.awaited_ns / 1_000_000,
+        decided_to_contained_ms: None,
+        decided_to_refused_ms: None,
+        held_ms: None,
+        reason: None,
+        message: None,
+        errno: None,
+    }
 }
 
-fn about(id: Ulid, signal: Signal, candidate: &Candidate) -> Map<String, Value> {
-    let mut data = names(candidate.identity());
-    data.insert("evictionId".into(), json!(id.to_string()));
-    data.insert("uid".into(), json!(candidate.identity().uid.as_str()));
-    data.insert("signal".into(), json!(signal.as_str()));
-    data
+/// The event of a sent signal, with what every one has.
+pub(super) fn signalled_data(id: Ulid, candidate: &Candidate, sent: &'static str) -> EvictionSignalled {
+    let identity = candidate.identity();
+    let (namespace, name) = named(identity);
+    EvictionSignalled {
+        eviction_id: id.to_string(),
+        namespace,
+        name,
+        uid: identity.uid.to_string(),
+        sent: sent.into(),
+        signal: None,
+        grace_ms: None,
+        killed_because: None,
+        brakes_failed: None,
+        boot_ms: None,
+        timeline: Timeline::default(),
+        decided_to_terminated_ms: None,
+        decided_to_signalled_ms: None,
+        hook: None,
+        operator: None,
+    }
 }
 
-fn timeline(moments: &Moments) -> Map<String, Value> {
+/// The event of an eviction's end, with what every one has.
+pub(super) fn ended_data(id: Ulid, candidate: &Candidate) -> EvictionEnded {
+    let identity = candidate.identity();
+    let (namespace, name) = named(identity);
+    EvictionEnded {
+        eviction_id: id.to_string(),
+        namespace: Some(namespace),
+        name: Some(name),
+        uid: Some(identity.uid.to_string()),
+        ..EvictionEnded::default()
+    }
+}
+
+fn timeline(moments: &Moments) -> Timeline {
     let Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns } = *moments;
-    let steps = [
-        ("crossedToDecidedMs", Some(decided_ns)),
-        ("crossedToTerminatedMs", terminated_ns),
-        ("crossedToSignalledMs", signalled_ns),
-        ("crossedToDeadMs", dead_ns),
-        ("crossedToMemoryBackMs", memory_back_ns),
-    ];
-    let reached =
-        |(key, at_ns): (&str, Option<u64>)| Some((key.to_owned(), milliseconds(crossed_ns, at_ns?)));
-    steps.into_iter().filter_map(reached).collect()
+    let reached = |at_ns: Option<u64>| at_ns.map(|at_ns| milliseconds(crossed_ns, at_ns));
+    Timeline {
+        crossed_to_decided_ms: reached(Some(decided_ns)),
+        crossed_to_terminated_ms: reached(terminated_ns),
+        crossed_to_signalled_ms: reached(signalled_ns),
+        crossed_to_dead_ms: reached(dead_ns),
+        crossed_to_memory_back_ms: reached(memory_back_ns),
+    }
 }
 
 /// The time since boot, as the wall clock may be set meanwhile.
-fn boot_ms(at_ns: Option<u64>) -> Value {
-    json!(at_ns.map(|at_ns| at_ns / 1_000_000))
+fn boot_ms(at_ns: Option<u64>) -> Option<u64> {
+    at_ns.map(|at_ns| at_ns / 1_000_000)
 }
 
 /// Milliseconds with three decimals, at most `u32::MAX` µs, about 71 minutes.
-pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> Value {
+pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> f64 {
     let micros = to_ns.saturating_sub(from_ns) / 1_000;
-    json!(f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1_000.0)
+    f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1_000.0
 }
 
 fn stuck_event(stuck: &Stuck) -> Event {
     let Stuck { candidate, cgroup, file, value, error } = stuck;
-    let (kind, message) = match error {
-        Some(error) => (
-            EventType::DegradedEntered,
-            format!("cannot restore {file} of {cgroup} to {value}, will retry: {error}"),
-        ),
-        None => (EventType::DegradedLeft, format!("{file} of {cgroup} is restored")),
+    let (namespace, name) = named(candidate.identity());
+    let message = match error {
+        Some(error) => format!("cannot restore {file} of {cgroup} to {value}, will retry: {error}"),
+        None => format!("{file} of {cgroup} is restored"),
     };
-    let mut data = names(candidate.identity());
-    data.insert("what".into(), json!("limitStuck"));
-    data.insert("place".into(), json!(format!("{cgroup}/{file}")));
-    data.insert("value".into(), json!(value));
-    data.insert("message".into(), json!(message));
-    pod_event(kind, candidate, data)
+    let data = Degraded {
+        namespace: Some(namespace),
+        name: Some(name),
+        place: Some(format!("{cgroup}/{file}")),
+        value: Some(value.clone()),
+        message: Some(message),
+        ..Degraded::of("limitStuck")
+    };
+    let is_stuck = error.is_some();
+    pod_event(candidate, &if is_stuck { Payload::DegradedEntered(data) } else { Payload::DegradedLeft(data) })
 }
 
-pub(super) fn pod_event(kind: EventType, candidate: &Candidate, data: Map<String, Value>) -> Event {
-    Event { kind, subject: Subject::Pod(candidate.identity().pod.clone()), data: Value::Object(data) }
+pub(super) fn pod_event(candidate: &Candidate, payload: &Payload) -> Event {
+    Event::new(Subject::Pod(candidate.identity().pod.clone()), payload)
 }

@@ -1,11 +1,12 @@
 //! The reason and message of a failed eviction's event.
-use serde_json::{Map, Value, json};
+
+use enforcer_events::eviction::EvictionEnded;
 
 use crate::policy::engine::{FailureReason, Refusal, Spared};
 
-/// `reason` and `message`, and `errno` if the kernel returned one.
-pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
-    let mut data = Map::new();
+/// Adds `reason` and `message`, and `errno` if the kernel returned one.
+pub(super) fn failed_data(data: EvictionEnded, reason: FailureReason) -> EvictionEnded {
+    let mut number = None;
     let (reason, message) = match reason {
         FailureReason::StillPopulated => {
             ("stillPopulated", String::from("it was killed and still holds processes after its deadline"))
@@ -35,11 +36,9 @@ pub(super) fn failure_reason(reason: FailureReason) -> Map<String, Value> {
             ("withdrawn", String::from("it was spared for a while before it was asked to end: it was not"))
         }
         FailureReason::Refused(Refusal::Kernel(errno)) => {
-            data.insert("errno".into(), json!(errno));
+            number = Some(errno);
             ("refused", std::io::Error::from_raw_os_error(errno).to_string())
         }
     };
-    data.insert("reason".into(), json!(reason));
-    data.insert("message".into(), json!(message));
-    data
+    EvictionEnded { reason: Some(reason.into()), message: Some(message), errno: number, ..data }
 }

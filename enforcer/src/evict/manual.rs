@@ -1,20 +1,23 @@
 //! An eviction by order of an operator, and its events.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use enforcer_events::{
+    Payload,
+    eviction::{self as events, Decision, EvictionDecided, EvictionEnded, EvictionSignalled},
+};
 use rustix::time::ClockId;
-use serde_json::{Map, Value, json};
 use ulid::Ulid;
 
 use super::{
     candidate::Candidate,
-    event_builder::{milliseconds, names, pod_event, victim_data},
+    event_builder::{ended_data, milliseconds, pod_event, signalled_data, victim_data},
     eviction_loop::now_ns,
-    failure::failure_reason,
+    failure::failed_data,
     graceful::{self, EndError, Ending, Sent},
 };
 use crate::{
-    journal::{Event, EventType, Subject},
+    journal::Event,
     policy::engine::{FailureReason, Reading, Refusal, Spared, Usage},
 };
 
@@ -57,24 +60,38 @@ impl ManualEviction {
     #[must_use]
     pub fn decided(&self, dry_run: bool, config_hash: &str) -> Event {
         let Operator { uid, pid, reason } = &self.operator;
-        let data = json!({
-            "evictionId": self.id.to_string(),
-            "dryRun": dry_run,
-            "hard": false,
-            "graceMs": self.grace_ms(),
-            "victim": victim_data(&self.candidate, &self.reading, 0),
-            "decidedBy": "operator",
-            "operator": {"uid": uid, "pid": pid, "reason": reason},
-            "ranking": [],
-            "rankedCount": 0,
-            "excluded": [],
-            "excludedCount": 0,
-            "predictedFreedBytes": self.reading.usage().map_or(0, Usage::freed_by_death_bytes),
-            "message": format!("Evicted by order of uid {uid}: {reason}"),
-            "configHash": config_hash,
-        });
-        let subject = Subject::Pod(self.candidate.identity().pod.clone());
-        Event { kind: EventType::EvictionDecided, subject, data }
+        let data = Decision {
+            eviction_id: self.id.to_string(),
+            dry_run,
+            signal: None,
+            hard: false,
+            threshold_bytes: None,
+            threshold_count: None,
+            observed_bytes: None,
+            observed_count: None,
+            grace_ms: self.grace_ms(),
+            victim: Some(victim_data(&self.candidate, &self.reading, 0)),
+            decided_by: "operator".into(),
+            operator: Some(events::Operator { uid: *uid, pid: Some(*pid), reason: reason.clone() }),
+            ranking: Vec::new(),
+            ranked_count: 0,
+            excluded: Vec::new(),
+            excluded_count: 0,
+            predicted_freed_bytes: self.reading.usage().map_or(0, Usage::freed_by_death_bytes),
+            crossed_to_decided_ms: None,
+            message: format!("Evicted by order of uid {uid}: {reason}"),
+            annotations: BTreeMap::new(),
+            config_hash: config_hash.to_owned(),
+            paused: false,
+            unarmed: false,
+            pressure: None,
+            free_lists_bytes: None,
+            shared_memory: None,
+            hook: None,
+            evicted_before: None,
+            back_off_left_ms: None,
+        };
+        pod_event(&self.candidate, &Payload::EvictionDecided(EvictionDecided::Decision(Box::new(data))))
     }
 
     /// Carries it out: SIGTERM, the grace period, SIGKILL, with an event for each step. It blocks until the end, so it
@@ -99,68 +116,72 @@ impl ManualEviction {
     }
 
     fn signalled(&self, sent: Sent) -> Event {
-        let mut data = self.about();
-        match sent {
-            Sent::Term => {
-                data.insert("sent".into(), json!("SIGTERM"));
-                data.insert("graceMs".into(), json!(self.grace_ms()));
-                data.insert("decidedToTerminatedMs".into(), self.since());
-            }
-            Sent::Kill => {
-                data.insert("sent".into(), json!("SIGKILL"));
-                data.insert("killedBecause".into(), json!("gracePassed"));
-                data.insert("decidedToSignalledMs".into(), self.since());
-            }
-        }
-        pod_event(EventType::EvictionSignalled, &self.candidate, data)
+        let about = |sent| EvictionSignalled {
+            operator: Some(self.operator()),
+            ..signalled_data(self.id, &self.candidate, sent)
+        };
+        let data = match sent {
+            Sent::Term => EvictionSignalled {
+                grace_ms: Some(self.grace_ms()),
+                decided_to_terminated_ms: Some(self.since_ms()),
+                ..about("SIGTERM")
+            },
+            Sent::Kill => EvictionSignalled {
+                killed_because: Some("gracePassed".into()),
+                decided_to_signalled_ms: Some(self.since_ms()),
+                ..about("SIGKILL")
+            },
+        };
+        pod_event(&self.candidate, &Payload::EvictionSignalled(data))
     }
 
     fn completed(&self, ending: Ending) -> Event {
-        let mut data = self.about();
         let left_bytes = match self.candidate.charged() {
             Reading::Usage(usage) => Some(usage.current_bytes),
             // A cgroup that is gone has no charge.
             Reading::Gone => Some(0),
             Reading::Missing => None,
         };
-        if let (Some(before), Some(left_bytes)) = (self.reading.usage(), left_bytes) {
-            data.insert("freedBytes".into(), json!(before.current_bytes.saturating_sub(left_bytes)));
-            data.insert("predictedFreedBytes".into(), json!(before.freed_by_death_bytes()));
-        }
-        data.insert(
-            "endedBy".into(),
-            json!(match ending {
-                Ending::OnTerm => "SIGTERM",
-                Ending::OnKill => "SIGKILL",
-            }),
-        );
-        data.insert("decidedToDeadMs".into(), self.since());
-        pod_event(EventType::EvictionCompleted, &self.candidate, data)
+        let freed = self.reading.usage().zip(left_bytes);
+        let ended_by = match ending {
+            Ending::OnTerm => "SIGTERM",
+            Ending::OnKill => "SIGKILL",
+        };
+        let data = EvictionEnded {
+            freed_bytes: freed.map(|(before, left_bytes)| before.current_bytes.saturating_sub(left_bytes)),
+            predicted_freed_bytes: freed.map(|(before, _)| before.freed_by_death_bytes()),
+            ended_by: Some(ended_by.into()),
+            decided_to_dead_ms: Some(self.since_ms()),
+            ..self.ended()
+        };
+        pod_event(&self.candidate, &Payload::EvictionCompleted(data))
     }
 
     fn failed(&self, error: &EndError) -> Event {
-        let mut data = self.about();
-        data.append(&mut match error {
-            EndError::StillAlive => failure_reason(FailureReason::StillPopulated),
-            EndError::Spared(spared) => failure_reason(FailureReason::Spared(*spared)),
-            EndError::Refused(refusal) => failure_reason(FailureReason::Refused(*refusal)),
-            EndError::Forbidden(_) | EndError::Cgroup(_) => Map::from_iter([
-                (String::from("reason"), json!("refused")),
-                (String::from("message"), json!(crate::chain(error))),
-            ]),
-        });
-        pod_event(EventType::EvictionFailed, &self.candidate, data)
+        let failed = |reason| failed_data(self.ended(), reason);
+        let data = match error {
+            EndError::StillAlive => failed(FailureReason::StillPopulated),
+            EndError::Spared(spared) => failed(FailureReason::Spared(*spared)),
+            EndError::Refused(refusal) => failed(FailureReason::Refused(*refusal)),
+            EndError::Forbidden(_) | EndError::Cgroup(_) => EvictionEnded {
+                reason: Some("refused".into()),
+                message: Some(crate::chain(error)),
+                ..self.ended()
+            },
+        };
+        pod_event(&self.candidate, &Payload::EvictionFailed(data))
     }
 
-    fn about(&self) -> Map<String, Value> {
-        let mut data = names(self.candidate.identity());
-        data.insert("evictionId".into(), json!(self.id.to_string()));
-        data.insert("uid".into(), json!(self.candidate.identity().uid.as_str()));
-        data.insert("operator".into(), json!({"uid": self.operator.uid, "reason": self.operator.reason}));
-        data
+    fn ended(&self) -> EvictionEnded {
+        EvictionEnded { operator: Some(self.operator()), ..ended_data(self.id, &self.candidate) }
     }
 
-    fn since(&self) -> Value {
+    /// The operator as events after the decision name them.
+    fn operator(&self) -> events::Operator {
+        events::Operator { uid: self.operator.uid, pid: None, reason: self.operator.reason.clone() }
+    }
+
+    fn since_ms(&self) -> f64 {
         milliseconds(self.decided_ns, now_ns(ClockId::Boottime))
     }
 

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use serde::Serialize;
+use enforcer_events::{EventType, Payload};
 use serde_json::Value;
 
 use crate::nearest::nearest;
@@ -18,130 +18,23 @@ pub trait Observer: fmt::Debug + Send + Sync {
     fn on_lost_by_disk(&self, events: u64);
 }
 
-macro_rules! event_types {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// The type of an event. The names are part of the public contract.
-        #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-        pub enum EventType {
-            $($(#[$doc])* $variant,)*
-        }
-
-        impl EventType {
-            /// Every type.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The full name, with the prefix `dev.enforcer.`.
-            #[must_use]
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$variant => concat!("dev.enforcer.", $name),)*
-                }
-            }
-        }
-    };
-}
-
-event_types! {
-    /// At the present rate a threshold will be crossed soon.
-    PressureRising = "pressure.rising",
-    /// The pressure is over.
-    PressureCleared = "pressure.cleared",
-    /// A threshold was crossed.
-    ThresholdCrossed = "threshold.crossed",
-    /// A victim was chosen. Carries the whole decision.
-    EvictionDecided = "eviction.decided",
-    /// A candidate was throttled to gain time.
-    EvictionContained = "eviction.contained",
-    /// The victim was signalled.
-    EvictionSignalled = "eviction.signalled",
-    /// The victim is gone. Carries how much was reclaimed.
-    EvictionCompleted = "eviction.completed",
-    /// The victim did not end.
-    EvictionFailed = "eviction.failed",
-    /// No victim was chosen, and why.
-    EvictionSuppressed = "eviction.suppressed",
-    /// The kernel's OOM killer marked its first victim.
-    OomDetected = "oom.detected",
-    /// One kernel OOM, closed and reconciled.
-    OomIncident = "oom.incident",
-    /// The kernel marked a task that was already dying.
-    OomAverted = "oom.averted",
-    /// A source reported a new pod.
-    PodAdded = "pod.added",
-    /// A pod's specification changed.
-    PodChanged = "pod.changed",
-    /// A pod is gone from its source.
-    PodRemoved = "pod.removed",
-    /// A pod was not admitted, or its manifest not accepted.
-    PodRejected = "pod.rejected",
-    /// Limits were written.
-    LimitsApplied = "limits.applied",
-    /// A cgroup file that enforcer owns holds another value.
-    LimitsDrifted = "limits.drifted",
-    /// The value was restored.
-    LimitsRestored = "limits.restored",
-    /// A configuration came into force.
-    ConfigLoaded = "config.loaded",
-    /// A configuration was refused.
-    ConfigRejected = "config.rejected",
-    /// A source of pods works.
-    SourceUp = "source.up",
-    /// A source of pods does not work.
-    SourceDown = "source.down",
-    /// The node lacks something; says what does not work without it.
-    DegradedEntered = "degraded.entered",
-    /// It is available again.
-    DegradedLeft = "degraded.left",
-    /// This reader missed events.
-    StreamGap = "stream.gap",
-}
-
-impl EventType {
-    /// Finds a type by its name, with or without the prefix `dev.enforcer.`.
-    #[must_use]
-    pub fn parse(name: &str) -> Option<Self> {
+/// Finds a type by its name, with or without the prefix `dev.enforcer.`; the error suggests similar names.
+pub fn named_type(name: &str) -> Result<EventType, String> {
+    EventType::parse(name).ok_or_else(|| {
         let short = name.strip_prefix("dev.enforcer.").unwrap_or(name);
-        Self::ALL.iter().copied().find(|kind| kind.short() == short)
-    }
-
-    /// Like [`Self::parse`]; the error suggests similar names.
-    pub fn named(name: &str) -> Result<Self, String> {
-        Self::parse(name).ok_or_else(|| {
-            let short = name.strip_prefix("dev.enforcer.").unwrap_or(name);
-            let names = || Self::ALL.iter().map(|kind| kind.short());
-            // A prefix such as `eviction.` means all types that begin with it.
-            let begun = short.trim_end_matches(['.', '*']);
-            let family: Vec<_> =
-                names().filter(|name| !begun.is_empty() && name.starts_with(begun)).collect();
-            let hint = match nearest(short, names()) {
-                _ if !family.is_empty() => {
-                    format!("did you mean {}? It may be repeated", family.join(" or "))
-                }
-                Some(near) => format!("did you mean {near}?"),
-                None => format!("it is one of {}", names().collect::<Vec<_>>().join(", ")),
-            };
-            format!("there is no event type {name:?}: {hint}")
-        })
-    }
-
-    /// The name without the prefix.
-    #[must_use]
-    pub fn short(self) -> &'static str {
-        let name = self.as_str();
-        name.strip_prefix("dev.enforcer.").unwrap_or(name)
-    }
-}
-
-impl fmt::Display for EventType {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.short())
-    }
-}
-
-impl Serialize for EventType {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
+        let names = || EventType::ALL.iter().map(|kind| kind.short());
+        // A prefix such as `eviction.` means all types that begin with it.
+        let begun = short.trim_end_matches(['.', '*']);
+        let family: Vec<_> = names().filter(|name| !begun.is_empty() && name.starts_with(begun)).collect();
+        let hint = match nearest(short, names()) {
+            _ if !family.is_empty() => {
+                format!("did you mean {}? It may be repeated", family.join(" or "))
+            }
+            Some(near) => format!("did you mean {near}?"),
+            None => format!("it is one of {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        format!("there is no event type {name:?}: {hint}")
+    })
 }
 
 /// An event to append. The journal writes it as a `CloudEvents` record.
@@ -153,6 +46,23 @@ pub struct Event {
     pub subject: Subject,
     /// The payload, an object with camelCase keys.
     pub data: Value,
+}
+
+impl Event {
+    /// An event with that payload.
+    #[must_use]
+    pub fn new(subject: Subject, payload: &Payload) -> Self {
+        // A payload has no map with keys that are not strings, the only thing that JSON cannot take.
+        let data = payload.to_value().unwrap_or_default();
+        debug_assert!(reads_back(payload.kind(), &data), "{data} is not read back as it was written");
+        Self { kind: payload.kind(), subject, data }
+    }
+}
+
+/// Whether a reader of the payload sees all of it.
+fn reads_back(kind: EventType, data: &Value) -> bool {
+    let again = Payload::parse(kind, data).and_then(|payload| payload.to_value());
+    again.is_ok_and(|again| again == *data)
 }
 
 /// The subject of an event.

@@ -10,13 +10,13 @@ use std::{
 };
 
 use bytes::Bytes;
-use serde_json::json;
+use enforcer_events::{Payload, node::StreamGap};
 use tokio::sync::watch;
 use ulid::{Generator, Ulid};
 
 use super::{
-    Cursor, Event, EventType, Filter, Observer, Subject, disk::Disk, record::Kept, retention::Limits,
-    tail::Tail, trouble::Trouble,
+    Cursor, Event, Filter, Observer, Subject, disk::Disk, record::Kept, retention::Limits, tail::Tail,
+    trouble::Trouble,
 };
 
 use self::envelope::Envelope;
@@ -195,6 +195,12 @@ impl Journal {
         }
     }
 
+    /// Appends an event with that payload and returns its sequence, as [`Self::append`] does.
+    #[expect(clippy::must_use_candidate, reason = "most producers have no use for the sequence")]
+    pub fn emit(&self, subject: Subject, payload: &Payload) -> u64 {
+        self.append(Event::new(subject, payload))
+    }
+
     /// Appends an event and returns its sequence. Never waits for a reader or a disk.
     #[expect(clippy::must_use_candidate, reason = "most producers have no use for the sequence")]
     pub fn append(&self, event: Event) -> u64 {
@@ -300,19 +306,22 @@ impl Journal {
     /// sequence is the last missing one. For the same `to` it has the same id.
     #[must_use]
     pub fn gap(&self, from: u64, to: u64) -> String {
-        let (first, last) = (format!("{from:020}"), format!("{to:020}"));
-        let count = to.saturating_sub(from).saturating_add(1);
-        let data = json!({"fromSequence": first, "toSequence": last, "count": count});
+        let gap = StreamGap {
+            from_sequence: format!("{from:020}"),
+            to_sequence: format!("{to:020}"),
+            count: to.saturating_sub(from).saturating_add(1),
+        };
+        let event = Event::new(Subject::Node, &Payload::StreamGap(gap));
         let Shared { epoch, source, node, .. } = &*self.shared;
         let envelope = Envelope {
             id: Ulid(epoch.0 ^ u128::from(to)),
-            kind: EventType::StreamGap,
+            kind: event.kind,
             sequence: to,
             source,
             subject: node,
             time: jiff::Timestamp::now(),
         };
-        envelope.line(&envelope::payload(&data))
+        envelope.line(&envelope::payload(&event.data))
     }
 
     /// The cursor just after the event with this sequence.

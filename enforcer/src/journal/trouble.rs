@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, PoisonError};
 
-use serde_json::json;
+use enforcer_events::{Payload, node::Degraded};
 
-use super::{Event, EventType, Journal, Subject, log::Shared};
+use super::{Journal, Subject, log::Shared};
 
 /// An operation that the disk may refuse.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,7 +50,8 @@ impl Shared {
             let message = format!(
                 "the journal cannot be written: the newest events are kept in memory, and are lost with the power: {error:#}"
             );
-            emit(self, EventType::DegradedEntered, json!({"what": "journal", "message": message}));
+            let data = Degraded { message: Some(message), ..Degraded::of("journal") };
+            emit(self, &Payload::DegradedEntered(data));
         }
     }
 
@@ -76,11 +77,11 @@ impl Shared {
                 format!("the journal is written again; {lost} events were lost: see the gaps in the sequence")
             }
         };
-        let data = json!({"what": "journal", "message": message, "lostEvents": lost});
-        emit(self, EventType::DegradedLeft, data);
+        let data = Degraded { message: Some(message), lost_events: Some(lost), ..Degraded::of("journal") };
+        emit(self, &Payload::DegradedLeft(data));
     }
 }
 
-fn emit(shared: &Arc<Shared>, kind: EventType, data: serde_json::Value) {
-    Journal { shared: Arc::clone(shared) }.append(Event { kind, subject: Subject::Node, data });
+fn emit(shared: &Arc<Shared>, payload: &Payload) {
+    Journal { shared: Arc::clone(shared) }.emit(Subject::Node, payload);
 }

@@ -11,7 +11,6 @@
 //! A kill that a cgroup's counters show and no record explains is reported as a reconstructed incident; see
 //! `ledger`.
 
-mod counts;
 mod event;
 mod ledger;
 mod machine;
@@ -20,12 +19,17 @@ mod rebuild;
 mod scene;
 mod tally;
 
-pub use self::{
-    counts::{OomCounts, Reconciliation},
-    event::{
-        Averted, AvertedCause, Detected, Incident, LimitSource, MemoryBackSource, Place, Scope, SharedBy,
-        Timeline, Trigger, Victim, VictimMemory,
+pub use enforcer_events::{
+    oom::{
+        Averted, AvertedCause, Detected, Incident, LimitSource, MemoryBackSource, OomCounts, Reconciliation,
+        Scope, SharedBy, Timeline, Trigger, Victim, VictimMemory,
     },
+    pod::Place,
+};
+
+pub(in crate::sense) use self::event::{place_of, pod_name};
+pub use self::{
+    event::About,
     machine::{Incidents, Input, Output, Tracing, World},
 };
 

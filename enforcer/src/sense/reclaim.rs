@@ -7,7 +7,7 @@ mod ring;
 mod stalls;
 
 pub use self::{
-    pressure::{ByKind, Cleared, LimitSource, PressureEvent, Pressures, Rising, StallWorld},
+    pressure::{ByKind, PressureEvent, Pressures, StallWorld},
     ring::{MuchStall, StallRing},
     stalls::{Stall, StallKind, Stalls, StallsError},
 };

@@ -3,7 +3,7 @@ use std::str::FromStr;
 use ulid::Ulid;
 
 use crate::{
-    journal::{Cursor, EventType, Filter},
+    journal::{Cursor, Filter, named_type},
     nearest::nearest,
 };
 
@@ -62,7 +62,7 @@ impl Query {
             "after" => self.after = Some(cursor(value)?),
             "follow" => self.follow = Some(truth(value)?),
             "type" => {
-                let kind = EventType::named(value)?;
+                let kind = named_type(value)?;
                 // The same type may be given twice.
                 if !self.filter.kinds.contains(&kind) {
                     self.filter.kinds.push(kind);
@@ -123,6 +123,7 @@ fn part(value: &str, most_bytes: usize) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::EventType;
 
     fn parse(pairs: &[(&str, &str)]) -> Result<Query, String> {
         Query::parse(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
+use enforcer_events::{Payload, node::Degraded};
 use tokio::sync::watch;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     feed::{Feed, Item},
     health::{Health, Progress},
 };
-use crate::journal::{Event, EventType, Journal, Subject};
+use crate::journal::{Journal, Subject};
 
 /// How long deliveries must fail before that is reported as an event.
 pub(super) const FAILING: Duration = Duration::from_secs(30);
@@ -92,7 +92,7 @@ impl<O: Outlet> Run<O> {
         }
         self.write_cursor(&mut spell);
         if spell.is_reported {
-            self.emit(EventType::DegradedLeft, "is stopped");
+            self.left("is stopped");
         }
     }
 
@@ -129,12 +129,9 @@ impl<O: Outlet> Run<O> {
                 }
                 Err(Trouble::Gone { why }) => {
                     self.health.count_failure();
-                    self.emit(
-                        EventType::DegradedEntered,
-                        &format!(
-                            "is not tried again until its configuration changes or the daemon restarts: {why}"
-                        ),
-                    );
+                    self.entered(&format!(
+                        "is not tried again until its configuration changes or the daemon restarts: {why}"
+                    ));
                     return;
                 }
                 Err(Trouble::Later { why, after }) => {
@@ -200,7 +197,7 @@ impl<O: Outlet> Run<O> {
                     "does not deliver pending events after a restart"
                 };
                 let message = format!("{then}: cannot write {}: {error}", path.display());
-                self.emit(EventType::DegradedEntered, &message);
+                self.entered(&message);
             }
             Err(_reported) => {}
         }
@@ -210,7 +207,7 @@ impl<O: Outlet> Run<O> {
     fn recovered(&self, spell: &mut Outage) {
         spell.since = None;
         if std::mem::replace(&mut spell.is_reported, false) {
-            self.emit(EventType::DegradedLeft, "takes events again");
+            self.left("takes events again");
         }
     }
 
@@ -223,10 +220,7 @@ impl<O: Outlet> Run<O> {
         tracing::warn!("{}: {why}", self.shown);
         if since.elapsed() >= self.failing {
             spell.is_reported = true;
-            self.emit(
-                EventType::DegradedEntered,
-                &format!("takes no events; they are kept and delivered later: {why}"),
-            );
+            self.entered(&format!("takes no events; they are kept and delivered later: {why}"));
         }
     }
 
@@ -246,19 +240,25 @@ impl<O: Outlet> Run<O> {
                 spell.unreported, first.last
             );
             spell.unreported = 0;
-            self.emit(EventType::DegradedEntered, &message);
+            self.entered(&message);
         }
     }
 
-    fn emit(&self, kind: EventType, message: &str) {
+    fn entered(&self, message: &str) {
+        let data = self.degraded(message);
+        tracing::warn!("{}", data.message.as_deref().unwrap_or_default());
+        self.journal.emit(Subject::Node, &Payload::DegradedEntered(data));
+    }
+
+    fn left(&self, message: &str) {
+        let data = self.degraded(message);
+        tracing::info!("{}", data.message.as_deref().unwrap_or_default());
+        self.journal.emit(Subject::Node, &Payload::DegradedLeft(data));
+    }
+
+    fn degraded(&self, message: &str) -> Degraded {
         let message = format!("the sink {} {message}", self.shown);
-        if kind == EventType::DegradedEntered {
-            tracing::warn!("{message}");
-        } else {
-            tracing::info!("{message}");
-        }
-        let data: Value = json!({"what": "sink", "sink": self.shown, "message": message});
-        self.journal.append(Event { kind, subject: Subject::Node, data });
+        Degraded { sink: Some(self.shown.clone()), message: Some(message), ..Degraded::of("sink") }
     }
 }
 

@@ -4,6 +4,7 @@ use std::{
     sync::{Arc, mpsc},
 };
 
+use enforcer_events::{Payload, node::Degraded};
 use tokio::{
     runtime::Runtime,
     sync::{oneshot, watch},
@@ -19,7 +20,7 @@ use super::{
     webhook::Webhook,
 };
 use crate::{
-    journal::{Cursor, Event, EventType, Filter, Journal, Subject},
+    journal::{Cursor, EventType, Filter, Journal, Subject},
     raw, threads,
 };
 
@@ -208,9 +209,12 @@ impl Work {
 
     fn emit(&self, message: &str) {
         tracing::warn!("{message}");
-        let data = serde_json::json!({"what": "sink", "sink": self.wanted.name(), "message": message});
-        let (kind, subject) = (EventType::DegradedEntered, Subject::Node);
-        self.ground.journal.append(Event { kind, subject, data });
+        let data = Degraded {
+            sink: Some(self.wanted.name().clone()),
+            message: Some(message.to_owned()),
+            ..Degraded::of("sink")
+        };
+        self.ground.journal.emit(Subject::Node, &Payload::DegradedEntered(data));
     }
 }
 
@@ -241,6 +245,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::journal::Event;
 
     #[test]
     fn a_cursor_that_says_nothing_begins_with_the_oldest_event_and_says_so() {

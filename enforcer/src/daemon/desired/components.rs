@@ -9,7 +9,7 @@ use std::{
 use super::{Desired, emit};
 use crate::{
     cgroup::{ComponentReport, Components, ScoreFate},
-    journal::{Event, Journal, Subject},
+    journal::{Journal, Subject},
     model::NodeComponent,
 };
 
@@ -91,8 +91,8 @@ impl Desired {
 fn emit(report: &ComponentReport, reported: &mut BTreeSet<String>, journal: &Journal) {
     let ComponentReport { scores, hidden, errors } = report;
     for score in scores {
-        for (kind, data) in emit::component(score) {
-            journal.append(Event { kind, subject: Subject::Node, data });
+        for payload in emit::component(score) {
+            journal.emit(Subject::Node, &payload);
         }
     }
     let mut problems: Vec<String> = errors.iter().map(|error| crate::chain(error)).collect();

@@ -1,11 +1,14 @@
 //! Takes in the pods that a source holds, and reports what is new about them and about the source.
 use std::sync::Arc;
 
-use serde_json::json;
+use enforcer_events::{Payload, node::SourceReported, pod::PodRejected};
 
-use super::{Desired, emit};
+use super::{
+    Desired,
+    emit::{self, STATIC},
+};
 use crate::{
-    journal::{EventType, Subject},
+    journal::Subject,
     source::{Loaded, SourceError},
 };
 
@@ -22,14 +25,11 @@ impl Desired {
             if !was_up {
                 let message =
                     format!("{}: {} pods", self.config.static_pod_path.display(), loaded.pods.len());
-                self.emit(
-                    EventType::SourceUp,
-                    Subject::Node,
-                    json!({"source": "static", "message": message}),
-                );
+                let data = SourceReported { source: STATIC.into(), message };
+                self.emit(Subject::Node, &Payload::SourceUp(data));
             }
             let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
-            self.counts.source_was_read("static", now_ms);
+            self.counts.source_was_read(STATIC, now_ms);
         }
         self.loaded = Arc::clone(&loaded);
         self.is_loaded = true;
@@ -54,13 +54,24 @@ impl Desired {
                 continue;
             }
             tracing::warn!("{message}");
-            let kind = if error.is_down() { EventType::SourceDown } else { EventType::PodRejected };
-            self.emit(kind, Subject::Node, json!({"source": "static", "message": message}));
+            let payload = if error.is_down() {
+                Payload::SourceDown(SourceReported { source: STATIC.into(), message })
+            } else {
+                Payload::PodRejected(PodRejected {
+                    namespace: None,
+                    name: None,
+                    uid: None,
+                    source: STATIC.into(),
+                    reason: None,
+                    message,
+                    dry_run: None,
+                })
+            };
+            self.emit(Subject::Node, &payload);
         }
         for error in self.loaded.new_errors(loaded).filter(|error| error.is_degraded()) {
             let place = error.to_string();
-            let data = json!({"what": WHAT, "place": place, "message": format!("no longer so: {place}")});
-            self.emit(EventType::DegradedLeft, Subject::Node, data);
+            emit::recovered_at(&self.journal, WHAT, Some(&place), &format!("no longer so: {place}"));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The events of the desired state: pods that come, change and go, and what was written for them.
-use serde_json::json;
+
+use enforcer_events::{Payload, pod::PodReported};
 
 use super::{
     Desired,
@@ -7,31 +8,34 @@ use super::{
 };
 use crate::{
     cgroup::{Reason, Report},
-    journal::{Event, EventType, Subject},
+    journal::Subject,
     model::CgroupPath,
     policy,
     source::Change,
 };
 
 impl Desired {
-    pub(super) fn emit(&self, kind: EventType, subject: Subject, data: serde_json::Value) {
-        self.journal.append(Event { kind, subject, data });
+    pub(super) fn emit(&self, subject: Subject, payload: &Payload) {
+        self.journal.emit(subject, payload);
     }
 
     pub(super) fn emit_change(&self, change: &Change) {
-        let (kind, pod, old) = match change {
-            Change::Added(pod) => (EventType::PodAdded, pod, None),
-            Change::Changed { old, new } => (EventType::PodChanged, new, Some(old)),
-            Change::Removed(pod) => (EventType::PodRemoved, pod, None),
+        let pod = match change {
+            Change::Added(pod) | Change::Removed(pod) | Change::Changed { old: _, new: pod } => pod,
         };
         // A changed manifest that is not in force has no plan.
         let in_force = self.roster.get(&pod.uid).is_some_and(|entry| entry.pod == *pod);
         let plan = self.plan.pods.iter().find(|plan| in_force && plan.uid == pod.uid);
-        let mut data = emit::pod(pod, plan);
-        if let Some(old) = old {
-            data["oldQosClass"] = json!(policy::qos::class(old).as_str());
-        }
-        self.emit(kind, Subject::Pod(pod.name.clone()), data);
+        let data = emit::pod(pod, plan);
+        let payload = match change {
+            Change::Added(_) => Payload::PodAdded(data),
+            Change::Removed(_) => Payload::PodRemoved(data),
+            Change::Changed { old, new: _ } => {
+                let old_qos_class = Some(policy::qos::class(old).as_str().into());
+                Payload::PodChanged(PodReported { old_qos_class, ..data })
+            }
+        };
+        self.emit(Subject::Pod(pod.name.clone()), &payload);
     }
 
     /// The pod and the container that a cgroup belongs to, by this plan or an earlier one.
@@ -46,21 +50,21 @@ impl Desired {
     pub(super) fn emit_report(&mut self, report: &Report, writers: &Writers) {
         for drift in &report.drifted {
             let (subject, data) = emit::drifted(drift, self.owned(&drift.path), writers);
-            self.emit(EventType::LimitsDrifted, subject, data);
+            self.emit(subject, &Payload::LimitsDrifted(data));
         }
         for moved in &report.moved {
             let (subject, data) = emit::moved(moved, &self.plan);
-            self.emit(EventType::LimitsApplied, subject, data);
+            self.emit(subject, &Payload::LimitsApplied(data));
         }
         for applied in report.limits_applied() {
-            let kind = match applied.reason {
-                Reason::Drifted => EventType::LimitsRestored,
+            let (subject, data) = emit::limits(&applied, self.owned(&applied.path), writers);
+            let payload = match applied.reason {
+                Reason::Drifted => Payload::LimitsRestored(data),
                 Reason::Initial | Reason::PlanChanged | Reason::Released | Reason::Ranked => {
-                    EventType::LimitsApplied
+                    Payload::LimitsApplied(data)
                 }
             };
-            let (subject, data) = emit::limits(&applied, self.owned(&applied.path), writers);
-            self.emit(kind, subject, data);
+            self.emit(subject, &payload);
         }
     }
 }

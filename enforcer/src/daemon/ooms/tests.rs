@@ -10,7 +10,7 @@ use zerocopy::IntoBytes as _;
 
 use super::*;
 use crate::{
-    journal::{Batch, Filter},
+    journal::{Batch, EventType, Filter},
     model::{CgroupPath, OwnerLevel, PodName, PodUid},
     sense::{
         fake_ring::{Producer, ring},

@@ -1,3 +1,8 @@
+use enforcer_events::{
+    Event,
+    eviction::{EvictionSignalled, Timeline},
+};
+
 use super::*;
 
 #[test]
@@ -30,12 +35,14 @@ fn an_eviction_is_reported_once_and_its_pod_stays_evicted() {
         [EventType::EvictionDecided, EventType::EvictionCompleted],
         "the second start tells nothing"
     );
-    let decided: Value = serde_json::from_slice(&records[0].line).unwrap();
-    let data = &decided["data"];
+    let payload = Event::parse(&records[0].line).unwrap().payload;
+    let Payload::EvictionDecided(EvictionDecided::Reconstructed(decided)) = payload else {
+        panic!("{payload:?}")
+    };
+    let shortage = decided.shortage.unwrap();
     assert_eq!(
-        (&data["signal"], &data["thresholdCount"], &data["observedCount"], &data["hard"]),
-        (&json!("pid.available"), &json!(10), &json!(9), &json!(true)),
-        "{decided}"
+        (&*shortage.signal, shortage.threshold_count, shortage.observed_count, shortage.hard),
+        ("pid.available", Some(10), Some(9), true)
     );
     assert_eq!(records[0].pod.as_ref().map(ToString::to_string).as_deref(), Some("default/hog"));
 }
@@ -46,9 +53,24 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
     for was_reported in [false, true] {
         let journal = Journal::new("n", "b");
         if was_reported {
-            let data = json!({"evictionId": id(7).to_string(), "bootMs": 4});
-            let kind = EventType::EvictionSignalled;
-            journal.append(Event { kind, subject: subject("default/hog"), data });
+            let data = EvictionSignalled {
+                eviction_id: id(7).to_string(),
+                namespace: "default".into(),
+                name: "hog".into(),
+                uid: "hog".into(),
+                signal: None,
+                sent: "SIGKILL".into(),
+                grace_ms: None,
+                killed_because: None,
+                brakes_failed: None,
+                boot_ms: Some(4),
+                timeline: Timeline::default(),
+                decided_to_terminated_ms: None,
+                decided_to_signalled_ms: None,
+                hook: None,
+                operator: None,
+            };
+            journal.emit(subject("default/hog"), &Payload::EvictionSignalled(data));
         }
         let left = [Intent::Eviction {
             id: id(7).into(),
@@ -67,12 +89,15 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
         evictions(&left, &journal);
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
-        let reported: Vec<Value> = records
+        let reported: Vec<u64> = records
             .iter()
-            .filter_map(|record| serde_json::from_slice::<Value>(&record.line).ok())
-            .filter_map(|event| event["data"].get("bootMs").cloned())
+            .filter_map(|record| match Event::parse(&record.line).unwrap().payload {
+                Payload::EvictionSignalled(data) => data.boot_ms,
+                Payload::EvictionCompleted(data) => data.boot_ms,
+                _ => None,
+            })
             .collect();
-        assert_eq!(reported, [json!(if was_reported { 4 } else { 5 })]);
+        assert_eq!(reported, [if was_reported { 4 } else { 5 }]);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The key `hook` of an eviction's events: the program that ran before its signal.
 
-use serde_json::{Map, Value, json};
+use enforcer_events::eviction::Hook;
 use ulid::Ulid;
 
 use super::milliseconds;
@@ -10,11 +10,13 @@ use crate::{
 };
 
 /// The plan as in `eviction.decided`; `None` without one.
-pub(super) fn planned(plan: HookPlan) -> Option<Value> {
+pub(super) fn planned(plan: HookPlan) -> Option<Hook> {
     match plan {
         HookPlan::Off => None,
-        HookPlan::NoTime => Some(json!({"skipped": "noTime"})),
-        HookPlan::Awaited { for_ns } => Some(json!({"allowedMs": for_ns / 1_000_000})),
+        HookPlan::NoTime => Some(Hook { skipped: Some("noTime".into()), ..Hook::default() }),
+        HookPlan::Awaited { for_ns } => {
+            Some(Hook { allowed_ms: Some(for_ns / 1_000_000), ..Hook::default() })
+        }
     }
 }
 
@@ -44,86 +46,70 @@ impl HookNotes {
             Some(note) if note.id == id => note.ran = Some(ran.clone()),
             // The report of its decision was dropped, or the eviction ended before the run.
             Some(_) | None => {
-                let reported = Value::Object(run(plan, ran));
-                tracing::info!(eviction = %id, hook = %reported, "preKillHook ended after its eviction");
+                let reported = run(plan, ran);
+                tracing::info!(eviction = %id, hook = ?reported, "preKillHook ended after its eviction");
             }
         }
     }
 
     /// The data for the signal's event; the signal came `waited_ns` after the decision. It cut the run short unless the
     /// run had ended.
-    pub(super) fn signalled(&mut self, id: Ulid, waited_ns: u64) -> Option<Value> {
+    pub(super) fn signalled(&mut self, id: Ulid, waited_ns: u64) -> Option<Hook> {
         let note = self.0.as_ref().filter(|note| note.id == id)?;
         if note.ran.is_some() {
             return self.take(id);
         }
         let is_over = matches!(note.plan, HookPlan::Awaited { for_ns } if waited_ns >= for_ns);
         let end = if is_over { HookEnd::TimedOut } else { HookEnd::Cut };
-        let mut reported = allowed(note.plan);
-        reported.extend([(String::from("outcome"), json!(end.as_str())), message(end)]);
-        Some(Value::Object(reported))
+        Some(ended(note.plan, end))
     }
 
     /// The data for the event of the eviction's end; `None` if all is already reported.
-    pub(super) fn over(&mut self, id: Ulid, is_signalled: bool) -> Option<Value> {
+    pub(super) fn over(&mut self, id: Ulid, is_signalled: bool) -> Option<Hook> {
         if let Some(reported) = self.take(id) {
             return Some(reported);
         }
         let note = self.0.take_if(|note| note.id == id)?;
         // The victim ended by itself or is spared; the run still goes on or is just ending.
-        (!is_signalled).then(|| {
-            let mut reported = allowed(note.plan);
-            reported.insert("outcome".into(), json!("running"));
-            reported.insert("message".into(), json!("it had not ended yet; the daemon's log shows its end"));
-            Value::Object(reported)
+        (!is_signalled).then(|| Hook {
+            outcome: Some("running".into()),
+            message: Some(String::from("it had not ended yet; the daemon's log shows its end")),
+            ..planned(note.plan).unwrap_or_default()
         })
     }
 
-    fn take(&mut self, id: Ulid) -> Option<Value> {
+    fn take(&mut self, id: Ulid) -> Option<Hook> {
         let Note { plan, ran, .. } = self.0.take_if(|note| note.id == id && note.ran.is_some())?;
-        Some(Value::Object(run(plan, &ran?)))
+        Some(run(plan, &ran?))
     }
 }
 
-fn allowed(plan: HookPlan) -> Map<String, Value> {
-    match planned(plan) {
-        Some(Value::Object(data)) => data,
-        Some(_) | None => Map::new(),
-    }
-}
-
-fn run(plan: HookPlan, ran: &HookRun) -> Map<String, Value> {
+fn run(plan: HookPlan, ran: &HookRun) -> Hook {
     let HookRun { end, ran_ns, output, output_bytes } = ran;
-    let mut data = allowed(plan);
-    data.extend([
-        (String::from("outcome"), json!(end.as_str())),
-        (String::from("ranMs"), milliseconds(0, *ran_ns)),
-        (String::from("output"), json!(output)),
-        (String::from("outputBytes"), json!(output_bytes)),
-        message(*end),
-    ]);
-    data
+    Hook {
+        ran_ms: Some(milliseconds(0, *ran_ns)),
+        output: Some(output.clone()),
+        output_bytes: Some(*output_bytes),
+        ..ended(plan, *end)
+    }
 }
 
-/// The key and value that describe such an end.
-fn message(end: HookEnd) -> (String, Value) {
-    let (key, value) = match end {
-        HookEnd::Exited(status) => ("exitStatus", json!(status)),
-        HookEnd::Signalled(signal) => ("diedOfSignal", json!(signal)),
-        HookEnd::Unstarted(errno) => ("message", json!(std::io::Error::from_raw_os_error(errno).to_string())),
-        HookEnd::TimedOut => ("message", json!("it ran out of time and was killed")),
-        HookEnd::Cut => {
-            ("message", json!("the eviction could not wait any longer: it was killed or not started"))
-        }
-        HookEnd::Busy => {
-            ("message", json!("it was not started: an earlier one is stuck, or no time was left"))
-        }
+/// A run with such an end.
+fn ended(plan: HookPlan, end: HookEnd) -> Hook {
+    let hook = Hook { outcome: Some(end.as_str().into()), ..planned(plan).unwrap_or_default() };
+    let message = match end {
+        HookEnd::Exited(status) => return Hook { exit_status: Some(status), ..hook },
+        HookEnd::Signalled(signal) => return Hook { died_of_signal: Some(signal), ..hook },
+        HookEnd::Unstarted(errno) => std::io::Error::from_raw_os_error(errno).to_string(),
+        HookEnd::TimedOut => String::from("it ran out of time and was killed"),
+        HookEnd::Cut => String::from("the eviction could not wait any longer: it was killed or not started"),
+        HookEnd::Busy => String::from("it was not started: an earlier one is stuck, or no time was left"),
         HookEnd::Unsafe => {
-            ("message", json!("it was not started: others than root can change it; see the daemon's log"))
+            String::from("it was not started: others than root can change it; see the daemon's log")
         }
-        HookEnd::Unset => ("message", json!("it was not started: preKillHook is no longer set")),
+        HookEnd::Unset => String::from("it was not started: preKillHook is no longer set"),
     };
-    (key.to_owned(), value)
+    Hook { message: Some(message), ..hook }
 }
 
 #[cfg(test)]
@@ -146,9 +132,15 @@ mod tests {
         unreported.decided(id(1), PLAN);
         unreported.ended(id(1), PLAN, &ran(HookEnd::Exited(3)));
         let reported = unreported.signalled(id(1), 0);
-        let expected = json!({
-            "allowedMs": 2000, "outcome": "exited", "exitStatus": 3, "ranMs": 1.5, "output": "a\n", "outputBytes": 2,
-        });
+        let expected = Hook {
+            allowed_ms: Some(2000),
+            outcome: Some("exited".into()),
+            exit_status: Some(3),
+            ran_ms: Some(1.5),
+            output: Some(String::from("a\n")),
+            output_bytes: Some(2),
+            ..Hook::default()
+        };
         assert_eq!(reported, Some(expected));
         assert_eq!(unreported.signalled(id(1), 0), None);
         assert_eq!(unreported.over(id(1), true), None);
@@ -160,10 +152,10 @@ mod tests {
             let mut unreported = HookNotes::default();
             unreported.decided(id(1), PLAN);
             let reported = unreported.signalled(id(1), waited_ns).unwrap();
-            assert_eq!((&reported["outcome"], &reported["allowedMs"]), (&json!(outcome), &json!(2000)));
-            assert!(reported["output"].is_null());
+            assert_eq!((reported.outcome.as_deref(), reported.allowed_ms), (Some(outcome), Some(2000)));
+            assert_eq!(reported.output, None);
             unreported.ended(id(1), PLAN, &ran(HookEnd::Cut));
-            assert_eq!(unreported.over(id(1), true).unwrap()["output"], "a\n");
+            assert_eq!(unreported.over(id(1), true).unwrap().output.as_deref(), Some("a\n"));
         }
     }
 
@@ -171,12 +163,12 @@ mod tests {
     fn one_that_outlives_its_eviction_is_reported_as_running() {
         let mut unreported = HookNotes::default();
         unreported.decided(id(1), PLAN);
-        assert_eq!(unreported.over(id(1), false).unwrap()["outcome"], "running");
+        assert_eq!(unreported.over(id(1), false).unwrap().outcome.as_deref(), Some("running"));
         unreported.ended(id(1), PLAN, &ran(HookEnd::TimedOut));
         unreported.decided(id(2), PLAN);
         assert_eq!(
-            unreported.signalled(id(2), 2_000_000_000).unwrap()["outcome"],
-            "timedOut",
+            unreported.signalled(id(2), 2_000_000_000).unwrap().outcome.as_deref(),
+            Some("timedOut"),
             "that of the other"
         );
         assert_eq!(unreported.over(id(2), true), None, "told before");
@@ -190,6 +182,7 @@ mod tests {
             assert_eq!(unreported.signalled(id(1), 0), None);
             assert_eq!(unreported.over(id(1), false), None);
         }
-        assert_eq!(planned(HookPlan::NoTime), Some(json!({"skipped": "noTime"})));
+        let skipped = Hook { skipped: Some("noTime".into()), ..Hook::default() };
+        assert_eq!(planned(HookPlan::NoTime), Some(skipped));
     }
 }

@@ -1,14 +1,14 @@
 //! Reasons and messages as events print them.
 
-use serde_json::{Map, Value, json};
+use enforcer_events::node::Degraded;
 
 use crate::policy::{
     engine::{BrakeRefusal, KillReason, Resource, Suppression, Thresholds},
     threshold::Signal,
 };
 
-pub(super) fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
-    let mut data = Map::new();
+/// The reason, the message, and the kernel's error number if there is one.
+pub(super) fn brake_refusal(reason: BrakeRefusal) -> (&'static str, String, Option<i32>) {
     let (reason, message) = match reason {
         BrakeRefusal::Gone => ("gone", String::from("its cgroup is gone")),
         BrakeRefusal::Absent => ("absent", String::from("it has no memory.high")),
@@ -24,19 +24,14 @@ pub(super) fn brake_refusal(reason: BrakeRefusal) -> Map<String, Value> {
         ),
         BrakeRefusal::Busy => ("busy", String::from("the helper thread's queue is full")),
         BrakeRefusal::Kernel(errno) => {
-            data.insert("errno".into(), json!(errno));
-            ("refused", std::io::Error::from_raw_os_error(errno).to_string())
+            return ("refused", std::io::Error::from_raw_os_error(errno).to_string(), Some(errno));
         }
     };
-    data.insert("reason".into(), json!(reason));
-    data.insert("message".into(), json!(message));
-    data
+    (reason, message, None)
 }
 
 /// The data for thresholds that are not armed, if any.
-pub(super) fn unarmed_data(unarmed: &Thresholds) -> Map<String, Value> {
-    let mut data = Map::new();
-    data.insert("what".into(), json!("unarmed"));
+pub(super) fn unarmed(unarmed: &Thresholds) -> Degraded {
     let shown: Vec<_> = unarmed
         .iter()
         .map(|threshold| {
@@ -53,9 +48,7 @@ pub(super) fn unarmed_data(unarmed: &Thresholds) -> Map<String, Value> {
             shown.join(", ")
         )
     };
-    data.insert("thresholds".into(), json!(shown));
-    data.insert("message".into(), json!(message));
-    data
+    Degraded { thresholds: Some(shown), message: Some(message), ..Degraded::of("unarmed") }
 }
 
 pub(super) fn kill_reason(reason: KillReason) -> &'static str {

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use serde_json::{Value, json};
+use enforcer_events::eviction::{Charged, Mount, SharedMemory};
 
 use super::super::candidate::Candidate;
 use crate::{render::human_bytes, sense::snapshot::Split};
@@ -35,22 +35,6 @@ pub(super) struct Held {
     cgroups: Vec<Charged>,
     removed_bytes: u64,
     mounts: Vec<Mount>,
-}
-
-/// A pod's cgroup that is charged for such memory.
-#[derive(Clone, Debug)]
-struct Charged {
-    pod: String,
-    cgroup: String,
-    bytes: u64,
-    populated: bool,
-}
-
-/// A tmpfs.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct Mount {
-    path: PathBuf,
-    bytes: u64,
 }
 
 impl Places {
@@ -82,7 +66,7 @@ impl Places {
             .filter_map(|path| {
                 let found = rustix::fs::statvfs(path.as_path()).ok()?;
                 let bytes = found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize);
-                (bytes >= LEAST_BYTES).then_some(Mount { path, bytes })
+                (bytes >= LEAST_BYTES).then(|| Mount { path: path.to_string_lossy().into_owned(), bytes })
             })
             .collect();
         mounts.sort_by_key(|mount| std::cmp::Reverse(mount.bytes));
@@ -93,22 +77,9 @@ impl Places {
 
 impl Held {
     /// The value of the key `sharedMemory`.
-    pub(super) fn data(&self, unmapped_bytes: u64) -> Value {
-        let cgroup = |charged: &Charged| {
-            json!({
-                "pod": charged.pod,
-                "cgroup": charged.cgroup,
-                "bytes": charged.bytes,
-                "populated": charged.populated,
-            })
-        };
-        let mount = |mount: &Mount| json!({"path": mount.path.to_string_lossy(), "bytes": mount.bytes});
-        json!({
-            "unmappedBytes": unmapped_bytes,
-            "cgroups": self.cgroups.iter().map(cgroup).collect::<Vec<_>>(),
-            "removedCgroupsBytes": self.removed_bytes,
-            "mounts": self.mounts.iter().map(mount).collect::<Vec<_>>(),
-        })
+    pub(super) fn data(self, unmapped_bytes: u64) -> SharedMemory {
+        let Self { cgroups, removed_bytes, mounts } = self;
+        SharedMemory { unmapped_bytes, cgroups, removed_cgroups_bytes: removed_bytes, mounts }
     }
 
     /// The message for administrators: how much, where, and what to do.
@@ -122,7 +93,7 @@ impl Held {
             places.push(format!("{} charged to cgroups that were removed", human_bytes(self.removed_bytes)));
         }
         for Mount { path, bytes } in &self.mounts {
-            places.push(format!("{} in {}", human_bytes(*bytes), path.display()));
+            places.push(format!("{} in {path}", human_bytes(*bytes)));
         }
         let places = if places.is_empty() { String::new() } else { format!(": {}", places.join(", ")) };
         format!(

@@ -1,7 +1,8 @@
 //! Names for the parts of an incident.
 use super::{
-    Detected, LimitSource, MAX_LEVELS, MemoryBackSource, Scope, SharedBy, Timeline, Trigger, Victim, World,
-    event::{Ended, Place},
+    Detected, LimitSource, MAX_LEVELS, MemoryBackSource, Place, Scope, SharedBy, Timeline, Trigger, Victim,
+    World,
+    event::{self, Ended, place_of, scope_of},
     open::{Back, Marked, Open, Shared},
 };
 use crate::{
@@ -23,7 +24,7 @@ pub(super) fn scope(limit: Option<Limited>, world: &impl World) -> (Option<Scope
             let owner = world.owner(cgroup);
             let path = owner.as_ref().map(|owner| owner.path.clone()).or_else(|| world.path(cgroup));
             // A limit without a known path does not count as the system's.
-            let scope = path.is_some().then(|| Scope::of(owner.as_ref()));
+            let scope = path.is_some().then(|| scope_of(owner.as_ref()));
             (scope, path.map(|path| path.to_string()))
         }
     }
@@ -32,21 +33,21 @@ pub(super) fn scope(limit: Option<Limited>, world: &impl World) -> (Option<Scope
 pub(super) fn place(cgroup: Option<CgroupId>, world: &impl World) -> Place {
     let owner = cgroup.and_then(|cgroup| world.owner(cgroup));
     let path = cgroup.and_then(|cgroup| world.path(cgroup));
-    Place::new(owner.as_ref(), path)
+    place_of(owner.as_ref(), path)
 }
 
 pub(super) fn trigger(task: &Task, world: &impl World) -> Trigger {
-    Trigger::new(task, place(task.cgroup, world))
+    event::trigger(task, place(task.cgroup, world))
 }
 
 pub(super) fn victim(marked: &Marked, world: &impl World) -> Victim {
-    Victim::new(&marked.mark, place(marked.cgroup(), world), Ended::of(marked.exit.as_ref()))
+    event::marked_victim(&marked.mark, place(marked.cgroup(), world), Ended::of(marked.exit.as_ref()))
 }
 
 fn sharer(shared: &Shared, world: &impl World) -> Victim {
     let cgroup = shared.sharer.cgroup.or_else(|| shared.exit.and_then(|exit| exit.cgroup));
     let by = if shared.sharer.by_exit { SharedBy::Exit } else { SharedBy::Kill };
-    Victim::sharing(&shared.sharer, by, place(cgroup, world), Ended::of(shared.exit.as_ref()))
+    event::sharing_victim(&shared.sharer, by, place(cgroup, world), Ended::of(shared.exit.as_ref()))
 }
 
 /// All killed processes: victims in the order of their marks, then those that shared their memory.

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::{
-    AvertedCause, CLOSE_NS, EARLY_NS, FOLD_NS, Incident, Incidents, Input, LimitSource, OomCounts, Output,
-    READ_NS, Reconciliation, Scope, Tracing, World,
+    About as _, AvertedCause, CLOSE_NS, EARLY_NS, FOLD_NS, Incident, Incidents, Input, LimitSource,
+    OomCounts, Output, READ_NS, Reconciliation, Scope, Tracing, World,
 };
 use crate::{
     model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid, QosClass},

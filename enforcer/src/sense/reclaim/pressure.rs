@@ -4,13 +4,17 @@
 //! cgroups come in, events come out.
 use std::collections::{BTreeMap, HashMap};
 
-use serde::Serialize;
+use enforcer_events::{
+    Payload,
+    pod::Place,
+    pressure::{PressureCleared, PressureRising, Stalling, StallsOver},
+};
 
 use super::{MuchStall, StallKind};
 use crate::{
     journal::Subject,
     model::{CgroupId, CgroupPath, Owner, PodUid},
-    sense::incident::Place,
+    sense::incident::{place_of, pod_name},
 };
 
 /// It ends after this time without a record. While stalls are long or frequent, a record comes about once a second.
@@ -33,73 +37,13 @@ pub trait StallWorld {
     fn stalled_ns(&mut self, cgroup: CgroupId) -> ByKind;
 }
 
-/// The source of the limit owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum LimitSource {
-    /// The kernel reported it for this stall.
-    Argument,
-    /// Unknown: the stalled task's own cgroup is named instead.
-    TaskCgroup,
-    /// The kind of the stall: the machine is short of memory.
-    Machine,
-}
-
-/// The data of `pressure.rising`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Rising {
-    /// The stalled pod or cgroup.
-    #[serde(flatten)]
-    pub place: Place,
-    /// The cgroup's id.
-    pub cgroup_id: u64,
-    /// The kind of the stall.
-    pub kind: StallKind,
-    /// Duration of the reported stall.
-    pub stall_ms: u64,
-    /// Sum of such stalls within about a second.
-    pub window_stall_ms: u64,
-    /// The cgroup whose limit it was; `None` if it is gone and its name unknown.
-    pub limit_owner: Option<String>,
-    /// The source of the limit owner.
-    pub limit_source: LimitSource,
-    /// The process.
-    pub pid: u32,
-    /// The thread.
-    pub tid: u32,
-    /// Name of the thread, as its owner chose it.
-    pub comm: String,
-    /// Time since the first report; 0 at first.
-    pub lasting_ms: u64,
-}
-
-/// The data of `pressure.cleared`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Cleared {
-    /// Where the last stall was.
-    #[serde(flatten)]
-    pub place: Place,
-    /// The cgroup's id.
-    pub cgroup_id: u64,
-    /// From the first record to the last.
-    pub lasted_ms: u64,
-    /// Reported stalls of the pod's cgroups, by kind.
-    pub stalled_ms: BTreeMap<&'static str, u64>,
-    /// The longest reported stall.
-    pub longest_stall_ms: u64,
-    /// Number of records.
-    pub records: u64,
-}
-
 /// An event to emit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum PressureEvent {
     /// Stalls became long or frequent, or still are.
-    Rising(Rising),
+    Rising(Stalling),
     /// It is over.
-    Cleared(Cleared),
+    Cleared(StallsOver),
 }
 
 impl PressureEvent {
@@ -110,7 +54,16 @@ impl PressureEvent {
             Self::Rising(rising) => &rising.place,
             Self::Cleared(cleared) => &cleared.place,
         };
-        place.pod_name().map_or(Subject::Node, Subject::Pod)
+        pod_name(place).map_or(Subject::Node, Subject::Pod)
+    }
+
+    /// The event's payload.
+    #[must_use]
+    pub fn into_payload(self) -> Payload {
+        match self {
+            Self::Rising(stalling) => Payload::PressureRising(PressureRising::Stalls(stalling)),
+            Self::Cleared(over) => Payload::PressureCleared(PressureCleared::Stalls(over)),
+        }
     }
 }
 
@@ -158,7 +111,7 @@ impl Pressures {
             return None;
         }
         let path = world.path(stall.cgroup);
-        let place = Place::new(owner.as_ref(), path);
+        let place = place_of(owner.as_ref(), path);
         let mut is_new = false;
         let reported = self.reported.entry(who).or_insert_with(|| {
             is_new = true;
@@ -189,14 +142,14 @@ impl Pressures {
             Some(limit) => world.path(limit),
             None => Some(CgroupPath::root()),
         };
-        Some(PressureEvent::Rising(Rising {
+        Some(PressureEvent::Rising(Stalling {
             place,
             cgroup_id: stall.cgroup.0,
-            kind: stall.kind,
+            kind: stall.kind.as_str().into(),
             stall_ms: ms(stall.stall_ns),
             window_stall_ms: ms(stall.window_ns),
             limit_owner: limit_owner.map(|path| path.to_string()),
-            limit_source,
+            limit_source: limit_source.into(),
             pid: stall.pid,
             tid: stall.tid,
             comm: stall.comm.clone(),
@@ -235,17 +188,15 @@ fn before(stall: &MuchStall, stalled_ns: ByKind) -> ByKind {
     before
 }
 
-fn limit(stall: &MuchStall) -> (Option<CgroupId>, LimitSource) {
+fn limit(stall: &MuchStall) -> (Option<CgroupId>, &'static str) {
     match (stall.limit, stall.kind) {
-        (Some(limit), _) => (Some(limit), LimitSource::Argument),
-        (None, StallKind::DirectReclaim | StallKind::Throttled) => (None, LimitSource::Machine),
-        (None, StallKind::MemcgReclaim | StallKind::MemoryHigh) => {
-            (Some(stall.cgroup), LimitSource::TaskCgroup)
-        }
+        (Some(limit), _) => (Some(limit), "argument"),
+        (None, StallKind::DirectReclaim | StallKind::Throttled) => (None, "machine"),
+        (None, StallKind::MemcgReclaim | StallKind::MemoryHigh) => (Some(stall.cgroup), "taskCgroup"),
     }
 }
 
-fn cleared(reported: Ongoing, world: &mut impl StallWorld) -> Cleared {
+fn cleared(reported: Ongoing, world: &mut impl StallWorld) -> StallsOver {
     let mut stalled_ns = ByKind::default();
     for (cgroup, before) in &reported.cgroups {
         for ((sum, now), before) in stalled_ns.iter_mut().zip(world.stalled_ns(*cgroup)).zip(before) {
@@ -253,11 +204,11 @@ fn cleared(reported: Ongoing, world: &mut impl StallWorld) -> Cleared {
         }
     }
     let kinds = StallKind::ALL.iter().zip(stalled_ns).filter(|(_, ns)| *ns > 0);
-    Cleared {
+    StallsOver {
         place: reported.place,
         cgroup_id: reported.cgroup.0,
         lasted_ms: ms(reported.latest_ns.saturating_sub(reported.since_ns)),
-        stalled_ms: kinds.map(|(kind, ns)| (kind.as_str(), ms(ns))).collect(),
+        stalled_ms: kinds.map(|(kind, ns)| (kind.as_str().into(), ms(ns))).collect(),
         longest_stall_ms: ms(reported.longest_ns),
         records: reported.records,
     }

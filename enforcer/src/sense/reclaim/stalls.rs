@@ -10,8 +10,7 @@ use crate::{model::CgroupId, raw};
 const CHUNK: usize = 128;
 
 /// The kind of a stall.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StallKind {
     /// It reclaimed because the machine is short of memory.
     DirectReclaim,
@@ -211,12 +210,5 @@ mod tests {
     fn a_kind_of_another_build_is_passed_over() {
         let entry = StallKey { kind: enforcer_common::stall::KINDS, ..StallKey::default() };
         assert_eq!(stall(&entry, &StallTotals::EMPTY), None);
-    }
-
-    #[test]
-    fn the_word_of_a_kind_is_that_of_its_json() {
-        for kind in StallKind::ALL {
-            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
-        }
     }
 }

@@ -3,8 +3,10 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
+use serde_json::{Value, json};
+
 use super::*;
-use crate::journal::{Cursor, Filter};
+use crate::journal::{Cursor, Event, EventType, Filter};
 
 /// An outlet that does as it is told, and takes everything after that.
 #[derive(Clone, Debug, Default)]

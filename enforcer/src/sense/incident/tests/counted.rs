@@ -1,7 +1,7 @@
 //! What is told of an incident is what the metrics count.
 use super::*;
 use crate::{
-    journal::{Event, EventType, Journal},
+    journal::Journal,
     metrics::{Counts, Gauges, expose},
 };
 
@@ -9,8 +9,7 @@ use crate::{
 fn counted(incident: &Incident) -> Vec<String> {
     let counts = Counts::default();
     let journal = Journal::new("n", "b").observed_by(std::sync::Arc::new(counts.clone()));
-    let data = json(incident);
-    journal.append(Event { kind: EventType::OomIncident, subject: incident.subject(), data });
+    journal.emit(incident.subject(), &enforcer_events::Payload::OomIncident(incident.clone()));
     let text = expose(&counts, Gauges::default()).unwrap();
     let kills = text.lines().filter(|line| line.starts_with("enforcer_oom_kills_total{"));
     kills.filter(|line| !line.ends_with(" 0")).map(str::to_owned).collect()

@@ -54,14 +54,14 @@ fn stall(cgroup: u64, limit: Option<u64>, kind: StallKind) -> MuchStall {
     }
 }
 
-fn rising(event: Option<PressureEvent>) -> Rising {
+fn rising(event: Option<PressureEvent>) -> Stalling {
     match event {
         Some(PressureEvent::Rising(rising)) => rising,
         other => panic!("{other:?}"),
     }
 }
 
-fn ended(events: Vec<PressureEvent>) -> Vec<Cleared> {
+fn ended(events: Vec<PressureEvent>) -> Vec<StallsOver> {
     let cleared = |event| match event {
         PressureEvent::Cleared(cleared) => cleared,
         PressureEvent::Rising(rising) => panic!("{rising:?}"),
@@ -105,7 +105,7 @@ fn it_is_over_when_it_has_been_quiet_and_says_what_it_came_to() {
     let [cleared] = &ended(pressures.quiet(13 * SECOND, &mut world))[..] else { panic!("not one") };
     assert_eq!((cleared.lasted_ms, cleared.records, cleared.longest_stall_ms), (2_000, 2, 60));
     // 500 ms were there before the 120 ms that the first record tells of.
-    assert_eq!(cleared.stalled_ms, BTreeMap::from([("memcgReclaim", 400), ("memoryHigh", 10)]));
+    assert_eq!(cleared.stalled_ms, BTreeMap::from([("memcgReclaim".into(), 400), ("memoryHigh".into(), 10)]));
     assert_eq!(pressures.due_ns(), None);
     rising(pressures.stalled(14 * SECOND, &stall(1, Some(1), StallKind::MemcgReclaim), &mut world));
 }
@@ -119,11 +119,11 @@ fn whose_limit_it_was_says_how_it_is_known() {
     };
     let pod = "/system.slice/9".to_owned();
     let own = "/kubepods/podweb/app".to_owned();
-    assert_eq!(reported(Some(9), StallKind::MemcgReclaim), (pod.clone(), LimitSource::Argument));
-    assert_eq!(reported(None, StallKind::MemcgReclaim), (own.clone(), LimitSource::TaskCgroup));
-    assert_eq!(reported(None, StallKind::MemoryHigh), (own, LimitSource::TaskCgroup));
-    assert_eq!(reported(None, StallKind::DirectReclaim), ("/".to_owned(), LimitSource::Machine));
-    assert_eq!(reported(Some(9), StallKind::Throttled), (pod, LimitSource::Argument));
+    assert_eq!(reported(Some(9), StallKind::MemcgReclaim), (pod.clone(), "argument".into()));
+    assert_eq!(reported(None, StallKind::MemcgReclaim), (own.clone(), "taskCgroup".into()));
+    assert_eq!(reported(None, StallKind::MemoryHigh), (own, "taskCgroup".into()));
+    assert_eq!(reported(None, StallKind::DirectReclaim), ("/".to_owned(), "machine".into()));
+    assert_eq!(reported(Some(9), StallKind::Throttled), (pod, "argument".into()));
 }
 
 #[test]
