@@ -10,13 +10,13 @@ use std::{
 };
 
 use enforcer::{
-    journal::{Event, EventType, Journal, Subject},
+    journal::{EventType, Journal, RawEvent, Subject},
     model::PodName,
 };
 use serde_json::json;
 
 /// A decision of ten candidates is some 3 KB, a pod's change some 500 bytes.
-fn event(decision: bool) -> Event {
+fn event(decision: bool) -> RawEvent {
     let ranking: Vec<_> = (0..if decision { 10 } else { 1 })
         .map(|rank| {
             json!({"rank": rank, "namespace": "team-1", "pod": format!("worker-{rank}"), "priority": 1_000,
@@ -25,7 +25,7 @@ fn event(decision: bool) -> Event {
         .collect();
     let kind = if decision { EventType::EvictionDecided } else { EventType::PodChanged };
     let pod = PodName { namespace: String::from("team-1"), name: String::from("worker-0") };
-    Event {
+    RawEvent {
         kind,
         subject: Subject::Pod(pod),
         data: json!({"message": "The node was low on resource: memory.", "ranking": ranking}),
@@ -67,7 +67,7 @@ fn main() {
             .map(|_| {
                 let event = event(decision);
                 let start = Instant::now();
-                journal.append(event);
+                journal.append_raw(event);
                 start.elapsed()
             })
             .collect();
@@ -82,7 +82,7 @@ fn main() {
         let event = event(true);
         let mut watch = journal.durable();
         let start = Instant::now();
-        let sequence = journal.append(event);
+        let sequence = journal.append_raw(event);
         appended.push(start.elapsed());
         runtime.block_on(watch.wait_for(|durable| *durable >= sequence)).unwrap();
         durable.push(start.elapsed());
@@ -93,7 +93,7 @@ fn main() {
     let count = 100_000_u32;
     let mut newest = 0;
     for _ in 0..count {
-        newest = journal.append(event(false));
+        newest = journal.append_raw(event(false));
     }
     let reported = start.elapsed();
     let mut watch = journal.durable();

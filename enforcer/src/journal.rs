@@ -29,7 +29,7 @@ pub use enforcer_events::EventType;
 
 pub use self::{
     disk::folder,
-    event::{Event, Observer, Subject, named_type},
+    event::{Event, Observer, RawEvent, Subject, named_type},
     intent::{Intent, IntentError, Intents, MOST_TARGETS, Slot, Slots},
     log::{Batch, Journal, Line, Load, Passed, Range, Reader, Stale},
     offline::Offline,

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use enforcer::journal::{Batch, Cursor, Event, EventType, Filter, Journal, Limits, Subject};
+use enforcer::journal::{Batch, Cursor, EventType, Filter, Journal, Limits, RawEvent, Subject};
 use serde_json::{Value, json};
 
 const DIR: &str = "ENFORCER_TEST_JOURNAL_DIR";
@@ -51,7 +51,7 @@ fn appender() {
         }
         let pad = "x".repeat(usize::try_from(n * 7919 % 3_000).unwrap());
         let data = json!({"n": n, "pad": pad});
-        journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+        journal.append_raw(RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data });
         let mut read = 0;
         while let Some(batch) = reader.read() {
             let Batch::Records(records) = batch else { panic!("{batch:?}") };

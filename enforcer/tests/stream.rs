@@ -17,7 +17,7 @@ use std::{
 };
 
 use axum::body::Body;
-use enforcer::journal::{Event, EventType, Journal, Subject};
+use enforcer::journal::{EventType, Journal, RawEvent, Subject};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use sse_stream::SseStream;
@@ -110,7 +110,7 @@ impl Scene {
                 thread::sleep(Duration::from_millis(1));
             }
             let data = json!({"pad": "x".repeat(1_000)});
-            journal.append(Event { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
+            journal.append_raw(RawEvent { kind: EventType::ConfigLoaded, subject: Subject::Node, data });
         }
         journal.close();
     }

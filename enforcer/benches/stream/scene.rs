@@ -7,7 +7,7 @@ use std::{
 };
 
 use enforcer::{
-    journal::{Event, EventType, Journal, Subject},
+    journal::{EventType, Journal, RawEvent, Subject},
     model::PodName,
     serve::{
         Doctor, Foresight, Headrooms, Observe, Ranker, RankingView, Scrape, Sockets, Sources, Usages, View,
@@ -79,7 +79,7 @@ impl Scene {
             "last": is_last,
         });
         let pod = PodName { namespace: "default".into(), name: "web-7c5ddbdf54-x2l9p".into() };
-        self.journal.append(Event { kind, subject: Subject::Pod(pod), data })
+        self.journal.append_raw(RawEvent { kind, subject: Subject::Pod(pod), data })
     }
 
     /// So many a second, and one more that ends the readers.

@@ -451,7 +451,7 @@ mod tests {
         };
         for payload in [detected(id), averted(70)] {
             assert!(!first.is_reported(&payload));
-            journal.emit(Subject::Node, &payload);
+            journal.emit(Subject::Node, payload);
         }
         drop(first);
 

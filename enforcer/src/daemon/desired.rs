@@ -460,7 +460,7 @@ impl Desired {
         }
         for (pod, rejection) in rejected {
             let data = emit::rejected(&pod, &rejection, self.permit.is_none());
-            self.emit(Subject::Pod(pod.name.clone()), &Payload::PodRejected(data));
+            self.emit(Subject::Pod(pod.name.clone()), Payload::PodRejected(data));
         }
         for uid in preempted {
             self.end(&uid);

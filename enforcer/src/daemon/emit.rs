@@ -36,7 +36,7 @@ pub(super) fn degraded_at(journal: &Journal, what: &str, place: Option<&str>, me
         message: Some(message.to_owned()),
         ..Degraded::of(what.to_owned())
     };
-    journal.emit(Subject::Node, &Payload::DegradedEntered(data));
+    journal.emit(Subject::Node, Payload::DegradedEntered(data));
 }
 
 /// Reports that it is over.
@@ -51,7 +51,7 @@ pub(super) fn recovered_at(journal: &Journal, what: &str, place: Option<&str>, m
         message: Some(message.to_owned()),
         ..Degraded::of(what.to_owned())
     };
-    journal.emit(Subject::Node, &Payload::DegradedLeft(data));
+    journal.emit(Subject::Node, Payload::DegradedLeft(data));
 }
 
 /// A pod that came, changed or went.

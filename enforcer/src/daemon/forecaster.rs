@@ -314,7 +314,7 @@ impl Watch {
                 Payload::PressureCleared(PressureCleared::Headroom(data))
             }
         };
-        self.journal.emit(Subject::Node, &payload);
+        self.journal.emit(Subject::Node, payload);
     }
 }
 

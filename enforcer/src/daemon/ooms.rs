@@ -493,13 +493,13 @@ impl Ooms {
         for output in self.incidents.step(now_ns(), input, &mut self.world) {
             match output {
                 Output::Detected(detected) => {
-                    self.emit(detected.subject(), &Payload::OomDetected(detected));
+                    self.emit(detected.subject(), Payload::OomDetected(detected));
                 }
                 Output::Incident(incident) => {
-                    self.emit(incident.subject(), &Payload::OomIncident(incident));
+                    self.emit(incident.subject(), Payload::OomIncident(incident));
                 }
                 Output::Averted(averted) => {
-                    self.emit(averted.subject(), &Payload::OomAverted(averted));
+                    self.emit(averted.subject(), Payload::OomAverted(averted));
                 }
                 Output::ReadCounters { incident, cgroups } => self.reads.push_back((incident, cgroups)),
             }
@@ -509,8 +509,8 @@ impl Ooms {
         }
     }
 
-    fn emit(&mut self, subject: Subject, payload: &Payload) {
-        if !self.world.backlog.is_reported(payload) {
+    fn emit(&mut self, subject: Subject, payload: Payload) {
+        if !self.world.backlog.is_reported(&payload) {
             let sequence = self.journal.emit(subject, payload);
             self.world.backlog.appended(sequence);
         }

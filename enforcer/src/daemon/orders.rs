@@ -365,7 +365,7 @@ impl OrderBook {
             message: Some(message),
             ..Degraded::of(order.what.as_str())
         };
-        self.journal.emit(pod.map_or(Subject::Node, Subject::Pod), &kind(data));
+        self.journal.emit(pod.map_or(Subject::Node, Subject::Pod), kind(data));
     }
 }
 

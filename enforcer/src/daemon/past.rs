@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn each_eviction_of_this_boot_is_there_once_with_its_first_signal() {
         let journal = Journal::new("n", "b");
-        let emit = |name: &str, payload: Payload| journal.emit(Subject::Pod(pod(name)), &payload);
+        let emit = |name: &str, payload: Payload| journal.emit(Subject::Pod(pod(name)), payload);
         emit("b", signalled("2", Some(20)));
         emit("a", signalled("1", Some(10)));
         emit("b", signalled("2", Some(25)));
@@ -103,7 +103,7 @@ mod tests {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let open = |boot| Journal::open("n", boot, dirs[0].path(), dirs[1].path()).unwrap().0;
         let journal = open("before");
-        journal.emit(Subject::Pod(pod("a")), &signalled("1", Some(10)));
+        journal.emit(Subject::Pod(pod("a")), signalled("1", Some(10)));
         assert_eq!(read(&journal).len(), 1);
         journal.close();
         drop(journal);

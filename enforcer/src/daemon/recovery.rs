@@ -149,7 +149,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
         let id = Ulid::from(*id).to_string();
         let holding = held_in_the_end(whole.then_some((&**path, *cgroup)), targets, deadline);
         let was_signalled = reported.contains(&(EventType::EvictionSignalled, id.clone()));
-        let emit = |payload: &Payload| {
+        let emit = |payload: Payload| {
             if !reported.contains(&(payload.kind(), id.clone())) {
                 journal.emit(subject(pod), payload);
             }
@@ -165,7 +165,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
                 shortage_data(&Shortage { signal, hard, threshold, observed })
             }),
         };
-        emit(&Payload::EvictionDecided(EvictionDecided::Reconstructed(decided)));
+        emit(Payload::EvictionDecided(EvictionDecided::Reconstructed(decided)));
         let (ended_as, message, is_ended): (fn(EvictionEnded) -> Payload, _, _) = match holding {
             Holding::NoProcess => (
                 Payload::EvictionCompleted,
@@ -201,7 +201,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
             message: Some(message.to_owned()),
             ..EvictionEnded::default()
         };
-        emit(&ended_as(data));
+        emit(ended_as(data));
     }
     ended
 }
@@ -233,7 +233,7 @@ fn knobs<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a>> {
                 processes: None,
                 component: None,
             };
-            journal.emit(Subject::Node, &Payload::LimitsRestored(data));
+            journal.emit(Subject::Node, Payload::LimitsRestored(data));
         }
     }
     stuck

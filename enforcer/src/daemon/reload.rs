@@ -120,14 +120,14 @@ pub(super) fn reload(
         Ok(config) => {
             let message = format!("changed: {}", changed(running, &config).join(", "));
             let data = ConfigLoaded::Changed(changed_to(&config, message.clone()));
-            journal.emit(Subject::Node, &Payload::ConfigLoaded(data));
+            journal.emit(Subject::Node, Payload::ConfigLoaded(data));
             Ok((config, message))
         }
         Err(refused) => {
             let message = format!("the running configuration stays in force: {}", crate::chain(&refused));
             tracing::warn!("{message}");
             let data = changed_to(running, message.clone());
-            journal.emit(Subject::Node, &Payload::ConfigRejected(data));
+            journal.emit(Subject::Node, Payload::ConfigRejected(data));
             Err(message)
         }
     }
@@ -157,7 +157,7 @@ pub(super) fn read_manifests(
             pid: Some(peer.pid),
             ..changed_to(config, format!("every threshold is armed, by order of uid {}", peer.uid))
         };
-        journal.emit(Subject::Node, &Payload::ConfigLoaded(ConfigLoaded::Changed(data)));
+        journal.emit(Subject::Node, Payload::ConfigLoaded(ConfigLoaded::Changed(data)));
     }
     let message = match said {
         Ok(message) if arm => format!("{message}; every threshold is armed"),
@@ -175,7 +175,7 @@ pub(super) fn read_manifests(
             pid: Some(peer.pid),
             ..changed_to(config, message)
         };
-        journal.emit(Subject::Node, &Payload::ConfigLoaded(ConfigLoaded::Changed(data)));
+        journal.emit(Subject::Node, Payload::ConfigLoaded(ConfigLoaded::Changed(data)));
     }
     let folder = config.static_pod_path.display().to_string();
     let answer = move |loaded: &crate::source::Loaded| {

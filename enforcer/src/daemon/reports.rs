@@ -187,10 +187,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::journal::{self, Event, EventType, Subject};
+    use crate::journal::{self, EventType, RawEvent, Subject};
 
-    fn decided() -> Event {
-        Event { kind: EventType::EvictionDecided, subject: Subject::Node, data: json!({}) }
+    fn decided() -> RawEvent {
+        RawEvent { kind: EventType::EvictionDecided, subject: Subject::Node, data: json!({}) }
     }
 
     /// That what is durable outlives a power cut is proved where the journal is.
@@ -199,7 +199,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open("n", "b", &dir.path().join("state"), dir.path()).unwrap().0;
         for _ in 0..20 {
-            let sequence = journal.append(decided());
+            let sequence = journal.append_raw(decided());
             assert!(is_durable(&journal, sequence).await);
             assert!(*journal.durable().borrow() >= sequence);
         }
@@ -211,13 +211,13 @@ mod tests {
     #[tokio::test]
     async fn a_disk_that_takes_nothing_is_not_waited_for_for_ever() {
         let journal = journal::tests::stuck();
-        let sequence = journal.append(decided());
+        let sequence = journal.append_raw(decided());
         let start = std::time::Instant::now();
         assert!(!is_durable(&journal, sequence).await, "nobody may be signalled");
         assert!((RECORDING..RECORDING * 3).contains(&start.elapsed()));
         // In memory alone, as was told at the start, it keeps nobody.
         let journal = Journal::new("n", "b");
-        let sequence = journal.append(decided());
+        let sequence = journal.append_raw(decided());
         assert!(is_durable(&journal, sequence).await);
     }
 }

@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use enforcer_events::{Payload, node::Degraded};
 use tokio::time::timeout;
 
 use super::{emit, host::Host, start};
 use crate::{
     config::Config,
-    journal::{Event, EventType, Journal, Subject},
+    journal::{Journal, Subject},
     metrics::Counts,
     sink::{Ground, Healths, Kind, Sink, Wanted},
 };
@@ -110,10 +110,9 @@ impl Sinks {
         for (name, Waiting { wanted, begin }) in std::mem::take(&mut self.waiting) {
             match self.start(&name, &wanted, begin, None) {
                 Ok(()) => {
-                    let data =
-                        json!({"what": SINK, "sink": name, "message": format!("the sink {name} runs")});
-                    let event = Event { kind: EventType::DegradedLeft, subject: Subject::Node, data };
-                    self.ground.journal.append(event);
+                    let message = Some(format!("the sink {name} runs"));
+                    let data = Degraded { sink: Some(name), message, ..Degraded::of(SINK) };
+                    self.ground.journal.emit(Subject::Node, Payload::DegradedLeft(data));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the sink {name} does not start");

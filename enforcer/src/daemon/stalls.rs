@@ -72,7 +72,7 @@ impl Stalling {
 
     fn emit(&self, event: PressureEvent) {
         let subject = event.subject();
-        self.journal.emit(subject, &event.into_payload());
+        self.journal.emit(subject, event.into_payload());
     }
 
     fn sweep(&mut self) {

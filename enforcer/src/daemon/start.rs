@@ -140,7 +140,7 @@ pub(super) fn emit_start(journal: &Journal, config: &Config, host: &Host, facts:
         unwatched: config.notes(),
         message,
     };
-    journal.emit(Subject::Node, &Payload::ConfigLoaded(ConfigLoaded::Started(data)));
+    journal.emit(Subject::Node, Payload::ConfigLoaded(ConfigLoaded::Started(data)));
     for message in config.unwatched() {
         emit::degraded(journal, "threshold", &message);
     }

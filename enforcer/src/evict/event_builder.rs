@@ -105,14 +105,14 @@ impl EventBuilder {
                 return None;
             }
             Report::Crossed { now_ns: _, shortage } => {
-                Event::new(Subject::Node, &Payload::ThresholdCrossed(shortage_data(shortage)))
+                Event::new(Subject::Node, Payload::ThresholdCrossed(shortage_data(shortage)))
             }
             Report::Cleared { now_ns, shortage, crossed_ns } => {
                 let over = ShortageOver {
                     shortage: shortage_data(shortage),
                     crossed_to_cleared_ms: milliseconds(*crossed_ns, *now_ns),
                 };
-                Event::new(Subject::Node, &Payload::PressureCleared(PressureCleared::Shortage(over)))
+                Event::new(Subject::Node, Payload::PressureCleared(PressureCleared::Shortage(over)))
             }
             Report::Decided { id, decision, members } => {
                 self.hooks.decided(*id, decision.hook);
@@ -127,7 +127,7 @@ impl EventBuilder {
                     hook: self.hooks.signalled(*id, waited_ns(moments)),
                     ..signalled_data(*id, candidate, "SIGTERM")
                 };
-                pod_event(candidate, &Payload::EvictionSignalled(data))
+                pod_event(candidate, Payload::EvictionSignalled(data))
             }
             Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed } => {
                 let data = EvictionSignalled {
@@ -139,7 +139,7 @@ impl EventBuilder {
                     hook: self.hooks.signalled(*id, waited_ns(moments)),
                     ..signalled_data(*id, candidate, "SIGKILL")
                 };
-                pod_event(candidate, &Payload::EvictionSignalled(data))
+                pod_event(candidate, Payload::EvictionSignalled(data))
             }
             Report::Completed { id, signal, candidate, completion } => {
                 let Completion { moments, predicted_freed_bytes, freed_bytes, .. } = completion;
@@ -151,7 +151,7 @@ impl EventBuilder {
                     hook: self.hooks.over(*id, is_signalled(moments)),
                     ..ended_data(*id, candidate)
                 };
-                pod_event(candidate, &Payload::EvictionCompleted(data))
+                pod_event(candidate, Payload::EvictionCompleted(data))
             }
             Report::Failed { id, signal, candidate, failure } => {
                 let Failure { moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason, .. } =
@@ -165,7 +165,7 @@ impl EventBuilder {
                     hook: self.hooks.over(*id, is_signalled(moments)),
                     ..failed_data(ended_data(*id, candidate), *reason)
                 };
-                pod_event(candidate, &Payload::EvictionFailed(data))
+                pod_event(candidate, Payload::EvictionFailed(data))
             }
             Report::Contained { .. } | Report::Uncontained { .. } | Report::Eased { .. } => {
                 return containment_event(report);
@@ -177,7 +177,7 @@ impl EventBuilder {
                     reason: reason.into(),
                     message: message.to_owned(),
                 };
-                Event::new(Subject::Node, &Payload::EvictionSuppressed(data))
+                Event::new(Subject::Node, Payload::EvictionSuppressed(data))
             }
             Report::SharedMemoryHeld { bytes, limit_bytes, members } => {
                 self.shared_memory_held(*bytes, *limit_bytes, members)
@@ -185,15 +185,15 @@ impl EventBuilder {
             Report::SharedMemoryFreed { bytes } => {
                 let freed = SharedMemoryReported::Freed(UnmappedMemory { unmapped_bytes: *bytes });
                 let data = Degraded { shared_memory: Some(freed), ..Degraded::of(SHARED_MEMORY) };
-                Event::new(Subject::Node, &Payload::DegradedLeft(data))
+                Event::new(Subject::Node, Payload::DegradedLeft(data))
             }
             Report::Blind(signal, why) => {
                 let message = format!("{why}; no pod is evicted for it until it can be read");
                 let data = Degraded { message: Some(message), ..Degraded::of(signal.as_str()) };
-                Event::new(Subject::Node, &Payload::DegradedEntered(data))
+                Event::new(Subject::Node, Payload::DegradedEntered(data))
             }
             Report::Sighted(signal) => {
-                Event::new(Subject::Node, &Payload::DegradedLeft(Degraded::of(signal.as_str())))
+                Event::new(Subject::Node, Payload::DegradedLeft(Degraded::of(signal.as_str())))
             }
         })
     }
@@ -206,7 +206,7 @@ impl EventBuilder {
             shared_memory: Some(SharedMemoryReported::Held(held.data(bytes))),
             ..Degraded::of(SHARED_MEMORY)
         };
-        Event::new(Subject::Node, &Payload::DegradedEntered(data))
+        Event::new(Subject::Node, Payload::DegradedEntered(data))
     }
 
     /// The event that thresholds are not armed, or that all are again; `None` if nothing changed.
@@ -217,7 +217,7 @@ impl EventBuilder {
         let data = unarmed(thresholds);
         let payload =
             if thresholds.is_empty() { Payload::DegradedLeft(data) } else { Payload::DegradedEntered(data) };
-        Some(Event::new(Subject::Node, &payload))
+        Some(Event::new(Subject::Node, payload))
     }
 
     /// The memory stalls of the last ten seconds.
@@ -291,7 +291,7 @@ impl EventBuilder {
                 .map(|returned| returned.until_ns.saturating_sub(decision.decided_ns) / 1_000_000),
         };
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
-        Event::new(subject, &Payload::EvictionDecided(EvictionDecided::Decision(Box::new(data))))
+        Event::new(subject, Payload::EvictionDecided(EvictionDecided::Decision(Box::new(data))))
     }
 }
 
@@ -422,7 +422,7 @@ fn containment_event(report: &Report) -> Option<Event> {
                 decided_to_contained_ms: Some(milliseconds(containment.decided_ns, *now_ns)),
                 ..containment_data(*id, candidate, containment, "contained")
             };
-            pod_event(candidate, &Payload::EvictionContained(data))
+            pod_event(candidate, Payload::EvictionContained(data))
         }
         Report::Uncontained { id, candidate, containment, now_ns, reason } => {
             let (reason, message, errno) = brake_refusal(*reason);
@@ -433,7 +433,7 @@ fn containment_event(report: &Report) -> Option<Event> {
                 errno,
                 ..containment_data(*id, candidate, containment, "refused")
             };
-            pod_event(candidate, &Payload::EvictionContained(data))
+            pod_event(candidate, Payload::EvictionContained(data))
         }
         Report::Eased { id, candidate, containment, since_ns, now_ns, given_back } => {
             let state = if *given_back { "released" } else { "stuck" };
@@ -441,7 +441,7 @@ fn containment_event(report: &Report) -> Option<Event> {
                 held_ms: Some(milliseconds(*since_ns, *now_ns)),
                 ..containment_data(*id, candidate, containment, state)
             };
-            pod_event(candidate, &Payload::EvictionContained(data))
+            pod_event(candidate, Payload::EvictionContained(data))
         }
         _ => return None,
     })
@@ -556,9 +556,9 @@ fn stuck_event(stuck: &Stuck) -> Event {
         ..Degraded::of("limitStuck")
     };
     let is_stuck = error.is_some();
-    pod_event(candidate, &if is_stuck { Payload::DegradedEntered(data) } else { Payload::DegradedLeft(data) })
+    pod_event(candidate, if is_stuck { Payload::DegradedEntered(data) } else { Payload::DegradedLeft(data) })
 }
 
-pub(super) fn pod_event(candidate: &Candidate, payload: &Payload) -> Event {
+pub(super) fn pod_event(candidate: &Candidate, payload: Payload) -> Event {
     Event::new(Subject::Pod(candidate.identity().pod.clone()), payload)
 }

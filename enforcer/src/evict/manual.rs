@@ -91,7 +91,7 @@ impl ManualEviction {
             evicted_before: None,
             back_off_left_ms: None,
         };
-        pod_event(&self.candidate, &Payload::EvictionDecided(EvictionDecided::Decision(Box::new(data))))
+        pod_event(&self.candidate, Payload::EvictionDecided(EvictionDecided::Decision(Box::new(data))))
     }
 
     /// Carries it out: SIGTERM, the grace period, SIGKILL, with an event for each step. It blocks until the end, so it
@@ -132,7 +132,7 @@ impl ManualEviction {
                 ..about("SIGKILL")
             },
         };
-        pod_event(&self.candidate, &Payload::EvictionSignalled(data))
+        pod_event(&self.candidate, Payload::EvictionSignalled(data))
     }
 
     fn completed(&self, ending: Ending) -> Event {
@@ -154,7 +154,7 @@ impl ManualEviction {
             decided_to_dead_ms: Some(self.since_ms()),
             ..self.ended()
         };
-        pod_event(&self.candidate, &Payload::EvictionCompleted(data))
+        pod_event(&self.candidate, Payload::EvictionCompleted(data))
     }
 
     fn failed(&self, error: &EndError) -> Event {
@@ -169,7 +169,7 @@ impl ManualEviction {
                 ..self.ended()
             },
         };
-        pod_event(&self.candidate, &Payload::EvictionFailed(data))
+        pod_event(&self.candidate, Payload::EvictionFailed(data))
     }
 
     fn ended(&self) -> EvictionEnded {

@@ -9,7 +9,7 @@ use crate::nearest::nearest;
 /// not block.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// An event is being appended. `namespace` is that of its pod, if it is about one.
-    fn on_event(&self, kind: EventType, namespace: Option<&str>, data: &Value);
+    fn on_event(&self, namespace: Option<&str>, payload: &Payload);
 
     /// The log dropped `events` events before a reader had read them.
     fn on_lost_to_reader(&self, events: u64);
@@ -40,23 +40,44 @@ pub fn named_type(name: &str) -> Result<EventType, String> {
 /// An event to append. The journal writes it as a `CloudEvents` record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// The event's type.
-    pub kind: EventType,
-    /// The pod as `namespace/name`, or the node's name.
+    /// The pod, or the node.
     pub subject: Subject,
-    /// The payload, an object with camelCase keys.
-    pub data: Value,
+    /// What happened.
+    pub payload: Payload,
 }
 
 impl Event {
     /// An event with that payload.
     #[must_use]
-    pub fn new(subject: Subject, payload: &Payload) -> Self {
-        // A payload has no map with keys that are not strings, the only thing that JSON cannot take.
-        let data = payload.to_value().unwrap_or_default();
-        debug_assert!(reads_back(payload.kind(), &data), "{data} is not read back as it was written");
-        Self { kind: payload.kind(), subject, data }
+    pub fn new(subject: Subject, payload: Payload) -> Self {
+        Self { subject, payload }
     }
+
+    /// Its type.
+    #[must_use]
+    pub fn kind(&self) -> EventType {
+        self.payload.kind()
+    }
+
+    /// Its payload as JSON.
+    #[must_use]
+    pub fn data(&self) -> Value {
+        // A payload has no map with keys that are not strings, the only thing that JSON cannot take.
+        let data = self.payload.to_value().unwrap_or_default();
+        debug_assert!(reads_back(self.kind(), &data), "{data} is not read back as it was written");
+        data
+    }
+}
+
+/// An event whose payload has any keys: for tests and benches of what keeps and carries events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawEvent {
+    /// The event's type.
+    pub kind: EventType,
+    /// The pod, or the node.
+    pub subject: Subject,
+    /// The payload, an object.
+    pub data: Value,
 }
 
 /// Whether a reader of the payload sees all of it.
@@ -72,4 +93,15 @@ pub enum Subject {
     Node,
     /// A pod.
     Pod(crate::model::PodName),
+}
+
+impl Subject {
+    /// The namespace of the pod, if it is one.
+    #[must_use]
+    pub fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::Node => None,
+            Self::Pod(pod) => Some(&pod.namespace),
+        }
+    }
 }

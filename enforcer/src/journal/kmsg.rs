@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        journal::{Event, Journal, Subject},
+        journal::{Journal, RawEvent, Subject},
         model::PodName,
     };
 
@@ -146,7 +146,7 @@ mod tests {
             let pod = PodName { namespace: "default".into(), name: "web\n<0>panic".into() };
             let data =
                 serde_json::json!({"evictionId": "x", "sent": "SIGKILL", "message": "y".repeat(3_000)});
-            journal.append(Event { kind, subject: Subject::Pod(pod), data });
+            journal.append_raw(RawEvent { kind, subject: Subject::Pod(pod), data });
         }
         journal.shared.behind(0)
     }

@@ -10,13 +10,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use enforcer_events::{Payload, node::StreamGap};
+use enforcer_events::{EventType, Payload, node::StreamGap};
+use serde_json::Value;
 use tokio::sync::watch;
 use ulid::{Generator, Ulid};
 
 use super::{
-    Cursor, Event, Filter, Observer, Subject, disk::Disk, record::Kept, retention::Limits, tail::Tail,
-    trouble::Trouble,
+    Cursor, Event, Filter, Observer, RawEvent, Subject, disk::Disk, record::Kept, retention::Limits,
+    tail::Tail, trouble::Trouble,
 };
 
 use self::envelope::Envelope;
@@ -195,26 +196,34 @@ impl Journal {
         }
     }
 
-    /// Appends an event with that payload and returns its sequence, as [`Self::append`] does.
+    /// Appends an event and returns its sequence. Never waits for a reader or a disk.
     #[expect(clippy::must_use_candidate, reason = "most producers have no use for the sequence")]
-    pub fn emit(&self, subject: Subject, payload: &Payload) -> u64 {
+    pub fn emit(&self, subject: Subject, payload: Payload) -> u64 {
         self.append(Event::new(subject, payload))
     }
 
-    /// Appends an event and returns its sequence. Never waits for a reader or a disk.
+    /// Appends an event, as [`Self::emit`] does.
     #[expect(clippy::must_use_candidate, reason = "most producers have no use for the sequence")]
     pub fn append(&self, event: Event) -> u64 {
-        let Event { kind, subject, data } = event;
-        let shared = &*self.shared;
-        let namespace = match &subject {
-            Subject::Node => None,
-            Subject::Pod(pod) => Some(pod.namespace.as_str()),
-        };
-        if let Some(observer) = shared.observer.get() {
-            observer.on_event(kind, namespace, &data);
+        let (kind, data) = (event.kind(), event.data());
+        let Event { subject, payload } = event;
+        if let Some(observer) = self.shared.observer.get() {
+            observer.on_event(subject.namespace(), &payload);
         }
+        self.append_data(kind, subject, &data)
+    }
+
+    /// Appends an event whose payload may have any keys; it is not observed.
+    #[expect(clippy::must_use_candidate, reason = "most producers have no use for the sequence")]
+    pub fn append_raw(&self, event: RawEvent) -> u64 {
+        let RawEvent { kind, subject, data } = event;
+        self.append_data(kind, subject, &data)
+    }
+
+    fn append_data(&self, kind: EventType, subject: Subject, data: &Value) -> u64 {
+        let shared = &*self.shared;
         // Serialize before taking the lock: other threads append too.
-        let payload = envelope::payload(&data);
+        let payload = envelope::payload(data);
         let now = jiff::Timestamp::now();
         let mut log = shared.log();
         let id = match log.ids.generate() {
@@ -311,17 +320,17 @@ impl Journal {
             to_sequence: format!("{to:020}"),
             count: to.saturating_sub(from).saturating_add(1),
         };
-        let event = Event::new(Subject::Node, &Payload::StreamGap(gap));
+        let event = Event::new(Subject::Node, Payload::StreamGap(gap));
         let Shared { epoch, source, node, .. } = &*self.shared;
         let envelope = Envelope {
             id: Ulid(epoch.0 ^ u128::from(to)),
-            kind: event.kind,
+            kind: event.kind(),
             sequence: to,
             source,
             subject: node,
             time: jiff::Timestamp::now(),
         };
-        envelope.line(&envelope::payload(&event.data))
+        envelope.line(&envelope::payload(&event.data()))
     }
 
     /// The cursor just after the event with this sequence.

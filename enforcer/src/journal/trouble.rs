@@ -51,7 +51,7 @@ impl Shared {
                 "the journal cannot be written: the newest events are kept in memory, and are lost with the power: {error:#}"
             );
             let data = Degraded { message: Some(message), ..Degraded::of("journal") };
-            emit(self, &Payload::DegradedEntered(data));
+            emit(self, Payload::DegradedEntered(data));
         }
     }
 
@@ -78,10 +78,10 @@ impl Shared {
             }
         };
         let data = Degraded { message: Some(message), lost_events: Some(lost), ..Degraded::of("journal") };
-        emit(self, &Payload::DegradedLeft(data));
+        emit(self, Payload::DegradedLeft(data));
     }
 }
 
-fn emit(shared: &Arc<Shared>, payload: &Payload) {
+fn emit(shared: &Arc<Shared>, payload: Payload) {
     Journal { shared: Arc::clone(shared) }.emit(Subject::Node, payload);
 }

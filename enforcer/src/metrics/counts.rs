@@ -4,7 +4,13 @@ use std::sync::{
 };
 
 use enforcer_common::counter::drops;
-use serde_json::Value;
+use enforcer_events::{
+    EventType, Payload,
+    eviction::{Decision, EvictionDecided, EvictionEnded, ReconstructedDecision, Timeline},
+    node::{self, SourceReported},
+    oom::{self, Incident, Victim},
+    pod::PodReported,
+};
 
 use super::{
     cells::Cells,
@@ -14,7 +20,7 @@ use super::{
     names::Names,
     pending::{Begun, Pending},
 };
-use crate::journal::{EventType, Observer};
+use crate::journal::Observer;
 
 /// The most namespaces with their own label; the others share one.
 pub(super) const NAMESPACES: usize = 20;
@@ -118,30 +124,30 @@ pub(super) fn oom_place(namespace: usize, scope: Scope, survived: Survived) -> u
 }
 
 impl Observer for Counts {
-    fn on_event(&self, kind: EventType, namespace: Option<&str>, data: &Value) {
+    fn on_event(&self, namespace: Option<&str>, payload: &Payload) {
         let counted = &*self.0;
-        if let Some(written) = counted.written.get(kind as usize) {
+        if let Some(written) = counted.written.get(payload.kind() as usize) {
             written.fetch_add(1, Ordering::Relaxed);
         }
-        match kind {
-            EventType::PodAdded => counted.pod_added(namespace, data),
-            EventType::EvictionDecided => counted.decided(namespace, data),
-            EventType::EvictionSignalled => {
-                if let (Some(id), Some(sent)) = (text(data, "evictionId"), text(data, "sent")) {
-                    counted.pending.sent(id, sent);
-                }
+        match payload {
+            Payload::PodAdded(pod) => counted.pod_added(namespace, pod),
+            Payload::EvictionDecided(EvictionDecided::Decision(decision)) => {
+                counted.decided(namespace, decision);
             }
-            EventType::EvictionCompleted => counted.ended(namespace, data, Outcome::Completed),
-            EventType::EvictionFailed => counted.ended(namespace, data, Outcome::Failed),
-            EventType::EvictionSuppressed => {
-                add(&counted.suppressed, Suppressed::of(text(data, "reason")).place());
+            Payload::EvictionDecided(EvictionDecided::Reconstructed(decision)) => {
+                counted.reconstructed(decision);
             }
-            EventType::OomIncident => counted.oom(data),
-            EventType::SourceUp => counted.source(data, true),
-            EventType::SourceDown => counted.source(data, false),
-            EventType::DegradedEntered | EventType::DegradedLeft => {
-                counted.degraded(kind == EventType::DegradedEntered, namespace, data);
+            Payload::EvictionSignalled(data) => counted.pending.sent(&data.eviction_id, &data.sent),
+            Payload::EvictionCompleted(data) => counted.ended(namespace, data, Outcome::Completed),
+            Payload::EvictionFailed(data) => counted.ended(namespace, data, Outcome::Failed),
+            Payload::EvictionSuppressed(data) => {
+                add(&counted.suppressed, Suppressed::of(Some(&data.reason)).place());
             }
+            Payload::OomIncident(incident) => counted.oom(incident),
+            Payload::SourceUp(data) => counted.source(data, true),
+            Payload::SourceDown(data) => counted.source(data, false),
+            Payload::DegradedEntered(data) => counted.degraded(true, namespace, data),
+            Payload::DegradedLeft(data) => counted.degraded(false, namespace, data),
             _ => {}
         }
     }
@@ -188,10 +194,10 @@ impl Counts {
 
 impl Counted {
     /// Shows a namespace's counters as 0 when its first pod appears: monitoring sees no increase from an absent one.
-    fn pod_added(&self, namespace: Option<&str>, data: &Value) {
+    fn pod_added(&self, namespace: Option<&str>, pod: &PodReported) {
         let namespace = self.namespace(namespace);
         self.show_ooms(namespace);
-        self.show_evictions(namespace, Qos::of(text(data, "qosClass")));
+        self.show_evictions(namespace, Qos::of(pod.qos_class.as_deref()));
     }
 
     fn show_ooms(&self, namespace: usize) {
@@ -220,49 +226,53 @@ impl Counted {
         }
     }
 
-    fn decided(&self, namespace: Option<&str>, data: &Value) {
-        let is_ordered = text(data, "decidedBy") == Some("operator");
-        let signal = if is_ordered { Signal::Operator } else { Signal::of(text(data, "signal")) };
-        let qos = Qos::of(data.get("victim").and_then(|victim| text(victim, "qosClass")));
-        if data.get("dryRun").and_then(Value::as_bool) == Some(true) {
+    fn decided(&self, namespace: Option<&str>, data: &Decision) {
+        let is_ordered = data.decided_by == "operator";
+        let signal = if is_ordered { Signal::Operator } else { Signal::of(data.signal.as_deref()) };
+        let qos = Qos::of(data.victim.as_ref().map(|victim| &*victim.qos_class));
+        if data.dry_run {
             self.dry_runs.add(dry_run_place(self.namespace(namespace), signal, qos), 1);
             return;
         }
-        if number(data, "evictedBefore").is_some_and(|before| before > 0) {
+        if data.evicted_before.is_some_and(|before| before > 0) {
             self.repeated.add(self.namespace(namespace), 1);
         }
-        let is_reconstructed = data.get("reconstructed").is_some();
-        let method = if is_reconstructed { Method::Unknown } else { Method::Nothing };
-        if let Some(id) = text(data, "evictionId") {
-            self.pending.decided(Begun { id: id.into(), signal, qos, method });
-        }
+        let id = data.eviction_id.as_str().into();
+        self.pending.decided(Begun { id, signal, qos, method: Method::Nothing });
     }
 
-    fn ended(&self, namespace: Option<&str>, data: &Value, outcome: Outcome) {
-        let begun = text(data, "evictionId").and_then(|id| self.pending.ended(id));
+    /// A decision of an earlier process, of whose victim less is known.
+    fn reconstructed(&self, data: &ReconstructedDecision) {
+        let signal = Signal::of(data.shortage.as_ref().map(|shortage| &*shortage.signal));
+        let id = data.eviction_id.as_str().into();
+        self.pending.decided(Begun { id, signal, qos: Qos::Unknown, method: Method::Unknown });
+    }
+
+    fn ended(&self, namespace: Option<&str>, data: &EvictionEnded, outcome: Outcome) {
+        let begun = self.pending.ended(&data.eviction_id);
         // `None` if it was decided before a restart.
-        let signal = begun.as_ref().map_or_else(|| Signal::of(text(data, "signal")), |begun| begun.signal);
+        let signal = begun.as_ref().map_or_else(|| Signal::of(data.signal.as_deref()), |begun| begun.signal);
         let (qos, method) = begun.map_or((Qos::Unknown, Method::Unknown), |begun| (begun.qos, begun.method));
         self.evictions.add(eviction_place(self.namespace(namespace), signal, qos, method, outcome), 1);
         if outcome == Outcome::Failed {
-            add(&self.failures, Failure::of(text(data, "reason")).place());
+            add(&self.failures, Failure::of(data.reason.as_deref()).place());
         }
-        self.freed_bytes.fetch_add(number(data, "freedBytes").unwrap_or(0), Ordering::Relaxed);
+        self.freed_bytes.fetch_add(data.freed_bytes.unwrap_or(0), Ordering::Relaxed);
         if let (Outcome::Completed, Some(predicted), Some(freed)) =
-            (outcome, number(data, "predictedFreedBytes"), number(data, "freedBytes"))
+            (outcome, data.predicted_freed_bytes, data.freed_bytes)
         {
             self.prediction_errors.record(predicted, freed);
         }
-        self.timeline(data);
+        self.timeline(&data.timeline);
     }
 
     /// Records the phases that the event contains.
-    fn timeline(&self, data: &Value) {
-        let at = |key| nanoseconds(data.get(key)?);
-        let decided = at("crossedToDecidedMs");
-        let signalled = at("crossedToTerminatedMs").or_else(|| at("crossedToSignalledMs"));
-        let dead = at("crossedToDeadMs");
-        let back = at("crossedToMemoryBackMs");
+    fn timeline(&self, timeline: &Timeline) {
+        let decided = timeline.crossed_to_decided_ms.and_then(nanoseconds);
+        let signalled = timeline.crossed_to_terminated_ms.or(timeline.crossed_to_signalled_ms);
+        let signalled = signalled.and_then(nanoseconds);
+        let dead = timeline.crossed_to_dead_ms.and_then(nanoseconds);
+        let back = timeline.crossed_to_memory_back_ms.and_then(nanoseconds);
         for (phase, from, to) in [
             (Phase::Decide, Some(0), decided),
             (Phase::Signal, decided, signalled),
@@ -276,42 +286,35 @@ impl Counted {
     }
 
     /// Counts the processes that the kernel killed: the marked ones, not those that died because they shared memory.
-    fn oom(&self, data: &Value) {
-        let scope = Scope::of(text(data, "scope"));
-        let marked: Vec<&Value> = data
-            .get("victims")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter(|victim| victim.get("sharesMemoryWith").is_none())
-            .collect();
-        let place = |of: &Value| self.namespace(text(of, "namespace"));
-        for victim in &marked {
-            let cell = oom_place(place(victim), scope, survived(victim, data));
-            self.oom_kills.add(cell, 1);
+    fn oom(&self, incident: &Incident) {
+        let scope = scope(incident.scope);
+        let mut counted = 0;
+        for victim in incident.victims.iter().filter(|victim| victim.shares_memory_with.is_none()) {
+            let namespace = self.namespace(victim.place.namespace.as_deref());
+            self.oom_kills.add(oom_place(namespace, scope, survived(victim, incident)), 1);
+            counted += 1;
         }
         // Kills known only from counters have no victims.
-        let counted = u64::try_from(marked.len()).unwrap_or(u64::MAX);
-        let rest = number(data, "kills").unwrap_or(counted).saturating_sub(counted);
+        let rest = incident.kills.saturating_sub(counted);
         if rest > 0 {
-            self.oom_kills.add(oom_place(place(data), scope, Survived::Unknown), rest);
+            let namespace = incident.place.as_ref().and_then(|place| place.namespace.as_deref());
+            self.oom_kills.add(oom_place(self.namespace(namespace), scope, Survived::Unknown), rest);
         }
     }
 
-    fn source(&self, data: &Value, is_up: bool) {
-        let Some(source) = text(data, "source") else { return };
-        if let Some(up) = self.sources_up.get(self.sources.place(source)) {
+    fn source(&self, data: &SourceReported, is_up: bool) {
+        if let Some(up) = self.sources_up.get(self.sources.place(&data.source)) {
             up.store(1 + u64::from(is_up), Ordering::Relaxed);
         }
     }
 
-    fn degraded(&self, begins: bool, namespace: Option<&str>, data: &Value) {
-        let Some(what) = text(data, "what") else { return };
+    fn degraded(&self, begins: bool, namespace: Option<&str>, data: &node::Degraded) {
+        let what = &*data.what;
         // Lost records have their own counter and never recover. A protected pod is an order, and also counted.
         if what == "recordsLost" || (what == "protect" && namespace.is_some()) {
             return;
         }
-        let place = text(data, "place").unwrap_or_default();
+        let place = data.place.as_deref().unwrap_or_default();
         if begins {
             self.degraded.entered(what, place);
         } else {
@@ -324,20 +327,28 @@ impl Counted {
     }
 }
 
+fn scope(scope: Option<oom::Scope>) -> Scope {
+    match scope {
+        Some(oom::Scope::Container) => Scope::Container,
+        Some(oom::Scope::Pod) => Scope::Pod,
+        Some(oom::Scope::Qos) => Scope::Qos,
+        Some(oom::Scope::Node) => Scope::Node,
+        Some(oom::Scope::System) => Scope::System,
+        None => Scope::Unknown,
+    }
+}
+
 /// Whether the init of a victim's container survived. It did not if any victim in that container was the init, or if a
 /// whole group was killed.
-fn survived(victim: &Value, data: &Value) -> Survived {
-    if text(victim, "container").is_none() || victim.get("containerInit").is_none() {
+fn survived(victim: &Victim, incident: &Incident) -> Survived {
+    if victim.place.container.is_none() || victim.container_init.is_none() {
         return Survived::Unknown;
     }
-    let same = |other: &&Value| {
-        text(other, "uid") == text(victim, "uid") && text(other, "container") == text(victim, "container")
+    let is_same = |other: &&Victim| {
+        other.place.uid == victim.place.uid && other.place.container == victim.place.container
     };
-    let others = data.get("victims").and_then(Value::as_array).into_iter().flatten();
-    let init_died =
-        others.filter(same).any(|other| other.get("containerInit").and_then(Value::as_bool) == Some(true));
-    let group_kills = data.get("counters").and_then(|counters| number(counters, "oomGroupKill"));
-    let group_died = group_kills.is_some_and(|kills| kills > 0);
+    let init_died = incident.victims.iter().filter(is_same).any(|other| other.container_init == Some(true));
+    let group_died = incident.counters.oom_group_kill > 0;
     if init_died || group_died { Survived::False } else { Survived::True }
 }
 
@@ -347,17 +358,8 @@ fn add<const N: usize>(counters: &[AtomicU64; N], place: usize) {
     }
 }
 
-fn text<'a>(data: &'a Value, key: &str) -> Option<&'a str> {
-    data.get(key)?.as_str()
-}
-
-fn number(data: &Value, key: &str) -> Option<u64> {
-    data.get(key)?.as_u64()
-}
-
 /// Converts milliseconds with decimals to nanoseconds; `None` for an invalid time.
-fn nanoseconds(milliseconds: &Value) -> Option<u64> {
-    let seconds = milliseconds.as_f64()? / 1_000.0;
-    let duration = std::time::Duration::try_from_secs_f64(seconds).ok()?;
+fn nanoseconds(milliseconds: f64) -> Option<u64> {
+    let duration = std::time::Duration::try_from_secs_f64(milliseconds / 1_000.0).ok()?;
     u64::try_from(duration.as_nanos()).ok()
 }

@@ -199,4 +199,4 @@ words! {
     }
 }
 
-read! { Signal, Qos, Failure, Suppressed, Scope, }
+read! { Signal, Qos, Failure, Suppressed, }

@@ -187,7 +187,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::journal::{Event, Filter, Subject};
+    use crate::journal::{Filter, RawEvent, Subject};
 
     fn follower(
         journal: &Journal,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn append(journal: &Journal, kind: EventType) {
-        journal.append(Event { kind, subject: Subject::Node, data: json!({"text": "a\nb\r"}) });
+        journal.append_raw(RawEvent { kind, subject: Subject::Node, data: json!({"text": "a\nb\r"}) });
     }
 
     async fn text(follower: &mut Follower) -> String {
@@ -325,7 +325,7 @@ mod tests {
         let stop = watch::Sender::new(false);
         for _ in 0..4_000 {
             let data = json!({"pad": "x".repeat(1_000)});
-            journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+            journal.append_raw(RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data });
         }
         let oldest = journal.range().oldest;
         assert!(oldest > 100, "{oldest}");

@@ -112,11 +112,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::journal::{Event, EventType, Subject};
+    use crate::journal::{EventType, RawEvent, Subject};
 
     fn append(journal: &Journal, count: usize, kind: EventType) {
         for _ in 0..count {
-            journal.append(Event { kind, subject: Subject::Node, data: json!({"pad": "x".repeat(1_000)}) });
+            journal.append_raw(RawEvent {
+                kind,
+                subject: Subject::Node,
+                data: json!({"pad": "x".repeat(1_000)}),
+            });
         }
     }
 

@@ -247,13 +247,13 @@ impl<O: Outlet> Run<O> {
     fn entered(&self, message: &str) {
         let data = self.degraded(message);
         tracing::warn!("{}", data.message.as_deref().unwrap_or_default());
-        self.journal.emit(Subject::Node, &Payload::DegradedEntered(data));
+        self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
     }
 
     fn left(&self, message: &str) {
         let data = self.degraded(message);
         tracing::info!("{}", data.message.as_deref().unwrap_or_default());
-        self.journal.emit(Subject::Node, &Payload::DegradedLeft(data));
+        self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
     }
 
     fn degraded(&self, message: &str) -> Degraded {

@@ -214,7 +214,7 @@ impl Work {
             message: Some(message.to_owned()),
             ..Degraded::of("sink")
         };
-        self.ground.journal.emit(Subject::Node, &Payload::DegradedEntered(data));
+        self.ground.journal.emit(Subject::Node, Payload::DegradedEntered(data));
     }
 }
 
@@ -245,14 +245,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::journal::Event;
+    use crate::journal::RawEvent;
 
     #[test]
     fn a_cursor_that_says_nothing_begins_with_the_oldest_event_and_says_so() {
         let journal = Journal::new("n", "b");
         for _ in 0..4_000 {
             let data = json!({"pad": "x".repeat(1_000)});
-            journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+            journal.append_raw(RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data });
         }
         let oldest = journal.range().oldest;
         assert!(oldest > 100, "{oldest}");

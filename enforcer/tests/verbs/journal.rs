@@ -1,6 +1,6 @@
 //! Journals as a daemon leaves them.
 use enforcer::{
-    journal::{Event, EventType, Journal, Subject},
+    journal::{EventType, Journal, RawEvent, Subject},
     model::PodName,
 };
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ impl Scene {
                 let (namespace, name) = pod.split_once('/').unwrap();
                 Subject::Pod(PodName { namespace: namespace.into(), name: name.into() })
             });
-            journal.append(Event { kind: *kind, subject, data: data.clone() });
+            journal.append_raw(RawEvent { kind: *kind, subject, data: data.clone() });
         }
         journal.close();
     }

@@ -92,7 +92,7 @@ fn emit(report: &ComponentReport, reported: &mut BTreeSet<String>, journal: &Jou
     let ComponentReport { scores, hidden, errors } = report;
     for score in scores {
         for payload in emit::component(score) {
-            journal.emit(Subject::Node, &payload);
+            journal.emit(Subject::Node, payload);
         }
     }
     let mut problems: Vec<String> = errors.iter().map(|error| crate::chain(error)).collect();

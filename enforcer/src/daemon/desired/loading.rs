@@ -26,7 +26,7 @@ impl Desired {
                 let message =
                     format!("{}: {} pods", self.config.static_pod_path.display(), loaded.pods.len());
                 let data = SourceReported { source: STATIC.into(), message };
-                self.emit(Subject::Node, &Payload::SourceUp(data));
+                self.emit(Subject::Node, Payload::SourceUp(data));
             }
             let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
             self.counts.source_was_read(STATIC, now_ms);
@@ -67,7 +67,7 @@ impl Desired {
                     dry_run: None,
                 })
             };
-            self.emit(Subject::Node, &payload);
+            self.emit(Subject::Node, payload);
         }
         for error in self.loaded.new_errors(loaded).filter(|error| error.is_degraded()) {
             let place = error.to_string();

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Desired {
-    pub(super) fn emit(&self, subject: Subject, payload: &Payload) {
+    pub(super) fn emit(&self, subject: Subject, payload: Payload) {
         self.journal.emit(subject, payload);
     }
 
@@ -35,7 +35,7 @@ impl Desired {
                 Payload::PodChanged(PodReported { old_qos_class, ..data })
             }
         };
-        self.emit(Subject::Pod(pod.name.clone()), &payload);
+        self.emit(Subject::Pod(pod.name.clone()), payload);
     }
 
     /// The pod and the container that a cgroup belongs to, by this plan or an earlier one.
@@ -50,11 +50,11 @@ impl Desired {
     pub(super) fn emit_report(&mut self, report: &Report, writers: &Writers) {
         for drift in &report.drifted {
             let (subject, data) = emit::drifted(drift, self.owned(&drift.path), writers);
-            self.emit(subject, &Payload::LimitsDrifted(data));
+            self.emit(subject, Payload::LimitsDrifted(data));
         }
         for moved in &report.moved {
             let (subject, data) = emit::moved(moved, &self.plan);
-            self.emit(subject, &Payload::LimitsApplied(data));
+            self.emit(subject, Payload::LimitsApplied(data));
         }
         for applied in report.limits_applied() {
             let (subject, data) = emit::limits(&applied, self.owned(&applied.path), writers);
@@ -64,7 +64,7 @@ impl Desired {
                     Payload::LimitsApplied(data)
                 }
             };
-            self.emit(subject, &payload);
+            self.emit(subject, payload);
         }
     }
 }

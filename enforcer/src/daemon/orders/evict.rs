@@ -167,7 +167,7 @@ fn follow(
     let protection = What::protect(&eviction.candidate.identity().pod);
     let spared = || orders.borrow().iter().any(|order| order.what == protection).then_some(Spared::Protected);
     let ended = eviction.carry_out(spared, |event| {
-        if event.kind == EventType::EvictionSignalled {
+        if event.kind() == EventType::EvictionSignalled {
             // Without a receiver the daemon is stopping.
             drop(reflexions.send(EngineEvent::Evicted { uid: uid.clone(), number: 0 }));
             if let Some((done, answer)) = waiting.take() {

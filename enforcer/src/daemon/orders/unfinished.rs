@@ -38,7 +38,7 @@ pub(super) fn emit(journal: &Journal) {
             message: Some(message.to_owned()),
             ..EvictionEnded::default()
         };
-        journal.emit(recovery::subject(&subject), &ended_as(data));
+        journal.emit(recovery::subject(&subject), ended_as(data));
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         });
         let payload = Payload::parse(EventType::EvictionDecided, &data).unwrap();
         let pod = PodName { namespace: String::from("default"), name: String::from("web") };
-        journal.emit(Subject::Pod(pod), &payload);
+        journal.emit(Subject::Pod(pod), payload);
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
                 hook: None,
                 operator: None,
             };
-            journal.emit(subject("default/hog"), &Payload::EvictionSignalled(data));
+            journal.emit(subject("default/hog"), Payload::EvictionSignalled(data));
         }
         let left = [Intent::Eviction {
             id: id(7).into(),

@@ -14,10 +14,10 @@ fn by_hand(node: &Node, pod: &Pod, grace: Duration) -> ManualEviction {
 /// What was told, in short.
 fn reported(events: &[crate::journal::Event]) -> Vec<(&'static str, Value)> {
     let short = |event: &crate::journal::Event| {
-        let data = &event.data;
+        let data = &event.data();
         let said =
             [&data["sent"], &data["endedBy"], &data["reason"]].into_iter().find(|said| !said.is_null());
-        (event.kind.short(), said.cloned().unwrap_or_default())
+        (event.kind().short(), said.cloned().unwrap_or_default())
     };
     events.iter().map(short).collect()
 }
@@ -28,10 +28,10 @@ fn each_step_is_reported_with_who_ordered_it_and_why() {
     node.add(&pod, 3 * MIB);
     let by_hand = by_hand(&node, &pod, Duration::from_millis(50));
     let decided = by_hand.decided(false, "hash");
-    assert_eq!(decided.data["operator"], json!({"uid": 7, "pid": 8, "reason": "it hangs"}));
-    assert_eq!(decided.data["victim"]["name"], "a");
-    assert_eq!(decided.data["victim"]["currentBytes"], 3 * MIB);
-    assert_eq!((&decided.data["dryRun"], &decided.data["graceMs"]), (&json!(false), &json!(50)));
+    assert_eq!(decided.data()["operator"], json!({"uid": 7, "pid": 8, "reason": "it hangs"}));
+    assert_eq!(decided.data()["victim"]["name"], "a");
+    assert_eq!(decided.data()["victim"]["currentBytes"], 3 * MIB);
+    assert_eq!((&decided.data()["dryRun"], &decided.data()["graceMs"]), (&json!(false), &json!(50)));
     let mut events = Vec::new();
     let ending = thread::scope(|scope| {
         let ending = scope.spawn(|| by_hand.carry_out(|| None, |event| events.push(event)));
@@ -52,10 +52,10 @@ fn each_step_is_reported_with_who_ordered_it_and_why() {
         ]
     );
     for event in &events {
-        assert_eq!(event.data["evictionId"], json!(by_hand.id.to_string()));
-        assert_eq!(event.data["operator"]["uid"], 7);
+        assert_eq!(event.data()["evictionId"], json!(by_hand.id.to_string()));
+        assert_eq!(event.data()["operator"]["uid"], 7);
     }
-    assert_eq!(events[2].data["freedBytes"], 3 * MIB);
+    assert_eq!(events[2].data()["freedBytes"], 3 * MIB);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn whoever_holds_the_daemon_is_not_signalled() {
     let mut events = Vec::new();
     by_hand.carry_out(|| None, |event| events.push(event)).unwrap_err();
     assert_eq!(reported(&events), [("eviction.failed", json!("refused"))]);
-    assert!(events[0].data["message"].as_str().unwrap().contains("this daemon"));
+    assert!(events[0].data()["message"].as_str().unwrap().contains("this daemon"));
     assert!(!node.killed("a"));
     assert_eq!(reported(&[by_hand.unrecorded()]), [("eviction.failed", json!("unrecorded"))]);
 }

@@ -25,12 +25,12 @@ const MS: u64 = 1_000_000;
 
 /// Text of the event, without the cgroup ids, which differ from run to run.
 fn show(event: &Event) -> String {
-    let mut data = event.data.clone();
+    let mut data = event.data();
     if let Some(id) = data.pointer_mut("/victim/cgroupId") {
         assert!(id.as_u64().is_some_and(|id| id > 0));
         *id = Value::String("[id]".into());
     }
-    format!("{} {:?}\n{data:#}", event.kind, event.subject)
+    format!("{} {:?}\n{data:#}", event.kind(), event.subject)
 }
 
 pub(super) fn shortage(observed: u64) -> Shortage {
@@ -105,7 +105,8 @@ fn an_old_reading_that_stands_in_for_one_that_failed_is_reported_as_such() {
     let one_failed = [using(50), Reading::Missing, using(90)];
     let reported =
         events().event(&decided_by(members, &[(100 * MS, &all), (3_100 * MS, &one_failed)])).unwrap();
-    let ranking = reported.data["ranking"].as_array().unwrap();
+    let data = reported.data();
+    let ranking = data["ranking"].as_array().unwrap();
     let shown = |ranked: &Value| {
         (ranked["name"].clone(), ranked["usageBytes"].clone(), ranked.get("readAgoMs").cloned())
     };
@@ -137,7 +138,7 @@ fn of_several_containers_those_are_blamed_that_use_more_than_they_request() {
     let requested = [("app", requests.clone()), ("side", requests), ("idle", BTreeMap::new())];
     plan.requested.containers = requested.map(|(name, list)| (name.to_owned(), list)).into();
     let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
-    let reported = events().event(&decided(vec![candidate].into())).unwrap().data;
+    let reported = events().event(&decided(vec![candidate].into())).unwrap().data();
     let blamed = "available: 199Mi. Container app was using 900Mi, request is 300Mi, has larger consumption of memory. ";
     assert!(reported["message"].as_str().unwrap().ends_with(blamed), "{reported:#}");
     assert_eq!(reported["annotations"]["offending_containers"], "app");
@@ -155,10 +156,10 @@ fn a_decision_is_reported_with_the_pressure_at_that_moment() {
     )
     .unwrap();
     let reported = events().with_pressure(&file).event(&decided(Arc::clone(&members))).unwrap();
-    assert_eq!(reported.data["pressure"], json!({"someAvg10Percent": 12.5, "fullAvg10Percent": 3.25}));
+    assert_eq!(reported.data()["pressure"], json!({"someAvg10Percent": 12.5, "fullAvg10Percent": 3.25}));
     // A kernel without it is no reason to tell nothing.
     let reported = events().with_pressure(&dir.path().join("none")).event(&decided(members)).unwrap();
-    assert_eq!(reported.data.get("pressure"), None);
+    assert_eq!(reported.data().get("pressure"), None);
 }
 
 /// The metrics count what events tell, by keys that both know.
@@ -348,7 +349,7 @@ fn what_is_not_armed_is_reported_when_it_changes() {
     let soft = Threshold { grace_period_ms: 1, ..threshold(1_900) };
     let mut reported = |unarmed: &[Threshold]| {
         let report = Report::Arming { armed: followed(&[threshold(100)]), unarmed: followed(unarmed) };
-        events.event(&report).map(|event| (event.kind, event.data["thresholds"].clone()))
+        events.event(&report).map(|event| (event.kind(), event.data()["thresholds"].clone()))
     };
     assert_eq!(reported(&[]), None, "all are");
     let entered = Some((EventType::DegradedEntered, json!(["memory.available<1900Mi (soft)"])));

@@ -365,7 +365,7 @@ fn its_reports_make_the_events_of_an_eviction() {
     let (_reflex, reports) = start(&node, Mode::Enforce, &[&hog]);
     node.set_available(MIB);
     let mut events = EventBuilder::new("hash".into());
-    let mut reported = || events.event(&next_but_suppressed(&reports)).unwrap().kind.short();
+    let mut reported = || events.event(&next_but_suppressed(&reports)).unwrap().kind().short();
     assert_eq!(
         [reported(), reported(), reported()],
         ["threshold.crossed", "eviction.decided", "eviction.signalled"]

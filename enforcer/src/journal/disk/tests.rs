@@ -2,12 +2,16 @@ use serde_json::json;
 
 use super::*;
 use crate::journal::{
-    Batch, Cursor, Event, EventType, Filter, Offline, Subject,
+    Batch, Cursor, EventType, Filter, Offline, RawEvent, Subject,
     tests::{Streamed, record, strange},
 };
 
-fn event(n: u64) -> Event {
-    Event { kind: EventType::PodAdded, subject: Subject::Node, data: json!({"n": n, "pad": "x".repeat(400)}) }
+fn event(n: u64) -> RawEvent {
+    RawEvent {
+        kind: EventType::PodAdded,
+        subject: Subject::Node,
+        data: json!({"n": n, "pad": "x".repeat(400)}),
+    }
 }
 
 fn open(dir: &Path) -> (Journal, Recovered) {
@@ -31,7 +35,7 @@ fn what_memory_does_not_hold_is_read_from_the_disk() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
     for n in 0..3_000 {
-        journal.append(event(n));
+        journal.append_raw(event(n));
     }
     // What finds no room in the tail is shown when it is in a segment.
     let newest = journal.newest();
@@ -45,7 +49,7 @@ fn what_memory_does_not_hold_is_read_from_the_disk() {
     let (journal, recovered) = open(dir.path());
     assert_eq!((recovered.events, recovered.from_tail), (3_000, 0));
     let cursor = journal.cursor(2_999);
-    assert_eq!(journal.append(event(0)), 3_001);
+    assert_eq!(journal.append_raw(event(0)), 3_001);
     assert_eq!(sequences(&journal, Some(journal.resume(&cursor).unwrap())), [3_000, 3_001]);
     journal.close();
 }
@@ -55,7 +59,7 @@ fn the_log_is_read_without_its_writer() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
     for n in 0..600 {
-        journal.append(event(n));
+        journal.append_raw(event(n));
     }
     let cursor = journal.cursor(598);
     journal.close();
@@ -76,7 +80,7 @@ fn what_a_killed_daemon_had_not_written_is_read_too() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
     for n in 1..=3 {
-        journal.append(event(n));
+        journal.append_raw(event(n));
     }
     let cursor = journal.cursor(5);
     journal.close();
@@ -124,7 +128,7 @@ fn what_a_killed_daemon_had_not_written_is_read_too() {
 fn what_stands_behind_a_hole_in_the_tail_is_not_taken_over() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
-    journal.append(event(1));
+    journal.append_raw(event(1));
     let epoch = journal.cursor(1).epoch;
     journal.close();
     drop(journal);
@@ -137,7 +141,7 @@ fn what_stands_behind_a_hole_in_the_tail_is_not_taken_over() {
     let (journal, recovered) = open(dir.path());
     assert_eq!((recovered.from_tail, journal.range().newest), (1, 2));
     assert_eq!(journal.cursor(2).epoch, epoch);
-    assert_eq!(journal.append(event(3)), 3);
+    assert_eq!(journal.append_raw(event(3)), 3);
     assert_eq!(sequences(&journal, None), [1, 2, 3]);
     drop(journal);
     // What was passed over is not there any more beside what took its place.
@@ -151,7 +155,7 @@ fn what_stands_behind_a_hole_in_the_tail_is_not_taken_over() {
 fn what_readers_saw_and_a_kill_took_is_reported_as_a_gap() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
-    journal.append(event(1));
+    journal.append_raw(event(1));
     let cursor = journal.cursor(4);
     journal.close();
     drop(journal);
@@ -164,7 +168,7 @@ fn what_readers_saw_and_a_kill_took_is_reported_as_a_gap() {
     drop(tail);
     let (journal, recovered) = open(dir.path());
     assert_eq!((recovered.from_tail, recovered.lost), (2, 5));
-    assert_eq!(journal.append(event(3)), 9);
+    assert_eq!(journal.append_raw(event(3)), 9);
     let mut reader = journal.reader(Some(journal.resume(&cursor).unwrap()), Filter::default());
     let mut read = Vec::new();
     while let Some(batch) = reader.read() {
@@ -182,7 +186,7 @@ fn what_readers_saw_and_a_kill_took_is_reported_as_a_gap() {
 fn without_the_tail_a_kill_ends_the_epoch() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
-    journal.append(event(1));
+    journal.append_raw(event(1));
     let mut durable = journal.durable();
     while *durable.borrow_and_update() < 1 {
         std::thread::yield_now();
@@ -209,7 +213,7 @@ fn without_the_tail_a_kill_ends_the_epoch() {
 fn an_event_of_a_type_that_is_not_known_stays_and_is_passed_on() {
     let dir = tempfile::tempdir().unwrap();
     let (journal, _) = open(dir.path());
-    journal.append(event(1));
+    journal.append_raw(event(1));
     journal.close();
     drop(journal);
     let run: Arc<dyn Medium> = Arc::new(Folder::open(dir.path()).unwrap());
@@ -262,7 +266,7 @@ fn a_tail_that_is_no_file_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join(tail::NAME)).unwrap();
     let (journal, _) = open(dir.path());
-    assert_eq!(journal.append(event(1)), 1);
+    assert_eq!(journal.append_raw(event(1)), 1);
     assert_eq!(sequences(&journal, None), [1]);
     assert!(dir.path().join("journal.tail.damaged").is_dir());
     journal.close();

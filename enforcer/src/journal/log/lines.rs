@@ -148,12 +148,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::journal::{Event, Filter, Subject};
+    use crate::journal::{Filter, RawEvent, Subject};
 
     fn fill(journal: &Journal, count: u64) {
         for n in 0..count {
             let kind = if n % 2 == 0 { EventType::PodAdded } else { EventType::PodRemoved };
-            journal.append(Event { kind, subject: Subject::Node, data: json!({"pad": "x".repeat(100)}) });
+            journal.append_raw(RawEvent {
+                kind,
+                subject: Subject::Node,
+                data: json!({"pad": "x".repeat(100)}),
+            });
         }
     }
 

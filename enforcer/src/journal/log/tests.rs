@@ -6,11 +6,11 @@ use crate::{
     model::PodName,
 };
 
-fn event(kind: EventType, pod: Option<&str>) -> Event {
+fn event(kind: EventType, pod: Option<&str>) -> RawEvent {
     let subject = pod.map_or(Subject::Node, |name| {
         Subject::Pod(PodName { namespace: "default".into(), name: name.into() })
     });
-    Event { kind, subject, data: json!({"a": 1}) }
+    RawEvent { kind, subject, data: json!({"a": 1}) }
 }
 
 fn sequences(reader: &mut Reader) -> Vec<u64> {
@@ -27,11 +27,11 @@ fn sequences(reader: &mut Reader) -> Vec<u64> {
 #[test]
 fn an_event_is_one_line_of_cloudevents() {
     let journal = Journal::new("n1", "b1");
-    journal.append(event(EventType::PodAdded, Some("web\n")));
+    journal.append_raw(event(EventType::PodAdded, Some("web\n")));
     let Some(Batch::Records(records)) = journal.reader(None, Filter::default()).read() else { panic!() };
     let text = std::str::from_utf8(&records[0].line).unwrap();
     assert_eq!(text.matches('\n').count(), 1);
-    let value: serde_json::Value = serde_json::from_str(text).unwrap();
+    let value: Value = serde_json::from_str(text).unwrap();
     assert_eq!(value["specversion"], "1.0");
     assert_eq!(value["type"], "dev.enforcer.pod.added");
     assert_eq!(value["subject"], "default/web\n");
@@ -45,8 +45,8 @@ fn an_event_is_one_line_of_cloudevents() {
 fn a_reader_gets_what_it_wants_from_where_it_was() {
     let journal = Journal::new("n1", "b1");
     for _ in 0..300 {
-        journal.append(event(EventType::LimitsApplied, Some("a")));
-        journal.append(event(EventType::OomDetected, Some("b")));
+        journal.append_raw(event(EventType::LimitsApplied, Some("a")));
+        journal.append_raw(event(EventType::OomDetected, Some("b")));
     }
     let only = Filter { kinds: vec![EventType::OomDetected], ..Filter::default() };
     assert_eq!(sequences(&mut journal.reader(Some(590), only)), [592, 594, 596, 598, 600]);
@@ -61,7 +61,7 @@ fn a_reader_that_falls_behind_learns_what_it_missed() {
     let journal = Journal::in_memory("n1", "b1", 2_000);
     let mut reader = journal.reader(None, Filter::default());
     for _ in 0..100 {
-        journal.append(event(EventType::PodAdded, None));
+        journal.append_raw(event(EventType::PodAdded, None));
     }
     let oldest = journal.range().oldest;
     assert!(oldest > 1);
@@ -76,7 +76,7 @@ async fn a_reader_at_the_end_waits_for_the_next() {
     let mut reader = journal.reader(None, Filter::default());
     assert!(reader.read().is_none());
     let ((), sequence) =
-        tokio::join!(reader.readable(), async { journal.append(event(EventType::PodAdded, None)) });
+        tokio::join!(reader.readable(), async { journal.append_raw(event(EventType::PodAdded, None)) });
     assert_eq!(sequences(&mut reader), [sequence]);
 }
 

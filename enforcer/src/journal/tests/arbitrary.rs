@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::journal::{
-    Batch, Event, EventType, Filter, Limits, Subject,
+    Batch, EventType, Filter, Limits, RawEvent, Subject,
     disk::{self, Opened},
     medium::{Medium, fake::Fake},
     retention::{Clock, Now},
@@ -96,10 +96,10 @@ proptest! {
             opened.store.append(&[record(sequence)]).unwrap();
         }
         // In the tail alone.
-        let event = || Event { kind: EventType::PodAdded, subject: Subject::Node, data: serde_json::json!({}) };
+        let event = || RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data: serde_json::json!({}) };
         drop(opened);
         let opened = open(&state, &run, "boot-1");
-        opened.journal.append(event());
+        opened.journal.append_raw(event());
         drop(opened);
         let mut names = state.names().unwrap();
         names.retain(|name| name.ends_with("ndjson"));
@@ -118,7 +118,7 @@ proptest! {
         prop_assert!(before.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", before);
         let next = opened.store.next();
         prop_assert!(before.iter().all(|sequence| *sequence < next), "{:?} before {}", before, next);
-        prop_assert_eq!(opened.journal.append(event()), next);
+        prop_assert_eq!(opened.journal.append_raw(event()), next);
         opened.store.append(&[record(next)]).unwrap();
         let epoch = opened.store.epoch();
         drop(opened);

@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::journal::{
-    Batch, Cursor, Event, EventType, Filter, Journal, Limits, Reader, Subject,
+    Batch, Cursor, EventType, Filter, Journal, Limits, RawEvent, Reader, Subject,
     disk::{self, Opened},
     kmsg::Kmsg,
     medium::{
@@ -131,8 +131,8 @@ impl Life<'_> {
         let most = if chance.percent(5) { 3_000 } else { 300 };
         let pad = "x".repeat(usize::try_from(chance.below(most)).unwrap());
         let event =
-            Event { kind: EventType::PodAdded, subject: Subject::Node, data: json!({"n": n, "pad": pad}) };
-        self.appended.insert(self.journal.append(event), n);
+            RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data: json!({"n": n, "pad": pad}) };
+        self.appended.insert(self.journal.append_raw(event), n);
     }
 
     fn write(&mut self) {

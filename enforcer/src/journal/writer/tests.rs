@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::journal::{
-    Batch, Event, EventType, Filter, Journal, Subject,
+    Batch, EventType, Filter, Journal, RawEvent, Subject,
     disk::{self, Opened},
     medium::fake::Fake,
     retention::{Clock, Now},
@@ -53,7 +53,7 @@ impl Rig {
 
     fn append(&self, kind: EventType, bytes: usize) -> u64 {
         let data = json!({"pad": "x".repeat(bytes)});
-        self.journal.append(Event { kind, subject: Subject::Node, data })
+        self.journal.append_raw(RawEvent { kind, subject: Subject::Node, data })
     }
 
     fn write(&mut self) {

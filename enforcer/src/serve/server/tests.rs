@@ -15,7 +15,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    journal::{Event, EventType, Subject},
+    journal::{EventType, RawEvent, Subject},
     model::PodName,
     serve::{Headrooms, Ranker, RankingView},
 };
@@ -82,7 +82,7 @@ impl Served {
 
     fn append(&self, kind: EventType, pod: &str) -> u64 {
         let pod = PodName { namespace: "default".into(), name: pod.into() };
-        self.journal.append(Event { kind, subject: Subject::Pod(pod), data: json!({}) })
+        self.journal.append_raw(RawEvent { kind, subject: Subject::Pod(pod), data: json!({}) })
     }
 }
 

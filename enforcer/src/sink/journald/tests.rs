@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{catalog::meaning, *};
 use crate::{
-    journal::{Event, EventType, Filter, Subject},
+    journal::{EventType, Filter, RawEvent, Subject},
     model::PodName,
     sink::feed::Feed,
 };
@@ -75,8 +75,8 @@ async fn an_event_is_an_entry_with_its_fields() {
     let journal = Journal::new("n1", "b");
     let pod = Subject::Pod(PodName { namespace: "ns".into(), name: "web".into() });
     let data = json!({"victims": [{"pid": 7, "comm": "a\nb", "container": "app", "cgroup": "/k/app"}], "scope": "pod"});
-    journal.append(Event { kind: EventType::OomIncident, subject: pod, data: data.clone() });
-    journal.append(Event {
+    journal.append_raw(RawEvent { kind: EventType::OomIncident, subject: pod, data: data.clone() });
+    journal.append_raw(RawEvent {
         kind: EventType::ConfigLoaded,
         subject: Subject::Node,
         data: json!({"message": "m"}),
@@ -109,7 +109,7 @@ async fn a_large_event_goes_as_a_file() {
     let socket = UnixDatagram::bind(&path).unwrap();
     let journal = Journal::new("n1", "b");
     let data = json!({"message": "x".repeat(600 << 10)});
-    journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+    journal.append_raw(RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data });
     assert_eq!(journald(&path, &journal).deliver(&items(&journal)).await, Ok(1));
     let (entry, is_file) = receive(&socket);
     assert!(is_file);
@@ -124,7 +124,7 @@ async fn what_journald_cannot_take_stays_and_a_new_journald_is_found() {
     let journal = Journal::new("n1", "b");
     for _ in 0..2_000 {
         let data = json!({"pad": "x".repeat(500)});
-        journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+        journal.append_raw(RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data });
     }
     let mut journald = journald(&path, &journal);
     let items = items(&journal);

@@ -6,7 +6,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::*;
-use crate::journal::{Cursor, Event, EventType, Filter};
+use crate::journal::{Cursor, EventType, Filter, RawEvent};
 
 /// An outlet that does as it is told, and takes everything after that.
 #[derive(Clone, Debug, Default)]
@@ -81,8 +81,8 @@ impl Scene {
 
     fn append(&self, count: usize) {
         for _ in 0..count {
-            let event = Event { kind: EventType::PodAdded, subject: Subject::Node, data: json!({}) };
-            self.journal.append(event);
+            let event = RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data: json!({}) };
+            self.journal.append_raw(event);
         }
     }
 

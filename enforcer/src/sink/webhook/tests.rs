@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::{
-    journal::{Event, EventType, Filter, Journal, Subject},
+    journal::{EventType, Filter, Journal, RawEvent, Subject},
     sink::{BatchSettings, feed::Feed},
 };
 
@@ -127,7 +127,7 @@ fn items(count: usize, bytes: usize) -> Vec<Item> {
     let journal = Journal::new("n1", "b");
     for _ in 0..count {
         let data = json!({"pad": "x".repeat(bytes)});
-        journal.append(Event { kind: EventType::PodAdded, subject: Subject::Node, data });
+        journal.append_raw(RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data });
     }
     Feed::new(journal, 0, Filter::default(), Arc::default()).front(count, usize::MAX)
 }

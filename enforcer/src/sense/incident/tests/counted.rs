@@ -9,7 +9,7 @@ use crate::{
 fn counted(incident: &Incident) -> Vec<String> {
     let counts = Counts::default();
     let journal = Journal::new("n", "b").observed_by(std::sync::Arc::new(counts.clone()));
-    journal.emit(incident.subject(), &enforcer_events::Payload::OomIncident(incident.clone()));
+    journal.emit(incident.subject(), enforcer_events::Payload::OomIncident(incident.clone()));
     let text = expose(&counts, Gauges::default()).unwrap();
     let kills = text.lines().filter(|line| line.starts_with("enforcer_oom_kills_total{"));
     kills.filter(|line| !line.ends_with(" 0")).map(str::to_owned).collect()
