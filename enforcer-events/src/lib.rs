@@ -14,9 +14,11 @@ mod schema;
 
 use std::borrow::Cow;
 
+use crate::{eviction::EvictionDecided, node::ConfigLoaded, pressure::PressureRising};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use ulid::Ulid;
 
 pub use kind::EventType;
 pub use schema::schema;
@@ -69,13 +71,13 @@ macro_rules! payloads {
 
 payloads! {
     /// A threshold will be crossed soon, or tasks wait for memory.
-    PressureRising(pressure::PressureRising),
+    PressureRising(PressureRising),
     /// The pressure is over.
     PressureCleared(pressure::PressureCleared),
     /// A threshold was crossed.
     ThresholdCrossed(pressure::Shortage),
     /// A victim was chosen.
-    EvictionDecided(eviction::EvictionDecided),
+    EvictionDecided(EvictionDecided),
     /// A candidate was throttled to gain time, or released.
     EvictionContained(eviction::EvictionContained),
     /// The victim was signalled.
@@ -107,7 +109,7 @@ payloads! {
     /// The value was restored.
     LimitsRestored(limits::LimitsWritten),
     /// A configuration came into force.
-    ConfigLoaded(node::ConfigLoaded),
+    ConfigLoaded(ConfigLoaded),
     /// A configuration was refused.
     ConfigRejected(node::ConfigChanged),
     /// A source of pods works.
@@ -120,6 +122,52 @@ payloads! {
     DegradedLeft(node::Degraded),
     /// This reader missed events.
     StreamGap(node::StreamGap),
+}
+
+impl Payload {
+    /// The eviction that it is about.
+    #[must_use]
+    pub fn eviction_id(&self) -> Option<&str> {
+        match self {
+            Self::EvictionDecided(EvictionDecided::Decision(decision)) => Some(&decision.eviction_id),
+            Self::EvictionDecided(EvictionDecided::Reconstructed(decision)) => Some(&decision.eviction_id),
+            Self::EvictionContained(contained) => Some(&contained.eviction_id),
+            Self::EvictionSignalled(signalled) => Some(&signalled.eviction_id),
+            Self::EvictionCompleted(ended) | Self::EvictionFailed(ended) => Some(&ended.eviction_id),
+            _ => None,
+        }
+    }
+
+    /// The kernel's OOM that it is about.
+    #[must_use]
+    pub fn incident_id(&self) -> Option<Ulid> {
+        match self {
+            Self::OomDetected(detected) => Some(detected.incident_id),
+            Self::OomIncident(incident) => Some(incident.incident_id),
+            Self::OomAverted(averted) => averted.incident_id,
+            _ => None,
+        }
+    }
+
+    /// What it says in words, if it says so.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            Self::PressureRising(PressureRising::Headroom(shrinking)) => Some(&shrinking.message),
+            Self::EvictionDecided(EvictionDecided::Decision(decision)) => Some(&decision.message),
+            Self::EvictionContained(contained) => contained.message.as_deref(),
+            Self::EvictionCompleted(ended) | Self::EvictionFailed(ended) => ended.message.as_deref(),
+            Self::EvictionSuppressed(suppressed) => Some(&suppressed.message),
+            Self::PodRejected(rejected) => Some(&rejected.message),
+            Self::ConfigLoaded(ConfigLoaded::Started(started)) => Some(&started.message),
+            Self::ConfigLoaded(ConfigLoaded::Changed(changed)) | Self::ConfigRejected(changed) => {
+                Some(&changed.message)
+            }
+            Self::SourceUp(source) | Self::SourceDown(source) => Some(&source.message),
+            Self::DegradedEntered(degraded) | Self::DegradedLeft(degraded) => degraded.message.as_deref(),
+            _ => None,
+        }
+    }
 }
 
 /// An event as it is on the stream, read back.

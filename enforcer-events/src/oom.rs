@@ -22,6 +22,20 @@ pub enum Scope {
     System,
 }
 
+impl Scope {
+    /// Its word in events.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+            Self::Qos => "qos",
+            Self::Node => "node",
+            Self::System => "system",
+        }
+    }
+}
+
 /// How the limit owner was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -224,6 +238,17 @@ pub enum AvertedCause {
     OwnEviction,
     /// It was dying from a signal of another process, or exiting.
     AlreadyDying,
+}
+
+impl AvertedCause {
+    /// Its word in events.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OwnEviction => "ownEviction",
+            Self::AlreadyDying => "alreadyDying",
+        }
+    }
 }
 
 /// Data of `oom.averted`.

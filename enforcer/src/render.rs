@@ -2,125 +2,166 @@
 
 use std::borrow::Cow;
 
+use enforcer_events::{
+    EventType, Payload,
+    eviction::{Decision, EvictionContained, EvictionDecided, EvictionEnded, EvictionSignalled},
+    limits::LimitsWritten,
+    oom::{Averted, Detected, Incident, Scope, Trigger, Victim},
+    pod::{Place, PodReported},
+    pressure::{PressureCleared, Shortage},
+};
 use serde_json::Value;
 
-/// The details of an event of that type (without its prefix), from its data; empty if the type says everything.
-pub(crate) fn detail(kind: &str, data: &Value) -> String {
-    match kind {
-        "threshold.crossed" => crossed(data),
-        "pressure.cleared" => cleared(data),
-        "eviction.decided" => decided(data),
-        "eviction.signalled" => signalled(data),
-        "eviction.contained" => contained(data),
-        "eviction.completed" if data.get("operator").is_some() => format!(
-            "ended {} after the order; {} came back, {} predicted",
-            ms(data, "decidedToDeadMs"),
-            bytes(data, "freedBytes"),
-            bytes(data, "predictedFreedBytes"),
-        ),
-        "eviction.completed" => format!(
-            "dead {} and memory back {} after the crossing; {} came back, {} predicted",
-            ms(data, "crossedToDeadMs"),
-            ms(data, "crossedToMemoryBackMs"),
-            bytes(data, "freedBytes"),
-            bytes(data, "predictedFreedBytes"),
-        ),
-        "oom.detected" | "oom.incident" | "oom.averted" => oom(kind, data),
-        "limits.applied" => limits(data),
-        "pod.added" => format!("{} priority {}", text(data, "qosClass"), number(data, "priority")),
-        "pod.changed" => changed(data),
-        _ => ["message", "reason"]
+/// The details of an event of that type, from its data; empty if the type says everything.
+///
+/// The data may be of another version or of anybody: of what is not a payload of its type, the message is shown.
+pub(crate) fn detail(kind: Option<EventType>, data: &Value) -> String {
+    let payload = kind.and_then(|kind| Payload::parse(kind, data).ok());
+    let detail = payload.as_ref().and_then(payload_detail);
+    detail.unwrap_or_else(|| {
+        ["message", "reason"]
             .iter()
             .map(|key| text(data, key))
             .find(|text| !text.is_empty())
-            .unwrap_or_default(),
+            .unwrap_or_default()
+    })
+}
+
+/// The details of a payload; `None` if its message or reason has them.
+fn payload_detail(payload: &Payload) -> Option<String> {
+    Some(match payload {
+        Payload::ThresholdCrossed(shortage) => crossed(shortage),
+        Payload::PressureCleared(over) => cleared(over),
+        Payload::EvictionDecided(EvictionDecided::Decision(decision)) => decided(decision),
+        Payload::EvictionSignalled(signalled) => self::signalled(signalled),
+        Payload::EvictionContained(contained) => self::contained(contained),
+        Payload::EvictionCompleted(ended) => completed(ended),
+        Payload::OomDetected(Detected { scope, limit_owner, trigger, victim, .. }) => {
+            oom(victim.as_ref(), 0, *scope, limit_owner.as_deref(), trigger.as_ref())
+        }
+        Payload::OomIncident(Incident { scope, limit_owner, trigger, victims, .. }) => {
+            let more = victims.len().saturating_sub(1);
+            oom(victims.first(), more, *scope, limit_owner.as_deref(), trigger.as_ref())
+        }
+        Payload::OomAverted(Averted { cause, victims, .. }) => {
+            let line = named(victims.first(), victims.len().saturating_sub(1));
+            format!("{line}: no kill, it was dying already ({})", cause.as_str())
+        }
+        Payload::LimitsApplied(written) => limits(written),
+        Payload::PodAdded(PodReported { qos_class, priority, .. }) => {
+            format!("{} priority {priority}", escape(qos_class.as_deref().unwrap_or_default()))
+        }
+        Payload::PodChanged(pod) => changed(pod),
+        _ => return None,
+    })
+}
+
+fn crossed(shortage: &Shortage) -> String {
+    let signal = escape(&shortage.signal);
+    if let (Some(observed), Some(threshold)) = (shortage.observed_count, shortage.threshold_count) {
+        return format!("{signal} {observed} < {threshold}");
+    }
+    format!("{signal} {} < {}", bytes(shortage.observed_bytes), bytes(shortage.threshold_bytes))
+}
+
+fn cleared(over: &PressureCleared) -> String {
+    match over {
+        PressureCleared::Shortage(over) => {
+            let Shortage { signal, observed_bytes, observed_count, .. } = &over.shortage;
+            let observed = match (observed_bytes, observed_count) {
+                (Some(bytes), _) => format!(" {}", human_bytes(*bytes)),
+                (None, Some(count)) => format!(" {count}"),
+                (None, None) => String::new(),
+            };
+            format!("{}{observed}, after {}", escape(signal), ms(Some(over.crossed_to_cleared_ms)))
+        }
+        PressureCleared::Headroom(back) => {
+            format!("{}, after {}", escape(&back.approach.signal), whole_ms(back.lasted_ms))
+        }
+        PressureCleared::Stalls(over) => format!("after {}", whole_ms(over.lasted_ms)),
     }
 }
 
-fn crossed(data: &Value) -> String {
-    let signal = text(data, "signal");
-    if data.get("thresholdCount").is_some() {
-        return format!("{signal} {} < {}", number(data, "observedCount"), number(data, "thresholdCount"));
+fn completed(ended: &EvictionEnded) -> String {
+    let EvictionEnded { timeline, freed_bytes, predicted_freed_bytes, .. } = ended;
+    let freed = format!("{} came back, {} predicted", bytes(*freed_bytes), bytes(*predicted_freed_bytes));
+    if ended.operator.is_some() {
+        return format!("ended {} after the order; {freed}", ms(ended.decided_to_dead_ms));
     }
-    format!("{signal} {} < {}", bytes(data, "observedBytes"), bytes(data, "thresholdBytes"))
+    format!(
+        "dead {} and memory back {} after the crossing; {freed}",
+        ms(timeline.crossed_to_dead_ms),
+        ms(timeline.crossed_to_memory_back_ms),
+    )
 }
 
-fn cleared(data: &Value) -> String {
-    let signal = text(data, "signal");
-    let observed = match (data.get("observedBytes"), data.get("observedCount")) {
-        (Some(_), _) => format!(" {}", bytes(data, "observedBytes")),
-        (None, Some(_)) => format!(" {}", number(data, "observedCount")),
-        (None, None) => String::new(),
-    };
-    let lasted = ["crossedToClearedMs", "lastedMs"].into_iter().find(|key| data.get(key).is_some());
-    let lasted = lasted.map_or_else(String::new, |key| format!(", after {}", ms(data, key)));
-    format!("{signal}{observed}{lasted}").trim_start_matches(", ").to_owned()
-}
-
-fn signalled(data: &Value) -> String {
-    if data.get("operator").is_some() {
-        return match text(data, "sent").as_str() {
-            "SIGTERM" => format!("asked to exit by order, within {}", ms(data, "graceMs")),
-            _ => format!("killed {} after the order; its grace has passed", ms(data, "decidedToSignalledMs")),
+fn signalled(signalled: &EvictionSignalled) -> String {
+    let EvictionSignalled { sent, grace_ms, killed_because, timeline, .. } = signalled;
+    let (is_term, grace) = (sent == "SIGTERM", grace_ms.map_or_else(|| ms(None), whole_ms));
+    if signalled.operator.is_some() {
+        return if is_term {
+            format!("asked to exit by order, within {grace}")
+        } else {
+            let after = ms(signalled.decided_to_signalled_ms);
+            format!("killed {after} after the order; its grace has passed")
         };
     }
-    if text(data, "sent") == "SIGTERM" {
-        let (after, grace) = (ms(data, "crossedToTerminatedMs"), ms(data, "graceMs"));
+    if is_term {
+        let after = ms(timeline.crossed_to_terminated_ms);
         return format!("asked to exit {after} after the crossing, within {grace}");
     }
-    let why = match text(data, "killedBecause").as_str() {
-        "gracePassed" => "; its grace has passed",
-        "hardThreshold" => "; the hard threshold was crossed in its grace",
-        "exhausting" => "; memory would have run out in its grace",
+    let why = match killed_because.as_deref() {
+        Some("gracePassed") => "; its grace has passed",
+        Some("hardThreshold") => "; the hard threshold was crossed in its grace",
+        Some("exhausting") => "; memory would have run out in its grace",
         _ => "",
     };
-    format!("killed {} after the crossing{why}", ms(data, "crossedToSignalledMs"))
+    format!("killed {} after the crossing{why}", ms(timeline.crossed_to_signalled_ms))
 }
 
-fn contained(data: &Value) -> String {
-    match text(data, "state").as_str() {
+fn contained(contained: &EvictionContained) -> String {
+    match &*contained.state {
         "contained" => format!(
             "held at {} of {}: pods fill {} a second, and {} are left",
-            bytes(data, "memoryHighBytes"),
-            bytes(data, "usageBytes"),
-            bytes(data, "fillBytesPerSecond"),
-            bytes(data, "headroomBytes"),
+            human_bytes(contained.memory_high_bytes),
+            human_bytes(contained.usage_bytes),
+            human_bytes(contained.fill_bytes_per_second),
+            human_bytes(contained.headroom_bytes),
         ),
-        "released" => format!("released after {}", ms(data, "heldMs")),
+        "released" => format!("released after {}", ms(contained.held_ms)),
         "stuck" => String::from("memory.high could not be restored; the next start restores it"),
-        _ => format!("not held back: {}", text(data, "message")),
+        _ => format!("not held back: {}", escape(contained.message.as_deref().unwrap_or_default())),
     }
 }
 
-fn decided(data: &Value) -> String {
-    let victim = data.get("victim").unwrap_or(&Value::Null);
-    let mut line = format!(
-        "{}evict {}: uses {}, requests {}, priority {}",
-        match (data.get("dryRun"), data.get("paused")) {
-            (_, Some(Value::Bool(true))) => "(paused) would ",
-            (Some(Value::Bool(true)), _) => "(dry run) would ",
-            _ => "",
-        },
-        text(victim, "qosClass"),
-        bytes(victim, "usageBytes"),
-        bytes(victim, "requestBytes"),
-        number(victim, "priority"),
-    );
-    if let Some(operator) = data.get("operator") {
-        line.push_str(&format!(
-            "; by order of uid {}: {}",
-            number(operator, "uid"),
-            text(operator, "reason")
-        ));
+fn decided(decision: &Decision) -> String {
+    let would = match (decision.paused, decision.dry_run) {
+        (true, _) => "(paused) would ",
+        (false, true) => "(dry run) would ",
+        (false, false) => "",
+    };
+    let mut line = match &decision.victim {
+        Some(victim) => format!(
+            "{would}evict {}: uses {}, requests {}, priority {}",
+            escape(&victim.qos_class),
+            bytes(victim.usage_bytes),
+            human_bytes(victim.request_bytes),
+            victim.priority,
+        ),
+        None => format!("{would}evict a pod that is gone"),
+    };
+    if let Some(operator) = &decision.operator {
+        line.push_str(&format!("; by order of uid {}: {}", operator.uid, escape(&operator.reason)));
     }
-    let next = data.get("ranking").and_then(Value::as_array).and_then(|ranking| ranking.get(1));
-    if let Some(next) = next {
-        let key = text(data, "decidedBy");
-        let name = format!("{}/{}", text(next, "namespace"), text(next, "name"));
-        let why = match key.as_str() {
+    if let Some(next) = decision.ranking.get(1) {
+        let name = format!("{}/{}", escape(&next.namespace), escape(&next.name));
+        let why = match &*decision.decided_by {
             "exceedsRequest" => format!("{name} stays within its request"),
-            "priority" => format!("{name} has priority {}", number(next, "priority")),
-            "aboveRequest" => format!("{name} is {} above its request", bytes(next, "aboveRequestBytes")),
+            "priority" => format!("{name} has priority {}", next.priority),
+            "aboveRequest" => {
+                let above = next.above_request_bytes.and_then(|above| u64::try_from(above).ok());
+                format!("{name} is {} above its request", bytes(above))
+            }
             _ => format!("{name} comes after it"),
         };
         line.push_str(&format!("; {why}"));
@@ -128,70 +169,67 @@ fn decided(data: &Value) -> String {
     line
 }
 
-fn oom(kind: &str, data: &Value) -> String {
-    let victims = data.get("victims").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let first = data.get("victim").or_else(|| victims.first()).unwrap_or(&Value::Null);
-    let mut line = task(first);
-    if victims.len() > 1 {
-        line.push_str(&format!(" and {} more", victims.len() - 1));
-    }
-    if kind == "oom.averted" {
-        line.push_str(&format!(": no kill, it was dying already ({})", text(data, "cause")));
-        return line;
-    }
-    line.push_str(&match text(data, "scope").as_str() {
-        "container" => String::from("; its container's own limit was hit"),
-        "pod" => String::from("; its pod's limit was hit"),
-        _ => match text(data, "limitOwner").as_str() {
-            "" => String::new(),
-            "/" => String::from("; the node ran out"),
-            owner => format!("; the limit of {owner} was hit"),
-        },
+fn oom(
+    victim: Option<&Victim>,
+    more: usize,
+    scope: Option<Scope>,
+    limit_owner: Option<&str>,
+    trigger: Option<&Trigger>,
+) -> String {
+    let mut line = named(victim, more);
+    line.push_str(&match (scope, limit_owner) {
+        (Some(Scope::Container), _) => String::from("; its container's own limit was hit"),
+        (Some(Scope::Pod), _) => String::from("; its pod's limit was hit"),
+        (_, None) => String::new(),
+        (_, Some("/")) => String::from("; the node ran out"),
+        (_, Some(owner)) => format!("; the limit of {} was hit", escape(owner)),
     });
-    let trigger = data.get("trigger").unwrap_or(&Value::Null);
-    if trigger.get("pid").is_some() && trigger.get("pid") != first.get("pid") {
-        line.push_str(&format!(" by {}", task(trigger)));
+    if let Some(trigger) = trigger.filter(|trigger| Some(trigger.pid) != victim.map(|victim| victim.pid)) {
+        line.push_str(&format!(" by {}", task(&trigger.comm, trigger.pid, &trigger.place)));
     }
     line
 }
 
-/// A process of an event: its name, its id, and its container; the line's subject names the pod.
-fn task(task: &Value) -> String {
-    let container = text(task, "container");
-    let place = if container.is_empty() { String::new() } else { format!(" in container {container}") };
-    format!("{} (pid {}){place}", text(task, "comm"), number(task, "pid"))
+/// The first victim, and how many more.
+fn named(victim: Option<&Victim>, more: usize) -> String {
+    let first = victim.map_or_else(
+        || String::from("a process that was not traced"),
+        |victim| task(&victim.comm, victim.pid, &victim.place),
+    );
+    if more > 0 { format!("{first} and {more} more") } else { first }
 }
 
-fn limits(data: &Value) -> String {
-    let files = data.get("files").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let files: Vec<_> =
-        files.iter().map(|file| format!("{}={}", text(file, "file"), text(file, "new"))).collect();
-    let files = match (data.get("processes"), text(data, "reason").as_str()) {
-        (Some(processes), "moved") => {
-            format!("{} moved from {}", escape(&processes.to_string()), moved_from(data))
-        }
-        _ => files.join(" "),
+/// A process: its name, its id, and its container; the line's subject names the pod.
+fn task(comm: &str, pid: u32, place: &Place) -> String {
+    let container = place.container.as_deref().map(|name| format!(" in container {}", escape(name)));
+    format!("{} (pid {pid}){}", escape(comm), container.unwrap_or_default())
+}
+
+fn limits(written: &LimitsWritten) -> String {
+    let LimitsWritten { owner, cgroup, files, processes, .. } = written;
+    let files = if let (Some(processes), [file, ..]) = (processes, files.as_slice()) {
+        format!("{processes} moved from {}", escape(file.old.as_deref().unwrap_or_default()))
+    } else {
+        let files: Vec<_> =
+            files.iter().map(|file| format!("{}={}", escape(&file.file), escape(&file.new))).collect();
+        files.join(" ")
     };
-    let container = text(data, "container");
-    let whose = match (container.as_str(), data.get("pod")) {
-        ("", None) => text(data, "cgroup"),
-        ("", Some(_)) => String::from("pod"),
-        (container, _) => format!("container {container}"),
+    let whose = match (&owner.container, &owner.pod) {
+        (Some(container), _) => format!("container {}", escape(container)),
+        (None, Some(_)) => String::from("pod"),
+        (None, None) => escape(cgroup),
     };
     format!("{whose}: {files}")
 }
 
-/// The cgroup that the processes were moved from.
-fn moved_from(data: &Value) -> String {
-    data.pointer("/files/0").map(|file| text(file, "old")).unwrap_or_default()
-}
-
-fn changed(data: &Value) -> String {
-    let (old, new) = (text(data, "oldQosClass"), text(data, "qosClass"));
-    match new.as_str() {
-        "" => String::from("the changed manifest is not in force"),
-        _ if old == new || old.is_empty() => format!("{new} priority {}", number(data, "priority")),
-        _ => format!("{old} -> {new} priority {}", number(data, "priority")),
+fn changed(pod: &PodReported) -> String {
+    let priority = pod.priority;
+    match (pod.old_qos_class.as_deref(), pod.qos_class.as_deref()) {
+        (_, None) => String::from("the changed manifest is not in force"),
+        (Some(old), Some(new)) if old != new => {
+            format!("{} -> {} priority {priority}", escape(old), escape(new))
+        }
+        (_, Some(new)) => format!("{} priority {priority}", escape(new)),
     }
 }
 
@@ -200,21 +238,17 @@ pub(crate) fn text(object: &Value, key: &str) -> String {
     object.get(key).and_then(Value::as_str).map(escape).unwrap_or_default()
 }
 
-fn number(object: &Value, key: &str) -> String {
-    // Anything that is not a number is text, and escaped.
-    object.get(key).map(|value| escape(&value.to_string())).unwrap_or_default()
+fn ms(ms: Option<f64>) -> String {
+    ms.map_or_else(|| String::from("unknown time"), |ms| format!("{ms:.1} ms"))
 }
 
-fn ms(object: &Value, key: &str) -> String {
-    match object.get(key).and_then(Value::as_f64) {
-        Some(ms) => format!("{ms:.1} ms"),
-        None => String::from("unknown time"),
-    }
+fn whole_ms(ms: u64) -> String {
+    format!("{ms}.0 ms")
 }
 
-/// A field in bytes, as [`human_bytes`]; `?` if it is missing.
-fn bytes(object: &Value, key: &str) -> String {
-    object.get(key).and_then(Value::as_u64).map_or_else(|| String::from("?"), human_bytes)
+/// An amount as [`human_bytes`]; `?` if it is missing.
+fn bytes(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| String::from("?"), human_bytes)
 }
 
 /// Bytes as kubectl shows them: the largest of Ki, Mi, Gi that leaves a whole number or one decimal.

@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 
 use anyhow::{Context as _, anyhow};
 use hyper::StatusCode;
+use serde_json::Value;
 
 pub(super) use self::stream::MAX_LINE_BYTES;
 use self::stream::Stream;
@@ -30,6 +31,9 @@ pub(super) struct Args {
     /// Print only events about this pod: NAME or NAMESPACE/NAME
     #[arg(long, value_name = "POD")]
     pod: Option<String>,
+    /// Print the JSON Schema of events, and no event
+    #[arg(long, conflicts_with_all = ["follow", "after", "since", "kinds", "namespace", "pod"])]
+    schema: bool,
 }
 
 /// The request, which stays the same over several connections.
@@ -56,7 +60,7 @@ enum Place {
 
 impl Asked {
     fn new(args: &Args) -> Result<Self, Failure> {
-        let Args { follow, after, since, kinds, namespace, pod } = args;
+        let Args { follow, after, since, kinds, namespace, pod, schema: _ } = args;
         // Resolved once: on a later connection the same age would be another time.
         let since = since.as_deref().map(since_time).transpose()?;
         let mut query = format!("follow={follow}");
@@ -129,6 +133,9 @@ fn age_seconds(age: &str) -> Option<i64> {
 }
 
 pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
+    if args.schema {
+        return schema(context.output);
+    }
     let asked = Asked::new(args)?;
     let mut place = Place::Start;
     match client::block_on(from_daemon(context, &asked, &mut place)) {
@@ -140,6 +147,13 @@ pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
         }
         result => result,
     }
+}
+
+/// Prints the schema as it is published; it has no table.
+fn schema(output: Output) -> Result<(), Failure> {
+    let document: Value = serde_json::from_str(enforcer_events::SCHEMA).context("the schema is damaged")?;
+    let output = if output == Output::Table { Output::Json } else { output };
+    format::print(output, &document, String::new)
 }
 
 /// Prints the daemon's events, and moves `place` along. The daemon hangs up on a client that stops reading for a while;
@@ -180,7 +194,7 @@ async fn from_connection(context: &Context, asked: &Asked, place: &mut Place) ->
 
 /// How many events the daemon says are lost after an old cursor.
 fn lost(body: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<serde_json::Value>(body).ok()?.get("lost")?.as_u64()
+    serde_json::from_slice::<Value>(body).ok()?.get("lost")?.as_u64()
 }
 
 /// The failure if events after that place are no longer kept.
@@ -235,7 +249,7 @@ fn print(context: &Context, lines: &[u8]) -> io::Result<()> {
                 out.write_all(b"\n")?;
             }
             Output::Yaml => {
-                let event: serde_json::Value = serde_json::from_slice(line)?;
+                let event: Value = serde_json::from_slice(line)?;
                 let text = format::yaml(&event).map_err(io::Error::other)?;
                 write!(out, "---\n{text}")?;
             }

@@ -1,5 +1,6 @@
 //! Events as lines for people: time, type, subject and details.
 
+use enforcer_events::EventType;
 use serde_json::Value;
 
 use crate::render::{detail, text};
@@ -16,7 +17,7 @@ pub(super) fn event(line: &[u8], color: bool) -> String {
     // 2026-01-31T12:00:00.123456Z: the time of day to the millisecond.
     let clock = time.get(11..23).unwrap_or(&time);
     let subject = text(&event, "subject");
-    let detail = detail(short, event.get("data").unwrap_or(&Value::Null));
+    let detail = detail(EventType::parse(&kind), event.get("data").unwrap_or(&Value::Null));
     let kind = paint(&format!("{short:<18}"), short, color);
     format!("{clock}  {kind}  {subject}{}{detail}", if detail.is_empty() { "" } else { "  " })
 }
@@ -49,7 +50,7 @@ mod tests {
 
     #[test]
     fn a_decision_names_victim_reason_and_runner_up() {
-        let line = br#"{"type":"dev.enforcer.eviction.decided","subject":"default/hog","time":"2026-01-31T12:00:00.123456Z","data":{"dryRun":false,"decidedBy":"exceedsRequest","victim":{"qosClass":"BestEffort","usageBytes":1310720000,"requestBytes":0,"priority":0},"ranking":[{"namespace":"default","name":"hog"},{"namespace":"default","name":"web"}]}}"#;
+        let line = br#"{"type":"dev.enforcer.eviction.decided","subject":"default/hog","time":"2026-01-31T12:00:00.123456Z","data":{"evictionId":"e","dryRun":false,"hard":true,"graceMs":0,"decidedBy":"exceedsRequest","victim":{"namespace":"default","name":"hog","uid":"u","cgroup":"/","cgroupId":1,"statsMissing":false,"growthBytesPerSecond":0,"qosClass":"BestEffort","usageBytes":1310720000,"requestBytes":0,"priority":0},"ranking":[{"rank":1,"evictable":true,"statsMissing":false,"priority":0,"namespace":"default","name":"hog"},{"rank":2,"evictable":true,"statsMissing":false,"priority":0,"namespace":"default","name":"web"}],"rankedCount":2,"excluded":[],"excludedCount":0,"predictedFreedBytes":0,"message":"","configHash":""}}"#;
         assert_eq!(
             event(line, false),
             "12:00:00.123  eviction.decided    default/hog  evict BestEffort: uses 1.2Gi, requests 0, priority 0; default/web stays within its request"
@@ -58,7 +59,7 @@ mod tests {
 
     #[test]
     fn an_oom_kill_names_victim_limit_and_who_was_allocating() {
-        let line = br#"{"type":"dev.enforcer.oom.incident","subject":"default/p","time":"2026-01-31T12:00:00.123456Z","data":{"scope":"pod","limitOwner":"/kubepods/podp","trigger":{"pid":412,"comm":"b","container":"c2"},"victims":[{"pid":398,"comm":"a","container":"c1"},{"pid":399}]}}"#;
+        let line = br#"{"type":"dev.enforcer.oom.incident","subject":"default/p","time":"2026-01-31T12:00:00.123456Z","data":{"incidentId":"01J8Z3NDEKTSV4RRFFQ69G5FAV","scope":"pod","limitOwner":"/kubepods/podp","trigger":{"pid":412,"tid":412,"comm":"b","container":"c2"},"victims":[{"pid":398,"comm":"a","container":"c1"},{"pid":399,"comm":"a"}],"limitSource":"traced","kills":2,"timelineMs":{},"counters":{"oom":1,"oomKill":2,"oomGroupKill":1},"countersBefore":{"oom":0,"oomKill":0,"oomGroupKill":0},"countersAfter":{"oom":1,"oomKill":2,"oomGroupKill":1},"reconciled":true,"reconciliation":"matched","reconstructed":false}}"#;
         assert_eq!(
             event(line, false),
             "12:00:00.123  oom.incident        default/p  a (pid 398) in container c1 and 1 more; its pod's limit was hit by b (pid 412) in container c2"

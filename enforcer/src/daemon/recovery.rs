@@ -11,11 +11,10 @@ use std::{
 };
 
 use enforcer_events::{
-    Payload,
+    Event, Payload,
     eviction::{EvictionDecided, EvictionEnded, ReconstructedDecision},
     limits::{FileWritten, LimitsWritten, Owner},
 };
-use serde_json::Value;
 use ulid::Ulid;
 
 use self::doomed::Holding;
@@ -335,8 +334,8 @@ fn reported(journal: &Journal) -> BTreeSet<(EventType, String)> {
     while let Some(batch) = reader.read() {
         let Batch::Records(records) = batch else { continue };
         for record in records {
-            let event: Option<Value> = serde_json::from_slice(&record.line).ok();
-            if let Some(id) = event.as_ref().and_then(|event| event["data"]["evictionId"].as_str()) {
+            let event = Event::parse(&record.line).ok();
+            if let Some(id) = event.as_ref().and_then(|event| event.payload.eviction_id()) {
                 reported.insert((record.kind, id.to_owned()));
             }
         }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
+use enforcer_events::{Event, Payload};
 
 use super::{EventType, record::Kept};
 
@@ -102,24 +102,42 @@ impl Kmsg {
 }
 
 fn line(record: &Kept, kind: EventType, left_out: u64) -> String {
-    let event: Value = serde_json::from_slice(&record.line).unwrap_or_default();
-    let data = &event["data"];
-    let subject = event["subject"].as_str().unwrap_or_default();
+    let event = Event::parse(&record.line).ok();
+    let subject = match (&record.pod, &event) {
+        (Some(pod), _) => pod.to_string(),
+        (None, Some(event)) => event.subject.clone(),
+        (None, None) => String::from("?"),
+    };
     let mut text = format!("{kind} {subject} sequence={}", record.sequence);
-    for field in ["evictionId", "incidentId", "sent", "scope", "kills"] {
-        match &data[field] {
-            Value::String(value) => text.push_str(&format!(" {field}={value}")),
-            Value::Number(value) => text.push_str(&format!(" {field}={value}")),
-            _ => {}
-        }
-    }
-    if let Some(message) = data["message"].as_str() {
-        text.push_str(&format!(": {message}"));
+    if let Some(event) = &event {
+        describe(&event.payload, &mut text);
     }
     if left_out > 0 {
         text.push_str(&format!(" ({left_out} such lines before it were left out)"));
     }
     reported(&text)
+}
+
+/// What finds the event's case again, and its message.
+fn describe(payload: &Payload, text: &mut String) {
+    if let Some(id) = payload.eviction_id() {
+        text.push_str(&format!(" evictionId={id}"));
+    }
+    if let Some(id) = payload.incident_id() {
+        text.push_str(&format!(" incidentId={id}"));
+    }
+    if let Payload::EvictionSignalled(signalled) = payload {
+        text.push_str(&format!(" sent={}", signalled.sent));
+    }
+    if let Payload::OomIncident(incident) = payload {
+        if let Some(scope) = incident.scope {
+            text.push_str(&format!(" scope={}", scope.as_str()));
+        }
+        text.push_str(&format!(" kills={}", incident.kills));
+    }
+    if let Some(message) = payload.message() {
+        text.push_str(&format!(": {message}"));
+    }
 }
 
 fn reported(text: &str) -> String {
@@ -144,8 +162,9 @@ mod tests {
         let journal = Journal::new("n1", "b1");
         for &kind in kinds {
             let pod = PodName { namespace: "default".into(), name: "web\n<0>panic".into() };
-            let data =
-                serde_json::json!({"evictionId": "x", "sent": "SIGKILL", "message": "y".repeat(3_000)});
+            let data = serde_json::json!({
+                "evictionId": "x", "namespace": "default", "name": "web", "uid": "u", "sent": "SIGKILL",
+            });
             journal.append_raw(RawEvent { kind, subject: Subject::Pod(pod), data });
         }
         journal.shared.behind(0)
@@ -176,6 +195,7 @@ mod tests {
             assert!(line.starts_with("<28>enforcer: ") && line.len() < 900, "{line}");
             assert_eq!(line.matches('\n').count(), 1, "{line}");
         }
+        assert!(reported(&"y".repeat(3_000)).len() < 900);
         assert!(lines[0].contains("oom.incident default/web?<0>panic sequence=2"), "{}", lines[0]);
         assert!(lines[1].contains("eviction.signalled") && lines[1].contains("sent=SIGKILL"), "{}", lines[1]);
     }

@@ -280,6 +280,7 @@ fn router(shared: Shared) -> Router {
         .route("/metrics", get(|State(shared): State<Shared>| async move { shared.metrics.answer().await }))
         .route("/v1/ranking", get(ranking::ranking))
         .route("/v1/headroom", get(headroom::headroom))
+        .route("/v1/schema", get(schema))
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .with_state(shared)
@@ -300,6 +301,11 @@ async fn livez(State(shared): State<Shared>) -> Response {
 async fn pods(State(shared): State<Shared>) -> Response {
     let view = shared.view.borrow().clone();
     Json(view).into_response()
+}
+
+/// The JSON Schema of events.
+async fn schema() -> Response {
+    ([(header::CONTENT_TYPE, "application/schema+json")], enforcer_events::SCHEMA).into_response()
 }
 
 /// The operators' orders that are in force.

@@ -11,7 +11,7 @@ use crate::{
 
 fn why(reported: &[Told], arguments: &[&str]) -> String {
     let scene = Scene::new();
-    scene.remember(reported);
+    scene.remember_raw(reported);
     scene.run(&[&["why"], arguments].concat()).whole()
 }
 
@@ -221,7 +221,7 @@ fn whoever_mistypes_is_reported_what_is_near_and_what_to_do() {
         ),
     ));
     let scene = Scene::new();
-    scene.remember(&events);
+    scene.remember_raw(&events);
     let mut reported = String::new();
     for what in [
         "default/hgo",

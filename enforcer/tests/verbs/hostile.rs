@@ -9,6 +9,7 @@ use enforcer::{
         flight::{Member, Origin, Writer, put_candidates, put_key, put_step},
     },
 };
+use enforcer_events::Payload;
 use serde_json::{Value, json};
 
 use crate::{
@@ -22,13 +23,25 @@ use crate::{
 const HOSTILE: &str =
     "a\u{1b}[2J\u{1b}]0;t\u{7}b\nc\r\u{85}\u{9b}31m\u{2028}\u{2029}\u{202e}d\u{200b}\u{7f}e\u{2066}";
 
+/// What an event is found by, and the words without which it is not one.
+const STAYS: &[&str] = &[
+    "evictionId",
+    "incidentId",
+    "signal",
+    "scope",
+    "limitSource",
+    "memoryBackSource",
+    "reconciliation",
+    "sharedBy",
+];
+
 /// Every text in it is hostile; what it is found by stays.
 fn hostile(value: Value) -> Value {
     match value {
         Value::String(_) => json!(HOSTILE),
         Value::Array(values) => values.into_iter().map(hostile).collect(),
         Value::Object(object) => {
-            let stays = |key: &str| ["evictionId", "incidentId", "signal"].contains(&key);
+            let stays = |key: &str| STAYS.contains(&key);
             let entry = |(key, value): (String, Value)| {
                 let value = if stays(&key) { value } else { hostile(value) };
                 (key, value)
@@ -45,6 +58,9 @@ fn in_every_event_and_whatever_reports_of_it() {
     let subject: &'static str = Box::leak(format!("{HOSTILE}/{HOSTILE}").into_boxed_str());
     let harm = |(kind, pod, data): Told| (kind, pod.map(|_| subject), hostile(data));
     let mut reported: Vec<_> = eviction().into_iter().chain(oom()).map(harm).collect();
+    for (kind, _, data) in &reported {
+        assert!(Payload::parse(*kind, data).is_ok(), "{kind} is not rendered as what it is: {data}");
+    }
     let every = EventType::ALL.iter().filter(|kind| **kind != EventType::EvictionDecided);
     reported.extend(every.map(|kind| {
         (
@@ -55,7 +71,7 @@ fn in_every_event_and_whatever_reports_of_it() {
         )
     }));
     let count = reported.len();
-    scene.remember(&reported);
+    scene.remember_raw(&reported);
     for what in [FIRST, SECOND, "latest", HOSTILE] {
         let printed = scene.run(&["why", what]);
         printed.tame();

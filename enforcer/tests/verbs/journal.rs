@@ -3,6 +3,7 @@ use enforcer::{
     journal::{EventType, Journal, RawEvent, Subject},
     model::PodName,
 };
+use enforcer_events::Payload;
 use serde_json::{Value, json};
 
 use crate::Scene;
@@ -19,14 +20,36 @@ impl Scene {
     pub(crate) fn remember(&self, reported: &[Told]) {
         let (journal, _) = Journal::open("n1", "b1", &self.path("state"), &self.path("run")).unwrap();
         for (kind, pod, data) in reported {
-            let subject = pod.map_or(Subject::Node, |pod| {
-                let (namespace, name) = pod.split_once('/').unwrap();
-                Subject::Pod(PodName { namespace: namespace.into(), name: name.into() })
-            });
-            journal.append_raw(RawEvent { kind: *kind, subject, data: data.clone() });
+            journal.emit(subject(*pod), Payload::parse(*kind, data).unwrap());
         }
         journal.close();
     }
+
+    /// The same for payloads that no daemon of this version emits.
+    pub(crate) fn remember_raw(&self, reported: &[Told]) {
+        let (journal, _) = Journal::open("n1", "b1", &self.path("state"), &self.path("run")).unwrap();
+        for (kind, pod, data) in reported {
+            journal.append_raw(RawEvent { kind: *kind, subject: subject(*pod), data: data.clone() });
+        }
+        journal.close();
+    }
+}
+
+fn subject(pod: Option<&str>) -> Subject {
+    pod.map_or(Subject::Node, |pod| {
+        let (namespace, name) = pod.split_once('/').unwrap();
+        Subject::Pod(PodName { namespace: namespace.into(), name: name.into() })
+    })
+}
+
+/// A pod that came.
+pub(crate) fn added(pod: &'static str, qos_class: &str) -> Told {
+    let (namespace, name) = pod.split_once('/').unwrap();
+    let data = json!({
+        "namespace": namespace, "name": name, "uid": "u", "source": "static", "priority": 0, "qosClass": qos_class,
+        "critical": false, "requests": {}, "limits": {}, "containers": [{"name": "app", "kind": "app"}],
+    });
+    (EventType::PodAdded, Some(pod), data)
 }
 
 /// A row of a ranking.
@@ -102,17 +125,22 @@ pub(crate) fn eviction() -> Vec<Told> {
     let warned = json!({
         "kind": "headroom", "signal": "memory.available", "hard": true, "thresholdBytes": 200 * MIB,
         "availableBytes": 900 * MIB, "fillBytesPerSecond": 100 * MIB, "crossedInMs": 7_000,
-        "pods": [{"namespace": "default", "name": "hog", "growthBytesPerSecond": 100 * MIB}],
+        "pods": [{
+            "namespace": "default", "name": "hog", "uid": "3f2a", "growthBytesPerSecond": 100 * MIB,
+            "usageBytes": 550 * MIB, "requestBytes": 0,
+        }],
+        "message": "memory.available crosses its threshold in about 7 s: caused by default/hog",
     });
     let contained = json!({
-        "namespace": "default", "name": "cache", "evictionId": FIRST, "uid": "9", "cause": "release",
+        "namespace": "default", "name": "cache", "evictionId": FIRST, "uid": "9",
+        "cgroup": "/kubepods/burstable/pod9", "cause": "release",
         "usageBytes": 300 * MIB, "memoryHighBytes": 270 * MIB, "fillBytesPerSecond": 90 * MIB,
         "headroomBytes": 10 * MIB, "awaitedMs": 150, "state": "contained",
     });
     let released = with(contained.clone(), &json!({"state": "released", "heldMs": 48.3}));
     vec![
-        (EventType::PodAdded, hog, json!({"qosClass": "BestEffort", "priority": 0})),
-        (EventType::PodAdded, Some("default/web"), json!({"qosClass": "Burstable", "priority": 0})),
+        added("default/hog", "BestEffort"),
+        added("default/web", "Burstable"),
         (EventType::PressureRising, None, warned),
         crossed(),
         (EventType::EvictionDecided, hog, decided()),

@@ -33,6 +33,17 @@ fn lines(scene: &Scene, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn the_schema_of_events_is_printed_without_a_daemon() {
+    let scene = Scene::new();
+    let printed = scene.raw(&["events", "--schema"]);
+    let schema: Value = serde_json::from_str(&printed.out).unwrap();
+    assert_eq!(schema, serde_json::from_str::<Value>(enforcer_events::SCHEMA).unwrap());
+    assert!(schema["$id"].is_string() && schema["$defs"]["Decision"].is_object());
+    let answers = scene.raw(&["events", "--schema", "-f"]);
+    assert!(answers.err.contains("cannot be used with"), "{}", answers.err);
+}
+
+#[test]
 fn each_event_is_a_line() {
     let scene = Scene::new();
     scene.remember(&eviction());

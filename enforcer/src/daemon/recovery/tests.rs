@@ -1,7 +1,4 @@
-use enforcer_events::{
-    Event,
-    eviction::{EvictionSignalled, Timeline},
-};
+use enforcer_events::eviction::{EvictionSignalled, Timeline};
 
 use super::*;
 

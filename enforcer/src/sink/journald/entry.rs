@@ -52,7 +52,7 @@ fn message(kind: Option<EventType>, subject: &str, data: &Value) -> String {
         pod if pod.contains('/') => format!("pod {}", escape(pod)),
         node => format!("node {}", escape(node)),
     };
-    let detail = detail(kind.short(), data);
+    let detail = detail(Some(kind), data);
     let says = meaning(kind).says;
     let mut message =
         if detail.is_empty() { format!("{whose} {says}") } else { format!("{whose} {says}: {detail}") };

@@ -74,7 +74,13 @@ async fn an_event_is_an_entry_with_its_fields() {
     let socket = UnixDatagram::bind(&path).unwrap();
     let journal = Journal::new("n1", "b");
     let pod = Subject::Pod(PodName { namespace: "ns".into(), name: "web".into() });
-    let data = json!({"victims": [{"pid": 7, "comm": "a\nb", "container": "app", "cgroup": "/k/app"}], "scope": "pod"});
+    let counts = json!({"oom": 1, "oomKill": 1, "oomGroupKill": 0});
+    let data = json!({
+        "incidentId": "01J8Z3NDEKTSV4RRFFQ69G5FAV", "limitSource": "traced", "kills": 1, "timelineMs": {},
+        "counters": counts, "countersBefore": counts, "countersAfter": counts, "reconciled": true,
+        "reconciliation": "matched", "reconstructed": false, "scope": "pod",
+        "victims": [{"pid": 7, "comm": "a\nb", "container": "app", "cgroup": "/k/app"}],
+    });
     journal.append_raw(RawEvent { kind: EventType::OomIncident, subject: pod, data: data.clone() });
     journal.append_raw(RawEvent {
         kind: EventType::ConfigLoaded,

@@ -58,6 +58,13 @@ async fn what_is_wrong_with_a_request_is_reported_with_what_would_be_right() {
 }
 
 #[tokio::test]
+async fn the_schema_of_events_is_served() {
+    let answer = serve().await.get_with("/v1/schema", "").await;
+    assert!(answer.contains("content-type: application/schema+json"), "{answer:.300}");
+    assert!(answer.ends_with(enforcer_events::SCHEMA));
+}
+
+#[tokio::test]
 async fn a_body_that_comes_is_not_taken() {
     let served = serve().await;
     let body = "x".repeat(150_000);
