@@ -5,7 +5,7 @@
 use std::{fs, io, path::Path};
 
 use enforcer_fuzz::{
-    btf, configuration, intent, journal, kernel_text, manifest, quantity, query, recording, records,
+    btf, configuration, event, intent, journal, kernel_text, manifest, quantity, query, recording, records,
 };
 
 #[path = "../fuzz/src/lib.rs"]
@@ -42,6 +42,11 @@ fn manifests_hold() -> io::Result<()> {
 #[test]
 fn configurations_hold() -> io::Result<()> {
     replay("configuration", configuration::check)
+}
+
+#[test]
+fn events_hold() -> io::Result<()> {
+    replay("event", event::check)
 }
 
 #[test]

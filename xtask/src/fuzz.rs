@@ -33,6 +33,8 @@ pub(crate) enum Target {
     Btf,
     /// Configurations, thresholds and durations
     Configuration,
+    /// Lines of the event stream
+    Event,
     /// The intent page
     Intent,
     /// Segments and tail of the log, and their repair
@@ -56,6 +58,7 @@ impl Target {
         match self {
             Self::Btf => "btf",
             Self::Configuration => "configuration",
+            Self::Event => "event",
             Self::Intent => "intent",
             Self::Journal => "journal",
             Self::KernelText => "kernel_text",

@@ -4,6 +4,7 @@
 
 pub mod btf;
 pub mod configuration;
+pub mod event;
 pub mod intent;
 pub mod journal;
 pub mod kernel_text;

@@ -11,7 +11,7 @@ use crate::{
 
 fn why(reported: &[Told], arguments: &[&str]) -> String {
     let scene = Scene::new();
-    scene.remember_raw(reported);
+    scene.remember(reported);
     scene.run(&[&["why"], arguments].concat()).whole()
 }
 
@@ -87,7 +87,8 @@ fn one_that_failed_says_why_and_who_came_then() {
         "reason": "stillPopulated", "crossedToGivenUpMs": 3_402.1, "predictedFreedBytes": 4_096,
         "message": "it was killed and still holds processes after its deadline",
     });
-    let then = json!({"evictionId": SECOND, "victim": {"namespace": "default", "name": "cache"}});
+    let cache = with(decided()["victim"].clone(), &json!({"name": "cache"}));
+    let then = json!({"evictionId": SECOND, "victim": cache});
     let reported = [
         crossed(),
         otherwise(&alone),
@@ -104,9 +105,16 @@ fn a_soft_one_of_process_ids_counts_tasks() {
         "thresholdCount": 1_000, "observedCount": 998, "graceMs": 30_000, "victim": decided()["victim"],
         "decidedBy": "processCount", "rankedCount": 2, "excluded": [], "excludedCount": 0,
         "ranking": [
-            {"rank": 1, "namespace": "default", "name": "hog", "priority": 0, "processCount": 9_000},
-            {"rank": 2, "namespace": "default", "name": "web", "priority": 0, "processCount": 12},
+            {
+                "rank": 1, "namespace": "default", "name": "hog", "evictable": true, "statsMissing": false,
+                "priority": 0, "processCount": 9_000,
+            },
+            {
+                "rank": 2, "namespace": "default", "name": "web", "evictable": true, "statsMissing": false,
+                "priority": 0, "processCount": 12,
+            },
         ],
+        "message": "The node was low on resource: pids.", "configHash": "c",
     });
     let asked = json!({"sent": "SIGTERM", "graceMs": 30_000, "crossedToTerminatedMs": 90_002.5});
     let asked = (EventType::EvictionSignalled, HOG, about(FIRST, &asked));
@@ -118,7 +126,8 @@ fn one_by_order_names_who_gave_it_and_why() {
     let decided = json!({
         "evictionId": FIRST, "dryRun": false, "hard": false, "victim": decided()["victim"], "decidedBy": "operator",
         "operator": {"uid": 0, "pid": 4_242, "reason": "it hangs"}, "ranking": [], "rankedCount": 0,
-        "excluded": [], "excludedCount": 0, "predictedFreedBytes": 1 << 30,
+        "excluded": [], "excludedCount": 0, "predictedFreedBytes": 1 << 30, "graceMs": 30_000,
+        "message": "Evicted by order of uid 0: it hangs", "configHash": "c",
     });
     let completed = json!({
         "operator": {"uid": 0, "reason": "it hangs"}, "endedBy": "SIGTERM", "decidedToDeadMs": 812.4,
@@ -130,7 +139,10 @@ fn one_by_order_names_who_gave_it_and_why() {
 
 #[test]
 fn what_is_not_kept_is_not_made_up() {
-    let amounts = json!({"reconstructed": true, "thresholdBytes": 209_715_200, "observedBytes": 209_715_199});
+    let amounts = json!({
+        "reconstructed": true, "cgroup": "/kubepods/besteffort/pod3f2a", "hard": true,
+        "thresholdBytes": 209_715_200, "observedBytes": 209_715_199,
+    });
     let interrupted =
         json!({"reconstructed": true, "reason": "interrupted", "message": "the daemon ended meanwhile"});
     let completed = |data: &Value| (EventType::EvictionCompleted, HOG, about(FIRST, data));
@@ -189,7 +201,9 @@ fn every_limit_of_the_kernels_killer_has_its_words() {
                 json!({
                     "incidentId": SECOND, "limitSource": "unknown", "namespace": "default", "pod": "p", "container": "c1",
                     "cgroup": "/kubepods/burstable/podu/c1", "kills": 1, "victims": [], "timelineMs": {},
-                    "counters": {"oom": 1, "oomKill": 1, "oomGroupKill": 0}, "reconciled": false,
+                    "counters": {"oom": 1, "oomKill": 1, "oomGroupKill": 0},
+                    "countersBefore": {"oom": 0, "oomKill": 0, "oomGroupKill": 0},
+                    "countersAfter": {"oom": 1, "oomKill": 1, "oomGroupKill": 0}, "reconciled": false,
                     "reconciliation": "noBaseline", "reconstructed": true,
                 }),
             ),
@@ -216,12 +230,12 @@ fn whoever_mistypes_is_reported_what_is_near_and_what_to_do() {
         with(
             decided(),
             &json!({
-                "evictionId": SECOND, "victim": {"namespace": "other", "name": "hog"},
+                "evictionId": SECOND, "victim": with(decided()["victim"].clone(), &json!({"namespace": "other"})),
             }),
         ),
     ));
     let scene = Scene::new();
-    scene.remember_raw(&events);
+    scene.remember(&events);
     let mut reported = String::new();
     for what in [
         "default/hgo",

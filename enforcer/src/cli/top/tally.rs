@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use enforcer_events::{Event, Payload, eviction::EvictionDecided, node::ConfigLoaded};
 use serde::Serialize;
-use serde_json::Value;
 
 /// How far back events are counted.
 pub(super) const WINDOW_MS: i64 = 24 * 3_600 * 1_000;
@@ -49,37 +49,34 @@ pub(super) struct Problem {
 impl Tally {
     /// Counts an event; anything else, and other types, are ignored. `now_ms` is the wall clock.
     pub(super) fn take(&mut self, line: &[u8], now_ms: i64) {
-        let Ok(event) = serde_json::from_slice::<Value>(line) else { return };
-        let text =
-            |object: &Value, key: &str| object.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
-        let data = event.get("data").unwrap_or(&Value::Null);
-        let time = text(&event, "time").parse::<jiff::Timestamp>();
+        let Ok(Event { time, payload, .. }) = Event::parse(line) else { return };
+        let time = time.parse::<jiff::Timestamp>();
         let is_recent = time.is_ok_and(|time| time.as_millisecond() >= now_ms.saturating_sub(WINDOW_MS));
-        let kind = text(&event, "type");
-        match kind.strip_prefix("dev.enforcer.").unwrap_or(&kind) {
-            "eviction.completed" if is_recent => self.evicted += 1,
-            "eviction.decided" if is_recent && data.get("dryRun") == Some(&Value::Bool(true)) => {
+        match payload {
+            Payload::EvictionCompleted(_) if is_recent => self.evicted += 1,
+            Payload::EvictionDecided(EvictionDecided::Decision(decision))
+                if is_recent && decision.dry_run =>
+            {
                 self.only_decided += 1;
             }
-            "oom.incident" if is_recent => self.oom_incidents += 1,
-            // Only the daemon's start has `staticPodPath`, not a reload. After a start, problems are reported again.
-            "config.loaded" if data.get("staticPodPath").is_some() => self.open.clear(),
+            Payload::OomIncident(_) if is_recent => self.oom_incidents += 1,
+            // After a start, problems are reported again.
+            Payload::ConfigLoaded(ConfigLoaded::Started(_)) => self.open.clear(),
             // Orders are requested separately.
-            "degraded.entered" | "degraded.left"
-                if matches!(text(data, "what").as_str(), "protect" | "pause") => {}
-            "degraded.entered" => {
+            Payload::DegradedEntered(degraded) | Payload::DegradedLeft(degraded)
+                if matches!(&*degraded.what, "protect" | "pause") => {}
+            Payload::DegradedEntered(degraded) => {
                 if self.open.len() < 16 * MAX_PROBLEMS {
-                    self.open.insert((text(data, "what"), text(data, "message")));
+                    self.open.insert((degraded.what.into_owned(), degraded.message.unwrap_or_default()));
                 }
             }
-            "degraded.left" => {
-                let (what, message) = (text(data, "what"), text(data, "message"));
+            Payload::DegradedLeft(degraded) => {
                 // Without the original message it ends all problems of its kind.
-                match message.strip_prefix("no longer so: ") {
+                match degraded.message.as_deref().and_then(|message| message.strip_prefix("no longer so: ")) {
                     Some(was) => {
-                        self.open.remove(&(what, was.to_owned()));
+                        self.open.remove(&(degraded.what.into_owned(), was.to_owned()));
                     }
-                    None => self.open.retain(|(open, _)| *open != what),
+                    None => self.open.retain(|(open, _)| *open != degraded.what),
                 }
             }
             _ => return,
@@ -96,7 +93,7 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -106,10 +103,30 @@ mod tests {
         let now_ms = NOW.parse::<jiff::Timestamp>().unwrap().as_millisecond();
         let mut tally = Tally::default();
         for (kind, time, data) in events {
-            let event = json!({"type": format!("dev.enforcer.{kind}"), "time": time, "data": data});
+            let event = json!({
+                "type": format!("dev.enforcer.{kind}"), "time": time, "data": data, "id": "", "source": "",
+                "subject": "", "sequence": "",
+            });
             tally.take(event.to_string().as_bytes(), now_ms);
         }
         tally
+    }
+
+    fn decided(dry_run: bool) -> Value {
+        json!({
+            "evictionId": "c", "dryRun": dry_run, "hard": true, "graceMs": 0, "decidedBy": "priority", "ranking": [],
+            "rankedCount": 1, "excluded": [], "excludedCount": 0, "predictedFreedBytes": 0, "message": "",
+            "configHash": "",
+        })
+    }
+
+    fn incident() -> Value {
+        let counts = json!({"oom": 1, "oomKill": 1, "oomGroupKill": 0});
+        json!({
+            "incidentId": "01J8Z3NDEKTSV4RRFFQ69G5FAV", "limitSource": "unknown", "kills": 1, "victims": [],
+            "timelineMs": {}, "counters": counts, "countersBefore": counts, "countersAfter": counts,
+            "reconciled": true, "reconciliation": "matched", "reconstructed": false,
+        })
     }
 
     fn whats(tally: &Tally) -> Vec<&str> {
@@ -119,12 +136,12 @@ mod tests {
     #[test]
     fn a_day_is_counted() {
         let reported = tally(&[
-            ("eviction.completed", "2026-01-30T11:00:00Z", json!({})),
-            ("eviction.completed", "2026-01-30T13:00:00Z", json!({})),
-            ("eviction.decided", NOW, json!({"dryRun": true})),
-            ("eviction.decided", NOW, json!({"dryRun": false})),
-            ("oom.incident", NOW, json!({})),
-            ("oom.incident", "no time", json!({})),
+            ("eviction.completed", "2026-01-30T11:00:00Z", json!({"evictionId": "a"})),
+            ("eviction.completed", "2026-01-30T13:00:00Z", json!({"evictionId": "b"})),
+            ("eviction.decided", NOW, decided(true)),
+            ("eviction.decided", NOW, decided(false)),
+            ("oom.incident", NOW, incident()),
+            ("oom.incident", "no time", incident()),
         ]);
         assert_eq!((reported.evicted, reported.only_decided, reported.oom_incidents), (1, 1, 1));
     }
@@ -137,8 +154,13 @@ mod tests {
             ("degraded.left", NOW, json!({"what": "limits", "place": "/a", "message": "no longer so: a"}));
         let all = [entered("limits", "a"), entered("limits", "b"), entered("btf", ""), left];
         assert_eq!(whats(&tally(&all)), ["btf", "limits"]);
-        let start = ("config.loaded", NOW, json!({"staticPodPath": "/p"}));
-        let reload = ("config.loaded", NOW, json!({"message": "changed: mode"}));
+        let start = (
+            "config.loaded",
+            NOW,
+            json!({"mode": "enforce", "configHash": "c", "staticPodPath": "/p", "memoryBytes": 1, "unwatched": [], "message": ""}),
+        );
+        let reload =
+            ("config.loaded", NOW, json!({"mode": "enforce", "configHash": "c", "message": "changed: mode"}));
         assert_eq!(whats(&tally(&[entered("old", ""), start, entered("new", ""), reload])), ["new"]);
         assert_eq!(whats(&tally(&[entered("protect", ""), entered("pause", "")])), [""; 0]);
         let journal = [

@@ -1,44 +1,15 @@
-//! Reads fields of an event, whatever its origin.
-use serde_json::Value;
+//! Amounts and durations in words.
 
-/// A string; `None` if it is missing or empty.
-pub(super) fn text<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object.get(key)?.as_str().filter(|text| !text.is_empty())
-}
-
-pub(super) fn number(object: &Value, key: &str) -> Option<u64> {
-    object.get(key)?.as_u64()
-}
-
-pub(super) fn signed(object: &Value, key: &str) -> Option<i64> {
-    object.get(key)?.as_i64()
-}
-
-pub(super) fn real(object: &Value, key: &str) -> Option<f64> {
-    object.get(key)?.as_f64()
-}
-
-pub(super) fn is(object: &Value, key: &str) -> bool {
-    object.get(key) == Some(&Value::Bool(true))
-}
-
-pub(super) fn list<'a>(object: &'a Value, key: &str) -> &'a [Value] {
-    object.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-/// `namespace/name`, with the name under `key`.
-pub(super) fn pod(object: &Value, key: &str) -> Option<String> {
-    Some(format!("{}/{}", text(object, "namespace")?, text(object, key)?))
-}
-
-/// The data of an event.
-pub(super) fn data(event: &Value) -> &Value {
-    event.get("data").unwrap_or(&Value::Null)
-}
+use crate::cli::render::human_bytes;
 
 /// Bytes in a unit; `?` if they are missing.
-pub(super) fn bytes(object: &Value, key: &str) -> String {
-    number(object, key).map_or_else(|| String::from("?"), crate::cli::render::human_bytes)
+pub(super) fn bytes(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| String::from("?"), human_bytes)
+}
+
+/// A number; `?` if it is missing.
+pub(super) fn number<T: ToString>(number: Option<T>) -> String {
+    number.map_or_else(|| String::from("?"), |number| number.to_string())
 }
 
 /// A duration: in milliseconds, from one second on in seconds.
@@ -50,4 +21,9 @@ pub(super) fn span(ms: f64) -> String {
     } else {
         format!("{:.1} s", ms / 1_000.0)
     }
+}
+
+/// The same of whole milliseconds, at most `u32::MAX`: 49 days.
+pub(super) fn whole_span(ms: u64) -> String {
+    span(f64::from(u32::try_from(ms).unwrap_or(u32::MAX)))
 }

@@ -1,7 +1,9 @@
 //! Finds the case that the argument means.
+
 use std::collections::BTreeSet;
 
 use anyhow::anyhow;
+use enforcer_events::Payload;
 
 use super::log::Entry;
 use crate::{cli::Failure, journal::EventType, nearest::nearest};
@@ -64,10 +66,10 @@ fn is_id(what: &str) -> bool {
 }
 
 fn by_id(entries: &[Entry], id: &str) -> Result<Subject, Failure> {
-    let is_it = |entry: &Entry| entry.id == id || entry.case.as_deref() == Some(id);
+    let is_it = |entry: &Entry| entry.id() == id || entry.case.as_deref() == Some(id);
     let Some((place, entry)) = entries.iter().enumerate().find(|(_, entry)| is_it(entry)) else {
         let ids = entries.iter().filter(|entry| subject(0, entry).is_some());
-        let ids = ids.flat_map(|entry| entry.case.as_deref().into_iter().chain([entry.id.as_str()]));
+        let ids = ids.flat_map(|entry| entry.case.as_deref().into_iter().chain([entry.id()]));
         let hint = match nearest(id, ids) {
             Some(near) => format!("did you mean {near}?"),
             None => String::from("it may no longer be kept;"),
@@ -82,7 +84,7 @@ fn by_id(entries: &[Entry], id: &str) -> Result<Subject, Failure> {
     // For a crossing, take the decision that followed.
     let decided = |entry: &&Entry| {
         entry.record.sequence > entries[place].record.sequence
-            && entry.signal == entries[place].signal
+            && entry.signal() == entries[place].signal()
             && matches!(entry.kind(), EventType::EvictionDecided | EventType::EvictionSuppressed)
     };
     if entry.kind() == EventType::ThresholdCrossed
@@ -139,10 +141,11 @@ fn by_pod(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
 /// The pods that an event is about: its own, and those of all victims.
 fn pods(entry: &Entry) -> Vec<String> {
     let mut pods: Vec<_> = entry.record.pod.iter().map(ToString::to_string).collect();
-    if entry.kind() == EventType::OomIncident {
-        let event = entry.event();
-        let victims = super::data::list(super::data::data(&event), "victims");
-        pods.extend(victims.iter().filter_map(|victim| super::data::pod(victim, "pod")));
+    if let Payload::OomIncident(incident) = &entry.event.payload {
+        let places = incident.victims.iter().map(|victim| &victim.place);
+        pods.extend(
+            places.filter_map(|place| Some(format!("{}/{}", place.namespace.as_ref()?, place.pod.as_ref()?))),
+        );
     }
     pods
 }

@@ -1,14 +1,43 @@
 //! Collects all events about one eviction or one OOM.
-use serde::Serialize;
+
+use enforcer_events::{
+    Event, Payload,
+    eviction::{Decision, EvictionDecided, EvictionEnded, ReconstructedDecision},
+    pressure::{PressureCleared, Shortage, ShortageOver},
+};
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::{
-    data::{data, is, text},
-    find::Subject,
-    log::Entry,
-    sentence,
-};
+use super::{find::Subject, log::Entry, sentence};
 use crate::journal::EventType;
+
+/// An event: printed as it was emitted, and read by its type.
+#[derive(Debug)]
+pub(super) struct Reported {
+    event: Event,
+    whole: Value,
+}
+
+impl Reported {
+    fn of(entry: &Entry) -> Self {
+        let whole = serde_json::from_slice(&entry.record.line).unwrap_or_default();
+        Self { event: entry.event.clone(), whole }
+    }
+
+    pub(super) fn payload(&self) -> &Payload {
+        &self.event.payload
+    }
+
+    pub(super) fn subject(&self) -> &str {
+        &self.event.subject
+    }
+}
+
+impl Serialize for Reported {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.whole.serialize(serializer)
+    }
+}
 
 /// A warning belongs to a decision if it is at most this much older.
 const WARNED_MS: i64 = 600_000;
@@ -27,38 +56,99 @@ pub(super) struct Folded {
     pub(super) sentence: String,
     /// The warning that came before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) warned: Option<Value>,
+    pub(super) warned: Option<Reported>,
     /// The threshold that was crossed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) crossed: Option<Value>,
+    pub(super) crossed: Option<Reported>,
     /// The decision; or the event itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) decided: Option<Value>,
+    pub(super) decided: Option<Reported>,
     /// All later events of the eviction, in order; of an OOM, all its events.
-    pub(super) steps: Vec<Value>,
+    pub(super) steps: Vec<Reported>,
     /// The next decision in the same shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) followed_by: Option<Value>,
+    pub(super) followed_by: Option<Reported>,
     /// The event that no other pod was evicted in the same shortage, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) suppressed: Option<Value>,
+    pub(super) suppressed: Option<Reported>,
     /// The end of the shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cleared: Option<Value>,
+    pub(super) cleared: Option<Reported>,
     /// Whether the flight recorder's file of the decision exists.
     #[serde(skip)]
     pub(super) is_recorded: bool,
 }
 
 impl Folded {
-    /// The latest step of that type.
-    pub(super) fn step(&self, kind: EventType) -> Option<&Value> {
-        self.steps.iter().rev().find(|step| text(step, "type") == Some(kind.as_str())).map(data)
+    /// The payload of the latest step that is what is looked for.
+    pub(super) fn step<'a, T>(&'a self, is: impl Fn(&'a Payload) -> Option<T>) -> Option<T> {
+        self.steps.iter().rev().find_map(|step| is(step.payload()))
     }
 
-    /// The data of the decision.
-    pub(super) fn decision(&self) -> &Value {
-        self.decided.as_ref().map_or(&Value::Null, data)
+    /// How the eviction was completed.
+    pub(super) fn completed(&self) -> Option<&EvictionEnded> {
+        self.step(|payload| if let Payload::EvictionCompleted(ended) = payload { Some(ended) } else { None })
+    }
+
+    /// How the eviction failed.
+    pub(super) fn failed(&self) -> Option<&EvictionEnded> {
+        self.step(|payload| if let Payload::EvictionFailed(ended) = payload { Some(ended) } else { None })
+    }
+
+    fn is_signalled(&self) -> bool {
+        self.step(|payload| matches!(payload, Payload::EvictionSignalled(_)).then_some(())).is_some()
+    }
+
+    /// The decision, if all of it is kept.
+    pub(super) fn decision(&self) -> Option<&Decision> {
+        match self.decided.as_ref()?.payload() {
+            Payload::EvictionDecided(EvictionDecided::Decision(decision)) => Some(decision),
+            _ => None,
+        }
+    }
+
+    /// What is known of a decision that an earlier daemon did not report.
+    pub(super) fn reconstructed(&self) -> Option<&ReconstructedDecision> {
+        match self.decided.as_ref()?.payload() {
+            Payload::EvictionDecided(EvictionDecided::Reconstructed(decision)) => Some(decision),
+            _ => None,
+        }
+    }
+
+    /// The operator's order, if it was one.
+    pub(super) fn is_by_order(&self) -> bool {
+        self.decision().is_some_and(|decision| decision.operator.is_some())
+    }
+
+    /// What the decision was about.
+    pub(super) fn shortage(&self) -> Option<Shortage> {
+        if let Some(decision) = self.decision() {
+            return Some(Shortage {
+                signal: decision.signal.clone()?,
+                hard: decision.hard,
+                threshold_bytes: decision.threshold_bytes,
+                threshold_count: decision.threshold_count,
+                observed_bytes: decision.observed_bytes,
+                observed_count: decision.observed_count,
+            });
+        }
+        self.reconstructed()?.shortage.clone()
+    }
+
+    /// The threshold as it was crossed.
+    pub(super) fn crossing(&self) -> Option<&Shortage> {
+        match self.crossed.as_ref()?.payload() {
+            Payload::ThresholdCrossed(shortage) => Some(shortage),
+            _ => None,
+        }
+    }
+
+    /// The end of the shortage.
+    pub(super) fn over(&self) -> Option<&ShortageOver> {
+        match self.cleared.as_ref()?.payload() {
+            Payload::PressureCleared(PressureCleared::Shortage(over)) => Some(over),
+            _ => None,
+        }
     }
 }
 
@@ -72,7 +162,7 @@ pub(super) fn fold(entries: &[Entry], subject: &Subject) -> Folded {
                 Some(EventType::OomAverted) => "oom",
                 _ => "suppression",
             };
-            (kind, entry.map(|entry| entry.id.clone()).unwrap_or_default(), vec![*place])
+            (kind, entry.map(|entry| entry.id().to_owned()).unwrap_or_default(), vec![*place])
         }
     };
     let first = places.first().copied().unwrap_or(0);
@@ -80,12 +170,12 @@ pub(super) fn fold(entries: &[Entry], subject: &Subject) -> Folded {
         let kind = entries.get(*place).map(Entry::kind);
         kind == Some(EventType::EvictionDecided) || kind == Some(EventType::EvictionSuppressed)
     });
-    let event = |place: usize| entries.get(place).map(Entry::event);
+    let event = |place: usize| entries.get(place).map(Reported::of);
     let around = Around::new(entries, decided.unwrap_or(first), kind);
     let mut folded = Folded {
         kind,
         id,
-        time: event(first).as_ref().and_then(|event| text(event, "time")).unwrap_or_default().to_owned(),
+        time: entries.get(first).map(|entry| entry.event.time.clone()).unwrap_or_default(),
         sentence: String::new(),
         warned: around.warned.and_then(event),
         crossed: around.crossed.and_then(event),
@@ -119,14 +209,14 @@ impl Around {
     fn new(entries: &[Entry], place: usize, kind: &str) -> Self {
         let Some(own) = entries.get(place) else { return Self::default() };
         // An order has no signal, and an OOM is not a shortage of the node.
-        if kind == "oom" || own.signal.is_none() {
+        if kind == "oom" || own.signal().is_none() {
             return Self::default();
         }
         let of_signal = || {
             let same = entries.iter().enumerate();
-            same.filter(|(_, entry)| entry.signal == own.signal)
+            same.filter(|(_, entry)| entry.signal() == own.signal())
         };
-        let is_end = |entry: &Entry| entry.kind() == EventType::PressureCleared && !entry.is_headroom;
+        let is_end = |entry: &Entry| entry.kind() == EventType::PressureCleared && !entry.is_headroom();
         let before = || of_signal().filter(|(at, _)| *at < place);
         let began = before().filter(|(_, entry)| is_end(entry)).map(|(at, _)| at).last();
         let in_this = |at: usize| began.is_none_or(|began| at > began);
@@ -134,7 +224,7 @@ impl Around {
             before().filter(|(at, entry)| in_this(*at) && entry.kind() == EventType::ThresholdCrossed);
         let warned = before().filter(|(_, entry)| {
             let age_ms = own.record.time_ms.saturating_sub(entry.record.time_ms);
-            entry.kind() == EventType::PressureRising && entry.is_headroom && age_ms <= WARNED_MS
+            entry.kind() == EventType::PressureRising && entry.is_headroom() && age_ms <= WARNED_MS
         });
         let after = || of_signal().filter(|(at, _)| *at > place);
         let cleared = after().find(|(_, entry)| is_end(entry)).map(|(at, _)| at);
@@ -171,15 +261,15 @@ pub(super) enum Outcome {
 impl Outcome {
     pub(super) fn of(folded: &Folded) -> Self {
         let decision = folded.decision();
-        if folded.step(EventType::EvictionCompleted).is_some() {
+        if folded.completed().is_some() {
             Self::Completed
-        } else if folded.step(EventType::EvictionFailed).is_some() {
+        } else if folded.failed().is_some() {
             Self::Failed
-        } else if is(decision, "paused") {
+        } else if decision.is_some_and(|decision| decision.paused) {
             Self::Paused
-        } else if is(decision, "dryRun") {
+        } else if decision.is_some_and(|decision| decision.dry_run) {
             Self::DryRun
-        } else if folded.step(EventType::EvictionSignalled).is_some() {
+        } else if folded.is_signalled() {
             Self::Signalled
         } else {
             Self::Unknown

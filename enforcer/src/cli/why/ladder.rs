@@ -1,37 +1,38 @@
 //! The timeline, from the crossing of the threshold or the order on.
-use serde_json::Value;
+
+use enforcer_events::{
+    Payload,
+    eviction::{EvictionContained, EvictionEnded, EvictionSignalled, Hook},
+};
 
 use super::{
-    data::{bytes, data, is, number, pod, real, span, text},
+    data::{bytes, span, whole_span},
     fold::Folded,
     sentence::failed,
 };
-use crate::{cli::page::Page, journal::EventType};
+use crate::cli::{page::Page, render::human_bytes};
 
 /// A rung: the time in milliseconds, if it is known, and what happened.
 type Rung = (Option<f64>, String);
 
 pub(super) fn ladder(page: &mut Page, folded: &Folded) {
-    let decision = folded.decision();
-    let by_order = decision.get("operator").is_some();
     let mut rungs: Vec<Rung> = Vec::new();
-    if by_order {
+    if folded.is_by_order() {
         rungs.push((Some(0.0), String::from("ordered")));
     } else if folded.decided.is_some() {
+        let decided = folded.decision().and_then(|decision| decision.crossed_to_decided_ms);
         rungs.push((Some(0.0), String::from("crossed")));
-        rungs.push((real(decision, "crossedToDecidedMs"), String::from("decided")));
+        rungs.push((decided, String::from("decided")));
     }
     for step in &folded.steps {
-        rungs.extend(rung(text(step, "type").unwrap_or_default(), data(step)));
+        rungs.extend(rung(step.payload()));
     }
-    if let Some(cleared) = &folded.cleared {
-        let cleared = data(cleared);
-        let left = if cleared.get("observedCount").is_some() {
-            number(cleared, "observedCount").map_or_else(|| String::from("?"), |count| count.to_string())
-        } else {
-            bytes(cleared, "observedBytes")
+    if let Some(over) = folded.over() {
+        let left = match over.shortage.observed_count {
+            Some(count) => count.to_string(),
+            None => bytes(over.shortage.observed_bytes),
         };
-        let at = real(cleared, "crossedToClearedMs");
+        let at = Some(over.crossed_to_cleared_ms);
         rungs.push((at, format!("the shortage was over, with {left} available")));
     }
     // A rung without a time stays behind the one that was reported before it.
@@ -49,70 +50,85 @@ pub(super) fn ladder(page: &mut Page, folded: &Folded) {
     }
 }
 
-fn rung(kind: &str, data: &Value) -> Vec<Rung> {
-    let mut rungs = Vec::new();
-    let mut put = |at: Option<f64>, what: String| rungs.push((at, what));
-    let either = |crossed: &str, decided: &str| real(data, crossed).or_else(|| real(data, decided));
-    if let Some(hook) = data.get("hook").filter(|hook| hook.get("outcome").is_some()) {
-        put(None, self::hook(hook));
-    }
-    match EventType::parse(kind) {
-        Some(EventType::EvictionSignalled) if text(data, "sent") == Some("SIGTERM") => {
-            let grace = real(data, "graceMs").map_or_else(String::new, |ms| format!(", given {}", span(ms)));
-            let at = either("crossedToTerminatedMs", "decidedToTerminatedMs");
-            put(at, format!("asked to exit (SIGTERM){grace}"));
-        }
-        Some(EventType::EvictionSignalled) => {
-            let why = match text(data, "killedBecause") {
-                Some("gracePassed") => ": its grace had passed",
-                Some("hardThreshold") => ": the hard threshold was crossed meanwhile",
-                Some("exhausting") => ": memory would have run out",
-                Some("hookOver") => ": the preKillHook had ended",
-                Some(_) | None => "",
-            };
-            let at = either("crossedToSignalledMs", "decidedToSignalledMs");
-            put(at, format!("killed (SIGKILL){why}"));
-        }
-        Some(EventType::EvictionContained) => put(None, contained(data)),
-        Some(EventType::EvictionCompleted) => {
-            let by_itself = text(data, "endedBy") == Some("SIGTERM");
+fn rung(payload: &Payload) -> Vec<Rung> {
+    match payload {
+        Payload::EvictionSignalled(signalled) => self::signalled(signalled),
+        Payload::EvictionContained(contained) => vec![(None, self::contained(contained))],
+        Payload::EvictionCompleted(ended) => {
+            let mut rungs: Vec<_> = ran(ended.hook.as_ref()).into_iter().collect();
+            let by_itself = ended.ended_by.as_deref() == Some("SIGTERM");
             let dead = if by_itself { "exited by itself" } else { "dead: it holds no process" };
-            put(either("crossedToDeadMs", "decidedToDeadMs"), dead.to_owned());
-            if let Some(ms) = real(data, "crossedToMemoryBackMs") {
-                put(Some(ms), String::from("its memory was back"));
+            let at = ended.timeline.crossed_to_dead_ms.or(ended.decided_to_dead_ms);
+            rungs.push((at, dead.to_owned()));
+            if let Some(ms) = ended.timeline.crossed_to_memory_back_ms {
+                rungs.push((Some(ms), String::from("its memory was back")));
             }
+            rungs.extend(reconstructed(ended));
+            rungs
         }
-        Some(EventType::EvictionFailed) => {
-            put(real(data, "crossedToGivenUpMs"), format!("given up: {}", failed(data)));
+        Payload::EvictionFailed(ended) => {
+            let mut rungs: Vec<_> = ran(ended.hook.as_ref()).into_iter().collect();
+            let why = failed(ended.message.as_deref(), ended.reason.as_deref());
+            rungs.push((ended.crossed_to_given_up_ms, format!("given up: {why}")));
+            rungs.extend(reconstructed(ended));
+            rungs
         }
-        _ => {}
+        _ => Vec::new(),
     }
-    if is(data, "reconstructed") {
-        put(None, String::from("found by the next daemon: this one had exited meanwhile"));
+}
+
+fn signalled(signalled: &EvictionSignalled) -> Vec<Rung> {
+    let EvictionSignalled { timeline, .. } = signalled;
+    let mut rungs: Vec<_> = ran(signalled.hook.as_ref()).into_iter().collect();
+    if signalled.sent == "SIGTERM" {
+        let grace = signalled.grace_ms.map(|ms| format!(", given {}", whole_span(ms))).unwrap_or_default();
+        let at = timeline.crossed_to_terminated_ms.or(signalled.decided_to_terminated_ms);
+        rungs.push((at, format!("asked to exit (SIGTERM){grace}")));
+        return rungs;
     }
+    let why = match signalled.killed_because.as_deref() {
+        Some("gracePassed") => ": its grace had passed",
+        Some("hardThreshold") => ": the hard threshold was crossed meanwhile",
+        Some("exhausting") => ": memory would have run out",
+        Some("hookOver") => ": the preKillHook had ended",
+        Some(_) | None => "",
+    };
+    let at = timeline.crossed_to_signalled_ms.or(signalled.decided_to_signalled_ms);
+    rungs.push((at, format!("killed (SIGKILL){why}")));
     rungs
 }
 
-fn contained(data: &Value) -> String {
-    let pod = pod(data, "name").unwrap_or_else(|| String::from("the next in rank"));
-    match text(data, "state") {
-        Some("contained") => format!(
+fn reconstructed(ended: &EvictionEnded) -> Option<Rung> {
+    let found = "found by the next daemon: this one had exited meanwhile";
+    ended.reconstructed.then(|| (None, String::from(found)))
+}
+
+fn contained(contained: &EvictionContained) -> String {
+    let pod = format!("{}/{}", contained.namespace, contained.name);
+    match &*contained.state {
+        "contained" => format!(
             "{pod} held at {} of {} meanwhile",
-            bytes(data, "memoryHighBytes"),
-            bytes(data, "usageBytes")
+            human_bytes(contained.memory_high_bytes),
+            human_bytes(contained.usage_bytes)
         ),
-        Some("released") => {
-            let held = real(data, "heldMs").map_or_else(String::new, |ms| format!(" after {}", span(ms)));
+        "released" => {
+            let held = contained.held_ms.map(|ms| format!(" after {}", span(ms))).unwrap_or_default();
             format!("{pod} released{held}")
         }
-        Some("stuck") => format!("{pod} could not be released at once: retrying"),
-        Some(_) | None => format!("{pod} could not be held: {}", failed(data)),
+        "stuck" => format!("{pod} could not be released at once: retrying"),
+        _ => {
+            let why = failed(contained.message.as_deref(), contained.reason.as_deref());
+            format!("{pod} could not be held: {why}")
+        }
     }
 }
 
-fn hook(hook: &Value) -> String {
-    let ran = real(hook, "ranMs").map_or_else(String::new, |ms| format!(" after {}", span(ms)));
-    let status = number(hook, "exitStatus").map_or_else(String::new, |status| format!(" with {status}"));
-    let more = text(hook, "message").map_or_else(String::new, |message| format!(": {message}"));
-    format!("preKillHook {}{status}{ran}{more}", text(hook, "outcome").unwrap_or("?"))
+/// The run of the hook, if it is over.
+fn ran(hook: Option<&Hook>) -> Option<Rung> {
+    let hook = hook?;
+    let outcome = hook.outcome.as_deref()?;
+    let ran = hook.ran_ms.map(|ms| format!(" after {}", span(ms))).unwrap_or_default();
+    let status = hook.exit_status.map(|status| format!(" with {status}")).unwrap_or_default();
+    let more = hook.message.as_deref().map(|message| format!(": {message}")).unwrap_or_default();
+    Some((None, format!("preKillHook {outcome}{status}{ran}{more}")))
 }

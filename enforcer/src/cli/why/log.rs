@@ -1,10 +1,14 @@
 //! The events to search: the daemon's, or those in the state directory.
+
 use std::io::{self, Write as _};
 
 use anyhow::anyhow;
-use serde_json::Value;
+use enforcer_events::{
+    Event, Payload,
+    eviction::EvictionDecided,
+    pressure::{PressureCleared, PressureRising},
+};
 
-use super::data::text;
 use crate::{
     cli::{Context, Failure, client, exit::Unreachable},
     journal::{self, EventType, Filter, Offline, Record},
@@ -13,41 +17,65 @@ use crate::{
 /// The longest accepted event line, in bytes.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// An event, with the fields that it is found by.
+/// An event, with what it is found by.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) record: Record,
-    /// Its own id.
-    pub(super) id: String,
+    pub(super) event: Event,
     /// The eviction or the incident that it is about.
     pub(super) case: Option<String>,
-    /// The signal that it is about.
-    pub(super) signal: Option<String>,
-    /// Whether it is only a warning of something that may happen.
-    pub(super) is_headroom: bool,
 }
 
 impl Entry {
+    /// Reads an event; `None` for one that this version cannot read.
     pub(super) fn read(record: Record) -> Option<Self> {
-        let event: Value = serde_json::from_slice(&record.line).ok()?;
-        let data = event.get("data")?;
-        let case = text(data, "evictionId").or_else(|| text(data, "incidentId"));
-        Some(Self {
-            id: text(&event, "id").unwrap_or_default().to_owned(),
-            case: case.map(str::to_owned),
-            signal: text(data, "signal").map(str::to_owned),
-            is_headroom: text(data, "kind") == Some("headroom"),
-            record,
-        })
+        let event = Event::parse(&record.line).ok()?;
+        let eviction = event.payload.eviction_id().map(str::to_owned);
+        let case = eviction.or_else(|| Some(event.payload.incident_id()?.to_string()));
+        Some(Self { record, event, case })
     }
 
-    /// The whole event.
-    pub(super) fn event(&self) -> Value {
-        serde_json::from_slice(&self.record.line).unwrap_or_default()
+    /// Its own id.
+    pub(super) fn id(&self) -> &str {
+        &self.event.id
     }
 
     pub(super) fn kind(&self) -> EventType {
         self.record.kind
+    }
+
+    /// The signal that it is about.
+    pub(super) fn signal(&self) -> Option<&str> {
+        let shortage = match &self.event.payload {
+            Payload::ThresholdCrossed(shortage) => shortage,
+            Payload::PressureCleared(PressureCleared::Shortage(over)) => &over.shortage,
+            Payload::PressureRising(PressureRising::Headroom(shrinking)) => {
+                return Some(&shrinking.approach.signal);
+            }
+            Payload::PressureCleared(PressureCleared::Headroom(back)) => return Some(&back.approach.signal),
+            Payload::EvictionDecided(EvictionDecided::Decision(decision)) => {
+                return decision.signal.as_deref();
+            }
+            Payload::EvictionDecided(EvictionDecided::Reconstructed(decision)) => {
+                decision.shortage.as_ref()?
+            }
+            Payload::EvictionSignalled(signalled) => return signalled.signal.as_deref(),
+            Payload::EvictionCompleted(ended) | Payload::EvictionFailed(ended) => {
+                return ended.signal.as_deref();
+            }
+            Payload::EvictionSuppressed(suppressed) => return Some(&suppressed.signal),
+            _ => return None,
+        };
+        Some(&shortage.signal)
+    }
+
+    /// Whether it is only a warning of something that may happen, or the end of one.
+    pub(super) fn is_headroom(&self) -> bool {
+        matches!(
+            self.event.payload,
+            Payload::PressureRising(PressureRising::Headroom(_))
+                | Payload::PressureCleared(PressureCleared::Headroom(_))
+        )
     }
 }
 

@@ -1,79 +1,86 @@
 //! A kill by the kernel's OOM killer, on one screen.
-use serde_json::Value;
+
+use enforcer_events::oom::{LimitSource, OomCounts, Reconciliation, Scope, Timeline, Victim};
 
 use super::{
-    data::{bytes, is, list, number, real, signed, span, text},
+    data::{bytes, number, whole_span},
     fold::Folded,
-    sentence::{oom_data, task, victims},
+    sentence::{Oom, task},
 };
-use crate::{
-    cli::page::{Page, cell},
-    journal::EventType,
-};
+use crate::cli::page::{Page, cell};
 
 /// How many victims are shown.
 const SHOWN: usize = 8;
 
 pub(super) fn table(folded: &Folded) -> String {
-    let (kind, data) = oom_data(folded);
+    let oom = Oom::of(folded);
     let mut page = Page::default();
     page.paragraph(&folded.sentence);
     page.gap();
     page.field("OOM", &format!("{} at {}", folded.id, folded.time));
-    let scope = text(data, "scope").unwrap_or("unknown");
-    let owner = text(data, "limitOwner").unwrap_or("its owner is not known");
-    let source = match text(data, "limitSource") {
-        Some("traced") => "; reported by the kernel",
-        Some("counters") => "; by the counters that moved",
-        Some(_) | None => "",
-    };
-    page.field("limit", &format!("{scope}: {owner}{source}"));
-    match data.get("trigger").filter(|trigger| trigger.is_object()) {
-        Some(trigger) => page.field("trigger", &format!("{} asked for memory", task(trigger))),
+    if !matches!(oom, Oom::Averted(_)) {
+        limit(&mut page, oom);
+    }
+    match oom.trigger() {
+        Some(trigger) => {
+            let task = task(&trigger.comm, trigger.pid, &trigger.place);
+            page.field("trigger", &format!("{task} asked for memory"));
+        }
         None => page.field("trigger", "the allocating process was not traced"),
     }
-    let all = victims(data);
+    let all = oom.victims();
     if !all.is_empty() {
         page.gap();
-        died(&mut page, &all);
+        died(&mut page, all);
         page.gap();
     }
-    timeline(&mut page, data);
-    counters(&mut page, data);
-    if kind == Some(EventType::OomDetected) {
+    if let Some(incident) = oom.incident() {
+        timeline(&mut page, &incident.timeline_ms);
+        counters(&mut page, incident.counters, incident.reconciliation);
+    }
+    if matches!(oom, Oom::Detected(_)) {
         page.field("", "it is not closed yet: more is reported within a second");
     }
-    if is(data, "reconstructed") {
+    if oom.is_reconstructed() {
         page.field("", "there is no record of it: this is derived from counters");
     }
-    next(&mut page, kind, data, &all);
+    next(&mut page, &oom);
     page.finish()
 }
 
-fn died(page: &mut Page, all: &[&Value]) {
+fn limit(page: &mut Page, oom: Oom<'_>) {
+    let scope = oom.scope().map_or("unknown", Scope::as_str);
+    let owner = oom.limit_owner().unwrap_or("its owner is not known");
+    let source = match oom.incident().map(|incident| incident.limit_source) {
+        Some(LimitSource::Traced) => "; reported by the kernel",
+        Some(LimitSource::Counters) => "; by the counters that moved",
+        Some(LimitSource::Unknown) | None => "",
+    };
+    page.field("limit", &format!("{scope}: {owner}{source}"));
+}
+
+fn died(page: &mut Page, all: &[Victim]) {
     page.line(&row(["PID", "COMM", "WHERE", "ANON", "FILE", "SHMEM", "SCORE", "INIT"]));
     for victim in all.iter().take(SHOWN) {
-        let number = |key| number(victim, key).map_or_else(|| String::from("?"), |number| number.to_string());
-        let place = match (text(victim, "pod"), text(victim, "container")) {
+        let place = match (&victim.place.pod, &victim.place.container) {
             (Some(pod), Some(container)) => format!("{pod}/{container}"),
-            (Some(pod), None) => pod.to_owned(),
-            (None, _) => text(victim, "cgroup").unwrap_or("?").to_owned(),
+            (Some(pod), None) => pod.clone(),
+            (None, _) => victim.place.cgroup.clone().unwrap_or_else(|| String::from("?")),
         };
-        let score =
-            signed(victim, "oomScoreAdj").map_or_else(|| String::from("?"), |score| score.to_string());
-        let init = match victim.get("containerInit") {
-            Some(Value::Bool(true)) => "yes",
-            Some(Value::Bool(false)) => "no",
-            _ => "?",
+        let init = match victim.container_init {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "?",
         };
+        let memory = victim.memory;
         page.line(&row([
-            &number("pid"),
-            text(victim, "comm").unwrap_or("?"),
+            &victim.pid.to_string(),
+            &victim.comm,
             &place,
-            &bytes(victim, "anonBytes"),
-            &bytes(victim, "fileBytes"),
-            &bytes(victim, "shmemBytes"),
-            &score,
+            &bytes(memory.map(|memory| memory.anon_bytes)),
+            &bytes(memory.map(|memory| memory.file_bytes)),
+            &bytes(memory.map(|memory| memory.shmem_bytes)),
+            &number(victim.oom_score_adj),
             init,
         ]));
     }
@@ -90,51 +97,50 @@ fn row([pid, comm, place, anon, file, shmem, score, init]: [&str; 8]) -> String 
     )
 }
 
-fn timeline(page: &mut Page, data: &Value) {
-    let Some(timeline) = data.get("timelineMs") else { return };
+fn timeline(page: &mut Page, timeline: &Timeline) {
     let rungs = [
-        ("firstReclaim", "the trigger began to reclaim"),
-        ("marked", "the first victim was chosen"),
-        ("exited", "the last of them had exited"),
-        ("memoryBack", "the memory was back"),
+        (timeline.first_reclaim, "the trigger began to reclaim"),
+        (timeline.marked, "the first victim was chosen"),
+        (timeline.exited, "the last of them had exited"),
+        (timeline.memory_back, "the memory was back"),
     ];
-    let reached = rungs.iter().filter_map(|(key, what)| Some((real(timeline, key)?, what)));
+    let reached = rungs.into_iter().filter_map(|(at, what)| Some((at?, what)));
     for (number, (at, what)) in reached.enumerate() {
-        let at = format!("+{}", span(at));
+        let at = format!("+{}", whole_span(at));
         page.moment(if number == 0 { "ladder" } else { "" }, &at, what);
     }
 }
 
-fn counters(page: &mut Page, data: &Value) {
-    let Some(counters) = data.get("counters") else { return };
-    let moved = [("oom", "oom"), ("oomKill", "oom_kill"), ("oomGroupKill", "oom_group_kill")];
-    let moved = moved.iter().filter_map(|(key, name)| Some(format!("{name} +{}", number(counters, key)?)));
-    let verdict = match text(data, "reconciliation") {
-        Some("matched") => "as many as were traced",
-        Some("differs") => "not as many as were traced",
-        Some("noBaseline") => "what they were before is not known",
-        Some("unreadable") => "the cgroup is gone",
-        Some(_) | None => "not compared",
+fn counters(page: &mut Page, counters: OomCounts, reconciliation: Reconciliation) {
+    let OomCounts { oom, oom_kill, oom_group_kill } = counters;
+    let verdict = match reconciliation {
+        Reconciliation::Matched => "as many as were traced",
+        Reconciliation::Differs => "not as many as were traced",
+        Reconciliation::NoBaseline => "what they were before is not known",
+        Reconciliation::Unreadable => "the cgroup is gone",
     };
-    page.field("counters", &format!("{}: {verdict}", moved.collect::<Vec<_>>().join(", ")));
+    page.field(
+        "counters",
+        &format!("oom +{oom}, oom_kill +{oom_kill}, oom_group_kill +{oom_group_kill}: {verdict}"),
+    );
 }
 
-fn next(page: &mut Page, kind: Option<EventType>, data: &Value, all: &[&Value]) {
-    if kind == Some(EventType::OomAverted) {
+fn next(page: &mut Page, oom: &Oom<'_>) {
+    if matches!(oom, Oom::Averted(_)) {
         page.field("next", "nothing: it was no OOM kill, and is not counted as one");
         return;
     }
     let mut reported = Vec::new();
-    if all.iter().any(|victim| is(victim, "containerInit")) {
+    if oom.victims().iter().any(|victim| victim.container_init == Some(true)) {
         reported.push("a container's init died: the container went down with it");
     }
-    let own_limit = matches!(text(data, "scope"), Some("container" | "pod"));
+    let own_limit = matches!(oom.scope(), Some(Scope::Container | Scope::Pod));
     reported.push(if own_limit {
         "raise that limit or have it use less: no other pod would have helped"
     } else {
         "`enforcer headroom` says how near the node is to the next one"
     });
-    if list(data, "victims").is_empty() && !is(data, "reconstructed") {
+    if matches!(oom, Oom::Detected(_)) && !oom.is_reconstructed() {
         reported.push("`enforcer events --type oom.incident -f` shows how it ends");
     }
     for (number, line) in reported.iter().enumerate() {

@@ -1,11 +1,16 @@
 //! An eviction, or a suppressed one, on one screen.
-use serde_json::Value;
+
+use enforcer_events::{
+    Payload,
+    eviction::{Decision, EvictionDecided},
+    pressure::{PressureRising, Shortage},
+};
 
 use super::{
-    data::{bytes, data, list, number, pod, signed, span, text},
+    data::{bytes, number, span, whole_span},
     fold::{Folded, Outcome},
     ladder::ladder,
-    sentence::{apart, came_back, rows, victim},
+    sentence::{amounts, came_back, rows, victim},
 };
 use crate::{
     cli::{
@@ -26,15 +31,18 @@ pub(super) fn table(folded: &Folded) -> String {
     page.gap();
     let label = if folded.kind == "eviction" { "eviction" } else { "event" };
     page.field(label, &format!("{} at {}", folded.id, folded.time));
-    let decision = folded.decision();
     if folded.kind == "suppression" {
-        let crossed = folded.crossed.as_ref().map_or(&Value::Null, data);
-        trigger(&mut page, crossed, folded);
+        trigger(&mut page, folded.crossing(), folded);
     } else {
-        trigger(&mut page, decision, folded);
-        victim_of(&mut page, decision);
-        not_available(&mut page, decision);
-        ranking(&mut page, decision);
+        trigger(&mut page, folded.shortage().as_ref(), folded);
+        match folded.decision() {
+            Some(decision) => {
+                victim_of(&mut page, decision);
+                not_available(&mut page, decision);
+                ranking(&mut page, decision);
+            }
+            None => page.field("victim", "its usage is not kept"),
+        }
         ladder(&mut page, folded);
         outcome(&mut page, folded);
     }
@@ -42,134 +50,114 @@ pub(super) fn table(folded: &Folded) -> String {
     page.finish()
 }
 
-fn trigger(page: &mut Page, data: &Value, folded: &Folded) {
-    let hard = match data.get("hard") {
-        Some(Value::Bool(true)) => " (hard)",
-        Some(Value::Bool(false)) if data.get("operator").is_none() => " (soft)",
-        _ => "",
-    };
-    let signal = text(data, "signal");
-    let count = |key| number(data, key).map(|count| count.to_string());
-    let both = match (number(data, "observedBytes"), number(data, "thresholdBytes")) {
-        (Some(observed), Some(threshold)) => Some(apart(observed, threshold)),
-        _ => count("observedCount").zip(count("thresholdCount")),
-    };
-    if let (Some(signal), Some((observed, threshold))) = (signal, both) {
-        page.field("trigger", &format!("{signal} {observed} < {threshold}{hard}"));
-    } else if let Some(operator) = data.get("operator") {
-        let number =
-            |key| number(operator, key).map_or_else(|| String::from("?"), |number| number.to_string());
-        page.field("trigger", &format!("an order of uid {}, process {}", number("uid"), number("pid")));
+fn trigger(page: &mut Page, shortage: Option<&Shortage>, folded: &Folded) {
+    let operator = folded.decision().and_then(|decision| decision.operator.as_ref());
+    if let Some(shortage) = shortage
+        && let Some((observed, threshold)) = amounts(shortage)
+    {
+        let hard = if shortage.hard { "hard" } else { "soft" };
+        page.field("trigger", &format!("{} {observed} < {threshold} ({hard})", shortage.signal));
+    } else if let Some(operator) = operator {
+        let process = number(operator.pid);
+        page.field("trigger", &format!("an order of uid {}, process {process}", operator.uid));
     } else {
         page.field("trigger", "no longer kept");
     }
-    let Some(warned) = folded.warned.as_ref().map(self::data) else { return };
-    let names: Vec<_> = list(warned, "pods").iter().filter_map(|one| pod(one, "name")).take(NAMED).collect();
+    let warned = folded.warned.as_ref().map(super::fold::Reported::payload);
+    let Some(Payload::PressureRising(PressureRising::Headroom(warned))) = warned else { return };
+    let names: Vec<_> =
+        warned.pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).take(NAMED).collect();
     let whose = if names.is_empty() { String::from("no pod") } else { names.join(", ") };
-    let ahead = super::data::real(warned, "crossedInMs").map_or_else(|| String::from("?"), span);
+    let ahead = warned.crossed_in_ms.map_or_else(|| String::from("?"), whole_span);
     page.field("", &format!("warned {ahead} ahead, caused by {whose}"));
 }
 
-fn victim_of(page: &mut Page, decision: &Value) {
-    let Some(victim) = decision.get("victim").filter(|victim| victim.is_object()) else {
+fn victim_of(page: &mut Page, decision: &Decision) {
+    let Some(victim) = &decision.victim else {
         page.field("victim", "its usage is not kept");
         return;
     };
-    let name = pod(victim, "name").unwrap_or_else(|| String::from("?"));
-    let class = text(victim, "qosClass").unwrap_or("?");
-    let priority = signed(victim, "priority").map_or_else(|| String::from("?"), |number| number.to_string());
     page.field(
         "victim",
-        &format!("{name}, {class}, priority {priority}, uid {}", text(victim, "uid").unwrap_or("?")),
+        &format!(
+            "{}/{}, {}, priority {}, uid {}",
+            victim.namespace, victim.name, victim.qos_class, victim.priority, victim.uid
+        ),
     );
-    let limit = match victim.get("limitBytes") {
-        Some(_) => format!("limit {}", bytes(victim, "limitBytes")),
-        None => String::from("no limit"),
-    };
-    let request = bytes(victim, "requestBytes");
-    if super::data::is(victim, "statsMissing") || victim.get("usageBytes").is_none() {
-        page.field("", &format!("its usage could not be read; request {request}, {limit}"));
-    } else {
-        let usage = bytes(victim, "usageBytes");
-        page.field("", &format!("used {usage}, request {request}, {limit}"));
-        page.field(
-            "",
-            &format!(
-                "of it anon {}, file {}, shmem {}",
-                bytes(victim, "anonBytes"),
-                bytes(victim, "fileBytes"),
-                bytes(victim, "shmemBytes")
-            ),
-        );
+    let limit = victim
+        .limit_bytes
+        .map_or_else(|| String::from("no limit"), |limit| format!("limit {}", human_bytes(limit)));
+    let request = human_bytes(victim.request_bytes);
+    match victim.usage_bytes.filter(|_| !victim.stats_missing) {
+        None => page.field("", &format!("its usage could not be read; request {request}, {limit}")),
+        Some(usage) => {
+            page.field("", &format!("used {}, request {request}, {limit}", human_bytes(usage)));
+            let (anon, file, shmem) =
+                (bytes(victim.anon_bytes), bytes(victim.file_bytes), bytes(victim.shmem_bytes));
+            page.field("", &format!("of it anon {anon}, file {file}, shmem {shmem}"));
+        }
     }
-    let growth = signed(victim, "growthBytesPerSecond").filter(|_| decision.get("operator").is_none());
-    let tasks = number(victim, "processCount").map(|count| format!("{count} tasks"));
+    let growth = decision.operator.is_none().then_some(victim.growth_bytes_per_second);
+    let tasks = victim.process_count.map(|count| format!("{count} tasks"));
     let more: Vec<_> = growth.map(ranked::growth).into_iter().chain(tasks).collect();
     page.field("", &more.join(", "));
-    if let Some(before) = number(decision, "evictedBefore") {
-        let left = super::data::real(decision, "backOffLeftMs").map_or_else(|| String::from("?"), span);
+    if let Some(before) = decision.evicted_before {
+        let left = decision.back_off_left_ms.map_or_else(|| String::from("?"), whole_span);
         page.field("", &format!("it had come back: evicted {before} times before, back-off for {left} more"));
     }
 }
 
 /// Memory that is neither available nor freed by an eviction: free pages on per-CPU lists, and shared memory that no
 /// process maps.
-fn not_available(page: &mut Page, decision: &Value) {
-    if number(decision, "freeListsBytes").is_some() {
-        let free = bytes(decision, "freeListsBytes");
+fn not_available(page: &mut Page, decision: &Decision) {
+    if let Some(free) = decision.free_lists_bytes {
+        let free = human_bytes(free);
         page.field(
             "free lists",
             &format!("{free} free on per-CPU lists, being returned: not enough in time"),
         );
     }
-    let Some(held) = decision.get("sharedMemory") else { return };
-    let unmapped = bytes(held, "unmappedBytes");
+    let Some(held) = &decision.shared_memory else { return };
+    let unmapped = human_bytes(held.unmapped_bytes);
     page.field("in tmpfs", &format!("no process maps {unmapped} of shared memory: no eviction frees it"));
-    for cgroup in list(held, "cgroups") {
-        let state = if super::data::is(cgroup, "populated") { "running" } else { "without a process" };
-        let (bytes, pod) = (bytes(cgroup, "bytes"), text(cgroup, "pod").unwrap_or("?"));
-        page.field("", &format!("{bytes} charged to {pod} ({state})"));
+    for cgroup in &held.cgroups {
+        let state = if cgroup.populated { "running" } else { "without a process" };
+        page.field("", &format!("{} charged to {} ({state})", human_bytes(cgroup.bytes), cgroup.pod));
     }
-    if number(held, "removedCgroupsBytes").is_some_and(|bytes| bytes >= 1 << 20) {
-        page.field(
-            "",
-            &format!("{} charged to cgroups that were removed", bytes(held, "removedCgroupsBytes")),
-        );
+    if held.removed_cgroups_bytes >= 1 << 20 {
+        let removed = human_bytes(held.removed_cgroups_bytes);
+        page.field("", &format!("{removed} charged to cgroups that were removed"));
     }
-    for mount in list(held, "mounts") {
-        page.field("", &format!("{} in {}", bytes(mount, "bytes"), text(mount, "path").unwrap_or("?")));
+    for mount in &held.mounts {
+        page.field("", &format!("{} in {}", human_bytes(mount.bytes), mount.path));
     }
 }
 
-fn ranking(page: &mut Page, decision: &Value) {
+fn ranking(page: &mut Page, decision: &Decision) {
     let rows = rows(decision);
-    let ranked = number(decision, "rankedCount").and_then(|count| usize::try_from(count).ok());
-    let ranked = ranked.unwrap_or(rows.len()).max(rows.len());
+    let ranked = decision.ranked_count.max(rows.len());
     if !rows.is_empty() {
         page.gap();
         let shown = rows.get(..SHOWN).unwrap_or(&rows);
-        page.lines(&ranked::table(shown, is_pids(text(decision, "signal").unwrap_or_default())));
+        let is_pids = is_pids(decision.signal.as_deref().unwrap_or_default());
+        page.lines(&ranked::table(shown, is_pids));
         if ranked > shown.len() {
             page.line(&format!("and {} more; BY: what puts it before the next", ranked - shown.len()));
         }
         page.gap();
     }
-    let left_out = list(decision, "excluded");
+    let left_out = &decision.excluded;
     if !left_out.is_empty() {
-        let named = left_out.iter().filter_map(|one| Some((pod(one, "name")?, text(one, "reason")?)));
-        let more = number(decision, "excludedCount").and_then(|count| usize::try_from(count).ok());
-        let more = more.unwrap_or(0).saturating_sub(left_out.len());
+        let named = left_out.iter().map(|one| (format!("{}/{}", one.namespace, one.name), &*one.reason));
+        let more = decision.excluded_count.saturating_sub(left_out.len());
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         page.field("excluded", &format!("{}{more}", ranked::excluded(named, NAMED)));
     }
 }
 
 fn outcome(page: &mut Page, folded: &Folded) {
-    let decision = folded.decision();
-    let predicted = bytes(decision, "predictedFreedBytes");
-    let reported =
-        folded.step(EventType::EvictionCompleted).or_else(|| folded.step(EventType::EvictionFailed));
-    let reported = reported.and_then(came_back);
+    let predicted = bytes(folded.decision().map(|decision| decision.predicted_freed_bytes));
+    let reported = folded.completed().or_else(|| folded.failed()).and_then(came_back);
     let text = match (Outcome::of(folded), reported) {
         (Outcome::Completed | Outcome::Failed, Some(reported)) => reported,
         (Outcome::Completed | Outcome::Failed, None) => String::from("the amount is not recorded"),
@@ -183,23 +171,27 @@ fn outcome(page: &mut Page, folded: &Folded) {
 fn next(page: &mut Page, folded: &Folded) {
     let mut reported = Vec::new();
     if let Some(next) = &folded.followed_by {
-        let id = text(data(next), "evictionId").unwrap_or("?");
-        let pod = data(next).get("victim").and_then(|victim| pod(victim, "name"));
-        let pod =
-            pod.or_else(|| text(next, "subject").map(str::to_owned)).unwrap_or_else(|| String::from("?"));
+        let id = next.payload().eviction_id().unwrap_or("?");
+        let pod = match next.payload() {
+            Payload::EvictionDecided(EvictionDecided::Decision(decision)) => {
+                decision.victim.as_ref().map(|victim| format!("{}/{}", victim.namespace, victim.name))
+            }
+            _ => None,
+        };
+        let pod = pod.unwrap_or_else(|| next.subject().to_owned());
         reported.push(format!("it was still short: then {pod} (enforcer why {id})"));
     }
-    if let Some(suppressed) = folded.suppressed.as_ref().map(data) {
-        reported.push(format!("then no pod: {}", text(suppressed, "message").unwrap_or("?")));
+    if let Some(suppressed) = &folded.suppressed {
+        reported.push(format!("then no pod: {}", suppressed.payload().message().unwrap_or("?")));
     }
     if folded.kind == "suppression"
-        && let Some(cleared) = folded.cleared.as_ref().map(data)
+        && let Some(over) = folded.over()
     {
-        let left = number(cleared, "observedBytes").map(human_bytes);
+        let left = over.shortage.observed_bytes.map(human_bytes);
         let left = left.map_or_else(String::new, |left| format!(", with {left} available"));
-        let after = super::data::real(cleared, "crossedToClearedMs").map_or_else(|| String::from("?"), span);
+        let after = span(over.crossed_to_cleared_ms);
         reported.push(format!("the shortage was over {after} after the crossing{left}"));
-    } else if folded.cleared.is_none() && folded.decision().get("operator").is_none() {
+    } else if folded.cleared.is_none() && !folded.is_by_order() {
         reported.push(String::from("the end of the shortage is not recorded"));
     }
     reported.push(String::from("`enforcer next` shows which pod would be next now"));

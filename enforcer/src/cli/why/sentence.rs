@@ -1,8 +1,15 @@
 //! The first sentence: the victim, what happened, the trigger, and the one comparison that decided.
-use serde_json::Value;
+
+use enforcer_events::{
+    Payload,
+    eviction::{Decision, EvictionEnded, Ranked},
+    oom::{Averted, AvertedCause, Detected, Incident, Scope, Trigger, Victim},
+    pod::Place,
+    pressure::Shortage,
+};
 
 use super::{
-    data::{bytes, data, list, number, pod, text},
+    data::bytes,
     fold::{Folded, Outcome},
 };
 use crate::{
@@ -10,7 +17,6 @@ use crate::{
         ranked::{self, because},
         render::human_bytes,
     },
-    journal::EventType,
     serve::RankedView,
 };
 
@@ -24,19 +30,16 @@ pub(super) fn sentence(folded: &Folded) -> String {
 
 /// The victim's name; `a pod` if it is unknown.
 pub(super) fn victim(folded: &Folded) -> String {
-    let decision = folded.decision();
-    let named = decision.get("victim").and_then(|victim| pod(victim, "name"));
-    let subject = || {
-        let mut events = folded.decided.iter().chain(&folded.steps);
-        events.find_map(|event| text(event, "subject")).map(str::to_owned)
-    };
-    named.or_else(subject).unwrap_or_else(|| String::from("a pod"))
+    if let Some(victim) = folded.decision().and_then(|decision| decision.victim.as_ref()) {
+        return format!("{}/{}", victim.namespace, victim.name);
+    }
+    let mut events = folded.decided.iter().chain(&folded.steps);
+    events.next().map_or_else(|| String::from("a pod"), |event| event.subject().to_owned())
 }
 
 fn eviction(folded: &Folded) -> String {
     let decision = folded.decision();
     let victim = victim(folded);
-    let failure = folded.step(EventType::EvictionFailed).unwrap_or(&Value::Null);
     let what = match Outcome::of(folded) {
         Outcome::Completed => "was evicted",
         Outcome::Failed => "was to be evicted",
@@ -45,94 +48,182 @@ fn eviction(folded: &Folded) -> String {
         Outcome::Signalled => "is being evicted",
         Outcome::Unknown => "was chosen to be evicted",
     };
-    let mut sentence = match (decision.get("operator"), trigger(decision)) {
-        (Some(operator), _) => format!(
-            "{victim} {what} by order of uid {}: {}",
-            number(operator, "uid").map_or_else(|| String::from("?"), |uid| uid.to_string()),
-            text(operator, "reason").unwrap_or("no reason is recorded")
-        ),
-        (None, Some(trigger)) => format!("{victim} {what} because {trigger}"),
+    let operator = decision.and_then(|decision| decision.operator.as_ref());
+    let mut sentence = match (operator, folded.shortage()) {
+        (Some(operator), _) => {
+            format!("{victim} {what} by order of uid {}: {}", operator.uid, operator.reason)
+        }
+        (None, Some(shortage)) => format!("{victim} {what} because {}", trigger(&shortage)),
         (None, None) => format!("{victim} {what}; the reason is no longer kept"),
     };
-    if decision.get("operator").is_none()
+    if operator.is_none()
+        && let Some(decision) = decision
         && let [first, others @ ..] = rows(decision).as_slice()
-        && let Some(key) = text(decision, "decidedBy")
     {
-        sentence.push_str(&format!("; {}", because(first, others.first(), key)));
+        sentence.push_str(&format!("; {}", because(first, others.first(), &decision.decided_by)));
     }
-    if Outcome::of(folded) == Outcome::Failed {
-        sentence.push_str(&format!(". It was not: {}", failed(failure)));
+    if Outcome::of(folded) == Outcome::Failed
+        && let Some(ended) = folded.failed()
+    {
+        let why = failed(ended.message.as_deref(), ended.reason.as_deref());
+        sentence.push_str(&format!(". It was not: {why}"));
     }
     if sentence.ends_with('.') { sentence } else { sentence + "." }
 }
 
-pub(super) fn failed(failure: &Value) -> String {
-    let reason = text(failure, "message").or_else(|| text(failure, "reason"));
-    reason.unwrap_or("the reason is not recorded").to_owned()
+pub(super) fn failed(message: Option<&str>, reason: Option<&str>) -> String {
+    message.or(reason).unwrap_or("the reason is not recorded").to_owned()
 }
 
 /// The ranking of a decision.
-pub(super) fn rows(decision: &Value) -> Vec<RankedView> {
-    let row = |row: &Value| serde_json::from_value::<RankedView>(row.clone()).ok();
-    let mut rows: Vec<_> = list(decision, "ranking").iter().filter_map(row).collect();
-    ranked::compare(&mut rows, ranked::is_pids(text(decision, "signal").unwrap_or_default()));
+pub(super) fn rows(decision: &Decision) -> Vec<RankedView> {
+    let mut rows: Vec<_> = decision.ranking.iter().map(row).collect();
+    ranked::compare(&mut rows, ranked::is_pids(decision.signal.as_deref().unwrap_or_default()));
     rows
 }
 
-/// `memory.available fell to 199Mi, below 200Mi`; `None` without a signal.
-pub(super) fn trigger(data: &Value) -> Option<String> {
-    let signal = text(data, "signal")?;
-    let soft = if data.get("hard") == Some(&Value::Bool(false)) { "its soft threshold " } else { "" };
-    if let (Some(observed), Some(threshold)) = (number(data, "observedCount"), number(data, "thresholdCount"))
-    {
-        return Some(format!("{signal} fell to {observed}, below {soft}{threshold}"));
+fn row(ranked: &Ranked) -> RankedView {
+    RankedView {
+        rank: usize::try_from(ranked.rank).unwrap_or(usize::MAX),
+        namespace: ranked.namespace.clone(),
+        name: ranked.name.clone(),
+        evictable: ranked.evictable,
+        stats_missing: ranked.stats_missing,
+        exceeds_request: ranked.exceeds_request.unwrap_or_default(),
+        priority: ranked.priority,
+        usage_bytes: ranked.usage_bytes,
+        request_bytes: ranked.request_bytes.unwrap_or_default(),
+        above_request_bytes: ranked.above_request_bytes,
+        process_count: ranked.process_count,
+        ..RankedView::default()
     }
-    let (Some(observed), Some(threshold)) = (number(data, "observedBytes"), number(data, "thresholdBytes"))
-    else {
-        return Some(format!("{signal} ran short"));
-    };
-    let (shown, of) = apart(observed, threshold);
-    Some(format!("{signal} fell to {shown}, below {soft}{of}"))
+}
+
+/// `memory.available fell to 199Mi, below 200Mi`.
+fn trigger(shortage: &Shortage) -> String {
+    let Shortage { signal, hard, .. } = shortage;
+    let soft = if *hard { "" } else { "its soft threshold " };
+    match amounts(shortage) {
+        Some((observed, threshold)) => format!("{signal} fell to {observed}, below {soft}{threshold}"),
+        None => format!("{signal} ran short"),
+    }
+}
+
+/// What was left, and the threshold.
+pub(super) fn amounts(shortage: &Shortage) -> Option<(String, String)> {
+    if let (Some(observed), Some(threshold)) = (shortage.observed_count, shortage.threshold_count) {
+        return Some((observed.to_string(), threshold.to_string()));
+    }
+    Some(apart(shortage.observed_bytes?, shortage.threshold_bytes?))
 }
 
 /// Both amounts in units, or in bytes if they would read the same.
-pub(super) fn apart(one: u64, other: u64) -> (String, String) {
+fn apart(one: u64, other: u64) -> (String, String) {
     let (shown, of) = (human_bytes(one), human_bytes(other));
     if shown == of && one != other { (format!("{one} bytes"), format!("{other} bytes")) } else { (shown, of) }
 }
 
 fn suppression(folded: &Folded) -> String {
-    let reported = folded.decision();
-    let message = failed(reported);
-    let crossed = folded.crossed.as_ref().and_then(|crossed| trigger(data(crossed)));
-    let crossed = crossed.map(|crossed| format!(" though {crossed}"));
-    format!("No pod was evicted{}: {message}.", crossed.unwrap_or_default())
+    let message = folded.decided.as_ref().and_then(|reported| reported.payload().message());
+    let crossed = folded.crossing().map(|crossed| format!(" though {}", trigger(crossed)));
+    format!("No pod was evicted{}: {}.", crossed.unwrap_or_default(), failed(message, None))
 }
 
-/// The event with the most details about an OOM, and its data.
-pub(super) fn oom_data(folded: &Folded) -> (Option<EventType>, &Value) {
-    let kinds = [EventType::OomIncident, EventType::OomAverted, EventType::OomDetected];
-    let reported = kinds.into_iter().find_map(|kind| Some((Some(kind), folded.step(kind)?)));
-    reported.unwrap_or((None, &Value::Null))
+/// The event with the most details about an OOM.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Oom<'a> {
+    Incident(&'a Incident),
+    Averted(&'a Averted),
+    Detected(&'a Detected),
+    /// None is kept.
+    Unknown,
 }
 
-/// All victims of an OOM.
-pub(super) fn victims(data: &Value) -> Vec<&Value> {
-    match list(data, "victims") {
-        [] => data.get("victim").into_iter().collect(),
-        victims => victims.iter().collect(),
+impl<'a> Oom<'a> {
+    pub(super) fn of(folded: &'a Folded) -> Self {
+        let incident = |payload: &'a Payload| match payload {
+            Payload::OomIncident(incident) => Some(Self::Incident(incident)),
+            _ => None,
+        };
+        let averted = |payload: &'a Payload| match payload {
+            Payload::OomAverted(averted) => Some(Self::Averted(averted)),
+            _ => None,
+        };
+        let detected = |payload: &'a Payload| match payload {
+            Payload::OomDetected(detected) => Some(Self::Detected(detected)),
+            _ => None,
+        };
+        let found = folded.step(incident).or_else(|| folded.step(averted)).or_else(|| folded.step(detected));
+        found.unwrap_or(Self::Unknown)
+    }
+
+    pub(super) fn incident(self) -> Option<&'a Incident> {
+        if let Self::Incident(incident) = self { Some(incident) } else { None }
+    }
+
+    pub(super) fn scope(self) -> Option<Scope> {
+        match self {
+            Self::Incident(incident) => incident.scope,
+            Self::Detected(detected) => detected.scope,
+            Self::Averted(_) | Self::Unknown => None,
+        }
+    }
+
+    pub(super) fn limit_owner(self) -> Option<&'a str> {
+        match self {
+            Self::Incident(incident) => incident.limit_owner.as_deref(),
+            Self::Detected(detected) => detected.limit_owner.as_deref(),
+            Self::Averted(_) | Self::Unknown => None,
+        }
+    }
+
+    pub(super) fn trigger(self) -> Option<&'a Trigger> {
+        match self {
+            Self::Incident(incident) => incident.trigger.as_ref(),
+            Self::Averted(averted) => Some(&averted.trigger),
+            Self::Detected(detected) => detected.trigger.as_ref(),
+            Self::Unknown => None,
+        }
+    }
+
+    pub(super) fn victims(self) -> &'a [Victim] {
+        match self {
+            Self::Incident(incident) => &incident.victims,
+            Self::Averted(averted) => &averted.victims,
+            Self::Detected(detected) => detected.victim.as_slice(),
+            Self::Unknown => &[],
+        }
+    }
+
+    pub(super) fn is_reconstructed(self) -> bool {
+        match self {
+            Self::Incident(incident) => incident.reconstructed,
+            Self::Detected(detected) => detected.reconstructed,
+            Self::Averted(_) | Self::Unknown => false,
+        }
+    }
+
+    /// Where counters moved, if nothing was traced.
+    fn place(self) -> Option<String> {
+        match self {
+            Self::Incident(incident) => place(incident.place.as_ref()?),
+            Self::Detected(detected) => place(detected.place.as_ref()?),
+            Self::Averted(_) | Self::Unknown => None,
+        }
     }
 }
 
 fn oom(folded: &Folded) -> String {
-    let (kind, data) = oom_data(folded);
-    let victims = victims(data);
-    let first = victims.first().copied();
-    let who = first.map_or_else(|| place(data).unwrap_or_else(|| String::from("something")), task);
-    if kind == Some(EventType::OomAverted) {
-        let why = match text(data, "cause") {
-            Some("ownEviction") => "its pod was being evicted",
-            _ => "it was dying already",
+    let oom = Oom::of(folded);
+    let victims = oom.victims();
+    let who = match victims.first() {
+        Some(first) => task(&first.comm, first.pid, &first.place),
+        None => oom.place().unwrap_or_else(|| String::from("something")),
+    };
+    if let Oom::Averted(averted) = oom {
+        let why = match averted.cause {
+            AvertedCause::OwnEviction => "its pod was being evicted",
+            AvertedCause::AlreadyDying => "it was dying already",
         };
         return format!("The kernel killed no process: it chose {who}, and {why}.");
     }
@@ -142,71 +233,60 @@ fn oom(folded: &Folded) -> String {
         count => format!(" and {} others", count - 1),
     };
     let was = if victims.len() > 1 { "were" } else { "was" };
-    let mut sentence = format!("{who}{others} {was} killed by the kernel because {}", limit(data));
-    let trigger = data.get("trigger").filter(|trigger| trigger.get("pid").is_some());
-    if let Some(trigger) = trigger {
-        let own = first.is_some_and(|first| first.get("pid") == trigger.get("pid"));
-        let by = if own { String::from("it") } else { task(trigger) };
+    let mut sentence = format!("{who}{others} {was} killed by the kernel because {}", limit(oom));
+    if let Some(trigger) = oom.trigger() {
+        let own = victims.first().is_some_and(|first| first.pid == trigger.pid);
+        let by = if own { String::from("it") } else { task(&trigger.comm, trigger.pid, &trigger.place) };
         sentence.push_str(&format!(" when {by} asked for memory"));
     }
-    if let Some(first) = first
-        && let Some(score) = super::data::signed(first, "oomScoreAdj")
-        && first.get("anonBytes").is_some()
-    {
+    if let Some(Victim { comm, oom_score_adj: Some(score), memory: Some(memory), .. }) = victims.first() {
+        let resident = memory.anon_bytes.saturating_add(memory.file_bytes).saturating_add(memory.shmem_bytes);
         sentence.push_str(&format!(
-            "; within that limit the kernel chose {} for its {} of memory and its oom_score_adj {score}",
-            text(first, "comm").unwrap_or("it"),
-            human_bytes(resident(first))
+            "; within that limit the kernel chose {comm} for its {} of memory and its oom_score_adj {score}",
+            human_bytes(resident)
         ));
     }
     sentence + "."
 }
 
-/// The resident memory of a victim, in bytes.
-pub(super) fn resident(victim: &Value) -> u64 {
-    ["anonBytes", "fileBytes", "shmemBytes"]
-        .iter()
-        .filter_map(|key| number(victim, key))
-        .fold(0, u64::saturating_add)
-}
-
 /// `workload (pid 398) in container c1 of default/p`.
-pub(super) fn task(task: &Value) -> String {
-    let comm = text(task, "comm").unwrap_or("a process");
-    let pid = number(task, "pid").map_or_else(String::new, |pid| format!(" (pid {pid})"));
-    let place = place(task).map_or_else(String::new, |place| format!(" in {place}"));
-    format!("{comm}{pid}{place}")
+pub(super) fn task(comm: &str, pid: u32, place: &Place) -> String {
+    let place = self::place(place).map(|place| format!(" in {place}")).unwrap_or_default();
+    format!("{comm} (pid {pid}){place}")
 }
 
-fn place(task: &Value) -> Option<String> {
-    match (text(task, "container"), pod(task, "pod")) {
-        (Some(container), Some(pod)) => Some(format!("container {container} of {pod}")),
-        (None, Some(pod)) => Some(pod),
-        (_, None) => text(task, "cgroup").map(str::to_owned),
+fn place(place: &Place) -> Option<String> {
+    let pod = place.namespace.as_ref().zip(place.pod.as_ref());
+    match (&place.container, pod) {
+        (Some(container), Some((namespace, pod))) => {
+            Some(format!("container {container} of {namespace}/{pod}"))
+        }
+        (None, Some((namespace, pod))) => Some(format!("{namespace}/{pod}")),
+        (_, None) => place.cgroup.clone(),
     }
 }
 
 /// Whose limit was hit.
-fn limit(data: &Value) -> String {
-    let owner = text(data, "limitOwner");
-    let shown = owner.map_or_else(String::new, |owner| format!(" ({owner})"));
-    match (text(data, "scope"), owner) {
-        (Some("container"), _) => format!("the container's own limit was hit{shown}"),
-        (Some("pod"), _) => format!("the pod's limit was hit{shown}"),
-        (Some("qos"), _) => format!("the limit of its class was hit{shown}"),
+fn limit(oom: Oom<'_>) -> String {
+    let owner = oom.limit_owner();
+    let shown = owner.map(|owner| format!(" ({owner})")).unwrap_or_default();
+    match (oom.scope(), owner) {
+        (Some(Scope::Container), _) => format!("the container's own limit was hit{shown}"),
+        (Some(Scope::Pod), _) => format!("the pod's limit was hit{shown}"),
+        (Some(Scope::Qos), _) => format!("the limit of its class was hit{shown}"),
         (_, Some("/")) => String::from("the node ran out of memory"),
-        (Some("node"), _) => format!("the limit of all pods was hit{shown}"),
+        (Some(Scope::Node), _) => format!("the limit of all pods was hit{shown}"),
         (_, Some(owner)) => format!("the limit of {owner} was hit"),
         (_, None) => String::from("a limit was hit whose owner is not known"),
     }
 }
 
 /// How much of the predicted memory came back.
-pub(super) fn came_back(data: &Value) -> Option<String> {
-    data.get("predictedFreedBytes")?;
-    let freed = match data.get("freedBytes") {
-        Some(_) => bytes(data, "freedBytes"),
+pub(super) fn came_back(ended: &EvictionEnded) -> Option<String> {
+    let predicted = ended.predicted_freed_bytes?;
+    let freed = match ended.freed_bytes {
+        Some(_) => bytes(ended.freed_bytes),
         None => String::from("an unknown part"),
     };
-    Some(format!("{freed} of {} that were predicted", bytes(data, "predictedFreedBytes")))
+    Some(format!("{freed} of {} that were predicted", human_bytes(predicted)))
 }
