@@ -89,14 +89,26 @@ fn events(target: &str) -> String {
     let event = |kind: &str, data: Value| {
         let time = "2026-01-31T12:00:00.123456Z";
         json!({"type": format!("dev.enforcer.{kind}"), "subject": "default/hog", "time": time, "sequence": "00000000000000000007",
-            "id": "01J8Z3NDEKTSV4RRFFQ69G5FAV", "data": data})
+            "id": "01J8Z3NDEKTSV4RRFFQ69G5FAV", "source": "urn:enforcer:n1:b1", "data": data})
             .to_string()
             + "\n"
     };
-    let decided = json!({"evictionId": "01J8Z3NDEKTSV4RRFFQ69G5FAW", "dryRun": true, "victim": {"namespace": "default", "name": "hog", "qosClass": "BestEffort", "usageBytes": 900 * MIB, "requestBytes": 0, "priority": 0}});
+    let decided = json!({
+        "evictionId": "01J8Z3NDEKTSV4RRFFQ69G5FAW", "dryRun": true, "hard": true, "graceMs": 0, "decidedBy": "onlyCandidate",
+        "ranking": [], "rankedCount": 1, "excluded": [], "excludedCount": 0, "predictedFreedBytes": 0, "message": "",
+        "configHash": "c",
+        "victim": {
+            "namespace": "default", "name": "hog", "uid": "u", "qosClass": "BestEffort", "priority": 0, "cgroup": "/",
+            "cgroupId": 1, "requestBytes": 0, "statsMissing": false, "growthBytesPerSecond": 0,
+            "usageBytes": 900 * MIB,
+        },
+    });
+    let added = json!({
+        "namespace": "default", "name": "hog", "uid": "u", "source": "static", "qosClass": "BestEffort", "priority": 0,
+        "containers": [],
+    });
     if target.contains("pod=") || !target.contains('?') {
-        return event("eviction.decided", decided)
-            + &event("pod.added", json!({"qosClass": "BestEffort", "priority": 0}));
+        return event("eviction.decided", decided) + &event("pod.added", added);
     }
     event("degraded.entered", json!({"what": "btf", "message": "no type information"}))
 }
