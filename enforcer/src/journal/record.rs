@@ -70,7 +70,9 @@ impl Record {
 impl Kept {
     /// Reads a line of the log. Returns `None` if it is not a whole event.
     pub(super) fn from_line(line: &[u8]) -> Option<Self> {
-        let envelope: Envelope<'_> = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
+        // JSON is text. A parser of bytes does not look at the members that it passes over: the payload is one.
+        let text = str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
+        let envelope: Envelope<'_> = serde_json::from_str(text).ok()?;
         let time: jiff::Timestamp = envelope.time.parse().ok()?;
         // A node's name is a host name, which has no slash. A pod's subject is `namespace/name`.
         let pod = envelope

@@ -129,6 +129,20 @@ fn events_that_the_index_knew_and_the_data_lacks_are_counted() {
     assert_eq!((extent.records, extent.gone), (2, 2));
 }
 
+/// Without its entry the line's checksum is not known, and a parser would pass over the bytes of the payload.
+#[test]
+fn a_line_that_is_no_text_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let (segment, extent) = filled(dir.path(), 2);
+    let last = extent.data_bytes - u64::try_from(record(6).line.len()).unwrap();
+    let line = segment.read(6, 1).unwrap()[0].line.clone();
+    let payload = line.windows(8).position(|part| part == b"\"data\":{").unwrap() + 9;
+    segment.data.write_all_at(b"\xff", last + u64::try_from(payload).unwrap()).unwrap();
+    segment.index.write_all_at(&[0xff; 32], HEADER_BYTES + ENTRY_BYTES).unwrap();
+    let extent = segment.recover(true).unwrap();
+    assert_eq!((extent.records, extent.reindexed, extent.gone), (1, 0, 1));
+}
+
 /// Who goes back to an older version and takes up the newer one again has lost nothing by it.
 #[test]
 fn events_that_only_a_newer_version_knows_are_not_cut_off() {
