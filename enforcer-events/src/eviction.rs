@@ -94,7 +94,7 @@ pub struct Decision {
     /// How often this pod was evicted before and came back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evicted_before: Option<u32>,
-    /// For how long it will be ranked first for that.
+    /// How long the back-off lasts in which its evictions do not count for the circuit breaker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back_off_left_ms: Option<u64>,
 }
@@ -220,7 +220,7 @@ pub struct Excluded {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why.
+    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest` or `passedOver`.
     pub reason: Word,
 }
 

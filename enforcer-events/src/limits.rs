@@ -14,7 +14,8 @@ pub struct LimitsWritten {
     pub owner: Owner,
     /// The cgroup.
     pub cgroup: String,
-    /// Why: `initial`, `planChanged`, `released`, `ranked`, `drifted` or `moved`.
+    /// Why: `initial`, `planChanged`, `released`, `ranked`, `drifted`, `moved`, or `interrupted`: an earlier process of the
+    /// daemon had changed it for a while, and ended.
     pub reason: Word,
     /// The files.
     pub files: Vec<FileWritten>,

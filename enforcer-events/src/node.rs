@@ -32,7 +32,8 @@ pub struct Started {
     pub memory_available_threshold_bytes: Option<u64>,
     /// The node's memory.
     pub memory_bytes: u64,
-    /// Settings without effect, each as a sentence.
+    /// Settings without effect, each as a sentence. Earlier versions did not report them.
+    #[serde(default)]
     pub unwatched: Vec<String>,
     /// The same in words.
     pub message: String,
@@ -178,4 +179,23 @@ pub struct StreamGap {
     pub to_sequence: String,
     /// How many.
     pub count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{EventType, Payload};
+
+    #[test]
+    fn a_start_is_not_taken_for_a_change() {
+        let parse = |data| Payload::parse(EventType::ConfigLoaded, &data).unwrap();
+        let mut data = json!({"mode": "enforce", "configHash": "c", "message": "m"});
+        assert!(matches!(parse(data.clone()), Payload::ConfigLoaded(ConfigLoaded::Changed(_))));
+        // As an earlier version wrote it.
+        data["staticPodPath"] = json!("/p");
+        data["memoryBytes"] = json!(1);
+        assert!(matches!(parse(data), Payload::ConfigLoaded(ConfigLoaded::Started(_))));
+    }
 }

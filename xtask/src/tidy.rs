@@ -72,9 +72,11 @@ fn is_room(path: &Path) -> bool {
         || path.file_name().is_some_and(|file| file == "main.rs" || file == "build.rs")
 }
 
-/// Production code of the daemon and of its rules; the programs' sources are hashed with their object, and change with it.
+/// Production code of the daemon, its rules and its events; the programs' sources are hashed with their object, and change with it.
 fn speaks_plainly(path: &Path) -> bool {
-    ["enforcer/src", "enforcer-policy/src"].iter().any(|folder| path.starts_with(folder))
+    ["enforcer/src", "enforcer-events/src", "enforcer-policy/src"]
+        .iter()
+        .any(|folder| path.starts_with(folder))
         && !is_tests(path)
         && !path.components().any(|part| part.as_os_str() == "tests")
 }
