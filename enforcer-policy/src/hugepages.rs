@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::model::{Quantity, ResourceList};
 
-use super::FileName;
-
 const PREFIX: &str = "hugepages-";
 
 /// The amount in bytes per page size in bytes; sizes that are not a positive number of bytes are left out, and two
@@ -31,20 +29,6 @@ pub fn total_bytes(list: &ResourceList) -> u64 {
         .fold(0, |sum: u64, (_, amount)| sum.saturating_add(amount.units()))
 }
 
-/// The limit file for a page size in bytes, named like the kernel's (`mem_fmt` in `mm/hugetlb_cgroup.c`).
-#[must_use]
-pub fn file(page_bytes: u64) -> FileName {
-    const KIB: u64 = 1 << 10;
-    const MIB: u64 = 1 << 20;
-    const GIB: u64 = 1 << 30;
-    let (number, unit) = match page_bytes {
-        GIB.. => (page_bytes / GIB, "GB"),
-        MIB.. => (page_bytes / MIB, "MB"),
-        _ => (page_bytes / KIB, "KB"),
-    };
-    FileName::Owned(format!("hugetlb.{number}{unit}.max"))
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -64,15 +48,5 @@ mod tests {
     fn sizes_are_reported_apart(#[case] list: &[(&str, &str)], #[case] expected: &[(u64, u64)]) {
         let list = list.iter().map(|(name, text)| (ResourceName::new(name), text.parse().unwrap())).collect();
         assert_eq!(by_page_bytes(&list), expected.iter().copied().collect());
-    }
-
-    #[rstest]
-    #[case(1 << 16, "hugetlb.64KB.max")]
-    #[case(1 << 21, "hugetlb.2MB.max")]
-    #[case(1 << 25, "hugetlb.32MB.max")]
-    #[case(1 << 30, "hugetlb.1GB.max")]
-    #[case(1 << 34, "hugetlb.16GB.max")]
-    fn files_are_named_as_the_kernel_does(#[case] page_bytes: u64, #[case] expected: &str) {
-        assert_eq!(file(page_bytes), expected);
     }
 }

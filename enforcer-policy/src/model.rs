@@ -13,6 +13,7 @@ mod qos;
 mod quantity;
 mod resources;
 mod toleration;
+mod values;
 
 pub use self::{
     adoption::Adoption,
@@ -27,4 +28,5 @@ pub use self::{
     quantity::{BinarySi, ParseQuantityError, Quantity},
     resources::{Requirements, ResourceList, ResourceName},
     toleration::{TaintEffect, Toleration, TolerationTaints},
+    values::{CgroupFile, CgroupValue, CgroupValues, CpuMax},
 };

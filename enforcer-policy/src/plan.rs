@@ -1,9 +1,8 @@
 //! The desired state of a node: every cgroup with its values, every container with its score.
 
-use std::collections::BTreeMap;
-
 use crate::model::{
-    CgroupPath, Container, ContainerKind, Node, Pod, PodName, PodUid, QosClass, ResourceList, ResourceName,
+    CgroupPath, CgroupValues, Container, ContainerKind, Node, Pod, PodName, PodUid, QosClass, ResourceList,
+    ResourceName,
 };
 
 use crate::{
@@ -15,18 +14,13 @@ use crate::{
     values::{self, Requested},
 };
 
-/// A cgroup file's name, such as `memory.max`; hugetlb's names include the page size.
-pub type FileName = std::borrow::Cow<'static, str>;
-
-/// A cgroup with the values for its files, exactly as they are written.
-///
-/// A file that is absent keeps the kernel's default.
+/// A cgroup with the values for its files.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CgroupPlan {
     /// Its path.
     pub path: CgroupPath,
-    /// The values by file.
-    pub files: BTreeMap<FileName, String>,
+    /// Its values.
+    pub values: CgroupValues,
 }
 
 /// The desired state of the whole node.
@@ -93,7 +87,7 @@ impl PodPlan {
             requested: Requests::default(),
             ranking_request_bytes: 0,
             termination_grace_period_seconds: 30,
-            cgroup: CgroupPlan { path: cgroup, files: BTreeMap::new() },
+            cgroup: CgroupPlan { path: cgroup, values: CgroupValues::default() },
             adopted: false,
             containers: Vec::new(),
             admission: Admission::plain(),
@@ -143,15 +137,15 @@ pub fn plan_decided(node: &Node, settings: &Settings, pods: &[(&Pod, Admission)]
     let burstable = requested(&[QosClass::Burstable]);
     let protected = requested(&[QosClass::Guaranteed, QosClass::Burstable]);
     let qos_cgroup = |class, requested| {
-        let files = values::qos(settings, requested);
-        (class, CgroupPlan { path: name::qos(&kubepods, class, driver), files })
+        let values = values::qos(settings, requested);
+        (class, CgroupPlan { path: name::qos(&kubepods, class, driver), values })
     };
     let qos = vec![
         qos_cgroup(QosClass::Burstable, burstable),
         // Regardless of requests, the class has the lowest weight.
         qos_cgroup(QosClass::BestEffort, Requested::default()),
     ];
-    let node = CgroupPlan { path: kubepods, files: values::node(node, settings, protected) };
+    let node = CgroupPlan { path: kubepods, values: values::node(node, settings, protected) };
     Plan { node, qos, pods, reserved: plan_reserved(settings) }
 }
 
@@ -166,10 +160,10 @@ fn plan_reserved(settings: &Settings) -> Vec<CgroupPlan> {
     for (cgroup, amounts) in reservations {
         let Some(ReservedCgroup { path, scope }) = cgroup else { continue };
         let path = name::given(path, settings.cgroup_driver);
-        let files = values::reserved(amounts, *scope, settings);
+        let values = values::reserved(amounts, *scope, settings);
         match plans.iter_mut().find(|plan| plan.path == path) {
-            Some(plan) => plan.files.extend(files),
-            None => plans.push(CgroupPlan { path, files }),
+            Some(plan) => plan.values.extend(values.iter()),
+            None => plans.push(CgroupPlan { path, values }),
         }
     }
     plans
@@ -190,7 +184,7 @@ fn plan_pod(
     let pods_own = pod.adopts.as_ref().and_then(|adopts| adopts.pod.clone());
     let (path, is_adopted) = (pods_own.clone().unwrap_or(path), pods_own.is_some());
     let adopted = |container: &Container| pod.adopts.as_ref()?.container(&container.name);
-    let mut files = values::pod(pod, node, settings);
+    let mut values = values::pod(pod, node, settings);
     let containers = pod
         .containers
         .iter()
@@ -202,11 +196,11 @@ fn plan_pod(
                 path: adopted(container)
                     .cloned()
                     .unwrap_or_else(|| name::container(&path, cgroup_uid, &container.name, driver)),
-                files: container_values.files(container),
+                values: container_values.values(container),
             },
             adopted: adopted(container).is_some(),
         })
-        .map(|container| share(container, &path, pod.containers.len() == 1, &mut files))
+        .map(|container| share(container, &path, pod.containers.len() == 1, &mut values))
         .collect();
     PodPlan {
         name: pod.name.clone(),
@@ -220,7 +214,7 @@ fn plan_pod(
         requested: Requests::of(pod),
         ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
         termination_grace_period_seconds: pod.termination_grace_period_seconds,
-        cgroup: CgroupPlan { path, files },
+        cgroup: CgroupPlan { path, values },
         adopted: is_adopted,
         containers,
         admission,
@@ -233,15 +227,16 @@ fn share(
     container: ContainerPlan,
     pod: &CgroupPath,
     is_only: bool,
-    files: &mut BTreeMap<FileName, String>,
+    values: &mut CgroupValues,
 ) -> ContainerPlan {
     if container.cgroup.path != *pod {
         return container;
     }
-    for (file, value) in container.cgroup.files.into_iter().filter(|_| is_only) {
-        files.entry(file).or_insert(value);
+    if is_only {
+        let pods_own = std::mem::take(values);
+        values.extend(container.cgroup.values.iter().chain(pods_own.iter()));
     }
-    let cgroup = CgroupPlan { path: container.cgroup.path, files: files.clone() };
+    let cgroup = CgroupPlan { path: container.cgroup.path, values: values.clone() };
     ContainerPlan { cgroup, ..container }
 }
 

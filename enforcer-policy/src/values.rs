@@ -10,9 +10,9 @@ mod protection;
 
 use std::collections::BTreeMap;
 
-use crate::model::{Node, ResourceList};
+use crate::model::{CpuMax, Limit, Node, ResourceList};
 
-use super::{CgroupDriver, FileName, Settings, cpu, hugepages, lists};
+use super::{CgroupDriver, Settings, cpu, hugepages, lists};
 
 pub use self::{
     container::{ContainerValues, container},
@@ -20,54 +20,32 @@ pub use self::{
     pod::pod,
 };
 
-/// Values by file.
-pub type Files = BTreeMap<FileName, String>;
-
-const CPU_WEIGHT: FileName = FileName::Borrowed("cpu.weight");
-const CPU_MAX: FileName = FileName::Borrowed("cpu.max");
-const MEMORY_MIN: FileName = FileName::Borrowed("memory.min");
-const MEMORY_LOW: FileName = FileName::Borrowed("memory.low");
-const MEMORY_HIGH: FileName = FileName::Borrowed("memory.high");
-const MEMORY_MAX: FileName = FileName::Borrowed("memory.max");
-const MEMORY_OOM_GROUP: FileName = FileName::Borrowed("memory.oom.group");
-const MEMORY_SWAP_MAX: FileName = FileName::Borrowed("memory.swap.max");
-const PIDS_MAX: FileName = FileName::Borrowed("pids.max");
-
-/// The period that the kernel gives a new cgroup, in microseconds (`default_cfs_period` in kernel/sched/core.c).
-const DEFAULT_PERIOD_US: u64 = 100_000;
-
-/// Sets a limit in thousandths of a cpu, or no limit for 0; the period is set in any case.
-fn insert_quota(files: &mut Files, cpu_limit_milli: u64, settings: &Settings) {
+/// `cpu.max` for a limit in thousandths of a cpu, or without a limit for 0; the period is set in any case.
+fn quota(cpu_limit_milli: u64, settings: &Settings) -> Option<CpuMax> {
     let period_us = settings.cpu_cfs_quota_period_us;
     let Some(quota_us) = cpu::quota_us(cpu_limit_milli, period_us) else {
-        return insert_period(files, settings);
+        return period(settings);
     };
     let quota_us = match settings.cgroup_driver {
         CgroupDriver::Cgroupfs => quota_us,
         CgroupDriver::Systemd => cpu::quota_of_systemd_us(quota_us, period_us),
     };
-    files.insert(CPU_MAX, format!("{quota_us} {period_us}"));
+    Some(CpuMax { quota_us: Limit::Bytes(quota_us), period_us })
 }
 
-/// Sets the period without a limit.
-fn insert_period(files: &mut Files, settings: &Settings) {
+/// `cpu.max` without a limit, if the period is not the kernel's default.
+fn period(settings: &Settings) -> Option<CpuMax> {
     let period_us = settings.cpu_cfs_quota_period_us;
-    if period_us != DEFAULT_PERIOD_US {
-        files.insert(CPU_MAX, format!("max {period_us}"));
-    }
+    (period_us != CpuMax::DEFAULT_PERIOD_US).then_some(CpuMax { quota_us: Limit::Max, period_us })
 }
 
-/// Inserts an amount; 0 means no limit, or no protection.
-fn insert_amount(files: &mut Files, file: FileName, amount: u64) {
-    if amount > 0 {
-        files.insert(file, amount.to_string());
-    }
+/// An amount; 0 means no limit, or no protection.
+fn amount(amount: u64) -> Option<Limit> {
+    (amount > 0).then_some(Limit::Bytes(amount))
 }
 
-fn insert_hugetlb(files: &mut Files, limits: BTreeMap<u64, u64>) {
-    files.extend(
-        limits.into_iter().map(|(page_bytes, limit)| (hugepages::file(page_bytes), limit.to_string())),
-    );
+fn hugetlb(limits: BTreeMap<u64, u64>) -> BTreeMap<u64, Limit> {
+    limits.into_iter().map(|(page_bytes, limit)| (page_bytes, Limit::Bytes(limit))).collect()
 }
 
 /// An amount of 0 for each size of huge page that the node has.

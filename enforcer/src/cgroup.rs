@@ -14,8 +14,8 @@ mod drift;
 mod failing;
 pub(crate) mod guard;
 mod handle;
+mod held;
 mod index;
-mod knob;
 mod ledger;
 mod limits;
 mod live;
@@ -42,22 +42,22 @@ pub use self::{
     desired::holders,
     diff::{Diff, diff},
     dir::{CgroupDir, Error},
-    drift::{Author, Drift, DriftAction, DriftPolicy, OnDrift},
+    drift::{Author, Drift, DriftAction, DriftPolicy, KeptFile, OnDrift},
     guard::{COMPONENTS, Forbidden, Guard, Origin, Unseen},
     handle::{Handles, Sought},
+    held::{Held, PageSize, holds},
     index::{Index, Resolved},
-    knob::{Knob, PageSize},
     ledger::Ledger,
-    limits::{CgroupsRs, LimitWriter, MemoryFile},
+    limits::{CgroupsRs, LimitWriter},
     lowering::{Abandoned, Lowering},
     making::Making,
     mark::Mark,
     moving::MoveError,
     observe::{Observed, Snapshot, observe},
     permit::Permit,
-    reconciler::{Guarded, Reconciler, SCORE_FILE, ScoreSeen, StartError},
+    reconciler::{Guarded, Reconciler, ScoreSeen, StartError},
     remove::{Removal, remove},
-    report::{Applied, Failure, FileChange, Moved, Problem, Report},
+    report::{Applied, Failure, FileChange, Moved, Problem, Report, Written},
     score::{Correction, ScoreChange, ScoreError, ScoreKeeper, ScoreSuspect, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
     throttled::Throttled,

@@ -1,6 +1,8 @@
-//! Pods and a node for tests.
+//! Pods, a node and cgroup values for tests.
 
-use crate::model::{Container, Node, Pod, PodName, PodUid, Requirements};
+use crate::model::{
+    CgroupFile, CgroupValue, CgroupValues, Container, Node, Pod, PodName, PodUid, Requirements,
+};
 
 /// A pod with those containers, which request nothing.
 pub(crate) fn pod(name: &str, containers: &[&str]) -> Pod {
@@ -13,4 +15,14 @@ pub(crate) fn pod(name: &str, containers: &[&str]) -> Pod {
 /// 4 cpus and 8 GiB.
 pub(crate) fn node() -> Node {
     Node::new(4_000, 8 << 30)
+}
+
+/// The value that a file holds.
+pub(crate) fn value(file: &str, text: &str) -> CgroupValue {
+    CgroupFile::named(file).unwrap().parse(text).unwrap()
+}
+
+/// The values that files hold.
+pub(crate) fn values(files: &[(&str, &str)]) -> CgroupValues {
+    files.iter().map(|(file, text)| value(file, text)).collect()
 }

@@ -170,7 +170,7 @@ fn the_files_of_every_class_hold_what_the_plan_says() {
         std::iter::once(&pod.cgroup).chain(pod.containers.iter().map(|container| &container.cgroup))
     });
     for cgroup in std::iter::once(&plan.node).chain(plan.qos.iter().map(|(_, cgroup)| cgroup)).chain(pods) {
-        for (file, value) in &cgroup.files {
+        for (file, value) in &cgroup.values.to_text() {
             let path = format!("{MOUNT}{}/{file}", cgroup.path);
             assert_eq!(fs::read_to_string(&path).unwrap().trim_end(), value, "{path}");
         }
@@ -200,7 +200,10 @@ fn a_changed_plan_and_a_foreign_write_are_put_right() {
     fs::write(scene.file("podg1/memory.max"), "max").unwrap();
     let report = scene.reconcile(PODS);
     assert_eq!(report.written.len(), 1, "{report:?}");
-    assert_eq!((report.written[0].reason, report.written[0].old.as_deref()), (Reason::Drifted, Some("max")));
+    assert_eq!(
+        (report.written[0].reason, report.written[0].change.old.as_deref()),
+        (Reason::Drifted, Some("max"))
+    );
     let wider = PODS.replace("cpu: 500m, memory: 64Mi", "cpu: 750m, memory: 128Mi");
     let report = scene.reconcile(&wider);
     assert!(report.failed.is_empty(), "{report:?}");

@@ -1,12 +1,12 @@
 use std::fmt;
 
-/// A memory or swap limit as the kernel holds it.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+/// A limit as the kernel holds it, of memory or of another amount. `Max` is above every amount.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Limit {
+    /// That many bytes, or whatever the limit counts.
+    Bytes(u64),
     /// No limit; the kernel writes it `max`.
     Max,
-    /// That many bytes.
-    Bytes(u64),
 }
 
 impl Limit {
@@ -16,6 +16,24 @@ impl Limit {
         match text.trim_ascii() {
             "max" => Some(Self::Max),
             number => number.parse().ok().map(Self::Bytes),
+        }
+    }
+
+    /// The limit in whole units; a unit of 0 counts as 1.
+    #[must_use]
+    pub fn rounded_down(self, unit: u64) -> Self {
+        match self {
+            Self::Max => Self::Max,
+            Self::Bytes(amount) => Self::Bytes(amount - amount % unit.max(1)),
+        }
+    }
+
+    /// The amount; `None` without a limit.
+    #[must_use]
+    pub fn amount(self) -> Option<u64> {
+        match self {
+            Self::Max => None,
+            Self::Bytes(amount) => Some(amount),
         }
     }
 }
@@ -39,5 +57,6 @@ mod tests {
             assert_eq!(Limit::parse(&format!("{limit}\n")), Some(limit));
         }
         assert_eq!(Limit::parse("-1"), None);
+        assert!(Limit::Max > Limit::Bytes(u64::MAX));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 
 fn files(plan: &CgroupPlan) -> Vec<String> {
-    plan.files.iter().map(|(file, value)| format!("{file}={value}")).collect()
+    plan.values.to_text().iter().map(|(file, value)| format!("{file}={value}")).collect()
 }
 
 fn limited(name: &str) -> Pod {
@@ -139,8 +139,8 @@ fn swap_is_shared_by_request(
     let pod = Pod { priority: Some(priority), ..pod("p", containers) };
     let plan = plan(&node, &Settings { swap_behavior, ..Settings::default() }, &[pod]);
     assert_eq!(plan.pods[0].qos_class, QosClass::Burstable);
-    let swap = plan.pods[0].containers[0].cgroup.files.get("memory.swap.max");
-    assert_eq!(swap.map(String::as_str), expected);
+    let swap = plan.pods[0].containers[0].cgroup.values.memory_swap_max;
+    assert_eq!(swap.map(|limit| limit.to_string()).as_deref(), expected);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn guaranteed_and_best_effort_do_not_swap() {
     let all: &[_] = &[("cpu", "1"), ("memory", "1Gi")];
     for containers in [vec![app("c", all, all)], vec![app("c", &[], &[])]] {
         let plan = plan(&node, &settings, &[pod("p", containers)]);
-        assert_eq!(plan.pods[0].containers[0].cgroup.files["memory.swap.max"], "0");
+        assert_eq!(plan.pods[0].containers[0].cgroup.values.memory_swap_max, Some(Limit::Bytes(0)));
     }
 }
 
@@ -163,9 +163,9 @@ fn a_sidecars_limit_covers_later_init_containers() {
     let main = app("c", &[], limits);
     let limited = |containers| {
         let plan = plan(&node(), &Settings::default(), &[pod("p", containers)]);
-        plan.pods[0].cgroup.files.get("memory.max").cloned()
+        plan.pods[0].cgroup.values.memory_max
     };
-    assert_eq!(limited(vec![sidecar.clone(), init.clone(), main.clone()]).as_deref(), Some("2147483648"));
+    assert_eq!(limited(vec![sidecar.clone(), init.clone(), main.clone()]), Some(Limit::Bytes(2 << 30)));
     assert_eq!(limited(vec![init, sidecar, main]), None);
 }
 
@@ -224,8 +224,8 @@ fn requested_memory_is_protected_at_every_level() {
     let guaranteed = pod("g", vec![app("c", equal, equal)]);
     let plan = plan(&node(), &settings, &[guaranteed, limited("b"), pod("e", vec![app("c", &[], &[])])]);
     let protection = |cgroup: &CgroupPlan| {
-        let protection = |file: &str| cgroup.files.get(file).map_or(0, |value| value.parse().unwrap());
-        (protection("memory.min"), protection("memory.low"))
+        let bytes = |limit: Option<Limit>| limit.map_or(0, |limit| limit.amount().unwrap());
+        (bytes(cgroup.values.memory_min), bytes(cgroup.values.memory_low))
     };
     let (one, other) = (1_u64 << 30, 100_u64 << 20);
     assert_eq!(protection(&plan.node), (one + other, 0));
@@ -354,12 +354,7 @@ proptest! {
             prop_assert_eq!(planned.containers.len(), pod.containers.len());
             for cgroup in planned.containers.iter().map(|container| &container.cgroup).chain([&planned.cgroup]) {
                 prop_assert!(cgroup.path.as_str().starts_with("/machine/kubepods/"));
-                for (file, value) in &cgroup.files {
-                    if file.ends_with(".max") && file != "cpu.max" {
-                        prop_assert!(Limit::parse(value).is_some(), "{file}={value}");
-                    }
-                }
-                let weight: u64 = cgroup.files["cpu.weight"].parse().unwrap();
+                let weight = cgroup.values.cpu_weight.unwrap();
                 prop_assert!((1..=10_000).contains(&weight));
             }
         }
@@ -382,7 +377,7 @@ fn who_is_not_admitted_is_computed_in_full_and_counts_nowhere() {
     assert_eq!(two.pods[0].admission, Admission::plain());
     let second = &two.pods[1];
     assert_eq!(second.admission.rejection().unwrap().reason(), "OutOfcpu");
-    assert_eq!(second.cgroup.files, two.pods[0].cgroup.files);
+    assert_eq!(second.cgroup.values, two.pods[0].cgroup.values);
     assert_eq!(second.requests, two.pods[0].requests);
 
     let preempting = plan(&node(), &settings, &[one("first"), critical("dns")]);

@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 
-use crate::model::{Container, Node, Pod, QosClass, Quantity, ResourceList, ResourceName};
+use crate::model::{
+    CgroupValues, Container, Limit, Node, Pod, QosClass, Quantity, ResourceList, ResourceName,
+};
 
 use super::{
     super::{CpuWeightFormula, Settings, SwapBehavior, cpu, critical, hugepages, lists, qos, threshold},
-    CPU_WEIGHT, Files, MEMORY_MAX, MEMORY_OOM_GROUP, MEMORY_SWAP_MAX, insert_amount, insert_hugetlb,
-    insert_quota, no_huge_pages, protection, units,
+    amount, hugetlb, no_huge_pages, protection, quota, units,
 };
 
 /// A container's cgroup (upstream `generateLinuxContainerResources`).
@@ -13,8 +14,8 @@ use super::{
 /// The pod level's limit applies where the container has none; a missing cpu request is the cpu limit. Huge pages are
 /// limited in every size that the node has, to 0 by default.
 #[must_use]
-pub fn container(pod: &Pod, container: &Container, node: &Node, settings: &Settings) -> Files {
-    ContainerValues::of(pod, node, settings).files(container)
+pub fn container(pod: &Pod, container: &Container, node: &Node, settings: &Settings) -> CgroupValues {
+    ContainerValues::of(pod, node, settings).values(container)
 }
 
 /// The values of one pod's containers ([`container`]): values that all of them share are computed once, so that the
@@ -42,7 +43,7 @@ impl<'a> ContainerValues<'a> {
 
     /// The values of one of the pod's containers.
     #[must_use]
-    pub fn files(&self, container: &Container) -> Files {
+    pub fn values(&self, container: &Container) -> CgroupValues {
         let Self { pod, node, settings, class, ref huge } = *self;
         let own = &container.resources;
         let cpu_limit_milli = limit(pod, container, ResourceName::CPU).milli();
@@ -54,24 +55,20 @@ impl<'a> ContainerValues<'a> {
             CpuWeightFormula::Linear => cpu::weight_linear(cpu_shares),
         };
 
-        let mut files = Files::from([(CPU_WEIGHT, weight.to_string())]);
-        if settings.cpu_cfs_quota {
-            insert_quota(&mut files, cpu_limit_milli, settings);
-        }
-        insert_amount(&mut files, MEMORY_MAX, limit(pod, container, ResourceName::MEMORY).units());
-        let memory_request_bytes = units(&own.requests, ResourceName::MEMORY);
-        protection::insert_reservation(&mut files, class, memory_request_bytes, settings);
-        protection::insert_brake(&mut files, container, node, settings);
-        if !settings.single_process_oom_kill {
-            files.insert(MEMORY_OOM_GROUP, String::from("1"));
-        }
-        if node.swap_controller {
-            files.insert(MEMORY_SWAP_MAX, self.swap_max(container).to_string());
-        }
         let mut huge = huge.clone();
         limit_huge_pages(&mut huge, &own.limits);
-        insert_hugetlb(&mut files, huge);
-        files
+        let mut values = CgroupValues {
+            cpu_max: if settings.cpu_cfs_quota { quota(cpu_limit_milli, settings) } else { None },
+            cpu_weight: Some(weight),
+            hugetlb_max: hugetlb(huge),
+            memory_high: protection::memory_high(container, node, settings),
+            memory_max: amount(limit(pod, container, ResourceName::MEMORY).units()),
+            memory_oom_group: (!settings.single_process_oom_kill).then_some(true),
+            memory_swap_max: node.swap_controller.then(|| Limit::Bytes(self.swap_max(container))),
+            ..CgroupValues::default()
+        };
+        protection::reserve(&mut values, class, units(&own.requests, ResourceName::MEMORY), settings);
+        values
     }
 
     /// How much a container may swap, in bytes (upstream `configureContainerSwapResources`): the same share of the

@@ -1,9 +1,8 @@
-use crate::model::{Node, ResourceList, ResourceName};
+use crate::model::{CgroupValues, Limit, Node, ResourceList, ResourceName};
 
 use super::{
     super::{MemoryReservationPolicy, ReservedScope, Settings, allocatable, cpu, hugepages},
-    CPU_WEIGHT, Files, MEMORY_LOW, MEMORY_MAX, MEMORY_MIN, PIDS_MAX, insert_amount, insert_hugetlb, milli,
-    units,
+    amount, hugetlb, milli, units,
 };
 
 /// The sum of pods' requests.
@@ -29,53 +28,61 @@ impl Requested {
 /// kubepods: the node's resources for pods (upstream `getCgroupConfig`). The memory that Guaranteed and Burstable pods
 /// request together may be protected (upstream `setMemoryQoS`). A limit of 0 means no limit there.
 #[must_use]
-pub fn node(node: &Node, settings: &Settings, requested: Requested) -> Files {
+pub fn node(node: &Node, settings: &Settings, requested: Requested) -> CgroupValues {
     let left = allocatable::enforced(node, settings);
-    let mut files = amounts(&left);
-    if settings.memory_reservation_policy == MemoryReservationPolicy::TieredReservation {
-        insert_amount(&mut files, MEMORY_MIN, requested.memory_bytes);
-    }
-    files
+    CgroupValues { memory_min: reservation(requested.memory_bytes, settings), ..amounts(&left) }
 }
 
 /// The Burstable or BestEffort class's cgroup, with the sum of its pods' requests, which is always 0 for BestEffort
 /// (upstream `setCPUCgroupConfig`, `setMemoryQoS`). Nothing else is limited there.
 #[must_use]
-pub fn qos(settings: &Settings, requested: Requested) -> Files {
-    let mut files = weight(requested.cpu_milli);
-    if settings.memory_reservation_policy == MemoryReservationPolicy::TieredReservation {
-        insert_amount(&mut files, MEMORY_LOW, requested.memory_bytes);
+pub fn qos(settings: &Settings, requested: Requested) -> CgroupValues {
+    CgroupValues {
+        cpu_weight: Some(weight(requested.cpu_milli)),
+        memory_low: reservation(requested.memory_bytes, settings),
+        ..CgroupValues::default()
     }
-    files
 }
 
 /// A cgroup of the system's own, with the resources in `systemReserved` or `kubeReserved` (upstream `getCgroupConfig`):
 /// no file for a resource that is not reserved. Its memory may be protected up to its limit (KEP-2570).
 #[must_use]
-pub fn reserved(reserved: &ResourceList, scope: ReservedScope, settings: &Settings) -> Files {
+pub fn reserved(reserved: &ResourceList, scope: ReservedScope, settings: &Settings) -> CgroupValues {
     match scope {
         ReservedScope::Compressible => {
-            reserved.get(ResourceName::CPU).map(|cpu| weight(cpu.milli())).unwrap_or_default()
+            CgroupValues { cpu_weight: listed_weight(reserved), ..CgroupValues::default() }
         }
-        ReservedScope::All => {
-            let mut files = amounts(reserved);
-            if settings.memory_reservation_policy == MemoryReservationPolicy::TieredReservation {
-                insert_amount(&mut files, MEMORY_MIN, units(reserved, ResourceName::MEMORY));
-            }
-            files
-        }
+        ReservedScope::All => CgroupValues {
+            memory_min: reservation(units(reserved, ResourceName::MEMORY), settings),
+            ..amounts(reserved)
+        },
+    }
+}
+
+/// The memory that is protected, if requested memory is.
+fn reservation(bytes: u64, settings: &Settings) -> Option<Limit> {
+    match settings.memory_reservation_policy {
+        MemoryReservationPolicy::TieredReservation => amount(bytes),
+        MemoryReservationPolicy::None => None,
     }
 }
 
 /// The values for the resources in the list.
-fn amounts(list: &ResourceList) -> Files {
-    let mut files = list.get(ResourceName::CPU).map(|cpu| weight(cpu.milli())).unwrap_or_default();
-    insert_amount(&mut files, MEMORY_MAX, units(list, ResourceName::MEMORY));
-    insert_amount(&mut files, PIDS_MAX, units(list, allocatable::PID));
-    insert_hugetlb(&mut files, hugepages::by_page_bytes(list));
-    files
+fn amounts(list: &ResourceList) -> CgroupValues {
+    CgroupValues {
+        cpu_weight: listed_weight(list),
+        hugetlb_max: hugetlb(hugepages::by_page_bytes(list)),
+        memory_max: amount(units(list, ResourceName::MEMORY)),
+        pids_max: amount(units(list, allocatable::PID)),
+        ..CgroupValues::default()
+    }
 }
 
-fn weight(cpu_milli: u64) -> Files {
-    Files::from([(CPU_WEIGHT, cpu::weight_linear(cpu::shares(cpu_milli)).to_string())])
+/// The weight for the cpu in the list, if there is any.
+fn listed_weight(list: &ResourceList) -> Option<u64> {
+    list.get(ResourceName::CPU).map(|cpu| weight(cpu.milli()))
+}
+
+fn weight(cpu_milli: u64) -> u64 {
+    cpu::weight_linear(cpu::shares(cpu_milli))
 }

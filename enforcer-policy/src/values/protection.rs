@@ -1,25 +1,20 @@
 //! Memory QoS (KEP-2570): reserved memory that is not reclaimed, and throttling before the limit.
 
-use crate::model::{Container, Node, QosClass, ResourceName};
+use crate::model::{CgroupValues, Container, Limit, Node, QosClass, ResourceName};
 
 use super::{
     super::{MemoryReservationPolicy, Settings, allocatable},
-    Files, MEMORY_HIGH, MEMORY_LOW, MEMORY_MIN, insert_amount, units,
+    amount, units,
 };
 
 /// Protects the request of a pod or container: absolutely if the pod is Guaranteed, else as far as possible.
-pub(super) fn insert_reservation(
-    files: &mut Files,
-    class: QosClass,
-    request_bytes: u64,
-    settings: &Settings,
-) {
+pub(super) fn reserve(values: &mut CgroupValues, class: QosClass, request_bytes: u64, settings: &Settings) {
     match (settings.memory_reservation_policy, class) {
         (MemoryReservationPolicy::TieredReservation, QosClass::Guaranteed) => {
-            insert_amount(files, MEMORY_MIN, request_bytes);
+            values.memory_min = amount(request_bytes);
         }
         (MemoryReservationPolicy::TieredReservation, QosClass::Burstable | QosClass::BestEffort) => {
-            insert_amount(files, MEMORY_LOW, request_bytes);
+            values.memory_low = amount(request_bytes);
         }
         (MemoryReservationPolicy::None, _) => {}
     }
@@ -30,12 +25,12 @@ pub(super) fn insert_reservation(
 ///
 /// Not set if it would not be above the request, or if the request equals the limit; set if a container has neither
 /// (Kubernetes 1.37).
-pub(super) fn insert_brake(files: &mut Files, container: &Container, node: &Node, settings: &Settings) {
-    let Some(factor) = settings.memory_throttling_factor else { return };
+pub(super) fn memory_high(container: &Container, node: &Node, settings: &Settings) -> Option<Limit> {
+    let factor = settings.memory_throttling_factor?;
     let request_bytes = units(&container.resources.requests, ResourceName::MEMORY);
     let limit_bytes = units(&container.resources.limits, ResourceName::MEMORY);
     if request_bytes > 0 && request_bytes == limit_bytes {
-        return;
+        return None;
     }
     let base_bytes = match limit_bytes {
         0 => units(&allocatable::unreserved(&allocatable::capacity(node), settings), ResourceName::MEMORY),
@@ -44,9 +39,7 @@ pub(super) fn insert_brake(files: &mut Files, container: &Container, node: &Node
     let high_bytes = between(request_bytes, base_bytes, factor);
     let page_bytes = node.page_bytes.max(1);
     let high_bytes = high_bytes - high_bytes % page_bytes;
-    if high_bytes > request_bytes {
-        insert_amount(files, MEMORY_HIGH, high_bytes);
-    }
+    if high_bytes > request_bytes { amount(high_bytes) } else { None }
 }
 
 /// `low + (high - low) * factor`, rounded down.

@@ -1,10 +1,15 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::{Files, Requested};
+use super::Requested;
 use crate::{
     CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedScope, Settings,
-    model::{Container, ContainerKind, Node, Pod, QosClass, Quantity, Requirements, ResourceName},
+    model::{
+        CgroupFile, Container, ContainerKind, Limit, Node, Pod, QosClass, Quantity, Requirements,
+        ResourceName,
+    },
     oom_score, qos as class_of,
     sample::{any_pod, app, list, node as node_of, pod as pod_of},
     values,
@@ -18,6 +23,9 @@ fn throttled(factor: f64) -> Settings {
     Settings { memory_throttling_factor: Some(factor), ..Settings::default() }
 }
 
+/// Values by file, as an operator reads them.
+type Files = BTreeMap<String, String>;
+
 fn text(files: &Files) -> Vec<String> {
     files.iter().map(|(file, value)| format!("{file}={value}")).collect()
 }
@@ -25,7 +33,7 @@ fn text(files: &Files) -> Vec<String> {
 /// Of one container in a pod of its own.
 fn one(container: Container, node: &Node, settings: &Settings) -> Files {
     let pod = pod_of("p", vec![container]);
-    values::container(&pod, &pod.containers[0], node, settings)
+    values::container(&pod, &pod.containers[0], node, settings).to_text()
 }
 
 fn memory(request: &str, limit: &str) -> Container {
@@ -86,10 +94,11 @@ fn a_containers_request_is_protected(
     #[case] expected: Option<&str>,
 ) {
     let pod = Pod { stored_qos_class: Some(class), ..pod_of("p", vec![memory(request, "256Mi")]) };
-    let files = |settings: Settings| values::container(&pod, &pod.containers[0], &node_of(), &settings);
+    let files =
+        |settings: Settings| values::container(&pod, &pod.containers[0], &node_of(), &settings).to_text();
     let protection = |files: &Files| -> Vec<(String, String)> {
-        let files = files.iter().filter(|(file, _)| ["memory.min", "memory.low"].contains(&file.as_ref()));
-        files.map(|(file, value)| (file.to_string(), value.clone())).collect()
+        let files = files.iter().filter(|(file, _)| ["memory.min", "memory.low"].contains(&file.as_str()));
+        files.map(|(file, value)| (file.clone(), value.clone())).collect()
     };
     let expected: Vec<_> = expected.map(|value| (file.to_owned(), value.to_owned())).into_iter().collect();
     assert_eq!(protection(&files(tiered())), expected);
@@ -99,7 +108,7 @@ fn a_containers_request_is_protected(
 #[test]
 fn a_best_effort_pods_overhead_is_not_protected() {
     let pod = Pod { overhead: list(&[("memory", "1Gi")]), ..pod_of("p", vec![app("c", &[], &[])]) };
-    assert_eq!(text(&values::pod(&pod, &node_of(), &tiered())), ["cpu.weight=1"]);
+    assert_eq!(text(&values::pod(&pod, &node_of(), &tiered()).to_text()), ["cpu.weight=1"]);
 }
 
 /// `pkg/kubelet/cm/qos_container_manager_linux_test.go`, `TestQoSContainerCgroup`, `TestQoSContainerCgroupPolicyNone`.
@@ -107,11 +116,11 @@ fn a_best_effort_pods_overhead_is_not_protected() {
 fn what_classes_request_is_protected_at_their_level() {
     let requests = [list(&[("memory", "128Mi")]), list(&[("memory", "256Mi")]), list(&[("memory", "128Mi")])];
     let (all, burstable) = (Requested::sum(&requests), Requested::sum(&requests[1..]));
-    assert_eq!(values::node(&node_of(), &tiered(), all)["memory.min"], "536870912");
-    assert_eq!(values::qos(&tiered(), burstable)["memory.low"], "402653184");
-    assert!(!values::node(&node_of(), &Settings::default(), all).contains_key("memory.min"));
-    assert_eq!(text(&values::qos(&Settings::default(), burstable)), ["cpu.weight=1"]);
-    assert_eq!(text(&values::qos(&tiered(), Requested::default())), ["cpu.weight=1"]);
+    assert_eq!(values::node(&node_of(), &tiered(), all).memory_min, Some(Limit::Bytes(536_870_912)));
+    assert_eq!(values::qos(&tiered(), burstable).memory_low, Some(Limit::Bytes(402_653_184)));
+    assert_eq!(values::node(&node_of(), &Settings::default(), all).memory_min, None);
+    assert_eq!(text(&values::qos(&Settings::default(), burstable).to_text()), ["cpu.weight=1"]);
+    assert_eq!(text(&values::qos(&tiered(), Requested::default()).to_text()), ["cpu.weight=1"]);
 }
 
 /// `pkg/kubelet/cm/node_container_manager_linux_test.go`, `TestGetCgroupConfig`.
@@ -131,10 +140,10 @@ fn a_reserved_cgroup_is_held_to_what_is_reserved(
     #[case] expected: &[&str],
 ) {
     let reserved = list(reserved);
-    assert_eq!(text(&values::reserved(&reserved, scope, &Settings::default())), expected);
+    assert_eq!(text(&values::reserved(&reserved, scope, &Settings::default()).to_text()), expected);
     let mut protected = values::reserved(&reserved, scope, &tiered());
-    assert_eq!(protected.remove("memory.min").as_ref(), protected.get("memory.max"));
-    assert_eq!(text(&protected), expected);
+    assert_eq!(protected.memory_min.take(), protected.memory_max);
+    assert_eq!(text(&protected.to_text()), expected);
 }
 
 #[rstest]
@@ -159,10 +168,10 @@ fn a_containers_period_is_set_whatever_its_limit(
 fn quotas_are_planned_as_systemd_keeps_them() {
     let settings = Settings { cgroup_driver: CgroupDriver::Systemd, ..Settings::default() };
     let pod = pod_of("p", vec![app("c", &[], &[("cpu", "1234m"), ("memory", "1Gi")])]);
-    assert_eq!(values::pod(&pod, &node_of(), &Settings::default())["cpu.max"], "123400 100000");
-    assert_eq!(values::pod(&pod, &node_of(), &settings)["cpu.max"], "124000 100000");
+    assert_eq!(values::pod(&pod, &node_of(), &Settings::default()).to_text()["cpu.max"], "123400 100000");
+    assert_eq!(values::pod(&pod, &node_of(), &settings).to_text()["cpu.max"], "124000 100000");
     assert_eq!(
-        values::container(&pod, &pod.containers[0], &node_of(), &settings)["cpu.max"],
+        values::container(&pod, &pod.containers[0], &node_of(), &settings).to_text()["cpu.max"],
         "124000 100000"
     );
 }
@@ -171,7 +180,7 @@ fn quotas_are_planned_as_systemd_keeps_them() {
 fn no_limit_on_tasks_is_none() {
     let settings = Settings { pod_pids_limit: Some(0), ..Settings::default() };
     let pod = pod_of("p", vec![app("c", &[], &[])]);
-    assert_eq!(text(&values::pod(&pod, &node_of(), &settings)), ["cpu.weight=1"]);
+    assert_eq!(text(&values::pod(&pod, &node_of(), &settings).to_text()), ["cpu.weight=1"]);
 }
 
 /// A pod of one container that requests this much, and at the most twice as much as its limit.
@@ -233,31 +242,28 @@ proptest! {
     ) {
         let node = Node { page_bytes, ..node_of() };
         let pod = requesting(cpu_milli, memory_bytes);
-        check_files(&values::pod(&pod, &node, &settings), page_bytes)?;
-        check_files(&values::container(&pod, &pod.containers[0], &node, &settings), page_bytes)?;
+        check_files(&values::pod(&pod, &node, &settings).to_text(), page_bytes)?;
+        check_files(&values::container(&pod, &pod.containers[0], &node, &settings).to_text(), page_bytes)?;
     }
 
     #[test]
-    fn any_pods_files_can_be_read(pod in any_pod(), settings in any_settings()) {
-        let files = pod.containers.iter().map(|c| values::container(&pod, c, &node_of(), &settings));
-        for files in files.chain([values::pod(&pod, &node_of(), &settings)]) {
-            for (file, value) in &files {
-                let number = value.split(' ').next().unwrap();
-                prop_assert!(number == "max" || number.parse::<u64>().is_ok(), "{file}={value}");
-                // What is planned is never what the kernel has anyway.
-                let default = matches!(
-                    (file.as_ref(), value.as_str()),
-                    ("memory.min" | "memory.low", "0") | ("memory.high" | "memory.max", "max" | "0")
-                );
-                prop_assert!(!default && value != "max 100000", "{file}={value}");
-            }
+    fn no_value_is_the_kernels_default_and_each_is_read_as_it_is_printed(
+        pod in any_pod(),
+        settings in any_settings(),
+    ) {
+        let values = pod.containers.iter().map(|c| values::container(&pod, c, &node_of(), &settings));
+        for value in values.chain([values::pod(&pod, &node_of(), &settings)]).flat_map(|v| v.iter().collect::<Vec<_>>()) {
+            let file = value.file();
+            prop_assert_eq!(file.parse(&value.to_string()), Some(value));
+            // The weight is always planned: it is the kernel's default by chance.
+            prop_assert!(file == CgroupFile::CpuWeight || value != file.default_value(), "{file}={value}");
         }
     }
 
     #[test]
     fn weights_keep_the_ratio_of_requests(less in 600_u64..20_000, factor in 1_u64..12) {
         let weight = |cpu_milli| -> u64 {
-            values::pod(&requesting(cpu_milli, 0), &node_of(), &Settings::default())["cpu.weight"].parse().unwrap()
+            values::pod(&requesting(cpu_milli, 0), &node_of(), &Settings::default()).cpu_weight.unwrap()
         };
         let (one, many) = (weight(less), weight(less * factor));
         // Each may be one more than its part, of at least 23, for the first weight is 1.
@@ -277,7 +283,7 @@ proptest! {
         prop_assert!(score(&high) <= score(&low));
         let files = |pod: &Pod| {
             let container = values::container(pod, &pod.containers[0], &node_of(), &settings);
-            [values::pod(pod, &node_of(), &settings), container]
+            [values::pod(pod, &node_of(), &settings).to_text(), container.to_text()]
         };
         for (low, high) in files(&low).iter().zip(&files(&high)) {
             for file in ["cpu.weight", "memory.low", "memory.high", "memory.max"] {

@@ -122,7 +122,7 @@ fn check_path(cgroup: &CgroupPlan, paths: &mut HashSet<CgroupPath>) {
 }
 
 fn check_files(cgroup: &CgroupPlan) {
-    for (file, value) in &cgroup.files {
+    for (file, value) in &cgroup.values.to_text() {
         assert!(kernel_takes(file, value), "{}: the kernel refuses {value:?} in {file}", cgroup.path);
     }
 }

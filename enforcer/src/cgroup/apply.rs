@@ -1,12 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    CgroupDir, Controller, Driver, Error, Knob, Making, Mark, MemoryFile, MoveError, PageSize, Permit, Step,
-    Withheld, Write, moving::move_processes, observe::usage_bytes,
+    CgroupDir, Controller, Driver, Error, Held, Making, Mark, MoveError, PageSize, Permit, Step, Withheld,
+    Write, moving::move_processes, observe::usage_bytes,
 };
-use crate::model::{CgroupId, CgroupPath, Limit};
-
-const MEMORY_MAX: &str = "memory.max";
+use crate::model::{CgroupFile, CgroupId, CgroupPath, CgroupValue, Limit};
 
 /// The result of a step.
 #[derive(Debug)]
@@ -158,27 +156,21 @@ impl Progress {
             Step::Create(_) | Step::Enable { .. } | Step::Write(_) | Step::Move { .. } => None,
         });
         let mut run: Vec<&Write> = run.collect();
-        if run.first().is_some_and(|write| write.file == MEMORY_MAX) {
+        if run.first().is_some_and(|write| write.file() == CgroupFile::MemoryMax) {
             run.truncate(1);
         } else if index < self.0 {
             return Ok(());
         } else {
             self.0 = index + run.len();
-            run.retain(|write| write.file != MEMORY_MAX);
+            run.retain(|write| write.file() != CgroupFile::MemoryMax);
         }
-        let reported =
-            driver.emit(dir, &run.into_iter().map(|write| (&*write.file, value(write))).collect::<Vec<_>>());
+        let reported = driver.emit(dir, &run.into_iter().map(|write| write.value).collect::<Vec<_>>());
         if reported.is_err() {
             // The next write tries again.
             self.0 = index + 1;
         }
         reported
     }
-}
-
-/// The planned value, not rounded: it is written byte for byte.
-fn value(write: &Write) -> Knob {
-    Knob::parse(&write.file, &write.value, PageSize::new(1))
 }
 
 impl Outcome {
@@ -215,7 +207,8 @@ fn apply_one(
                 return Ok(Fate::Withheld { usage_bytes });
             }
             reporting.emit(driver, &dir, (steps, index))?;
-            write_one(&dir, driver, write)?;
+            driver.settle(&dir, write.value)?;
+            driver.set(&dir, write.value)?;
             Ok(Fate::Done(dir.id()))
         }
         Step::Move { from, to } => Ok(Fate::Moved(move_processes(root, from, to)?)),
@@ -224,32 +217,13 @@ fn apply_one(
 
 /// Usage may have grown since it was observed, so it is read again right before `memory.max` is written.
 fn usage_above(dir: &CgroupDir, write: &Write, page: PageSize) -> Result<Option<u64>, Error> {
-    if write.file != MEMORY_MAX {
+    let new = page.held(write.value);
+    let CgroupValue::MemoryMax(Limit::Bytes(limit_bytes)) = new else { return Ok(None) };
+    let held = Held::read(new.file(), &dir.read(&new.file().name())?).value();
+    if held.is_none_or(|held| page.held(held).is_raised_by(new)) {
         return Ok(None);
     }
-    let Knob::Limit(Limit::Bytes(limit)) = Knob::parse(&write.file, &write.value, page) else {
-        return Ok(None);
-    };
-    let held = Knob::parse(&write.file, &dir.read(&write.file)?, page);
-    if held.is_raised_by(&Knob::Limit(Limit::Bytes(limit))) {
-        return Ok(None);
-    }
-    Ok(usage_bytes(dir)?.filter(|usage| *usage > limit))
-}
-
-fn write_one(dir: &CgroupDir, driver: &dyn Driver, write: &Write) -> Result<(), Error> {
-    let value = value(write);
-    driver.settle(dir, &write.file, &value)?;
-    match (write.file.as_ref(), value) {
-        (file, Knob::Limit(limit)) => match MemoryFile::named(file) {
-            Some(file) => driver.set_memory(dir, file, limit),
-            None if file == "pids.max" => driver.set_pids_max(dir, limit),
-            None => dir.write(file, &write.value),
-        },
-        ("cpu.weight", Knob::Weight(weight)) => driver.set_cpu_weight(dir, weight),
-        ("cpu.max", Knob::CpuMax { quota, period_us }) => driver.set_cpu_max(dir, quota, period_us),
-        (file, Knob::Weight(_) | Knob::CpuMax { .. } | Knob::Text(_)) => dir.write(file, &write.value),
-    }
+    Ok(usage_bytes(dir)?.filter(|usage_bytes| *usage_bytes > limit_bytes))
 }
 
 /// Enables controllers at once, or one by one if the kernel refuses the set.

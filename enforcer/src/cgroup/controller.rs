@@ -1,5 +1,7 @@
 use std::{collections::BTreeSet, fmt};
 
+use crate::model::CgroupFile;
+
 /// The controllers that limit pods: those that the kubelet enables, and `io`, without which memory limits do not
 /// throttle writers (`Documentation/admin-guide/cgroup-v2.rst`, "Writeback").
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -35,11 +37,20 @@ impl Controller {
         }
     }
 
-    /// The controller of a file; `None` for the core's files and for controllers that are not used here.
+    /// The controller of a file.
     #[must_use]
-    pub fn of_file(file: &str) -> Option<Self> {
-        let prefix = file.split('.').next().unwrap_or_default();
-        Self::ALL.into_iter().find(|controller| controller.name() == prefix)
+    pub fn of_file(file: CgroupFile) -> Self {
+        match file {
+            CgroupFile::CpuMax | CgroupFile::CpuWeight => Self::Cpu,
+            CgroupFile::HugetlbMax { .. } => Self::Hugetlb,
+            CgroupFile::MemoryHigh
+            | CgroupFile::MemoryLow
+            | CgroupFile::MemoryMax
+            | CgroupFile::MemoryMin
+            | CgroupFile::MemoryOomGroup
+            | CgroupFile::MemorySwapMax => Self::Memory,
+            CgroupFile::PidsMax => Self::Pids,
+        }
     }
 
     /// The controllers that `cgroup.controllers` or `cgroup.subtree_control` lists; others are left out.
@@ -65,12 +76,5 @@ mod tests {
         let list = Controller::parse_list("cpuset cpu io memory hugetlb pids rdma misc\n");
         assert_eq!(list, Controller::ALL.into_iter().collect());
         assert_eq!(Controller::parse_list("\n"), BTreeSet::new());
-    }
-
-    #[test]
-    fn a_file_names_its_controller() {
-        assert_eq!(Controller::of_file("hugetlb.2MB.max"), Some(Controller::Hugetlb));
-        assert_eq!(Controller::of_file("cpuset.cpus"), Some(Controller::Cpuset));
-        assert_eq!(Controller::of_file("cgroup.procs"), None);
     }
 }

@@ -1,13 +1,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Controller, Knob, Missing, PageSize, Reason, Step, Withheld, Write,
+    Controller, Held, Missing, PageSize, Reason, Step, Withheld, Write,
     ledger::Ledger,
     observe::{Observed, Snapshot, inner_paths},
 };
 use crate::{
-    model::{CgroupPath, Limit},
-    policy::{CgroupPlan, FileName},
+    model::{CgroupFile, CgroupPath, CgroupValue, Limit},
+    policy::CgroupPlan,
 };
 
 /// The steps that make the hierarchy as planned, and what cannot be done.
@@ -47,20 +47,20 @@ pub fn diff(
         let known = observed.cgroups.get(&plan.path);
         let controllers = plan.path.parent().and_then(|parent| handed_on.get(&parent));
         let is_outside = outside.contains(&plan.path);
-        for (file, value, released) in wanted(plan, known, ledger) {
+        for (value, released) in wanted(plan, known, ledger) {
+            let file = value.file();
             let is_there = is_outside && known.is_some_and(|known| known.files.contains_key(&file));
-            let lacking = Controller::of_file(&file)
-                .filter(|controller| controllers.is_none_or(|handed| !handed.contains(controller)))
-                .filter(|_| !is_there);
-            if lacking.is_some() {
-                diff.missing.push(Missing { path: plan.path.clone(), file, controller: lacking });
+            let controller = Controller::of_file(file);
+            if !is_there && controllers.is_none_or(|handed| !handed.contains(&controller)) {
+                let controller = Some(controller);
+                diff.missing.push(Missing { path: plan.path.clone(), file, controller });
                 continue;
             }
             let held = match known {
                 Some(known) => match known.files.get(&file) {
-                    Some(held) => Some(held.as_str()),
+                    Some(held) => Some(held),
                     // Its controller is about to be enabled, and brings the file.
-                    None if newly_enabled(&file, plan, observed) => None,
+                    None if newly_enabled(controller, plan, observed) => None,
                     None => {
                         diff.missing.push(Missing { path: plan.path.clone(), file, controller: None });
                         continue;
@@ -68,21 +68,20 @@ pub fn diff(
                 },
                 None => None,
             };
-            let new = Knob::parse(&file, &value, page);
-            let old_text = held.or_else(|| Knob::kernel_default(&file));
-            let old = old_text.map(|text| Knob::parse(&file, text, page));
-            if old.as_ref() == Some(&new) {
+            let new = page.held(value);
+            // Text that is no value differs from every value, and any value gives more.
+            let old = held.map_or_else(|| Some(file.default_value()), Held::value).map(|old| page.held(old));
+            if old == Some(new) {
                 continue;
             }
-            let is_raise = old.as_ref().is_none_or(|old| old.is_raised_by(&new));
+            let is_raise = old.is_none_or(|old| old.is_raised_by(new));
             let write = Write {
                 path: plan.path.clone(),
-                reason: reason(known, &file, &new, released, ledger, page),
-                old: held.map(str::to_owned),
-                file,
+                reason: reason(known, new, released, ledger, page),
+                old: held.cloned(),
                 value,
             };
-            if let Some(usage_bytes) = usage_above(&write, &new, is_raise, known) {
+            if let Some(usage_bytes) = usage_above(new, is_raise, known) {
                 diff.withheld.push(Withheld { write, usage_bytes });
             } else if is_raise {
                 raises.push(write);
@@ -91,8 +90,8 @@ pub fn diff(
             }
         }
     }
-    raises.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(&write.file)));
-    lowers.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(&write.file)));
+    raises.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(write.file())));
+    lowers.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(write.file())));
     lowers.reverse();
     diff.steps.extend(raises.into_iter().chain(lowers).map(Step::Write));
     diff
@@ -134,52 +133,45 @@ fn structure(
     handed_on
 }
 
-/// The files that are to hold a value: the planned ones, and those that get their former value back.
+/// The values that the files are to hold: the planned ones, and former ones that are restored (`true`).
 fn wanted(
     plan: &CgroupPlan,
     known: Option<&Observed>,
     ledger: &Ledger,
-) -> impl Iterator<Item = (FileName, String, bool)> {
-    let planned = plan.files.iter().map(|(file, value)| (file.clone(), value.clone(), false));
+) -> impl Iterator<Item = (CgroupValue, bool)> {
+    let planned = plan.values.iter().map(|value| (value, false));
     let claimed = known.into_iter().flat_map(|known| ledger.files(known.id).map(move |file| (known, file)));
-    let released = claimed.filter_map(|(known, file)| {
-        let value = ledger.original(known.id, file).or_else(|| Knob::kernel_default(file))?;
-        (!plan.files.contains_key(file)).then(|| (file.clone(), value.to_owned(), true))
-    });
-    planned.chain(released)
+    let released = claimed.filter(|(_, file)| plan.values.get(*file).is_none());
+    planned.chain(released.map(|(known, file)| (ledger.original(known.id, file), true)))
 }
 
-fn newly_enabled(file: &str, plan: &CgroupPlan, observed: &Snapshot) -> bool {
+fn newly_enabled(controller: Controller, plan: &CgroupPlan, observed: &Snapshot) -> bool {
     let parent = plan.path.parent().and_then(|parent| observed.cgroups.get(&parent));
-    match (Controller::of_file(file), parent) {
-        (Some(controller), Some(parent)) => !parent.enabled.contains(&controller),
-        (None, _) | (Some(_), None) => false,
-    }
+    parent.is_some_and(|parent| !parent.enabled.contains(&controller))
 }
 
 fn reason(
     known: Option<&Observed>,
-    file: &str,
-    new: &Knob,
+    new: CgroupValue,
     released: bool,
     ledger: &Ledger,
     page: PageSize,
 ) -> Reason {
-    let last = known.and_then(|known| ledger.value(known.id, file));
-    match last.map(|last| Knob::parse(file, last, page)) {
+    let last = known.and_then(|known| ledger.value(known.id, new.file()));
+    match last.map(|last| page.held(last)) {
         _ if released => Reason::Released,
         None => Reason::Initial,
-        Some(last) if last == *new => Reason::Drifted,
+        Some(last) if last == new => Reason::Drifted,
         Some(_) => Reason::PlanChanged,
     }
 }
 
 /// The memory in use, if writing would put `memory.max` below it.
-fn usage_above(write: &Write, new: &Knob, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
+fn usage_above(new: CgroupValue, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
     let usage_bytes = known?.usage_bytes?;
     match new {
-        Knob::Limit(Limit::Bytes(limit)) if write.file == "memory.max" && !is_raise => {
-            (usage_bytes > *limit).then_some(usage_bytes)
+        CgroupValue::MemoryMax(Limit::Bytes(limit_bytes)) if !is_raise => {
+            (usage_bytes > limit_bytes).then_some(usage_bytes)
         }
         _ => None,
     }
@@ -190,15 +182,15 @@ fn depth(path: &CgroupPath) -> usize {
 }
 
 /// The order of raises within one cgroup.
-fn rank(file: &FileName) -> (u8, FileName) {
-    let rank = match file.as_ref() {
-        "memory.max" => 0,
-        "memory.high" => 1,
-        "memory.low" => 2,
-        "memory.min" => 3,
+fn rank(file: CgroupFile) -> (u8, CgroupFile) {
+    let rank = match file {
+        CgroupFile::MemoryMax => 0,
+        CgroupFile::MemoryHigh => 1,
+        CgroupFile::MemoryLow => 2,
+        CgroupFile::MemoryMin => 3,
         _ => 4,
     };
-    (rank, file.clone())
+    (rank, file)
 }
 
 #[cfg(test)]

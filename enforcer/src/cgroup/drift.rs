@@ -1,9 +1,6 @@
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, fmt, time::Instant};
 
-use crate::{
-    model::{CgroupId, CgroupPath},
-    policy::FileName,
-};
+use crate::model::{CgroupFile, CgroupId, CgroupPath};
 
 mod contest;
 
@@ -13,6 +10,41 @@ use super::report::Problem;
 /// A file is written back at once this many times within a minute; after that another process counts as insisting on
 /// its value.
 pub(super) const ROUNDS: usize = 3;
+
+/// A file whose value is kept as planned.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum KeptFile {
+    /// A file of the cgroup.
+    Cgroup(CgroupFile),
+    /// `oom_score_adj` of the processes in it.
+    Score,
+}
+
+/// The name of a process's score file.
+const SCORE: &str = "oom_score_adj";
+
+impl KeptFile {
+    /// The file of that name; `None` for files that are not kept.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        if name == SCORE { Some(Self::Score) } else { CgroupFile::named(name).map(Self::Cgroup) }
+    }
+}
+
+impl From<CgroupFile> for KeptFile {
+    fn from(file: CgroupFile) -> Self {
+        Self::Cgroup(file)
+    }
+}
+
+impl fmt::Display for KeptFile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cgroup(file) => file.fmt(formatter),
+            Self::Score => formatter.pad(SCORE),
+        }
+    }
+}
 
 /// What is done about a value that another process wrote.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -59,7 +91,7 @@ pub struct Drift {
     /// Its id.
     pub cgroup: CgroupId,
     /// The file.
-    pub file: FileName,
+    pub file: KeptFile,
     /// The planned value.
     pub planned: String,
     /// The value found.
@@ -84,7 +116,7 @@ pub struct Author {
 pub struct DriftPolicy {
     on_drift: OnDrift,
     is_audit: bool,
-    files: BTreeMap<(CgroupId, FileName), History>,
+    files: BTreeMap<(CgroupId, KeptFile), History>,
 }
 
 #[derive(Debug, Default)]
@@ -114,12 +146,12 @@ impl DriftPolicy {
     /// once up to `rounds` times within a minute.
     pub fn judge(
         &mut self,
-        (path, cgroup, file): (&CgroupPath, CgroupId, &FileName),
+        (path, cgroup, file): (&CgroupPath, CgroupId, KeptFile),
         (planned, found): (&str, &str),
         rounds: usize,
         now: Instant,
     ) -> (DriftAction, bool) {
-        let history = self.files.entry((cgroup, file.clone())).or_default();
+        let history = self.files.entry((cgroup, file)).or_default();
         history.path.get_or_insert_with(|| path.clone());
         let action = match self.on_drift {
             _ if self.is_audit => DriftAction::Audited,
@@ -139,32 +171,32 @@ impl DriftPolicy {
 
     /// The process that wrote to a file last, if known.
     #[must_use]
-    pub fn author(&self, cgroup: CgroupId, file: &FileName) -> Option<Author> {
-        self.files.get(&(cgroup, file.clone()))?.author.clone()
+    pub fn author(&self, cgroup: CgroupId, file: KeptFile) -> Option<Author> {
+        self.files.get(&(cgroup, file))?.author.clone()
     }
 
     /// Notes that another process wrote to a file, and which one, if known.
-    pub fn wrote(&mut self, cgroup: CgroupId, file: &FileName, author: Option<Author>, now: Instant) {
+    pub fn wrote(&mut self, cgroup: CgroupId, file: KeptFile, author: Option<Author>, now: Instant) {
         // The first write to a file is noticed by the value that it leaves.
-        if let Some(history) = self.files.get_mut(&(cgroup, file.clone())) {
+        if let Some(history) = self.files.get_mut(&(cgroup, file)) {
             history.contest.wrote(now);
             history.author = author.or_else(|| history.author.take());
         } else if author.is_some() {
-            self.files.insert((cgroup, file.clone()), History { author, ..History::default() });
+            self.files.insert((cgroup, file), History { author, ..History::default() });
         }
     }
 
     /// Notes that a file holds the planned value without our doing.
-    pub fn settled(&mut self, cgroup: CgroupId, file: &FileName) {
-        if let Some(history) = self.files.get_mut(&(cgroup, file.clone())) {
+    pub fn settled(&mut self, cgroup: CgroupId, file: KeptFile) {
+        if let Some(history) = self.files.get_mut(&(cgroup, file)) {
             history.left = None;
             history.contest.settled();
         }
     }
 
     /// Notes the same of a file that was due to be written back and did not need it.
-    pub fn settled_if_overdue(&mut self, cgroup: CgroupId, file: &FileName, now: Instant) {
-        if let Some(history) = self.files.get_mut(&(cgroup, file.clone()))
+    pub fn settled_if_overdue(&mut self, cgroup: CgroupId, file: KeptFile, now: Instant) {
+        if let Some(history) = self.files.get_mut(&(cgroup, file))
             && history.contest.is_overdue(now)
         {
             history.contest.settled();
@@ -173,8 +205,8 @@ impl DriftPolicy {
 
     /// Whether a file is contested and must not be written yet.
     #[must_use]
-    pub fn waits(&self, cgroup: CgroupId, file: &FileName, now: Instant) -> bool {
-        self.files.get(&(cgroup, file.clone())).is_some_and(|history| history.contest.waits(now))
+    pub fn waits(&self, cgroup: CgroupId, file: KeptFile, now: Instant) -> bool {
+        self.files.get(&(cgroup, file)).is_some_and(|history| history.contest.waits(now))
     }
 
     /// Forgets a cgroup that is gone.
@@ -183,13 +215,13 @@ impl DriftPolicy {
     }
 
     /// Ends the contests whose writers have stopped; returns the files that are due to be written back.
-    pub fn turn(&mut self, now: Instant) -> Vec<(CgroupPath, CgroupId, FileName)> {
+    pub fn turn(&mut self, now: Instant) -> Vec<(CgroupPath, CgroupId, KeptFile)> {
         self.files.retain(|_, history| {
             history.contest.turn(now);
             history.left.is_some() || !history.contest.is_forgotten(now)
         });
         let due = self.files.iter().filter(|(_, history)| history.contest.is_overdue(now));
-        due.filter_map(|((id, file), history)| Some((history.path.clone()?, *id, file.clone()))).collect()
+        due.filter_map(|((id, file), history)| Some((history.path.clone()?, *id, *file))).collect()
     }
 
     /// When to call [`turn`](Self::turn).
@@ -223,11 +255,11 @@ mod tests {
     use super::*;
 
     const ID: CgroupId = CgroupId(1);
-    const FILE: FileName = FileName::Borrowed("cpu.weight");
+    const FILE: KeptFile = KeptFile::Cgroup(CgroupFile::CpuWeight);
 
     fn judge(policy: &mut DriftPolicy, found: &str, now: Instant) -> (DriftAction, bool) {
         let path = CgroupPath::parse("/kubepods/pod1").unwrap();
-        policy.judge((&path, ID, &FILE), ("79", found), ROUNDS, now)
+        policy.judge((&path, ID, FILE), ("79", found), ROUNDS, now)
     }
 
     #[test]
@@ -235,7 +267,7 @@ mod tests {
         let (mut policy, start) = (DriftPolicy::new(OnDrift::Restore), Instant::now());
         let sh = Author { pid: 7, comm: String::from("s\u{1b}h") };
         for _ in 0..ROUNDS {
-            policy.wrote(ID, &FILE, Some(sh.clone()), start);
+            policy.wrote(ID, FILE, Some(sh.clone()), start);
             assert_eq!(judge(&mut policy, "1", start), (DriftAction::Restored, true));
         }
         assert_eq!(policy.problems().count(), 0);
@@ -264,7 +296,7 @@ mod tests {
         assert_eq!(judge(&mut policy, "1", now), (DriftAction::Reported, true));
         assert_eq!(judge(&mut policy, "1", now), (DriftAction::Reported, false));
         assert_eq!(judge(&mut policy, "2", now), (DriftAction::Reported, true));
-        policy.settled(ID, &FILE);
+        policy.settled(ID, FILE);
         assert_eq!(judge(&mut policy, "2", now), (DriftAction::Reported, true));
         assert_eq!((policy.due(), policy.problems().count()), (None, 0));
         policy.forget(ID);

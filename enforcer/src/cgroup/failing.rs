@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::{Step, report::Problem};
-use crate::{model::CgroupPath, policy::FileName};
+use crate::model::{CgroupFile, CgroupPath};
 
 /// How long after a failure a step is tried again: at first, and at most.
 const DELAY_MIN: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub(super) struct Failing {
 enum Target {
     Create,
     Enable,
-    File(FileName),
+    File(CgroupFile),
     /// The processes of that cgroup.
     Move(CgroupPath),
 }
@@ -96,7 +96,7 @@ fn parts(step: &Step) -> (Target, String) {
         Step::Enable { path: _, controllers } => {
             (Target::Enable, controllers.iter().map(|controller| controller.name()).collect())
         }
-        Step::Write(write) => (Target::File(write.file.clone()), write.value.clone()),
+        Step::Write(write) => (Target::File(write.file()), write.value.to_string()),
         Step::Move { from, to: _ } => (Target::Move(from.clone()), String::new()),
     }
 }
@@ -109,8 +109,7 @@ mod tests {
     fn step(value: &str) -> Step {
         Step::Write(Write {
             path: CgroupPath::parse("/a").unwrap(),
-            file: "memory.max".into(),
-            value: value.into(),
+            value: CgroupFile::MemoryMax.parse(value).unwrap(),
             old: None,
             reason: Reason::Initial,
         })

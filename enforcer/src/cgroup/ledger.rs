@@ -1,10 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Mark, Write};
-use crate::{
-    model::{CgroupId, OwnerLevel},
-    policy::FileName,
-};
+use crate::model::{CgroupFile, CgroupId, CgroupValue, OwnerLevel};
 
 /// The value last written to each file, by cgroup id. So a file that a plan no longer names is restored, and a foreign
 /// write is distinguished from a changed plan.
@@ -23,7 +20,7 @@ struct Entry {
     /// The mark that it has.
     marked: Option<Mark>,
     /// The values known to be in force.
-    values: BTreeMap<FileName, String>,
+    values: BTreeMap<CgroupFile, CgroupValue>,
 }
 
 impl Ledger {
@@ -56,29 +53,27 @@ impl Ledger {
     }
 
     /// The files of a cgroup that were written.
-    pub fn files(&self, id: CgroupId) -> impl Iterator<Item = &FileName> {
-        self.entries.get(&id).into_iter().flat_map(|entry| entry.mark.files.keys())
+    pub fn files(&self, id: CgroupId) -> impl Iterator<Item = CgroupFile> {
+        self.entries.get(&id).into_iter().flat_map(|entry| entry.mark.files.keys().copied())
     }
 
     /// The value known to be in force in a file.
     #[must_use]
-    pub fn value(&self, id: CgroupId, file: &str) -> Option<&str> {
-        self.entries.get(&id)?.values.get(file).map(String::as_str)
+    pub fn value(&self, id: CgroupId, file: CgroupFile) -> Option<CgroupValue> {
+        self.entries.get(&id)?.values.get(&file).copied()
     }
 
-    /// What a file held before it was first written; `None` if that is the kernel's value for a new cgroup.
+    /// What a file held before it was first written, by default the kernel's value for a new cgroup.
     #[must_use]
-    pub fn original(&self, id: CgroupId, file: &str) -> Option<&str> {
-        self.entries.get(&id)?.mark.files.get(file)?.as_deref()
+    pub fn original(&self, id: CgroupId, file: CgroupFile) -> CgroupValue {
+        let original = self.entries.get(&id).and_then(|entry| *entry.mark.files.get(&file)?);
+        original.unwrap_or_else(|| file.default_value())
     }
 
     /// Notes that a file is about to be written, or was found as planned. `original` is what it holds, if that is to be
     /// restored one day.
-    pub fn claim(&mut self, id: CgroupId, file: &FileName, original: Option<&str>) {
-        let entry = self.entries.entry(id).or_default();
-        if !entry.mark.files.contains_key(file) {
-            entry.mark.files.insert(file.clone(), original.map(str::to_owned));
-        }
+    pub fn claim(&mut self, id: CgroupId, file: CgroupFile, original: Option<CgroupValue>) {
+        self.entries.entry(id).or_default().mark.files.entry(file).or_insert(original);
     }
 
     /// Notes on the mark of kubepods which foreign cgroups are written to.
@@ -104,11 +99,10 @@ impl Ledger {
     }
 
     /// Notes a value in force: it was written, or was found as planned.
-    pub fn note(&mut self, id: CgroupId, file: &FileName, value: &str) {
-        self.claim(id, file, None);
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        if entry.values.get(file).is_none_or(|known| known != value) {
-            entry.values.insert(file.clone(), value.to_owned());
+    pub fn note(&mut self, id: CgroupId, value: CgroupValue) {
+        self.claim(id, value.file(), None);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.values.insert(value.file(), value);
         }
     }
 
@@ -116,11 +110,11 @@ impl Ledger {
     pub fn note_write(&mut self, id: CgroupId, write: &Write) {
         if write.reason == super::Reason::Released {
             if let Some(entry) = self.entries.get_mut(&id) {
-                entry.mark.files.remove(&write.file);
-                entry.values.remove(&write.file);
+                entry.mark.files.remove(&write.file());
+                entry.values.remove(&write.file());
             }
         } else {
-            self.note(id, &write.file, &write.value);
+            self.note(id, write.value);
         }
     }
 

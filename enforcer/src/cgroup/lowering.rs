@@ -11,11 +11,11 @@ use std::{
 use super::{CgroupDir, Error, PageSize, Permit, Withheld, observe::usage_bytes, report::Problem};
 use crate::{
     journal::{Intent, Slot, Slots},
-    model::{CgroupPath, Limit},
+    model::{CgroupPath, CgroupValue, Limit},
 };
 
 /// The file that throttles and makes the kernel reclaim, without killing.
-pub(super) const HIGH: &str = "memory.high";
+const HIGH: &str = "memory.high";
 /// The part of the limit by which `memory.high` is below it meanwhile.
 const HEADROOM_SHARE: u64 = 32;
 /// How much is reclaimed between two checks of the deadline.
@@ -343,8 +343,8 @@ fn squeeze(
 }
 
 fn limit_bytes(withheld: &Withheld, page: PageSize) -> Option<u64> {
-    match super::Knob::parse(&withheld.write.file, &withheld.write.value, page) {
-        super::Knob::Limit(Limit::Bytes(bytes)) => Some(bytes),
+    match page.held(withheld.write.value) {
+        CgroupValue::MemoryMax(Limit::Bytes(bytes)) => Some(bytes),
         _ => None,
     }
 }

@@ -7,10 +7,7 @@ use rustix::{fs::XattrFlags, io::Errno};
 use serde::{Deserialize, Serialize};
 
 use super::{CgroupDir, Error};
-use crate::{
-    model::{CgroupPath, Owner, OwnerLevel, PodName, PodUid},
-    policy::FileName,
-};
+use crate::model::{CgroupFile, CgroupPath, CgroupValue, Owner, OwnerLevel, PodName, PodUid};
 
 /// The extended attribute. Reading or writing `trusted.*` needs `CAP_SYS_ADMIN`.
 const NAME: &str = "trusted.enforcer";
@@ -33,7 +30,8 @@ pub struct Mark {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub outside: BTreeSet<String>,
     /// The written files, and what each held before; `None` for the kernel's value in a new cgroup.
-    pub files: BTreeMap<FileName, Option<String>>,
+    #[serde(with = "as_text")]
+    pub files: BTreeMap<CgroupFile, Option<CgroupValue>>,
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -83,6 +81,33 @@ impl Mark {
             None => OwnerLevel::Pod { pod, uid },
         };
         Some(Owner { path: path.clone(), level })
+    }
+}
+
+/// Files by name, with their content.
+mod as_text {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use super::{CgroupFile, CgroupValue};
+
+    type Files = BTreeMap<CgroupFile, Option<CgroupValue>>;
+
+    pub(super) fn serialize<S: Serializer>(files: &Files, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = |value: &Option<CgroupValue>| value.map(|value| value.to_string());
+        serializer.collect_map(files.iter().map(|(file, value)| (file.name(), text(value))))
+    }
+
+    /// A file that no plan sets has nothing to be restored; content that is no value of its file counts as the
+    /// kernel's.
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Files, D::Error> {
+        let files = BTreeMap::<String, Option<String>>::deserialize(deserializer)?;
+        let typed = files.into_iter().filter_map(|(name, text)| {
+            let file = CgroupFile::named(&name)?;
+            Some((file, text.and_then(|text| file.parse(&text))))
+        });
+        Ok(typed.collect())
     }
 }
 

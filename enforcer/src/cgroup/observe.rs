@@ -1,9 +1,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{CgroupDir, Controller, Error, Knob, Mark, PageSize, ledger::Ledger};
+use super::{CgroupDir, Controller, Error, Held, Mark, PageSize, ledger::Ledger};
 use crate::{
-    model::{CgroupId, CgroupPath, Limit},
-    policy::{CgroupPlan, FileName},
+    model::{CgroupFile, CgroupId, CgroupPath, CgroupValue, Limit},
+    policy::CgroupPlan,
 };
 
 /// The state of the planned cgroups and their ancestors.
@@ -22,9 +22,8 @@ pub struct Observed {
     pub available: BTreeSet<Controller>,
     /// The controllers that it does hand on.
     pub enabled: BTreeSet<Controller>,
-    /// The files that the plan names or that were written earlier, without the trailing newline; missing ones are
-    /// absent.
-    pub files: BTreeMap<FileName, String>,
+    /// The files that the plan names or that were written earlier; missing ones are absent.
+    pub files: BTreeMap<CgroupFile, Held>,
     /// Its mark, read only if the ledger does not know the cgroup yet.
     pub mark: Option<Mark>,
     /// `memory.current`, read only if `memory.max` would have to go down.
@@ -102,38 +101,39 @@ fn observe_one(
         observed.mark = dir.mark()?;
     }
     let marked = observed.mark.iter().flat_map(|mark| mark.files.keys());
-    let names: BTreeSet<FileName> =
-        plan.files.keys().chain(ledger.files(dir.id())).chain(marked).cloned().collect();
-    for name in names {
-        match dir.read(&name) {
+    let planned = plan.values.iter().map(CgroupValue::file);
+    let files: BTreeSet<CgroupFile> = planned.chain(ledger.files(dir.id())).chain(marked.copied()).collect();
+    for file in files {
+        match dir.read(&file.name()) {
             Ok(content) => {
-                observed.files.insert(name, content.trim_ascii_end().to_owned());
+                observed.files.insert(file, Held::read(file, &content));
             }
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }
     }
-    if goes_down("memory.max", plan, &observed, page) {
+    if max_goes_down(plan, &observed, page) {
         observed.usage_bytes = usage_bytes(&dir)?;
     }
     Ok(observed)
 }
 
-fn goes_down(file: &str, plan: &CgroupPlan, observed: &Observed, page: PageSize) -> bool {
-    let (Some(new), Some(old)) = (plan.files.get(file), observed.files.get(file)) else {
-        return false;
-    };
-    let (new, old) = (Knob::parse(file, new, page), Knob::parse(file, old, page));
-    new != old && !old.is_raised_by(&new)
+/// Whether the plan lowers `memory.max`.
+fn max_goes_down(plan: &CgroupPlan, observed: &Observed, page: PageSize) -> bool {
+    let held = observed.files.get(&CgroupFile::MemoryMax).and_then(Held::value);
+    match (plan.values.memory_max.map(CgroupValue::MemoryMax), held) {
+        (Some(new), Some(old)) => {
+            let (new, old) = (page.held(new), page.held(old));
+            new != old && !old.is_raised_by(new)
+        }
+        (None, _) | (_, None) => false,
+    }
 }
 
 /// The memory charged to a cgroup; `None` if the memory controller is not enabled.
 pub(super) fn usage_bytes(dir: &CgroupDir) -> Result<Option<u64>, Error> {
     match dir.read("memory.current") {
-        Ok(content) => Ok(match Limit::parse(&content) {
-            Some(Limit::Bytes(bytes)) => Some(bytes),
-            Some(Limit::Max) | None => None,
-        }),
+        Ok(content) => Ok(Limit::parse(&content).and_then(Limit::amount)),
         Err(error) if error.is_gone() => Ok(None),
         Err(error) => Err(error),
     }

@@ -15,16 +15,16 @@ use std::{
 };
 
 use self::findings::Seen;
-pub use self::guarded::{Guarded, SCORE_FILE, ScoreSeen};
+pub use self::guarded::{Guarded, ScoreSeen};
 use super::{
-    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Guard, Index, Ledger, Lowering, Making,
-    OnDrift, PageSize, Permit, Report, ScoreKeeper, Sight, Sweep, Throttled, Watch,
+    CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Guard, Index, KeptFile, Ledger, Lowering,
+    Making, OnDrift, PageSize, Permit, Report, ScoreKeeper, Sight, Sweep, Throttled, Watch,
     desired::Desired,
     failing::Failing,
     live::{Known, LiveCgroups},
 };
 use crate::{
-    model::{CgroupId, CgroupPath, Owner, PodName, PodUid},
+    model::{CgroupFile, CgroupId, CgroupPath, Owner, PodName, PodUid},
     policy::Plan,
 };
 
@@ -255,9 +255,9 @@ impl Reconciler {
         for (path, file) in &changes.written {
             let concerned = self.concerned(path, file);
             if !concerned.is_empty()
-                && let Some(id) = self.id(path)
+                && let (Some(id), Some(kept)) = (self.id(path), KeptFile::named(file))
             {
-                self.wrote(id, file, changes.authors.get(&(path.clone(), file.clone())).cloned());
+                self.wrote(id, kept, changes.authors.get(&(path.clone(), file.clone())).cloned());
             }
             paths.extend(concerned);
         }
@@ -365,7 +365,8 @@ impl Reconciler {
             // Controllers that are no longer handed on take their files away further down.
             return targets.keys().filter(|target| target.parent().as_ref() == Some(path)).cloned().collect();
         }
-        let is_ours = targets.get(path).is_some_and(|target| target.plan.files.contains_key(file));
+        let is_ours = |file| targets.get(path).is_some_and(|target| target.plan.values.get(file).is_some());
+        let is_ours = CgroupFile::named(file).is_some_and(is_ours);
         if is_ours { vec![path.clone()] } else { Vec::new() }
     }
 
@@ -413,7 +414,7 @@ impl Reconciler {
             if !self.keeper.leaves_any(path)
                 && let Some(known) = self.standing.get(path)
             {
-                self.drift.settled(known.id, &guarded::SCORE);
+                self.drift.settled(known.id, KeptFile::Score);
             }
             whole.absorb(sweep);
         }

@@ -1,8 +1,7 @@
-use super::{Abandoned, ApplyError, Controller, Drift, Error, Missing, Reason, Step, Sweep, Withheld, Write};
-use crate::{
-    model::{CgroupPath, Owner},
-    policy::FileName,
+use super::{
+    Abandoned, ApplyError, Controller, Drift, Error, KeptFile, Missing, Reason, Step, Sweep, Withheld, Write,
 };
+use crate::model::{CgroupPath, Owner};
 
 /// What a reconciliation did, and what it could not do.
 #[derive(Debug, Default)]
@@ -13,7 +12,7 @@ pub struct Report {
     /// The controllers that were handed on, by cgroup.
     pub enabled: Vec<(CgroupPath, Vec<Controller>)>,
     /// The files that were written, in order.
-    pub written: Vec<Write>,
+    pub written: Vec<Written>,
     /// The writes that wait for usage to go down.
     pub withheld: Vec<Withheld>,
     /// The limits that could not be lowered for now.
@@ -62,6 +61,25 @@ pub struct Failure {
     pub repeated: bool,
 }
 
+/// A file that was written.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Written {
+    /// The cgroup.
+    pub path: CgroupPath,
+    /// Why it was written.
+    pub reason: Reason,
+    /// What changed.
+    pub change: FileChange,
+}
+
+impl From<Write> for Written {
+    fn from(Write { path, value, old, reason }: Write) -> Self {
+        let old = old.map(|held| held.to_string());
+        let change = FileChange { file: value.file().into(), old, new: value.to_string() };
+        Self { path, reason, change }
+    }
+}
+
 /// Processes that were moved.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Moved {
@@ -88,7 +106,7 @@ pub struct Applied {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FileChange {
     /// The file.
-    pub file: FileName,
+    pub file: KeptFile,
     /// What it held; `None` for a cgroup that was just made.
     pub old: Option<String>,
     /// What was written.
@@ -101,17 +119,13 @@ impl Report {
     pub fn limits_applied(&self) -> Vec<Applied> {
         let mut applied: Vec<Applied> = Vec::new();
         let mut places = std::collections::HashMap::new();
-        for write in &self.written {
-            let place = *places.entry((&write.path, write.reason)).or_insert_with(|| {
-                applied.push(Applied { path: write.path.clone(), reason: write.reason, files: Vec::new() });
+        for Written { path, reason, change } in &self.written {
+            let place = *places.entry((path, *reason)).or_insert_with(|| {
+                applied.push(Applied { path: path.clone(), reason: *reason, files: Vec::new() });
                 applied.len() - 1
             });
             if let Some(entry) = applied.get_mut(place) {
-                entry.files.push(FileChange {
-                    file: write.file.clone(),
-                    old: write.old.clone(),
-                    new: write.value.clone(),
-                });
+                entry.files.push(change.clone());
             }
         }
         applied
@@ -136,20 +150,21 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{cgroup::Held, model::CgroupFile};
 
-    fn write(path: &str, file: &'static str, reason: Reason) -> Write {
-        let path = CgroupPath::parse(path).unwrap();
-        Write { path, file: file.into(), value: "2".into(), old: Some("1".into()), reason }
+    fn write(path: &str, file: CgroupFile, reason: Reason) -> Written {
+        let (path, value) = (CgroupPath::parse(path).unwrap(), file.parse("2").unwrap());
+        Write { path, value, old: Some(Held::read(file, "1\n")), reason }.into()
     }
 
     #[test]
     fn writes_are_reported_by_cgroup_and_reason() {
         let report = Report {
             written: vec![
-                write("/a", "memory.max", Reason::Initial),
-                write("/b", "memory.max", Reason::Initial),
-                write("/a", "cpu.weight", Reason::Initial),
-                write("/a", "pids.max", Reason::Drifted),
+                write("/a", CgroupFile::MemoryMax, Reason::Initial),
+                write("/b", CgroupFile::MemoryMax, Reason::Initial),
+                write("/a", CgroupFile::CpuWeight, Reason::Initial),
+                write("/a", CgroupFile::PidsMax, Reason::Drifted),
             ],
             ..Report::default()
         };

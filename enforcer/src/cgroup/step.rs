@@ -1,7 +1,7 @@
 use std::fmt;
 
-use super::Controller;
-use crate::{model::CgroupPath, policy::FileName};
+use super::{Controller, Held};
+use crate::model::{CgroupFile, CgroupPath, CgroupValue};
 
 /// One operation on the hierarchy, as data until [`apply`](super::apply) carries it out.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -42,14 +42,20 @@ impl Step {
 pub struct Write {
     /// The cgroup.
     pub path: CgroupPath,
-    /// The file.
-    pub file: FileName,
-    /// The value, as it is written.
-    pub value: String,
-    /// What the file held before, without the trailing newline; `None` for a cgroup that is yet to be made.
-    pub old: Option<String>,
+    /// The value, which names its file.
+    pub value: CgroupValue,
+    /// What the file held before; `None` for a cgroup that is yet to be made.
+    pub old: Option<Held>,
     /// Why it is written.
     pub reason: Reason,
+}
+
+impl Write {
+    /// The file.
+    #[must_use]
+    pub fn file(&self) -> CgroupFile {
+        self.value.file()
+    }
 }
 
 /// Why a file is written.
@@ -89,7 +95,7 @@ impl fmt::Display for Reason {
 
 /// A write that is withheld, as it would do harm.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("usage above the new limit: {}/{} stays, as {usage_bytes} bytes are in use and {} would make the kernel kill", .write.path, .write.file, .write.value)]
+#[error("usage above the new limit: {}/{} stays, as {usage_bytes} bytes are in use and {} would make the kernel kill", .write.path, .write.file(), .write.value)]
 pub struct Withheld {
     /// The write.
     pub write: Write,
@@ -107,7 +113,7 @@ pub struct Missing {
     /// The cgroup.
     pub path: CgroupPath,
     /// The file.
-    pub file: FileName,
+    pub file: CgroupFile,
     /// The missing controller; `None` if it is there and the file is not.
     pub controller: Option<Controller>,
 }

@@ -11,8 +11,7 @@ use enforcer_events::{
 
 use crate::{
     cgroup::{
-        Applied, Author, ComponentScore, Drift, DriftAction, FileChange, Moved, Reason, SCORE_FILE as SCORE,
-        ScoreFate,
+        Applied, Author, ComponentScore, Drift, DriftAction, FileChange, KeptFile, Moved, Reason, ScoreFate,
     },
     journal::{Journal, Subject},
     model::{self, CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
@@ -109,7 +108,7 @@ pub(super) fn kind(kind: ContainerKind) -> &'static str {
 
 /// Which processes wrote to files, as far as the kernel reported it.
 #[derive(Debug, Default)]
-pub(super) struct Writers(BTreeMap<(CgroupPath, String), Writer>);
+pub(super) struct Writers(BTreeMap<(CgroupPath, KeptFile), Writer>);
 
 /// The process that wrote a value.
 #[derive(Clone, Debug)]
@@ -127,13 +126,13 @@ impl Writers {
     }
 
     /// Notes a writer; the latest one counts.
-    pub(super) fn note(&mut self, path: CgroupPath, file: &str, writer: Writer) {
-        self.0.insert((path, file.to_owned()), writer);
+    pub(super) fn note(&mut self, path: CgroupPath, file: KeptFile, writer: Writer) {
+        self.0.insert((path, file), writer);
     }
 
     /// Who wrote a file, and for a score whose it is.
-    fn of(&self, path: &CgroupPath, file: &str) -> (Option<events::Process>, Option<events::Process>) {
-        let Some(Writer { by, of }) = self.0.get(&(path.clone(), file.to_owned())) else {
+    fn of(&self, path: &CgroupPath, file: KeptFile) -> (Option<events::Process>, Option<events::Process>) {
+        let Some(Writer { by, of }) = self.0.get(&(path.clone(), file)) else {
             return (None, None);
         };
         let process = |process: &Process| events::Process { pid: process.pid, comm: process.comm.clone() };
@@ -151,7 +150,8 @@ pub(super) fn limits(
     let files = files
         .iter()
         .map(|FileChange { file, old, new }| {
-            let (writer, of) = if *reason == Reason::Drifted { writers.of(path, file) } else { (None, None) };
+            let (writer, of) =
+                if *reason == Reason::Drifted { writers.of(path, *file) } else { (None, None) };
             FileWritten { file: file.to_string(), old: old.clone(), new: new.clone(), writer, of }
         })
         .collect();
@@ -195,7 +195,7 @@ pub(super) fn drifted(
     writers: &Writers,
 ) -> (Subject, LimitsDrifted) {
     let Drift { path, cgroup, file, planned, found, action, author } = drift;
-    let (writer, of) = writers.of(path, file);
+    let (writer, of) = writers.of(path, *file);
     let author =
         || author.as_ref().map(|Author { pid, comm }| events::Process { pid: *pid, comm: comm.clone() });
     let data = LimitsDrifted {
@@ -223,7 +223,7 @@ pub(super) fn component(score: &ComponentScore) -> Vec<Payload> {
             owner: Owner::default(),
             cgroup: cgroup.clone(),
             cgroup_id: None,
-            file: String::from(SCORE),
+            file: KeptFile::Score.to_string(),
             old: wanted.clone(),
             new: found.clone(),
             action: action.as_str().into(),
@@ -239,7 +239,7 @@ pub(super) fn component(score: &ComponentScore) -> Vec<Payload> {
             owner: Owner::default(),
             cgroup: cgroup.clone(),
             reason: reason.as_str().into(),
-            files: vec![FileWritten { file: String::from(SCORE), old, new, writer: None, of: None }],
+            files: vec![FileWritten { file: KeptFile::Score.to_string(), old, new, writer: None, of: None }],
             processes: None,
             component: Some(Component { pid: *pid, executable: executable.clone() }),
         }

@@ -28,7 +28,7 @@ use crate::{
     evict::FillWaker,
     journal::{Journal, Subject},
     metrics::{Counts, Level},
-    model::{CgroupId, CgroupPath, PodName, PodUid},
+    model::{CgroupId, CgroupPath, Limit, PodName, PodUid},
     policy::{
         Plan,
         engine::Resource,
@@ -80,7 +80,7 @@ pub(super) struct Kubepods {
 
 impl Kubepods {
     pub(super) fn of(plan: &Plan) -> Self {
-        let limit_bytes = plan.node.files.get("memory.max").and_then(|limit| limit.parse().ok());
+        let limit_bytes = plan.node.values.memory_max.and_then(Limit::amount);
         Self { path: plan.node.path.clone(), limit_bytes }
     }
 }

@@ -25,7 +25,7 @@ use super::{
     host::Host,
 };
 use crate::{
-    cgroup::{self, CgroupDir, Handles, Knob, Mark, PageSize, Sought, Throttled},
+    cgroup::{self, CgroupDir, Handles, Mark, Sought, Throttled},
     config::{Config, Mode},
     evict::{BrakeBook, EvictionIntents, shortage_data},
     journal::{Batch, EventType, Filter, Intent, Intents, Journal, Subject},
@@ -269,9 +269,7 @@ fn give_mark(path: &str, mark: &str) -> Result<(), cgroup::Error> {
 fn restore(path: &str, id: CgroupId, file: &str, (old, new): (&str, &str)) -> Result<bool, cgroup::Error> {
     let Ok(path) = CgroupPath::parse(path) else { return Ok(false) };
     let dir = CgroupDir::mount(Path::new(cgroup::MOUNT))?.open(&path)?;
-    let page = PageSize::of_this_machine();
-    let held = Knob::parse(file, &dir.read(file)?, page);
-    if dir.id() != id || held != Knob::parse(file, new, page) {
+    if dir.id() != id || !cgroup::holds(file, &dir.read(file)?, new) {
         return Ok(false);
     }
     dir.write(file, old)?;

@@ -15,7 +15,7 @@ use super::{
     retry::Retries,
 };
 use crate::{
-    cgroup::{Knob, PageSize, Throttled},
+    cgroup::{Throttled, holds},
     journal::{Intent, Slot, Slots},
     model::Limit,
     policy::engine::{BrakeRefusal, Outcome},
@@ -226,11 +226,10 @@ fn retry_restore(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)
 
 /// Tries to restore the old value; on failure returns `held` with the error.
 fn ease(held: Held, book: &mut BrakeBook) -> Option<(Held, String)> {
-    let (dir, page) = (&held.candidate.dir, PageSize::of_this_machine());
-    let given_back = dir.read(HIGH).and_then(|now| {
-        let is_ours = Knob::parse(HIGH, &now, page) == Knob::parse(HIGH, &held.new, page);
-        if is_ours { dir.write(HIGH, &held.old) } else { Ok(()) }
-    });
+    let dir = &held.candidate.dir;
+    let given_back = dir
+        .read(HIGH)
+        .and_then(|now| if holds(HIGH, &now, &held.new) { dir.write(HIGH, &held.old) } else { Ok(()) });
     book.throttled.end(dir.id());
     match given_back {
         Err(error) if !error.is_gone() => Some((held, crate::chain(&error))),

@@ -200,10 +200,7 @@ fn memory(root: &CgroupDir, path: &str, id: Option<u64>, buffer: &mut [u8]) -> O
         return None;
     }
     let usage = ChargeFiles::open(&dir).ok()?.usage(buffer).ok()?;
-    let limit_bytes = match dir.read("memory.max").ok().as_deref().and_then(Limit::parse) {
-        Some(Limit::Bytes(bytes)) => Some(bytes),
-        Some(Limit::Max) | None => None,
-    };
+    let limit_bytes = dir.read("memory.max").ok().as_deref().and_then(Limit::parse).and_then(Limit::amount);
     let stall = dir.read("memory.pressure").ok();
     let stall = stall.and_then(|text| Stalls::parse(text.as_bytes()).ok()).map(StallView::from);
     Some(MemoryView {

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use enforcer::{
-    model::{Container, ContainerKind, Pod, PodName, PodUid, Requirements, ResourceList, ResourceName},
-    policy::values::Files,
+use enforcer::model::{
+    Container, ContainerKind, Pod, PodName, PodUid, Requirements, ResourceList, ResourceName,
 };
 use serde::Deserialize;
 
@@ -163,8 +162,4 @@ fn requirements(requests: &Texts, limits: &Texts) -> Result<Requirements> {
 
 pub(crate) fn list(texts: &Texts) -> Result<ResourceList> {
     texts.iter().map(|(name, text)| Ok((ResourceName::new(name), text.parse()?))).collect()
-}
-
-pub(crate) fn plain(files: Files) -> Texts {
-    files.into_iter().map(|(file, value)| (file.into_owned(), value)).collect()
 }

@@ -119,7 +119,7 @@ fn pod_cgroups_are_the_kubelets() -> Result<()> {
             ..Settings::default()
         };
         let files = values::pod(&case.pod.build()?, &node(1 << 33, ResourceList::new()), &settings);
-        Ok((case::plain(files), case.files.clone()))
+        Ok((files.to_text(), case.files.clone()))
     })
 }
 
@@ -131,7 +131,7 @@ fn container_cgroups_are_the_kubelets() -> Result<()> {
         let pod = case.pod.build()?;
         let container = pod.containers.last().context("no container")?;
         let files = values::container(&pod, container, &node(1 << 33, ResourceList::new()), &settings);
-        Ok((case::plain(files), case.files.clone()))
+        Ok((files.to_text(), case.files.clone()))
     })
 }
 
@@ -144,7 +144,7 @@ fn huge_pages_are_the_kubelets() -> Result<()> {
         let container = pod.containers.last().context("no container")?;
         let settings = Settings { cpu_weight_formula: CpuWeightFormula::Linear, ..Settings::default() };
         let files = values::container(&pod, container, &node(1 << 33, case::list(&sizes)?), &settings);
-        let mut files = case::plain(files);
+        let mut files = files.to_text();
         files.retain(|file, _| file.starts_with("hugetlb."));
         Ok((files, case.files.clone()))
     })

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail};
 use enforcer::{
-    model::{Node, Pod, QosClass, ResourceList},
+    model::{CgroupValues, Node, Pod, QosClass, ResourceList},
     policy::{MemoryReservationPolicy, Settings, SwapBehavior, oom_score, values},
 };
 use serde::Deserialize;
 
 use super::{
-    case::{self, Named, PodCase, PodFiles, Texts},
+    case::{Named, PodCase, PodFiles, Texts},
     check, fixture, node,
 };
 
@@ -67,8 +67,8 @@ impl Named for Swapping {
 }
 
 /// Upstream compares these only: `Unified`.
-fn protection(files: values::Files) -> Texts {
-    let mut files = case::plain(files);
+fn protection(values: &CgroupValues) -> Texts {
+    let mut files = values.to_text();
     files.retain(|file, _| ["memory.min", "memory.low", "memory.high"].contains(&file.as_str()));
     files
 }
@@ -83,7 +83,7 @@ fn pods_memory_is_protected_as_by_the_kubelet() -> Result<()> {
             ..Settings::default()
         };
         let files = values::pod(&case.pod.build()?, &node(1 << 33, ResourceList::new()), &settings);
-        Ok((protection(files), case.files.clone()))
+        Ok((protection(&files), case.files.clone()))
     })
 }
 
@@ -98,7 +98,7 @@ fn containers_memory_is_protected_as_by_the_kubelet() -> Result<()> {
         let pod = case.pod.build()?;
         let container = pod.containers.last().context("no container")?;
         let node = node(case.memory_bytes, ResourceList::new());
-        Ok((protection(values::container(&pod, container, &node, &settings)), case.files.clone()))
+        Ok((protection(&values::container(&pod, container, &node, &settings)), case.files.clone()))
     })
 }
 
@@ -114,7 +114,7 @@ fn containers_get_what_the_kubelet_gives_them() -> Result<()> {
         let pod = case.pod.build()?;
         let container = pod.containers.last().context("no container")?;
         let node = node(case.memory_bytes, ResourceList::new());
-        let files = case::plain(values::container(&pod, container, &node, &settings));
+        let files = values::container(&pod, container, &node, &settings).to_text();
         let score = oom_score::score(&pod, container, node.memory_bytes);
         Ok(((files, score), (case.files.clone(), case.oom_score_adj)))
     })
@@ -141,8 +141,8 @@ fn containers_swap_what_the_kubelet_lets_them() -> Result<()> {
             .containers
             .iter()
             .filter_map(|container| {
-                let mut files = values::container(&pod, container, &node, &settings);
-                Some((container.name.clone(), files.remove("memory.swap.max")?))
+                let values = values::container(&pod, container, &node, &settings);
+                Some((container.name.clone(), values.memory_swap_max?.to_string()))
             })
             .collect();
         Ok((is, case.expected.clone()))

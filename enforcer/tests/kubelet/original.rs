@@ -246,7 +246,7 @@ fn pod_cgroup(_: &str, row: &Value) -> Judged {
         should.insert(String::from("memory.max"), memory.to_string());
     }
     let node = node(1 << 33, ResourceList::new());
-    same(case::plain(values::pod(&built(field(row, "pod"))?, &node, &pod_settings(row)?)), should)
+    same(values::pod(&built(field(row, "pod"))?, &node, &pod_settings(row)?).to_text(), should)
 }
 
 /// Upstream compares `Unified` only.
@@ -256,7 +256,7 @@ fn pod_memory_qos(_: &str, row: &Value) -> Judged {
         ..pod_settings(row)?
     };
     let node = node(1 << 33, ResourceList::new());
-    let mut files = case::plain(values::pod(&built(field(row, "pod"))?, &node, &settings));
+    let mut files = values::pod(&built(field(row, "pod"))?, &node, &settings).to_text();
     files.retain(|file, _| ["memory.min", "memory.low", "memory.high"].contains(&file.as_str()));
     let should = field(field(row, "expected"), "Unified");
     same(files, if should.is_null() { Texts::new() } else { serde_json::from_value(should.clone())? })

@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use enforcer::{
-    model::{self, Quantity, ResourceList, ResourceName},
+    model::{self, CgroupValues, Quantity, ResourceList, ResourceName},
     policy::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, Plan, PodPlan, Settings,
         SwapBehavior,
@@ -203,10 +203,10 @@ impl Case {
             .collect();
         let first = &pods[0];
         let should = node::node_files(&self.machine, &self.reserved, &admitted, &self.options);
-        found.compare(first, "kubepods", &plain(&planned.node.files), &should);
+        found.compare(first, "kubepods", &plain(&planned.node.values), &should);
         for (class, cgroup) in &planned.qos {
             let should = node::tier_files(class.as_str(), &admitted, &self.options);
-            found.compare(first, class.as_str(), &plain(&cgroup.files), &should);
+            found.compare(first, class.as_str(), &plain(&cgroup.values), &should);
         }
     }
 
@@ -228,13 +228,13 @@ impl Case {
         found.compare(pod, "ranking request", &request, &formulas::ranking_request(pod));
         found.compare(pod, "path", &planned.cgroup.path.as_str(), &formulas::pod_path(pod, options).as_str());
         let files = formulas::pod_files(pod, machine, options);
-        found.compare(pod, "pod cgroup", &plain(&planned.cgroup.files), &normal(files));
+        found.compare(pod, "pod cgroup", &plain(&planned.cgroup.values), &normal(files));
         for (container, planned) in pod.containers.iter().zip(&planned.containers) {
             let name = |what: &str| format!("{what} of {}", container.name);
             let score = i128::from(planned.oom_score_adj);
             found.compare(pod, &name("score"), &score, &formulas::score(pod, container, machine));
             let should = normal(formulas::container_files(pod, container, machine, options));
-            found.compare(pod, &name("cgroup"), &plain(&planned.cgroup.files), &should);
+            found.compare(pod, &name("cgroup"), &plain(&planned.cgroup.values), &should);
         }
     }
 
@@ -270,8 +270,8 @@ impl Differences {
     }
 }
 
-fn plain<N: ToString + Ord>(files: &BTreeMap<N, String>) -> Files {
-    normal(files.iter().map(|(name, value)| (name.to_string(), value.clone())).collect())
+fn plain(values: &CgroupValues) -> Files {
+    normal(values.to_text())
 }
 
 /// Without what equals the kernel's default: to leave it out means the same.

@@ -5,6 +5,7 @@ use crate::{
     cgroup::{CgroupsRs, LimitWriter, Reason},
     journal::{Intent, Intents},
     model::{OwnerLevel, PodName, PodUid},
+    sample::value,
 };
 
 /// Refuses what it is told to, and does the rest.
@@ -21,24 +22,9 @@ impl Stubborn {
 }
 
 impl LimitWriter for Stubborn {
-    fn set_memory(&self, dir: &CgroupDir, file: MemoryFile, limit: Limit) -> Result<(), Error> {
-        self.refuse(dir, file.name())?;
-        CgroupsRs.set_memory(dir, file, limit)
-    }
-
-    fn set_cpu_weight(&self, dir: &CgroupDir, weight: u64) -> Result<(), Error> {
-        self.refuse(dir, "cpu.weight")?;
-        CgroupsRs.set_cpu_weight(dir, weight)
-    }
-
-    fn set_cpu_max(&self, dir: &CgroupDir, quota: Limit, period_us: u64) -> Result<(), Error> {
-        self.refuse(dir, "cpu.max")?;
-        CgroupsRs.set_cpu_max(dir, quota, period_us)
-    }
-
-    fn set_pids_max(&self, dir: &CgroupDir, limit: Limit) -> Result<(), Error> {
-        self.refuse(dir, "pids.max")?;
-        CgroupsRs.set_pids_max(dir, limit)
+    fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
+        self.refuse(dir, &value.file().name())?;
+        CgroupsRs.set(dir, value)
     }
 }
 
@@ -48,14 +34,8 @@ fn path(text: &str) -> CgroupPath {
     CgroupPath::parse(text).unwrap()
 }
 
-fn write(at: &str, file: &'static str, value: &str) -> Step {
-    Step::Write(Write {
-        path: path(at),
-        file: file.into(),
-        value: value.into(),
-        old: None,
-        reason: Reason::Initial,
-    })
+fn write(at: &str, file: &str, text: &str) -> Step {
+    Step::Write(Write { path: path(at), value: value(file, text), old: None, reason: Reason::Initial })
 }
 
 fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, CgroupDir) {
@@ -86,7 +66,7 @@ fn one_refusal_does_not_stop_the_others() {
         write("/k", "cpu.weight", "79"),
         write("/k", "pids.max", "1000"),
         write("/k", "memory.oom.group", "1"),
-        write("/k", "io.weight", "1"),
+        write("/k", "memory.swap.max", "1"),
     ];
     let fates = run(&root, &Stubborn("cpu.weight"), steps);
     assert!(matches!(fates[0], Fate::Failed(_)));
@@ -161,19 +141,7 @@ struct Killed {
 }
 
 impl LimitWriter for Killed {
-    fn set_memory(&self, _dir: &CgroupDir, _file: MemoryFile, _limit: Limit) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn set_cpu_weight(&self, _dir: &CgroupDir, _weight: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn set_cpu_max(&self, _dir: &CgroupDir, _quota: Limit, _period_us: u64) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn set_pids_max(&self, _dir: &CgroupDir, _limit: Limit) -> Result<(), Error> {
+    fn set(&self, _dir: &CgroupDir, _value: CgroupValue) -> Result<(), Error> {
         Ok(())
     }
 }

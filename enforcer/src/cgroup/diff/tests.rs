@@ -2,7 +2,10 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
-use crate::model::CgroupId;
+use crate::{
+    model::CgroupId,
+    sample::{value, values},
+};
 
 const PAGE: u64 = 4096;
 
@@ -15,8 +18,7 @@ fn path(text: &str) -> CgroupPath {
 }
 
 fn plan(at: &str, files: &[(&'static str, &str)]) -> CgroupPlan {
-    let files = files.iter().map(|(file, value)| ((*file).into(), (*value).to_owned())).collect();
-    CgroupPlan { path: path(at), files }
+    CgroupPlan { path: path(at), values: values(files) }
 }
 
 fn cgroup(id: u64, files: &[(&'static str, &str)]) -> Observed {
@@ -24,7 +26,7 @@ fn cgroup(id: u64, files: &[(&'static str, &str)]) -> Observed {
         id: CgroupId(id),
         available: Controller::ALL.into_iter().collect(),
         enabled: Controller::ALL.into_iter().collect(),
-        files: files.iter().map(|(file, value)| ((*file).into(), (*value).to_owned())).collect(),
+        files: values(files).iter().map(|value| (value.file(), Held::Value(value))).collect(),
         mark: None,
         usage_bytes: None,
     }
@@ -47,7 +49,7 @@ fn written(diff: &Diff) -> Vec<String> {
                 let names: Vec<&str> = controllers.iter().map(|controller| controller.name()).collect();
                 format!("enable {path} {}", names.join(" "))
             }
-            Step::Write(write) => format!("{}/{}={}", write.path, write.file, write.value),
+            Step::Write(write) => format!("{}/{}={}", write.path, write.file(), write.value),
             Step::Move { from, to } => format!("move {from} {to}"),
         })
         .collect()
@@ -100,11 +102,11 @@ fn a_write_reports_its_reason(#[case] last: Option<&str>, #[case] held: &str, #[
     let observed = snapshot(&[("/", cgroup(1, &[])), ("/k", cgroup(2, &[("pids.max", held)]))]);
     let mut ledger = Ledger::default();
     if let Some(last) = last {
-        ledger.note(CgroupId(2), &"pids.max".into(), last);
+        ledger.note(CgroupId(2), value("pids.max", last));
     }
     let steps = run(&plans, &observed, &ledger).steps;
-    let old = Some(held.to_owned());
-    let write = Write { path: path("/k"), file: "pids.max".into(), value: "2000".into(), old, reason };
+    let old = Some(Held::Value(value("pids.max", held)));
+    let write = Write { path: path("/k"), value: value("pids.max", "2000"), old, reason };
     assert_eq!(steps, [Step::Write(write)]);
 }
 
@@ -113,7 +115,7 @@ fn a_file_that_the_plan_drops_goes_back_to_the_kernels_default() {
     let plans = [plan("/k", &[])];
     let observed = snapshot(&[("/", cgroup(1, &[])), ("/k", cgroup(2, &[("memory.high", "4096")]))]);
     let mut ledger = Ledger::default();
-    ledger.note(CgroupId(2), &"memory.high".into(), "4096");
+    ledger.note(CgroupId(2), value("memory.high", "4096"));
     let diff = run(&plans, &observed, &ledger);
     assert_eq!(written(&diff), ["/k/memory.high=max"]);
     let Some(Step::Write(write)) = diff.steps.first() else { panic!("no write") };
@@ -180,7 +182,7 @@ fn simulate(observed: &mut Snapshot, step: &Step) {
             let mut made = cgroup(id, &[]);
             made.enabled.clear();
             for file in FILES {
-                made.files.insert((*file).into(), Knob::kernel_default(file).unwrap().to_owned());
+                made.files.insert(*file, Held::Value(file.default_value()));
             }
             observed.cgroups.insert(at.clone(), made);
         }
@@ -189,20 +191,23 @@ fn simulate(observed: &mut Snapshot, step: &Step) {
             observed.cgroups.get_mut(path).unwrap().enabled.extend(controllers);
         }
         Step::Write(write) => {
-            let held = Knob::parse(&write.file, &write.value, page()).to_string();
-            observed.cgroups.get_mut(&write.path).unwrap().files.insert(write.file.clone(), held);
+            let held = Held::Value(page().held(write.value));
+            observed.cgroups.get_mut(&write.path).unwrap().files.insert(write.file(), held);
         }
     }
 }
 
-const FILES: &[&str] = &["memory.min", "memory.low", "memory.high", "memory.max", "cpu.weight", "pids.max"];
+const FILES: &[CgroupFile] = &[
+    CgroupFile::MemoryMin,
+    CgroupFile::MemoryLow,
+    CgroupFile::MemoryHigh,
+    CgroupFile::MemoryMax,
+    CgroupFile::CpuWeight,
+    CgroupFile::PidsMax,
+];
 
-fn limit(observed: &Observed, file: &str) -> u64 {
-    match Knob::parse(file, &observed.files[file], page()) {
-        Knob::Limit(Limit::Bytes(bytes)) => bytes,
-        Knob::Limit(Limit::Max) => u64::MAX,
-        other => panic!("{file} holds {other}"),
-    }
+fn limit(observed: &Observed, file: CgroupFile) -> u64 {
+    Limit::parse(&observed.files[&file].to_string()).unwrap().amount().unwrap_or(u64::MAX)
 }
 
 /// Four memory values in order; an unset `low` is 0 and an unset `high` is `max`, as the kernel has them.
@@ -232,10 +237,10 @@ fn tree() -> impl Strategy<Value = Vec<CgroupPlan>> {
                     let divisor = u64::try_from(share.pow(u32::try_from(level).unwrap())).unwrap();
                     let value =
                         value.parse::<u64>().map_or_else(|_| value.clone(), |n| (n / divisor).to_string());
-                    plan.files.insert((*file).into(), value);
+                    plan.values.set(file.parse(&value).unwrap());
                 }
-                plan.files.insert("cpu.weight".into(), weight.to_string());
-                plan.files.insert("pids.max".into(), pids.to_string());
+                plan.values.cpu_weight = Some(weight);
+                plan.values.pids_max = Some(Limit::Bytes(pids));
                 plan
             })
             .collect()
@@ -244,13 +249,14 @@ fn tree() -> impl Strategy<Value = Vec<CgroupPlan>> {
 
 fn check_order(observed: &Snapshot) {
     for (at, held) in observed.cgroups.iter().filter(|(at, _)| !at.is_root()) {
-        let [min, low, high, max] =
-            ["memory.min", "memory.low", "memory.high", "memory.max"].map(|file| limit(held, file));
+        let [min, low, high, max] = std::array::from_fn(|index| limit(held, FILES[index]));
         assert!(min.max(low) <= high.min(max), "{at} protects more than it allows: {held:?}");
         assert!(high == u64::MAX || high <= max, "{at}: high above max: {held:?}");
         let parent = at.parent().and_then(|parent| observed.cgroups.get(&parent));
         if let Some(parent) = parent.filter(|parent| !parent.files.is_empty()) {
-            for file in ["memory.min", "memory.low", "memory.max", "pids.max"] {
+            for file in
+                [CgroupFile::MemoryMin, CgroupFile::MemoryLow, CgroupFile::MemoryMax, CgroupFile::PidsMax]
+            {
                 assert!(limit(held, file) <= limit(parent, file), "{at}/{file} above its parent's");
             }
         }

@@ -1,9 +1,9 @@
 //! Scores that follow the ranking instead of the plan.
 use std::collections::BTreeMap;
 
-use super::{Reconciler, guarded::SCORE};
+use super::Reconciler;
 use crate::{
-    cgroup::{Permit, Reason, Report, Write},
+    cgroup::{FileChange, KeptFile, Permit, Reason, Report, Written},
     model::CgroupPath,
 };
 
@@ -28,12 +28,11 @@ impl Reconciler {
             let sweep = self.keeper.sweep(&self.root, path, *score, permit);
             self.seen.note_scores(path, &sweep);
             if let Some(first) = sweep.changed.first() {
-                report.written.push(Write {
+                let (old, new) = (Some(first.old.to_string()), score.to_string());
+                report.written.push(Written {
                     path: path.clone(),
-                    file: SCORE,
-                    value: score.to_string(),
-                    old: Some(first.old.to_string()),
                     reason: Reason::Ranked,
+                    change: FileChange { file: KeptFile::Score, old, new },
                 });
             }
             report.scores.absorb(sweep);

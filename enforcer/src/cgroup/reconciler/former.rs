@@ -17,8 +17,8 @@ use crate::{
         observe::usage_bytes,
         units::UnitName,
     },
-    model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodUid},
-    policy::{CgroupPlan, FileName, Plan},
+    model::{CgroupFile, CgroupId, CgroupPath, CgroupValue, CgroupValues, Owner, OwnerLevel, PodUid},
+    policy::{CgroupPlan, Plan},
 };
 
 /// Less memory than this does not keep a former cgroup: kernel structures of moved processes, and charges that are
@@ -98,28 +98,23 @@ impl Reconciler {
             .collect();
         for (path, owner) in former {
             let Some(present) = owner.level.uid().and_then(|uid| present.get(uid)) else { continue };
-            let files = if let Some(container) = owner.level.container() {
+            let values = if let Some(container) = owner.level.container() {
                 self.follow(&path, container, present)
             } else {
                 let containers: BTreeSet<_> = present.containers.values().cloned().collect();
                 self.desired.containers.insert(path.clone(), containers.into_iter().collect());
-                present.pod().and_then(|pod| self.planned_files(pod))
+                present.pod().and_then(|pod| self.planned_values(pod))
             };
-            let files = files.unwrap_or_else(|| self.held_files(&path));
-            let plan = CgroupPlan { path: path.clone(), files };
+            let values = values.unwrap_or_else(|| self.held_values(&path));
+            let plan = CgroupPlan { path: path.clone(), values };
             let target = Target { plan, owner: Some(owner), named_by: Some(FORMER), is_awaited: true };
             self.desired.targets.insert(path, target);
         }
     }
 
-    /// Decides whose score a container's former cgroup gets, and whether its processes are moved. Returns the files
+    /// Decides whose score a container's former cgroup gets, and whether its processes are moved. Returns the values
     /// that it is to have; `None` keeps the current ones.
-    fn follow(
-        &mut self,
-        path: &CgroupPath,
-        container: &str,
-        present: &Present,
-    ) -> Option<BTreeMap<FileName, String>> {
+    fn follow(&mut self, path: &CgroupPath, container: &str, present: &Present) -> Option<CgroupValues> {
         let heir = present.containers.get(container);
         let score = |container: &&CgroupPath| self.desired.scores.get(*container).copied();
         let followed = heir.or_else(|| present.containers.values().max_by_key(score));
@@ -136,23 +131,21 @@ impl Reconciler {
         {
             self.desired.moves.insert(path.clone(), heir.clone());
         }
-        heir.or_else(|| present.only()).and_then(|container| self.planned_files(container))
+        heir.or_else(|| present.only()).and_then(|container| self.planned_values(container))
     }
 
-    fn planned_files(&self, path: &CgroupPath) -> Option<BTreeMap<FileName, String>> {
-        Some(self.desired.targets.get(path)?.plan.files.clone())
+    fn planned_values(&self, path: &CgroupPath) -> Option<CgroupValues> {
+        Some(self.desired.targets.get(path)?.plan.values.clone())
     }
 
     /// The current values of the files that were written in a cgroup.
-    fn held_files(&self, path: &CgroupPath) -> BTreeMap<FileName, String> {
-        let Ok(dir) = self.root.open(path) else { return BTreeMap::new() };
+    fn held_values(&self, path: &CgroupPath) -> CgroupValues {
+        let Ok(dir) = self.root.open(path) else { return CgroupValues::default() };
         let id = dir.id();
         let mark = if self.ledger.knows(id) { None } else { dir.mark().ok().flatten() };
-        let marked = mark.iter().flat_map(|mark| mark.files.keys());
-        let held = |file: &FileName| {
-            let known = self.ledger.value(id, file).map(str::to_owned);
-            let value = known.or_else(|| Some(dir.read(file).ok()?.trim_ascii_end().to_owned()))?;
-            Some((file.clone(), value))
+        let marked = mark.iter().flat_map(|mark| mark.files.keys().copied());
+        let held = |file: CgroupFile| -> Option<CgroupValue> {
+            self.ledger.value(id, file).or_else(|| file.parse(&dir.read(&file.name()).ok()?))
         };
         self.ledger.files(id).chain(marked).filter_map(held).collect()
     }

@@ -7,18 +7,11 @@ use std::{
 use super::Reconciler;
 use crate::{
     cgroup::{
-        Author, Correction, Drift, DriftAction, Permit, Reason, Report, ScoreError, ScoreSuspect, Sweep,
-        Write, drift::ROUNDS,
+        Author, Correction, Drift, DriftAction, FileChange, KeptFile, Permit, Reason, Report, ScoreError,
+        ScoreSuspect, Sweep, Write, Written, drift::ROUNDS,
     },
     model::{CgroupId, CgroupPath},
-    policy::FileName,
 };
-
-/// The file of a process that is reported when the score of a container's process drifts.
-pub(super) const SCORE: FileName = FileName::Borrowed(SCORE_FILE);
-
-/// The name of a process's score file.
-pub const SCORE_FILE: &str = "oom_score_adj";
 
 /// A process that was seen with a score other than its container's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -116,7 +109,7 @@ impl Reconciler {
         if let Some(permit) = permit {
             for container in containers {
                 if let Some((path, score)) = self.planned_score(*container) {
-                    self.wrote(*container, SCORE_FILE, None);
+                    self.wrote(*container, KeptFile::Score, None);
                     self.keeper.forget(&path);
                     self.sweep_container(&path, score, permit, &mut report);
                 }
@@ -141,16 +134,16 @@ impl Reconciler {
         let now = (self.clock)();
         let (planned, text) = (score.to_string(), found.to_string());
         let (action, is_reported) =
-            self.drift.judge((path, container, &SCORE), (&planned, &text), ROUNDS, now);
+            self.drift.judge((path, container, KeptFile::Score), (&planned, &text), ROUNDS, now);
         if is_reported {
             report.drifted.push(Drift {
                 path: path.clone(),
                 cgroup: container,
-                file: SCORE,
+                file: KeptFile::Score,
                 planned: planned.clone(),
                 found: text.clone(),
                 action,
-                author: self.drift.author(container, &SCORE),
+                author: self.drift.author(container, KeptFile::Score),
             });
         }
         match action {
@@ -162,12 +155,10 @@ impl Reconciler {
         }
         let correction = self.keeper.correct(path, suspect, score, permit)?;
         if let Correction::Set { .. } = &correction {
-            report.written.push(Write {
+            report.written.push(Written {
                 path: path.clone(),
-                file: SCORE,
-                value: planned,
-                old: Some(text),
                 reason: Reason::Drifted,
+                change: FileChange { file: KeptFile::Score, old: Some(text), new: planned },
             });
         }
         Ok(correction)
@@ -175,16 +166,17 @@ impl Reconciler {
 
     /// Notes that another process wrote to a file of a cgroup, or the score of a process in it, and which one, if
     /// known.
-    pub fn wrote(&mut self, cgroup: CgroupId, file: &str, author: Option<Author>) {
+    pub fn wrote(&mut self, cgroup: CgroupId, file: KeptFile, author: Option<Author>) {
         let now = (self.clock)();
-        self.drift.wrote(cgroup, &FileName::Owned(file.to_owned()), author, now);
+        self.drift.wrote(cgroup, file, author, now);
     }
 
     /// Writes back the values that others insisted on, if these have stayed for long enough.
     pub fn write_back(&mut self, permit: Option<&Permit>) -> Report {
         let mut report = Report::default();
         let due = self.drift.turn((self.clock)());
-        let (scores, files): (Vec<_>, Vec<_>) = due.into_iter().partition(|(_, _, file)| *file == SCORE);
+        let (scores, files): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|(_, _, file)| *file == KeptFile::Score);
         let paths: BTreeSet<CgroupPath> = files.iter().map(|(path, _, _)| path.clone()).collect();
         if !paths.is_empty() {
             self.pass(Some(&paths), permit, &mut report);
@@ -196,10 +188,10 @@ impl Reconciler {
         }
         let now = (self.clock)();
         for (path, cgroup, file) in files.iter().chain(&scores) {
-            let is_withheld = |write: &Write| write.path == *path && write.file == *file;
+            let is_withheld = |write: &Write| write.path == *path && KeptFile::from(write.file()) == *file;
             // It holds the planned value by now, or is no longer planned.
             if !report.withheld.iter().any(|withheld| is_withheld(&withheld.write)) {
-                self.drift.settled_if_overdue(*cgroup, file, now);
+                self.drift.settled_if_overdue(*cgroup, *file, now);
             }
         }
         self.drift.turn(now);

@@ -2,7 +2,7 @@
 use super::{Desired, Known, Reconciler};
 use crate::{
     cgroup::{Error, Permit, Removal, Report, desired::Target},
-    model::{CgroupPath, OwnerLevel},
+    model::{CgroupPath, CgroupValues, OwnerLevel},
 };
 
 impl Reconciler {
@@ -21,7 +21,7 @@ impl Reconciler {
         }
         self.desired.scores.clear();
         for target in self.desired.targets.values_mut() {
-            target.plan.files.clear();
+            target.plan.values = CgroupValues::default();
         }
         self.desired.moves.clear();
         self.pass(None, Some(permit), &mut report);

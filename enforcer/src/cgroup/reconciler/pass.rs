@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Desired, Known, Reconciler, runtime::RUNTIME};
 use crate::{
     cgroup::{
-        Diff, Drift, DriftAction, Error, Failure, Fate, Mark, Moved, Origin, Outcome, Permit, Problem,
-        Reason, Report, Snapshot, Step, Withheld, Write, apply, desired::Target, diff, lowering::HIGH,
-        observe,
+        Diff, Drift, DriftAction, Error, Failure, Fate, KeptFile, Mark, Moved, Origin, Outcome, Permit,
+        Problem, Reason, Report, Snapshot, Step, Withheld, Write, apply, desired::Target, diff, observe,
     },
-    model::{CgroupId, CgroupPath, OwnerLevel},
+    model::{CgroupFile, CgroupId, CgroupPath, CgroupValues, OwnerLevel},
     policy::CgroupPlan,
 };
 
@@ -70,7 +69,7 @@ impl Reconciler {
         }
         report.missing.extend(missing);
         report.withheld.extend(withheld);
-        let unwritten: BTreeSet<(CgroupPath, String)>;
+        let unwritten: BTreeSet<(CgroupPath, CgroupFile)>;
         if let Some(permit) = permit {
             steps.retain(|step| !self.failing.holds_back(step, now));
             let (steps, held_back) = self.judge(steps, &ids, &throttled, report);
@@ -88,8 +87,9 @@ impl Reconciler {
             // back later needs no room before.
             let is_free = |withheld: &&Withheld| {
                 let Withheld { write, usage_bytes: _ } = withheld;
-                ids.get(&write.path)
-                    .is_none_or(|id| !self.throttled.holds(*id) && !self.drift.waits(*id, &write.file, now))
+                ids.get(&write.path).is_none_or(|id| {
+                    !self.throttled.holds(*id) && !self.drift.waits(*id, write.file().into(), now)
+                })
             };
             let lowered: Vec<_> = report.withheld.iter().filter(is_free).cloned().collect();
             report
@@ -186,7 +186,7 @@ impl Reconciler {
         ids: &Ids,
         throttled: &BTreeSet<CgroupId>,
         report: &mut Report,
-    ) -> (Vec<Step>, Vec<(CgroupPath, String)>) {
+    ) -> (Vec<Step>, Vec<(CgroupPath, CgroupFile)>) {
         let now = (self.clock)();
         let mut left = Vec::new();
         let mut kept = Vec::with_capacity(steps.len());
@@ -197,24 +197,26 @@ impl Reconciler {
             };
             // A throttle may have begun or ended since the look.
             let is_throttled = |id: &CgroupId| throttled.contains(id) || self.throttled.holds(*id);
-            let is_held = write.file == HIGH
+            let is_held = write.file() == CgroupFile::MemoryHigh
                 && (self.lowering.holds(&write.path) || ids.get(&write.path).is_some_and(is_throttled));
             let drifted = (write.reason == Reason::Drifted || self.is_audit) && !is_held;
-            let (id, found) = (ids.get(&write.path), write.old.as_deref());
+            let (id, found) = (ids.get(&write.path), write.old.as_ref());
             let action = match (id, found) {
                 (Some(id), Some(found)) if drifted => {
-                    let rounds = self.driver.rounds(&write.file);
-                    let file = (&write.path, *id, &write.file);
-                    let (action, is_reported) = self.drift.judge(file, (&write.value, found), rounds, now);
+                    let rounds = self.driver.rounds(write.file());
+                    let file = KeptFile::from(write.file());
+                    let (planned, found) = (write.value.to_string(), found.to_string());
+                    let place = (&write.path, *id, file);
+                    let (action, is_reported) = self.drift.judge(place, (&planned, &found), rounds, now);
                     if is_reported {
                         report.drifted.push(Drift {
                             path: write.path.clone(),
                             cgroup: *id,
-                            file: write.file.clone(),
-                            planned: write.value.clone(),
-                            found: found.to_owned(),
+                            file,
+                            planned,
+                            found,
                             action,
-                            author: self.drift.author(*id, &write.file),
+                            author: self.drift.author(*id, file),
                         });
                     }
                     action
@@ -222,7 +224,7 @@ impl Reconciler {
                 _ => DriftAction::Restored,
             };
             if is_held || action != DriftAction::Restored {
-                left.push((write.path.clone(), write.file.to_string()));
+                left.push((write.path.clone(), write.file()));
             } else {
                 kept.push(step);
             }
@@ -246,16 +248,17 @@ impl Reconciler {
                     marks.insert(path.clone(), Mark::new(true, owner.map(|owner| &owner.level)));
                 }
                 Step::Enable { .. } | Step::Move { .. } => {}
-                Step::Write(Write { path, file, reason, .. }) => match ids.get(path) {
+                Step::Write(Write { path, value, reason, .. }) => match ids.get(path) {
                     Some(_) if *reason == Reason::Released => {}
                     Some(id) => {
                         let is_outside = desired.targets.get(path).is_some_and(Target::is_outside);
-                        let held = snapshot.cgroups.get(path).and_then(|observed| observed.files.get(file));
-                        self.ledger.claim(*id, file, held.filter(|_| is_outside).map(String::as_str));
+                        let observed = snapshot.cgroups.get(path).filter(|_| is_outside);
+                        let held = observed.and_then(|observed| observed.files.get(&value.file())?.value());
+                        self.ledger.claim(*id, value.file(), held);
                     }
                     None => {
                         if let Some(mark) = marks.get_mut(path) {
-                            mark.files.insert(file.clone(), None);
+                            mark.files.insert(value.file(), None);
                         }
                     }
                 },
@@ -303,7 +306,7 @@ impl Reconciler {
                     if write.reason == Reason::Released {
                         released.insert(write.path.clone());
                     }
-                    report.written.push(write);
+                    report.written.push(write.into());
                 }
                 (Step::Move { from, to }, Fate::Moved(processes)) => {
                     report.moved.push(Moved { from, to, processes });
@@ -344,23 +347,24 @@ impl Reconciler {
         &mut self,
         plans: &[&CgroupPlan],
         ids: &Ids,
-        unwritten: &BTreeSet<(CgroupPath, String)>,
+        unwritten: &BTreeSet<(CgroupPath, CgroupFile)>,
         report: &Report,
     ) {
-        let missing: BTreeSet<(&CgroupPath, &str)> =
-            report.missing.iter().map(|missing| (&missing.path, missing.file.as_ref())).collect();
-        let restored: BTreeSet<(&CgroupPath, &str)> =
-            report.written.iter().map(|write| (&write.path, write.file.as_ref())).collect();
+        let missing: BTreeSet<(&CgroupPath, CgroupFile)> =
+            report.missing.iter().map(|missing| (&missing.path, missing.file)).collect();
+        let restored: BTreeSet<(&CgroupPath, KeptFile)> =
+            report.written.iter().map(|written| (&written.path, written.change.file)).collect();
         for plan in plans {
             let Some(id) = ids.get(&plan.path) else { continue };
-            for (file, value) in &plan.files {
-                let key = (plan.path.clone(), file.to_string());
-                if unwritten.contains(&key) || missing.contains(&(&plan.path, file.as_ref())) {
+            for value in plan.values.iter() {
+                let file = value.file();
+                let key = (plan.path.clone(), file);
+                if unwritten.contains(&key) || missing.contains(&(&plan.path, file)) {
                     continue;
                 }
-                self.ledger.note(*id, file, value);
-                if !restored.contains(&(&plan.path, file.as_ref())) {
-                    self.drift.settled(*id, file);
+                self.ledger.note(*id, value);
+                if !restored.contains(&(&plan.path, file.into())) {
+                    self.drift.settled(*id, file.into());
                 }
             }
         }
@@ -427,7 +431,7 @@ impl Reconciler {
             if !self.desired.targets.contains_key(&path)
                 && (self.ledger.files(dir.id()).next().is_some() || is_marked())
             {
-                let plan = CgroupPlan { path: path.clone(), files: BTreeMap::new() };
+                let plan = CgroupPlan { path: path.clone(), values: CgroupValues::default() };
                 let target = Target { plan, owner: None, named_by: Some(ORPHANED), is_awaited: true };
                 self.desired.targets.insert(path.clone(), target);
                 due.insert(path);
@@ -497,12 +501,12 @@ impl Reconciler {
 fn open_files<'steps>(
     steps: impl Iterator<Item = &'steps Step>,
     withheld: &'steps [Withheld],
-) -> impl Iterator<Item = (CgroupPath, String)> {
+) -> impl Iterator<Item = (CgroupPath, CgroupFile)> {
     steps
         .filter_map(|step| match step {
             Step::Write(write) => Some(write),
             Step::Create(_) | Step::Enable { .. } | Step::Move { .. } => None,
         })
         .chain(withheld.iter().map(|withheld| &withheld.write))
-        .map(|write| (write.path.clone(), write.file.to_string()))
+        .map(|write| (write.path.clone(), write.file()))
 }

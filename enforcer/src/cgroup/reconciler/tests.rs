@@ -14,6 +14,7 @@ use crate::{
     journal::Intents,
     model::{ContainerKind, QosClass},
     policy::{CgroupPlan, ContainerPlan, PodPlan},
+    sample::values,
 };
 
 mod adoption;
@@ -90,11 +91,8 @@ impl Fixture {
     }
 }
 
-fn cgroup(path: &str, files: &[(&'static str, &str)]) -> CgroupPlan {
-    CgroupPlan {
-        path: CgroupPath::parse(path).unwrap(),
-        files: files.iter().map(|(file, value)| ((*file).into(), (*value).to_owned())).collect(),
-    }
+fn cgroup(path: &str, files: &[(&str, &str)]) -> CgroupPlan {
+    CgroupPlan { path: CgroupPath::parse(path).unwrap(), values: values(files) }
 }
 
 fn name() -> PodName {
@@ -148,8 +146,12 @@ fn reserved_cgroups_are_written_and_never_made_nor_removed() {
     assert_eq!(report.written.len(), 1, "a foreign write is put right");
     assert!(report.errors.is_empty());
     let report = fixture.reconcile(&with(Vec::new()));
-    let released: Vec<_> = report.written.iter().map(|write| (write.reason, write.file.as_ref())).collect();
-    assert_eq!(released, [(Reason::Released, "memory.max"), (Reason::Released, "cpu.weight")]);
+    let released: Vec<_> =
+        report.written.iter().map(|write| (write.reason, write.change.file.to_string())).collect();
+    assert_eq!(
+        released,
+        [(Reason::Released, String::from("memory.max")), (Reason::Released, String::from("cpu.weight"))]
+    );
     assert_eq!(fixture.read("system.slice/cpu.weight"), "100", "it has back what it held");
     assert!(fixture.reconcile(&with(Vec::new())).is_converged());
 }
@@ -204,7 +206,7 @@ fn a_foreign_write_is_repaired_and_reported_as_drift() {
     let report = fixture.reconcile(&plan("8192"));
     let [write] = report.written.as_slice() else { panic!("{report:?}") };
     assert_eq!(
-        (write.reason, write.old.as_deref(), write.value.as_str()),
+        (write.reason, write.change.old.as_deref(), write.change.new.as_str()),
         (Reason::Drifted, Some("1"), "79")
     );
 }
@@ -214,7 +216,7 @@ fn a_new_plan_is_reported_as_such_and_a_dropped_value_given_back() {
     let mut fixture = Fixture::new(TREE);
     drop(fixture.reconcile(&plan("8192")));
     let mut next = plan("4096");
-    next.pods[0].cgroup.files.remove("cpu.weight");
+    next.pods[0].cgroup.values.cpu_weight = None;
     let report = fixture.reconcile(&next);
     let reasons: BTreeSet<Reason> = report.written.iter().map(|write| write.reason).collect();
     assert_eq!(reasons, BTreeSet::from([Reason::PlanChanged, Reason::Released]));
@@ -408,7 +410,7 @@ fn what_is_only_reported_stays_and_what_is_the_kubelets_is_audited() {
     let mut fixture = Fixture::new(TREE);
     fixture.reconciler.set_audit();
     let report = fixture.reconciler.reconcile(&plan("8192"), &[], None);
-    let audited: Vec<_> = report.drifted.iter().map(|drift| (drift.action, drift.file.as_ref())).collect();
+    let audited: Vec<_> = report.drifted.iter().map(|drift| (drift.action, drift.file.to_string())).collect();
     assert_eq!(audited.len(), 4, "{report:?}");
     assert!(audited.iter().all(|(action, _)| *action == DriftAction::Audited));
     let again = fixture.reconciler.reconcile(&plan("8192"), &[], None);

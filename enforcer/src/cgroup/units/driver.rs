@@ -7,10 +7,10 @@ use std::{
 use super::{Property, UnitError, UnitKind, UnitName, Units};
 use crate::{
     cgroup::{
-        CgroupDir, CgroupsRs, Controller, Error, Knob, LimitWriter, MemoryFile, PageSize, Permit, Removal,
-        Step, drift::ROUNDS, remove::remove,
+        CgroupDir, CgroupsRs, Controller, Error, Held, LimitWriter, PageSize, Permit, Removal, Step,
+        drift::ROUNDS, remove::remove,
     },
-    model::{CgroupId, CgroupPath, Limit},
+    model::{CgroupFile, CgroupId, CgroupPath, CgroupValue},
 };
 
 /// How long systemd may take to make the cgroup of a slice that it started.
@@ -39,17 +39,17 @@ pub trait Driver: LimitWriter {
     }
 
     /// Announces the values of a cgroup's files to any other writer of them. They are written after that.
-    fn emit(&self, _dir: &CgroupDir, _values: &[(&str, Knob)]) -> Result<(), Error> {
+    fn emit(&self, _dir: &CgroupDir, _values: &[CgroupValue]) -> Result<(), Error> {
         Ok(())
     }
 
     /// Waits until no value that was announced before can overwrite a file's value.
-    fn settle(&self, _dir: &CgroupDir, _file: &str, _value: &Knob) -> Result<(), Error> {
+    fn settle(&self, _dir: &CgroupDir, _value: CgroupValue) -> Result<(), Error> {
         Ok(())
     }
 
     /// How often within a minute a file is restored before another process counts as insisting on its value.
-    fn rounds(&self, _file: &str) -> usize {
+    fn rounds(&self, _file: CgroupFile) -> usize {
         ROUNDS
     }
 
@@ -102,8 +102,11 @@ impl<U: Units> Driver for SystemdDriver<U> {
             Step::Create(_) => 0,
             Step::Enable { .. } => 1,
             Step::Write(write) => {
-                let value = Knob::parse(&write.file, &write.value, PageSize::new(1));
-                if Property::of(&write.file, &value).is_empty() { 3 } else { 2 }
+                if Property::of(write.value).is_empty() {
+                    3
+                } else {
+                    2
+                }
             }
             Step::Move { .. } => 4,
         });
@@ -129,9 +132,9 @@ impl<U: Units> Driver for SystemdDriver<U> {
         }
     }
 
-    fn emit(&self, dir: &CgroupDir, values: &[(&str, Knob)]) -> Result<(), Error> {
+    fn emit(&self, dir: &CgroupDir, values: &[CgroupValue]) -> Result<(), Error> {
         let Some(unit) = UnitName::of(dir.path()) else { return Ok(()) };
-        let properties: Vec<_> = values.iter().flat_map(|(file, value)| Property::of(file, value)).collect();
+        let properties: Vec<_> = values.iter().copied().flat_map(Property::of).collect();
         if !properties.is_empty() {
             self.units.set(&unit, &properties)?;
             self.is_unsettled.store(true, Ordering::Relaxed);
@@ -140,8 +143,8 @@ impl<U: Units> Driver for SystemdDriver<U> {
     }
 
     /// A file that systemd has a property for gets the same value from both, in either order.
-    fn settle(&self, _dir: &CgroupDir, file: &str, value: &Knob) -> Result<(), Error> {
-        if self.is_unsettled.load(Ordering::Relaxed) && Property::of(file, value).is_empty() {
+    fn settle(&self, _dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
+        if self.is_unsettled.load(Ordering::Relaxed) && Property::of(value).is_empty() {
             self.units.settle()?;
             self.is_unsettled.store(false, Ordering::Relaxed);
         }
@@ -150,8 +153,8 @@ impl<U: Units> Driver for SystemdDriver<U> {
 
     /// systemd resets `memory.oom.group` whenever units are reloaded, which happens again and again while packages are
     /// installed. No process insists on that value.
-    fn rounds(&self, file: &str) -> usize {
-        if file == "memory.oom.group" { 20 * ROUNDS } else { ROUNDS }
+    fn rounds(&self, file: CgroupFile) -> usize {
+        if file == CgroupFile::MemoryOomGroup { 20 * ROUNDS } else { ROUNDS }
     }
 
     fn removes(&self, _path: &CgroupPath) -> bool {
@@ -184,24 +187,20 @@ impl<U: Units> Driver for SystemdDriver<U> {
 
 /// Writes each value as the cgroupfs driver does, unless systemd was quicker.
 impl<U: Units> LimitWriter for SystemdDriver<U> {
-    fn set_memory(&self, dir: &CgroupDir, file: MemoryFile, limit: Limit) -> Result<(), Error> {
-        if holds(dir, file.name(), &Knob::Limit(limit)) {
-            return Ok(());
-        }
-        CgroupsRs.set_memory(dir, file, limit)
+    fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
+        if is_memory_limit(value) && holds(dir, value) { Ok(()) } else { CgroupsRs.set(dir, value) }
     }
+}
 
-    fn set_cpu_weight(&self, dir: &CgroupDir, weight: u64) -> Result<(), Error> {
-        CgroupsRs.set_cpu_weight(dir, weight)
-    }
-
-    fn set_cpu_max(&self, dir: &CgroupDir, quota: Limit, period_us: u64) -> Result<(), Error> {
-        CgroupsRs.set_cpu_max(dir, quota, period_us)
-    }
-
-    fn set_pids_max(&self, dir: &CgroupDir, limit: Limit) -> Result<(), Error> {
-        CgroupsRs.set_pids_max(dir, limit)
-    }
+/// Whether writing the value again is not free, as the kernel may reclaim for it.
+fn is_memory_limit(value: CgroupValue) -> bool {
+    matches!(
+        value,
+        CgroupValue::MemoryMin(_)
+            | CgroupValue::MemoryLow(_)
+            | CgroupValue::MemoryHigh(_)
+            | CgroupValue::MemoryMax(_)
+    )
 }
 
 /// Whether systemd knows the controller (`CGroupController` in `src/basic/cgroup-util.h`).
@@ -212,11 +211,10 @@ fn is_systemds(controller: Controller) -> bool {
     }
 }
 
-/// Whether a file holds a value already: writing a memory limit again is not free, as the kernel may reclaim for it.
-fn holds(dir: &CgroupDir, file: &str, value: &Knob) -> bool {
-    let page = PageSize::of_this_machine();
-    let value = Knob::parse(file, &value.to_string(), page);
-    dir.read(file).is_ok_and(|held| Knob::parse(file, &held, page) == value)
+/// Whether the value is in its file already.
+fn holds(dir: &CgroupDir, value: CgroupValue) -> bool {
+    let (file, page) = (value.file(), PageSize::of_this_machine());
+    dir.read(&file.name()).is_ok_and(|content| Held::read(file, &content).is(value, page))
 }
 
 #[cfg(test)]
@@ -228,6 +226,7 @@ mod tests {
         Making, Outcome, Reason, Write, apply,
         units::fake::{Call, Fake},
     };
+    use crate::sample::value;
 
     fn path(text: &str) -> CgroupPath {
         CgroupPath::parse(text).unwrap()
@@ -259,20 +258,16 @@ mod tests {
         let (temp, root, driver) = scene();
         fs::create_dir_all(temp.path().join("kubepods.slice/plain")).unwrap();
         let slice = root.open(&path("/kubepods.slice")).unwrap();
-        let one = Knob::Text(String::from("1"));
-        driver.settle(&slice, "memory.oom.group", &one).unwrap();
-        let values = [
-            ("cpu.weight", Knob::Weight(79)),
-            ("memory.oom.group", one.clone()),
-            ("pids.max", Knob::Limit(Limit::Bytes(64))),
-        ];
+        let group = value("memory.oom.group", "1");
+        driver.settle(&slice, group).unwrap();
+        let values = [value("cpu.weight", "79"), group, value("pids.max", "64")];
         driver.emit(&slice, &values).unwrap();
         driver.emit(&slice, &values[1..2]).unwrap();
         let plain = root.open(&path("/kubepods.slice/plain")).unwrap();
         driver.emit(&plain, &values).unwrap();
-        driver.settle(&slice, "cpu.weight", &Knob::Weight(79)).unwrap();
+        driver.settle(&slice, values[0]).unwrap();
         for _ in 0..2 {
-            driver.settle(&slice, "memory.oom.group", &one).unwrap();
+            driver.settle(&slice, group).unwrap();
         }
         let reported =
             vec![Property { name: "CPUWeight", value: 79 }, Property { name: "TasksMax", value: 64 }];
@@ -283,9 +278,9 @@ mod tests {
     fn what_systemd_does_is_left_to_it_and_what_it_would_undo_comes_last() {
         let (_temp, _root, driver) = scene();
         let at = path("/kubepods.slice");
-        let write = |file: &'static str, value: &str| {
-            let (path, value) = (at.clone(), String::from(value));
-            Step::Write(Write { path, file: file.into(), value, old: None, reason: Reason::Initial })
+        let write = |file: &str, text: &str| {
+            let (path, value) = (at.clone(), value(file, text));
+            Step::Write(Write { path, value, old: None, reason: Reason::Initial })
         };
         let enable =
             |controllers: &[Controller]| Step::Enable { path: at.clone(), controllers: controllers.into() };
@@ -310,9 +305,9 @@ mod tests {
         let (temp, root, driver) = scene();
         let folder = temp.path().join("kubepods.slice");
         fs::create_dir(&folder).unwrap();
-        let write = |file: &'static str, value: &str| {
-            let (path, value) = (path("/kubepods.slice"), String::from(value));
-            Step::Write(Write { path, file: file.into(), value, old: None, reason: Reason::Initial })
+        let write = |file: &str, text: &str| {
+            let (path, value) = (path("/kubepods.slice"), value(file, text));
+            Step::Write(Write { path, value, old: None, reason: Reason::Initial })
         };
         for (file, content) in [
             ("cpu.weight", "100"),
@@ -337,7 +332,7 @@ mod tests {
         let (outcomes, _) = apply(&root, &driver, steps.into(), &BTreeMap::new(), &mut making, page, &permit);
         let withheld: Vec<_> = outcomes.iter().filter_map(Outcome::withheld).collect();
         assert_eq!(withheld.len(), 1, "{outcomes:?}");
-        assert_eq!(withheld[0].write.file, "memory.max");
+        assert_eq!(withheld[0].write.file(), CgroupFile::MemoryMax);
         let property = |name, value| Property { name, value };
         let reported = vec![property("CPUWeight", 79), property("TasksMax", 64), property("MemoryLow", 4096)];
         assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), reported), Call::Settle]);
@@ -373,9 +368,9 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("memory.max"), "209715200\n").unwrap();
         let slice = root.open(&path("/kubepods.slice")).unwrap();
-        driver.set_memory(&slice, MemoryFile::Max, Limit::Bytes(209_715_201)).unwrap();
+        driver.set(&slice, value("memory.max", "209715201")).unwrap();
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "209715200\n");
-        driver.set_memory(&slice, MemoryFile::Max, Limit::Bytes(4096)).unwrap();
+        driver.set(&slice, value("memory.max", "4096")).unwrap();
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "4096");
     }
 }

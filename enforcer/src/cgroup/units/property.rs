@@ -1,10 +1,7 @@
-use crate::{cgroup::Knob, model::Limit};
+use crate::model::{CgroupValue, CpuMax, Limit};
 
 /// What systemd takes for "no limit", and for "not set" (`CGROUP_LIMIT_MAX`, `CGROUP_WEIGHT_INVALID`, `USEC_INFINITY`).
 const NONE: u64 = u64::MAX;
-
-/// The kernel's period of a new cgroup in microseconds, which systemd uses when none is set.
-const DEFAULT_PERIOD_US: u64 = 100_000;
 
 const US_PER_SECOND: u128 = 1_000_000;
 
@@ -23,36 +20,32 @@ impl Property {
     /// The kernel's default is systemd's default, so that systemd does not claim a restored file. The weight is an
     /// exception: without it systemd would disable the controller for all siblings.
     #[must_use]
-    pub fn of(file: &str, value: &Knob) -> Vec<Self> {
+    pub fn of(value: CgroupValue) -> Vec<Self> {
         let property = |name, value| vec![Self { name, value }];
-        match (file, value) {
-            ("cpu.weight", Knob::Weight(weight)) => property("CPUWeight", *weight),
-            ("cpu.max", Knob::CpuMax { quota, period_us }) => {
-                let period = if *period_us == DEFAULT_PERIOD_US { NONE } else { *period_us };
+        match value {
+            CgroupValue::CpuWeight(weight) => property("CPUWeight", weight),
+            CgroupValue::CpuMax(CpuMax { quota_us, period_us }) => {
+                // systemd uses the kernel's period when none is set.
+                let period = if period_us == CpuMax::DEFAULT_PERIOD_US { NONE } else { period_us };
                 vec![
-                    Self { name: "CPUQuotaPerSecUSec", value: per_second(*quota, *period_us) },
+                    Self { name: "CPUQuotaPerSecUSec", value: per_second(quota_us, period_us) },
                     Self { name: "CPUQuotaPeriodUSec", value: period },
                 ]
             }
-            (_, Knob::Limit(limit)) => match file {
-                "memory.min" => property("MemoryMin", bytes(*limit)),
-                "memory.low" => property("MemoryLow", bytes(*limit)),
-                "memory.high" => property("MemoryHigh", bytes(*limit)),
-                "memory.max" => property("MemoryMax", bytes(*limit)),
-                "memory.swap.max" => property("MemorySwapMax", bytes(*limit)),
-                "pids.max" => property("TasksMax", bytes(*limit)),
-                _ => Vec::new(),
-            },
-            (_, Knob::Weight(_) | Knob::CpuMax { .. } | Knob::Text(_)) => Vec::new(),
+            CgroupValue::MemoryMin(limit) => property("MemoryMin", number(limit)),
+            CgroupValue::MemoryLow(limit) => property("MemoryLow", number(limit)),
+            CgroupValue::MemoryHigh(limit) => property("MemoryHigh", number(limit)),
+            CgroupValue::MemoryMax(limit) => property("MemoryMax", number(limit)),
+            CgroupValue::MemorySwapMax(limit) => property("MemorySwapMax", number(limit)),
+            CgroupValue::PidsMax(limit) => property("TasksMax", number(limit)),
+            // systemd has none, or none on slices.
+            CgroupValue::HugetlbMax { .. } | CgroupValue::MemoryOomGroup(_) => Vec::new(),
         }
     }
 }
 
-fn bytes(limit: Limit) -> u64 {
-    match limit {
-        Limit::Max => NONE,
-        Limit::Bytes(bytes) => bytes,
-    }
+fn number(limit: Limit) -> u64 {
+    limit.amount().unwrap_or(NONE)
 }
 
 /// The quota in microseconds per second, rounded up: never less than planned.
@@ -71,7 +64,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::cgroup::PageSize;
+    use crate::model::CgroupFile;
 
     #[rstest]
     #[case("cpu.weight", "79", &[("CPUWeight", 79)])]
@@ -87,33 +80,27 @@ mod tests {
     #[case("memory.swap.max", "0", &[("MemorySwapMax", 0)])]
     #[case("pids.max", "max", &[("TasksMax", NONE)])]
     #[case("pids.max", "1024", &[("TasksMax", 1024)])]
-    // systemd has none for these, or none on slices.
     #[case("memory.oom.group", "1", &[])]
-    #[case("memory.zswap.max", "0", &[])]
     #[case("hugetlb.2MB.max", "0", &[])]
-    #[case("cgroup.subtree_control", "+cpu", &[])]
-    // What cannot be read as a value is for the kernel to refuse.
-    #[case("memory.max", "-1", &[])]
-    #[case("cpu.max", "1 2 3", &[])]
     fn files_have_properties(#[case] file: &str, #[case] value: &str, #[case] expected: &[(&str, u64)]) {
-        let properties = Property::of(file, &Knob::parse(file, value, PageSize::new(1)));
+        let properties = Property::of(CgroupFile::named(file).unwrap().parse(value).unwrap());
         let found: Vec<_> = properties.iter().map(|Property { name, value }| (*name, *value)).collect();
         assert_eq!(found, expected);
     }
 
     /// What the kernel's defaults come to is what a slice has that was just started.
     #[rstest]
-    #[case("cpu.weight", &[100])]
-    #[case("cpu.max", &[NONE, NONE])]
-    #[case("memory.min", &[0])]
-    #[case("memory.low", &[0])]
-    #[case("memory.high", &[NONE])]
-    #[case("memory.max", &[NONE])]
-    #[case("memory.swap.max", &[NONE])]
-    #[case("pids.max", &[NONE])]
-    fn defaults_are_systemds(#[case] file: &str, #[case] expected: &[u64]) {
-        let default = Knob::parse(file, Knob::kernel_default(file).unwrap(), PageSize::new(1));
-        let values: Vec<_> = Property::of(file, &default).iter().map(|property| property.value).collect();
+    #[case(CgroupFile::CpuWeight, &[100])]
+    #[case(CgroupFile::CpuMax, &[NONE, NONE])]
+    #[case(CgroupFile::MemoryMin, &[0])]
+    #[case(CgroupFile::MemoryLow, &[0])]
+    #[case(CgroupFile::MemoryHigh, &[NONE])]
+    #[case(CgroupFile::MemoryMax, &[NONE])]
+    #[case(CgroupFile::MemorySwapMax, &[NONE])]
+    #[case(CgroupFile::PidsMax, &[NONE])]
+    fn defaults_are_systemds(#[case] file: CgroupFile, #[case] expected: &[u64]) {
+        let values: Vec<_> =
+            Property::of(file.default_value()).iter().map(|property| property.value).collect();
         assert_eq!(values, expected);
     }
 }

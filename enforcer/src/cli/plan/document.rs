@@ -1,11 +1,9 @@
 //! The plan as JSON and YAML. Its shape is part of the public contract.
 
-use std::collections::BTreeMap;
-
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
-    model::{ContainerKind, Node, ResourceList, ResourceName},
+    model::{CgroupValues, ContainerKind, Node, ResourceList, ResourceName},
     policy::{CgroupPlan, Plan, PodPlan, Settings, admission::Admission, allocatable},
     source::Wrong,
 };
@@ -42,7 +40,8 @@ pub(super) struct QosCgroup {
 #[derive(Debug, Serialize)]
 pub(super) struct Cgroup {
     pub(super) path: String,
-    pub(super) files: BTreeMap<String, String>,
+    #[serde(rename = "files", serialize_with = "as_text")]
+    pub(super) values: CgroupValues,
 }
 
 #[derive(Debug, Serialize)]
@@ -162,8 +161,12 @@ impl Document {
 }
 
 fn cgroup(plan: &CgroupPlan) -> Cgroup {
-    let files = plan.files.iter().map(|(file, value)| (file.to_string(), value.clone()));
-    Cgroup { path: plan.path.to_string(), files: files.collect() }
+    Cgroup { path: plan.path.to_string(), values: plan.values.clone() }
+}
+
+/// Values by the names of their files.
+fn as_text<S: Serializer>(values: &CgroupValues, serializer: S) -> Result<S::Ok, S::Error> {
+    values.to_text().serialize(serializer)
 }
 
 fn pod(plan: &PodPlan) -> PodDocument {

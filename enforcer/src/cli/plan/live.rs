@@ -137,20 +137,20 @@ impl From<Report> for Document {
                 cgroup: path.to_string(),
                 controllers: controllers.iter().map(|controller| controller.name()).collect(),
             },
-            Step::Write(Write { path, file, value, old, reason }) => StepDocument::Write {
+            Step::Write(Write { path, value, old, reason }) => StepDocument::Write {
                 cgroup: path.to_string(),
-                file: file.into_owned(),
-                old,
-                new: value,
+                file: value.file().to_string(),
+                old: old.map(|held| held.to_string()),
+                new: value.to_string(),
                 reason: reason.as_str(),
             },
             Step::Move { from, to } => StepDocument::Move { from: from.to_string(), to: to.to_string() },
         });
         let waiting = report.withheld.into_iter().map(|withheld| Waiting {
             cgroup: withheld.write.path.to_string(),
-            file: withheld.write.file.into_owned(),
-            old: withheld.write.old,
-            new: withheld.write.value,
+            file: withheld.write.file().to_string(),
+            old: withheld.write.old.map(|held| held.to_string()),
+            new: withheld.write.value.to_string(),
             usage_bytes: withheld.usage_bytes,
         });
         Self { steps: steps.collect(), waiting: waiting.collect(), problems: Vec::new() }
@@ -160,16 +160,19 @@ impl From<Report> for Document {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cgroup::Reason, model::CgroupPath};
+    use crate::{
+        cgroup::{Held, Reason},
+        model::CgroupPath,
+        sample::value,
+    };
 
     #[test]
     fn steps_are_shown_in_their_order() {
         let path = CgroupPath::parse("/kubepods/pod1").unwrap();
         let write = Write {
             path: path.clone(),
-            file: "memory.max".into(),
-            value: "1".into(),
-            old: Some("max".into()),
+            value: value("memory.max", "1"),
+            old: Some(Held::Value(value("memory.max", "max"))),
             reason: Reason::Drifted,
         };
         let report = Report { planned: vec![Step::Create(path), Step::Write(write)], ..Report::default() };

@@ -1,7 +1,10 @@
 //! The plan as a table, within 80 columns: a line for the node, and a line per pod.
 
 use super::document::{AdmissionDocument, Cgroup, ContainerDocument, Document, NodeDocument, PodDocument};
-use crate::cli::render::{self, human_bytes};
+use crate::{
+    cli::render::{self, human_bytes},
+    model::{CpuMax, Limit},
+};
 
 /// The maximum width of a name.
 const NAME: usize = 30;
@@ -40,7 +43,7 @@ fn node_line(node: &NodeDocument) -> String {
         cpu(of("cpuMilli")),
         human_bytes(of("memoryBytes")),
         render::escape(&node.cgroup.path),
-        file(&node.cgroup, "cpu.weight"),
+        weight(&node.cgroup),
         memory(&node.cgroup),
     )
 }
@@ -53,7 +56,7 @@ fn pod_lines(text: &mut String, pod: &PodDocument, verbose: bool) {
         &name,
         pod.qos_class,
         &scores(&pod.containers),
-        &file(&pod.cgroup, "cpu.weight"),
+        &weight(&pod.cgroup),
         &cpu_max(&pod.cgroup),
         &memory(&pod.cgroup),
         answer,
@@ -86,7 +89,7 @@ fn container_lines(text: &mut String, container: &ContainerDocument, verbose: bo
         &name,
         container.kind,
         &container.oom_score_adj.to_string(),
-        &file(&container.cgroup, "cpu.weight"),
+        &weight(&container.cgroup),
         &cpu_max(&container.cgroup),
         &memory(&container.cgroup),
         "",
@@ -113,8 +116,8 @@ fn row(
 }
 
 fn files(text: &mut String, indent: &str, cgroup: &Cgroup) {
-    for (file, value) in &cgroup.files {
-        text.push_str(&format!("{indent}{file} {}\n", render::escape(value)));
+    for (file, value) in cgroup.values.to_text() {
+        text.push_str(&format!("{indent}{file} {value}\n"));
     }
 }
 
@@ -128,24 +131,20 @@ fn scores(containers: &[ContainerDocument]) -> String {
     }
 }
 
-fn file(cgroup: &Cgroup, name: &str) -> String {
-    cgroup.files.get(name).cloned().unwrap_or_else(|| String::from("-"))
+/// `cpu.weight`; a dash if it is not set.
+fn weight(cgroup: &Cgroup) -> String {
+    cgroup.values.cpu_weight.map_or_else(|| String::from("-"), |weight| weight.to_string())
 }
 
 /// `memory.max` in a unit; a dash for no limit.
 fn memory(cgroup: &Cgroup) -> String {
-    let bytes = cgroup.files.get("memory.max").and_then(|value| value.parse().ok());
-    bytes.map_or_else(|| String::from("-"), human_bytes)
+    cgroup.values.memory_max.and_then(Limit::amount).map_or_else(|| String::from("-"), human_bytes)
 }
 
 /// `cpu.max` as a number of cpus; a dash for no limit.
 fn cpu_max(cgroup: &Cgroup) -> String {
-    let quota = || -> Option<u64> {
-        let (quota, period) = cgroup.files.get("cpu.max")?.split_once(' ')?;
-        let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
-        quota.checked_mul(1_000)?.checked_div(period)
-    };
-    quota().map_or_else(|| String::from("-"), cpu)
+    let milli = |max: CpuMax| max.quota_us.amount()?.checked_mul(1_000)?.checked_div(max.period_us);
+    cgroup.values.cpu_max.and_then(milli).map_or_else(|| String::from("-"), cpu)
 }
 
 /// `4`, `250m`, `1500m`.

@@ -10,7 +10,7 @@ use super::{Desired, emit};
 use crate::{
     cgroup::{CgroupDir, Error, Permit},
     journal::Journal,
-    model::{CgroupId, CgroupPath, Node, PodUid},
+    model::{CgroupId, CgroupPath, Limit, Node, PodUid},
     policy::{
         Plan, PodPlan,
         alignment::{Aligner, Band, Contender, OomScorePolicy, Scale, Weighed},
@@ -266,7 +266,7 @@ fn reopened(
 }
 
 fn scale(node: &Node, plan: &Plan) -> Scale {
-    let limit_bytes = plan.node.files.get("memory.max").and_then(|limit| limit.parse().ok());
+    let limit_bytes = plan.node.values.memory_max.and_then(Limit::amount);
     Scale::new(node.memory_bytes, node.swap_bytes, limit_bytes, node.page_bytes)
 }
 

@@ -11,7 +11,7 @@ use super::{
     watch_budget::{self, Watched},
 };
 use crate::{
-    cgroup::{Changes, Guarded, Reconciler, SCORE_FILE, ScoreSeen, ScoreSuspect},
+    cgroup::{Changes, Guarded, KeptFile, Reconciler, ScoreSeen, ScoreSuspect},
     model::{CgroupId, CgroupPath},
     sense::{ForeignWrite, Guard, GuardEvent, Kept, ScoreCause, Sight, WrongScore},
 };
@@ -137,10 +137,10 @@ impl Desired {
                 let author = watch_budget::author(&writer);
                 let mut writers = Writers::default();
                 if let Some(path) = self.guarding.path(score.container) {
-                    writers.note(path.clone(), SCORE_FILE, writer);
+                    writers.note(path.clone(), KeptFile::Score, writer);
                 }
                 let work = move |reconciler: &mut Reconciler| {
-                    reconciler.wrote(seen.container, SCORE_FILE, Some(author));
+                    reconciler.wrote(seen.container, KeptFile::Score, Some(author));
                     let report = reconciler.put_right(&[seen], &permit);
                     (report, reconciler.problems(), reconciler.contest_due())
                 };
@@ -157,7 +157,9 @@ impl Desired {
             if self.watch_budget.admit(thing, Some(writer.clone()), now) {
                 changes.authors.insert((path.clone(), file.clone()), watch_budget::author(&writer));
                 changes.written.insert((path.clone(), file.clone()));
-                writers.note(path, &file, writer);
+                if let Some(kept) = KeptFile::named(&file) {
+                    writers.note(path, kept, writer);
+                }
             }
         }
         if !changes.written.is_empty() {

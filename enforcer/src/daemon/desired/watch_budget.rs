@@ -9,7 +9,7 @@ use super::{
     emit::{Writer, Writers},
 };
 use crate::{
-    cgroup::{Author, Changes},
+    cgroup::{Author, Changes, KeptFile},
     model::CgroupPath,
     sense::GuardEvent,
 };
@@ -123,7 +123,9 @@ impl WatchBudget {
                 window.is_deferred = false;
                 if let (Watched::File(path, file), Some(writer)) = (&thing, window.writer.take()) {
                     changes.authors.insert((path.clone(), file.clone()), author(&writer));
-                    writers.note(path.clone(), file, writer);
+                    if let Some(kept) = KeptFile::named(file) {
+                        writers.note(path.clone(), kept, writer);
+                    }
                 }
             }
             note(thing, &mut changes);

@@ -10,7 +10,7 @@ use std::{
 use crate::{
     cgroup::{CgroupDir, Guard},
     evict::{Candidate, OpenError},
-    model::{CgroupPath, ContainerKind, PodName, PodUid},
+    model::{CgroupPath, CgroupValues, ContainerKind, PodName, PodUid},
     policy::{CgroupPlan, ContainerPlan, PodPlan, message::Requests},
 };
 
@@ -49,7 +49,7 @@ impl Pod {
                 name: "app".into(),
                 kind: ContainerKind::App,
                 oom_score_adj: 1000,
-                cgroup: CgroupPlan { path: path.child("app").unwrap(), files: BTreeMap::new() },
+                cgroup: CgroupPlan { path: path.child("app").unwrap(), values: CgroupValues::default() },
             }],
             ..PodPlan::new(name, uid, path)
         }

@@ -81,9 +81,9 @@ fn a_written_score_is_put_back_thrice_and_then_later() {
         let report = scene.put_right(scene.seen(1, true));
         let [drift] = &report.drifted[..] else { panic!("{report:?}") };
         assert_eq!((drift.found.clone(), drift.action), (format!("50{round}"), DriftAction::Restored));
-        assert_eq!((drift.planned.as_str(), &drift.file), ("988", &SCORE));
+        assert_eq!((drift.planned.as_str(), drift.file), ("988", KeptFile::Score));
         let [write] = &report.written[..] else { panic!("{report:?}") };
-        assert_eq!((write.reason, write.value.as_str()), (Reason::Drifted, "988"));
+        assert_eq!((write.reason, write.change.new.as_str()), (Reason::Drifted, "988"));
         assert_eq!(scene.score(1), "988");
     }
     scene.process(1, POD, "504");
