@@ -10,6 +10,7 @@ use enforcer::{
     model::CgroupId,
     sense::{ForeignWrite, Guard, GuardEvent, Kept, KindCounts, Programs, ScoreCause, Sight, WrongScore},
 };
+use enforcer_tests::wait::wait_until;
 use tokio::{runtime::Runtime, time::timeout};
 
 use super::{TIMEOUT, cgroup::Cgroup, tracer};
@@ -219,7 +220,8 @@ fn one_cgroup_that_is_written_to_without_end_is_held_back_and_hides_nobody() {
         }
         (overruns, of_quiet, last_seen.trim().to_owned())
     };
-    // The flood goes on until it has been held back, and beside it another cgroup is written to.
+    // Nothing is read until the flood has been held back, however slow it is. It goes on beside another cgroup's write.
+    wait_until("writes are held back", || watch.guard.counts().unwrap().writes.held > 0);
     let mut taken = take_one(&mut watch);
     while taken.0 == 0 {
         taken = take_one(&mut watch);
