@@ -2,63 +2,48 @@
 //!
 //! The file is in the run directory and names the boot: it need not outlive either, so it is not synced.
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{
-    engine::Thresholds,
-    threshold::{Threshold, ThresholdValue},
+use crate::{
+    durable::{self, State},
+    policy::{
+        engine::Thresholds,
+        threshold::{Threshold, ThresholdValue},
+    },
 };
 
 /// The file in the run directory.
 const FILE: &str = "armed.json";
 
-/// The largest file that is read, in bytes.
-const MAX_BYTES: u64 = 1 << 16;
-
-const VERSION: u32 = 1;
-
 #[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 struct Content {
-    version: u32,
     boot_id: String,
     thresholds: Vec<String>,
 }
 
+impl State for Content {
+    const MAX_BYTES: u64 = 1 << 16;
+    const IS_SYNCED: bool = false;
+}
+
 /// Returns the thresholds that an earlier process of this boot left armed. An unreadable file arms none.
 pub(super) fn read(run_dir: &Path, boot_id: &str, thresholds: &Thresholds) -> Vec<Threshold> {
-    let content = match read_content(&run_dir.join(FILE)) {
-        Ok(content) => content,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
-        Err(error) => {
-            tracing::warn!(%error, "cannot read {FILE}: a threshold that is crossed now is not armed");
-            return Vec::new();
-        }
-    };
-    if (content.version, content.boot_id.as_str()) != (VERSION, boot_id) {
-        return Vec::new();
-    }
+    let content = durable::read::<Content>(&run_dir.join(FILE)).unwrap_or_else(|error| {
+        tracing::warn!("a threshold that is crossed now is not armed: {}", crate::chain(&error));
+        None
+    });
+    let Some(content) = content.filter(|content| content.boot_id == boot_id) else { return Vec::new() };
     let was_armed = |threshold: &&Threshold| content.thresholds.contains(&key(threshold));
     thresholds.iter().filter(was_armed).copied().collect()
 }
 
-fn read_content(path: &Path) -> io::Result<Content> {
-    let length = fs::metadata(path)?.len();
-    if length > MAX_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has {length} bytes")));
-    }
-    Ok(serde_json::from_slice(&fs::read(path)?)?)
-}
-
-/// Records that exactly these thresholds are armed. The run directory must exist.
+/// Records that exactly these thresholds are armed.
 pub(super) fn keep(run_dir: &Path, boot_id: &str, armed: &Thresholds) -> io::Result<()> {
-    let thresholds = armed.iter().map(key).collect();
-    let content = Content { version: VERSION, boot_id: boot_id.to_owned(), thresholds };
-    let fresh = run_dir.join(format!(".{FILE}.new"));
-    fs::write(&fresh, serde_json::to_vec(&content)?)?;
-    fs::rename(&fresh, run_dir.join(FILE))
+    let content = Content { boot_id: boot_id.to_owned(), thresholds: armed.iter().map(key).collect() };
+    durable::write(&run_dir.join(FILE), &content)
 }
 
 /// Identifies a threshold exactly: a share is written as the bits of its float.
@@ -74,6 +59,8 @@ fn key(threshold: &Threshold) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::policy::{engine::followed, threshold::Signal};
 

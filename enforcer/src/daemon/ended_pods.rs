@@ -1,8 +1,7 @@
 //! Keeps on disk which pods were ended for good, so that a restart does not start them again.
 
 use std::{
-    fs::File,
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
@@ -14,38 +13,28 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::emit;
-pub(super) use crate::durable::write_file;
-use crate::{journal::Journal, source::EndedPod};
+use crate::{
+    durable::{self, State, StateError},
+    journal::Journal,
+    source::EndedPod,
+};
 
 /// The file in the state directory.
 const FILE: &str = "ended.json";
 
-/// The largest file that is read: about 100,000 pods.
-const MAX_BYTES: u64 = 16 << 20;
-
 #[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 struct Content {
-    version: u32,
     pods: Vec<EndedPod>,
 }
 
-const VERSION: u32 = 1;
+impl State for Content {
+    /// About 100,000 pods.
+    const MAX_BYTES: u64 = 16 << 20;
+}
 
 /// Reads the pods that an earlier process kept; none if there is no file.
-pub(super) fn read(state_dir: &Path) -> io::Result<Vec<EndedPod>> {
-    let file = match File::open(state_dir.join(FILE)) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-    let content: Content = serde_json::from_slice(&bytes)?;
-    if content.version != VERSION {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("version {}", content.version)));
-    }
-    Ok(content.pods)
+pub(super) fn read(state_dir: &Path) -> Result<Vec<EndedPod>, StateError> {
+    Ok(durable::read::<Content>(&path(state_dir))?.unwrap_or_default().pods)
 }
 
 /// The next content of the file.
@@ -139,18 +128,15 @@ fn run(shared: &(Mutex<Queue>, Condvar), dir: &Path, recorded: &AtomicU64, journ
 
 /// Writes the file now. A caller with an [`EndedPodStore`] must use that instead.
 pub(super) fn write(dir: &Path, pods: Vec<EndedPod>) -> io::Result<()> {
-    write_file(dir, FILE, &serde_json::to_vec(&Content { version: VERSION, pods })?)
+    durable::write(&path(dir), &Content { pods })
 }
 
-/// The file's path, for messages.
-pub(super) fn path(state_dir: &Path) -> PathBuf {
+fn path(state_dir: &Path) -> PathBuf {
     state_dir.join(FILE)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
     use crate::source::Why;
 
@@ -171,14 +157,5 @@ mod tests {
         drop(keeper);
         assert_eq!(read(dir.path()).unwrap(), [pod("a"), pod("b")]);
         assert_eq!(recorded.load(Ordering::Acquire), 2);
-    }
-
-    #[test]
-    fn another_file_is_an_error_and_is_left() {
-        let dir = tempfile::tempdir().unwrap();
-        for wrong in ["", "{}", "{\"version\":2,\"pods\":[]}", "{\"version\":1,\"pods\":[{\"uid\":1}]}"] {
-            fs::write(dir.path().join(FILE), wrong).unwrap();
-            assert!(read(dir.path()).is_err(), "{wrong}");
-        }
     }
 }

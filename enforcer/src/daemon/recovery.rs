@@ -49,9 +49,7 @@ pub(super) fn take_up(
     desired: &mut Desired,
 ) -> Option<EvictionIntents> {
     let mut ended = ended_pods::read(&config.state_dir).unwrap_or_else(|error| {
-        let path = ended_pods::path(&config.state_dir);
-        let message =
-            format!("pods that were evicted before may come back: cannot read {}: {error}", path.display());
+        let message = format!("pods that were evicted before may come back: {}", crate::chain(&error));
         emit::degraded(journal, "evictions", &message);
         Vec::new()
     });

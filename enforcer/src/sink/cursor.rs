@@ -1,15 +1,17 @@
 //! A sink's position on the disk.
 
 use std::{
-    fs::File,
-    io::{self, Read as _},
+    io,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::{durable, journal::Cursor};
+use crate::{
+    durable::{self, State, StateError},
+    journal::Cursor,
+};
 
 /// The folder in the state directory.
 const FOLDER: &str = "sinks";
@@ -17,16 +19,22 @@ const FOLDER: &str = "sinks";
 /// The least time between two writes. Events delivered within it may be delivered again after a kill.
 const PACE: Duration = Duration::from_secs(1);
 
-const VERSION: u32 = 1;
-
-/// The largest file that is read.
-const MAX_BYTES: u64 = 4 << 10;
-
 #[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 struct Content {
-    version: u32,
-    cursor: String,
+    #[serde(deserialize_with = "parsed", serialize_with = "printed")]
+    cursor: Cursor,
+}
+
+impl State for Content {
+    const MAX_BYTES: u64 = 4 << 10;
+}
+
+fn parsed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cursor, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}
+
+fn printed<S: Serializer>(cursor: &Cursor, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(cursor)
 }
 
 /// The file of one sink's cursor.
@@ -38,21 +46,6 @@ pub(super) struct CursorFile {
     written: Option<Instant>,
 }
 
-/// A cursor that cannot be used, and the consequence.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CursorError {
-    /// The file cannot be read.
-    #[error("cannot read {}, so it begins again with the oldest event that is kept", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// The file holds no cursor. It is replaced.
-    #[error("{} holds no cursor ({why}), so it begins again with the oldest event that is kept", path.display())]
-    Damaged { path: PathBuf, why: String },
-}
-
 impl CursorFile {
     /// The file of the sink with this name: letters, digits and hyphens.
     pub(super) fn new(state_dir: &std::path::Path, name: &str) -> Self {
@@ -60,16 +53,8 @@ impl CursorFile {
     }
 
     /// The cursor that an earlier process wrote; `None` if there is no file.
-    pub(super) fn read(&mut self) -> Result<Option<Cursor>, CursorError> {
-        let path = self.path();
-        let mut bytes = Vec::new();
-        match File::open(&path) {
-            Ok(file) => file.take(MAX_BYTES).read_to_end(&mut bytes).map(drop),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => Err(error),
-        }
-        .map_err(|source| CursorError::Read { path: path.clone(), source })?;
-        self.kept = Some(parse(&bytes).map_err(|why| CursorError::Damaged { path, why })?);
+    pub(super) fn read(&mut self) -> Result<Option<Cursor>, StateError> {
+        self.kept = durable::read::<Content>(&self.path())?.map(|content| content.cursor);
         Ok(self.kept.clone())
     }
 
@@ -83,8 +68,7 @@ impl CursorFile {
     pub(super) fn write(&mut self, cursor: &Cursor) -> io::Result<()> {
         // The pace also holds for a disk that refuses.
         self.written = Some(Instant::now());
-        let content = serde_json::to_vec(&Content { version: VERSION, cursor: cursor.to_string() })?;
-        durable::write_file(&self.folder, &self.name, &content)?;
+        durable::write(&self.path(), &Content { cursor: cursor.clone() })?;
         self.kept = Some(cursor.clone());
         Ok(())
     }
@@ -97,14 +81,6 @@ impl CursorFile {
     pub(super) fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
-}
-
-fn parse(bytes: &[u8]) -> Result<Cursor, String> {
-    let Content { version, cursor } = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if version != VERSION {
-        return Err(format!("version {version}"));
-    }
-    cursor.parse().map_err(|error| format!("{error}"))
 }
 
 #[cfg(test)]
@@ -130,16 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cursor_is_reported() {
+    fn what_is_no_cursor_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = CursorFile::new(dir.path(), "journald");
         fs::create_dir(dir.path().join(FOLDER)).unwrap();
-        for wrong in ["", "{}", "{\"version\":2,\"cursor\":\"a:1\"}", "{\"version\":1,\"cursor\":\"a\"}"] {
-            fs::write(file.path(), wrong).unwrap();
-            assert!(matches!(file.read(), Err(CursorError::Damaged { .. })), "{wrong}");
-        }
-        fs::remove_file(file.path()).unwrap();
-        fs::create_dir(file.path()).unwrap();
-        assert!(matches!(file.read(), Err(CursorError::Read { .. })));
+        fs::write(file.path(), r#"{"version":1,"cursor":"a"}"#).unwrap();
+        assert!(matches!(file.read(), Err(StateError::SetAside { .. })));
+        assert_eq!(file.read().unwrap(), None);
     }
 }

@@ -12,7 +12,7 @@ use tokio::{
 
 use super::{
     Healths, JournaldSettings, Kind, SinkSettings, WebhookSettings,
-    cursor::{CursorError, CursorFile},
+    cursor::CursorFile,
     feed::{self, Feed},
     health::{Health, Progress},
     journald::Journald,
@@ -20,6 +20,7 @@ use super::{
     webhook::Webhook,
 };
 use crate::{
+    durable::StateError,
     journal::{Cursor, EventType, Filter, Journal, Subject},
     raw, threads,
 };
@@ -222,7 +223,7 @@ impl Work {
 /// cursor it is `new`. Events that were gone before do not count as a loss of this sink.
 fn beginning(
     journal: &Journal,
-    cursor: Result<Option<Cursor>, CursorError>,
+    cursor: Result<Option<Cursor>, StateError>,
     new: u64,
 ) -> (u64, Option<String>) {
     match cursor {
@@ -236,7 +237,11 @@ fn beginning(
                 (after, Some(why))
             }
         },
-        Err(error) => (feed::before_all(journal), Some(crate::chain(&error))),
+        Err(error) => {
+            let why = crate::chain(&error);
+            let why = format!("it begins again with the oldest event that is kept: {why}");
+            (feed::before_all(journal), Some(why))
+        }
     }
 }
 
@@ -256,7 +261,8 @@ mod tests {
         }
         let oldest = journal.range().oldest;
         assert!(oldest > 100, "{oldest}");
-        let damaged = CursorError::Damaged { path: PathBuf::from("/x"), why: String::from("no JSON") };
+        let (path, aside) = (PathBuf::from("/x"), PathBuf::from("/x.damaged"));
+        let damaged = StateError::SetAside { path, why: String::from("no JSON"), aside };
         let other = Cursor { epoch: String::from("other"), sequence: 3_990 };
         for cursor in [Err(damaged), Ok(Some(other))] {
             let (after, why) = beginning(&journal, cursor, 4_000);

@@ -1,17 +1,12 @@
 //! Keeps orders on disk, so that a restart finds them.
-use std::{
-    fs::{self, File},
-    io::{self, Read as _},
-    path::{Path, PathBuf},
-    sync::mpsc,
-    thread::JoinHandle,
-};
+use std::{io, path::Path, sync::mpsc, thread::JoinHandle};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use tokio::sync::oneshot;
 
 use crate::{
-    daemon::{emit, ended_pods},
+    daemon::emit,
+    durable::{self, State, StateError},
     journal::Journal,
     policy::order::{MAX_ORDERS, Order},
     serve::{Done, No},
@@ -20,24 +15,29 @@ use crate::{
 /// The file in the state directory.
 const FILE: &str = "orders.json";
 
-/// A damaged file is kept under this name beside it.
-const ASIDE: &str = "orders.json.damaged";
-
-/// The largest file that is read.
-const MAX_BYTES: u64 = 1 << 20;
-
-const VERSION: u32 = 1;
-
 /// The writing thread's stack: no call there is deep.
 const STACK_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 struct Content {
-    version: u32,
     /// The boot of the orders' monotonic times.
     boot_id: String,
+    #[serde(deserialize_with = "few")]
     orders: Vec<Order>,
+}
+
+impl State for Content {
+    const MAX_BYTES: u64 = 1 << 20;
+}
+
+/// As many orders as there can be.
+fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Order>, D::Error> {
+    let orders = Vec::deserialize(deserializer)?;
+    if orders.len() > MAX_ORDERS {
+        return Err(D::Error::custom(format_args!("{} orders", orders.len())));
+    }
+    Ok(orders)
 }
 
 /// The orders that an earlier process kept.
@@ -48,57 +48,11 @@ pub(super) struct Kept {
     pub(super) same_boot: bool,
 }
 
-/// The error of reading the file.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum FileError {
-    /// It cannot be read, and stays unchanged.
-    #[error("cannot read {}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    /// It is damaged or from another version.
-    #[error("{} is damaged or from another version ({why}), and is kept as {ASIDE}", path.display())]
-    Damaged { path: PathBuf, why: String },
-}
-
-/// Reads the kept orders; none if there is no file. A damaged file is set aside.
-pub(super) fn read(state_dir: &Path, boot_id: &str) -> Result<Kept, FileError> {
-    let path = state_dir.join(FILE);
-    let content = read_bytes(&path).map_err(|source| FileError::Read { path: path.clone(), source })?;
-    let Some(content) = content else { return Ok(Kept::default()) };
-    match parse(&content) {
-        Ok(content) => Ok(Kept { same_boot: content.boot_id == boot_id, orders: content.orders }),
-        Err(why) => {
-            fs::rename(&path, state_dir.join(ASIDE))
-                .map_err(|source| FileError::Read { path: path.clone(), source })?;
-            Err(FileError::Damaged { path, why })
-        }
-    }
-}
-
-fn read_bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
-}
-
-fn parse(bytes: &[u8]) -> Result<Content, String> {
-    if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_BYTES) {
-        return Err(format!("it has more than {MAX_BYTES} bytes"));
-    }
-    let content: Content = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    match content {
-        Content { version, .. } if version != VERSION => Err(format!("version {version}")),
-        Content { ref orders, .. } if orders.len() > MAX_ORDERS => Err(format!("{} orders", orders.len())),
-        content => Ok(content),
-    }
+/// Reads the kept orders; none if there is no file.
+pub(super) fn read(state_dir: &Path, boot_id: &str) -> Result<Kept, StateError> {
+    let content = durable::read::<Content>(&state_dir.join(FILE))?;
+    let kept = |content: Content| Kept { same_boot: content.boot_id == boot_id, orders: content.orders };
+    Ok(content.map(kept).unwrap_or_default())
 }
 
 /// An answer that is sent once its orders are on disk.
@@ -173,12 +127,13 @@ impl Drop for Writer {
 }
 
 fn write(dir: &Path, boot_id: &str, orders: Vec<Order>) -> io::Result<()> {
-    let content = Content { version: VERSION, boot_id: boot_id.to_owned(), orders };
-    ended_pods::write_file(dir, FILE, &serde_json::to_vec(&content)?)
+    durable::write(&dir.join(FILE), &Content { boot_id: boot_id.to_owned(), orders })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::policy::order::{Moment, Orders, What};
 
@@ -214,16 +169,5 @@ mod tests {
             assert!(!answered.await.unwrap().unwrap().durable);
         }
         assert_eq!(journal.range().newest, 1, "once is enough");
-    }
-
-    #[test]
-    fn a_damaged_file_is_set_aside() {
-        let dir = tempfile::tempdir().unwrap();
-        for wrong in ["", "{}", "{\"version\":2,\"bootId\":\"b\",\"orders\":[]}", "\u{0}"] {
-            fs::write(dir.path().join(FILE), wrong).unwrap();
-            assert!(matches!(read(dir.path(), "b"), Err(FileError::Damaged { .. })), "{wrong:?}");
-            assert_eq!(fs::read_to_string(dir.path().join(ASIDE)).unwrap(), wrong);
-            assert_eq!(read(dir.path(), "b").unwrap().orders, []);
-        }
     }
 }
