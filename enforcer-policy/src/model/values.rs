@@ -1,3 +1,5 @@
+//! The files of a cgroup that a plan sets, and their values.
+
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use super::Limit;

@@ -1,3 +1,5 @@
+//! What cgroup files hold, compared as the kernel rounds it.
+
 use std::fmt;
 
 use crate::model::{CgroupFile, CgroupValue};

@@ -188,11 +188,11 @@ impl<U: Units> Driver for SystemdDriver<U> {
 /// Writes each value as the cgroupfs driver does, unless systemd was quicker.
 impl<U: Units> LimitWriter for SystemdDriver<U> {
     fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
-        if is_memory_limit(value) && holds(dir, value) { Ok(()) } else { CgroupsRs.set(dir, value) }
+        if is_memory_limit(value) && is_in_force(dir, value) { Ok(()) } else { CgroupsRs.set(dir, value) }
     }
 }
 
-/// Whether writing the value again is not free, as the kernel may reclaim for it.
+/// Whether it limits or protects memory. Writing such a value again is not free: the kernel may reclaim for it.
 fn is_memory_limit(value: CgroupValue) -> bool {
     matches!(
         value,
@@ -211,8 +211,8 @@ fn is_systemds(controller: Controller) -> bool {
     }
 }
 
-/// Whether the value is in its file already.
-fn holds(dir: &CgroupDir, value: CgroupValue) -> bool {
+/// Whether its file holds the value already.
+fn is_in_force(dir: &CgroupDir, value: CgroupValue) -> bool {
     let (file, page) = (value.file(), PageSize::of_this_machine());
     dir.read(&file.name()).is_ok_and(|content| Held::read(file, &content).is(value, page))
 }
