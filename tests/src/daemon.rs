@@ -306,11 +306,21 @@ fn rustix_pid(child: &Child) -> anyhow::Result<rustix::process::Pid> {
 }
 
 impl Drop for Daemon {
+    #[expect(clippy::print_stderr, reason = "the test runner shows it beside the panic")]
     fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("the log of the daemon in {}:\n{}", self.folder.display(), end_of(&self.log()));
+        }
         // It may have ended already, which is what is wanted.
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// The last lines of a log.
+fn end_of(log: &str) -> &str {
+    const LINES: usize = 200;
+    log.rmatch_indices('\n').nth(LINES).and_then(|(at, _)| log.get(at + 1..)).unwrap_or(log)
 }
 
 fn command(folder: &Path) -> Command {

@@ -65,6 +65,9 @@ pub struct Reconciler {
     clock: Box<dyn Fn() -> Instant + Send>,
 }
 
+/// How often in a row cgroups are made again that were gone before they were watched.
+const WATCH_ROUNDS: u32 = 2;
+
 /// Why the reconciler cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -203,13 +206,15 @@ impl Reconciler {
         self.keeper.retain(&self.desired.scores);
         // Due values are written back later, by `write_back`.
         drop(self.drift.turn((self.clock)()));
+        self.renew_watch(permit, &mut report);
         self.retire(permit, &mut report);
         self.find_strangers(&mut report);
+        // It may have recognised some.
+        self.watch_live(&mut report);
         self.plan_look_at_former();
         if let Some(permit) = permit {
             report.scores.absorb(self.sweep_scores(permit));
         }
-        self.renew_watch(&mut report);
         report
     }
 
@@ -219,12 +224,12 @@ impl Reconciler {
         self.drop_gone_runtimes();
         self.adopt_runtimes(None);
         self.pass(None, permit, &mut report);
+        self.renew_watch(permit, &mut report);
         self.retire(permit, &mut report);
         self.plan_look_at_former();
         if let Some(permit) = permit {
             report.scores.absorb(self.sweep_scores(permit));
         }
-        self.renew_watch(&mut report);
         report
     }
 
@@ -240,9 +245,10 @@ impl Reconciler {
 
     /// Sets the scores of new processes.
     pub fn sweep(&mut self, permit: &Permit) -> Report {
-        let mut report = Report { scores: self.sweep_scores(permit), ..Report::default() };
+        let mut report = Report::default();
+        self.renew_watch(Some(permit), &mut report);
+        report.scores.absorb(self.sweep_scores(permit));
         self.retire(Some(permit), &mut report);
-        self.renew_watch(&mut report);
         report
     }
 
@@ -281,6 +287,7 @@ impl Reconciler {
         let mut report = Report::default();
         if !paths.is_empty() {
             self.pass(Some(&paths), permit, &mut report);
+            self.renew_watch(permit, &mut report);
         }
         // Memory charged to a pod that has ended no longer keeps its former cgroup.
         let mut emptied = !changes.populated.is_empty() && self.has_former();
@@ -300,9 +307,7 @@ impl Reconciler {
         }
         if !changes.children.is_empty() {
             self.find_strangers(&mut report);
-        }
-        if emptied || !paths.is_empty() {
-            self.renew_watch(&mut report);
+            self.watch_live(&mut report);
         }
         report
     }
@@ -422,8 +427,32 @@ impl Reconciler {
         whole
     }
 
-    fn renew_watch(&mut self, report: &mut Report) {
-        let Some(watch) = &mut self.watch else { return };
+    /// Watches the cgroups that exist. What happened in one before it was watched has no event: call this before looking
+    /// at processes, and see here which cgroups went meanwhile.
+    fn renew_watch(&mut self, permit: Option<&Permit>, report: &mut Report) {
+        // Another may remove them as fast as they are made: the periodic look goes on then.
+        for _ in 0..WATCH_ROUNDS {
+            let fresh = self.watch_live(report);
+            let mut gone: BTreeSet<CgroupPath> = BTreeSet::new();
+            for (path, known) in self.standing.iter().filter(|_| !fresh.is_empty()) {
+                let is_in = |cgroups: &BTreeSet<CgroupPath>| {
+                    path.parent().is_some_and(|parent| cgroups.contains(&parent))
+                };
+                if !known.is_retired && (is_in(&fresh) || is_in(&gone)) && self.is_gone(path) {
+                    gone.insert(path.clone());
+                }
+            }
+            if gone.is_empty() {
+                return;
+            }
+            self.pass(Some(&gone), permit, report);
+        }
+        self.watch_live(report);
+    }
+
+    /// Returns the cgroups that are watched only from now on.
+    fn watch_live(&mut self, report: &mut Report) -> BTreeSet<CgroupPath> {
+        let Some(watch) = &mut self.watch else { return BTreeSet::new() };
         let pods = self.standing.iter().map(|(path, known)| {
             let is_container = known.owner.level.container().is_some();
             let population = known.is_retired || is_container;
@@ -435,10 +464,12 @@ impl Reconciler {
         });
         let mut wanted: BTreeMap<CgroupPath, Sight> = outside.collect();
         wanted.extend(pods);
-        for error in watch.watch(&self.root, &wanted) {
+        let (fresh, errors) = watch.watch(&self.root, &wanted);
+        for error in errors {
             self.seen.errors.insert(String::from("inotify"), crate::chain(&error));
             report.errors.push(error);
         }
+        fresh
     }
 }
 

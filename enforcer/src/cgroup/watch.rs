@@ -102,9 +102,13 @@ fn listen(inotify: Inotify) -> io::Result<Source> {
 }
 
 impl Watch {
-    /// Watches exactly these cgroups. Returns what could not be watched, such as when inotify watches run out
-    /// (`fs.inotify.max_user_watches`); only the periodic look sees those.
-    pub fn watch(&mut self, root: &CgroupDir, wanted: &BTreeMap<CgroupPath, Sight>) -> Vec<Error> {
+    /// Watches exactly these cgroups. Returns those that are newly watched or watched anew, and what could not be watched, such as
+    /// when inotify watches run out (`fs.inotify.max_user_watches`); only the periodic look sees those.
+    pub fn watch(
+        &mut self,
+        root: &CgroupDir,
+        wanted: &BTreeMap<CgroupPath, Sight>,
+    ) -> (BTreeSet<CgroupPath>, Vec<Error>) {
         let stale: Vec<CgroupPath> = self
             .watched
             .iter()
@@ -119,18 +123,20 @@ impl Watch {
                 drop(self.watches.remove(descriptor));
             }
         }
-        let mut errors = Vec::new();
+        let (mut fresh, mut errors) = (BTreeSet::new(), Vec::new());
         for (path, sight) in wanted {
             if self.watched.contains_key(path) {
                 continue;
             }
             match self.add(root, path, *sight) {
-                Ok(()) => {}
+                Ok(()) => {
+                    fresh.insert(path.clone());
+                }
                 Err(error) if error.is_gone() => {}
                 Err(error) => errors.push(error),
             }
         }
-        errors
+        (fresh, errors)
     }
 
     fn add(&mut self, root: &CgroupDir, path: &CgroupPath, sight: Sight) -> Result<(), Error> {
@@ -176,9 +182,12 @@ impl WatchEvents {
         *is_drained = false;
         let mut changes = Changes::default();
         let mut next = stream.next().await;
-        for _ in 0..MAX_EVENTS {
+        for count in 1.. {
             let Some(event) = next else { return Err(io::ErrorKind::UnexpectedEof.into()) };
             take(&self.names, &event?, &mut changes);
+            if count == MAX_EVENTS {
+                break;
+            }
             let Some(more) = stream.next().now_or_never() else {
                 *is_drained = true;
                 break;
@@ -236,6 +245,13 @@ mod tests {
         BTreeMap::from([(path(at), Sight { id, population: true, children: true })])
     }
 
+    /// Watches that cgroup alone. Returns the paths that were not watched before.
+    fn watch_anew(watch: &mut Watch, root: &CgroupDir, at: &str) -> Vec<String> {
+        let (fresh, errors) = watch.watch(root, &wanted(root, at));
+        assert!(errors.is_empty(), "{errors:?}");
+        fresh.iter().map(ToString::to_string).collect()
+    }
+
     fn tree() -> (tempfile::TempDir, CgroupDir) {
         let temp = tempfile::tempdir().unwrap();
         for name in ["a", "b"] {
@@ -260,11 +276,12 @@ mod tests {
     async fn a_change_names_its_cgroup_until_it_is_no_longer_watched() {
         let (_temp, root) = tree();
         let (mut watch, mut events) = watch().unwrap();
-        assert!(watch.watch(&root, &wanted(&root, "/a")).is_empty());
+        assert_eq!(watch_anew(&mut watch, &root, "/a"), ["/a"]);
         root.open(&path("/a")).unwrap().write(EVENTS, "populated 1\n").unwrap();
         let changes = until(&mut events, |changes| !changes.populated.is_empty()).await;
         assert_eq!(changes.populated, BTreeSet::from([path("/a")]));
-        assert!(watch.watch(&root, &wanted(&root, "/b")).is_empty());
+        assert_eq!(watch_anew(&mut watch, &root, "/b"), ["/b"]);
+        assert_eq!(watch_anew(&mut watch, &root, "/b"), [""; 0]);
         root.open(&path("/a")).unwrap().write(EVENTS, "populated 0\n").unwrap();
         root.open(&path("/b")).unwrap().write(EVENTS, "populated 0\n").unwrap();
         let changes = until(&mut events, |changes| !changes.populated.is_empty()).await;
@@ -276,7 +293,7 @@ mod tests {
         let (temp, root) = tree();
         fs::write(temp.path().join("a/cpu.weight"), "100\n").unwrap();
         let (mut watch, mut events) = watch().unwrap();
-        assert!(watch.watch(&root, &wanted(&root, "/a")).is_empty());
+        assert_eq!(watch_anew(&mut watch, &root, "/a"), ["/a"]);
         root.open(&path("/a")).unwrap().write("cpu.weight", "7").unwrap();
         let changes = until(&mut events, |changes| !changes.written.is_empty()).await;
         assert_eq!(changes.written, BTreeSet::from([(path("/a"), String::from("cpu.weight"))]));
@@ -291,7 +308,7 @@ mod tests {
         let (mut watch, mut events) = watch().unwrap();
         let id = root.open(&path("/a")).unwrap().id();
         let sight = Sight { id, population: true, children: false };
-        assert!(watch.watch(&root, &BTreeMap::from([(path("/a"), sight)])).is_empty());
+        assert!(watch.watch(&root, &BTreeMap::from([(path("/a"), sight)])).1.is_empty());
         fs::create_dir(temp.path().join("a/new")).unwrap();
         fs::remove_dir(temp.path().join("a/new")).unwrap();
         root.open(&path("/a")).unwrap().write(EVENTS, "populated 1\n").unwrap();
@@ -303,7 +320,7 @@ mod tests {
     async fn what_comes_during_a_rest_is_reported_after_it_once() {
         let (_temp, root) = tree();
         let (mut watch, mut events) = watch().unwrap();
-        assert!(watch.watch(&root, &wanted(&root, "/a")).is_empty());
+        assert_eq!(watch_anew(&mut watch, &root, "/a"), ["/a"]);
         let write = || root.open(&path("/a")).unwrap().write(EVENTS, "populated 1\n").unwrap();
         write();
         until(&mut events, |changes| !changes.populated.is_empty()).await;
@@ -321,6 +338,7 @@ mod tests {
         let (mut watch, _events) = watch().unwrap();
         let gone =
             BTreeMap::from([(path("/gone"), Sight { id: CgroupId(1), population: true, children: true })]);
-        assert!(watch.watch(&root, &gone).is_empty());
+        let (fresh, errors) = watch.watch(&root, &gone);
+        assert!(fresh.is_empty() && errors.is_empty(), "{errors:?}");
     }
 }

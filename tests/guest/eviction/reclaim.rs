@@ -21,7 +21,9 @@ fn the_minimum_reclaim_is_fetched_and_pods_within_their_requests_are_spared() {
     }
     let of_second = scene.stream.of("eviction.decided").find(|event| event["subject"] == "default/second");
     let data = &of_second.unwrap()["data"];
-    assert!(data["observedBytes"].as_u64() >= data["thresholdBytes"].as_u64(), "{data}");
+    // What the first has left: it may still be on the free lists of the CPUs, which `MemAvailable` leaves out.
+    let back_bytes = data["observedBytes"].as_u64().unwrap() + data["freeListsBytes"].as_u64().unwrap_or(0);
+    assert!(back_bytes >= data["thresholdBytes"].as_u64().unwrap(), "{data}");
     scene.wait_for_end_of_shortage();
 
     let mut more = scene.fill_by("more", &to_leave(120 * MIB));

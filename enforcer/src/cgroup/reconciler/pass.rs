@@ -39,6 +39,7 @@ impl Reconciler {
         report: &mut Report,
     ) {
         let now = (self.clock)();
+        let withheld_before = report.withheld.len();
         let is_looked_at = |path: &CgroupPath| only.is_none_or(|only| only.contains(path));
         let targets: Vec<&Target> =
             desired.targets.iter().filter(|(path, _)| is_looked_at(path)).map(|(_, target)| target).collect();
@@ -91,7 +92,8 @@ impl Reconciler {
                     !self.throttled.holds(*id) && !self.drift.waits(*id, write.file().into(), now)
                 })
             };
-            let lowered: Vec<_> = report.withheld.iter().filter(is_free).cloned().collect();
+            let withheld = report.withheld.get(withheld_before..).unwrap_or_default();
+            let lowered: Vec<_> = withheld.iter().filter(is_free).cloned().collect();
             report
                 .abandoned
                 .extend(self.lowering.turn(&self.root, &lowered, looked_at, self.page, now, permit));

@@ -1,5 +1,6 @@
 use std::{
     fs,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -10,9 +11,9 @@ use std::{
 use self::adoption::adopting;
 use super::*;
 use crate::{
-    cgroup::{DriftAction, OnDrift, Reason, Step},
+    cgroup::{DriftAction, LimitWriter, OnDrift, Reason, Step, watch},
     journal::Intents,
-    model::{ContainerKind, QosClass},
+    model::{CgroupValue, ContainerKind, QosClass},
     policy::{CgroupPlan, ContainerPlan, PodPlan},
     sample::values,
 };
@@ -169,6 +170,33 @@ fn the_second_reconciliation_finds_nothing_to_do() {
     let report = fixture.reconcile(&plan("8192"));
     assert!(report.is_converged(), "{report:?}");
     assert!(report.missing.is_empty() && report.strangers.is_empty());
+}
+
+/// Removes a container's cgroup as its pod's values are written: it is as planned by then, and not watched yet.
+struct Removing(PathBuf);
+
+impl LimitWriter for Removing {
+    fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
+        if value.file() == CgroupFile::CpuWeight && dir.path().as_str() == "/kubepods/pod1" {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+        CgroupsRs.set(dir, value)
+    }
+}
+
+impl Driver for Removing {}
+
+#[tokio::test]
+async fn a_cgroup_that_goes_before_it_is_watched_is_made_again() {
+    let mut fixture = Fixture::new(TREE);
+    let app = fixture.temp.path().join("kubepods/pod1/app");
+    let (watch, _events) = watch().unwrap();
+    fixture.reconciler.set_watch(watch);
+    fixture.reconciler.set_driver(Box::new(Removing(app.clone())));
+    let report = fixture.reconcile(&plan("8192"));
+    let created: Vec<&str> = report.created.iter().map(|owner| owner.path.as_str()).collect();
+    assert_eq!(created, ["/kubepods/pod1/app"]);
+    assert!(app.exists());
 }
 
 #[test]
@@ -448,6 +476,41 @@ fn a_limit_below_usage_is_reached_by_reclaim() {
     assert!(fixture.read("kubepods/pod1/app/memory.high").starts_with("max"), "it has its value back");
     drop(fixture);
     assert_eq!(Intents::open_lasting(run_dir.path(), "b").unwrap().left, []);
+}
+
+#[test]
+fn a_throttle_that_cannot_be_lifted_is_reported_and_tried_again() {
+    let mut fixture = Fixture::new(TREE);
+    let run_dir = tempfile::tempdir().unwrap();
+    let intents = Intents::open_lasting(run_dir.path(), "b").unwrap();
+    let (wake, woken) = std::sync::mpsc::channel();
+    let lowering = Lowering::new(intents.limits, move || wake.send(()).unwrap_or_default());
+    fixture.reconciler.set_lowering(lowering.patience(Duration::ZERO));
+    drop(fixture.reconcile(&plan("8192000")));
+    for (file, content) in [("memory.current", "4096000\n"), ("memory.high", "max\n"), ("memory.reclaim", "")]
+    {
+        fixture.write(&format!("kubepods/pod1/app/{file}"), content);
+    }
+    drop(fixture.reconcile(&plan("1638400")));
+    woken.recv_timeout(Duration::from_mins(1)).unwrap();
+    // A directory cannot be read as a file.
+    let high = fixture.temp.path().join("kubepods/pod1/app/memory.high");
+    fs::remove_file(&high).unwrap();
+    fs::create_dir(&high).unwrap();
+    let is_stuck = |fixture: &Fixture| {
+        fixture.reconciler.problems().iter().any(|problem| problem.place == "/kubepods/pod1/app/memory.high")
+    };
+    drop(fixture.reconcile(&plan("1638400")));
+    assert!(is_stuck(&fixture));
+    let recorded = || Intents::open_lasting(run_dir.path(), "b").unwrap().left.len();
+    assert_eq!(recorded(), 1, "the next start would restore it");
+    fs::remove_dir(&high).unwrap();
+    fs::write(&high, "1587200\n").unwrap();
+    fixture.wait(Duration::from_secs(1));
+    drop(fixture.reconcile(&plan("8192000")));
+    assert!(!is_stuck(&fixture));
+    assert!(fs::read_to_string(&high).unwrap().starts_with("max"));
+    assert_eq!(recorded(), 0);
 }
 
 #[test]
