@@ -28,5 +28,5 @@ pub use self::{
     quantity::{BinarySi, ParseQuantityError, Quantity},
     resources::{Requirements, ResourceList, ResourceName},
     toleration::{TaintEffect, Toleration, TolerationTaints},
-    values::{CgroupFile, CgroupValue, CgroupValues, CpuMax},
+    values::{CgroupFile, CgroupValue, CgroupValues, CpuMax, TemporaryValue},
 };

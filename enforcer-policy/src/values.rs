@@ -30,7 +30,7 @@ fn quota(cpu_limit_milli: u64, settings: &Settings) -> Option<CpuMax> {
         CgroupDriver::Cgroupfs => quota_us,
         CgroupDriver::Systemd => cpu::quota_of_systemd_us(quota_us, period_us),
     };
-    Some(CpuMax { quota_us: Limit::Bytes(quota_us), period_us })
+    Some(CpuMax { quota_us: Limit::Amount(quota_us), period_us })
 }
 
 /// `cpu.max` without a limit, if the period is not the kernel's default.
@@ -41,11 +41,11 @@ fn period(settings: &Settings) -> Option<CpuMax> {
 
 /// An amount; 0 means no limit, or no protection.
 fn amount(amount: u64) -> Option<Limit> {
-    (amount > 0).then_some(Limit::Bytes(amount))
+    (amount > 0).then_some(Limit::Amount(amount))
 }
 
 fn hugetlb(limits: BTreeMap<u64, u64>) -> BTreeMap<u64, Limit> {
-    limits.into_iter().map(|(page_bytes, limit)| (page_bytes, Limit::Bytes(limit))).collect()
+    limits.into_iter().map(|(page_bytes, limit)| (page_bytes, Limit::Amount(limit))).collect()
 }
 
 /// An amount of 0 for each size of huge page that the node has.

@@ -31,6 +31,7 @@ mod remove;
 mod report;
 mod score;
 mod step;
+mod temporary;
 mod throttled;
 mod units;
 mod watch;
@@ -45,7 +46,7 @@ pub use self::{
     drift::{Author, Drift, DriftAction, DriftPolicy, KeptFile, OnDrift},
     guard::{COMPONENTS, Forbidden, Guard, Origin, Unseen},
     handle::{Handles, Sought},
-    held::{Held, PageSize, holds},
+    held::{Held, PageSize},
     index::{Index, Resolved},
     ledger::Ledger,
     limits::{CgroupsRs, LimitWriter},
@@ -60,6 +61,7 @@ pub use self::{
     report::{Applied, Failure, FileChange, Moved, Problem, Report, Written},
     score::{Correction, ScoreChange, ScoreError, ScoreKeeper, ScoreSuspect, Sweep},
     step::{Missing, Reason, Step, Withheld, Write},
+    temporary::{Temporary, restore},
     throttled::Throttled,
     units::{
         Absent, Blocking, Driver, Property, Systemd, SystemdDriver, UnitError, UnitKind, UnitName, Units,

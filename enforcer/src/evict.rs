@@ -37,7 +37,6 @@ mod reap;
 mod reflex;
 mod rehearsal;
 mod report;
-mod retry;
 mod scheduling;
 mod sources;
 mod stat;

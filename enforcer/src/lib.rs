@@ -13,10 +13,12 @@ pub mod journal;
 pub mod logging;
 pub mod metrics;
 mod nearest;
+pub mod network;
 mod raw;
 pub mod recorder;
 mod regular;
 mod render;
+mod retry;
 #[cfg(test)]
 mod sample;
 pub mod sense;

@@ -346,6 +346,27 @@ fn a_removed_pods_cgroups_go_once_they_are_empty() {
     });
 }
 
+/// As after a downgrade.
+#[guest_test(daemon)]
+fn the_mark_of_a_newer_version_is_kept_beside_this_ones() {
+    const NEWER: &str = r#"{"version":9,"made":true,"files":{},"more":[1]}"#;
+    let mut scene = Scene::new("newer-mark");
+    drop(scene.reconcile(PODS));
+    let pod = scene.file("podg1");
+    rustix::fs::setxattr(&pod, "trusted.enforcer", NEWER.as_bytes(), rustix::fs::XattrFlags::empty())
+        .unwrap();
+    scene.reconciler = Reconciler::new(Path::new(MOUNT), Index::new()).unwrap();
+    let report = scene.reconcile(&PODS.replace("memory: 64Mi", "memory: 48Mi"));
+    assert!(!report.written.is_empty());
+    let mark = |name: &str| {
+        let mut content = [0; 1024];
+        let length = rustix::fs::getxattr(&pod, name, &mut content).unwrap();
+        String::from_utf8(content[..length].to_vec()).unwrap()
+    };
+    assert_eq!(mark("trusted.enforcer.v9"), NEWER);
+    assert!(mark("trusted.enforcer").starts_with(r#"{"version":1,"#), "{}", mark("trusted.enforcer"));
+}
+
 #[guest_test(daemon)]
 fn a_pod_cgroup_that_holds_processes_itself_is_named() {
     let mut scene = Scene::new("internal");

@@ -3,19 +3,19 @@ use std::fmt;
 /// A limit as the kernel holds it, of memory or of another amount. `Max` is above every amount.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Limit {
-    /// That many bytes, or whatever the limit counts.
-    Bytes(u64),
+    /// So many bytes, microseconds or processes, as the file has it.
+    Amount(u64),
     /// No limit; the kernel writes it `max`.
     Max,
 }
 
 impl Limit {
-    /// Reads a kernel limit file's content: `max` or a number of bytes, with or without a newline.
+    /// Reads a kernel limit file's content: `max` or a number, with or without a newline.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim_ascii() {
             "max" => Some(Self::Max),
-            number => number.parse().ok().map(Self::Bytes),
+            number => number.parse().ok().map(Self::Amount),
         }
     }
 
@@ -24,7 +24,7 @@ impl Limit {
     pub fn rounded_down(self, unit: u64) -> Self {
         match self {
             Self::Max => Self::Max,
-            Self::Bytes(amount) => Self::Bytes(amount - amount % unit.max(1)),
+            Self::Amount(amount) => Self::Amount(amount - amount % unit.max(1)),
         }
     }
 
@@ -33,7 +33,7 @@ impl Limit {
     pub fn amount(self) -> Option<u64> {
         match self {
             Self::Max => None,
-            Self::Bytes(amount) => Some(amount),
+            Self::Amount(amount) => Some(amount),
         }
     }
 }
@@ -42,7 +42,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Max => formatter.write_str("max"),
-            Self::Bytes(bytes) => bytes.fmt(formatter),
+            Self::Amount(amount) => amount.fmt(formatter),
         }
     }
 }
@@ -53,10 +53,10 @@ mod tests {
 
     #[test]
     fn reads_what_it_prints() {
-        for limit in [Limit::Max, Limit::Bytes(0), Limit::Bytes(u64::MAX)] {
+        for limit in [Limit::Max, Limit::Amount(0), Limit::Amount(u64::MAX)] {
             assert_eq!(Limit::parse(&format!("{limit}\n")), Some(limit));
         }
         assert_eq!(Limit::parse("-1"), None);
-        assert!(Limit::Max > Limit::Bytes(u64::MAX));
+        assert!(Limit::Max > Limit::Amount(u64::MAX));
     }
 }

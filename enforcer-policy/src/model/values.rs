@@ -85,9 +85,9 @@ impl CgroupFile {
             Self::CpuWeight => CgroupValue::CpuWeight(100),
             Self::HugetlbMax { page_bytes } => CgroupValue::HugetlbMax { page_bytes, limit: Limit::Max },
             Self::MemoryHigh => CgroupValue::MemoryHigh(Limit::Max),
-            Self::MemoryLow => CgroupValue::MemoryLow(Limit::Bytes(0)),
+            Self::MemoryLow => CgroupValue::MemoryLow(Limit::Amount(0)),
             Self::MemoryMax => CgroupValue::MemoryMax(Limit::Max),
-            Self::MemoryMin => CgroupValue::MemoryMin(Limit::Bytes(0)),
+            Self::MemoryMin => CgroupValue::MemoryMin(Limit::Amount(0)),
             Self::MemoryOomGroup => CgroupValue::MemoryOomGroup(false),
             Self::MemorySwapMax => CgroupValue::MemorySwapMax(Limit::Max),
             Self::PidsMax => CgroupValue::PidsMax(Limit::Max),
@@ -148,7 +148,7 @@ impl CpuMax {
     fn is_raised_by(self, new: Self) -> bool {
         match (self.quota_us, new.quota_us) {
             // old/a < new/b without a division.
-            (Limit::Bytes(old_us), Limit::Bytes(new_us)) => {
+            (Limit::Amount(old_us), Limit::Amount(new_us)) => {
                 u128::from(old_us) * u128::from(new.period_us)
                     < u128::from(new_us) * u128::from(self.period_us)
             }
@@ -266,6 +266,39 @@ impl fmt::Display for CgroupValue {
             | Self::PidsMax(limit) => limit.fmt(formatter),
             Self::MemoryOomGroup(is_group) => u8::from(*is_group).fmt(formatter),
         }
+    }
+}
+
+/// A value that a file holds only for a while, and the one that it holds again afterwards.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct TemporaryValue {
+    original: CgroupValue,
+    temporary: CgroupValue,
+}
+
+impl TemporaryValue {
+    /// Two values of one file; `None` if they are of different files.
+    #[must_use]
+    pub fn new(original: CgroupValue, temporary: CgroupValue) -> Option<Self> {
+        (original.file() == temporary.file()).then_some(Self { original, temporary })
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn file(self) -> CgroupFile {
+        self.original.file()
+    }
+
+    /// What the file holds again afterwards.
+    #[must_use]
+    pub fn original(self) -> CgroupValue {
+        self.original
+    }
+
+    /// What the file holds for a while.
+    #[must_use]
+    pub fn temporary(self) -> CgroupValue {
+        self.temporary
     }
 }
 

@@ -150,7 +150,7 @@ fn guaranteed_and_best_effort_do_not_swap() {
     let all: &[_] = &[("cpu", "1"), ("memory", "1Gi")];
     for containers in [vec![app("c", all, all)], vec![app("c", &[], &[])]] {
         let plan = plan(&node, &settings, &[pod("p", containers)]);
-        assert_eq!(plan.pods[0].containers[0].cgroup.values.memory_swap_max, Some(Limit::Bytes(0)));
+        assert_eq!(plan.pods[0].containers[0].cgroup.values.memory_swap_max, Some(Limit::Amount(0)));
     }
 }
 
@@ -165,7 +165,7 @@ fn a_sidecars_limit_covers_later_init_containers() {
         let plan = plan(&node(), &Settings::default(), &[pod("p", containers)]);
         plan.pods[0].cgroup.values.memory_max
     };
-    assert_eq!(limited(vec![sidecar.clone(), init.clone(), main.clone()]), Some(Limit::Bytes(2 << 30)));
+    assert_eq!(limited(vec![sidecar.clone(), init.clone(), main.clone()]), Some(Limit::Amount(2 << 30)));
     assert_eq!(limited(vec![init, sidecar, main]), None);
 }
 

@@ -64,7 +64,7 @@ impl<'a> ContainerValues<'a> {
             memory_high: protection::memory_high(container, node, settings),
             memory_max: amount(limit(pod, container, ResourceName::MEMORY).units()),
             memory_oom_group: (!settings.single_process_oom_kill).then_some(true),
-            memory_swap_max: node.swap_controller.then(|| Limit::Bytes(self.swap_max(container))),
+            memory_swap_max: node.swap_controller.then(|| Limit::Amount(self.swap_max(container))),
             ..CgroupValues::default()
         };
         protection::reserve(&mut values, class, units(&own.requests, ResourceName::MEMORY), settings);

@@ -116,8 +116,8 @@ fn a_best_effort_pods_overhead_is_not_protected() {
 fn what_classes_request_is_protected_at_their_level() {
     let requests = [list(&[("memory", "128Mi")]), list(&[("memory", "256Mi")]), list(&[("memory", "128Mi")])];
     let (all, burstable) = (Requested::sum(&requests), Requested::sum(&requests[1..]));
-    assert_eq!(values::node(&node_of(), &tiered(), all).memory_min, Some(Limit::Bytes(536_870_912)));
-    assert_eq!(values::qos(&tiered(), burstable).memory_low, Some(Limit::Bytes(402_653_184)));
+    assert_eq!(values::node(&node_of(), &tiered(), all).memory_min, Some(Limit::Amount(536_870_912)));
+    assert_eq!(values::qos(&tiered(), burstable).memory_low, Some(Limit::Amount(402_653_184)));
     assert_eq!(values::node(&node_of(), &Settings::default(), all).memory_min, None);
     assert_eq!(text(&values::qos(&Settings::default(), burstable).to_text()), ["cpu.weight=1"]);
     assert_eq!(text(&values::qos(&tiered(), Requested::default()).to_text()), ["cpu.weight=1"]);

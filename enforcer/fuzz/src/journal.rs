@@ -18,7 +18,7 @@ const FILES: [&str; 6] = [
     "state/journal/00000000000000000005.ndjson",
     "state/journal/00000000000000000005.index",
     "run/journal.tail",
-    "run/untold",
+    "run/pending-records",
 ];
 
 /// That of the seeds: the tail of another boot is not taken up.

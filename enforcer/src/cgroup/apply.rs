@@ -218,7 +218,7 @@ fn apply_one(
 /// Usage may have grown since it was observed, so it is read again right before `memory.max` is written.
 fn usage_above(dir: &CgroupDir, write: &Write, page: PageSize) -> Result<Option<u64>, Error> {
     let new = page.held(write.value);
-    let CgroupValue::MemoryMax(Limit::Bytes(limit_bytes)) = new else { return Ok(None) };
+    let CgroupValue::MemoryMax(Limit::Amount(limit_bytes)) = new else { return Ok(None) };
     let held = Held::read(new.file(), &dir.read(&new.file().name())?).value();
     if held.is_none_or(|held| page.held(held).is_raised_by(new)) {
         return Ok(None);

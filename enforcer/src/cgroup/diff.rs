@@ -170,7 +170,7 @@ fn reason(
 fn usage_above(new: CgroupValue, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
     let usage_bytes = known?.usage_bytes?;
     match new {
-        CgroupValue::MemoryMax(Limit::Bytes(limit_bytes)) if !is_raise => {
+        CgroupValue::MemoryMax(Limit::Amount(limit_bytes)) if !is_raise => {
             (usage_bytes > limit_bytes).then_some(usage_bytes)
         }
         _ => None,

@@ -69,16 +69,6 @@ impl fmt::Display for Held {
     }
 }
 
-/// Whether a file's content is what writing the text `written` leaves.
-#[must_use]
-pub fn holds(file: &str, content: &str, written: &str) -> bool {
-    let value = |file: CgroupFile| Some((file, file.parse(written)?));
-    match CgroupFile::named(file).and_then(value) {
-        Some((file, value)) => Held::read(file, content).is(value, PageSize::of_this_machine()),
-        None => content.trim_ascii() == written.trim_ascii(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,13 +81,5 @@ mod tests {
         let other = Held::read(CgroupFile::CpuWeight, "idle\n");
         assert!(!other.is(planned, page));
         assert_eq!(other.to_string(), "idle");
-    }
-
-    #[test]
-    fn a_file_holds_what_was_written_in_whole_pages() {
-        assert!(holds("memory.high", "4096\n", "4097"));
-        assert!(!holds("memory.high", "max\n", "4097"));
-        assert!(holds("memory.reclaim", "7\n", "7"));
-        assert!(!holds("memory.reclaim", "7\n", "8"));
     }
 }

@@ -69,8 +69,8 @@ fn setter(value: CgroupValue) -> Option<Setter> {
             // The crate writes `max` for a quota of 0 or less; a real quota of 0 is left for the kernel to refuse.
             let quota_us = match quota_us {
                 Limit::Max => -1,
-                Limit::Bytes(0) => return None,
-                Limit::Bytes(quota_us) => i64::try_from(quota_us).ok()?,
+                Limit::Amount(0) => return None,
+                Limit::Amount(quota_us) => i64::try_from(quota_us).ok()?,
             };
             Box::new(move |handle| {
                 CpuController::new(handle, PathBuf::new(), true)
@@ -91,7 +91,7 @@ fn setter(value: CgroupValue) -> Option<Setter> {
 fn max_value(limit: Limit) -> Option<MaxValue> {
     match limit {
         Limit::Max => Some(MaxValue::Max),
-        Limit::Bytes(bytes) => i64::try_from(bytes).ok().map(MaxValue::Value),
+        Limit::Amount(bytes) => i64::try_from(bytes).ok().map(MaxValue::Value),
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_an_error_and_never_created() {
         let (temp, dir) = tree(&[]);
-        let error = CgroupsRs.set(&dir, CgroupValue::MemoryHigh(Limit::Bytes(1))).unwrap_err();
+        let error = CgroupsRs.set(&dir, CgroupValue::MemoryHigh(Limit::Amount(1))).unwrap_err();
         assert!(error.is_gone(), "{error}");
         assert!(!temp.path().join("memory.high").exists());
     }

@@ -1,21 +1,20 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use super::{CgroupDir, Error, PageSize, Permit, Withheld, observe::usage_bytes, report::Problem};
+use super::{CgroupDir, Error, PageSize, Permit, Temporary, Withheld, observe::usage_bytes, report::Problem};
 use crate::{
-    journal::{Intent, Slot, Slots},
+    journal::Slots,
     model::{CgroupPath, CgroupValue, Limit},
+    retry::Retries,
 };
 
-/// The file that throttles and makes the kernel reclaim, without killing.
-const HIGH: &str = "memory.high";
 /// The part of the limit by which `memory.high` is below it meanwhile.
 const HEADROOM_SHARE: u64 = 32;
 /// How much is reclaimed between two checks of the deadline.
@@ -43,6 +42,8 @@ pub struct Lowering {
     wake: Arc<dyn Fn() + Send + Sync>,
     running: BTreeMap<CgroupPath, Running>,
     given_up: BTreeMap<CgroupPath, GivenUp>,
+    /// The `memory.high` that could not be restored, with the error.
+    stuck: Retries<(Held, Error)>,
 }
 
 struct Running {
@@ -51,15 +52,17 @@ struct Running {
     is_done: Arc<AtomicBool>,
     /// Whether it was done when the current look began.
     was_done: bool,
-    thread: Option<JoinHandle<Result<Lowered, Error>>>,
+    thread: Option<JoinHandle<Squeezed>>,
 }
 
+/// What holds a cgroup down, which is to be restored in any case, and how far it was lowered.
+type Squeezed = (Option<Held>, Result<Lowered, Error>);
+
+/// How far a cgroup was lowered.
 struct Lowered {
     /// The remaining usage.
     usage_bytes: u64,
     fits: bool,
-    /// Dropping it restores `memory.high`.
-    _held: Held,
 }
 
 struct GivenUp {
@@ -69,11 +72,10 @@ struct GivenUp {
     due: Instant,
 }
 
-/// A lowered `memory.high`, restored on drop.
+/// A lowered `memory.high`, which throttles and makes the kernel reclaim, without killing.
 struct Held {
-    dir: CgroupDir,
-    old: String,
-    slot: Option<Slot>,
+    dir: Arc<CgroupDir>,
+    high: Temporary,
     slots: Arc<Mutex<Slots>>,
 }
 
@@ -94,6 +96,7 @@ impl Default for Lowering {
             wake: Arc::new(|| {}),
             running: BTreeMap::new(),
             given_up: BTreeMap::new(),
+            stuck: Retries::new(),
         }
     }
 }
@@ -113,7 +116,7 @@ impl Lowering {
 
     /// Whether the cgroup's `memory.high` is held down now, so that nothing else may write it.
     pub(super) fn holds(&self, path: &CgroupPath) -> bool {
-        self.running.contains_key(path)
+        self.running.contains_key(path) || self.stuck.iter().any(|(held, _)| held.dir.path() == path)
     }
 
     /// Call it before usage is read for a [`turn`](Self::turn): what finishes only after that is left to the next look,
@@ -135,6 +138,12 @@ impl Lowering {
         now: Instant,
         _permit: &Permit,
     ) -> Vec<Abandoned> {
+        let stuck = self.stuck.iter().count();
+        self.stuck.attempt(now, |(held, _)| held.restore());
+        if self.stuck.iter().count() < stuck {
+            // Nothing else could write memory.high before.
+            (self.wake)();
+        }
         let wanted: BTreeMap<&CgroupPath, u64> = withheld
             .iter()
             .filter_map(|withheld| Some((&withheld.write.path, limit_bytes(withheld, page)?)))
@@ -155,18 +164,20 @@ impl Lowering {
         for path in ended {
             let Some(running) = self.running.remove(&path) else { continue };
             let limit_bytes = running.limit_bytes;
-            // Dropping its result restores memory.high.
-            let why = match running.end() {
-                Ok(Some(Lowered { fits: false, usage_bytes, .. })) => Some(format!(
+            let (held, lowered) = running.end();
+            if let Some(stuck) = held.and_then(Held::restore) {
+                tracing::error!("{}", crate::chain(&stuck.1));
+                self.stuck.add(stuck, now);
+            }
+            let why = match lowered {
+                Ok(Some(Lowered { fits: false, usage_bytes })) => Some(format!(
                     "{path}/memory.max stays above {limit_bytes}: {usage_bytes} bytes are in use, and could not be reclaimed within {} s",
                     self.patience.as_secs_f32()
                 )),
                 // It fitted; if it is still withheld, usage has grown since.
-                Ok(Some(Lowered { fits: true, usage_bytes, .. })) if wanted.contains_key(&path) => {
-                    Some(format!(
-                        "{path}/memory.max stays above {limit_bytes}: usage went down to {usage_bytes} bytes and up again"
-                    ))
-                }
+                Ok(Some(Lowered { fits: true, usage_bytes })) if wanted.contains_key(&path) => Some(format!(
+                    "{path}/memory.max stays above {limit_bytes}: usage went down to {usage_bytes} bytes and up again"
+                )),
                 Ok(_) => None,
                 Err(error) if error.is_gone() => None,
                 Err(error) => {
@@ -183,7 +194,7 @@ impl Lowering {
             let path = &withheld.write.path;
             let Some(limit_bytes) = limit_bytes(withheld, page) else { continue };
             let is_early = self.given_up.get(path).is_some_and(|given_up| now < given_up.due);
-            let is_free = !self.running.contains_key(path) && self.running.len() < AT_ONCE;
+            let is_free = !self.holds(path) && self.running.len() < AT_ONCE;
             if is_free
                 && !is_early
                 && let Err(why) = self.begin(root, path, limit_bytes)
@@ -200,13 +211,13 @@ impl Lowering {
             .slots
             .clone()
             .ok_or_else(|| stays("there is no intent page, so memory.high cannot be lowered safely"))?;
-        let dir = root.open(path).map_err(|error| stays(&crate::chain(&error)))?;
+        let dir = Arc::new(root.open(path).map_err(|error| stays(&crate::chain(&error)))?);
         let (stop, is_done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let work = {
             let (stop, is_done, wake) = (Arc::clone(&stop), Arc::clone(&is_done), Arc::clone(&self.wake));
             let patience = self.patience;
             move || {
-                let lowered = squeeze(dir, slots, limit_bytes, patience, &stop);
+                let lowered = squeeze(&dir, &slots, limit_bytes, patience, &stop);
                 is_done.store(true, Ordering::Release);
                 wake();
                 lowered
@@ -232,19 +243,31 @@ impl Lowering {
         Abandoned { path, message }
     }
 
+    /// Tries once more to restore what could not be. Returns the errors.
+    pub(super) fn restore_stuck(&mut self) -> Vec<Error> {
+        let stuck = std::mem::replace(&mut self.stuck, Retries::new());
+        // What is left is in the intent page for the next start.
+        stuck.into_all().filter_map(|(held, _)| held.restore()).map(|(_, error)| error).collect()
+    }
+
     /// When to try something again.
     pub(super) fn due(&self) -> Option<Instant> {
         let waiting = self.given_up.iter().filter(|(path, _)| !self.running.contains_key(*path));
-        waiting.map(|(_, given_up)| given_up.due).min()
+        waiting.map(|(_, given_up)| given_up.due).chain(self.stuck.due()).min()
     }
 
     /// The limits that stay above the planned ones, while they do.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
-        self.given_up.iter().map(|(path, given_up)| Problem {
+        let given_up = self.given_up.iter().map(|(path, given_up)| Problem {
             what: "limits",
             place: format!("{path}/memory.max"),
             message: given_up.message.clone(),
-        })
+        });
+        given_up.chain(self.stuck.iter().map(|(held, error)| Problem {
+            what: "limits",
+            place: format!("{}/{}", held.dir.path(), held.high.value().file()),
+            message: format!("it throttles the cgroup until it is restored: {}", crate::chain(error)),
+        }))
     }
 }
 
@@ -263,77 +286,107 @@ impl Running {
         self.is_done.load(Ordering::Acquire)
     }
 
-    /// Stops it, and waits for the reclaim in progress.
-    fn end(mut self) -> Result<Option<Lowered>, Error> {
+    /// Stops it, and waits for the reclaim in progress. Also returns the `memory.high` that is to be restored.
+    fn end(mut self) -> (Option<Held>, Result<Option<Lowered>, Error>) {
         self.stop.store(true, Ordering::Release);
-        self.thread.take().and_then(crate::threads::join).transpose()
+        let ended = self.thread.take().and_then(crate::threads::join);
+        ended.map_or((None, Ok(None)), |(held, lowered)| (held, lowered.map(Some)))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        if let Some(thread) = self.thread.take() {
-            // Dropping its result restores memory.high.
-            drop(thread.join());
+        if let Some((Some(held), _)) = self.thread.take().and_then(crate::threads::join)
+            && let Some((_, error)) = held.restore()
+        {
+            tracing::error!("the next start tries again: {}", crate::chain(&error));
         }
     }
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        match self.dir.write(HIGH, &self.old) {
-            Ok(()) => {}
-            Err(error) if error.is_gone() => {}
-            Err(error) => tracing::error!("{}", crate::chain(&error)),
+impl Held {
+    /// Throttles a cgroup at that usage; `None` if it is throttled at a lower one.
+    fn begin(
+        dir: &Arc<CgroupDir>,
+        high_bytes: u64,
+        slots: &Arc<Mutex<Slots>>,
+    ) -> Result<Option<Self>, Error> {
+        let high = CgroupValue::MemoryHigh(Limit::Amount(high_bytes));
+        let failed = |why: &str| Error::Write {
+            path: dir.path().to_string(),
+            file: high.file().to_string(),
+            value: high.to_string(),
+            source: std::io::Error::other(why.to_owned()),
+        };
+        let value = Temporary::instead_of_present(dir, high)?
+            .ok_or_else(|| failed("what it holds now is no value, and could not be restored"))?;
+        if !high.is_raised_by(value.original()) {
+            return Ok(None);
         }
-        if let Some(slot) = self.slot.take() {
-            self.slots.lock().unwrap_or_else(PoisonError::into_inner).release(slot);
+        let recorded = Temporary::record(dir, value, &mut lock(slots));
+        let temporary = recorded.ok_or_else(|| failed("the intent page has no room for it"))?;
+        let held = Self { dir: Arc::clone(dir), high: temporary, slots: Arc::clone(slots) };
+        match dir.write(&high.file().name(), &high.to_string()) {
+            Ok(()) => Ok(Some(held)),
+            Err(error) => {
+                held.high.forget(&mut lock(slots));
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the throttling. What is returned with the error must be tried again.
+    fn restore(self) -> Option<(Self, Error)> {
+        let Self { dir, high, slots } = self;
+        // The kernel may reclaim in that write: no lock is held over it.
+        match high.write_back(&dir) {
+            Ok(()) => {
+                high.forget(&mut lock(&slots));
+                None
+            }
+            Err(error) => Some((Self { dir, high, slots }, error)),
         }
     }
 }
 
-/// Holds a cgroup at `limit_bytes` and reclaims from it, until it fits, time is up, or `stop` is set.
+fn lock(slots: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
+    slots.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds a cgroup at `limit_bytes` and reclaims from it, until it fits, time is up, or `stop` is set. What holds it is to
+/// be restored in any case.
 fn squeeze(
-    dir: CgroupDir,
-    slots: Arc<Mutex<Slots>>,
+    dir: &Arc<CgroupDir>,
+    slots: &Arc<Mutex<Slots>>,
     limit_bytes: u64,
     patience: Duration,
     stop: &AtomicBool,
-) -> Result<Lowered, Error> {
+) -> Squeezed {
     let deadline = Instant::now() + patience;
-    let old = dir.read(HIGH)?.trim_ascii().to_owned();
     // A little below the limit, as a cgroup exceeds memory.high a little before it is throttled.
     let high_bytes = limit_bytes - limit_bytes / HEADROOM_SHARE;
-    let new = high_bytes.to_string();
-    let intent = Intent::Knob {
-        path: dir.path().as_str().into(),
-        cgroup: dir.id(),
-        file: HIGH.into(),
-        old: old.as_str().into(),
-        new: new.as_str().into(),
-    };
-    let slot = slots.lock().unwrap_or_else(PoisonError::into_inner).hold(&intent);
-    if slot.is_none() {
-        let source = std::io::Error::other("the intent page has no room for it");
-        return Err(Error::Write { path: dir.path().to_string(), file: HIGH.to_owned(), value: new, source });
+    match Held::begin(dir, high_bytes, slots) {
+        Ok(held) => (held, reclaim(dir, limit_bytes, high_bytes, deadline, stop)),
+        Err(error) => (None, Err(error)),
     }
-    let held = Held { dir, old, slot, slots };
-    let is_lower = match Limit::parse(&held.old) {
-        Some(Limit::Bytes(old)) => old <= high_bytes,
-        Some(Limit::Max) | None => false,
-    };
-    if !is_lower {
-        held.dir.write(HIGH, &new)?;
-    }
+}
+
+fn reclaim(
+    dir: &CgroupDir,
+    limit_bytes: u64,
+    high_bytes: u64,
+    deadline: Instant,
+    stop: &AtomicBool,
+) -> Result<Lowered, Error> {
     loop {
-        let usage_bytes = usage_bytes(&held.dir)?.unwrap_or(0);
+        let usage_bytes = usage_bytes(dir)?.unwrap_or(0);
         let fits = usage_bytes <= limit_bytes;
         if fits || Instant::now() >= deadline || stop.load(Ordering::Acquire) {
-            return Ok(Lowered { usage_bytes, fits, _held: held });
+            return Ok(Lowered { usage_bytes, fits });
         }
         let chunk_bytes = (usage_bytes - high_bytes).min(CHUNK_BYTES);
-        match held.dir.write("memory.reclaim", &chunk_bytes.to_string()) {
+        match dir.write("memory.reclaim", &chunk_bytes.to_string()) {
             Ok(()) => {}
             // EAGAIN: less than that could be reclaimed. The file does not exist before Linux 5.19: memory.high
             // reclaims too.
@@ -344,7 +397,7 @@ fn squeeze(
 
 fn limit_bytes(withheld: &Withheld, page: PageSize) -> Option<u64> {
     match page.held(withheld.write.value) {
-        CgroupValue::MemoryMax(Limit::Bytes(bytes)) => Some(bytes),
+        CgroupValue::MemoryMax(Limit::Amount(bytes)) => Some(bytes),
         _ => None,
     }
 }

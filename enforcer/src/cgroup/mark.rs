@@ -11,6 +11,8 @@ use crate::model::{CgroupFile, CgroupPath, CgroupValue, Owner, OwnerLevel, PodNa
 
 /// The extended attribute. Reading or writing `trusted.*` needs `CAP_SYS_ADMIN`.
 const NAME: &str = "trusted.enforcer";
+/// The format. Marks from before it had a number are of the first.
+const VERSION: u32 = 1;
 /// A mark's size in bytes, at most; the kernel allows 64 KiB.
 const MAX_BYTES: usize = 16 * 1024;
 
@@ -21,6 +23,8 @@ const MAX_BYTES: usize = 16 * 1024;
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mark {
+    #[serde(default)]
+    version: Version,
     /// Whether this daemon made the cgroup. Only such a cgroup is ever removed.
     pub made: bool,
     /// The pod's namespace, name and uid, and the container, if it belongs to one.
@@ -32,6 +36,16 @@ pub struct Mark {
     /// The written files, and what each held before; `None` for the kernel's value in a new cgroup.
     #[serde(with = "as_text")]
     pub files: BTreeMap<CgroupFile, Option<CgroupValue>>,
+}
+
+/// The format that a mark is written in.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+struct Version(u32);
+
+impl Default for Version {
+    fn default() -> Self {
+        Self(VERSION)
+    }
 }
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -57,7 +71,7 @@ impl Mark {
                 container: level.container().map(str::to_owned),
             })
         });
-        Self { made, pod, outside: BTreeSet::new(), files: BTreeMap::new() }
+        Self { made, pod, ..Self::default() }
     }
 
     /// Its serialized form.
@@ -65,10 +79,10 @@ impl Mark {
         serde_json::to_string(self)
     }
 
-    /// Parses a mark; `None` if it is not one.
+    /// Parses a mark; `None` if it is not one, or one of a newer version.
     #[must_use]
     pub fn parse(content: &str) -> Option<Self> {
-        serde_json::from_str(content).ok()
+        serde_json::from_str(content).ok().filter(|mark: &Self| mark.version.0 <= VERSION)
     }
 
     /// The owner of the cgroup at `path`, if it is a pod's or a container's.
@@ -82,6 +96,17 @@ impl Mark {
         };
         Some(Owner { path: path.clone(), level })
     }
+}
+
+/// The version of a mark that a newer enforcer wrote.
+fn newer_version(content: &str) -> Option<u32> {
+    /// All that is known of a newer format.
+    #[derive(Deserialize)]
+    struct Newer {
+        version: Version,
+    }
+    let newer: Newer = serde_json::from_str(content).ok()?;
+    (newer.version.0 > VERSION).then_some(newer.version.0)
 }
 
 /// Files by name, with their content.
@@ -112,11 +137,24 @@ mod as_text {
 }
 
 impl CgroupDir {
-    /// Its mark; `None` if it has none, or an unreadable one.
+    /// Its mark; `None` if it has none, an unreadable one, or one of a newer version.
     pub fn mark(&self) -> Result<Option<Mark>, Error> {
+        Ok(self.mark_text()?.and_then(|text| Mark::parse(&text)))
+    }
+
+    /// Whether it has a mark of this or any version.
+    pub fn is_marked(&self) -> Result<bool, Error> {
+        let text = self.mark_text()?;
+        Ok(text.is_some_and(|text| Mark::parse(&text).is_some() || newer_version(&text).is_some()))
+    }
+
+    fn mark_text(&self) -> Result<Option<String>, Error> {
         let mut content = vec![0_u8; MAX_BYTES];
         match rustix::fs::fgetxattr(self, NAME, content.as_mut_slice()) {
-            Ok(len) => Ok(serde_json::from_slice(content.get(..len).unwrap_or_default()).ok()),
+            Ok(len) => {
+                content.truncate(len);
+                Ok(String::from_utf8(content).ok())
+            }
             // NODATA: it has none. The others: this file system or process cannot have any.
             Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM | Errno::RANGE) => Ok(None),
             Err(errno) => Err(Error::Read {
@@ -127,7 +165,18 @@ impl CgroupDir {
         }
     }
 
-    /// Replaces its mark.
+    /// Keeps the mark of a newer version, under a name of its own, for that to find after this version has run.
+    fn set_newer_mark_aside(&self) -> Result<(), Error> {
+        let Some(text) = self.mark_text()? else { return Ok(()) };
+        let Some(version) = newer_version(&text) else { return Ok(()) };
+        let name = format!("{NAME}.v{version}");
+        rustix::fs::fsetxattr(self, name.as_str(), text.as_bytes(), XattrFlags::empty()).map_err(|errno| {
+            let (path, value) = (self.path().to_string(), String::from("a newer version's mark"));
+            Error::Write { path, file: name, value, source: errno.into() }
+        })
+    }
+
+    /// Replaces its mark. One of a newer version is kept as `trusted.enforcer.v<version>`.
     pub fn set_mark(&self, mark: &Mark) -> Result<(), Error> {
         let failed = |source: io::Error| Error::Write {
             path: self.path().to_string(),
@@ -139,6 +188,7 @@ impl CgroupDir {
         if content.len() > MAX_BYTES {
             return Err(failed(Errno::FBIG.into()));
         }
+        self.set_newer_mark_aside()?;
         rustix::fs::fsetxattr(self, NAME, content.as_bytes(), XattrFlags::empty())
             .map_err(|errno| failed(errno.into()))
     }
@@ -154,5 +204,21 @@ impl CgroupDir {
                 source: errno.into(),
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_names_its_version_and_one_without_is_of_the_first() {
+        let content = Mark::new(true, None).content().unwrap();
+        assert_eq!(content, r#"{"version":1,"made":true,"files":{}}"#);
+        assert_eq!(Mark::parse(&content), Some(Mark::new(true, None)));
+        assert_eq!(Mark::parse(r#"{"made":true,"files":{}}"#), Some(Mark::new(true, None)));
+        let newer = r#"{"version":2,"made":true,"files":{},"more":1}"#;
+        assert_eq!((Mark::parse(newer), newer_version(newer)), (None, Some(2)));
+        assert_eq!(newer_version(&content), None);
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn kubelet_owns(cgroup_root: &CgroupPath) -> bool {
             .into_iter()
             .filter_map(|driver| mount.open(&name::kubepods(cgroup_root, driver)).ok())
             // A kubepods that enforcer made carries its mark.
-            .any(|kubepods| !matches!(kubepods.mark(), Ok(Some(_))));
+            .any(|kubepods| !matches!(kubepods.is_marked(), Ok(true)));
         Some(stands)
     };
     runs || foreign().unwrap_or(false)

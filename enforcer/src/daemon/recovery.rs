@@ -29,7 +29,7 @@ use crate::{
     config::{Config, Mode},
     evict::{BrakeBook, EvictionIntents, shortage_data},
     journal::{Batch, EventType, Filter, Intent, Intents, Journal, Subject},
-    model::{CgroupId, CgroupPath, PodName},
+    model::{CgroupId, CgroupPath, PodName, TemporaryValue},
     policy::{engine::Shortage, threshold::Signal},
     source::{EndedPod, Why},
 };
@@ -73,7 +73,7 @@ pub(super) fn take_up(
         emit::degraded(journal, "intents", &message);
     }
     let left = intents.as_ref().map_or(&[][..], |intents| &intents.left);
-    let stuck = knobs(left, journal);
+    let stuck = temporary_values(left, journal);
     unmarked(left, journal);
     let unreported = |error: std::io::Error| {
         let message = format!("after a restart, pods that were evicted may come back: {error}");
@@ -206,22 +206,26 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
 /// Restores the files that were written only for a while.
 ///
 /// This is done in every mode: it undoes writes of an earlier process, which must not outlive it.
-fn knobs<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a>> {
+fn temporary_values<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a>> {
     let mut stuck = Vec::new();
     for intent in left {
-        let Intent::Knob { path, cgroup, file, old, new } = intent else { continue };
-        let problem = match restore(path, *cgroup, file, (old, new)) {
+        let Intent::Value { path, cgroup, value } = intent else { continue };
+        let problem = match restore(path, *cgroup, *value) {
             Ok(false) => continue,
             Ok(true) => None,
             Err(error) if error.is_gone() => continue,
             Err(error) => Some(error),
         };
+        let (file, original, temporary) = (value.file(), value.original(), value.temporary());
         if let Some(error) = problem {
-            let message = format!("{path}/{file} is still at {new}, and was {old}: {}", crate::chain(&error));
+            let message = format!(
+                "{path}/{file} is still at {temporary}, and was {original}: {}",
+                crate::chain(&error)
+            );
             emit::degraded(journal, "limits", &message);
             stuck.push(intent.clone());
         } else {
-            let (old, new) = (Some(new.to_string()), old.to_string());
+            let (old, new) = (Some(temporary.to_string()), original.to_string());
             let data = LimitsWritten {
                 owner: Owner::default(),
                 cgroup: path.to_string(),
@@ -263,15 +267,11 @@ fn give_mark(path: &str, mark: &str) -> Result<(), cgroup::Error> {
     if dir.mark()?.is_none() { dir.set_mark(&mark) } else { Ok(()) }
 }
 
-/// Writes the old value, if the cgroup is the same and still holds the new one. Returns whether it did.
-fn restore(path: &str, id: CgroupId, file: &str, (old, new): (&str, &str)) -> Result<bool, cgroup::Error> {
+/// Writes the original value, if the cgroup is the same and still holds the temporary one. Returns whether it did.
+fn restore(path: &str, id: CgroupId, value: TemporaryValue) -> Result<bool, cgroup::Error> {
     let Ok(path) = CgroupPath::parse(path) else { return Ok(false) };
     let dir = CgroupDir::mount(Path::new(cgroup::MOUNT))?.open(&path)?;
-    if dir.id() != id || !cgroup::holds(file, &dir.read(file)?, new) {
-        return Ok(false);
-    }
-    dir.write(file, old)?;
-    Ok(true)
+    if dir.id() == id { cgroup::restore(&dir, value) } else { Ok(false) }
 }
 
 pub(super) fn subject(pod: &str) -> Subject {

@@ -12,16 +12,14 @@ use super::{
     eviction_loop::now_ns,
     queue::{Next, Receiver},
     report::{Report, Stuck},
-    retry::Retries,
 };
 use crate::{
-    cgroup::{Throttled, holds},
-    journal::{Intent, Slot, Slots},
-    model::Limit,
+    cgroup::{Temporary, Throttled},
+    journal::Slots,
+    model::{CgroupValue, Limit},
     policy::engine::{BrakeRefusal, Outcome},
+    retry::Retries,
 };
-
-const HIGH: &str = "memory.high";
 
 /// A request of the reflex.
 #[derive(Debug)]
@@ -50,20 +48,17 @@ impl BrakeBook {
 struct Held {
     brake: u64,
     candidate: Arc<Candidate>,
-    old: String,
-    new: String,
-    slot: Slot,
+    high: Temporary,
 }
 
 impl Held {
     /// Reports that the value cannot be restored, or with `None` that it is restored at last.
     fn report(&self, error: Option<String>) -> Report {
-        let Self { candidate, old, .. } = self;
+        let Self { brake: _, candidate, high } = self;
         Report::Stuck(Box::new(Stuck {
             candidate: Arc::clone(candidate),
             cgroup: candidate.dir.path().clone(),
-            file: HIGH,
-            value: old.clone(),
+            value: high.value().original(),
             error,
         }))
     }
@@ -161,25 +156,20 @@ fn hold(
         Ok(Some(_)) => return Err(BrakeRefusal::Forbidden),
         Err(error) => return Err(refusal(&error, BrakeRefusal::Gone)),
     }
-    let old = dir.read(HIGH).map_err(|error| refusal(&error, BrakeRefusal::Absent))?.trim_ascii().to_owned();
-    if matches!(Limit::parse(&old), Some(Limit::Bytes(old)) if old <= high_bytes) {
+    let high = CgroupValue::MemoryHigh(Limit::Amount(high_bytes));
+    let value = Temporary::instead_of_present(dir, high)
+        .map_err(|error| refusal(&error, BrakeRefusal::Absent))?
+        .ok_or(BrakeRefusal::Unwritten)?;
+    if !high.is_raised_by(value.original()) {
         return Err(BrakeRefusal::Lower);
     }
-    let new = high_bytes.to_string();
-    let intent = Intent::Knob {
-        path: dir.path().as_str().into(),
-        cgroup: dir.id(),
-        file: HIGH.into(),
-        old: old.as_str().into(),
-        new: new.as_str().into(),
-    };
-    let slot = book.slots.hold(&intent).ok_or(BrakeRefusal::Unwritten)?;
+    let temporary = Temporary::record(dir, value, &mut book.slots).ok_or(BrakeRefusal::Unwritten)?;
     book.throttled.begin(dir.id());
-    match write_without_waiting(&candidate, &new) {
-        Ok(()) => Ok(Held { brake, candidate, old, new, slot }),
+    match write_without_waiting(&candidate, high) {
+        Ok(()) => Ok(Held { brake, candidate, high: temporary }),
         Err(reason) => {
             book.throttled.end(dir.id());
-            book.slots.release(slot);
+            temporary.forget(&mut book.slots);
             Err(reason)
         }
     }
@@ -187,14 +177,16 @@ fn hold(
 
 /// With `O_NONBLOCK`, newer kernels leave the reclaim to the tasks that allocate (`memory_high_write`). Older ones
 /// reclaim in this write.
-fn write_without_waiting(candidate: &Candidate, value: &str) -> Result<(), BrakeRefusal> {
+fn write_without_waiting(candidate: &Candidate, value: CgroupValue) -> Result<(), BrakeRefusal> {
     let failed = |errno: Errno| match errno {
         Errno::NODEV | Errno::NOENT => BrakeRefusal::Gone,
         errno => BrakeRefusal::Kernel(errno.raw_os_error()),
     };
-    let file = candidate.dir.open_write(HIGH).map_err(|error| refusal(&error, BrakeRefusal::Absent))?;
+    let file = candidate.dir.open_write(&value.file().name());
+    let file = file.map_err(|error| refusal(&error, BrakeRefusal::Absent))?;
     rustix::fs::fcntl_setfl(&file, OFlags::NONBLOCK).map_err(failed)?;
-    rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, value.as_bytes(), 0)).map_err(failed)?;
+    rustix::io::retry_on_intr(|| rustix::io::pwrite(&file, value.to_string().as_bytes(), 0))
+        .map_err(failed)?;
     Ok(())
 }
 
@@ -226,16 +218,9 @@ fn retry_restore(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)
 
 /// Tries to restore the old value; on failure returns `held` with the error.
 fn ease(held: Held, book: &mut BrakeBook) -> Option<(Held, String)> {
-    let dir = &held.candidate.dir;
-    let given_back = dir
-        .read(HIGH)
-        .and_then(|now| if holds(HIGH, &now, &held.new) { dir.write(HIGH, &held.old) } else { Ok(()) });
-    book.throttled.end(dir.id());
-    match given_back {
-        Err(error) if !error.is_gone() => Some((held, crate::chain(&error))),
-        Ok(()) | Err(_) => {
-            book.slots.release(held.slot);
-            None
-        }
-    }
+    let Held { brake, candidate, high } = held;
+    let left = high.restore(&candidate.dir, &mut book.slots);
+    book.throttled.end(candidate.dir.id());
+    let (high, error) = left?;
+    Some((Held { brake, candidate, high }, crate::chain(&error)))
 }

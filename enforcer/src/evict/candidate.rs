@@ -12,7 +12,7 @@ use super::{executor, stat};
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, Guard, Origin},
     journal::MOST_TARGETS,
-    model::{CgroupId, CgroupPath, ContainerKind, PodName, PodUid, QosClass, ResourceName},
+    model::{CgroupFile, CgroupId, CgroupPath, ContainerKind, PodName, PodUid, QosClass, ResourceName},
     policy::{
         ContainerPlan, PodPlan,
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
@@ -88,7 +88,7 @@ pub(super) struct Brake {
 pub(super) struct Owner {
     pub(super) path: CgroupPath,
     pub(super) cgroup: CgroupId,
-    pub(super) file: &'static str,
+    pub(super) file: CgroupFile,
 }
 
 /// A cgroup that is killed.
@@ -431,10 +431,11 @@ fn open_count(dir: &CgroupDir, counted: &mut Vec<OwnedFd>) -> Result<(), cgroup:
 
 fn open_brakes(dir: &CgroupDir, outlives: bool, brakes: &mut Vec<Brake>) -> Result<(), cgroup::Error> {
     // SIGKILL wakes a task that sleeps over `memory.high`, so where the file outlives the kill it needs no change.
-    let files: &[&'static str] = if outlives { &["cpu.max"] } else { &["cpu.max", "memory.high"] };
+    let files: &[CgroupFile] =
+        if outlives { &[CgroupFile::CpuMax] } else { &[CgroupFile::CpuMax, CgroupFile::MemoryHigh] };
     for file in files.iter().copied() {
         let owner = || Owner { path: dir.path().clone(), cgroup: dir.id(), file };
-        match dir.open_change(file) {
+        match dir.open_change(&file.name()) {
             Ok(fd) => brakes.push(Brake { fd, owner: outlives.then(owner) }),
             // The controller is not enabled here: nothing is throttled either.
             Err(error) if error.is_gone() => {}

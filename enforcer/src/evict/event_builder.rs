@@ -541,7 +541,8 @@ pub(super) fn milliseconds(from_ns: u64, to_ns: u64) -> f64 {
 }
 
 fn stuck_event(stuck: &Stuck) -> Event {
-    let Stuck { candidate, cgroup, file, value, error } = stuck;
+    let Stuck { candidate, cgroup, value, error } = stuck;
+    let file = value.file();
     let (namespace, name) = named(candidate.identity());
     let message = match error {
         Some(error) => format!("cannot restore {file} of {cgroup} to {value}, will retry: {error}"),
@@ -551,7 +552,7 @@ fn stuck_event(stuck: &Stuck) -> Event {
         namespace: Some(namespace),
         name: Some(name),
         place: Some(format!("{cgroup}/{file}")),
-        value: Some(value.clone()),
+        value: Some(value.to_string()),
         message: Some(message),
         ..Degraded::of("limitStuck")
     };

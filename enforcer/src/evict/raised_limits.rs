@@ -3,7 +3,8 @@
 
 use std::{
     borrow::Cow,
-    io::{self, Write as _},
+    io::Write as _,
+    os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,18 +14,22 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
-    candidate::{Brake, Candidate, Owner},
+    candidate::{Candidate, Owner},
     intents::EvictionIntents,
     report::{Report, Stuck},
     stat,
 };
-use crate::{journal::Intent, policy::engine::Few};
+use crate::{
+    journal::Intent,
+    model::{CgroupFile, CgroupValue, CpuMax, Limit, TemporaryValue},
+    policy::engine::Few,
+};
 
 /// The most files that are raised at once; any others slow the victim down.
 pub(super) const MOST: usize = 8;
 
-/// The longest content: `cpu.max` with two numbers of 20 digits.
-const CONTENT_BYTES: usize = 48;
+/// The longest value: `cpu.max` with two numbers of 20 digits.
+const VALUE_BYTES: usize = 48;
 
 /// The raised limits of a victim until it is dead.
 #[derive(Clone, Debug)]
@@ -41,68 +46,45 @@ pub(super) struct RaisedLimits {
 pub(super) struct RaisedLimit {
     /// Its place among the candidate's brakes.
     place: usize,
-    old: Content,
-    new: Content,
+    value: TemporaryValue,
 }
 
-/// A line of a file.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Content {
-    bytes: [u8; CONTENT_BYTES],
-    length: usize,
+/// Reads a file's value. Does not allocate.
+fn read(fd: &OwnedFd, file: CgroupFile) -> Result<CgroupValue, Errno> {
+    let mut buffer = [0_u8; 2 * VALUE_BYTES];
+    let text = std::str::from_utf8(stat::read_into(fd, &mut buffer)?).map_err(|_error| Errno::INVAL)?;
+    file.parse(text).ok_or(Errno::INVAL)
 }
 
-impl Content {
-    /// These words as a line; `None` if it is too long.
-    fn of(words: &[&[u8]]) -> Option<Self> {
-        let mut content = Self { bytes: [0; CONTENT_BYTES], length: 0 };
-        let mut rest = &mut content.bytes[..];
-        for word in words {
-            rest.write_all(word).ok()?;
-        }
-        let left = rest.len();
-        content.length = CONTENT_BYTES - left;
-        Some(content)
-    }
+/// Writes a value to its file. Does not allocate.
+fn write(fd: &OwnedFd, value: CgroupValue) -> Result<(), Errno> {
+    let mut bytes = [0_u8; VALUE_BYTES];
+    let mut rest = &mut bytes[..];
+    write!(rest, "{value}").map_err(|_error| Errno::OVERFLOW)?;
+    let left = rest.len();
+    rustix::io::pwrite(fd, bytes.get(..VALUE_BYTES - left).unwrap_or_default(), 0).map(drop)
+}
 
-    fn bytes(&self) -> &[u8] {
-        self.bytes.get(..self.length).unwrap_or_default()
-    }
-
-    fn text(&self) -> &str {
-        std::str::from_utf8(self.bytes()).unwrap_or_default()
+/// The value that limits nothing. It keeps the period, as the kernel does.
+fn unlimited(value: CgroupValue) -> CgroupValue {
+    match value {
+        CgroupValue::CpuMax(max) => CgroupValue::CpuMax(CpuMax { quota_us: Limit::Max, ..max }),
+        value => value.file().default_value(),
     }
 }
 
 impl RaisedLimit {
-    /// The value of that file, if it limits anything. Fails if the value cannot be read or is too long.
-    pub(super) fn look(place: usize, brake: &Brake) -> io::Result<Option<Self>> {
-        let mut buffer = [0_u8; 2 * CONTENT_BYTES];
-        let text = stat::read_into(&brake.fd, &mut buffer)?.trim_ascii();
-        let mut words = text.split(|byte| *byte == b' ');
-        let (limit, period) = (words.next().unwrap_or_default(), words.next());
-        if limit == b"max" {
-            return Ok(None);
-        }
-        let too_long = || io::Error::from(io::ErrorKind::InvalidData);
-        let old = Content::of(&[text]).ok_or_else(too_long)?;
-        // Writing the period back makes the new value equal to what the kernel shows.
-        let new = match period {
-            Some(period) => Content::of(&[b"max ", period]),
-            None => Content::of(&[b"max"]),
-        };
-        Ok(Some(Self { place, old, new: new.ok_or_else(too_long)? }))
+    /// The value of that file, if it limits anything. Fails if the value cannot be read.
+    fn look(place: usize, fd: &OwnedFd, file: CgroupFile) -> Result<Option<Self>, Errno> {
+        let original = read(fd, file)?;
+        let raised = unlimited(original);
+        let value = TemporaryValue::new(original, raised).filter(|_| raised != original);
+        Ok(value.map(|value| Self { place, value }))
     }
 
     /// The intent for the next start, if this process is killed meanwhile.
-    pub(super) fn intent<'a>(&'a self, owner: &'a Owner) -> Intent<'a> {
-        Intent::Knob {
-            path: Cow::Borrowed(owner.path.as_str()),
-            cgroup: owner.cgroup,
-            file: Cow::Borrowed(owner.file),
-            old: Cow::Borrowed(self.old.text()),
-            new: Cow::Borrowed(self.new.text()),
-        }
+    pub(super) fn intent<'a>(&self, owner: &'a Owner) -> Intent<'a> {
+        Intent::Value { path: Cow::Borrowed(owner.path.as_str()), cgroup: owner.cgroup, value: self.value }
     }
 }
 
@@ -119,10 +101,10 @@ impl RaisedLimits {
         let mut failed = 0;
         for (place, brake) in victim.brakes.iter().enumerate() {
             let Some(owner) = &brake.owner else { continue };
-            match RaisedLimit::look(place, brake) {
+            match RaisedLimit::look(place, &brake.fd, owner.file) {
                 Ok(Some(raised)) => {
                     let is_raised = limits.take(&raised, owner, intents.as_deref_mut())
-                        && rustix::io::pwrite(&brake.fd, raised.new.bytes(), 0).is_ok();
+                        && write(&brake.fd, raised.value.temporary()).is_ok();
                     failed += usize::from(!is_raised);
                 }
                 Ok(None) => {}
@@ -150,10 +132,9 @@ impl RaisedLimits {
         let mut left = Few::new();
         for raised in self.files.iter() {
             let Some(brake) = self.victim.brakes.get(raised.place) else { continue };
-            let mut buffer = [0_u8; 2 * CONTENT_BYTES];
-            let given = match stat::read_into(&brake.fd, &mut buffer) {
-                Ok(text) if !text.starts_with(b"max") => continue,
-                Ok(_) => rustix::io::pwrite(&brake.fd, raised.old.bytes(), 0).map(drop),
+            let given = match read(&brake.fd, raised.value.file()) {
+                Ok(present) if present != unlimited(present) => continue,
+                Ok(_) => write(&brake.fd, raised.value.original()),
                 Err(errno) => Err(errno),
             };
             match given {
@@ -178,8 +159,7 @@ impl RaisedLimits {
         Some(Report::Stuck(Box::new(Stuck {
             candidate: Arc::clone(&self.victim),
             cgroup: owner.path.clone(),
-            file: owner.file,
-            value: raised.old.text().to_owned(),
+            value: raised.value.original(),
             error: error.map(|errno| errno.to_string()),
         })))
     }
@@ -189,21 +169,29 @@ impl RaisedLimits {
 mod tests {
     use super::*;
 
-    fn look(text: &str) -> io::Result<Option<(String, String)>> {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), text).unwrap();
-        let brake = Brake { fd: file.reopen().unwrap().into(), owner: None };
-        let lent = RaisedLimit::look(0, &brake)?;
-        Ok(lent.map(|lent| (lent.old.text().to_owned(), lent.new.text().to_owned())))
+    fn look(file: CgroupFile, text: &str) -> Result<Option<(String, String)>, Errno> {
+        let content = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(content.path(), text).unwrap();
+        let raised = RaisedLimit::look(0, &content.reopen().unwrap().into(), file)?;
+        Ok(raised.map(|raised| (raised.value.original().to_string(), raised.value.temporary().to_string())))
     }
 
     #[test]
-    fn what_holds_nobody_back_is_not_touched_and_what_does_is_kept_in_mind() {
-        assert_eq!(look("max\n").unwrap(), None);
-        assert_eq!(look("max 100000\n").unwrap(), None);
+    fn a_file_without_a_limit_is_left_alone_and_the_value_of_another_is_remembered() {
+        let (cpu, high) = (CgroupFile::CpuMax, CgroupFile::MemoryHigh);
+        assert_eq!(look(high, "max\n").unwrap(), None);
+        assert_eq!(look(cpu, "max 100000\n").unwrap(), None);
         let expected = |old: &str, new: &str| Some((old.to_owned(), new.to_owned()));
-        assert_eq!(look("1048576\n").unwrap(), expected("1048576", "max"));
-        assert_eq!(look("20000 50000\n").unwrap(), expected("20000 50000", "max 50000"));
-        assert!(look(&"9".repeat(CONTENT_BYTES + 1)).is_err());
+        assert_eq!(look(high, "1048576\n").unwrap(), expected("1048576", "max"));
+        assert_eq!(look(cpu, "20000 50000\n").unwrap(), expected("20000 50000", "max 50000"));
+        assert!(look(cpu, &"9".repeat(VALUE_BYTES + 1)).is_err());
+    }
+
+    #[test]
+    fn the_longest_value_has_room() {
+        let longest = CgroupValue::CpuMax(CpuMax { quota_us: Limit::Amount(u64::MAX), period_us: u64::MAX });
+        let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        write(&file, longest).unwrap();
+        assert_eq!(read(&file, CgroupFile::CpuMax), Ok(longest));
     }
 }

@@ -18,12 +18,12 @@ use super::{
     raised_limits::{self, RaisedLimits},
     reflex::PreparedSet,
     report::Report,
-    retry::Retries,
 };
 use crate::{
     cgroup::guard::each_process,
     policy::engine::Few,
     raw,
+    retry::Retries,
     sense::{EdgeSource, PodsMemory},
 };
 

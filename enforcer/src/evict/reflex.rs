@@ -321,7 +321,7 @@ impl Reflex {
         let mut eviction_loop = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
-        reflex.start("enforcer-tell", move || {
+        reflex.start("enforcer-report", move || {
             for report in rehearsed {
                 listener.rehearse(report);
             }

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     cgroup::{CgroupDir, Guard, Origin},
-    model::{CgroupId, CgroupPath, PodName, PodUid, QosClass},
+    model::{CgroupFile, CgroupId, CgroupPath, PodName, PodUid, QosClass},
     policy::{
         engine::{
             CandidateFacts, EngineSettings, Input, Mode, NodeSample, Outcome, PodKey, Reading, Usage,
@@ -280,7 +280,7 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
     let uid = PodUid::new(name).ok_or(io::ErrorKind::InvalidInput)?;
     // The victim's id is checked; the other pod's must differ.
     let cgroup = if name == VICTIM { dir.id() } else { CgroupId(dir.id().0.wrapping_add(1)) };
-    let owner = Owner { path: CgroupPath::root(), cgroup, file: "cpu.max" };
+    let owner = Owner { path: CgroupPath::root(), cgroup, file: CgroupFile::CpuMax };
     Ok(Candidate {
         origin: Origin::Made,
         guard: Arc::new(Guard::new(Path::new("/proc"), &[])),

@@ -6,7 +6,7 @@ use ulid::Ulid;
 
 use super::{candidate::Candidate, hook::HookRun};
 use crate::{
-    model::CgroupPath,
+    model::{CgroupPath, CgroupValue},
     policy::{
         engine::{
             BrakeRefusal, Completion, Containment, Decision, Failure, HookPlan, KillReason, Moments,
@@ -207,10 +207,8 @@ pub struct Stuck {
     pub candidate: Arc<Candidate>,
     /// The file's cgroup.
     pub cgroup: CgroupPath,
-    /// The file's name.
-    pub file: &'static str,
     /// The value to restore.
-    pub value: String,
+    pub value: CgroupValue,
     /// The error; `None` if it is restored at last.
     pub error: Option<String>,
 }

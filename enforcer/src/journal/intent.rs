@@ -6,6 +6,7 @@
 
 use std::{
     borrow::Cow,
+    fmt,
     fs::{File, OpenOptions},
     io,
     ops::Range,
@@ -17,7 +18,10 @@ use std::{
     },
 };
 
-use crate::{model::CgroupId, raw::SharedWords};
+use crate::{
+    model::{CgroupFile, CgroupId, TemporaryValue},
+    raw::SharedWords,
+};
 
 /// The page's name in the run directory.
 const FILE: &str = "intent";
@@ -43,18 +47,14 @@ pub const MOST_TARGETS: usize = 16;
 /// An action that is about to be done, and that must not be forgotten.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Intent<'a> {
-    /// A cgroup's file temporarily holds another value.
-    Knob {
+    /// A cgroup's file temporarily holds another value; the original one must be restored.
+    Value {
         /// The cgroup's path.
         path: Cow<'a, str>,
         /// Its id. Another cgroup at this path must not be changed.
         cgroup: CgroupId,
-        /// The file's name.
-        file: Cow<'a, str>,
-        /// The old value, which must be restored.
-        old: Cow<'a, str>,
-        /// The temporary value.
-        new: Cow<'a, str>,
+        /// The file's two values.
+        value: TemporaryValue,
     },
     /// A cgroup is being created and does not have its owner's mark yet.
     Cgroup {
@@ -285,7 +285,7 @@ fn read(page: &SharedWords, slot: usize) -> Option<Intent<'static>> {
     decode(bytes)
 }
 
-const KNOB: u8 = 1;
+const VALUE: u8 = 1;
 const CGROUP: u8 = 3;
 const EVICTION: u8 = 4;
 const EVICTION_OF_CONTAINERS: u8 = 5;
@@ -312,17 +312,34 @@ impl Encoder<'_> {
         self.put(&u16::try_from(text.len()).ok()?.to_le_bytes())?;
         self.put(text.as_bytes())
     }
+
+    /// A value as text. Does not allocate.
+    fn shown(&mut self, value: impl fmt::Display) -> Option<()> {
+        let start = self.len;
+        self.put(&[0; 2])?;
+        fmt::Write::write_fmt(self, format_args!("{value}")).ok()?;
+        let length = u16::try_from(self.len - start - 2).ok()?;
+        self.bytes.get_mut(start..start + 2)?.copy_from_slice(&length.to_le_bytes());
+        Some(())
+    }
+}
+
+impl fmt::Write for Encoder<'_> {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        self.put(part.as_bytes()).ok_or(fmt::Error)
+    }
 }
 
 fn encode(intent: &Intent<'_>, bytes: &mut [u8]) -> Option<usize> {
     let mut to = Encoder { bytes, len: 0 };
     match intent {
-        Intent::Knob { path, cgroup, file, old, new } => {
-            to.put(&[KNOB])?;
+        Intent::Value { path, cgroup, value } => {
+            to.put(&[VALUE])?;
             to.number(cgroup.0)?;
-            for text in [path, file, old, new] {
-                to.text(text)?;
-            }
+            to.text(path)?;
+            to.text(&value.file().name())?;
+            to.shown(value.original())?;
+            to.shown(value.temporary())?;
         }
         Intent::Cgroup { path, mark } => {
             to.put(&[CGROUP])?;
@@ -394,15 +411,12 @@ impl Decoder<'_> {
 fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
     let mut from = Decoder(bytes);
     let intent = match from.array()? {
-        [KNOB] => {
+        [VALUE] => {
             let cgroup = CgroupId(from.number()?);
-            Intent::Knob {
-                cgroup,
-                path: from.text()?,
-                file: from.text()?,
-                old: from.text()?,
-                new: from.text()?,
-            }
+            let path = from.text()?;
+            let file = CgroupFile::named(&from.text()?)?;
+            let (original, temporary) = (file.parse(&from.text()?)?, file.parse(&from.text()?)?);
+            Intent::Value { path, cgroup, value: TemporaryValue::new(original, temporary)? }
         }
         [kind @ (EVICTION | EVICTION_OF_CONTAINERS)] => Intent::Eviction {
             whole: kind == EVICTION,
@@ -428,14 +442,10 @@ fn decode(bytes: &[u8]) -> Option<Intent<'static>> {
 mod tests {
     use super::*;
 
-    fn knob(path: &str) -> Intent<'_> {
-        Intent::Knob {
-            path: path.into(),
-            cgroup: CgroupId(42),
-            file: "memory.high".into(),
-            old: "max".into(),
-            new: "1048576".into(),
-        }
+    fn value(path: &str) -> Intent<'_> {
+        let high = |text| CgroupFile::MemoryHigh.parse(text).unwrap();
+        let value = TemporaryValue::new(high("max"), high("1048576")).unwrap();
+        Intent::Value { path: path.into(), cgroup: CgroupId(42), value }
     }
 
     fn cgroup() -> Intent<'static> {
@@ -464,8 +474,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut first = Intents::open_lasting(dir.path(), "b1").unwrap();
         assert_eq!(first.left, []);
-        let done = first.limits.hold(&knob("/a")).unwrap();
-        let kept = first.limits.hold(&knob("/kubepods/burstable/podx")).unwrap();
+        let done = first.limits.hold(&value("/a")).unwrap();
+        let kept = first.limits.hold(&value("/kubepods/burstable/podx")).unwrap();
         let evicting = first.reflex.hold(&eviction()).unwrap();
         let making = first.making.hold(&cgroup()).unwrap();
         first.limits.release(done);
@@ -475,7 +485,7 @@ mod tests {
         drop(first);
         for _killed_too in 0..2 {
             let second = Intents::open_lasting(dir.path(), "b1").unwrap();
-            assert_eq!(second.left, [eviction(), knob("/kubepods/burstable/podx"), cgroup()]);
+            assert_eq!(second.left, [eviction(), value("/kubepods/burstable/podx"), cgroup()]);
         }
         let mut third = Intents::open_lasting(dir.path(), "b1").unwrap();
         third.forget_left();
@@ -499,7 +509,7 @@ mod tests {
         second.forget_left();
         let before = std::fs::read(dir.path().join(FILE)).unwrap();
         let held = second.reflex.hold(&eviction()).unwrap();
-        let _held = second.limits.hold(&knob("/a")).unwrap();
+        let _held = second.limits.hold(&value("/a")).unwrap();
         second.reflex.release(held);
         drop(second);
         assert_eq!(std::fs::read(dir.path().join(FILE)).unwrap(), before);
@@ -528,6 +538,18 @@ mod tests {
         assert_eq!(Intents::open_lasting(dir.path(), "b1").unwrap().left, [of_containers]);
     }
 
+    /// An upgrade reads what the earlier version left.
+    #[test]
+    fn a_temporary_value_has_the_text_that_its_file_holds() {
+        let mut bytes = [0; PAYLOAD_BYTES];
+        let len = encode(&value("/a"), &mut bytes).unwrap();
+        let expected = b"\x01\x2a\0\0\0\0\0\0\0\x02\0/a\x0b\0memory.high\x03\0max\x07\x001048576";
+        assert_eq!(&bytes[..len], expected);
+        assert_eq!(decode(expected), Some(value("/a")));
+        let unknown = b"\x01\x2a\0\0\0\0\0\0\0\x02\0/a\x0b\0memory.huge\x03\0max\x07\x001048576";
+        assert_eq!(decode(unknown), None, "no version writes this file");
+    }
+
     #[test]
     fn another_boot_left_nothing_of_ours() {
         let dir = tempfile::tempdir().unwrap();
@@ -551,13 +573,13 @@ mod tests {
     fn what_does_not_fit_is_refused_and_a_free_slot_is_used_again() {
         let dir = tempfile::tempdir().unwrap();
         let mut intents = Intents::open_lasting(dir.path(), "b1").unwrap();
-        assert_eq!(intents.reflex.hold(&knob(&"x".repeat(PAYLOAD_BYTES))), None);
+        assert_eq!(intents.reflex.hold(&value(&"x".repeat(PAYLOAD_BYTES))), None);
         let mut held: Vec<Slot> =
-            (0..REFLEX.len()).map(|_| intents.reflex.hold(&knob("/a")).unwrap()).collect();
-        assert_eq!(intents.reflex.hold(&knob("/a")), None);
-        assert!(intents.limits.hold(&knob("/a")).is_some(), "the other's slots are its own");
+            (0..REFLEX.len()).map(|_| intents.reflex.hold(&value("/a")).unwrap()).collect();
+        assert_eq!(intents.reflex.hold(&value("/a")), None);
+        assert!(intents.limits.hold(&value("/a")).is_some(), "the other's slots are its own");
         intents.reflex.release(held.pop().unwrap());
-        assert!(intents.reflex.hold(&knob("/b")).is_some());
+        assert!(intents.reflex.hold(&value("/b")).is_some());
     }
 
     #[test]

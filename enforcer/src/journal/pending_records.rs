@@ -16,7 +16,10 @@ use zerocopy::{
 };
 
 /// The file's name in the run directory.
-const FILE: &str = "untold";
+const FILE: &str = "pending-records";
+
+/// Its name in version 0.1, whose file an upgrade takes over.
+const FORMER_FILE: &str = "untold";
 
 /// Above this size the file is rewritten without the records that are old enough to have been reported.
 const COMPACT_BYTES: u64 = 4 << 20;
@@ -57,6 +60,13 @@ impl PendingRecords {
     /// They stay in the file until [`settle`](Self::settle), so that another kill loses none of them.
     pub fn open(run_dir: &Path, boot_id: &str) -> io::Result<(Self, Vec<Vec<u8>>)> {
         let path = run_dir.join(FILE);
+        if !path.exists() {
+            match fs::rename(run_dir.join(FORMER_FILE), &path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
         let mut file = options().create(true).open(&path).map_err(|error| {
             if error.raw_os_error() != Some(libc::ELOOP) {
                 return error;
@@ -201,6 +211,17 @@ mod tests {
         unreported.settle().unwrap();
         drop(unreported);
         assert_eq!(open(dir.path()).1, Vec::<Vec<u8>>::new());
+    }
+
+    #[test]
+    fn what_a_version_with_the_former_name_left_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut unreported, _) = open(dir.path());
+        unreported.keep(b"one", 1).unwrap();
+        drop(unreported);
+        fs::rename(dir.path().join(FILE), dir.path().join(FORMER_FILE)).unwrap();
+        assert_eq!(open(dir.path()).1, [b"one".to_vec()]);
+        assert!(!dir.path().join(FORMER_FILE).exists());
     }
 
     #[test]

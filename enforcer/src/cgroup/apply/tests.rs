@@ -170,7 +170,7 @@ fn that_a_cgroup_is_ours_outlives_a_kill_right_after_it_was_made() {
         .iter()
         .map(|intent| match intent {
             Intent::Cgroup { path, mark } => (path.as_ref(), Mark::parse(mark)),
-            Intent::Knob { .. } | Intent::Eviction { .. } => unreachable!("{intent:?}"),
+            Intent::Value { .. } | Intent::Eviction { .. } => unreachable!("{intent:?}"),
         })
         .collect();
     assert_eq!(found, [("/poda", Some(mark.clone())), ("/podb", Some(mark))]);

@@ -240,7 +240,7 @@ fn tree() -> impl Strategy<Value = Vec<CgroupPlan>> {
                     plan.values.set(file.parse(&value).unwrap());
                 }
                 plan.values.cpu_weight = Some(weight);
-                plan.values.pids_max = Some(Limit::Bytes(pids));
+                plan.values.pids_max = Some(Limit::Amount(pids));
                 plan
             })
             .collect()

@@ -25,6 +25,7 @@ impl Reconciler {
         }
         self.desired.moves.clear();
         self.pass(None, Some(permit), &mut report);
+        report.errors.extend(self.lowering.restore_stuck());
         let made: Vec<(CgroupPath, Known)> = self
             .standing
             .iter()

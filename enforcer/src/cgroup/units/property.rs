@@ -52,7 +52,7 @@ fn number(limit: Limit) -> u64 {
 fn per_second(quota: Limit, period_us: u64) -> u64 {
     match quota {
         Limit::Max => NONE,
-        Limit::Bytes(quota_us) => {
+        Limit::Amount(quota_us) => {
             let per_second = (u128::from(quota_us) * US_PER_SECOND).div_ceil(u128::from(period_us.max(1)));
             u64::try_from(per_second).unwrap_or(NONE)
         }

@@ -11,6 +11,7 @@ use crate::{
         queue::{self, queue},
     },
     journal::{Intent, Intents},
+    model::CgroupFile,
     policy::engine::{BrakeRefusal, Outcome},
 };
 
@@ -83,8 +84,8 @@ impl Helper {
         let left = Intents::open_lasting(copy.path(), "b").unwrap().left;
         left.into_iter()
             .map(|intent| match intent {
-                Intent::Knob { file, old, new, .. } if file == "memory.high" => {
-                    (old.into_owned(), new.into_owned())
+                Intent::Value { value, .. } if value.file() == CgroupFile::MemoryHigh => {
+                    (value.original().to_string(), value.temporary().to_string())
                 }
                 other => panic!("{other:?}"),
             })
@@ -159,6 +160,8 @@ fn what_cannot_be_given_back_at_once_is_reported_and_tried_again() {
     assert_eq!(helper.stuck(), None);
     assert!(helper.high().starts_with("max"), "{}", helper.high());
     assert_eq!(helper.left(), []);
+    // The file of a real cgroup holds one value only.
+    helper.node.write("a", "memory.high", "max\n");
     assert!(matches!(helper.hold(3, 90 * MIB), Outcome::Contained { brake: 3, .. }));
     helper.node.write("a", "memory.high", "94371840\n");
     break_it();

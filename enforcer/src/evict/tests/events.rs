@@ -7,7 +7,7 @@ use super::node::{MIB, Node, Pod, guard};
 use crate::{
     evict::{Blindness, Candidate, EventBuilder, Report},
     journal::{Event, EventType, Journal},
-    metrics::{Counts, Gauges, expose},
+    metrics::{Counts, Format, Gauges, expose},
     model::{CgroupId, Quantity, ResourceName},
     policy::{
         CgroupPlan, ContainerPlan,
@@ -198,7 +198,7 @@ fn what_is_reported_is_what_the_metrics_count() {
     ] {
         journal.append(events.event(&report).unwrap());
     }
-    let page = expose(&counts, Gauges::default()).unwrap();
+    let page = expose(&counts, Gauges::default(), Format::OpenMetrics).unwrap();
     for row in [
         r#"enforcer_evictions_total{signal="memory.available",qos="BestEffort",namespace="default",method="sigkill",outcome="completed"} 1"#,
         r#"enforcer_evictions_total{signal="memory.available",qos="unknown",namespace="default",method="unknown",outcome="failed"} 1"#,

@@ -113,7 +113,7 @@ fn a_limit_that_cannot_be_put_back_is_reported() {
     let thread = std::thread::spawn(move || reap::run(&received, |report| drop(sender.send(report))));
     assert!(work.offer(Work::GiveBack(raised.unwrap())).is_ok());
     let Report::Stuck(stuck) = reports.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
-    assert_eq!(stuck.value, "20000 100000");
+    assert_eq!(stuck.value.to_string(), "20000 100000");
     assert!(stuck.error.is_some(), "{stuck:?}");
     // Once is enough, and those that could be are back.
     assert!(reports.recv_timeout(Duration::from_millis(500)).is_err());

@@ -412,17 +412,19 @@ fn lent(dies: bool) {
     let copy = tempfile::tempdir().unwrap();
     std::fs::copy(run_dir.path().join("intent"), copy.path().join("intent")).unwrap();
     let left = Intents::open_lasting(copy.path(), "b").unwrap().left;
-    let knobs: Vec<_> = left
+    let recorded: Vec<_> = left
         .iter()
         .filter_map(|intent| match intent {
-            Intent::Knob { path, file, old, new, .. } => {
-                Some((path.as_ref(), file.as_ref(), old.as_ref(), new.as_ref()))
+            Intent::Value { path, value, .. } => {
+                let texts =
+                    [value.file().to_string(), value.original().to_string(), value.temporary().to_string()];
+                Some((path.as_ref(), texts))
             }
             _ => None,
         })
         .collect();
-    let path = "/kubepods/besteffort/podlent";
-    assert!(knobs.contains(&(path, "cpu.max", "20000 100000", "max 100000")), "{knobs:?}");
+    let expected = ["cpu.max", "20000 100000", "max 100000"].map(String::from);
+    assert!(recorded.contains(&("/kubepods/besteffort/podlent", expected)), "{recorded:?}");
     if dies {
         node.write("lent", "memory.current", "0\n");
         node.write("lent", "cgroup.events", "populated 0\nfrozen 0\n");
@@ -434,7 +436,7 @@ fn lent(dies: bool) {
     }
     reflex.stop();
     assert_eq!(node.read("lent", "cpu.max"), "20000 100000");
-    assert!(!opened().left.iter().any(|intent| matches!(intent, Intent::Knob { .. })));
+    assert!(!opened().left.iter().any(|intent| matches!(intent, Intent::Value { .. })));
 }
 
 /// What another process would find on the intent page, without taking it away.
@@ -445,7 +447,7 @@ fn left(run_dir: &Path) -> Vec<String> {
     left.into_iter()
         .map(|intent| match intent {
             Intent::Eviction { pod, .. } => pod.into_owned(),
-            other @ (Intent::Knob { .. } | Intent::Cgroup { .. }) => panic!("{other:?}"),
+            other @ (Intent::Value { .. } | Intent::Cgroup { .. }) => panic!("{other:?}"),
         })
         .collect()
 }

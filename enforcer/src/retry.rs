@@ -11,7 +11,7 @@ const MOST: usize = 32;
 
 /// Values to retry, and when.
 #[derive(Debug)]
-pub(super) struct Retries<T> {
+pub(crate) struct Retries<T> {
     waiting: Vec<Retry<T>>,
 }
 
@@ -23,24 +23,29 @@ struct Retry<T> {
 }
 
 impl<T> Retries<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { waiting: Vec::new() }
     }
 
     /// Retries `value` from now on.
-    pub(super) fn add(&mut self, value: T, now: Instant) {
+    pub(crate) fn add(&mut self, value: T, now: Instant) {
         if self.waiting.len() < MOST {
             self.waiting.push(Retry { value, due: now + FIRST, pause: FIRST });
         }
     }
 
+    /// The values that wait for their retry.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter().map(|retry| &retry.value)
+    }
+
     /// When the next retry is due; `None` if there is nothing to retry.
-    pub(super) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.waiting.iter().map(|retry| retry.due).min()
     }
 
     /// Retries the values that are due; `restore` returns a value if it fails.
-    pub(super) fn attempt(&mut self, now: Instant, mut restore: impl FnMut(T) -> Option<T>) {
+    pub(crate) fn attempt(&mut self, now: Instant, mut restore: impl FnMut(T) -> Option<T>) {
         for Retry { value, due, pause } in std::mem::take(&mut self.waiting) {
             if due > now {
                 self.waiting.push(Retry { value, due, pause });
@@ -52,7 +57,7 @@ impl<T> Retries<T> {
     }
 
     /// Retries matching values at once; returns whether one is still left.
-    pub(super) fn attempt_those(
+    pub(crate) fn attempt_those(
         &mut self,
         which: impl Fn(&T) -> bool,
         mut restore: impl FnMut(T) -> Option<T>,
@@ -65,7 +70,7 @@ impl<T> Retries<T> {
     }
 
     /// All remaining values.
-    pub(super) fn into_all(self) -> impl Iterator<Item = T> {
+    pub(crate) fn into_all(self) -> impl Iterator<Item = T> {
         self.waiting.into_iter().map(|retry| retry.value)
     }
 }
