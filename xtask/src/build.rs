@@ -52,8 +52,8 @@ pub(crate) enum Product {
     GuestPrograms,
     /// The demonstration.
     Demonstration,
-    /// One benchmark, by the name of its program.
-    Bench(&'static str),
+    /// The benchmarks that run in guests.
+    Bench,
     /// The tests that run in guests.
     GuestTests,
 }
@@ -69,7 +69,7 @@ impl Product {
                 vec!["--package", "guest-programs", "--bin", "guest-init", "--bin", "workload"]
             }
             Self::Demonstration => vec!["--package", "enforcer-tests", "--bin", "demo"],
-            Self::Bench(name) => vec!["--package", "enforcer-bench", "--bin", name],
+            Self::Bench => vec!["--package", "enforcer-bench", "--bin", "bench"],
             Self::GuestTests => {
                 vec!["--package", "guest-tests", "--features", "guest-tests/guest", "--test", "guest"]
             }

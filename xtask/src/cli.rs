@@ -89,6 +89,11 @@ pub(crate) enum Bench {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// Print records of OOM kills of that kernel, as tests on the host read them; nothing is judged
+    Capture {
+        #[command(flatten)]
+        machine: MachineArgs,
+    },
     /// Who dies, how soon, and at whose cost: beside other daemons and the bare kernel in one guest
     Evict(EvictArgs),
     /// From a foreign write to the planned value again, for every kind of file and for scores
@@ -104,6 +109,25 @@ pub(crate) enum Bench {
         #[command(flatten)]
         machine: MachineArgs,
         /// Arguments of the benchmark, such as --pods 100 --seconds 10
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
+    /// What the daemon holds in memory with many pods: at rest, after an eviction, after many changes; and what it is
+    Memory {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Arguments of the benchmark, such as --pods 100
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
+    /// What a node that fills meets: the warning, the hook, the kill, and a pod that comes back at once
+    Response {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// The parts to measure, such as warning; all by default
+        #[arg(value_name = "PART")]
+        parts: Vec<OsString>,
+        /// Arguments of the benchmark, such as --rounds 20
         #[arg(last = true)]
         args: Vec<OsString>,
     },

@@ -47,13 +47,22 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
         Verb::Run { host: true, args } => on_host(&places, args),
         Verb::Bench(Bench::Agreement { machine, args }) => {
-            bench::agreement::measure(&places, &machine, &args)
+            bench::guest::measure(&places, &machine, "agreement", &args)
         }
+        Verb::Bench(Bench::Capture { machine }) => bench::guest::capture(&places, &machine),
         Verb::Bench(Bench::Evict(args)) => bench::evict::measure(&places, args),
-        Verb::Bench(Bench::Drift { machine, args }) => bench::drift::measure(&places, &machine, &args),
+        Verb::Bench(Bench::Drift { machine, args }) => {
+            bench::guest::measure(&places, &machine, "drift", &args)
+        }
         Verb::Bench(Bench::Idle { machine, args }) => bench::idle::measure(&places, &machine, &args),
+        Verb::Bench(Bench::Memory { machine, args }) => {
+            bench::guest::measure(&places, &machine, "memory", &args)
+        }
+        Verb::Bench(Bench::Response { machine, parts, args }) => {
+            bench::guest::measure(&places, &machine, "response", &[parts, args].concat())
+        }
         Verb::Bench(Bench::Sense { machine, parts, args }) => {
-            bench::sense::measure(&places, &machine, &parts, &args)
+            bench::guest::measure(&places, &machine, "sense", &[parts, args].concat())
         }
         Verb::Bench(Bench::Stream { args }) => bench::stream::measure(&places, &args),
         Verb::Bench(Bench::Policy { args }) => bench::policy::measure(&places, &args),

@@ -20,9 +20,6 @@ use crate::{
     steps::Steps,
 };
 
-/// The program, in the guest and here.
-const BENCH: &str = "bench-evict";
-
 /// Where the figures of all runs go unless a file is named, below the target folder.
 const RAW: &str = "bench-evict.jsonl";
 
@@ -35,13 +32,13 @@ pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
     let raw = raw.unwrap_or_else(|| places.target.join(RAW));
     if judge {
         let object = ebpf::provide(places, Steps::Aside, Kind::Release)?;
-        let programs = build::build(places, object.as_deref(), Kind::Release, &[Product::Bench(BENCH)])?;
+        let programs = build::build(places, object.as_deref(), Kind::Release, &[Product::Bench])?;
         return self::judge(&programs, &raw);
     }
     // Always the same guest, with systemd, which one contender needs.
     let machine = MachineArgs { init: Init::Systemd, ..machine };
     let contenders = setup::contenders(places, Steps::Out)?;
-    let guests = guest::prepare(places, &machine, BENCH)?;
+    let guests = guest::prepare(places, &machine, Steps::Out)?;
     if let Some(folder) = raw.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     }
@@ -51,7 +48,7 @@ pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
         out.set_len(0).with_context(|| format!("cannot empty {}", raw.display()))?;
     }
     let words = [&[OsString::from("run")], args.as_slice()].concat();
-    let ended = guest::run_into(&guests, &machine, BENCH, &words, &contenders, TIMEOUT, Box::new(out))?;
+    let ended = guest::run_into(&guests, &machine, "evict", &words, &contenders, TIMEOUT, Box::new(out))?;
     Steps::Out.say(format_args!("the figures of every run are in {}", raw.display()));
     let judged = self::judge(&guests.programs, &raw)?;
     Ok(if ended == 0 { judged } else { ended })
@@ -59,10 +56,10 @@ pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
 
 /// The table and its bars, of all runs in a file; returns 0 if all bars that can be judged hold.
 fn judge(programs: &Programs, raw: &Path) -> anyhow::Result<u8> {
-    let program = build::program(programs, BENCH)?;
-    let status = Command::new(program).arg("judge").arg(raw).status();
+    let program = build::program(programs, guest::PROGRAM)?;
+    let status = Command::new(program).args(["evict", "judge"]).arg(raw).status();
     match status.with_context(|| format!("cannot run {}", program.display()))?.code() {
         Some(code) => u8::try_from(code).context("an exit status is a byte"),
-        None => bail!("{BENCH} judge was killed"),
+        None => bail!("{} was killed", program.display()),
     }
 }

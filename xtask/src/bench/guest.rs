@@ -1,4 +1,4 @@
-//! A benchmark's program in a guest.
+//! A benchmark in a guest.
 use std::{
     ffi::OsString,
     io::{self, Write},
@@ -19,32 +19,45 @@ use crate::{
 /// The time limit: work that takes seconds takes minutes in an emulated guest.
 const TIMEOUT: Duration = Duration::from_mins(40);
 
-/// The parts of such a guest, with the benchmark's program built.
-pub(super) fn prepare(
+/// The program that measures, in the guest and here.
+pub(super) const PROGRAM: &str = "bench";
+
+/// Runs one of the program's benchmarks in a guest; returns its exit status.
+pub(crate) fn measure(
     places: &Places,
     machine: &MachineArgs,
-    program: &'static str,
-) -> anyhow::Result<Guests> {
-    Guests::prepare(places, Steps::Out, &[machine.kernel], Kind::Release, &[Product::Bench(program)])?
-        .with_init(machine.init, Steps::Out)
+    bench: &str,
+    args: &[OsString],
+) -> anyhow::Result<u8> {
+    run(&prepare(places, machine, Steps::Out)?, machine, bench, args)
 }
 
-/// Runs a benchmark's program in a guest, with its arguments and further files; returns its exit status.
+/// Prints the records of OOM kills in such a guest, and nothing else.
+pub(crate) fn capture(places: &Places, machine: &MachineArgs) -> anyhow::Result<u8> {
+    run(&prepare(places, machine, Steps::Aside)?, machine, "capture", &[])
+}
+
+/// The parts of such a guest, with the benchmarks built.
+pub(super) fn prepare(places: &Places, machine: &MachineArgs, steps: Steps) -> anyhow::Result<Guests> {
+    Guests::prepare(places, steps, &[machine.kernel], Kind::Release, &[Product::Bench])?
+        .with_init(machine.init, steps)
+}
+
+/// Runs a benchmark in such a guest, with its arguments; returns its exit status.
 pub(super) fn run(
     guests: &Guests,
     machine: &MachineArgs,
-    program: &str,
+    bench: &str,
     args: &[OsString],
-    files: &[FileToAdd],
 ) -> anyhow::Result<u8> {
-    run_into(guests, machine, program, args, files, TIMEOUT, Box::new(io::stdout()))
+    run_into(guests, machine, bench, args, &[], TIMEOUT, Box::new(io::stdout()))
 }
 
-/// The same with another time limit, and its standard output redirected.
+/// The same with further files, another time limit, and its standard output redirected.
 pub(super) fn run_into(
     guests: &Guests,
     machine: &MachineArgs,
-    program: &str,
+    bench: &str,
     args: &[OsString],
     files: &[FileToAdd],
     timeout: Duration,
@@ -52,7 +65,7 @@ pub(super) fn run_into(
 ) -> anyhow::Result<u8> {
     let MachineArgs { kernel: _, memory, cpus, init, boot, file } = machine;
     let files: Vec<_> = files.iter().chain(file).cloned().collect();
-    let script = command_line(program, args);
+    let script = command_line(&[&[OsString::from(bench)], args].concat());
     let run = Run {
         kernel: guests.kernels.first().context("no kernel was set up")?,
         init: *init,
@@ -66,9 +79,9 @@ pub(super) fn run_into(
     run.exec(guests, out, Box::new(io::stderr()))
 }
 
-/// The words quoted for a shell.
-fn command_line(program: &str, args: &[OsString]) -> Vec<u8> {
-    args.iter().fold(program.as_bytes().to_vec(), |mut line, arg| {
+/// The program with its words, quoted for a shell.
+fn command_line(args: &[OsString]) -> Vec<u8> {
+    args.iter().fold(PROGRAM.as_bytes().to_vec(), |mut line, arg| {
         line.extend_from_slice(b" '");
         for byte in arg.as_bytes() {
             match byte {
@@ -87,7 +100,7 @@ mod tests {
 
     #[test]
     fn words_stay_words() {
-        let line = command_line("bench", &["--rate".into(), "it's; $(true)".into()]);
+        let line = command_line(&["--rate".into(), "it's; $(true)".into()]);
         assert_eq!(String::from_utf8_lossy(&line), r"bench '--rate' 'it'\''s; $(true)'");
     }
 }

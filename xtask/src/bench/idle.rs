@@ -12,22 +12,21 @@ use crate::{
     steps::Steps,
 };
 
-const BENCH: &str = "bench-idle";
-
 /// Writes and processor time of a converged daemon. The loop that measures the cost of emulation is timed here, by
 /// the same programs as in the guest.
 pub(crate) fn measure(places: &Places, machine: &MachineArgs, args: &[OsString]) -> anyhow::Result<u8> {
-    let guests = guest::prepare(places, machine, BENCH)?;
+    let guests = guest::prepare(places, machine, Steps::Out)?;
     let rate = Steps::Out.work("the known loop, here", || native_rate(&guests.programs))?;
     let mut all = vec![OsString::from("--native-rate"), rate.into()];
     all.extend_from_slice(args);
-    guest::run(&guests, machine, BENCH, &all, &[])
+    guest::run(&guests, machine, "idle", &all)
 }
 
 fn native_rate(programs: &Programs) -> anyhow::Result<String> {
     let path = |name| build::program(programs, name);
-    let reported =
-        run::text(Command::new(path(BENCH)?).arg("--rate-only").arg("--workload").arg(path("workload")?))?;
-    let rate: u64 = reported.trim_end().parse().with_context(|| format!("{BENCH} said {reported:?}"))?;
+    let mut bench = Command::new(path(guest::PROGRAM)?);
+    let reported = run::text(bench.args(["idle", "--rate-only", "--workload"]).arg(path("workload")?))?;
+    let rate: u64 =
+        reported.trim_end().parse().with_context(|| format!("the benchmark said {reported:?}"))?;
     Ok(rate.to_string())
 }

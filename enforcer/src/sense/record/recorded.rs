@@ -1,4 +1,4 @@
-//! Records of real kernels, as captured by `capture-records` in guests: see `recorded/README.md`.
+//! Records of real kernels, as captured by `cargo xtask bench capture`: see `recorded/README.md`.
 
 /// The captured records, by kernel.
 pub(crate) const ALL: [(&str, &str); 2] =

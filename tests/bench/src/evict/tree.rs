@@ -16,7 +16,7 @@ use anyhow::{Context as _, ensure};
 use enforcer_tests::cgroup::ROOT;
 use serde::Deserialize;
 
-use crate::scene::{SLICE, TIMEOUT};
+use super::scene::{SLICE, TIMEOUT};
 
 /// The shell joins the cgroup and takes the score before it becomes the program.
 const ENTER: &str =

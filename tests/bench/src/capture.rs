@@ -1,6 +1,6 @@
-//! Captures records of real OOM kills, as bytes, for tests that run without a kernel of their own.
+//! Records of real OOM kills, as bytes, for tests that run without a kernel of their own.
 //!
-//! `cargo xtask vm exec --kernel 6.12 -- capture-records > enforcer/src/sense/record/recorded/6.12.txt`
+//! `cargo xtask bench capture --kernel 6.12 > enforcer/src/sense/record/recorded/6.12.txt`
 
 use std::{
     fs, io,
@@ -21,12 +21,13 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// A program that takes memory until it is killed.
 const EATER: &str = "exec tail /dev/zero";
 
-fn main() -> anyhow::Result<()> {
+/// Has the kernel kill in each scene, and prints what the programs report of it.
+pub(crate) fn capture() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(capture())
+    runtime.block_on(print())
 }
 
-async fn capture() -> anyhow::Result<()> {
+async fn print() -> anyhow::Result<()> {
     let choice = sense::choose(&Facts::gather());
     let Attached { events, failed, programs, .. } = Programs::load(&choice).context("cannot load")?;
     ensure!(failed.is_empty(), "{failed:?}");
@@ -35,7 +36,7 @@ async fn capture() -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(
         out,
-        "# Records of Linux {release}, by `capture-records` in a guest: one a line, in hexadecimal."
+        "# Records of Linux {release}, by `bench capture` in a guest: one a line, in hexadecimal."
     )?;
     for scene in SCENES {
         writeln!(out, "# scene {}", scene.name)?;

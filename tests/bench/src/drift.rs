@@ -2,22 +2,18 @@
 //!
 //! Each round writes to another cgroup while there are others.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing figures is what a benchmark is for")]
-
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::ExitCode,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, bail, ensure};
-use clap::Parser;
 use enforcer_tests::{
     daemon::Daemon,
-    figures::{rank, verdict},
+    figures::rank,
     host::{HugePages, Swap},
     plan::{Planned, as_read, folder, pids_below},
     process::Process,
@@ -34,19 +30,15 @@ const LONGEST_PAUSE_MS: u64 = 100;
 const SCORE: &str = "oom_score_adj";
 
 /// Times the way from a foreign write to the planned value.
-#[derive(Debug, Parser)]
-struct Args {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
     /// How often each kind of file is written to
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 }
 
-fn main() -> ExitCode {
-    verdict(bench(&Args::parse()))
-}
-
 /// Whether everything is within the bar.
-fn bench(args: &Args) -> anyhow::Result<bool> {
+pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     let _swap = Swap::on(256 << 20)?;
     let _pages = HugePages::reserve(4)?;
     let place = Path::new("/tmp/bench-drift");

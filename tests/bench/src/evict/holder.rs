@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use enforcer_tests::process::Process;
 use serde_json::Value;
 
-use crate::scene::TIMEOUT;
+use super::scene::TIMEOUT;
 
 /// A process of `workload hold`, ended when this is dropped.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use enforcer_tests::pods::{Container, pod};
 
-use crate::scene::MIB;
+use super::scene::MIB;
 
 /// The Guaranteed pod whose stalls are measured, in every workload.
 pub(crate) const WITNESS: &str = "vip";

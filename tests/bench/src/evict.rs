@@ -5,8 +5,6 @@
 //! kernel's tracepoints who was signalled and died, all on one clock (`enforcer_tests::contest`). `run` prints a line of
 //! JSON for each run; `judge` makes the table of such lines and holds our own figures to their bars.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing figures is what a benchmark is for")]
-
 mod contender;
 mod cost;
 mod course;
@@ -21,33 +19,24 @@ use std::{
     fs,
     io::{self, Write as _},
     path::{Path, PathBuf},
-    process::ExitCode,
 };
 
 use anyhow::{Context as _, bail, ensure};
-use clap::{Parser, Subcommand, ValueEnum as _};
+use clap::{Subcommand, ValueEnum as _};
 use enforcer_tests::{
     contest::{bars, outcome::Outcome, series, table},
-    figures::verdict,
     sampler::lock_memory,
 };
 
-use crate::{
+use self::{
     contender::{Become, Contender},
     floor::Monitor,
     workload::Workload,
 };
 
-/// Measures who dies, how soon, and at whose cost.
-#[derive(Debug, Parser)]
-#[command(name = "bench-evict")]
-struct Args {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
+/// What to do.
 #[derive(Debug, Subcommand)]
-enum Verb {
+pub(crate) enum Verb {
     /// Run contenders at workloads, and print a line of JSON for each run
     Run {
         /// How often each contender runs at each workload
@@ -76,15 +65,16 @@ enum Verb {
     As(Become),
 }
 
-fn main() -> ExitCode {
-    verdict(match Args::parse().verb {
+/// Whether every bar that can be judged holds.
+pub(crate) fn bench(verb: Verb) -> anyhow::Result<bool> {
+    match verb {
         Verb::Run { runs, tries, contender, workload } => {
             run(runs, tries, &contender, &workload).map(|()| true)
         }
         Verb::Judge { file } => judge(&file),
         Verb::Floor(monitor) => monitor.watch().map(|()| true),
         Verb::As(program) => program.carry_out().map(|()| true),
-    })
+    }
 }
 
 fn run(runs: u16, tries: u16, contenders: &[Contender], workloads: &[Workload]) -> anyhow::Result<()> {

@@ -19,7 +19,7 @@ use thread_priority::{
     thread_native_id,
 };
 
-use crate::{
+use super::{
     cost,
     house::House,
     scene::{SLICE, THRESHOLD_BYTES, TIMEOUT},
@@ -198,7 +198,7 @@ impl Contender {
             return Ok(running);
         }
         let own = std::env::current_exe().context("cannot find this program")?;
-        let mut words = vec![own.display().to_string(), "floor".into(), "--threshold".into()];
+        let mut words = vec![own.display().to_string(), "evict".into(), "floor".into(), "--threshold".into()];
         words.push(THRESHOLD_BYTES.to_string());
         for victim in work.expected {
             words.extend(["--kill".into(), house.folder(victim)?.display().to_string()]);
@@ -233,7 +233,7 @@ fn oomd(pods_bytes: u64) -> anyhow::Result<Running> {
 /// A program with the score that its package's own unit gives it, scheduled as all contenders are.
 fn scored(score: &str, words: &[&str]) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-    command.args(["as", "--score", score, "--"]).args(words);
+    command.args(["evict", "as", "--score", score, "--"]).args(words);
     Ok(command)
 }
 

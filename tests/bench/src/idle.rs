@@ -4,25 +4,22 @@
 //! The kernel counts both. Processor time is that of the daemon's own cgroup, threads that have ended included. An
 //! emulated machine needs more of it; how much more a loop tells that was timed outside as well.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing figures is what a benchmark is for")]
-
 mod floods;
 
 use std::{
     collections::BTreeMap,
     fs,
     path::Path,
-    process::{Command, ExitCode, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
-use clap::Parser;
 use enforcer_tests::{
     cgroup::Cgroup,
     daemon::Daemon,
-    figures::{float, mib, verdict},
+    figures::{float, mib},
     kernel,
     plan::{Planned, folder},
     process::Process,
@@ -41,8 +38,8 @@ const REST: Duration = Duration::from_secs(20);
 const TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Measures what a converged daemon writes, and what processor time it takes.
-#[derive(Debug, Parser)]
-struct Args {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
     /// How many pods there are, each with one container and one process
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..))]
     pods: u32,
@@ -63,12 +60,8 @@ struct Args {
     workload: String,
 }
 
-fn main() -> ExitCode {
-    verdict(bench(&Args::parse()))
-}
-
 /// Whether the daemon is within its bars.
-fn bench(args: &Args) -> anyhow::Result<bool> {
+pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     let rate = rate::measure(&args.workload)?;
     if args.rate_only {
         println!("{rate}");

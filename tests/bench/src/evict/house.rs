@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use enforcer_tests::{cgroup::ROOT, contest::reckon::Pod, daemon::Daemon, kernel, sampler::now_us};
 use jiff::Timestamp;
 
-use crate::{
+use super::{
     scene::{MIB, SLICE, THRESHOLD_BYTES, TIMEOUT},
     tree::{CONTROLLERS, Tree},
     workload::Spec,

@@ -4,15 +4,11 @@
 //! The daemon is stopped while the node runs out, and is asked nothing: the first in rank is reckoned from what the kernel
 //! charged each pod for, and the victim is the one that the kernel's log names.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing figures is what a benchmark is for")]
-
-use std::{fs, path::Path, process::ExitCode};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, ensure};
-use clap::Parser;
 use enforcer_tests::{
     agreement::{Member, Scene},
-    figures::verdict,
     random::Random,
 };
 
@@ -23,19 +19,15 @@ const MOST_MIB: u64 = 1_000;
 const APART_MIB: u64 = 24;
 
 /// Counts agreements.
-#[derive(Debug, Parser)]
-struct Args {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
     /// How many pod sets
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=200))]
     sets: u32,
 }
 
-fn main() -> ExitCode {
-    verdict(bench(&Args::parse()))
-}
-
 /// Whether scores that follow the ranking agree in every set.
-fn bench(args: &Args) -> anyhow::Result<bool> {
+pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     let mut random = Random::of_this_run();
     eprintln!("{}", random.seed());
     let sets: Vec<Vec<Member>> = (0..args.sets).map(|set| draw(set, &mut random)).collect();

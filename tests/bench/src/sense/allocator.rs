@@ -34,6 +34,18 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        note();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, bytes) }
+    }
+
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         note();
         // SAFETY: the caller keeps the contract.

@@ -27,7 +27,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-use crate::allocator;
+use super::allocator;
 
 const PODS: usize = 500;
 /// The most that a snapshot may take of the plain loop's time.

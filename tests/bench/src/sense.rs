@@ -1,22 +1,17 @@
 //! How soon, how completely and at what cost the kernel's facts are sensed, one part a question.
 
-#![expect(clippy::print_stdout, reason = "printing figures is what a benchmark is for")]
-
 mod allocator;
 mod ooms;
 mod overhead;
 mod snapshot;
 mod wake;
 
-use std::process::ExitCode;
-
 use anyhow::Context as _;
-use clap::{Parser, ValueEnum};
-use enforcer_tests::figures::verdict;
+use clap::ValueEnum;
 
 /// Measures sensing, each part against its bar.
-#[derive(Debug, Parser)]
-struct Args {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
     /// What to measure; everything by default
     #[arg(value_enum, value_name = "PART")]
     parts: Vec<Part>,
@@ -56,12 +51,8 @@ impl Part {
     }
 }
 
-fn main() -> ExitCode {
-    verdict(bench(&Args::parse()))
-}
-
 /// Whether every part is within its bar; one that is not does not keep the others from being measured.
-fn bench(args: &Args) -> anyhow::Result<bool> {
+pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
     let mut all_hold = true;
     for (number, part) in parts.iter().enumerate() {

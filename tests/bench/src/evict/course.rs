@@ -21,7 +21,7 @@ use enforcer_tests::{
 };
 use rustix::process::Signal;
 
-use crate::{
+use super::{
     contender::{Contender, Running},
     cost,
     holder::Holder,
