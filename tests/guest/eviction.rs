@@ -33,6 +33,7 @@ mod hook;
 mod immune;
 mod metrics;
 mod moved;
+mod network;
 mod orders;
 mod pids;
 mod reckoned;

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
 use enforcer_events::{Payload, node::Degraded};
 use tokio::time::timeout;
 
@@ -14,6 +15,7 @@ use crate::{
     config::Config,
     journal::{Journal, Subject},
     metrics::Counts,
+    network::Network,
     sink::{Ground, Healths, Kind, Sink, Wanted},
 };
 
@@ -58,6 +60,7 @@ impl Sinks {
             state_dir: config.state_dir.clone(),
             node: host.name.clone(),
             healths: Healths::default(),
+            network: Network::start().context("cannot start the network thread")?,
         };
         let begin = journal.range().newest;
         let mut sinks =

@@ -6,7 +6,7 @@ use std::{
 
 use enforcer_events::{Payload, node::Degraded};
 use tokio::{
-    runtime::Runtime,
+    runtime::{Builder, Runtime},
     sync::{oneshot, watch},
 };
 
@@ -22,11 +22,11 @@ use super::{
 use crate::{
     durable::StateError,
     journal::{Cursor, EventType, Filter, Journal, Subject},
-    raw, threads,
+    network::Network,
 };
 
-/// The stack of a sink's thread. A TLS handshake needs the most.
-const STACK_BYTES: usize = 1 << 20;
+/// The stack of a sink's thread.
+const STACK_BYTES: usize = 512 << 10;
 
 /// What all sinks share.
 #[derive(Clone, Debug)]
@@ -39,6 +39,8 @@ pub struct Ground {
     pub node: String,
     /// Their counters.
     pub healths: Healths,
+    /// Makes the requests of webhooks.
+    pub network: Network,
 }
 
 /// A configured sink.
@@ -116,7 +118,7 @@ impl Sink {
         let thread = std::thread::Builder::new().name(name.clone()).stack_size(STACK_BYTES);
         let (built, is_built) = mpsc::channel();
         let spawned = thread.spawn(move || {
-            let runtime = match runtime() {
+            let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
                 // The caller waits for this.
                 Err(error) => return drop(built.send(Err(error))),
@@ -130,7 +132,7 @@ impl Sink {
                 // The sender sends nothing. It is dropped when the thread ends.
                 drop(ended.blocking_recv());
             }
-            work.run(runtime, stopping);
+            work.run(&runtime, stopping);
             drop(end);
         });
         let sink = Self { stop, ended, health, progress, name };
@@ -153,12 +155,6 @@ impl Drop for Sink {
     }
 }
 
-/// A runtime with one blocking thread for name lookups, which can hang.
-fn runtime() -> io::Result<Runtime> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    threads::runtime(builder.enable_all().thread_stack_size(STACK_BYTES).thread_name("sink-names"), 1)
-}
-
 /// The input of a sink's thread.
 struct Work {
     ground: Ground,
@@ -169,7 +165,7 @@ struct Work {
 }
 
 impl Work {
-    fn run(self, runtime: Runtime, stopping: watch::Receiver<bool>) {
+    fn run(self, runtime: &Runtime, stopping: watch::Receiver<bool>) {
         match self.wanted.clone() {
             Wanted::Journald(settings) => match Journald::new(&settings, &self.ground.journal) {
                 Ok(journald) => runtime.block_on(self.deliver(journald, stopping)),
@@ -178,13 +174,10 @@ impl Work {
                 }
             },
             Wanted::Webhook(settings) => {
-                raw::look_up_names_plainly();
-                let webhook = Webhook::new(*settings, &self.ground.node);
+                let webhook = Webhook::new(*settings, &self.ground.node, self.ground.network.clone());
                 runtime.block_on(self.deliver(webhook, stopping));
             }
         }
-        // Do not wait for a name lookup that still runs.
-        runtime.shutdown_background();
     }
 
     async fn deliver<O: Outlet>(self, outlet: O, stopping: watch::Receiver<bool>) {

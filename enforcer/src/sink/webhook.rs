@@ -2,27 +2,28 @@
 //! a time.
 
 mod answer;
-mod connection;
 mod handshake;
 mod secret;
-mod tls;
 
-use std::time::{Duration, Instant, SystemTime};
+use std::{
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime},
+};
 
 use bytes::Bytes;
 use hyper::{HeaderMap, Request, StatusCode, header, http};
 
-use self::{
-    answer::Verdict,
-    connection::{Connection, ConnectionError, drain},
-    handshake::Leave,
-    secret::SecretError,
-};
+use self::{answer::Verdict, handshake::Leave, secret::SecretError};
 use super::{
     WebhookSettings,
     back_off::Bounds,
     feed::Item,
     run::{Outlet, Trouble},
+};
+use crate::{
+    network::{Answer, Certificates, Endpoint, Exchange, Network, NetworkError},
+    regular,
 };
 
 const STRUCTURED: &str = "application/cloudevents+json; charset=UTF-8";
@@ -30,6 +31,9 @@ const BATCH: &str = "application/cloudevents-batch+json; charset=UTF-8";
 
 /// The `User-Agent` of all requests.
 const USER_AGENT: &str = concat!("enforcer/", env!("CARGO_PKG_VERSION"));
+
+/// The largest file of certificates that is read. A system's file is a fifth of this.
+const MAX_CERTIFICATE_BYTES: u64 = 2 << 20;
 
 /// The header with the time and the signatures of a request.
 const SIGNATURE: &str = "enforcer-signature";
@@ -39,7 +43,7 @@ pub(super) struct Webhook {
     settings: WebhookSettings,
     /// The name that the handshake sends.
     node: String,
-    connection: Option<Connection>,
+    network: Network,
     leave: Option<Leave>,
     /// The most events in a request, as the receiver accepted so far.
     most_events: usize,
@@ -52,18 +56,22 @@ pub(super) struct Webhook {
 enum RequestError {
     #[error(transparent)]
     Secret(#[from] SecretError),
+    #[error("cannot read the certificates of {}", path.display())]
+    Certificates {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error(transparent)]
-    Connection(#[from] ConnectionError),
+    Network(#[from] NetworkError),
     #[error("the request cannot be written")]
     Http(#[from] http::Error),
-    #[error("no answer within {timeout_ms} ms")]
-    TimedOut { timeout_ms: u64 },
 }
 
 impl Webhook {
-    pub(super) fn new(settings: WebhookSettings, node: &str) -> Self {
+    pub(super) fn new(settings: WebhookSettings, node: &str, network: Network) -> Self {
         let most_events = settings.batch.map_or(1, |batch| batch.max_events);
-        Self { settings, node: node.to_owned(), connection: None, leave: None, most_events, last: None }
+        Self { settings, node: node.to_owned(), network, leave: None, most_events, last: None }
     }
 
     /// Asks the receiver for permission if that is configured and was not given yet.
@@ -94,32 +102,21 @@ impl Webhook {
         Ok(request.body(body.clone())?)
     }
 
-    /// Sends a request and returns the answer. Uses the open connection, or a new one if that has ended.
-    async fn exchange(&mut self, request: Request<Bytes>) -> Result<(StatusCode, HeaderMap), RequestError> {
-        let timeout_ms = self.settings.timeout_ms;
-        // A connection in the middle of an answer cannot be used again, so it comes back only after the whole answer.
-        let connection = self.connection.take();
-        let settings = &self.settings;
-        let exchange = async move {
-            if let Some(mut connection) = connection.filter(Connection::is_open) {
-                match connection.send(request.clone()).await {
-                    Ok(answer) => return Ok((answer, connection)),
-                    // A receiver may close a connection just as it is used again: that is not a failure yet.
-                    Err(error) => tracing::debug!(%error, "the connection had ended"),
-                }
-            }
-            let mut connection = Connection::open(settings).await?;
-            connection.send(request).await.map(|answer| (answer, connection))
+    /// Sends a request and returns the answer.
+    async fn exchange(&self, request: Request<Bytes>) -> Result<(StatusCode, HeaderMap), RequestError> {
+        let WebhookSettings { name, url, ca_file, connect_timeout_ms, timeout_ms, .. } = &self.settings;
+        let endpoint = Endpoint {
+            client: name.clone(),
+            tls: url.tls,
+            host: url.host.clone(),
+            port: url.port,
+            authority: url.authority.clone(),
+            connect_timeout_ms: *connect_timeout_ms,
         };
-        let timeout = Duration::from_millis(timeout_ms);
-        match tokio::time::timeout(timeout, exchange).await {
-            Err(_elapsed) => Err(RequestError::TimedOut { timeout_ms }),
-            Ok(Err(error)) => Err(error.into()),
-            Ok(Ok(((status, headers, rest), connection))) => {
-                self.connection = if drain(rest).await { Some(connection) } else { None };
-                Ok((status, headers))
-            }
-        }
+        let certificates = ca_file.as_deref().filter(|_| url.tls).map(certificates).transpose()?;
+        let exchange = Exchange { endpoint, certificates, request, timeout_ms: *timeout_ms };
+        let Answer { status, headers } = self.network.exchange(exchange).await?;
+        Ok((status, headers))
     }
 
     /// Waits until the receiver's allowed rate permits the next request.
@@ -172,6 +169,15 @@ impl Outlet for Webhook {
                 Err(Trouble::Later { why: format!("the receiver answers {status}{hint}"), after })
             }
         }
+    }
+}
+
+/// Reads a file of certificates: it may be replaced between two requests.
+fn certificates(path: &Path) -> Result<Certificates, RequestError> {
+    let mut bytes = Vec::new();
+    match regular::open(path).and_then(|file| file.take(MAX_CERTIFICATE_BYTES).read_to_end(&mut bytes)) {
+        Ok(_) => Ok(Certificates { path: path.to_owned(), bytes: bytes.into() }),
+        Err(source) => Err(RequestError::Certificates { path: path.to_owned(), source }),
     }
 }
 

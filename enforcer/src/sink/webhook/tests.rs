@@ -70,7 +70,7 @@ impl Receiver {
         &self,
         request: Request<Incoming>,
         connection: usize,
-    ) -> Result<Response<Full<Bytes>>, std::io::Error> {
+    ) -> Result<Response<Full<Bytes>>, io::Error> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let (method, target) = (head.method.to_string(), head.uri.to_string());
@@ -87,7 +87,7 @@ impl Receiver {
             Say::Nothing => {
                 std::future::pending::<Result<_, Infallible>>().await.map_err(|_never| unreachable())
             }
-            Say::Break => Err(std::io::Error::other("hangs up")),
+            Say::Break => Err(io::Error::other("hangs up")),
         }
     }
 
@@ -111,8 +111,8 @@ impl Receiver {
     }
 }
 
-fn unreachable() -> std::io::Error {
-    std::io::Error::other("never")
+fn unreachable() -> io::Error {
+    io::Error::other("never")
 }
 
 fn status(status: u16) -> Say {
@@ -130,6 +130,11 @@ fn items(count: usize, bytes: usize) -> Vec<Item> {
         journal.append_raw(RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data });
     }
     Feed::new(journal, 0, Filter::default(), Arc::default()).front(count, usize::MAX)
+}
+
+/// A webhook whose network process is a thread.
+fn hook_to(settings: WebhookSettings) -> Webhook {
+    Webhook::new(settings, "n1", Network::in_this_process().unwrap())
 }
 
 fn batching(settings: WebhookSettings, max_events: usize) -> WebhookSettings {
@@ -158,7 +163,7 @@ async fn an_event_is_sent_as_it_stands_and_signed() {
     let secret = "a secret that is long enough";
     let secret_file = Some(file(&dir, "secret", secret));
     let token_file = Some(file(&dir, "token", "a-token-of-the-receiver\n"));
-    let mut webhook = Webhook::new(WebhookSettings { secret_file, token_file, ..receiver.settings() }, "n1");
+    let mut webhook = hook_to(WebhookSettings { secret_file, token_file, ..receiver.settings() });
     let items = items(1, 10);
     assert_eq!(webhook.limits().0, 1);
     assert_eq!(webhook.deliver(&items).await, Ok(1));
@@ -178,7 +183,7 @@ async fn an_event_is_sent_as_it_stands_and_signed() {
 #[tokio::test]
 async fn many_events_are_one_array() {
     let receiver = Receiver::start([]).await;
-    let mut webhook = Webhook::new(batching(receiver.settings(), 5), "n1");
+    let mut webhook = hook_to(batching(receiver.settings(), 5));
     let items = items(3, 10);
     assert_eq!(webhook.limits(), (5, (1 << 20) - 2));
     assert_eq!(webhook.deliver(&items).await, Ok(3));
@@ -193,7 +198,7 @@ async fn many_events_are_one_array() {
 async fn without_its_secret_nothing_is_sent() {
     let receiver = Receiver::start([]).await;
     let secret_file = Some("/nonexistent/secret".into());
-    let mut webhook = Webhook::new(WebhookSettings { secret_file, ..receiver.settings() }, "n1");
+    let mut webhook = hook_to(WebhookSettings { secret_file, ..receiver.settings() });
     let (why, _) = later(webhook.deliver(&items(1, 1)).await);
     assert!(why.contains("/nonexistent/secret"), "{why}");
     assert!(receiver.seen().is_empty());
@@ -202,7 +207,7 @@ async fn without_its_secret_nothing_is_sent() {
 #[tokio::test]
 async fn a_connection_is_used_again_and_one_that_was_broken_is_replaced() {
     let receiver = Receiver::start([status(204), status(200), Say::Break, status(204), status(204)]).await;
-    let mut webhook = Webhook::new(receiver.settings(), "n1");
+    let mut webhook = hook_to(receiver.settings());
     let items = items(1, 1);
     for _ in 0..4 {
         assert_eq!(webhook.deliver(&items).await, Ok(1));
@@ -214,11 +219,11 @@ async fn a_connection_is_used_again_and_one_that_was_broken_is_replaced() {
 #[tokio::test]
 async fn a_receiver_that_breaks_a_new_connection_has_failed() {
     let receiver = Receiver::start([Say::Break]).await;
-    let mut webhook = Webhook::new(receiver.settings(), "n1");
+    let mut webhook = hook_to(receiver.settings());
     let (why, after) = later(webhook.deliver(&items(1, 1)).await);
     assert!(why.contains("did not answer") && after.is_none(), "{why}");
-    let nobody = WebhookSettings { url: "http://127.0.0.1:1/".parse().unwrap(), ..receiver.settings() };
-    let (why, _) = later(Webhook::new(nobody, "n1").deliver(&items(1, 1)).await);
+    let unreachable = WebhookSettings { url: "http://127.0.0.1:1/".parse().unwrap(), ..receiver.settings() };
+    let (why, _) = later(hook_to(unreachable).deliver(&items(1, 1)).await);
     assert!(why.contains("cannot connect to 127.0.0.1:1"), "{why}");
 }
 
@@ -226,7 +231,7 @@ async fn a_receiver_that_breaks_a_new_connection_has_failed() {
 async fn a_receiver_that_hangs_is_not_waited_for() {
     let receiver = Receiver::start([Say::Nothing]).await;
     let settings = WebhookSettings { timeout_ms: 200, ..receiver.settings() };
-    let mut webhook = Webhook::new(settings, "n1");
+    let mut webhook = hook_to(settings);
     let start = Instant::now();
     let (why, _) = later(webhook.deliver(&items(1, 1)).await);
     assert!(why.contains("no answer within 200 ms"), "{why}");
@@ -239,7 +244,7 @@ async fn a_receiver_that_hangs_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let ca_file = Some(file(&dir, "ca.pem", CERTIFICATE));
     let settings = WebhookSettings { url, ca_file, connect_timeout_ms: 200, ..receiver.settings() };
-    let (why, _) = later(Webhook::new(settings, "n1").deliver(&items(1, 1)).await);
+    let (why, _) = later(hook_to(settings).deliver(&items(1, 1)).await);
     assert!(why.contains("within 200 ms"), "{why}");
 }
 
@@ -251,7 +256,7 @@ async fn an_answer_that_does_not_end_counts() {
         // Less than the rest of the answer is waited for.
         let url = format!("http://127.0.0.1:{}/", stalling(status).await).parse().unwrap();
         let settings = WebhookSettings { url, timeout_ms: 900, ..receiver.settings() };
-        Webhook::new(settings, "n1").deliver(&items(1, 1)).await
+        hook_to(settings).deliver(&items(1, 1)).await
     };
     let (taken, gone, too_large, slow_down) = tokio::join!(
         answered("200 OK"),
@@ -287,7 +292,7 @@ async fn refusals_are_understood() {
     let slow_down = with(429, &[("retry-after", "7")]);
     let receiver =
         Receiver::start([slow_down, status(503), redirect, status(415), status(410), status(413)]).await;
-    let mut webhook = Webhook::new(receiver.settings(), "n1");
+    let mut webhook = hook_to(receiver.settings());
     let items = items(1, 1);
     assert_eq!(later(webhook.deliver(&items).await).1, Some(Duration::from_secs(7)));
     assert_eq!(later(webhook.deliver(&items).await).1, None);
@@ -301,7 +306,7 @@ async fn refusals_are_understood() {
 #[tokio::test]
 async fn what_is_too_large_is_halved_and_grows_again() {
     let receiver = Receiver::start([status(413), status(413)]).await;
-    let mut webhook = Webhook::new(batching(receiver.settings(), 8), "n1");
+    let mut webhook = hook_to(batching(receiver.settings(), 8));
     let items = items(8, 1);
     for half in [4, 2] {
         let (most, _) = webhook.limits();
@@ -319,7 +324,7 @@ async fn the_receiver_is_asked_first_and_its_rate_kept() {
     let yes = with(200, &[("webhook-allowed-origin", "n1"), ("webhook-allowed-rate", "600")]);
     let receiver = Receiver::start([status(405), yes]).await;
     let settings = WebhookSettings { handshake: true, ..receiver.settings() };
-    let mut webhook = Webhook::new(settings, "n1");
+    let mut webhook = hook_to(settings);
     let items = items(1, 1);
     assert!(later(webhook.deliver(&items).await).0.contains("handshake"));
     let start = Instant::now();
@@ -377,7 +382,7 @@ async fn https_trusts_the_configured_certificates_and_no_other() {
     let ca_file = Some(file(&dir, "ca.pem", CERTIFICATE));
     let of = |url: String, ca_file: Option<PathBuf>| {
         let settings = WebhookSettings { url: url.parse().unwrap(), ca_file, ..receiver.settings() };
-        Webhook::new(settings, "n1")
+        hook_to(settings)
     };
     let items = items(1, 1);
     for host in ["localhost", "127.0.0.1"] {

@@ -9,8 +9,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::tls::{self, TlsError};
-use crate::sink::WebhookSettings;
+use super::{
+    message::{Certificates, Endpoint},
+    tls::{self, TlsError},
+};
 
 /// How much of an answer's body is read so that the connection can be used again.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
@@ -18,12 +20,12 @@ const MOST_ANSWER_BYTES: usize = 64 << 10;
 /// How long to wait for the rest of an answer. Without it the connection is not used again.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// The longest head of an answer: a receiver must not fill the daemon's memory.
+/// The longest head of an answer: a receiver must not fill this process's memory.
 const MOST_HEAD_BYTES: usize = 32 << 10;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::sink) enum ConnectionError {
+pub(super) enum ConnectionError {
     /// The host cannot be reached.
     #[error("cannot connect to {authority}")]
     Connect {
@@ -57,22 +59,25 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Opens a connection: looks up the name, connects, does the TLS handshake.
-    pub(super) async fn open(settings: &WebhookSettings) -> Result<Self, ConnectionError> {
-        let (url, timeout_ms) = (&settings.url, settings.connect_timeout_ms);
+    pub(super) async fn open(
+        endpoint: &Endpoint,
+        certificates: Option<&Certificates>,
+    ) -> Result<Self, ConnectionError> {
+        let Endpoint { tls, host, port, authority, connect_timeout_ms, client: _ } = endpoint;
+        let timeout_ms = *connect_timeout_ms;
         let connecting = async {
-            let connect = TcpStream::connect((url.host.as_str(), url.port)).await;
+            let connect = TcpStream::connect((host.as_str(), *port)).await;
             let stream = connect
-                .map_err(|source| ConnectionError::Connect { authority: url.authority.clone(), source })?;
-            if url.tls {
-                let ca_file = settings.ca_file.as_deref();
-                Self::over(tls::wrap(stream, &url.host, ca_file).await?).await
+                .map_err(|source| ConnectionError::Connect { authority: authority.clone(), source })?;
+            if *tls {
+                Self::over(tls::wrap(stream, host, certificates).await?).await
             } else {
                 Self::over(stream).await
             }
         };
         match tokio::time::timeout(Duration::from_millis(timeout_ms), connecting).await {
             Ok(connection) => connection,
-            Err(_elapsed) => Err(ConnectionError::TimedOut { authority: url.authority.clone(), timeout_ms }),
+            Err(_elapsed) => Err(ConnectionError::TimedOut { authority: authority.clone(), timeout_ms }),
         }
     }
 

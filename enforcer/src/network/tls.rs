@@ -1,4 +1,4 @@
-//! TLS to a receiver: rustls with the certificates of a file or of the system. Nothing is loaded without `https`.
+//! TLS to a receiver: rustls with given certificates or the system's. Nothing is loaded without `https`.
 
 use std::{
     io::{self, Read as _},
@@ -14,6 +14,7 @@ use rustls::{
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
+use super::message::Certificates;
 use crate::regular;
 
 /// The files in which systems keep the certificates that they trust.
@@ -30,7 +31,7 @@ const MAX_BYTES: u64 = 2 << 20;
 
 /// Why TLS failed.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::sink) enum TlsError {
+pub(super) enum TlsError {
     /// None of the known files with the system's certificates exists.
     #[error("cannot find this system's certificates ({}): set caFile", SYSTEM.join(", "))]
     NoSystem,
@@ -69,37 +70,43 @@ pub(in crate::sink) enum TlsError {
     Handshake(#[source] io::Error),
 }
 
-/// Does the TLS handshake. The certificates are read for each connection: those are rare, and the file may be replaced.
+/// Does the TLS handshake. The system's certificates are read for each connection: those are rare, and the file may be
+/// replaced.
 pub(super) async fn wrap(
     stream: TcpStream,
     host: &str,
-    ca_file: Option<&Path>,
+    certificates: Option<&Certificates>,
 ) -> Result<TlsStream<TcpStream>, TlsError> {
     let name = ServerName::try_from(host.to_owned())?;
-    let connector = TlsConnector::from(Arc::new(config(ca_file)?));
+    let connector = TlsConnector::from(Arc::new(config(certificates)?));
     connector.connect(name, stream).await.map_err(TlsError::Handshake)
 }
 
-fn config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
-    let path = match ca_file {
-        Some(path) => path,
-        None => SYSTEM.iter().map(Path::new).find(|path| path.exists()).ok_or(TlsError::NoSystem)?,
+fn config(certificates: Option<&Certificates>) -> Result<ClientConfig, TlsError> {
+    let roots = if let Some(Certificates { path, bytes }) = certificates {
+        roots(path, bytes)?
+    } else {
+        let path = SYSTEM.iter().map(Path::new).find(|path| path.exists()).ok_or(TlsError::NoSystem)?;
+        roots(path, &read(path)?)?
     };
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let mut config = builder
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots(path)?)
-        .with_no_client_auth();
+    let mut config =
+        builder.with_safe_default_protocol_versions()?.with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 
-fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
-    let failed = |source| TlsError::Read { path: path.to_owned(), source };
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let mut bytes = Vec::new();
-    regular::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)).map_err(failed)?;
+    match regular::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)) {
+        Ok(_) => Ok(bytes),
+        Err(source) => Err(TlsError::Read { path: path.to_owned(), source }),
+    }
+}
+
+fn roots(path: &Path, bytes: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&bytes) {
+    for certificate in CertificateDer::pem_slice_iter(bytes) {
         let certificate = certificate.map_err(|source| TlsError::Pem { path: path.to_owned(), source })?;
         // A system's file may hold old certificates that cannot be used. The others count.
         if let Err(error) = roots.add(certificate) {
@@ -115,13 +122,13 @@ mod tests {
 
     #[test]
     fn what_holds_no_certificate_is_reported() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("ca.pem");
-        assert!(matches!(config(Some(&path)), Err(TlsError::Read { .. })));
-        std::fs::write(&path, "no pem").unwrap();
-        assert!(matches!(config(Some(&path)), Err(TlsError::NoRoot { .. })));
+        assert!(matches!(read(Path::new("/nonexistent/ca.pem")), Err(TlsError::Read { .. })));
+        let read_config = |text: &'static str| {
+            let (path, bytes) = (PathBuf::from("/ca.pem"), text.as_bytes().into());
+            config(Some(&Certificates { path, bytes }))
+        };
+        assert!(matches!(read_config("no pem"), Err(TlsError::NoRoot { .. })));
         let wrong = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
-        std::fs::write(&path, wrong).unwrap();
-        assert!(matches!(config(Some(&path)), Err(TlsError::Pem { .. })));
+        assert!(matches!(read_config(wrong), Err(TlsError::Pem { .. })));
     }
 }
