@@ -71,6 +71,14 @@ impl Conditions {
     }
 }
 
+impl FromIterator<NodeCondition> for Conditions {
+    fn from_iter<T: IntoIterator<Item = NodeCondition>>(conditions: T) -> Self {
+        let mut all = Self::default();
+        conditions.into_iter().for_each(|condition| all.insert(condition));
+        all
+    }
+}
+
 /// The result of one look.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {

@@ -8,6 +8,7 @@ mod loaded;
 pub mod manifest;
 mod reader;
 mod roster;
+mod snapshot;
 mod static_dir;
 mod watcher;
 
@@ -16,5 +17,6 @@ pub use self::{
     given::{Gathered, Given, Wrong, gather},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
     roster::{Active, Change, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
+    snapshot::{AdmittedBy, Health, Snapshot, SourceName, SourcePod, Sources},
     static_dir::{Answer, News, StaticDir},
 };

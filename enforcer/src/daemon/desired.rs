@@ -28,10 +28,10 @@ use crate::{
     evict::Endings,
     journal::{Journal, Slots, Subject},
     metrics::Counts,
-    model::{CgroupId, CgroupPath, OwnerLevel, Pod, PodName, PodUid},
-    policy::{self, CgroupDriver, Plan, PodPlan, admission::Admission, pressure::Conditions},
+    model::{CgroupId, CgroupPath, OwnerLevel, PodName, PodUid},
+    policy::{self, CgroupDriver},
     serve::View,
-    source::{Decisions, EndedPod, Grounds, Loaded, Roster, State},
+    source::{Decisions, EndedPod, Loaded, SourceName},
 };
 
 mod alignment;
@@ -40,6 +40,7 @@ mod components;
 mod guarded;
 mod loading;
 mod orders;
+mod pod_set;
 mod refused;
 mod reports;
 mod view;
@@ -51,6 +52,7 @@ use self::{
     candidates::{Former, OpenCandidate, Opening},
     components::Looked,
     guarded::Guarding,
+    pod_set::PodSet,
     watch_budget::WatchBudget,
 };
 
@@ -61,31 +63,19 @@ pub(super) struct Desired {
     config: Config,
     opener: candidates::Opener,
     endings: Option<Endings>,
-    host: Host,
     journal: Journal,
     counts: Counts,
-    roster: Roster,
-    /// Keeps the pods that were ended for good; `None` if they cannot be kept.
-    keeper: Option<EndedPodStore>,
-    /// The number of the latest eviction.
-    eviction: u64,
-    /// Whether the plan accounts for everything that has happened.
-    decided: Decided,
-    /// The node's conditions, as last reported by the reflex.
-    conditions: Conditions,
+    pods: PodSet,
+    /// What was read of the manifests last.
     loaded: Arc<Loaded>,
     hierarchy: Option<Hierarchy>,
     permit: Option<Arc<Permit>>,
     /// The permit to align scores with the ranking, which does not require that the daemon owns the cgroups.
     scores_permit: Option<Arc<Permit>>,
     aligning: Aligning,
-    /// The plan in force, and the pods that it retires.
-    plan: Arc<Plan>,
-    retired: Vec<PodUid>,
     /// What was reported once and need not be reported again.
     reported: BTreeSet<String>,
     view: View,
-    is_loaded: bool,
     /// What is wrong with the cgroups.
     problems: Problems,
     schedule: Schedule,
@@ -97,10 +87,6 @@ pub(super) struct Desired {
     components: Looked,
     /// Notified when a limit that is being lowered has reached its value.
     woken: Arc<Notify>,
-    /// The pods whose cgroup exists, wanted or not.
-    standing: BTreeSet<PodUid>,
-    /// Whether one of them, or of the pods that another waits for, is gone since the last admission.
-    has_new_room: bool,
     candidates: BTreeMap<PodUid, OpenCandidate>,
     /// Whether the plan or the cgroups have changed since the candidates were opened.
     are_candidates_stale: bool,
@@ -116,8 +102,6 @@ pub(super) struct Desired {
     former: BTreeMap<CgroupPath, Former>,
     /// Cgroups whose processes are not moved, because they are killed where they are.
     being_evicted: BeingEvicted,
-    /// The plans of pods that no source names any longer.
-    leaving: BTreeMap<PodUid, PodPlan>,
 }
 
 /// A cgroup that is removed once it holds no process.
@@ -125,15 +109,6 @@ pub(super) struct Desired {
 struct Going {
     id: CgroupId,
     level: OwnerLevel,
-}
-
-/// What the plan accounts for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Decided {
-    /// Everything that has happened.
-    All,
-    /// Everything but the latest evictions or conditions.
-    NotLatest,
 }
 
 /// The outcome of work on the cgroups.
@@ -204,7 +179,7 @@ impl Desired {
         let mut schedule = Schedule::new(events.is_some(), Instant::now());
         // A daemon that may not set scores need not sweep for them.
         schedule.scores_are_reported(permit.is_none());
-        let plan = Arc::new(policy::plan(&host.node, &config.settings, &[]));
+        let pods = PodSet::new(host.node, config.settings.clone());
         let view = View { mode: config.mode.to_string(), ..View::default() };
         alignment::emit_hindrances(config.oom_score_policy, &journal);
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
@@ -212,32 +187,22 @@ impl Desired {
             config,
             opener,
             endings: permit.is_some().then(|| candidates::start_endings(&journal)).flatten(),
-            host,
             journal,
             counts,
-            roster: Roster::new(),
-            keeper: None,
-            eviction: 0,
-            conditions: Conditions::default(),
-            decided: Decided::All,
+            pods,
             loaded: Arc::default(),
             hierarchy,
             permit: permit.map(Arc::new),
             scores_permit: scores_permit.map(Arc::new),
             aligning: Aligning::default(),
-            plan,
-            retired: Vec::new(),
             reported: BTreeSet::new(),
             view,
-            is_loaded: false,
             problems: Problems::default(),
             schedule,
             watch_budget: WatchBudget::default(),
             guarding: Guarding::default(),
             components,
             woken: Arc::default(),
-            standing: BTreeSet::new(),
-            has_new_room: false,
             candidates: BTreeMap::new(),
             are_candidates_stale: true,
             opening: Opening::default(),
@@ -246,19 +211,18 @@ impl Desired {
             going: BTreeMap::new(),
             former: BTreeMap::new(),
             being_evicted: BeingEvicted::default(),
-            leaving: BTreeMap::new(),
         };
         (desired, events)
     }
 
     /// Takes over the pods that were ended for good before.
     pub(super) fn remember(&mut self, ended: Vec<EndedPod>) {
-        self.roster.remember(ended);
+        self.pods.remember(ended);
     }
 
     /// Sets the store that keeps the pods ended for good from now on.
     pub(super) fn set_keeper(&mut self, keeper: EndedPodStore) {
-        self.keeper = Some(keeper);
+        self.pods.set_keeper(keeper);
     }
 
     /// Follows an event of the reflex. The view shows it at once: an evicted pod stays evicted until its manifest
@@ -267,32 +231,23 @@ impl Desired {
     pub(super) fn on_engine_event(&mut self, reflexion: &EngineEvent) {
         match reflexion {
             EngineEvent::Evicted { uid, number } => {
-                self.eviction = self.eviction.max(*number);
-                if self.roster.evict(uid) {
+                if self.pods.evict(uid, *number) {
                     self.show_evicted(uid);
-                    self.mark_dirty();
-                } else if self.decided == Decided::All {
-                    // The rest of a pod that is evicted or deleted already: only the eviction's number is kept.
-                    self.keep_ended();
+                    self.schedule.request_resync(Instant::now());
                 }
             }
             EngineEvent::Conditions(conditions) => {
-                if std::mem::replace(&mut self.conditions, *conditions) != *conditions {
+                if self.pods.set_conditions(*conditions) {
                     self.view.set_conditions(*conditions);
-                    self.mark_dirty();
+                    self.schedule.request_resync(Instant::now());
                 }
             }
         }
     }
 
-    fn mark_dirty(&mut self) {
-        self.decided = Decided::NotLatest;
-        self.schedule.request_resync(Instant::now());
-    }
-
     /// Decides what follows from [reflex events](Self::on_engine_event), if that was not done yet.
     pub(super) fn settle(&mut self) {
-        if self.decided == Decided::NotLatest {
+        if self.pods.is_due() {
             self.decide();
         }
     }
@@ -303,7 +258,7 @@ impl Desired {
             let on_drift = config.on_drift;
             hierarchy.run(move |reconciler| reconciler.set_on_drift(on_drift)).await?;
         }
-        self.host.node.pods = config.pods(self.host.node.cpu_milli);
+        self.pods.configure(&config.settings, config.pods(self.pods.node().cpu_milli));
         let policy_before = std::mem::replace(&mut self.config, config.clone()).oom_score_policy;
         self.decide();
         self.reconcile().await?;
@@ -323,7 +278,8 @@ impl Desired {
     pub(super) async fn reconcile(&mut self) -> anyhow::Result<()> {
         self.settle();
         self.schedule.looked(Instant::now());
-        let (plan, retired, permit) = (Arc::clone(&self.plan), self.retired.clone(), self.permit.clone());
+        let (plan, retired, permit) =
+            (Arc::clone(self.pods.plan()), self.pods.retired().to_vec(), self.permit.clone());
         let movable = self.movable();
         self.change(move |reconciler| {
             reconciler.set_movable(movable);
@@ -409,47 +365,24 @@ impl Desired {
         Ok(())
     }
 
-    /// Whether the source has been read.
+    /// Whether every source has been read.
     pub(super) fn is_loaded(&self) -> bool {
-        self.is_loaded
+        self.pods.is_loaded()
     }
 
     /// Decides which pods may run, plans anew, and carries out the consequences. Returns whether the plan has changed.
     fn decide(&mut self) -> bool {
-        let before = (Arc::clone(&self.plan), self.retired.clone());
-        let decisions = self.replan();
+        let (decisions, differs) = self.replan();
         self.carry_out(decisions);
         self.renew_view();
-        before.0 != self.plan || before.1 != self.retired
+        differs
     }
 
-    /// Decides which pods may run, and plans anew. Pods that may not start stay in the plan, retired, so that their
-    /// cgroups are not forgotten while they exist.
-    fn replan(&mut self) -> Decisions {
-        self.decided = Decided::All;
-        let conditions = &self.conditions.iter().collect::<Vec<_>>()[..];
-        let (node, settings) = (&self.host.node, &self.config.settings);
-        let decisions = self.roster.admit(&Grounds { node, settings, conditions, standing: &self.standing });
-        let entries = self.roster.entries();
-        let pods: Vec<(&Pod, Admission)> =
-            entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
-        let before = std::mem::replace(&mut self.plan, Arc::new(policy::plan_decided(node, settings, &pods)));
+    /// Decides which pods may run, and plans anew. Returns the decisions, and whether the plan has changed.
+    fn replan(&mut self) -> (Decisions, bool) {
         self.are_candidates_stale = true;
         self.aligning.renew();
-        self.retired =
-            entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
-        self.keep_leaving(&before);
-        self.keep_ended();
-        decisions
-    }
-
-    /// Stores the pods that were ended for good.
-    fn keep_ended(&mut self) {
-        if self.is_loaded
-            && let Some(keeper) = &mut self.keeper
-        {
-            keeper.keep(self.roster.ended(), std::mem::take(&mut self.eviction));
-        }
+        self.pods.replan()
     }
 
     /// Reports the pods that may not run, and ends those that a critical pod preempts.
@@ -459,7 +392,8 @@ impl Desired {
             self.emit_change(change);
         }
         for (pod, rejection) in rejected {
-            let data = emit::rejected(&pod, &rejection, self.permit.is_none());
+            let source = self.pods.roster().get(&pod.uid).map_or(SourceName::STATIC, |entry| entry.source);
+            let data = emit::rejected(&pod, source, &rejection, self.permit.is_none());
             self.emit(Subject::Pod(pod.name.clone()), Payload::PodRejected(data));
         }
         for uid in preempted {
@@ -478,11 +412,12 @@ impl Desired {
 
     /// Admits waiting pods as long as there is room for them.
     async fn fill_room(&mut self) -> anyhow::Result<()> {
-        while std::mem::take(&mut self.has_new_room) {
+        while self.pods.take_new_room() {
             if !self.decide() {
                 break;
             }
-            let (plan, retired, permit) = (Arc::clone(&self.plan), self.retired.clone(), self.permit.clone());
+            let (plan, retired, permit) =
+                (Arc::clone(self.pods.plan()), self.pods.retired().to_vec(), self.permit.clone());
             self.change_by(&Writers::default(), move |reconciler| {
                 reconciler.reconcile(&plan, &retired, permit.as_deref())
             })
@@ -498,8 +433,7 @@ impl Desired {
         work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
     ) -> anyhow::Result<()> {
         let Some(hierarchy) = self.hierarchy.clone() else {
-            self.has_new_room = self.roster.awaits_other_than(&self.standing);
-            self.forget_those_without_cgroup();
+            self.pods.stand_without_cgroups();
             self.renew_view();
             return Ok(());
         };
@@ -528,9 +462,7 @@ impl Desired {
         self.going = going;
         self.guarding.wish(guarded, self.permit.is_some());
         self.problems.renew(problems, &self.journal);
-        self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
-        self.standing = standing;
-        self.forget_those_without_cgroup();
+        self.pods.stand(standing);
         if self.ids != ids {
             self.are_candidates_stale = true;
             self.aligning.renew();
@@ -540,19 +472,5 @@ impl Desired {
         self.schedule.write_back_at(contest_due, Instant::now());
         self.renew_view();
         Ok(())
-    }
-
-    /// Forgets a pod that left once its cgroup is gone; at once if it had none here.
-    fn forget_those_without_cgroup(&mut self) {
-        let leaving: Vec<_> = self
-            .roster
-            .entries()
-            .into_iter()
-            .filter(|entry| entry.state == State::Leaving && !self.standing.contains(&entry.pod.uid))
-            .map(|entry| entry.pod.uid.clone())
-            .collect();
-        for uid in leaving {
-            self.roster.forget(&uid);
-        }
     }
 }

@@ -17,10 +17,8 @@ use crate::{
     model::{self, CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
     policy::{Plan, PodPlan, admission::Rejection},
     sense::Process,
+    source::SourceName,
 };
-
-/// The source of pods that are manifest files, in events.
-pub(super) const STATIC: &str = "static";
 
 /// Reports that something is missing here or does not work, and the consequence. Call it once.
 pub(super) fn degraded(journal: &Journal, what: &str, message: &str) {
@@ -54,12 +52,12 @@ pub(super) fn recovered_at(journal: &Journal, what: &str, place: Option<&str>, m
 }
 
 /// A pod that came, changed or went.
-pub(super) fn pod(pod: &Pod, plan: Option<&PodPlan>) -> PodReported {
+pub(super) fn pod(pod: &Pod, source: SourceName, plan: Option<&PodPlan>) -> PodReported {
     PodReported {
         namespace: pod.name.namespace.clone(),
         name: pod.name.name.clone(),
         uid: pod.uid.to_string(),
-        source: STATIC.into(),
+        source: source.as_str().into(),
         priority: pod.priority(),
         qos_class: plan.map(|plan| plan.qos_class.as_str().into()),
         old_qos_class: None,
@@ -75,12 +73,12 @@ fn container(container: &model::Container) -> Container {
 }
 
 /// A pod that may not run.
-pub(super) fn rejected(pod: &Pod, rejection: &Rejection, dry_run: bool) -> PodRejected {
+pub(super) fn rejected(pod: &Pod, source: SourceName, rejection: &Rejection, dry_run: bool) -> PodRejected {
     PodRejected {
         namespace: Some(pod.name.namespace.clone()),
         name: Some(pod.name.name.clone()),
         uid: Some(pod.uid.to_string()),
-        source: STATIC.into(),
+        source: source.as_str().into(),
         reason: Some(rejection.reason().into_owned().into()),
         message: rejection.message().clone(),
         dry_run: Some(dry_run),

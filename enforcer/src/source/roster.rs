@@ -3,6 +3,7 @@ use std::{
     sync::Arc,
 };
 
+use super::{AdmittedBy, SourceName, SourcePod};
 use crate::{
     model::{Pod, PodName, PodUid},
     policy::admission::{Admission, Rejection},
@@ -16,7 +17,7 @@ pub use self::{
     ended::{EndedPod, Why},
 };
 
-/// The pods of the node by uid, from whatever source, and the state of each.
+/// The pods of the node by uid, from all sources, and the state of each.
 #[derive(Clone, Debug, Default)]
 pub struct Roster {
     entries: BTreeMap<PodUid, Entry>,
@@ -32,6 +33,10 @@ pub struct Entry {
     pub pod: Arc<Pod>,
     /// Its state.
     pub state: State,
+    /// The source that names it, or named it last.
+    pub source: SourceName,
+    /// Who decides whether it may run.
+    pub admitted_by: AdmittedBy,
     /// Its place in the order of arrival.
     arrival: u64,
 }
@@ -80,6 +85,16 @@ impl Entry {
         self.held_back().map_or(&self.pod, |held_back| &held_back.pod)
     }
 
+    /// Notes which source names the pod now. Once another has admitted it, it is in force as it is.
+    fn name_by(&mut self, source: SourceName, admitted_by: AdmittedBy) {
+        let is_taken = self.admitted_by == AdmittedBy::Roster && admitted_by == AdmittedBy::Other;
+        (self.source, self.admitted_by) = (source, admitted_by);
+        if is_taken && self.state != State::Leaving {
+            self.pod = Arc::clone(self.wanted());
+            self.state = admitted_by.first_state();
+        }
+    }
+
     /// The changed manifest of an admitted pod that is not in force.
     #[must_use]
     pub fn held_back(&self) -> Option<&HeldBack> {
@@ -124,6 +139,16 @@ pub enum Change {
     Removed(Arc<Pod>),
 }
 
+impl AdmittedBy {
+    /// The state of a pod that was not known before.
+    fn first_state(self) -> State {
+        match self {
+            Self::Roster => State::Waiting { rejection: None },
+            Self::Other => State::Active(Active::default()),
+        }
+    }
+}
+
 impl Roster {
     /// A roster without pods.
     #[must_use]
@@ -135,38 +160,49 @@ impl Roster {
     /// decides which of them may run.
     ///
     /// Of two pods with one uid the first counts: the sources report the other.
-    pub fn apply(&mut self, pods: Vec<Pod>) -> Vec<Change> {
+    pub fn apply(&mut self, pods: Vec<SourcePod>) -> Vec<Change> {
         let mut changes = Vec::new();
         let mut named = BTreeSet::new();
-        for pod in pods {
+        for SourcePod { pod, source, admitted_by } in pods {
             if !named.insert(pod.uid.clone()) {
                 continue;
             }
-            let pod = Arc::new(pod);
+            if let Some(entry) = self.entries.get_mut(&pod.uid) {
+                entry.name_by(source, admitted_by);
+            }
             match self.entries.get_mut(&pod.uid) {
                 Some(entry) if entry.state == State::Leaving => {
-                    entry.state = State::Waiting { rejection: None };
+                    entry.state = admitted_by.first_state();
                     entry.pod = Arc::clone(&pod);
                     changes.push(Change::Added(pod));
                 }
                 Some(entry) if *entry.wanted() != pod => {
                     let old = Arc::clone(entry.wanted());
                     match &mut entry.state {
+                        // It is in force already, whoever else finds that it does not fit.
+                        State::Active(active) if admitted_by == AdmittedBy::Other => {
+                            active.held_back = None;
+                            entry.pod = Arc::clone(&pod);
+                        }
                         State::Active(active) => {
                             active.held_back = (entry.pod != pod)
                                 .then(|| HeldBack { pod: Arc::clone(&pod), rejection: None });
                         }
                         State::Waiting { .. } | State::Evicted | State::Preempted | State::Leaving => {
                             entry.pod = Arc::clone(&pod);
-                            entry.state = State::Waiting { rejection: None };
+                            entry.state = admitted_by.first_state();
                         }
                     }
                     changes.push(Change::Changed { old, new: pod });
                 }
                 Some(_) => {}
                 None => {
-                    let state = self.remembered.state(&pod);
-                    let entry = Entry { pod: Arc::clone(&pod), state, arrival: self.arrivals };
+                    let remembered =
+                        self.remembered.state(&pod).filter(|_| admitted_by == AdmittedBy::Roster);
+                    let state = remembered.unwrap_or_else(|| admitted_by.first_state());
+                    let pod_of_entry = Arc::clone(&pod);
+                    let entry =
+                        Entry { pod: pod_of_entry, state, source, admitted_by, arrival: self.arrivals };
                     self.arrivals += 1;
                     self.entries.insert(pod.uid.clone(), entry);
                     changes.push(Change::Added(pod));
@@ -182,10 +218,13 @@ impl Roster {
         changes
     }
 
-    /// Marks a pod as evicted. Returns whether it was active.
+    /// Marks a pod as evicted. Returns whether it was active. One that another admitted stays active: whoever admitted it
+    /// removes it, or starts it again.
     pub fn evict(&mut self, uid: &PodUid) -> bool {
         match self.entries.get_mut(uid) {
-            Some(entry) if matches!(entry.state, State::Active(_)) => {
+            Some(entry)
+                if matches!(entry.state, State::Active(_)) && entry.admitted_by == AdmittedBy::Roster =>
+            {
                 entry.pod = Arc::clone(entry.wanted());
                 entry.state = State::Evicted;
                 true

@@ -106,7 +106,7 @@ impl Desired {
         if self.alignment_due().is_none_or(|due| now < due) {
             return Ok(());
         }
-        let (root, plan) = (Arc::clone(hierarchy.root()), Arc::clone(&self.plan));
+        let (root, plan) = (Arc::clone(hierarchy.root()), Arc::clone(self.pods.plan()));
         let wanted = std::mem::take(&mut self.aligning.is_stale).then(|| self.cgroups_to_weigh());
         let others_came = wanted.is_some();
         let mut members = std::mem::take(&mut self.aligning.members);
@@ -120,14 +120,14 @@ impl Desired {
             (members, moved_bytes)
         })
         .await;
-        let is_moving = moved_bytes > self.host.node.memory_bytes / MOVING_SHARE;
+        let is_moving = moved_bytes > self.pods.node().memory_bytes / MOVING_SHARE;
         if is_moving || others_came {
             self.aligning.fast_until = now + LIVELY;
         }
         self.aligning.next = now + if now < self.aligning.fast_until { MOVING } else { AT_REST };
         self.aligning.members = members;
         let weighed = self.weighed();
-        let differs = self.aligning.aligner.look(scale(&self.host.node, &self.plan), &weighed);
+        let differs = self.aligning.aligner.look(scale(self.pods.node(), self.pods.plan()), &weighed);
         if differs || self.permit.is_none() {
             self.apply_alignment(permit).await?;
         }
@@ -153,7 +153,7 @@ impl Desired {
 
     async fn apply_alignment(&mut self, permit: Arc<Permit>) -> anyhow::Result<()> {
         let mut scores: BTreeMap<CgroupPath, i16> = BTreeMap::new();
-        for pod in &self.plan.pods {
+        for pod in &self.pods.plan().pods {
             let Some(band) = self.aligning.band(&pod.uid) else { continue };
             for container in &pod.containers {
                 let held = band.hold(container.oom_score_adj);
@@ -167,13 +167,13 @@ impl Desired {
 
     /// The running pods, with the present cgroup of each.
     fn cgroups_to_weigh(&self) -> BTreeMap<PodUid, CgroupId> {
-        let running = self.plan.pods.iter().filter(|pod| !self.retired.contains(&pod.uid));
+        let running = self.pods.plan().pods.iter().filter(|pod| !self.pods.retired().contains(&pod.uid));
         running.filter_map(|pod| Some((pod.uid.clone(), *self.ids.get(&pod.cgroup.path)?))).collect()
     }
 
     fn weighed(&self) -> Vec<Weighed<PodUid>> {
         let places: BTreeMap<&PodUid, (u32, &PodPlan)> =
-            (0_u32..).zip(&self.plan.pods).map(|(place, pod)| (&pod.uid, (place, pod))).collect();
+            (0_u32..).zip(&self.pods.plan().pods).map(|(place, pod)| (&pod.uid, (place, pod))).collect();
         let weighed = |member: &Member| {
             let (order, pod) = *places.get(&member.uid)?;
             let weight = member.weight?;

@@ -14,8 +14,7 @@ use crate::{
     evict::{Candidate, EndError, Ending, Endings, OpenError},
     journal::Journal,
     model::{CgroupId, CgroupPath, NodeComponent, OwnerLevel, PodUid, QosClass},
-    policy::{CgroupPlan, ContainerPlan, Plan, PodPlan, admission::Rejection},
-    source::State,
+    policy::{CgroupPlan, ContainerPlan, PodPlan, admission::Rejection},
 };
 
 /// Opens pods with the cgroups that may be killed here.
@@ -106,16 +105,6 @@ fn as_held(plan: &PodPlan, holders: &BTreeMap<CgroupPath, PodUid>) -> Option<Pod
     Some(held)
 }
 
-fn keep_leaving(kept: &mut BTreeMap<PodUid, PodPlan>, before: &Plan, leaving: &BTreeSet<&PodUid>) {
-    kept.retain(|uid, _| leaving.contains(uid));
-    for plan in before.pods.iter().filter(|plan| !plan.adopted && leaving.contains(&plan.uid)) {
-        // Adopted cgroups live on without the daemon.
-        let mut left = plan.clone();
-        left.containers.retain(|container| !container.adopted);
-        kept.insert(plan.uid.clone(), left);
-    }
-}
-
 impl Desired {
     /// Returns the pods that may be evicted, with their files open, if they have changed since the last call.
     ///
@@ -128,13 +117,13 @@ impl Desired {
         if !std::mem::take(&mut self.are_candidates_stale) && !is_due {
             return None;
         }
-        let (root, plan) = (Arc::clone(self.hierarchy.as_ref()?.root()), Arc::clone(&self.plan));
+        let (root, plan) = (Arc::clone(self.hierarchy.as_ref()?.root()), Arc::clone(self.pods.plan()));
         let mut before = std::mem::take(&mut self.candidates);
         let mut differs = false;
         let mut order = Vec::new();
-        let holders = cgroup::holders(&plan, &self.retired.iter().collect());
+        let holders = cgroup::holders(&plan, &self.pods.retired().iter().collect());
         let planned = plan.pods.iter().filter_map(|pod| self.evicted_by(pod, &holders));
-        let wanted: Vec<_> = planned.chain(self.leaving.values().cloned().map(Cow::Owned)).collect();
+        let wanted: Vec<_> = planned.chain(self.pods.leaving().cloned().map(Cow::Owned)).collect();
         let uids: BTreeSet<_> = wanted.iter().map(|plan| plan.uid.clone()).collect();
         self.former.clear();
         for mut plan in wanted {
@@ -278,8 +267,9 @@ impl Desired {
     /// process is out of its reach for a moment. Processes being evicted die where they are.
     pub(super) fn movable(&self) -> BTreeSet<CgroupPath> {
         let stays = |path: &CgroupPath, id: CgroupId| self.being_evicted.covers(id, || Some(path.clone()));
-        let to =
-            |uid: &PodUid| self.plan.pods.iter().find(|plan| plan.uid == *uid).map(|plan| &plan.cgroup.path);
+        let to = |uid: &PodUid| {
+            self.pods.plan().pods.iter().find(|plan| plan.uid == *uid).map(|plan| &plan.cgroup.path)
+        };
         let knows_both = |uid: &PodUid| {
             let standing = self.candidates.get(uid);
             standing.is_none_or(|standing| Some(&standing.plan.cgroup.path) == to(uid))
@@ -297,7 +287,7 @@ impl Desired {
         plan: &'a PodPlan,
         holders: &BTreeMap<CgroupPath, PodUid>,
     ) -> Option<Cow<'a, PodPlan>> {
-        let is_retired = self.retired.contains(&plan.uid);
+        let is_retired = self.pods.retired().contains(&plan.uid);
         let stands = || self.going(plan, holders).is_some() || !self.former(plan, holders).is_empty();
         if !is_retired || (plan.adopted && is_evicted(plan)) || stands() {
             return Some(Cow::Borrowed(plan));
@@ -345,23 +335,15 @@ impl Desired {
             };
             (name, cgroup.path.clone())
         };
-        let node = std::iter::once(("kubepods", self.plan.node.path.clone()));
-        let slices = node.chain(self.plan.qos.iter().map(class)).collect();
-        Some(ForecastTargets { root, suspects, kubepods: Kubepods::of(&self.plan), slices })
-    }
-
-    /// Keeps the plans of pods that no source names any longer, for the cgroups that they own; `before` is the plan
-    /// that named them last.
-    pub(super) fn keep_leaving(&mut self, before: &Plan) {
-        let entries = self.roster.entries();
-        let leaving = entries.iter().filter(|entry| entry.state == State::Leaving);
-        keep_leaving(&mut self.leaving, before, &leaving.map(|entry| &entry.pod.uid).collect());
+        let node = std::iter::once(("kubepods", self.pods.plan().node.path.clone()));
+        let slices = node.chain(self.pods.plan().qos.iter().map(class)).collect();
+        Some(ForecastTargets { root, suspects, kubepods: Kubepods::of(self.pods.plan()), slices })
     }
 
     /// Opens a planned pod that is to make way; `None` if it has no cgroup, and so no processes.
     fn open_planned(&self, uid: &PodUid) -> Option<Arc<Candidate>> {
         let root = Arc::clone(self.hierarchy.as_ref()?.root());
-        let plan = self.plan.pods.iter().find(|plan| plan.uid == *uid)?;
+        let plan = self.pods.plan().pods.iter().find(|plan| plan.uid == *uid)?;
         let plan = self.let_in(plan)?;
         let name = plan.name.clone();
         match self.open_wherever(&root, plan) {
@@ -378,14 +360,14 @@ impl Desired {
 
     /// The pod's plan as if it were admitted; `None` if its cgroup is another pod's.
     pub(super) fn let_in(&self, plan: &PodPlan) -> Option<PodPlan> {
-        let retired = self.retired.iter().filter(|retired| **retired != plan.uid).collect();
-        as_held(plan, &cgroup::holders(&self.plan, &retired))
+        let retired = self.pods.retired().iter().filter(|retired| **retired != plan.uid).collect();
+        as_held(plan, &cgroup::holders(self.pods.plan(), &retired))
     }
 
     /// Opens a pod apart from the candidates, with its former cgroups.
     pub(super) fn open_wherever(&self, root: &CgroupDir, plan: PodPlan) -> Result<Arc<Candidate>, OpenError> {
         let mut plan = Cow::Owned(plan);
-        let holders = cgroup::holders(&self.plan, &self.retired.iter().collect());
+        let holders = cgroup::holders(self.pods.plan(), &self.pods.retired().iter().collect());
         let (_, former) = self.place(&mut plan, &holders);
         self.open(root, &plan, &former)
     }
@@ -414,7 +396,7 @@ impl Desired {
         else {
             return;
         };
-        let Some(entry) = self.roster.get(uid) else { return };
+        let Some(entry) = self.pods.roster().get(uid) else { return };
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
         let done = move |ended: Result<Ending, EndError>| match ended {
@@ -475,32 +457,6 @@ mod tests {
         let plan = planned(pods);
         let held = as_held(plan.pods.last()?, &cgroup::holders(&plan, &[].into()))?;
         Some(held.containers.into_iter().map(|container| container.name).collect())
-    }
-
-    #[test]
-    fn who_leaves_is_known_by_its_last_plan_until_it_is_back_or_gone() {
-        let app = ["a", "b"];
-        let took = adopting("took", None, &[("a", "/system.slice/a.service")]);
-        let lent = adopting("lent", Some("/x"), &[]);
-        let pods = [sample::pod("left", &app), took, lent, sample::pod("stays", &app)];
-        let before = planned(&pods);
-        let uids: Vec<_> = pods.iter().map(|pod| pod.uid.clone()).collect();
-        let mut kept = BTreeMap::new();
-        let known = |kept: &BTreeMap<PodUid, PodPlan>| {
-            let of = |plan: &PodPlan| (plan.name.name.clone(), plan.containers.len());
-            let mut known: Vec<_> = kept.values().map(of).collect();
-            known.sort();
-            known
-        };
-        keep_leaving(&mut kept, &before, &uids[..3].iter().collect());
-        // One that is somebody else's wholly is not ours to end any more.
-        assert_eq!(known(&kept), [(String::from("left"), 2), (String::from("took"), 1)]);
-        // The plans after that do not name them.
-        let after = planned(&pods[3..]);
-        keep_leaving(&mut kept, &after, &uids[..3].iter().collect());
-        assert_eq!(known(&kept).len(), 2);
-        keep_leaving(&mut kept, &after, &[&uids[1]].into());
-        assert_eq!(known(&kept), [(String::from("took"), 1)]);
     }
 
     #[test]

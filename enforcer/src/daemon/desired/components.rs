@@ -77,7 +77,7 @@ impl Desired {
             return;
         }
         let (root, plan, permit) =
-            (Arc::clone(hierarchy.root()), Arc::clone(&self.plan), self.permit.clone());
+            (Arc::clone(hierarchy.root()), Arc::clone(self.pods.plan()), self.permit.clone());
         let made_by_runtimes = self.guarding.made_by_runtimes().clone();
         let (looking, journal) = (Arc::clone(looking), self.journal.clone());
         tokio::task::spawn_blocking(move || {

@@ -3,14 +3,14 @@ use std::sync::Arc;
 
 use enforcer_events::{Payload, node::SourceReported, pod::PodRejected};
 
-use super::{
-    Desired,
-    emit::{self, STATIC},
-};
+use super::{Desired, emit};
 use crate::{
     journal::Subject,
-    source::{Loaded, SourceError},
+    source::{Health, Loaded, Snapshot, SourceError, SourceName},
 };
+
+/// The source that manifest files are.
+const NAME: SourceName = SourceName::STATIC;
 
 /// The `what` of events when less is known of the manifests than should be.
 const WHAT: &str = "manifests";
@@ -20,24 +20,24 @@ impl Desired {
     pub(in crate::daemon) async fn load(&mut self, loaded: Arc<Loaded>) -> anyhow::Result<()> {
         let is_down = loaded.errors.iter().any(SourceError::is_down);
         self.emit_errors(&loaded);
-        let was_up = self.is_loaded && !self.loaded.errors.iter().any(SourceError::is_down);
+        let before = self.pods.source(NAME);
+        let mut read_ms = before.and_then(|before| before.read_ms);
         if !is_down {
-            if !was_up {
+            if before.is_none_or(|before| before.health != Health::Up) {
                 let message =
                     format!("{}: {} pods", self.config.static_pod_path.display(), loaded.pods.len());
-                let data = SourceReported { source: STATIC.into(), message };
+                let data = SourceReported { source: NAME.as_str().into(), message };
                 self.emit(Subject::Node, Payload::SourceUp(data));
             }
             let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
-            self.counts.source_was_read(STATIC, now_ms);
+            self.counts.source_was_read(NAME.as_str(), now_ms);
+            read_ms = Some(now_ms);
         }
-        self.loaded = Arc::clone(&loaded);
-        self.is_loaded = true;
-        let changes = self.roster.apply(loaded.pods.clone());
-        if !is_down {
-            self.roster.forget_the_unnamed();
-        }
-        let decisions = self.replan();
+        let health = if is_down { Health::Down } else { Health::Up };
+        let pods = loaded.pods.iter().cloned().map(Arc::new).collect();
+        self.loaded = loaded;
+        let changes = self.pods.take(NAME, Snapshot { pods, health, read_ms });
+        let (decisions, _differs) = self.replan();
         for change in &changes {
             self.emit_change(change);
         }
@@ -55,13 +55,13 @@ impl Desired {
             }
             tracing::warn!("{message}");
             let payload = if error.is_down() {
-                Payload::SourceDown(SourceReported { source: STATIC.into(), message })
+                Payload::SourceDown(SourceReported { source: NAME.as_str().into(), message })
             } else {
                 Payload::PodRejected(PodRejected {
                     namespace: None,
                     name: None,
                     uid: None,
-                    source: STATIC.into(),
+                    source: NAME.as_str().into(),
                     reason: None,
                     message,
                     dry_run: None,

@@ -31,17 +31,18 @@ impl Desired {
 
     /// The node's memory.
     pub(in crate::daemon) fn memory_bytes(&self) -> u64 {
-        self.host.node.memory_bytes
+        self.pods.node().memory_bytes
     }
 
     /// Whether a pod of that name exists.
     pub(in crate::daemon) fn knows(&self, name: &PodName) -> bool {
-        self.roster.named(name).is_some()
+        self.pods.roster().named(name).is_some()
     }
 
     /// Returns the error for an unknown pod, with the nearest name.
     pub(in crate::daemon) fn unknown(&self, name: &PodName) -> No {
-        let names: Vec<_> = self.roster.entries().iter().map(|entry| entry.pod.name.to_string()).collect();
+        let names: Vec<_> =
+            self.pods.roster().entries().iter().map(|entry| entry.pod.name.to_string()).collect();
         let hint = match nearest(&name.to_string(), names.iter().map(String::as_str)) {
             Some(near) => format!("did you mean {near}?"),
             None => String::from("is its manifest in staticPodPath, and accepted?"),
@@ -51,7 +52,7 @@ impl Desired {
 
     /// How much of the node's memory these pods hold: for each the greater of request and usage.
     pub(in crate::daemon) fn held_bytes(&self, names: &BTreeSet<PodName>) -> u64 {
-        let plans = self.plan.pods.iter().filter(|plan| names.contains(&plan.name));
+        let plans = self.pods.plan().pods.iter().filter(|plan| names.contains(&plan.name));
         plans.fold(0_u64, |sum, plan| {
             let standing = self.candidates.get(&plan.uid);
             let used_bytes = standing.map_or(0, |standing| match standing.candidate.usage() {
@@ -64,7 +65,7 @@ impl Desired {
 
     /// Returns the pod of that name if an operator may evict it. A pod that is never evicted is not by order either.
     pub(in crate::daemon) fn evictable(&self, name: &PodName) -> Result<Evictable, No> {
-        let entry = self.roster.named(name).ok_or_else(|| self.unknown(name))?;
+        let entry = self.pods.roster().named(name).ok_or_else(|| self.unknown(name))?;
         let refused = |why: &str| No::Refused(format!("pod {name} {why}"));
         match &entry.state {
             // A pod that was evicted and lives on may be tried again.
@@ -75,7 +76,7 @@ impl Desired {
                 return Err(refused("has no manifest any more, and goes when its last process does"));
             }
         }
-        let plan = self.plan.pods.iter().find(|plan| plan.uid == entry.pod.uid);
+        let plan = self.pods.plan().pods.iter().find(|plan| plan.uid == entry.pod.uid);
         let plan = plan.ok_or_else(|| refused("is not planned: there is nothing to evict"))?;
         if plan.critical {
             return Err(refused("is critical, and critical pods are never evicted"));

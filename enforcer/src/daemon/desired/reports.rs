@@ -11,7 +11,7 @@ use crate::{
     journal::Subject,
     model::CgroupPath,
     policy,
-    source::Change,
+    source::{Change, SourceName},
 };
 
 impl Desired {
@@ -24,9 +24,11 @@ impl Desired {
             Change::Added(pod) | Change::Removed(pod) | Change::Changed { old: _, new: pod } => pod,
         };
         // A changed manifest that is not in force has no plan.
-        let in_force = self.roster.get(&pod.uid).is_some_and(|entry| entry.pod == *pod);
-        let plan = self.plan.pods.iter().find(|plan| in_force && plan.uid == pod.uid);
-        let data = emit::pod(pod, plan);
+        let entry = self.pods.roster().get(&pod.uid);
+        let in_force = entry.is_some_and(|entry| entry.pod == *pod);
+        let plan = self.pods.plan().pods.iter().find(|plan| in_force && plan.uid == pod.uid);
+        let source = entry.map_or(SourceName::STATIC, |entry| entry.source);
+        let data = emit::pod(pod, source, plan);
         let payload = match change {
             Change::Added(_) => Payload::PodAdded(data),
             Change::Removed(_) => Payload::PodRemoved(data),
@@ -44,7 +46,7 @@ impl Desired {
             let level = &self.going.get(path)?.level;
             Some((level.pod()?, level.container()))
         };
-        emit::owner(path, &self.plan).or_else(going)
+        emit::owner(path, self.pods.plan()).or_else(going)
     }
 
     pub(super) fn emit_report(&mut self, report: &Report, writers: &Writers) {
@@ -53,7 +55,7 @@ impl Desired {
             self.emit(subject, Payload::LimitsDrifted(data));
         }
         for moved in &report.moved {
-            let (subject, data) = emit::moved(moved, &self.plan);
+            let (subject, data) = emit::moved(moved, self.pods.plan());
             self.emit(subject, Payload::LimitsApplied(data));
         }
         for applied in report.limits_applied() {

@@ -19,15 +19,15 @@ impl Desired {
 
     /// The path of kubepods, whether it exists or not.
     pub(in crate::daemon) fn kubepods(&self) -> &CgroupPath {
-        &self.plan.node.path
+        &self.pods.plan().node.path
     }
 
     /// Updates the view.
     pub(super) fn renew_view(&mut self) {
         let id_of = |path: &CgroupPath| self.ids.get(path).map(|id| id.0);
         let mut pods = Vec::new();
-        for plan in &self.plan.pods {
-            let Some(entry) = self.roster.get(&plan.uid) else { continue };
+        for plan in &self.pods.plan().pods {
+            let Some(entry) = self.pods.roster().get(&plan.uid) else { continue };
             let stands = || {
                 let of_container = |path| policy::name::is_scope(path) || id_of(path).is_some();
                 id_of(&plan.cgroup.path).is_some()
@@ -66,7 +66,7 @@ impl Desired {
 
     /// Shows a pod as evicted, and leaves the rest of the view unchanged.
     pub(super) fn show_evicted(&mut self, uid: &PodUid) {
-        let reason = self.roster.get(uid).and_then(|entry| self.reason(entry));
+        let reason = self.pods.roster().get(uid).and_then(|entry| self.reason(entry));
         if let Some(pod) = self.view.pods.iter_mut().find(|pod| pod.uid == uid.as_str()) {
             (pod.state, pod.reason) = (PodState::Evicted, reason);
         }
@@ -85,7 +85,7 @@ impl Desired {
                 Some(String::from("`enforcer events --type eviction.decided` shows why this pod was chosen"))
             }
             State::Active(active) if !active.awaits.is_empty() => {
-                let name = |uid: &PodUid| self.roster.get(uid).map(|entry| entry.pod.name.to_string());
+                let name = |uid: &PodUid| self.pods.roster().get(uid).map(|entry| entry.pod.name.to_string());
                 let names: Vec<_> = active.awaits.iter().filter_map(name).collect();
                 Some(format!("it starts when the pods that make way for it are gone: {}", names.join(", ")))
             }

@@ -14,6 +14,7 @@ use crate::{
         critical,
         threshold::NodeCondition,
     },
+    source::AdmittedBy,
 };
 
 /// What the decisions depend on.
@@ -46,7 +47,8 @@ impl Roster {
     ///
     /// An admitted pod stays admitted. A changed manifest comes into force if it fits in place of the old one, else the
     /// old one stays. Then the others are looked at in order of arrival. A critical pod may make others end, and waits
-    /// until they are gone; those that are ending already count as gone for it.
+    /// until they are gone; those that are ending already count as gone for it. Pods that another admitted take their
+    /// room, and are not decided on.
     pub fn admit(&mut self, grounds: &Grounds<'_>) -> Decisions {
         let mut decisions = Decisions::default();
         let entries: Vec<Entry> = self.entries().into_iter().cloned().collect();
@@ -145,6 +147,9 @@ impl<'a> Round<'a> {
         for entry in entries {
             let stands = grounds.standing.contains(&entry.pod.uid);
             match &entry.state {
+                State::Active(_) if entry.admitted_by == AdmittedBy::Other => {
+                    round.admitter.occupy(&entry.pod);
+                }
                 State::Active(own) => active.push((own.admission, &entry.pod)),
                 State::Evicted | State::Preempted if stands => round.die(&entry.pod),
                 State::Waiting { .. } | State::Leaving if stands => round.admitter.occupy(&entry.pod),

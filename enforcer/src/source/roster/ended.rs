@@ -32,19 +32,19 @@ pub enum Why {
 pub(super) struct Remembered(BTreeMap<PodUid, EndedPod>);
 
 impl Remembered {
-    /// The state of a pod that a source names for the first time.
-    pub(super) fn state(&mut self, pod: &Pod) -> State {
+    /// The state of a pod that a source names for the first time; `None` if it was not ended, or has another manifest.
+    pub(super) fn state(&mut self, pod: &Pod) -> Option<State> {
         match self.0.remove(&pod.uid) {
             Some(EndedPod { fingerprint, why, .. })
                 if fingerprint.is_none_or(|fingerprint| fingerprint == pod.fingerprint()) =>
             {
-                match why {
+                Some(match why {
                     Why::Evicted => State::Evicted,
                     Why::Preempted => State::Preempted,
-                }
+                })
             }
             // Its manifest has changed meanwhile.
-            Some(_) | None => State::Waiting { rejection: None },
+            Some(_) | None => None,
         }
     }
 }
