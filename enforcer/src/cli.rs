@@ -33,7 +33,10 @@ use clap::{Parser, Subcommand};
 
 pub use self::exit::Failure;
 use self::format::Output;
-use crate::config::{Config, Effective};
+use crate::{
+    config::{Config, Effective},
+    network,
+};
 
 /// Quality of service for the pods of one Linux node.
 #[derive(Debug, Parser)]
@@ -129,6 +132,8 @@ enum Verb {
 struct Context {
     config: Config,
     output: Output,
+    /// Whether a table may be as wide as it needs.
+    is_wide: bool,
     color: bool,
     live: bool,
     verbose: u8,
@@ -137,6 +142,11 @@ struct Context {
 /// Parses the arguments, runs the verb, and prints its error.
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    // The daemon starts it, and nobody else: it is no verb.
+    if args.get(1).is_some_and(|verb| verb == network::VERB) {
+        return network::main();
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -155,12 +165,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn dispatch(cli: Cli) -> Result<(), Failure> {
     let Cli { files, output, no_color, live, verbose, verb } = cli;
     let no_color = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let output = output.unwrap_or(Output::Table);
+    let is_wide = output == Some(Output::Wide);
+    let output = output.filter(|_| !is_wide).unwrap_or(Output::Table);
     let context = |files: &Files| {
         let config = files.load()?.config;
         Ok::<_, Failure>(Context {
             config,
             output,
+            is_wide,
             color: !no_color && std::io::stdout().is_terminal(),
             live,
             verbose,

@@ -266,7 +266,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             },
             (loaded, order) = reloader.next() => {
                 let arm = order.as_ref().is_some_and(|order| order.arm);
-                let outcome = reload::reload(&config, loaded, &host, kubelets, &journal).map(|(new, message)| {
+                let outcome = reload::reload(&config, loaded, (&host, kubelets), order.as_ref(), &journal);
+                let outcome = outcome.map(|(new, message)| {
                     config = new;
                     lock(&events).configured(config.hash());
                     recording.configured(&config);

@@ -51,7 +51,7 @@ pub use self::{
     node::{NodeError, node, page_bytes},
     offsets::{MemoryHierarchy, Resolved, resolve},
     probe::{
-        Choice, Explained, Facility, Facts, Hierarchy, HostFacts, LimitArgument, Lockdown, Lost,
+        CGROUP2, Choice, Explained, Facility, Facts, Hierarchy, HostFacts, LimitArgument, Lockdown, Lost,
         MarkArgument, MarkProgram, Psi, ReclaimChoice, ReclaimFacts, Rung, State, choose, host_lost, ladder,
         without,
     },

@@ -88,7 +88,9 @@ impl Scene {
     }
 
     fn orders(&self) -> Vec<Value> {
-        serde_json::from_slice(&self.run(&["-o", "json", "protect", "--list"]).stdout).unwrap()
+        let list: Value =
+            serde_json::from_slice(&self.run(&["-o", "json", "protect", "--list"]).stdout).unwrap();
+        serde_json::from_value(list["items"].clone()).unwrap()
     }
 
     fn events(&self, kind: &str) -> Vec<Value> {
@@ -133,7 +135,8 @@ fn an_order_is_reported_outlives_the_daemon_and_is_ended() {
         assert!(!reported[0]["data"][key].is_null(), "{key} in {}", reported[0]);
     }
     let (said, status) = scene.verb(&["doctor"]);
-    assert_eq!(status, 1);
+    // 2 where this machine has no cgroup v2.
+    assert!(matches!(status, 1 | 2), "{status}: {said}");
     assert!(said.contains("PAUSED: no pod is evicted for 1"), "{said}");
 
     scene.kill();
@@ -153,7 +156,7 @@ fn an_order_is_reported_outlives_the_daemon_and_is_ended() {
     let left = of_orders(scene.events("degraded.left"));
     assert_eq!(left[0]["data"]["endedBy"]["reason"], "it is done");
     let (said, status) = scene.verb(end);
-    assert_eq!(status, 77, "{said}");
+    assert_eq!(status, 66, "{said}");
     scene.kill();
     scene.start();
     assert_eq!(scene.orders(), Vec::<Value>::new(), "an end is kept too");
@@ -196,10 +199,10 @@ fn what_must_not_be_is_refused_and_says_why() {
     };
     refused(
         &["protect", "default/wbe", "--for", "1h", "--reason", "r"],
-        77,
+        66,
         "no pod default/wbe: did you mean default/web?",
     );
-    refused(&["evict", "default/wbe", "--reason", "r"], 77, "no pod default/wbe: did you mean default/web?");
+    refused(&["evict", "default/wbe", "--reason", "r"], 66, "no pod default/wbe: did you mean default/web?");
     refused(&["evict", "default/web", "--reason", "r"], 77, "no cgroup");
     refused(&["protect", "default/web", "--for", "1h"], 64, "--reason");
     refused(&["protect", "default/web", "--reason", "r"], 64, "--for");

@@ -222,7 +222,7 @@ fn exec_becomes_the_command_in_its_container() {
     assert_eq!(exec(&daemon, "default/web", &["sh", "-c", "exit 37"]).status.code(), Some(37));
     assert_eq!(exec(&daemon, "default/web", &["no-such-command"]).status.code(), Some(127));
     assert_eq!(exec(&daemon, "default/web", &["/etc"]).status.code(), Some(126));
-    assert_eq!(exec(&daemon, "default/web/none", &["true"]).status.code(), Some(64));
+    assert_eq!(exec(&daemon, "default/web/none", &["true"]).status.code(), Some(66));
     let several = exec(&daemon, "default/two", &["true"]);
     assert_eq!(several.status.code(), Some(64));
     assert!(text(&several.stderr).contains("a, b"), "{}", text(&several.stderr));
@@ -234,7 +234,7 @@ fn exec_becomes_the_command_in_its_container() {
     daemon.manifest("late.yaml", &pod("late", 0, &[container("app", "")])).unwrap();
     assert!(late.wait_with_output().unwrap().status.success());
     let never = exec(&daemon, "default/never", &["true"]);
-    assert_eq!(never.status.code(), Some(77), "{}", text(&never.stderr));
+    assert_eq!(never.status.code(), Some(66), "{}", text(&never.stderr));
     daemon.stop().unwrap();
 
     let unreachable = Command::new("enforcer")

@@ -56,7 +56,7 @@ impl Scene {
             },
             view: watch::channel(View::default()).1,
             orders: watch::channel(Vec::new()).1,
-            metrics: Scrape::by(|| Ok(String::new())),
+            metrics: Scrape::by(|_format| Ok(String::new())),
             evictor: Vital::by(|| true),
         };
         let server = runtime.spawn(observe.serve(sources, watch::channel(true).1, stopping));

@@ -99,10 +99,10 @@ pub(super) async fn order(run_dir: &Path, request: &OrderRequest) -> Result<Done
     let body = answer.bytes().await?;
     match status {
         StatusCode::OK => Ok(serde_json::from_slice(&body).context("the daemon's answer cannot be read")?),
-        StatusCode::FORBIDDEN
-        | StatusCode::NOT_FOUND
-        | StatusCode::CONFLICT
-        | StatusCode::TOO_MANY_REQUESTS => Err(Failure::refused(anyhow!("refused: {}", said(&body)))),
+        StatusCode::NOT_FOUND => Err(Failure::not_there(anyhow!("{}", said(&body)))),
+        StatusCode::FORBIDDEN | StatusCode::CONFLICT | StatusCode::TOO_MANY_REQUESTS => {
+            Err(Failure::refused(anyhow!("refused: {}", said(&body))))
+        }
         status => Err(refusal(status, &body)),
     }
 }

@@ -89,13 +89,22 @@ fn is_lost(facility: &Facility) -> bool {
     }
 }
 
-/// Exits with status 1 if something is lost. Unknown facilities do not count as lost.
+/// Whether no value can be written and no pod evicted without it, and it is not there.
+fn is_indispensable_and_missing(facility: &Facility) -> bool {
+    facility.name == sense::CGROUP2 && facility.state == State::Missing
+}
+
+/// Exits with status 1 if something is lost, and with 2 if nothing can be enforced. Unknown facilities do not count as
+/// lost.
 pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     let document = if args.here { here() } else { from_daemon_or_here(context)? };
     let document = document.with_notes(context.config.notes());
     format::print(context.output, &document, || table(&document, context.color, context.verbose > 0))?;
     if document.ok {
         return Ok(());
+    }
+    if document.facilities.iter().any(is_indispensable_and_missing) {
+        return Err(Failure::cannot_enforce(anyhow!("nothing can be enforced on this host")));
     }
     if document.orders.iter().any(OrderView::is_pause) {
         return Err(anyhow!("eviction is paused: `enforcer pause --end` resumes it").into());

@@ -136,17 +136,22 @@ pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.schema {
         return schema(context.output);
     }
+    if args.follow {
+        format::no_document(context.output, "a stream that is followed")?;
+    }
     let asked = Asked::new(args)?;
     let mut place = Place::Start;
-    match client::block_on(from_daemon(context, &asked, &mut place)) {
+    let mut printer = Printer::new(context);
+    match client::block_on(from_daemon(context, &asked, &mut place, &mut printer)) {
         // Without a known place, the state directory cannot continue the output.
         Err(failure)
             if failure.is_unreachable() && !context.live && !args.follow && place != Place::Unknown =>
         {
-            from_disk(context, &asked, &place, failure)
+            from_disk(context, &asked, &place, failure, &mut printer)
         }
         result => result,
-    }
+    }?;
+    printer.end().map_err(Failure::printing)
 }
 
 /// Prints the schema as it is published; it has no table.
@@ -158,10 +163,15 @@ fn schema(output: Output) -> Result<(), Failure> {
 
 /// Prints the daemon's events, and moves `place` along. The daemon hangs up on a client that stops reading for a while;
 /// then this reconnects and continues after the last printed event.
-async fn from_daemon(context: &Context, asked: &Asked, place: &mut Place) -> Result<(), Failure> {
+async fn from_daemon(
+    context: &Context,
+    asked: &Asked,
+    place: &mut Place,
+    printer: &mut Printer,
+) -> Result<(), Failure> {
     loop {
         let before = place.clone();
-        let result = from_connection(context, asked, place).await;
+        let result = from_connection(context, asked, place, printer).await;
         let has_hung_up =
             result.as_ref().is_err_and(|failure| failure.silence() == Some(Unreachable::HungUp));
         // A connection that brought nothing new is not worth another try.
@@ -171,7 +181,12 @@ async fn from_daemon(context: &Context, asked: &Asked, place: &mut Place) -> Res
     }
 }
 
-async fn from_connection(context: &Context, asked: &Asked, place: &mut Place) -> Result<(), Failure> {
+async fn from_connection(
+    context: &Context,
+    asked: &Asked,
+    place: &mut Place,
+    printer: &mut Printer,
+) -> Result<(), Failure> {
     let mut answer = client::get_with_cursors(&context.config.run_dir, &asked.target(place)).await?;
     if !answer.status.is_success() {
         let status = answer.status;
@@ -182,7 +197,7 @@ async fn from_connection(context: &Context, asked: &Asked, place: &mut Place) ->
     let mut stream = Stream::new(answer.has_cursors());
     while let Some(chunk) = answer.chunk().await? {
         let part = stream.take(&chunk)?;
-        print(context, &part.lines).map_err(Failure::printing)?;
+        printer.print(&part.lines).map_err(Failure::printing)?;
         match part.cursor {
             Some(cursor) => *place = Place::Behind(cursor),
             None if part.lines.is_empty() => {}
@@ -210,7 +225,13 @@ fn stale(place: &Place, lost: u64) -> Failure {
 }
 
 /// Prints the state directory's events from that place on. If it has no log, the daemon's failure is returned.
-fn from_disk(context: &Context, asked: &Asked, place: &Place, unreachable: Failure) -> Result<(), Failure> {
+fn from_disk(
+    context: &Context,
+    asked: &Asked,
+    place: &Place,
+    unreachable: Failure,
+    printer: &mut Printer,
+) -> Result<(), Failure> {
     let state_dir = &context.config.state_dir;
     if !journal::folder(state_dir).is_dir() {
         return Err(unreachable);
@@ -230,38 +251,101 @@ fn from_disk(context: &Context, asked: &Asked, place: &Place, unreachable: Failu
     let what = if *place == Place::Start { "this" } else { "the rest" };
     drop(writeln!(io::stderr(), "{why}: {what} is what {} holds", state_dir.display()));
     for record in events {
-        print(context, &record.line).map_err(Failure::printing)?;
+        printer.print(&record.line).map_err(Failure::printing)?;
     }
     Ok(())
 }
 
-fn print(context: &Context, lines: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    // An empty line is a heartbeat.
-    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        match context.output {
-            // Each event is its own document, so a stream of them is never one document.
-            Output::Json | Output::Jsonl => {
-                match str::from_utf8(line) {
-                    Ok(json) => out.write_all(format::shown(json, format::is_on_terminal()).as_bytes())?,
-                    Err(_) => out.write_all(line)?,
-                }
-                out.write_all(b"\n")?;
+/// Prints events as they come. As JSON and as YAML they are one document together, a list.
+struct Printer {
+    output: Output,
+    color: bool,
+    is_on_terminal: bool,
+    is_begun: bool,
+}
+
+impl Printer {
+    fn new(context: &Context) -> Self {
+        let Context { output, color, .. } = context;
+        let is_on_terminal = format::is_on_terminal();
+        Self { output: *output, color: *color, is_on_terminal, is_begun: false }
+    }
+
+    fn print(&mut self, lines: &[u8]) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        // An empty line is a heartbeat.
+        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            self.event(&mut out, line)?;
+        }
+        out.flush()
+    }
+
+    fn event(&mut self, out: &mut impl io::Write, line: &[u8]) -> io::Result<()> {
+        let is_first = !std::mem::replace(&mut self.is_begun, true);
+        match self.output {
+            Output::Json => {
+                out.write_all(if is_first { b"{\"items\":[\n" } else { b",\n" })?;
+                self.json(out, line)
+            }
+            Output::Jsonl => {
+                self.json(out, line)?;
+                out.write_all(b"\n")
             }
             Output::Yaml => {
-                let event: Value = serde_json::from_slice(line)?;
+                let event: [Value; 1] = [serde_json::from_slice(line)?];
                 let text = format::yaml(&event).map_err(io::Error::other)?;
-                write!(out, "---\n{text}")?;
+                let head = if is_first { "items:\n" } else { "" };
+                write!(out, "{head}{text}")
             }
-            Output::Table => writeln!(out, "{}", render::event(line, context.color))?,
+            Output::Table | Output::Wide => writeln!(out, "{}", render::event(line, self.color)),
         }
     }
-    out.flush()
+
+    fn json(&self, out: &mut impl io::Write, line: &[u8]) -> io::Result<()> {
+        match str::from_utf8(line) {
+            Ok(json) => out.write_all(format::shown(json, self.is_on_terminal).as_bytes()),
+            Err(_) => out.write_all(line),
+        }
+    }
+
+    /// Ends the document.
+    fn end(self) -> io::Result<()> {
+        let end: &[u8] = match (self.output, self.is_begun) {
+            (Output::Json, true) => b"\n]}\n",
+            (Output::Json, false) => b"{\"items\":[]}\n",
+            (Output::Yaml, false) => b"items: []\n",
+            (Output::Yaml, true) | (Output::Table | Output::Wide | Output::Jsonl, _) => return Ok(()),
+        };
+        let mut out = io::stdout().lock();
+        out.write_all(end)?;
+        out.flush()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::age_seconds;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn events_are_one_document_or_lines() {
+        let events = [json!({"a": 1, "b": {"c": "x: y"}}), json!({"a": 2})];
+        let printed = |output, events: &[Value]| {
+            let mut printer = Printer { output, color: false, is_on_terminal: false, is_begun: false };
+            let mut out = Vec::new();
+            for event in events {
+                printer.event(&mut out, event.to_string().as_bytes()).unwrap();
+            }
+            String::from_utf8(out).unwrap()
+        };
+        let lines = printed(Output::Jsonl, &events);
+        assert_eq!(lines.lines().count(), 2);
+        let document: Value = serde_json::from_str(&(printed(Output::Json, &events) + "]}")).unwrap();
+        assert_eq!(document, json!({"items": events}));
+        let document: Value = serde_saphyr::from_str(&printed(Output::Yaml, &events)).unwrap();
+        assert_eq!(document, json!({"items": events}));
+    }
 
     #[test]
     fn an_age_has_a_unit() {

@@ -129,15 +129,15 @@ async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Fai
     let (start, mut poll) = (Instant::now(), Poll(POLL));
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
-        let waiting_for = match find(&view, target)? {
+        let (fail, waiting_for): (fn(anyhow::Error) -> Failure, _) = match find(&view, target)? {
             Found::Ready(container) => return Ok(container),
-            Found::Pending(Some(reason)) => format!("has no cgroups yet ({reason})"),
-            Found::Pending(None) => String::from("has no cgroups yet"),
-            Found::Unknown => unknown(&view, target),
+            Found::Pending(Some(reason)) => (Failure::refused, format!("has no cgroups yet ({reason})")),
+            Found::Pending(None) => (Failure::refused, String::from("has no cgroups yet")),
+            Found::Unknown => (Failure::not_there, unknown(&view, target)),
         };
         if start.elapsed() >= TIMEOUT {
             let Target { namespace, pod, .. } = target;
-            return Err(Failure::refused(anyhow!(
+            return Err(fail(anyhow!(
                 "pod {namespace}/{pod} {waiting_for} after {} s: is its manifest in staticPodPath, and accepted? \
                  `enforcer events --type pod.rejected` shows why",
                 TIMEOUT.as_secs()
@@ -243,7 +243,7 @@ fn choose<'a>(pod: &'a PodView, name: Option<&str>) -> Result<&'a ContainerView,
         || pod.containers.iter().map(|container| container.name.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(name) = name {
         return pod.containers.iter().find(|container| container.name == name).ok_or_else(|| {
-            Failure::usage(anyhow!(
+            Failure::not_there(anyhow!(
                 "pod {}/{} has no container {name:?}: it has {}",
                 pod.namespace,
                 pod.name,

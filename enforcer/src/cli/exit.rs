@@ -10,8 +10,12 @@ use super::render::escape;
 const READER_LEFT: u8 = 0;
 /// Any other failure.
 const FAILED: u8 = 1;
+/// `doctor`: nothing can be enforced on this host.
+const CANNOT_ENFORCE: u8 = 2;
 /// The arguments or the configuration are wrong.
 pub(super) const USAGE: u8 = 64;
+/// What the arguments name does not exist.
+const NOT_THERE: u8 = 66;
 /// The daemon cannot be reached.
 const UNREACHABLE: u8 = 69;
 /// The daemon or its rules refuse the request.
@@ -59,6 +63,16 @@ impl Failure {
     /// The arguments or the configuration are wrong.
     pub(super) fn usage(error: anyhow::Error) -> Self {
         Self::new(USAGE, error)
+    }
+
+    /// Nothing can be enforced on this host.
+    pub(super) fn cannot_enforce(error: anyhow::Error) -> Self {
+        Self::new(CANNOT_ENFORCE, error)
+    }
+
+    /// What the arguments name does not exist: a pod, an event, a recording, a file.
+    pub(super) fn not_there(error: anyhow::Error) -> Self {
+        Self::new(NOT_THERE, error)
     }
 
     /// The daemon cannot be reached.
@@ -142,6 +156,7 @@ mod tests {
             (Failure::printing(io::Error::from(io::ErrorKind::StorageFull)), 1),
             (Failure::from(broken()), 1),
             (Failure::unreachable(Unreachable::HungUp, broken()), 69),
+            (Failure::not_there(broken()), 66),
             (Failure::refused(broken()), 77),
         ] {
             let reported = failure.to_string();

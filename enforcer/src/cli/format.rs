@@ -17,6 +17,8 @@ use crate::render;
 pub(super) enum Output {
     /// For people
     Table,
+    /// The same with everything that does not fit 80 columns
+    Wide,
     /// JSON, indented
     Json,
     /// YAML
@@ -35,13 +37,41 @@ pub(super) fn print<T: Serialize>(
         Ok(shown(&written.context("cannot write JSON")?, is_on_terminal()).into_owned() + "\n")
     };
     let text = match output {
-        Output::Table => table(),
+        Output::Table | Output::Wide => table(),
         Output::Json => json(serde_json::to_string_pretty(document))?,
         Output::Jsonl => json(serde_json::to_string(document))?,
         Output::Yaml => yaml(document)?,
     };
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::printing)
+}
+
+/// A list as one document.
+#[derive(Debug, Serialize)]
+struct List<'a, T> {
+    items: &'a [T],
+}
+
+/// Prints a list: one document, or a line for each item.
+pub(super) fn print_list<T: Serialize>(
+    output: Output,
+    items: &[T],
+    table: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    match output {
+        Output::Jsonl => items.iter().try_for_each(|item| print(output, item, String::new)),
+        Output::Table | Output::Wide | Output::Json | Output::Yaml => print(output, &List { items }, table),
+    }
+}
+
+/// Refuses to print one after the other in a format that is one document.
+pub(super) fn no_document(output: Output, what: &str) -> Result<(), Failure> {
+    match output {
+        Output::Table | Output::Wide | Output::Jsonl => Ok(()),
+        Output::Json | Output::Yaml => {
+            Err(Failure::usage(anyhow!("{what} cannot be one document: use -o jsonl")))
+        }
+    }
 }
 
 /// Whether stdout is a terminal.

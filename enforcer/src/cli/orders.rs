@@ -70,7 +70,7 @@ pub(super) fn ask(context: &Context, request: &OrderRequest) -> Result<(), Failu
 /// Prints the orders in force.
 pub(super) fn list(context: &Context) -> Result<(), Failure> {
     let orders = client::block_on(in_force(&context.config.run_dir))?;
-    format::print(context.output, &orders, || {
+    format::print_list(context.output, &orders, || {
         if orders.is_empty() { String::from("no order is in force\n") } else { table(&orders) }
     })
 }

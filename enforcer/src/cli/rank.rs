@@ -40,7 +40,7 @@ fn signal(text: &str) -> Result<Signal, String> {
 }
 
 pub(super) fn rank(context: &Context, args: &Args) -> Result<(), Failure> {
-    let stats = Stats::read(&args.stats).map_err(Failure::usage)?;
+    let stats = Stats::read(&args.stats)?;
     let Gathered { pods, errors } = source::gather(&args.given);
     for name in stats.unknown(&pods) {
         // If this fails, there is nowhere to report it.

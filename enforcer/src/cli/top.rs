@@ -22,7 +22,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Context, Failure, client, format::Output};
+use super::{
+    Context, Failure, client,
+    format::{self, Output},
+};
 use crate::policy::duration;
 
 /// The range of the interval between two polls.
@@ -39,7 +42,7 @@ pub(super) struct Args {
     /// Print this many plain tables and exit; without a terminal, one
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
-    /// Print plain tables with all columns, wider than 80
+    /// Print plain tables with all columns, as -o wide does
     #[arg(long)]
     wide: bool,
 }
@@ -50,11 +53,11 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// How many plain tables to print; `None` is the live view.
-fn tables(args: &Args, output: Output, is_terminal: bool) -> Option<batch::Count> {
+fn tables(args: &Args, output: Output, is_wide: bool, is_terminal: bool) -> Option<batch::Count> {
     match (args.count, args.batch) {
         (Some(count), _) => Some(batch::Count::Of(count)),
         (None, true) => Some(batch::Count::Endless),
-        (None, false) if output != Output::Table || args.wide || !is_terminal => Some(batch::Count::Of(1)),
+        (None, false) if output != Output::Table || is_wide || !is_terminal => Some(batch::Count::Of(1)),
         (None, false) => None,
     }
 }
@@ -67,15 +70,22 @@ fn is_terminal() -> bool {
 
 /// The context for panels: with `live`, as anything printed to stderr would disturb the screen.
 fn live_context(context: &Context) -> Arc<Context> {
-    let Context { config, output, color: _, live: _, verbose } = context;
-    Arc::new(Context { config: config.clone(), output: *output, color: false, live: true, verbose: *verbose })
+    let Context { config, output, is_wide, color: _, live: _, verbose } = context;
+    let (config, output, is_wide, verbose) = (config.clone(), *output, *is_wide, *verbose);
+    Arc::new(Context { config, output, is_wide, color: false, live: true, verbose })
 }
 
 pub(super) fn top(context: &Context, args: &Args) -> Result<(), Failure> {
     let run_dir = &context.config.run_dir;
     let start = Instant::now();
-    match tables(args, context.output, is_terminal()) {
-        Some(count) => client::block_on(batch::batch(context, args, count, start)),
+    let is_wide = args.wide || context.is_wide;
+    match tables(args, context.output, is_wide, is_terminal()) {
+        Some(count) => {
+            if count != batch::Count::Of(1) {
+                format::no_document(context.output, "more than one table")?;
+            }
+            client::block_on(batch::batch(context, args.interval, is_wide, count, start))
+        }
         None => client::block_on(async {
             // Report a daemon that does not answer before taking the terminal.
             let first = feed::look(run_dir, &[], start).await?;
@@ -93,11 +103,12 @@ mod tests {
     fn only_a_terminal_gets_the_live_view() {
         let args = |count, batch| Args { interval: Duration::from_secs(2), batch, count, wide: false };
         let one = Some(batch::Count::Of(1));
-        assert_eq!(tables(&args(None, false), Output::Table, true), None);
-        assert_eq!(tables(&args(None, false), Output::Table, false), one);
-        assert_eq!(tables(&args(None, false), Output::Json, true), one);
-        assert_eq!(tables(&args(None, true), Output::Table, true), Some(batch::Count::Endless));
-        assert_eq!(tables(&args(Some(3), true), Output::Table, true), Some(batch::Count::Of(3)));
+        assert_eq!(tables(&args(None, false), Output::Table, false, true), None);
+        assert_eq!(tables(&args(None, false), Output::Table, false, false), one);
+        assert_eq!(tables(&args(None, false), Output::Json, false, true), one);
+        assert_eq!(tables(&args(None, false), Output::Table, true, true), one);
+        assert_eq!(tables(&args(None, true), Output::Table, false, true), Some(batch::Count::Endless));
+        assert_eq!(tables(&args(Some(3), true), Output::Table, false, true), Some(batch::Count::Of(3)));
     }
 
     #[test]

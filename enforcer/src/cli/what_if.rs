@@ -64,10 +64,9 @@ pub(super) fn what_if(context: &Context, args: &Args) -> Result<(), Failure> {
     if let (Some(bytes), Some(pod)) = (args.add, &args.pod) {
         let cgroup = find(&now, pod)?;
         if !now.scene.add(cgroup, bytes) {
-            return Err(anyhow!(
+            return Err(Failure::not_there(anyhow!(
                 "pod {pod} is not a candidate for eviction: `enforcer next` lists the candidates"
-            )
-            .into());
+            )));
         }
     }
     let document = Document::new(before, &now, &foresee(now.scene.clone()));
@@ -114,10 +113,9 @@ fn find(now: &Now, pod: &str) -> Result<CgroupId, Failure> {
                 .collect();
             let near = nearest(pod, names.iter().map(String::as_str));
             let hint = near.map_or_else(String::new, |near| format!("did you mean {near:?}? "));
-            Err(anyhow!(
+            Err(Failure::not_there(anyhow!(
                 "no pod {pod:?} is a candidate for eviction: {hint}`enforcer next` lists the candidates"
-            )
-            .into())
+            )))
         }
         (Some(_), Some(_)) => {
             Err(Failure::usage(anyhow!("{pod:?} is in more than one namespace: write NAMESPACE/NAME")))

@@ -122,7 +122,7 @@ impl Metering {
     /// Returns a handle that writes the metrics on request.
     pub(super) fn scrape(&self) -> Scrape {
         let sources = Arc::clone(&self.0);
-        Scrape::by(move || metrics::expose(&sources.counts, sources.read()))
+        Scrape::by(move |format| metrics::expose(&sources.counts, sources.read(), format))
     }
 
     /// A failed bind is tried again: the address may come up later than the daemon, which has other work meanwhile.

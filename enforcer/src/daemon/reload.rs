@@ -103,30 +103,38 @@ impl Reloader {
 }
 
 /// Returns the configuration to continue with, and what changed, for a person; or why the running one stays, which is
-/// reported. An unchanged configuration is applied too: that closes an open breaker.
+/// reported. An unchanged configuration is applied too, as that closes an open breaker, and reported if it was ordered for
+/// nothing else.
 pub(super) fn reload(
     running: &Config,
     loaded: Result<Config, config::Error>,
-    host: &Host,
-    kubelets: bool,
+    (host, kubelets): (&Host, bool),
+    order: Option<&ReloadOrder>,
     journal: &Journal,
 ) -> Result<(Config, String), String> {
+    let (uid, pid) = (order.map(|order| order.peer.uid), order.map(|order| order.peer.pid));
+    let report =
+        |config: &Config, message: &str| ConfigChanged { uid, pid, ..changed_to(config, message.to_owned()) };
     match check(running, loaded, host, kubelets) {
         Ok(config) if config == *running => {
             let message = String::from("the configuration is unchanged");
             tracing::info!("{message}");
+            if order.is_some_and(|order| !order.arm && !order.accept_empty) {
+                let data = ConfigLoaded::Changed(report(&config, &message));
+                journal.emit(Subject::Node, Payload::ConfigLoaded(data));
+            }
             Ok((config, message))
         }
         Ok(config) => {
             let message = format!("changed: {}", changed(running, &config).join(", "));
-            let data = ConfigLoaded::Changed(changed_to(&config, message.clone()));
+            let data = ConfigLoaded::Changed(report(&config, &message));
             journal.emit(Subject::Node, Payload::ConfigLoaded(data));
             Ok((config, message))
         }
         Err(refused) => {
             let message = format!("the running configuration stays in force: {}", crate::chain(&refused));
             tracing::warn!("{message}");
-            let data = changed_to(running, message.clone());
+            let data = report(running, &message);
             journal.emit(Subject::Node, Payload::ConfigRejected(data));
             Err(message)
         }
@@ -250,14 +258,16 @@ mod tests {
         let with = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
-            reload(&running, Ok(config), &host(), false, &journal)
+            reload(&running, Ok(config), (&host(), false), None, &journal)
         };
         let same = with(|_| ()).unwrap();
         assert_eq!(same.0, running, "it closes an open breaker, and is no news");
         assert_eq!(with(|config| config.on_drift = OnDrift::Report).unwrap().1, "changed: onDrift");
         assert!(with(|config| config.mode = Mode::Enforce).unwrap_err().contains("mode cannot change"));
         let broken = Config::parse("c.yaml", "kind: Other");
-        assert!(reload(&running, broken, &host(), false, &journal).unwrap_err().contains("c.yaml:1: "));
+        assert!(
+            reload(&running, broken, (&host(), false), None, &journal).unwrap_err().contains("c.yaml:1: ")
+        );
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
         let reported: Vec<String> =

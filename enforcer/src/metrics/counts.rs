@@ -130,7 +130,8 @@ impl Observer for Counts {
             written.fetch_add(1, Ordering::Relaxed);
         }
         match payload {
-            Payload::PodAdded(pod) => counted.pod_added(namespace, pod),
+            // A change may be one of the class.
+            Payload::PodAdded(pod) | Payload::PodChanged(pod) => counted.pod_added(namespace, pod),
             Payload::EvictionDecided(EvictionDecided::Decision(decision)) => {
                 counted.decided(namespace, decision);
             }
@@ -193,7 +194,8 @@ impl Counts {
 }
 
 impl Counted {
-    /// Shows a namespace's counters as 0 when its first pod appears: monitoring sees no increase from an absent one.
+    /// Shows a namespace's counters as 0 when its first pod of a class appears: monitoring sees no increase from an absent
+    /// one.
     fn pod_added(&self, namespace: Option<&str>, pod: &PodReported) {
         let namespace = self.namespace(namespace);
         self.show_ooms(namespace);
@@ -210,15 +212,17 @@ impl Counted {
 
     fn show_evictions(&self, namespace: usize, qos: Qos) {
         use Method::{Kill, Nothing, Term, TermThenKill};
-        const ENDS: [(Method, Outcome); 5] = [
+        const ENDS: [(Method, Outcome); 7] = [
             (Kill, Outcome::Completed),
             (Term, Outcome::Completed),
             (TermThenKill, Outcome::Completed),
             (Nothing, Outcome::Failed),
             (Kill, Outcome::Failed),
+            (Term, Outcome::Failed),
+            (TermThenKill, Outcome::Failed),
         ];
         self.repeated.show(namespace);
-        for signal in [Signal::Memory, Signal::Allocatable, Signal::Pid] {
+        for signal in [Signal::Memory, Signal::Allocatable, Signal::Pid, Signal::Operator] {
             self.dry_runs.show(dry_run_place(namespace, signal, qos));
             for (method, outcome) in ENDS {
                 self.evictions.show(eviction_place(namespace, signal, qos, method, outcome));

@@ -17,21 +17,25 @@ use self::{
     own::{events, itself, process, programs, reflex, sinks},
 };
 use super::{
+    Format, classic,
     counts::{Counted, Counts, NO_NAMESPACE},
     gauges::Gauges,
     page::Page,
 };
 
-/// All counters and gauges as `OpenMetrics` text. The text is complete before any of it is sent, so that a slow reader
+/// All counters and gauges as text. The text is complete before any of it is sent, so that a slow reader
 /// holds nothing.
 ///
 /// Fails only if a write to memory fails, which does not happen.
-pub fn expose(counts: &Counts, gauges: Gauges) -> Result<String, fmt::Error> {
+pub fn expose(counts: &Counts, gauges: Gauges, format: Format) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Whole { counts: counts.clone(), gauges }));
     let mut text = String::with_capacity(32 << 10);
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
-    Ok(text)
+    match format {
+        Format::OpenMetrics => Ok(text),
+        Format::Classic => classic::classic(&text),
+    }
 }
 
 #[derive(Debug)]

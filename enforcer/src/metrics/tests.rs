@@ -150,7 +150,7 @@ fn gauges() -> Gauges {
 }
 
 fn read(journal: &Counted) -> Read {
-    Read::of(&expose(journal.counts(), gauges()).unwrap())
+    Read::of(&expose(journal.counts(), gauges(), Format::OpenMetrics).unwrap())
 }
 
 /// A journal and what is counted of it.
@@ -225,6 +225,32 @@ fn merge(into: &mut Value, more: Value) {
             }
         }
         (into, more) => *into = more,
+    }
+}
+
+/// The classic format has the same rows, each below a head with its name.
+#[test]
+fn both_formats_have_the_same_rows() {
+    let journal = journal();
+    let page = |format| expose(journal.counts(), gauges(), format).unwrap();
+    let rows = |page: &str| -> Vec<String> {
+        let rows = page.lines().filter(|line| !line.starts_with('#'));
+        // A process's own figures change from one page to the next.
+        rows.map(|row| row.rsplit_once(' ').unwrap().0.to_owned()).collect()
+    };
+    let (open, classic) = (page(Format::OpenMetrics), page(Format::Classic));
+    assert!(rows(&open).len() > 100);
+    assert_eq!(rows(&open), rows(&classic));
+    assert!(!classic.contains("# EOF") && !classic.contains("# UNIT"));
+    let types: BTreeSet<&str> = classic
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .map(|(name, _)| name)
+        .collect();
+    for row in rows(&classic) {
+        let name = row.split(['{', ' ']).next().unwrap();
+        let of_histogram = ["_bucket", "_sum", "_count"].iter().filter_map(|end| name.strip_suffix(end));
+        assert!(std::iter::once(name).chain(of_histogram).any(|name| types.contains(name)), "{row}");
     }
 }
 
@@ -408,7 +434,7 @@ fn hostile_namespaces_are_bounded_and_their_labels_escaped() {
         emit(&journal, EventType::DegradedEntered, None, json!({"what": namespace, "place": namespace}));
         emit(&journal, EventType::SourceUp, None, json!({"source": namespace}));
     }
-    let text = expose(journal.counts(), gauges()).unwrap();
+    let text = expose(journal.counts(), gauges(), Format::OpenMetrics).unwrap();
     assert!(text.contains(r#"namespace="a\"b\\c\nd{}""#), "{text}");
     let read = Read::of(&text);
     let namespaces: BTreeSet<_> = read
@@ -463,7 +489,8 @@ fn losses_sinks_and_what_lies_ahead_are_reported() {
         failures: 4,
         lost: 1,
     };
-    let read = Read::of(&expose(counts, Gauges { sinks: vec![sink], ..gauges() }).unwrap());
+    let read =
+        Read::of(&expose(counts, Gauges { sinks: vec![sink], ..gauges() }, Format::OpenMetrics).unwrap());
     assert_eq!(read.get(r#"enforcer_event_sink_failures_total{sink="journald"}"#), 4.0);
     assert_eq!(read.get("enforcer_bpf_ringbuf_lost_total"), 7.0);
     for (stage, lost) in
@@ -493,7 +520,7 @@ fn times_that_make_no_sense_are_not_counted() {
 fn the_next_are_three_at_the_most() {
     let victim = |name: &str| NextVictim { namespace: "shop".into(), pod: name.into() };
     let gauges = Gauges { next_victims: ["a", "b", "c", "d"].map(victim).into(), ..gauges() };
-    let read = Read::of(&expose(&Counts::default(), gauges).unwrap());
+    let read = Read::of(&expose(&Counts::default(), gauges, Format::OpenMetrics).unwrap());
     assert_eq!(read.sum("enforcer_next_victim_info"), 3.0);
     assert_eq!(read.get(r#"enforcer_next_victim_info{rank="1",namespace="shop",pod="a"}"#), 1.0);
 }

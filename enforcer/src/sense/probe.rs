@@ -31,7 +31,7 @@ pub use self::{
     bpf::Lockdown,
     host::{Hierarchy, HostFacts, Psi},
     incident::Explained,
-    ladder::{Facility, Rung, State, host_lost, ladder, without},
+    ladder::{CGROUP2, Facility, Rung, State, host_lost, ladder, without},
     reclaim::{LimitArgument, ReclaimChoice, ReclaimFacts},
 };
 

@@ -1,8 +1,8 @@
-//! Negotiation of the stream's format (RFC 9110, 12.5.1).
+//! Negotiation of the format of an answer (RFC 9110, 12.5.1).
 
 use axum::http::{HeaderMap, header};
 
-/// A format of the stream.
+/// A format of the event stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Format {
     /// One line of JSON for each event.
@@ -23,8 +23,10 @@ pub(super) enum NoFormat {
 }
 
 /// The offered formats, the preferred one first.
-const OFFERS: [(Format, &str, &str); 2] =
-    [(Format::Ndjson, "application", "x-ndjson"), (Format::Sse, "text", "event-stream")];
+const OFFERS: &[Offer<Format>] = &[
+    Offer { format: Format::Ndjson, main: "application", sub: "x-ndjson", parameters: &[] },
+    Offer { format: Format::Sse, main: "text", sub: "event-stream", parameters: &[] },
+];
 
 impl Format {
     pub(super) fn content_type(self) -> &'static str {
@@ -34,28 +36,53 @@ impl Format {
         }
     }
 
-    /// The format with the highest weight. Ties go to the one that the client named more exactly, then to the order of
-    /// [`OFFERS`].
+    /// The format that the client prefers.
     pub(super) fn wanted(headers: &HeaderMap) -> Result<Self, NoFormat> {
-        let mut ranges = Vec::new();
-        for value in headers.get_all(header::ACCEPT) {
-            let malformed = |text: &[u8]| NoFormat::Malformed(String::from_utf8_lossy(text).into_owned());
-            let text = value.to_str().map_err(|_error| malformed(value.as_bytes()))?;
-            for range in split(text, ',').filter(|range| !range.is_empty()) {
-                ranges.push(Range::parse(range).ok_or_else(|| malformed(range.as_bytes()))?);
-            }
-        }
-        if ranges.is_empty() {
-            return Ok(Self::Ndjson);
-        }
-        let liked = OFFERS.iter().rev().filter_map(|(format, main, sub)| {
-            let exact = ranges.iter().filter_map(|range| Some((range.exactness(main, sub)?, range.permille)));
-            // The most exact range counts, even if its weight is the lowest.
-            let (exactness, permille) = exact.max()?;
-            (permille > 0).then_some(((permille, exactness), *format))
-        });
-        liked.max_by_key(|(liked, _)| *liked).map(|(_, format)| format).ok_or(NoFormat::Unacceptable)
+        preferred(headers, OFFERS)?.ok_or(NoFormat::Unacceptable)
     }
+}
+
+/// A format on offer, with its media type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer<F> {
+    pub(super) format: F,
+    pub(super) main: &'static str,
+    pub(super) sub: &'static str,
+    /// The parameters that it has, besides `charset=utf-8`; one without a value has any.
+    pub(super) parameters: &'static [(&'static str, &'static str)],
+}
+
+impl<F> Offer<F> {
+    fn has(&self, name: &str, value: &str) -> bool {
+        let value = value.trim_matches('"');
+        let is = |(own, its): &(&str, &str)| {
+            name.eq_ignore_ascii_case(own) && (its.is_empty() || value.eq_ignore_ascii_case(its))
+        };
+        is(&("charset", "utf-8")) || self.parameters.iter().any(is)
+    }
+}
+
+/// The format with the highest weight; `None` if none is acceptable. Ties go to the one that the client named more
+/// exactly, then to the order of `offers`; without a preference it is the first.
+pub(super) fn preferred<F: Copy>(headers: &HeaderMap, offers: &[Offer<F>]) -> Result<Option<F>, NoFormat> {
+    let mut ranges = Vec::new();
+    for value in headers.get_all(header::ACCEPT) {
+        let malformed = |text: &[u8]| NoFormat::Malformed(String::from_utf8_lossy(text).into_owned());
+        let text = value.to_str().map_err(|_error| malformed(value.as_bytes()))?;
+        for range in split(text, ',').filter(|range| !range.is_empty()) {
+            ranges.push(Range::parse(range).ok_or_else(|| malformed(range.as_bytes()))?);
+        }
+    }
+    if ranges.is_empty() {
+        return Ok(offers.first().map(|offer| offer.format));
+    }
+    let liked = offers.iter().rev().filter_map(|offer| {
+        let exact = ranges.iter().filter_map(|range| Some((range.exactness(offer)?, range.permille)));
+        // The most exact range counts, even if its weight is the lowest.
+        let (exactness, permille) = exact.max()?;
+        (permille > 0).then_some(((permille, exactness), offer.format))
+    });
+    Ok(liked.max_by_key(|(liked, _)| *liked).map(|(_, format)| format))
 }
 
 /// A media range and its weight, in thousandths.
@@ -63,8 +90,7 @@ impl Format {
 struct Range<'text> {
     main: &'text str,
     sub: &'text str,
-    /// Whether its only parameter is `charset=utf-8`, the only one available; `None` without parameters.
-    utf8: Option<bool>,
+    parameters: Vec<(&'text str, &'text str)>,
     permille: u16,
 }
 
@@ -73,7 +99,7 @@ impl<'text> Range<'text> {
         let mut parts = split(text, ';');
         let (main, sub) = parts.next()?.split_once('/')?;
         let is_range = is_token(main) && is_token(sub) && (main != "*" || sub == "*");
-        let mut range = Self { main, sub, utf8: None, permille: 1_000 };
+        let mut range = Self { main, sub, parameters: Vec::new(), permille: 1_000 };
         for part in parts {
             let (name, value) = part.split_once('=')?;
             if !is_token(name) {
@@ -84,24 +110,24 @@ impl<'text> Range<'text> {
                 // Parameters after the weight are not part of the media type.
                 break;
             }
-            let is_utf8 =
-                name.eq_ignore_ascii_case("charset") && value.trim_matches('"').eq_ignore_ascii_case("utf-8");
-            range.utf8 = Some(is_utf8 && range.utf8 != Some(false));
+            range.parameters.push((name, value));
         }
         is_range.then_some(range)
     }
 
     /// How exactly it names a format; `None` if it does not match.
-    fn exactness(&self, main: &str, sub: &str) -> Option<u8> {
-        let names = |range: &str, name: &str| range.eq_ignore_ascii_case(name);
-        match self {
-            Self { utf8: Some(false), .. } => None,
-            Self { main: "*", .. } => Some(0),
-            Self { main: range, sub: "*", .. } => names(range, main).then_some(1),
-            Self { main: range, sub: of, utf8, .. } => {
-                (names(range, main) && names(of, sub)).then_some(if utf8.is_some() { 3 } else { 2 })
-            }
-        }
+    fn exactness<F>(&self, offer: &Offer<F>) -> Option<u8> {
+        let names = |range: &str, name: &str| range == "*" || range.eq_ignore_ascii_case(name);
+        let fits = names(self.main, offer.main)
+            && names(self.sub, offer.sub)
+            && self.parameters.iter().all(|(name, value)| offer.has(name, value));
+        let exactness = match (self.main, self.sub) {
+            ("*", _) => 0,
+            (_, "*") => 1,
+            _ if self.parameters.is_empty() => 2,
+            _ => 3,
+        };
+        fits.then_some(exactness)
     }
 }
 

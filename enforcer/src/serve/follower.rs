@@ -352,7 +352,12 @@ mod tests {
         // Each of the two missed them. What a reader within the daemon misses is no loss to a client.
         let mut within = journal.reader(Some(10), Filter::default());
         assert!(matches!(within.read(), Some(crate::journal::Batch::Gap { from: 11, .. })));
-        let metrics = crate::metrics::expose(&counts, crate::metrics::Gauges::default()).unwrap();
+        let metrics = crate::metrics::expose(
+            &counts,
+            crate::metrics::Gauges::default(),
+            crate::metrics::Format::OpenMetrics,
+        )
+        .unwrap();
         let lost = format!("enforcer_events_lost_total{{stage=\"reader\"}} {}\n", 2 * (oldest - 11));
         assert!(metrics.contains(&lost), "{metrics}");
     }

@@ -22,37 +22,65 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-use super::{brief, hosts::Hosts, spare::Shortage};
-use crate::{metrics::CONTENT_TYPE, threads};
+use super::{
+    accept::{self, Offer},
+    brief,
+    hosts::Hosts,
+    spare::Shortage,
+};
+use crate::{metrics::Format, threads};
+
+/// The formats of the page, the preferred one first. A scraper names a version, and a way to escape names, of which these
+/// have none to escape.
+const OFFERS: &[Offer<Format>] = &[
+    Offer {
+        format: Format::OpenMetrics,
+        main: "application",
+        sub: "openmetrics-text",
+        parameters: &[("version", "1.0.0"), ("escaping", "")],
+    },
+    Offer {
+        format: Format::Classic,
+        main: "text",
+        sub: "plain",
+        parameters: &[("version", "0.0.4"), ("escaping", "")],
+    },
+];
 
 /// Writes the metrics, which may take a few milliseconds.
 #[derive(Clone)]
 pub struct Scrape(Arc<Writer>);
 
 struct Writer {
-    write: Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>,
+    write: Box<dyn Fn(Format) -> Result<String, fmt::Error> + Send + Sync>,
     /// One write at a time: there are few blocking threads, and other requests need them.
     permits: Arc<Semaphore>,
 }
 
 impl Scrape {
     /// Uses this function, which may block.
-    pub fn by(write: impl Fn() -> Result<String, fmt::Error> + Send + Sync + 'static) -> Self {
+    pub fn by(write: impl Fn(Format) -> Result<String, fmt::Error> + Send + Sync + 'static) -> Self {
         Self(Arc::new(Writer { write: Box::new(write), permits: Arc::new(Semaphore::new(1)) }))
     }
 
-    /// The answer to a request for the metrics.
-    pub(super) async fn answer(&self) -> Response {
+    /// The answer to a request for the metrics, in the format that the headers prefer; `OpenMetrics` if they prefer none.
+    pub(super) async fn answer(&self, headers: &HeaderMap) -> Response {
+        // A scraper whose header cannot be read gets the metrics all the same.
+        let preferred = accept::preferred(headers, OFFERS).ok().flatten();
+        let format = preferred.unwrap_or(Format::OpenMetrics);
         let writer = Arc::clone(&self.0);
         // Held until the write ends, even if no request waits for it any more. The semaphore is never closed.
         let permit = Arc::clone(&self.0.permits).acquire_owned().await.ok();
         let written = threads::blocking(move || {
             let _permit = permit;
-            (writer.write)()
+            (writer.write)(format)
         });
         let written = written.await;
         match written {
-            Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response(),
+            Ok(text) => {
+                let head = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+                (head, text).into_response()
+            }
             Err(error) => failed(error),
         }
     }
@@ -134,7 +162,7 @@ fn router(scrape: Scrape, hosts: Hosts, asked: Arc<AtomicBool>) -> Router {
     let metrics = move |version: Version, uri: Uri, headers: HeaderMap| async move {
         asked.store(true, Ordering::Relaxed);
         match hosts.check(version, &uri, &headers) {
-            Ok(()) => scrape.answer().await,
+            Ok(()) => scrape.answer(&headers).await,
             Err(error) => {
                 tracing::debug!(%error, "a request for metrics is refused");
                 (StatusCode::MISDIRECTED_REQUEST, format!("{error}\n")).into_response()
@@ -213,7 +241,7 @@ mod tests {
         let listener = MetricsListener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.0.local_addr().unwrap();
         let (stop, stopping) = watch::channel(false);
-        let scrape = Scrape::by(|| Ok(String::from("enforcer_up 1\n")));
+        let scrape = Scrape::by(|format| Ok(format!("{format:?} 1\n")));
         tokio::spawn(listener.serve(scrape, Hosts::new("node", &[]), stopping));
         Server { address, _stop: stop }
     }
@@ -239,7 +267,38 @@ mod tests {
             }
             // Sooner than any of them is hung up on.
             let answer = tokio::time::timeout(brief::HEAD / 2, ask(address, "node")).await.unwrap();
-            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("enforcer_up 1\n"), "{answer}");
+            assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("OpenMetrics 1\n"), "{answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_scraper_gets_the_format_that_it_prefers() {
+        let scrape = Scrape::by(|format| Ok(format!("{format:?}")));
+        for (accept, format) in [
+            ("", Format::OpenMetrics),
+            ("*/*", Format::OpenMetrics),
+            ("text/plain", Format::Classic),
+            ("text/plain;version=0.0.4;charset=utf-8", Format::Classic),
+            ("text/html, text/*;q=0.9, */*;q=0.8", Format::Classic),
+            ("nonsense", Format::OpenMetrics),
+            ("image/png", Format::OpenMetrics),
+            (
+                "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+                 application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
+                 text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+                Format::OpenMetrics,
+            ),
+            (
+                "text/plain;version=0.0.4;q=0.7,application/openmetrics-text;version=1.0.0;q=0.5",
+                Format::Classic,
+            ),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, accept.parse().unwrap());
+            let answer = scrape.answer(&headers).await;
+            assert_eq!(answer.headers()[header::CONTENT_TYPE], format.content_type(), "{accept}");
+            let body = axum::body::to_bytes(answer.into_body(), 100).await.unwrap();
+            assert_eq!(body, format!("{format:?}"));
         }
     }
 

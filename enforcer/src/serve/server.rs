@@ -9,7 +9,7 @@ use std::{
 use axum::{
     Json, Router,
     extract::State,
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
@@ -277,7 +277,12 @@ fn router(shared: Shared) -> Router {
         .route("/v1/usages", get(usages))
         .route("/v1/containers", get(containers::containers))
         .route("/v1/orders", get(orders))
-        .route("/metrics", get(|State(shared): State<Shared>| async move { shared.metrics.answer().await }))
+        .route(
+            "/metrics",
+            get(|State(shared): State<Shared>, headers: HeaderMap| async move {
+                shared.metrics.answer(&headers).await
+            }),
+        )
         .route("/v1/ranking", get(ranking::ranking))
         .route("/v1/headroom", get(headroom::headroom))
         .route("/v1/schema", get(schema))

@@ -6,6 +6,7 @@ mod cut;
 mod daemon;
 mod explained;
 mod foreseen;
+mod golden;
 mod hostile;
 mod journal;
 mod printed;

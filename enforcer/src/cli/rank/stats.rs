@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
-use crate::model::Pod;
+use crate::{cli::Failure, model::Pod};
 
 /// The largest accepted file: 100,000 pods need half of it.
 const MAX_BYTES: u64 = 16 << 20;
@@ -31,7 +31,17 @@ pub(super) struct PodStats {
 }
 
 impl Stats {
-    pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
+    pub(super) fn read(path: &Path) -> Result<Self, Failure> {
+        let is_missing = |error: &anyhow::Error| {
+            let cause = error.downcast_ref::<io::Error>();
+            cause.is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        Self::read_any(path).map_err(|error| {
+            if is_missing(&error) { Failure::not_there(error) } else { Failure::usage(error) }
+        })
+    }
+
+    fn read_any(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         let content = if path == Path::new("-") {
             bounded(io::stdin().lock())

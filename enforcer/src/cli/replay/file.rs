@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, OpenOptions},
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
@@ -11,7 +11,7 @@ use anyhow::{Context as _, anyhow, bail};
 use ulid::Ulid;
 
 use crate::{
-    cli::{Context, Failure, client},
+    cli::{Context, Failure, client, exit::Unreachable},
     journal::{self, Filter, Offline},
     nearest::nearest,
     recorder::{self, FILE_ENDING, MOST_FILE_BYTES},
@@ -30,26 +30,48 @@ pub(super) fn find(context: &Context, what: &str) -> Result<(String, Vec<u8>), F
         return Ok((String::from("the running daemon"), bytes));
     }
     let path = if what == "latest" {
+        is_asked_of_the_daemon(context)?;
         newest(state_dir)?
     } else if Path::new(what).exists() || what.contains(['/', '.']) {
         PathBuf::from(what)
     } else {
-        let id = Ulid::from_string(what).ok().with_context(|| {
-            format!("{what:?} is neither a file nor the id of an event or eviction: ids have 26 characters")
-        });
-        of_id(state_dir, &context.config.run_dir, id.map_err(Failure::usage)?)?
+        let id = Ulid::from_string(what).map_err(|_not_an_id| {
+            Failure::not_there(anyhow!(
+                "{what:?} is neither a file nor the id of an event or eviction: ids have 26 characters"
+            ))
+        })?;
+        is_asked_of_the_daemon(context)?;
+        of_id(state_dir, &context.config.run_dir, id)?
     };
-    let bytes = read(&path)?;
+    let bytes = read(&path).map_err(missing)?;
     Ok((path.display().to_string(), bytes))
 }
 
-fn newest(state_dir: &Path) -> anyhow::Result<PathBuf> {
-    let newest = recordings(state_dir)?.max();
-    let (_, path) = newest.with_context(|| format!(
+/// The daemon writes the recordings, and they can be read without it: says so, or with `--live` refuses.
+fn is_asked_of_the_daemon(context: &Context) -> Result<(), Failure> {
+    let asked = client::block_on(async { client::get(&context.config.run_dir, "/livez").await.map(drop) });
+    match asked {
+        Err(failure) if failure.is_unreachable() && !context.live => {
+            let (why, state_dir) = (failure.silence(), context.config.state_dir.display());
+            let why = why.map_or("the daemon cannot be asked", Unreachable::as_str);
+            // If this fails, there is nowhere to report it.
+            drop(writeln!(io::stderr(), "{why}: this is what {state_dir} holds"));
+            Ok(())
+        }
+        // A user who may not ask it may still read the files.
+        Err(failure) if !failure.is_unreachable() && !context.live => Ok(()),
+        asked => asked,
+    }
+}
+
+fn newest(state_dir: &Path) -> Result<PathBuf, Failure> {
+    let newest = recordings(state_dir).map_err(missing)?.max();
+    newest.map(|(_, path)| path).ok_or_else(|| {
+        Failure::not_there(anyhow!(
             "there is no recording in {}: each decision writes one, and `enforcer headroom` shows how near the next is",
             folder(state_dir)
-        ))?;
-    Ok(path)
+        ))
+    })
 }
 
 /// The kept recordings, with the ids of their evictions.
@@ -64,7 +86,7 @@ fn recordings(state_dir: &Path) -> anyhow::Result<impl Iterator<Item = (Ulid, Pa
 }
 
 /// The recording of the eviction of that id, or of the eviction that the event of that id is about.
-fn of_id(state_dir: &Path, run_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> {
+fn of_id(state_dir: &Path, run_dir: &Path, id: Ulid) -> Result<PathBuf, Failure> {
     let path = recorder::path(state_dir, id);
     if path.exists() {
         return Ok(path);
@@ -77,19 +99,25 @@ fn of_id(state_dir: &Path, run_dir: &Path, id: Ulid) -> anyhow::Result<PathBuf> 
             || String::from("`enforcer replay latest` takes the newest"),
             |near| format!("did you mean {near}?"),
         );
-        bail!(
+        return Err(Failure::not_there(anyhow!(
             "there is no recording of {id} in {}, and no event of an eviction has that id: {hint}",
             folder(state_dir)
-        );
+        )));
     };
     let path = recorder::path(state_dir, eviction);
     if !path.exists() {
-        bail!(
+        return Err(Failure::not_there(anyhow!(
             "the recording of eviction {eviction} is not, or no longer, in {}: `enforcer events` has its events",
             folder(state_dir)
-        );
+        )));
     }
     Ok(path)
+}
+
+/// The failure if a file or a folder is not there, or cannot be read.
+fn missing(error: anyhow::Error) -> Failure {
+    let cause = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    if cause == Some(io::ErrorKind::NotFound) { Failure::not_there(error) } else { error.into() }
 }
 
 fn folder(state_dir: &Path) -> String {

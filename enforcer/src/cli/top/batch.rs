@@ -1,13 +1,13 @@
 //! The same tree as plain text, for pipes, files and dumb terminals.
 use std::{
     io::{self, Write as _},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use serde::Serialize;
 
 use super::{
-    Args, feed,
+    feed,
     header::header,
     model::{Input, State},
     picture::Picture,
@@ -42,12 +42,13 @@ struct Document<'a> {
 /// Prints the tables.
 pub(super) async fn batch(
     context: &Context,
-    args: &Args,
+    interval: Duration,
+    is_wide: bool,
     count: Count,
     start: Instant,
 ) -> Result<(), Failure> {
     let run_dir = &context.config.run_dir;
-    let mut state = State::new((if args.wide { WIDE } else { WIDTH }, u16::MAX)).unfolded();
+    let mut state = State::new((if is_wide { WIDE } else { WIDTH }, u16::MAX)).unfolded();
     let mut due = tokio::time::Instant::now();
     let mut printed = 0_u32;
     loop {
@@ -58,7 +59,7 @@ pub(super) async fn batch(
         if count == Count::Of(printed) {
             return Ok(());
         }
-        due += args.interval;
+        due += interval;
         tokio::time::sleep_until(due).await;
     }
 }

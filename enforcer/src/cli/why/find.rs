@@ -23,11 +23,10 @@ pub(super) fn find(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
     if what == "latest" {
         let mut happened = entries.iter().enumerate().rev().filter(|(_, entry)| is_happening(entry.kind()));
         return happened.find_map(|(place, entry)| subject(place, entry)).ok_or_else(|| {
-            anyhow!(
+            Failure::not_there(anyhow!(
                 "nothing is kept to explain: no eviction, none that was suppressed, and no OOM kill; \
                  `enforcer next` shows which pod would be next"
-            )
-            .into()
+            ))
         });
     }
     if is_id(what) { by_id(entries, &what.to_ascii_uppercase()) } else { by_pod(entries, what) }
@@ -74,9 +73,9 @@ fn by_id(entries: &[Entry], id: &str) -> Result<Subject, Failure> {
             Some(near) => format!("did you mean {near}?"),
             None => String::from("it may no longer be kept;"),
         };
-        return Err(
-            anyhow!("no event, eviction or OOM has the id {id}: {hint} `enforcer events` shows all").into()
-        );
+        return Err(Failure::not_there(anyhow!(
+            "no event, eviction or OOM has the id {id}: {hint} `enforcer events` shows all"
+        )));
     };
     if let Some(found) = subject(place, entry) {
         return Ok(found);
@@ -95,7 +94,7 @@ fn by_id(entries: &[Entry], id: &str) -> Result<Subject, Failure> {
     }
     let kind = entry.kind();
     Err(anyhow!(
-        "event {id} is {kind}: only evictions and OOM kills are explained; `enforcer -o json events --type {kind}` \
+        "event {id} is {kind}: only evictions and OOM kills are explained; `enforcer events -o jsonl --type {kind}` \
          shows all of it"
     )
     .into())
@@ -123,11 +122,10 @@ fn by_pod(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
     }
     let known: BTreeSet<_> = entries.iter().flat_map(pods).collect();
     if let Some(pod) = known.iter().find(|pod| is_it(pod)) {
-        return Err(anyhow!(
+        return Err(Failure::not_there(anyhow!(
             "pod {pod} was neither evicted nor killed by the kernel in the kept events: `enforcer events --pod {pod}` \
              shows what happened to it, `enforcer next` its rank"
-        )
-        .into());
+        )));
     }
     let short = known.iter().filter_map(|pod| pod.split_once('/').map(|(_, name)| name));
     let near = nearest(what, known.iter().map(String::as_str)).or_else(|| nearest(what, short));
@@ -135,7 +133,7 @@ fn by_pod(entries: &[Entry], what: &str) -> Result<Subject, Failure> {
         Some(near) => format!("did you mean {near:?}?"),
         None => String::from("write NAME or NAMESPACE/NAME, the id of an event, or latest;"),
     };
-    Err(anyhow!("no event is about a pod {what:?}: {hint} `enforcer events` shows all").into())
+    Err(Failure::not_there(anyhow!("no event is about a pod {what:?}: {hint} `enforcer events` shows all")))
 }
 
 /// The pods that an event is about: its own, and those of all victims.

@@ -10,6 +10,7 @@ use crate::sense::Failure;
 mod rows;
 mod rules;
 
+pub use self::rows::CGROUP2;
 use self::{
     rows::{HOST, Row, TRACING},
     rules::{Seen, Stand},

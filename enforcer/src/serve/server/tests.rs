@@ -57,7 +57,7 @@ async fn serve_within(limits: Limits) -> Served {
         },
         view: views,
         orders: watch::channel(Vec::new()).1,
-        metrics: Scrape::by(|| Ok(String::from("# EOF\n"))),
+        metrics: Scrape::by(|_format| Ok(String::from("# EOF\n"))),
         evictor: Vital::by({
             let is_stuck = Arc::clone(&is_stuck);
             move || !is_stuck.load(Ordering::Relaxed)

@@ -2,7 +2,7 @@
 use super::*;
 use crate::{
     journal::Journal,
-    metrics::{Counts, Gauges, expose},
+    metrics::{Counts, Format, Gauges, expose},
 };
 
 /// The rows of kills that are not 0, once an incident was told.
@@ -10,7 +10,7 @@ fn counted(incident: &Incident) -> Vec<String> {
     let counts = Counts::default();
     let journal = Journal::new("n", "b").observed_by(std::sync::Arc::new(counts.clone()));
     journal.emit(incident.subject(), enforcer_events::Payload::OomIncident(incident.clone()));
-    let text = expose(&counts, Gauges::default()).unwrap();
+    let text = expose(&counts, Gauges::default(), Format::OpenMetrics).unwrap();
     let kills = text.lines().filter(|line| line.starts_with("enforcer_oom_kills_total{"));
     kills.filter(|line| !line.ends_with(" 0")).map(str::to_owned).collect()
 }

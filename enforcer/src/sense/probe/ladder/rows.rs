@@ -31,6 +31,9 @@ pub(super) struct Row {
     pub(super) needs_programs: bool,
 }
 
+/// The facility without which nothing can be enforced.
+pub const CGROUP2: &str = "cgroup2";
+
 const NOTHING: &str = "nothing";
 const NEEDS_ROOT: &str = "unknown; run as root to find out";
 
@@ -318,7 +321,7 @@ pub(super) const HOST: &[Row] = &[
         ..ROW
     },
     Row {
-        name: "cgroup2",
+        name: CGROUP2,
         rungs: &[("cgroup v2", ""), (NOTHING, "nothing can be enforced and no pod evicted")],
         remedy: "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup",
         stand: cgroup2,
