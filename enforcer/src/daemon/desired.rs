@@ -1,9 +1,4 @@
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-    sync::Arc,
-    time::Instant,
-};
+use std::{collections::BTreeSet, path::Path, sync::Arc, time::Instant};
 
 use enforcer_events::Payload;
 use tokio::sync::Notify;
@@ -28,7 +23,7 @@ use crate::{
     evict::Endings,
     journal::{Journal, Slots, Subject},
     metrics::Counts,
-    model::{CgroupId, CgroupPath, OwnerLevel, PodName, PodUid},
+    model::PodUid,
     policy::{self, CgroupDriver},
     serve::View,
     source::{Decisions, EndedPod, Loaded, SourceName},
@@ -37,6 +32,7 @@ use crate::{
 mod alignment;
 mod candidates;
 mod components;
+mod existing;
 mod guarded;
 mod loading;
 mod orders;
@@ -49,8 +45,9 @@ mod watch_budget;
 pub(super) use self::orders::Evictable;
 use self::{
     alignment::Aligning,
-    candidates::{Former, OpenCandidate, Opening},
+    candidates::{CandidateSet, Opener},
     components::Looked,
+    existing::{Existing, Going},
     guarded::Guarding,
     pod_set::PodSet,
     watch_budget::WatchBudget,
@@ -61,7 +58,6 @@ use self::{
 /// It runs on changes, and periodically. Blocking work is done on blocking threads.
 pub(super) struct Desired {
     config: Config,
-    opener: candidates::Opener,
     endings: Option<Endings>,
     journal: Journal,
     counts: Counts,
@@ -87,35 +83,14 @@ pub(super) struct Desired {
     components: Looked,
     /// Notified when a limit that is being lowered has reached its value.
     woken: Arc<Notify>,
-    candidates: BTreeMap<PodUid, OpenCandidate>,
-    /// Whether the plan or the cgroups have changed since the candidates were opened.
-    are_candidates_stale: bool,
-    /// The candidates to be opened or reopened.
-    opening: Opening,
-    /// The pods that an operator has spared.
-    protected: BTreeSet<PodName>,
-    /// The planned cgroups that exist.
-    ids: BTreeMap<CgroupPath, CgroupId>,
-    /// Cgroups that exist, and are removed once they hold no process.
-    going: BTreeMap<CgroupPath, Going>,
-    /// The former cgroups of pods that candidates were opened with: the reflex knows both places.
-    former: BTreeMap<CgroupPath, Former>,
-    /// Cgroups whose processes are not moved, because they are killed where they are.
-    being_evicted: BeingEvicted,
-}
-
-/// A cgroup that is removed once it holds no process.
-#[derive(Clone, Debug, Eq, PartialEq)]
-struct Going {
-    id: CgroupId,
-    level: OwnerLevel,
+    candidates: CandidateSet,
+    existing: Existing,
 }
 
 /// The outcome of work on the cgroups.
 struct Worked {
     report: Report,
-    ids: BTreeMap<CgroupPath, CgroupId>,
-    going: BTreeMap<CgroupPath, Going>,
+    existing: Existing,
     guarded: Guarded,
     standing: BTreeSet<PodUid>,
     problems: Vec<Problem>,
@@ -137,7 +112,7 @@ impl Desired {
         let Permits { all: permit, scores: scores_permit } = permits;
         let mount = Path::new(cgroup::MOUNT);
         let mut events = None;
-        let opener = candidates::Opener::new(kubelets, &config.node_components);
+        let opener = Opener::new(kubelets, &config.node_components);
         let hierarchy = match Reconciler::new(mount, index)
             .map_err(anyhow::Error::from)
             .and_then(|reconciler| Ok((reconciler, CgroupDir::mount(mount)?)))
@@ -183,9 +158,9 @@ impl Desired {
         let view = View { mode: config.mode.to_string(), ..View::default() };
         alignment::emit_hindrances(config.oom_score_policy, &journal);
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
+        let candidates = CandidateSet::new(opener, journal.clone());
         let desired = Self {
             config,
-            opener,
             endings: permit.is_some().then(|| candidates::start_endings(&journal)).flatten(),
             journal,
             counts,
@@ -203,14 +178,8 @@ impl Desired {
             guarding: Guarding::default(),
             components,
             woken: Arc::default(),
-            candidates: BTreeMap::new(),
-            are_candidates_stale: true,
-            opening: Opening::default(),
-            protected: BTreeSet::new(),
-            ids: BTreeMap::new(),
-            going: BTreeMap::new(),
-            former: BTreeMap::new(),
-            being_evicted: BeingEvicted::default(),
+            candidates,
+            existing: Existing::default(),
         };
         (desired, events)
     }
@@ -280,7 +249,7 @@ impl Desired {
         self.schedule.looked(Instant::now());
         let (plan, retired, permit) =
             (Arc::clone(self.pods.plan()), self.pods.retired().to_vec(), self.permit.clone());
-        let movable = self.movable();
+        let movable = self.candidates.movable(&self.pods);
         self.change(move |reconciler| {
             reconciler.set_movable(movable);
             reconciler.reconcile(&plan, &retired, permit.as_deref())
@@ -314,7 +283,7 @@ impl Desired {
     /// When [`look`](Self::look) must be called.
     pub(super) fn due(&self) -> Instant {
         let others =
-            [self.components.due(), self.alignment_due(), self.candidates_due(), self.watch_budget.due()];
+            [self.components.due(), self.alignment_due(), self.candidates.due(), self.watch_budget.due()];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
@@ -338,7 +307,7 @@ impl Desired {
 
     /// Moves no process of a pod that is being evicted.
     pub(super) fn set_being_evicted(&mut self, being_evicted: BeingEvicted) {
-        self.being_evicted = being_evicted;
+        self.candidates.set_being_evicted(being_evicted);
     }
 
     /// Notified when a reconciliation is due that nothing else announces.
@@ -380,7 +349,7 @@ impl Desired {
 
     /// Decides which pods may run, and plans anew. Returns the decisions, and whether the plan has changed.
     fn replan(&mut self) -> (Decisions, bool) {
-        self.are_candidates_stale = true;
+        self.candidates.note_change();
         self.aligning.renew();
         self.pods.replan()
     }
@@ -437,16 +406,18 @@ impl Desired {
             self.renew_view();
             return Ok(());
         };
-        let Worked { report, ids, going, guarded, standing, problems, due, contest_due } = hierarchy
+        let Worked { report, existing, guarded, standing, problems, due, contest_due } = hierarchy
             .run(move |reconciler| {
                 let report = work(reconciler);
                 Worked {
                     report,
-                    ids: reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect(),
-                    going: reconciler
-                        .going()
-                        .map(|(id, owner)| (owner.path.clone(), Going { id, level: owner.level.clone() }))
-                        .collect(),
+                    existing: Existing {
+                        planned: reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect(),
+                        going: reconciler
+                            .going()
+                            .map(|(id, owner)| (owner.path.clone(), Going { id, level: owner.level.clone() }))
+                            .collect(),
+                    },
                     guarded: reconciler.guarded(),
                     standing: reconciler.standing().cloned().collect(),
                     problems: reconciler.problems(),
@@ -455,19 +426,19 @@ impl Desired {
                 }
             })
             .await?;
-        self.are_candidates_stale |= self.going != going;
+        if self.existing != existing {
+            self.candidates.note_change();
+        }
+        if self.existing.planned != existing.planned {
+            self.aligning.renew();
+        }
         // Cgroups that are gone by now may have been written to before.
-        self.going.extend(going.clone());
+        self.existing.going.extend(existing.going.clone());
         self.emit_report(&report, writers);
-        self.going = going;
+        self.existing = existing;
         self.guarding.wish(guarded, self.permit.is_some());
         self.problems.renew(problems, &self.journal);
         self.pods.stand(standing);
-        if self.ids != ids {
-            self.are_candidates_stale = true;
-            self.aligning.renew();
-        }
-        self.ids = ids;
         self.schedule.retry_at(due, Instant::now());
         self.schedule.write_back_at(contest_due, Instant::now());
         self.renew_view();

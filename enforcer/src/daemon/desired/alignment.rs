@@ -10,7 +10,7 @@ use super::{Desired, emit};
 use crate::{
     cgroup::{CgroupDir, Error, Permit},
     journal::Journal,
-    model::{CgroupId, CgroupPath, Limit, Node, PodUid},
+    model::{CgroupId, CgroupPath, Limit, Node, PodName, PodUid},
     policy::{
         Plan, PodPlan,
         alignment::{Aligner, Band, Contender, OomScorePolicy, Scale, Weighed},
@@ -87,6 +87,50 @@ impl Aligning {
     pub(super) fn band(&self, uid: &PodUid) -> Option<Band> {
         self.aligner.set().get(uid).copied()
     }
+
+    /// The scores of containers that differ from the planned ones.
+    fn scores(&self, plan: &Plan) -> BTreeMap<CgroupPath, i16> {
+        let mut scores = BTreeMap::new();
+        for pod in &plan.pods {
+            let Some(band) = self.band(&pod.uid) else { continue };
+            for container in &pod.containers {
+                let held = band.hold(container.oom_score_adj);
+                if held != container.oom_score_adj {
+                    scores.insert(container.cgroup.path.clone(), held);
+                }
+            }
+        }
+        scores
+    }
+
+    /// The pods of the plan as they were weighed last. `is_protected`: whether an operator has spared a pod.
+    fn weighed(&self, plan: &Plan, is_protected: impl Fn(&PodName) -> bool) -> Vec<Weighed<PodUid>> {
+        let places: BTreeMap<&PodUid, (u32, &PodPlan)> =
+            (0_u32..).zip(&plan.pods).map(|(place, pod)| (&pod.uid, (place, pod))).collect();
+        let weighed = |member: &Member| {
+            let (order, pod) = *places.get(&member.uid)?;
+            let weight = member.weight?;
+            let scores = || pod.containers.iter().map(|container| container.oom_score_adj);
+            Some(Weighed {
+                key: member.uid.clone(),
+                standing: MemoryRankKey {
+                    usage_bytes: Some(weight.working_set_bytes),
+                    request_bytes: pod.ranking_request_bytes,
+                    priority: pod.eviction_priority,
+                    order,
+                },
+                contender: Contender {
+                    lowest: scores().min()?,
+                    highest: scores().max()?,
+                    weight_bytes: weight.process_bytes,
+                    // A pod without a process cannot be killed.
+                    is_spared: pod.critical || is_protected(&pod.name) || weight.process_bytes == 0,
+                    set: None,
+                },
+            })
+        };
+        self.members.iter().filter_map(weighed).collect()
+    }
 }
 
 impl Desired {
@@ -107,7 +151,8 @@ impl Desired {
             return Ok(());
         }
         let (root, plan) = (Arc::clone(hierarchy.root()), Arc::clone(self.pods.plan()));
-        let wanted = std::mem::take(&mut self.aligning.is_stale).then(|| self.cgroups_to_weigh());
+        let wanted = std::mem::take(&mut self.aligning.is_stale)
+            .then(|| self.existing.running(&plan, self.pods.retired()));
         let others_came = wanted.is_some();
         let mut members = std::mem::take(&mut self.aligning.members);
         // The kernel may have to sum up the counters of all CPUs.
@@ -126,7 +171,8 @@ impl Desired {
         }
         self.aligning.next = now + if now < self.aligning.fast_until { MOVING } else { AT_REST };
         self.aligning.members = members;
-        let weighed = self.weighed();
+        let is_protected = |name: &PodName| self.candidates.is_protected(name);
+        let weighed = self.aligning.weighed(self.pods.plan(), is_protected);
         let differs = self.aligning.aligner.look(scale(self.pods.node(), self.pods.plan()), &weighed);
         if differs || self.permit.is_none() {
             self.apply_alignment(permit).await?;
@@ -152,53 +198,8 @@ impl Desired {
     }
 
     async fn apply_alignment(&mut self, permit: Arc<Permit>) -> anyhow::Result<()> {
-        let mut scores: BTreeMap<CgroupPath, i16> = BTreeMap::new();
-        for pod in &self.pods.plan().pods {
-            let Some(band) = self.aligning.band(&pod.uid) else { continue };
-            for container in &pod.containers {
-                let held = band.hold(container.oom_score_adj);
-                if held != container.oom_score_adj {
-                    scores.insert(container.cgroup.path.clone(), held);
-                }
-            }
-        }
+        let scores = self.aligning.scores(self.pods.plan());
         self.change(move |reconciler| reconciler.align(scores, &permit)).await
-    }
-
-    /// The running pods, with the present cgroup of each.
-    fn cgroups_to_weigh(&self) -> BTreeMap<PodUid, CgroupId> {
-        let running = self.pods.plan().pods.iter().filter(|pod| !self.pods.retired().contains(&pod.uid));
-        running.filter_map(|pod| Some((pod.uid.clone(), *self.ids.get(&pod.cgroup.path)?))).collect()
-    }
-
-    fn weighed(&self) -> Vec<Weighed<PodUid>> {
-        let places: BTreeMap<&PodUid, (u32, &PodPlan)> =
-            (0_u32..).zip(&self.pods.plan().pods).map(|(place, pod)| (&pod.uid, (place, pod))).collect();
-        let weighed = |member: &Member| {
-            let (order, pod) = *places.get(&member.uid)?;
-            let weight = member.weight?;
-            let scores = || pod.containers.iter().map(|container| container.oom_score_adj);
-            Some(Weighed {
-                key: member.uid.clone(),
-                standing: MemoryRankKey {
-                    usage_bytes: Some(weight.working_set_bytes),
-                    request_bytes: pod.ranking_request_bytes,
-                    priority: pod.eviction_priority,
-                    order,
-                },
-                contender: Contender {
-                    lowest: scores().min()?,
-                    highest: scores().max()?,
-                    weight_bytes: weight.process_bytes,
-                    // A pod without a process cannot be killed.
-                    is_spared: pod.critical
-                        || self.protected.contains(&pod.name)
-                        || weight.process_bytes == 0,
-                    set: None,
-                },
-            })
-        };
-        self.aligning.members.iter().filter_map(weighed).collect()
     }
 }
 

@@ -22,9 +22,7 @@ pub(in crate::daemon) struct Evictable {
 impl Desired {
     /// Protects these pods from now on, and no others.
     pub(in crate::daemon) fn set_protected(&mut self, protected: BTreeSet<PodName>) {
-        if self.protected != protected {
-            self.protected = protected;
-            self.are_candidates_stale = true;
+        if self.candidates.set_protected(protected) {
             self.aligning.renew();
         }
     }
@@ -54,8 +52,7 @@ impl Desired {
     pub(in crate::daemon) fn held_bytes(&self, names: &BTreeSet<PodName>) -> u64 {
         let plans = self.pods.plan().pods.iter().filter(|plan| names.contains(&plan.name));
         plans.fold(0_u64, |sum, plan| {
-            let standing = self.candidates.get(&plan.uid);
-            let used_bytes = standing.map_or(0, |standing| match standing.candidate.usage() {
+            let used_bytes = self.candidates.get(&plan.uid).map_or(0, |candidate| match candidate.usage() {
                 Reading::Usage(usage) => usage.working_set_bytes,
                 Reading::Missing | Reading::Gone => 0,
             });
@@ -81,14 +78,13 @@ impl Desired {
         if plan.critical {
             return Err(refused("is critical, and critical pods are never evicted"));
         }
-        if self.protected.contains(name) {
+        if self.candidates.is_protected(name) {
             return Err(refused("is protected: `enforcer protect --end` ends that first"));
         }
-        let hierarchy =
-            self.hierarchy.as_ref().ok_or_else(|| refused("has no cgroup: this host has no cgroup v2"))?;
-        let plan = self.let_in(plan).ok_or_else(|| refused("names a cgroup that is another pod's"))?;
-        let uid = plan.uid.clone();
-        let candidate = self.open_wherever(hierarchy.root(), plan).map_err(|error| match error {
+        let present = self.present().ok_or_else(|| refused("has no cgroup: this host has no cgroup v2"))?;
+        let opened = self.candidates.open_apart(present, plan);
+        let opened = opened.ok_or_else(|| refused("names a cgroup that is another pod's"))?;
+        let candidate = opened.map_err(|error| match error {
             OpenError::Cgroup(error) if error.is_gone() => {
                 refused("has no cgroup: there is nothing to evict")
             }
@@ -102,6 +98,6 @@ impl Desired {
             return Err(refused("holds no process: there is nothing to evict"));
         }
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
-        Ok(Evictable { uid, candidate, grace })
+        Ok(Evictable { uid: plan.uid.clone(), candidate, grace })
     }
 }

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_known_by_its_last_plan_until_it_is_back_or_gone() {
+    fn a_leaving_pod_is_known_by_its_last_plan_until_it_is_back_or_gone() {
         let app = ["a", "b"];
         let took = adopting("took", None, &[("a", "/system.slice/a.service")]);
         let lent = adopting("lent", Some("/x"), &[]);

@@ -43,7 +43,7 @@ impl Desired {
     /// The pod and the container that a cgroup belongs to, by this plan or an earlier one.
     fn owned(&self, path: &CgroupPath) -> Option<emit::Owned<'_>> {
         let going = || {
-            let level = &self.going.get(path)?.level;
+            let level = &self.existing.going.get(path)?.level;
             Some((level.pod()?, level.container()))
         };
         emit::owner(path, self.pods.plan()).or_else(going)

@@ -1,7 +1,7 @@
 //! The roster as it is reported.
 use super::{Desired, emit};
 use crate::{
-    model::{CgroupId, CgroupPath, OwnerLevel, PodUid, QosClass, ResourceName},
+    model::{CgroupPath, PodUid, QosClass, ResourceName},
     policy::{
         self, PodPlan,
         admission::{Rejection, under_conditions},
@@ -24,7 +24,7 @@ impl Desired {
 
     /// Updates the view.
     pub(super) fn renew_view(&mut self) {
-        let id_of = |path: &CgroupPath| self.ids.get(path).map(|id| id.0);
+        let id_of = |path: &CgroupPath| self.existing.planned(path).map(|id| id.0);
         let mut pods = Vec::new();
         for plan in &self.pods.plan().pods {
             let Some(entry) = self.pods.roster().get(&plan.uid) else { continue };
@@ -42,7 +42,7 @@ impl Desired {
             };
             let mut view = pod_view(plan, state, self.reason(entry), entry, id_of);
             for container in view.containers.iter_mut().filter(|container| container.cgroup_id.is_none()) {
-                if let Some((path, id)) = self.former_scope(&plan.uid, &container.name) {
+                if let Some((path, id)) = self.existing.former_scope(&plan.uid, &container.name) {
                     (container.cgroup, container.cgroup_id) = (path.to_string(), Some(id.0));
                 }
             }
@@ -54,14 +54,6 @@ impl Desired {
             pods.push(view);
         }
         self.view.pods = pods;
-    }
-
-    /// The scope that a container still has in its pod's former slice: a unit name is unique on the machine, so until
-    /// that scope ends there is no other, and new processes of the container go there.
-    fn former_scope(&self, uid: &PodUid, container: &str) -> Option<(&CgroupPath, CgroupId)> {
-        let mut going = self.going.iter().filter(|(path, _)| policy::name::is_scope(path));
-        let is_it = |level: &OwnerLevel| level.uid() == Some(uid) && level.container() == Some(container);
-        going.find(|(_, going)| is_it(&going.level)).map(|(path, going)| (path, going.id))
     }
 
     /// Shows a pod as evicted, and leaves the rest of the view unchanged.

@@ -167,13 +167,13 @@ impl Desired {
         self.settle();
         self.guarded(reported).await?;
         let Some(changes) = changes else {
-            self.note_branches(None);
+            self.candidates.note_branches(None);
             self.schedule.files_are_reported(false, Instant::now());
             return Ok(());
         };
         match self.watch_budget.sift(changes, Instant::now()) {
             Some(changes) => {
-                self.note_branches(Some(&changes));
+                self.candidates.note_branches(Some(&changes));
                 self.look_at(changes, &Writers::default()).await
             }
             None => Ok(()),
