@@ -228,7 +228,7 @@ mod tests {
 
     /// The admin socket itself answers within 15 s, whatever comes of an order.
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_waited_for_who_listens_and_does_not_answer() {
+    async fn a_listener_that_does_not_answer_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let _sockets = [Observe::path(dir.path()), Admin::path(dir.path())]
             .map(|path| UnixListener::bind(path).unwrap());

@@ -63,7 +63,7 @@ fn live(context: &Context, args: &Args) -> Result<(), Failure> {
     let folder = [Given::Path(context.config.static_pod_path.clone())];
     let given = if args.given.is_empty() { &folder[..] } else { &args.given };
     let Gathered { pods, errors } = source::gather(given);
-    let document = live::Document::compute(context, &node, &pods)?;
+    let document = live::Document::compute(context, &node, &pods, &errors)?;
     format::print(context.output, &document, || document.table())?;
     reported(context, &errors, "compared")
 }

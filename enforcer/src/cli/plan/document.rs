@@ -130,6 +130,12 @@ impl Amounts {
     }
 }
 
+impl From<&Wrong> for ErrorDocument {
+    fn from(Wrong { source, message }: &Wrong) -> Self {
+        Self { source: source.clone(), message: message.clone() }
+    }
+}
+
 impl Document {
     pub(super) fn new(node: &Node, settings: &Settings, plan: &Plan, errors: &[Wrong]) -> Self {
         let mut allocatable = allocatable::requestable(node, settings);
@@ -149,13 +155,7 @@ impl Document {
                 .map(|(class, plan)| QosCgroup { qos_class: class.as_str(), cgroup: cgroup(plan) })
                 .collect(),
             pods: plan.pods.iter().map(pod).collect(),
-            errors: errors
-                .iter()
-                .map(|Wrong { source, message }| ErrorDocument {
-                    source: source.clone(),
-                    message: message.clone(),
-                })
-                .collect(),
+            errors: errors.iter().map(ErrorDocument::from).collect(),
         }
     }
 }

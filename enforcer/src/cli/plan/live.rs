@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use anyhow::Context as _;
 use serde::Serialize;
 
+use super::document::ErrorDocument;
 use crate::{
     cgroup::{self, Guard, Index, Reconciler, Report, Step, Write},
     cli::{Context, Failure, client, render},
@@ -14,6 +15,7 @@ use crate::{
         admission::{Admission, Rejection},
     },
     serve::{PodState, View},
+    source::Wrong,
 };
 
 /// The steps that would be done, and those that would wait or are impossible.
@@ -26,6 +28,8 @@ pub(super) struct Document {
     waiting: Vec<Waiting>,
     /// Planned steps that are impossible.
     problems: Vec<String>,
+    /// What is wrong with the manifests.
+    errors: Vec<ErrorDocument>,
 }
 
 #[derive(Debug, Serialize)]
@@ -64,7 +68,12 @@ struct Waiting {
 
 impl Document {
     /// Compares the plan for these pods, as the daemon admitted them, with the kernel's state.
-    pub(super) fn compute(context: &Context, node: &Node, pods: &[Pod]) -> Result<Self, Failure> {
+    pub(super) fn compute(
+        context: &Context,
+        node: &Node,
+        pods: &[Pod],
+        errors: &[Wrong],
+    ) -> Result<Self, Failure> {
         let view: View = client::block_on(client::get_json(&context.config.run_dir, "/v1/pods"))?;
         let decided: Vec<(&Pod, Admission)> =
             pods.iter().map(|pod| (pod, admission(&view, &pod.uid))).collect();
@@ -81,11 +90,13 @@ impl Document {
         reconciler.set_former_parents(policy::name::of_other_driver(&context.config.settings));
         let report = reconciler.reconcile(&plan, &retired, None);
         let problems = reconciler.problems().into_iter().map(|problem| problem.message).collect();
-        Ok(Self { problems, ..Self::from(report) })
+        let errors = errors.iter().map(ErrorDocument::from).collect();
+        Ok(Self { problems, errors, ..Self::from(report) })
     }
 
     pub(super) fn table(&self) -> String {
-        let Self { steps, waiting, problems } = self;
+        // The errors go to stderr.
+        let Self { steps, waiting, problems, errors: _ } = self;
         let mut text = String::new();
         let shown = |old: Option<&str>| old.unwrap_or("(none)").to_owned();
         for step in steps {
@@ -153,7 +164,7 @@ impl From<Report> for Document {
             new: withheld.write.value.to_string(),
             usage_bytes: withheld.usage_bytes,
         });
-        Self { steps: steps.collect(), waiting: waiting.collect(), problems: Vec::new() }
+        Self { steps: steps.collect(), waiting: waiting.collect(), problems: Vec::new(), errors: Vec::new() }
     }
 }
 

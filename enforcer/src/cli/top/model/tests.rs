@@ -194,7 +194,7 @@ fn silence_is_counted_from_its_beginning_and_ends_with_an_answer() {
 }
 
 #[test]
-fn only_what_is_seen_or_reported_by_nobody_else_is_asked_for() {
+fn only_what_no_other_source_reports_is_asked_for() {
     let mut state = State::new((80, 24));
     state.take(Input::Looked(Box::new(sample::crowd(1_000))));
     assert_eq!(state.wanted().len(), state.tree_height() - 1);
