@@ -1,6 +1,7 @@
 //! A disk that takes nothing costs no eviction, and no event as long as the daemon lives.
 
 use std::{
+    ffi::CString,
     fs,
     io::Write as _,
     path::{Path, PathBuf},
@@ -124,4 +125,36 @@ fn that_is_read_only_from_the_start_hinders_no_hard_eviction_and_is_read_from() 
     left(&mut scene);
     scene.clear(&["filler", "hog"]);
     scene.daemon.stop().unwrap();
+}
+
+/// A store to a mapping of a file on a disk may wait for the disk: the page that says what is under way stays in memory.
+#[guest_test(daemon)]
+fn under_the_run_directory_hinders_no_hard_eviction_and_is_reported() {
+    let name = "eviction-run-dir-on-a-disk";
+    // For the daemon, as for a disk: neither tmpfs nor ramfs.
+    let (layers, run) =
+        (Path::new("/tmp").join(format!("{name}-layers")), Path::new("/tmp").join(name).join("run"));
+    for folder in ["lower", "upper", "work"] {
+        fs::create_dir_all(layers.join(folder)).unwrap();
+    }
+    fs::create_dir_all(&run).unwrap();
+    let of = |layer: &str| layers.join(layer).display().to_string();
+    let options = format!("lowerdir={},upperdir={},workdir={}", of("lower"), of("upper"), of("work"));
+    let options = CString::new(options).unwrap();
+    mount("overlay", &run, "overlay", MountFlags::empty(), options.as_c_str()).unwrap();
+    let mut scene = Scene::open_with(name, SETTINGS);
+    let intents = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == "intents";
+    let reported = scene.stream.wait_for("what is lost by that", TIMEOUT, intents).unwrap();
+    assert!(reported["data"]["message"].as_str().unwrap().contains("is on a disk"), "{reported}");
+    evict(&mut scene);
+    let page = fs::read(run.join("intent")).unwrap();
+    // The first slot is the page's head.
+    let slots = page.get(1_024..).unwrap();
+    assert!(
+        slots.len() > 1_024 && slots.iter().all(|byte| *byte == 0),
+        "an eviction was written to the disk"
+    );
+    scene.clear(&["filler", "hog"]);
+    scene.daemon.stop().unwrap();
+    unmount(&run, UnmountFlags::DETACH).unwrap();
 }
