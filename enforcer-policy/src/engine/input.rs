@@ -343,6 +343,27 @@ pub enum Input<'a> {
     },
 }
 
+impl Input<'_> {
+    /// When it was learned, in nanoseconds of `CLOCK_BOOTTIME`.
+    #[must_use]
+    pub const fn now_ns(&self) -> u64 {
+        match self {
+            Self::Node(node) | Self::Usages { node, readings: _ } => node.now_ns,
+            Self::Outcome(
+                Outcome::Terminated { now_ns, .. }
+                | Outcome::Signalled { now_ns, .. }
+                | Outcome::Refused { now_ns, .. }
+                | Outcome::HookEnded { now_ns, .. }
+                | Outcome::Progress { now_ns, .. }
+                | Outcome::Contained { now_ns, .. }
+                | Outcome::Uncontained { now_ns, .. }
+                | Outcome::Eased { now_ns, .. },
+            )
+            | Self::Arm { now_ns } => *now_ns,
+        }
+    }
+}
+
 wire!(struct CandidateFacts { cgroup, pod, priority, request_bytes, critical, protected, grace_period_ns });
 wire!(struct Usage {
     current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, file_mapped_bytes, process_count,

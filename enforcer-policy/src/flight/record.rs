@@ -83,20 +83,7 @@ impl Given {
     /// The input's time, in nanoseconds of `CLOCK_BOOTTIME`.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        match self {
-            Self::Node(node) | Self::Usages { node, readings: _ } => node.now_ns,
-            Self::Outcome(
-                Outcome::Terminated { now_ns, .. }
-                | Outcome::Signalled { now_ns, .. }
-                | Outcome::Refused { now_ns, .. }
-                | Outcome::HookEnded { now_ns, .. }
-                | Outcome::Progress { now_ns, .. }
-                | Outcome::Contained { now_ns, .. }
-                | Outcome::Uncontained { now_ns, .. }
-                | Outcome::Eased { now_ns, .. },
-            )
-            | Self::Arm { now_ns } => *now_ns,
-        }
+        self.input().now_ns()
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     ring::{Producer, Slot, ring},
 };
 use crate::policy::{
-    engine::{Actions, Candidates, Engine, EngineSettings, Input, Outcome},
+    engine::{Actions, Candidates, Engine, EngineSettings, Input},
     flight::{put_called, put_candidates, put_key, put_lost, put_settings, put_step},
 };
 
@@ -94,20 +94,7 @@ impl Tap {
 
     /// Records an input, the engine's actions for it, and its decision afterwards.
     pub fn step(&mut self, input: &Input<'_>, actions: &Actions, engine: &Engine) {
-        self.now_ns = match input {
-            Input::Node(node) | Input::Usages { node, readings: _ } => node.now_ns,
-            Input::Outcome(
-                Outcome::Terminated { now_ns, .. }
-                | Outcome::Signalled { now_ns, .. }
-                | Outcome::Refused { now_ns, .. }
-                | Outcome::HookEnded { now_ns, .. }
-                | Outcome::Progress { now_ns, .. }
-                | Outcome::Contained { now_ns, .. }
-                | Outcome::Uncontained { now_ns, .. }
-                | Outcome::Eased { now_ns, .. },
-            )
-            | Input::Arm { now_ns } => *now_ns,
-        };
+        self.now_ns = input.now_ns();
         self.put(|slot| put_step(input, actions, engine.decision(), slot));
     }
 
