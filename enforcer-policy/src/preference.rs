@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_comes_later_than_allowed(priority: i32, wished: i32, ceiling: Option<i32>) {
+        fn no_pod_goes_later_than_allowed(priority: i32, wished: i32, ceiling: Option<i32>) {
             let ranked = eviction_priority(&pod(Some(priority), Some(&wished.to_string())), ceiling);
             prop_assert!(ranked <= priority.max(ceiling.unwrap_or(priority)));
             // What is earlier than its own is granted as it is.

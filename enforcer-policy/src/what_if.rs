@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn as_it_is_nobody_goes() {
+    fn as_it_is_no_pod_goes() {
         assert_eq!(order(&foresee(scene(1_000, &[hard(200)]))), (vec![], End::Enough));
     }
 

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_hangs_stops_nobody() {
+    fn a_reader_that_hangs_stops_no_other() {
         let log: &'static Log = Box::leak(Box::new(Log::new()));
         let (let_go, held) = mpsc::channel::<()>();
         let written = Arc::new(Mutex::new(Vec::new()));

@@ -310,7 +310,7 @@ fn webhook(port: u16, more: &str) -> String {
 }
 
 #[test]
-fn a_webhook_has_every_event_whatever_its_receiver_does_and_whoever_is_killed() {
+fn a_webhook_has_every_event_whatever_its_receiver_does_and_whichever_process_is_killed() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut scene = Scene::new(&webhook(port, ", secretFile: FOLDER/secret"));

@@ -230,7 +230,7 @@ fn what_others_may_write_to_is_not_followed() {
 }
 
 #[test]
-fn a_stuck_stderr_stops_nobody() {
+fn a_stuck_stderr_stops_nothing() {
     let mut scene = Scene::new();
     // Nobody reads the pipe, which holds 64 KiB: less than it says about these.
     for number in 0..2_000 {

@@ -31,6 +31,7 @@ pub(crate) fn check(places: &Places) -> anyhow::Result<()> {
         return Ok(());
     }
     violations.sort();
+    violations.dedup();
     bail!("{} violations:\n{}", violations.len(), violations.join("\n"))
 }
 
@@ -53,6 +54,9 @@ fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
     violations.extend(pure::violations(name, text));
     if is_source && speaks_plainly(path) {
         violations.extend(words::violations(name, text));
+    }
+    if is_source && !path.starts_with("enforcer-ebpf") {
+        violations.extend(words::in_function_names(name, text));
     }
     // A path of the machine that something was written on is of no use elsewhere.
     for place in places.iter().flatten().filter_map(|place| place.to_str()) {

@@ -114,7 +114,7 @@ fn the_first_shortage_is_the_reason() {
 #[case::known_and_none_left(&[("foo.com/bar", "1")], &[("foo.com/bar", "0")], false)]
 #[case::native(&[("hugepages-2Mi", "2Mi")], &[("foo.com/bar", "1")], false)]
 #[case::prefixed_native(&[("sub.kubernetes.io/bar", "1")], &[], false)]
-fn what_nobody_offers_here_does_not_count(
+fn what_no_process_offers_here_does_not_count(
     #[case] requests: Texts<'_>,
     #[case] offered: Texts<'_>,
     #[case] admitted: bool,
@@ -294,7 +294,7 @@ proptest! {
     /// Only a critical pod makes others end, only those that may be preempted, and in each class none in vain: those
     /// of its class taken before it, and of the classes that count beside it, would not have sufficed without it.
     #[test]
-    fn nobody_ends_in_vain(pods in any_pods(), most_pods in 4_u64..20) {
+    fn no_pod_ends_in_vain(pods in any_pods(), most_pods in 4_u64..20) {
         // So large that many run when a critical one comes; BestEffort ones give nothing but their places.
         let node = Node { cpu_milli: 32_000, memory_bytes: 32 << 30, pods: most_pods, ..node() };
         let settings = Settings::default();

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_picked_leads_nobody() {
+    fn a_pod_that_cannot_be_picked_leads_no_other() {
         let mut aligner = Aligner::default();
         let mut critical = pod(1, 1000, 2_000_000_000, 900);
         critical.contender.is_spared = true;

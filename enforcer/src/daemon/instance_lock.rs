@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_locked_is_reported_and_hinders_nobody() {
+    fn memory_that_cannot_be_locked_is_reported_and_the_rest_works() {
         let journal = Journal::new("n", "b");
         let missing = lock(Path::new("/no/such/file")).unwrap();
         InstanceLock { lock: Some(missing) }.emit(&journal);

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_touched_is_absent() {
+    fn what_was_never_touched_is_absent() {
         let cells = Cells::new(3);
         cells.show(0);
         cells.add(1, 4);

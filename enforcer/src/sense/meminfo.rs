@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_that_nobody_maps_is_what_exceeds_all_that_is_mapped() {
+    fn unmapped_shared_memory_is_what_exceeds_all_that_is_mapped() {
         let unmapped = |lines: &str| parse(format!("{TEXT}{lines}").as_bytes()).unwrap().unmapped_shmem_bytes;
         assert_eq!(unmapped("Mapped: 100 kB\nShmem: 1300 kB\n"), 1_200 * 1_024);
         assert_eq!(unmapped("Mapped: 1300 kB\nShmem: 100 kB\n"), 0);

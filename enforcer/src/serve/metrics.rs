@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_ask_nothing_keep_nobody_out() {
+    async fn clients_that_ask_nothing_keep_no_other_out() {
         let Server { address, _stop } = serve().await;
         let mut slow = Vec::new();
         for count in [4, PLACES, PLACES] {

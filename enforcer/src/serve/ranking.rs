@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_that_nobody_is_ranked_by_is_refused_with_one_that_is() {
+    fn a_signal_without_a_ranking_is_refused_with_one_that_has_one() {
         let asked = |pairs: &[(&str, &str)]| {
             signal(&pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect::<Vec<_>>())
         };

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_loses_a_pod_by_another_folder() {
+    fn no_pod_is_lost_by_another_folder() {
         let grounds = |is_same, is_first, is_accepted| Grounds { is_same, is_first, is_accepted };
         let (none, one, other) = (loaded(&[]), loaded(&["a"]), loaded(&["b"]));
         let cases = [

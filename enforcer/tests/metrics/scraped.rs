@@ -77,7 +77,7 @@ fn over_tcp_there_are_metrics_and_nothing_else() {
 }
 
 #[test]
-fn an_address_that_is_taken_keeps_nobody_from_starting() {
+fn an_address_that_is_taken_does_not_prevent_the_start() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let daemon = Daemon::start(&format!("metricsListen: {}\n", listener.local_addr().unwrap()));
     let page = wait_for("it to be told", || {
@@ -89,7 +89,7 @@ fn an_address_that_is_taken_keeps_nobody_from_starting() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_holds_nobody() {
+fn a_reader_that_does_not_read_holds_up_no_other() {
     let daemon = Daemon::start("");
     let socket = daemon.folder.path().join("run/observe.sock");
     let stuck: Vec<_> = (0..30)

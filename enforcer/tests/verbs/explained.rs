@@ -154,7 +154,7 @@ fn what_is_not_kept_is_not_made_up() {
 }
 
 #[test]
-fn that_nobody_was_evicted_has_its_reason() {
+fn a_suppressed_eviction_has_its_reason() {
     let message = "memory is short and no pod may be evicted";
     let nobody = json!({"signal": "memory.available", "reason": "noCandidate", "message": message});
     let reported = [crossed(), (EventType::EvictionSuppressed, None, nobody), cleared()];
@@ -222,7 +222,7 @@ fn every_limit_of_the_kernels_killer_has_its_words() {
 }
 
 #[test]
-fn whoever_mistypes_is_reported_what_is_near_and_what_to_do() {
+fn a_mistyped_name_is_answered_with_the_nearest_and_what_to_do() {
     let mut events = eviction();
     events.push((
         EventType::EvictionDecided,

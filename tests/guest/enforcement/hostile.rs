@@ -97,7 +97,7 @@ impl Drop for OnDrop<'_> {
 
 /// Somebody removes cgroups all the time while they are written to.
 #[guest_test(daemon, repeats)]
-fn cgroups_that_vanish_while_they_are_written_stop_nobody() {
+fn cgroups_that_vanish_while_they_are_written_stop_no_other() {
     let scene = Scene::open("vanishing", "");
     let names: Vec<String> = (0..8).map(|number| format!("p{number}")).collect();
     let (removed, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -224,7 +224,7 @@ fn a_file_that_may_not_be_written_is_reported_and_the_others_are() {
 
 /// Frozen cgroups take limits, and nobody else is held up by them.
 #[guest_test(daemon)]
-fn a_frozen_class_holds_up_nobody_else() {
+fn a_frozen_class_holds_up_no_other() {
     let scene = Scene::open("frozen", "");
     place(&scene.daemon, "before", LIMITED);
     Planned::of(&scene.daemon).unwrap().wait_until_held().unwrap();

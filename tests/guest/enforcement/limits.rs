@@ -139,7 +139,7 @@ fn huge_pages_end_at_the_limit() {
 
 /// The limit is the pod's: what one of its containers takes the other has not. Others fork on.
 #[guest_test(kernel)]
-fn forks_fail_at_the_pods_limit_and_nobody_elses_do() {
+fn forks_fail_at_the_pods_limit_and_no_other_pods_do() {
     let scene = Scene::open("pids", "podPidsLimit: 20");
     let two = "  - name: app\n  - name: side\n";
     place(&scene, &[("full", two), ("free", two)]);

@@ -154,7 +154,7 @@ fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
 
 /// The node really runs short: a dry run says who would go, marks it so, and nobody goes.
 #[guest_test(daemon)]
-fn a_dry_run_under_real_pressure_decides_and_kills_nobody() {
+fn a_dry_run_under_real_pressure_decides_and_kills_no_pod() {
     let name = "dry";
     let scene = Scene::open(name, "evictionHard: {memory.available: 50Mi}");
     for (name, resources) in [("hog", "{}"), ("modest", "{requests: {memory: 64Mi}}")] {

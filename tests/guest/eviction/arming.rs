@@ -18,7 +18,7 @@ fn is_unarmed(event: &Value) -> bool {
 }
 
 #[guest_test(daemon)]
-fn a_threshold_that_is_crossed_when_it_is_loaded_kills_nobody_until_it_is_armed() {
+fn a_threshold_that_is_crossed_when_it_is_loaded_kills_no_pod_until_it_is_armed() {
     let mut scene = Scene::open_with(NAME, &settings(THRESHOLD_BYTES));
     let mut hog = scene.hold("hog", 0, "", "", "300Mi");
     let mut modest = scene.hold("modest", 0, "memory: 128Mi", "", "64Mi");

@@ -124,7 +124,7 @@ fn open(cgroup: &Cgroup, name: &str) -> Scene {
 }
 
 #[guest_test(daemon)]
-fn what_cannot_be_had_keeps_nobody_from_being_evicted() {
+fn exhausted_resources_do_not_prevent_an_eviction() {
     // What is freed of this stays with this process, which is to find memory too where no more is promised.
     drop(vec![1_u8; 16 << 20]);
     drop(vec![1_u8; 8 << 20]);

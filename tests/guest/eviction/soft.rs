@@ -14,7 +14,7 @@ const SETTINGS: &str = "evictionHard: {memory.available: 200Mi}\nevictionSoft: {
                         evictionSoftGracePeriod: {memory.available: 1s}\nevictionMaxPodGracePeriod: 600";
 
 #[guest_test(daemon)]
-fn who_heeds_sigterm_ends_by_itself_and_is_not_killed() {
+fn a_pod_that_obeys_sigterm_ends_by_itself_and_is_not_killed() {
     let mut scene = Scene::open_with("eviction-heeds", SETTINGS);
     let mut polite = scene.hold("polite", -10, "", "", "300Mi");
     let mut filler = scene.fill(&to_leave(450 * MIB));

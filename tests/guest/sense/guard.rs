@@ -196,7 +196,7 @@ fn a_foreign_write_is_reported_with_file_and_writer() {
 }
 
 #[guest_test(kernel)]
-fn one_cgroup_that_is_written_to_without_end_is_held_back_and_hides_nobody() {
+fn one_cgroup_that_is_written_to_without_end_is_held_back_and_hides_no_other() {
     let cgroups = [Cgroup::root("guard-flood"), Cgroup::root("guard-quiet")];
     let ids = [cgroups[0].id(), cgroups[1].id()];
     let mut watch = Watch::files(&cgroups);

@@ -211,7 +211,7 @@ fn a_sibling_that_hits_the_pods_limit_stalls_by_the_pods_limit() {
 }
 
 #[guest_test(kernel)]
-fn a_node_that_runs_short_stalls_by_nobodys_limit() {
+fn a_node_that_runs_short_stalls_by_no_cgroups_limit() {
     let events = ["mm_vmscan_direct_reclaim_begin", "mm_vmscan_direct_reclaim_end"];
     let (bracket, mut watch) = Bracket::around(None, events);
     let cgroup = Cgroup::create("stalls-node").unwrap();

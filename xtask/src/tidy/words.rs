@@ -53,6 +53,24 @@ pub(super) fn violations(name: &str, text: &str) -> Vec<String> {
     found
 }
 
+/// Each refused word in the names of functions, tests included: a report of a failure begins with one.
+pub(super) fn in_function_names(name: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (_, start, end) in parts(text).into_iter().filter(|(part, ..)| *part == Part::Code) {
+        let piece = text.get(start..end).unwrap_or_default();
+        let mut is_named = false;
+        for (at, word) in names(piece).filter(|(_, word)| !word.is_empty()) {
+            if std::mem::replace(&mut is_named, word == "fn") {
+                for (at, word, instead) in refused_in_name((at, word)) {
+                    let line = 1 + text.get(..start + at).unwrap_or_default().matches('\n').count();
+                    found.push(format!("{name}:{line}: \"{word}\": write {instead}"));
+                }
+            }
+        }
+    }
+    found
+}
+
 /// The text up to the tests at its end.
 pub(super) fn production(text: &str) -> &str {
     let tests = text.match_indices("#[cfg(test)]\nmod ").find(|(at, found)| {
@@ -189,6 +207,14 @@ mod tests {
                 "a.rs:2: \"nobody\": write no pod, no process, nothing",
             ]
         );
+    }
+
+    #[test]
+    fn functions_have_plain_names_in_tests_too() {
+        let planted =
+            "#[cfg(test)]\nmod tests {\n    fn nobody_waits(told: u8) {}\n    fn foretold() {}\n}\n";
+        assert_eq!(in_function_names("a.rs", planted), ["a.rs:3: \"nobody\": write none"]);
+        assert!(in_function_names("a.rs", "// fn nobody() {}\nlet text = \"fn told() {}\";\n").is_empty());
     }
 
     #[test]

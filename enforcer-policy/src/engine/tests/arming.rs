@@ -126,7 +126,7 @@ fn a_limit_that_is_lowered_below_what_the_pods_use_disarms_its_threshold() {
 }
 
 #[test]
-fn what_cannot_be_reached_kills_nobody() {
+fn a_threshold_that_cannot_be_reached_kills_no_pod() {
     // Of 1,850 MiB all but those of a protected pod can go.
     let pods = |protected| {
         let facts = CandidateFacts { protected, ..candidate(1, -1, GIB) };

@@ -86,7 +86,7 @@ fn one_that_returns_every_second_leaves_the_breaker_for_others() {
 }
 
 #[test]
-fn nobody_within_its_request_dies_in_place_of_one_that_is_back() {
+fn no_pod_within_its_request_dies_in_place_of_one_that_is_back() {
     let mut rig = Rig::new(
         &enforcing(GIB, 0),
         &[(candidate(1, -10, 0), using(300 * MIB)), (candidate(2, 0, 2 * GIB), using(GIB))],

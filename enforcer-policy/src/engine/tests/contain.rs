@@ -80,7 +80,7 @@ fn the_next_one_is_held_at_nine_tenths_while_the_victims_grace_is_too_long() {
 }
 
 #[test]
-fn nobody_is_held_back_unless_the_pods_themselves_would_fill_the_node_meanwhile() {
+fn no_pod_is_throttled_unless_the_pods_themselves_would_fill_the_node_meanwhile() {
     let held = |available, fill, used| contains(&fills(&mut asked(&pods()), available, fill, used)).is_some();
     assert!(held(1_500 * MIB, 100 * MIB, 1_100 * MIB));
     // 49 MiB/s for 9.8 s is more than 476 MiB, and 48 is not.
@@ -176,7 +176,7 @@ fn another_mode_lets_go_of_it() {
 }
 
 #[test]
-fn nobody_is_held_back_in_another_mode_though_an_eviction_is_under_way() {
+fn no_pod_is_throttled_in_another_mode_though_an_eviction_is_under_way() {
     let mut rig = asked(&pods());
     rig.engine.configure(&EngineSettings { mode: Mode::DryRun, ..both() });
     assert_eq!(contains(&fills(&mut rig, 1_500 * MIB, 100 * MIB, 1_100 * MIB)), None);

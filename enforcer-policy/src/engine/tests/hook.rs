@@ -83,7 +83,7 @@ fn it_is_waited_for_no_longer_once_half_of_what_was_left_has_gone() {
 }
 
 #[test]
-fn where_it_has_ended_the_shortage_nobody_is_signalled() {
+fn where_the_hook_has_ended_the_shortage_no_pod_is_signalled() {
     let mut rig = hooked();
     assert_eq!(failed_for(&rig.pass(MS).look(3 * GIB)), None, "it has not ended");
     end(&mut rig);

@@ -12,7 +12,7 @@ fn chosen(rig: &Rig) -> CgroupId {
 }
 
 #[test]
-fn a_reading_that_fails_in_the_very_tick_puts_nobody_first() {
+fn a_reading_that_fails_in_the_very_tick_puts_no_pod_first() {
     let settings = enforcing(GIB, 0);
     let mut rig = Rig::upstream(&settings);
     // Close to the threshold all are read.

@@ -152,7 +152,7 @@ fn shared_memory_is_neither_predicted_nor_waited_for() {
 }
 
 #[test]
-fn nobody_else_is_chosen_while_the_victim_dies_and_gives_back() {
+fn no_other_is_chosen_while_the_victim_dies_and_its_memory_comes_back() {
     let mut rig = Rig::new(
         &enforcing(GIB, 0),
         &[(candidate(1, 0, 0), using(8 * GIB)), (candidate(2, 0, 0), using(GIB))],
@@ -392,7 +392,7 @@ fn a_new_set_of_candidates_does_not_forget_the_victim() {
 }
 
 #[test]
-fn somebody_new_is_not_kept_waiting_by_there_having_been_nobody() {
+fn a_new_candidate_is_not_kept_waiting_by_there_having_been_none() {
     let mut rig = Rig::new(&enforcing(GIB, 0), &[]);
     let nobody = Action::Suppressed {
         now_ns: SECOND,
@@ -442,7 +442,7 @@ fn with_free(rig: &Rig, available_mib: u64, free_lists_mib: u64) -> NodeSample {
 }
 
 #[test]
-fn nobody_dies_for_memory_that_the_first_gave_back_to_per_cpu_lists() {
+fn no_pod_dies_for_memory_that_the_first_gave_back_to_per_cpu_lists() {
     let mut rig = buried();
     assert!(rig.engine.counts_free_lists(rig.now_ns));
     let node = with_free(&rig, 198, 150);

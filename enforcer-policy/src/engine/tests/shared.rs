@@ -89,7 +89,7 @@ fn a_pod_within_its_request_goes_for_a_tmpfs_only_as_configured() {
 }
 
 #[test]
-fn little_of_it_or_none_that_is_short_is_nobodys_concern() {
+fn little_of_it_or_none_that_is_short_is_not_reported() {
     let mut rig = scene(true);
     let is_reported =
         |reported: &[Action]| reported.iter().any(|action| matches!(action, Action::SharedMemoryHeld { .. }));

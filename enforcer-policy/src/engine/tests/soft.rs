@@ -97,7 +97,7 @@ fn a_hard_threshold_cuts_the_grace_short() {
 
 /// The order that the refused one was first of has gone with its set.
 #[test]
-fn a_refusal_after_the_candidates_were_exchanged_does_not_mean_that_nobody_is_left() {
+fn a_refusal_after_the_candidates_were_exchanged_does_not_mean_that_none_is_left() {
     let (mut rig, _) = decided();
     let facts: Vec<_> = rig.engine.candidates().known().map(|(facts, _)| *facts).collect();
     drop(rig.engine.replace(Candidates::new(&facts)));
@@ -452,7 +452,7 @@ fn short_of_both(now_ns: u64) -> NodeSample {
 }
 
 #[test]
-fn nobody_to_evict_for_memory_keeps_nobody_from_being_evicted_for_process_ids() {
+fn without_a_candidate_for_memory_pods_are_evicted_for_process_ids() {
     let mut rig = Rig::new(&sparing(), &[(candidate(1, 0, GIB), using(900 * MIB))]);
     let reported = rig.see(short_of_both(rig.now_ns));
     assert!(!evicts(&reported), "it is within its request");
@@ -464,7 +464,7 @@ fn nobody_to_evict_for_memory_keeps_nobody_from_being_evicted_for_process_ids() 
 
 /// Its processes are dead, and their ids come back once they are reaped.
 #[test]
-fn nobody_to_evict_for_memory_leaves_the_credit_of_who_was_evicted_for_process_ids() {
+fn without_a_candidate_for_memory_the_credit_of_an_eviction_for_process_ids_stays() {
     let pods = [(candidate(1, 0, GIB), holding(500)), (candidate(2, 0, GIB), holding(300))];
     let mut rig = Rig::new(&sparing(), &pods);
     let look = |rig: &mut Rig, after_ns| {

@@ -165,7 +165,7 @@ fn what_earlier_processes_evicted_is_in_the_recording() {
 }
 
 #[test]
-fn a_lower_threshold_would_have_evicted_nobody_then() {
+fn a_lower_threshold_would_have_evicted_no_pod_then() {
     let file = scene();
     let other = under(&Recording::read(&file).unwrap(), &enforcing(&[hard(100)]));
     assert_eq!(other.no_victims, [NoVictim { at_ns: 2_400 * MS, number: 1, why: Waiting::NotShort }]);
@@ -199,7 +199,7 @@ fn a_soft_threshold_would_have_given_it_time() {
 }
 
 #[test]
-fn to_observe_is_to_evict_nobody() {
+fn observe_mode_evicts_no_pod() {
     let file = scene();
     let observing = EngineSettings { mode: Mode::Observe, ..enforcing(&[hard(200)]) };
     let other = under(&Recording::read(&file).unwrap(), &observing);

@@ -216,7 +216,7 @@ fn it_is_reported_what_is_decided_and_nothing_else() {
 }
 
 #[test]
-fn nobody_but_its_owner_may_change_it_or_a_folder_above_it() {
+fn only_its_owner_may_change_it_or_a_folder_above_it() {
     let owner = getuid().as_raw();
     let temp = tempfile::tempdir_in(std::env::var("HOME").unwrap()).unwrap();
     let real = temp.path().canonicalize().unwrap();

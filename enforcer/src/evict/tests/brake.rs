@@ -125,7 +125,7 @@ fn it_is_written_down_held_and_given_back() {
 }
 
 #[test]
-fn whoever_stops_lets_go() {
+fn a_brake_that_stops_restores_the_value() {
     let mut helper = Helper::new("max\n");
     helper.hold(1, 90 * MIB);
     helper.node.write("a", "memory.high", "94371840\n");
@@ -173,7 +173,7 @@ fn what_cannot_be_given_back_at_once_is_reported_and_tried_again() {
 }
 
 #[test]
-fn what_another_wrote_meanwhile_stays() {
+fn a_value_that_another_wrote_meanwhile_stays() {
     let mut helper = Helper::new("1073741824\n");
     helper.hold(1, 90 * MIB);
     helper.node.write("a", "memory.high", "536870912\n");

@@ -59,7 +59,7 @@ fn each_step_is_reported_with_who_ordered_it_and_why() {
 }
 
 #[test]
-fn whoever_holds_the_daemon_is_not_signalled() {
+fn a_cgroup_with_the_daemon_is_not_signalled() {
     let (node, pod) = (Node::new(0), Pod::new("a"));
     node.add(&pod, MIB);
     let by_hand = by_hand(&node, &pod, Duration::from_millis(50));

@@ -28,7 +28,7 @@ fn process() -> Child {
 }
 
 #[test]
-fn each_process_gets_sigterm_and_nobody_else_does() {
+fn each_process_gets_sigterm_and_no_other_does() {
     let (node, pod) = scene();
     let (mut own, mut container, mut stranger) = (process(), process(), process());
     node.write("a", "cgroup.procs", &format!("{}\n", own.id()));

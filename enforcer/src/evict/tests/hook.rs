@@ -79,7 +79,7 @@ fn the_kill_does_not_wait_longer_than_it_may() {
 }
 
 #[test]
-fn nobody_is_signalled_if_it_has_ended_the_shortage() {
+fn no_process_is_signalled_if_the_hook_ended_the_shortage() {
     let node = Node::new(199 * MIB);
     let (reflex, reports) = start(&node, Mode::Enforce, program("sleep", &["1"]), 30 * SECOND);
     decided(&reports);

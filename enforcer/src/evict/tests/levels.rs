@@ -115,7 +115,7 @@ fn a_full_share_of_the_pods_costs_a_pod_though_the_node_has_memory() {
 }
 
 #[test]
-fn what_cannot_be_counted_is_reported_once_and_costs_nobody() {
+fn a_count_that_cannot_be_read_is_reported_once_and_evicts_no_pod() {
     let node = Node::new(1024 * MIB);
     let hog = Pod::new("hog");
     node.add(&hog, 600 * MIB);
@@ -133,7 +133,7 @@ fn buffer() -> [u8; stat::BUFFER_BYTES] {
     [0; stat::BUFFER_BYTES]
 }
 
-fn nobody(_: &CgroupPath, _: &mut [u8]) -> Charge {
+fn nothing_charged(_: &CgroupPath, _: &mut [u8]) -> Charge {
     Charge::default()
 }
 
@@ -270,7 +270,7 @@ fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
     }));
     let mut read = |now_ns, node_bytes, fresh| {
         levels
-            .pods(now_ns, node_bytes, &engine, fresh, &mut buffer(), nobody)
+            .pods(now_ns, node_bytes, &engine, fresh, &mut buffer(), nothing_charged)
             .map(|level| level.available / MIB)
     };
     assert_eq!(read(SECOND, 4096 * MIB, false), Some(924));
@@ -296,7 +296,7 @@ fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
     node.set_pods(950 * MIB, "1073741824\n");
     let mut read = |now_ns| {
         levels
-            .pods(now_ns, 3900 * MIB, &engine, false, &mut buffer(), nobody)
+            .pods(now_ns, 3900 * MIB, &engine, false, &mut buffer(), nothing_charged)
             .map(|level| level.available / MIB)
     };
     assert_eq!(read(40 * SECOND + 99 * MS), None, "not a thousand times a second");
@@ -312,7 +312,7 @@ fn what_no_threshold_asks_for_is_not_read() {
     let dir = CgroupDir::unchecked(&node.kubepods()).unwrap();
     assert!(levels.replace_pods(Box::new(PodsMemory::open(&dir).unwrap())).is_none());
     let engine = Engine::new(&settings(&[(Signal::MemoryAvailable, 1)]));
-    assert_eq!(levels.pods(0, 0, &engine, true, &mut buffer(), nobody), None);
+    assert_eq!(levels.pods(0, 0, &engine, true, &mut buffer(), nothing_charged), None);
     assert_eq!(levels.tasks(&engine), None);
     assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 2), u64::MAX);
 }

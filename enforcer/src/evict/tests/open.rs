@@ -104,7 +104,7 @@ fn usage_is_read_anew_and_nonsense_is_missing() {
 }
 
 #[test]
-fn whoever_reads_beside_the_reflex_reads_the_same_by_files_of_its_own() {
+fn a_reader_beside_the_reflex_reads_the_same_by_files_of_its_own() {
     let node = Node::new(0);
     let pod = Pod::new("a");
     node.add(&pod, 5 * MIB);

@@ -378,7 +378,7 @@ fn its_reports_make_the_events_of_an_eviction() {
 
 /// An adopted cgroup is another's, and goes on after the pod in it.
 #[test]
-fn what_an_adopted_cgroup_held_is_put_back_once_its_processes_are_dead_or_nobody_waits_for_that() {
+fn an_adopted_cgroups_limit_is_restored_once_its_processes_are_dead_or_given_up() {
     for dies in [true, false] {
         lent(dies);
     }
@@ -539,7 +539,7 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
 
 /// The order is acknowledged, and then the disk answers: nobody gets SIGTERM any more.
 #[test]
-fn whoever_is_spared_while_its_decision_is_written_down_is_not_asked_to_end() {
+fn a_pod_that_is_spared_while_its_decision_is_written_is_not_asked_to_end() {
     let node = Node::new(1024 * MIB);
     let pod = Pod::new("soft");
     node.add(&pod, 600 * MIB);

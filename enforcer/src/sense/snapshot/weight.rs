@@ -130,7 +130,7 @@ mod tests {
                         inactive_file 2000000\n";
 
     #[test]
-    fn cache_that_nobody_maps_weighs_nothing_with_the_kernel() {
+    fn unmapped_cache_weighs_nothing_with_the_kernel() {
         let weight =
             |stat: &str, swap| Parts::parse(7_000_000, stat.as_bytes()).map(|parts| parts.weight(swap));
         let all = weight(STAT, 100).unwrap();

@@ -153,7 +153,7 @@ async fn what_is_no_order_is_refused() {
 }
 
 #[tokio::test]
-async fn whoever_says_nothing_is_hung_up_on_and_keeps_no_place() {
+async fn a_client_that_says_nothing_is_disconnected_and_keeps_no_place() {
     let served = serve(NOWHERE);
     let mut silent = Vec::new();
     for _ in 0..AdminService::PLACES {

@@ -86,7 +86,7 @@ async fn a_directory_that_comes_later_is_found() {
 }
 
 #[tokio::test]
-async fn a_directory_that_hangs_keeps_nobody_and_is_reported() {
+async fn a_directory_that_hangs_blocks_nothing_and_is_reported() {
     /// A file system that does not answer until it is let go.
     struct Hung(mpsc::Receiver<()>, Arc<Loaded>);
     impl Read for Hung {

@@ -55,7 +55,7 @@ impl Scene {
 }
 
 #[test]
-fn a_new_process_gets_its_containers_score_and_nobody_elses() {
+fn a_new_process_gets_its_own_containers_score() {
     let mut scene = Scene::new();
     scene.process(1, POD, "500");
     scene.process(2, "/kubepods/pod1/app/inner", "500");
@@ -104,7 +104,7 @@ fn a_written_score_is_put_back_thrice_and_then_later() {
 }
 
 #[test]
-fn one_that_has_a_used_id_is_nobodys_drift() {
+fn a_process_with_a_reused_id_is_no_drift() {
     let mut scene = Scene::new();
     scene.process(1, POD, "500");
     let other =

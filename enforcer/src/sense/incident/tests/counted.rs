@@ -32,7 +32,7 @@ fn the_first_process_of_a_container_and_another_one_are_reported_apart() {
 }
 
 #[test]
-fn a_group_leaves_nobody() {
+fn a_group_kill_leaves_no_process() {
     let mut machine = Machine::new();
     let container = Mark { limit: Some(Limited::Cgroup(C1)), container_init: Some(false), ..mark() };
     machine.count(C1, 1, 4, 1);

@@ -60,7 +60,7 @@ fn without_tracing_it_is_reported_after_a_moment() {
 }
 
 #[test]
-fn nobodys_limit_is_the_machines() {
+fn a_kill_without_a_limit_is_the_machines() {
     let mut machine = Machine::with(Tracing::Off);
     machine.count(C1, 0, 1, 0);
     machine.look(100 * MS, C1);

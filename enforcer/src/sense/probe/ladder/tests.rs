@@ -114,7 +114,7 @@ fn one_fact_flipped(#[case] flip: Flip, #[case] expected: &[(&str, State)]) {
 }
 
 #[test]
-fn what_nobody_knows_is_not_lost() {
+fn what_is_unknown_is_not_lost() {
     let table = table(&Facts { btf: None, ..Facts::default() }, &HostFacts::default());
     let host: Vec<_> =
         table.iter().filter(|facility| HOST.iter().any(|row| row.name == facility.name)).collect();

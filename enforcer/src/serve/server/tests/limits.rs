@@ -64,7 +64,7 @@ async fn a_hundred_followers_get_all_and_those_that_never_read_are_hung_up_on() 
 }
 
 #[tokio::test]
-async fn whoever_asks_slowly_or_nothing_more_is_hung_up_on() {
+async fn a_client_that_is_slow_or_silent_is_disconnected() {
     let served = serve_within(Limits { head: Duration::from_millis(400), ..Limits::default() }).await;
     let path = Observe::path(&served.temp.path().join("run"));
     let begun = Instant::now();
@@ -115,7 +115,7 @@ async fn one_too_many_is_reported_to_come_again() {
 }
 
 #[tokio::test]
-async fn a_reader_that_does_not_read_keeps_nobody_from_stopping() {
+async fn a_reader_that_does_not_read_does_not_delay_the_stop() {
     let limits = Limits { drain: Duration::from_millis(300), ..Limits::default() };
     let served = serve_within(limits).await;
     let asleep = served.open("/v1/events?follow=true").await;
