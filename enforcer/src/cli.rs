@@ -143,7 +143,7 @@ struct Context {
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    // The daemon starts it, and nobody else: it is no verb.
+    // Only the daemon starts it: it is no verb.
     if args.get(1).is_some_and(|verb| verb == network::VERB) {
         return network::main();
     }

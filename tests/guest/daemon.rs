@@ -338,7 +338,7 @@ fn reported_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -
     reported.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Asserts that it is told once, in one line, and that the pods are known nevertheless.
+/// Asserts that it is reported once, in one line, and that the pods are known nevertheless.
 fn assert_reported(name: &str, events: &[Value], what: &str, word: &str) {
     let said: Vec<_> = events
         .iter()

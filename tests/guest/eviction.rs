@@ -177,7 +177,7 @@ impl Scene {
     fn clear(&mut self, names: &[&str]) {
         for name in names {
             let folder = self.folder(name);
-            // Whoever is killed may leave children, and these the cgroup to the next scene. The cgroup of an evicted pod may go
+            // A killed process may leave children, and these the cgroup to the next scene. The cgroup of an evicted pod may go
             // at any moment.
             let killed = fs::write(folder.join("cgroup.kill"), "1");
             assert!(killed.is_ok() || !folder.exists(), "{name}: {killed:?}");

@@ -534,7 +534,7 @@ fn without_bpffs_the_rest_goes_on() {
         let app = small_pod(&daemon, &format!("pins-{name}"));
         let pid = killed_in(&app);
         let seen = assert_reported_once(&daemon, &[pid]);
-        assert_eq!(seen.seen.iter().filter(|event| lost(event)).count(), 1, "told once");
+        assert_eq!(seen.seen.iter().filter(|event| lost(event)).count(), 1, "reported once");
         drop((stream, seen));
         daemon.stop().unwrap();
     };

@@ -210,7 +210,7 @@ fn a_cgroup_file_that_somebody_writes_is_reported_with_the_writer() {
     assert_eq!(event["data"]["files"][0]["writer"]["pid"], writer_pid, "{event}");
     assert_eq!(fs::read_to_string(&file).unwrap().trim(), "1073741824");
     stream.drain(Duration::from_secs(1));
-    assert_eq!(stream.of("limits.drifted").count(), 1, "told once, though inotify tells of it as well");
+    assert_eq!(stream.of("limits.drifted").count(), 1, "reported once, though inotify tells of it as well");
     daemon.stop().unwrap();
 }
 

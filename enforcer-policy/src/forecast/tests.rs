@@ -93,7 +93,9 @@ fn what_rushes_at_the_threshold_is_reported_while_there_is_time() {
 fn a_short_rush_says_nothing_of_a_threshold_that_is_far() {
     assert!(!new_forecast().is_of_concern(&[rushing(8_000, 300)]));
     // What fell for long is believed, and the faster of both counts.
-    assert!(new_forecast().is_of_concern(&[Trend { slope_per_second: Some(-(300 << 20)), ..rushing(8_000, 1) }]));
+    assert!(
+        new_forecast().is_of_concern(&[Trend { slope_per_second: Some(-(300 << 20)), ..rushing(8_000, 1) }])
+    );
     assert_eq!(rushing(8_000, 300).ahead(threshold()).falling_per_second, MIB);
 }
 

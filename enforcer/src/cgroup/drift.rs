@@ -272,7 +272,7 @@ mod tests {
         }
         assert_eq!(policy.problems().count(), 0);
         assert_eq!(judge(&mut policy, "1", start), (DriftAction::Delayed, true));
-        assert_eq!(judge(&mut policy, "1", start), (DriftAction::Delayed, false), "told once");
+        assert_eq!(judge(&mut policy, "1", start), (DriftAction::Delayed, false), "reported once");
         let problems: Vec<Problem> = policy.problems().collect();
         let [Problem { what: "drift", place, message }] = &problems[..] else { panic!("{problems:?}") };
         assert_eq!(place, "/kubepods/pod1/cpu.weight");

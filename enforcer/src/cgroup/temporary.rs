@@ -75,7 +75,7 @@ pub fn restore(dir: &CgroupDir, value: TemporaryValue) -> Result<bool, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, path::Path};
 
     use super::*;
     use crate::{
@@ -83,13 +83,11 @@ mod tests {
         model::{CgroupFile, Limit},
     };
 
-    /// A file that holds `present` when a limit of 1 MiB for a while ends; returns what it holds then.
-    fn restored_from(present: &str) -> String {
-        let (temp, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let file = temp.path().join("memory.high");
-        fs::write(&file, "max\n").unwrap();
-        let dir = CgroupDir::unchecked(temp.path()).unwrap();
-        let mut slots = Intents::open_lasting(run_dir.path(), "b").unwrap().limits;
+    /// A cgroup whose `memory.high` is 1 MiB for a while, which the intent page records.
+    fn limited(cgroup: &Path, run_dir: &Path) -> (CgroupDir, Slots, Temporary) {
+        fs::write(cgroup.join("memory.high"), "max\n").unwrap();
+        let dir = CgroupDir::unchecked(cgroup).unwrap();
+        let mut slots = Intents::open_lasting(run_dir, "b").unwrap().limits;
         let high = CgroupValue::MemoryHigh(Limit::Amount(1 << 20));
         let value = Temporary::instead_of_present(&dir, high).unwrap().unwrap();
         assert_eq!(
@@ -97,7 +95,15 @@ mod tests {
             (CgroupFile::MemoryHigh, CgroupValue::MemoryHigh(Limit::Max))
         );
         let temporary = Temporary::record(&dir, value, &mut slots).unwrap();
-        assert_eq!(Intents::open_lasting(run_dir.path(), "b").unwrap().left.len(), 1);
+        assert_eq!(Intents::open_lasting(run_dir, "b").unwrap().left.len(), 1);
+        (dir, slots, temporary)
+    }
+
+    /// A file that holds `present` when a limit of 1 MiB for a while ends; returns what it holds then.
+    fn restored_from(present: &str) -> String {
+        let (temp, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = temp.path().join("memory.high");
+        let (dir, mut slots, temporary) = limited(temp.path(), run_dir.path());
         fs::write(&file, present).unwrap();
         assert!(temporary.restore(&dir, &mut slots).is_none());
         assert_eq!(Intents::open_lasting(run_dir.path(), "b").unwrap().left, []);
@@ -114,13 +120,8 @@ mod tests {
     fn a_file_that_cannot_be_written_stays_recorded_and_one_that_is_gone_does_not() {
         let (temp, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let file = temp.path().join("memory.high");
-        fs::write(&file, "max\n").unwrap();
-        let dir = CgroupDir::unchecked(temp.path()).unwrap();
-        let mut slots = Intents::open_lasting(run_dir.path(), "b").unwrap().limits;
-        let high = CgroupValue::MemoryHigh(Limit::Amount(1 << 20));
-        let value = Temporary::instead_of_present(&dir, high).unwrap().unwrap();
-        let temporary = Temporary::record(&dir, value, &mut slots).unwrap();
-        // A directory cannot be read as a file, whoever tries.
+        let (dir, mut slots, temporary) = limited(temp.path(), run_dir.path());
+        // A directory cannot be read as a file, by root neither.
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
         let (temporary, error) = temporary.restore(&dir, &mut slots).unwrap();

@@ -95,7 +95,7 @@ fn run() -> io::Result<()> {
     // It has all its threads. There is no process of its own either.
     limit(Resource::Nproc, 0);
     runtime.block_on(async {
-        // Whoever stops the daemon's service signals this process too; it ends with the daemon, after the last requests.
+        // systemd signals this process too when the service stops; it ends with the daemon, after the last requests.
         let _terminate = signal(SignalKind::terminate())?;
         let _interrupt = signal(SignalKind::interrupt())?;
         serve(UnixStream::from_std(socket)?).await

@@ -179,7 +179,7 @@ impl Roster {
                 Some(entry) if *entry.wanted() != pod => {
                     let old = Arc::clone(entry.wanted());
                     match &mut entry.state {
-                        // It is in force already, whoever else finds that it does not fit.
+                        // It is in force already, even where another finds that it does not fit.
                         State::Active(active) if admitted_by == AdmittedBy::Other => {
                             active.held_back = None;
                             entry.pod = Arc::clone(&pod);
@@ -218,8 +218,8 @@ impl Roster {
         changes
     }
 
-    /// Marks a pod as evicted. Returns whether it was active. One that another admitted stays active: whoever admitted it
-    /// removes it, or starts it again.
+    /// Marks a pod as evicted. Returns whether it was active. A pod that another admitted stays active: its owner removes
+    /// it, or starts it again.
     pub fn evict(&mut self, uid: &PodUid) -> bool {
         match self.entries.get_mut(uid) {
             Some(entry)

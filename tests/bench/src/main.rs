@@ -11,9 +11,10 @@ mod memory;
 mod response;
 mod sense;
 
-use std::process::ExitCode;
+use std::{fmt, process::ExitCode};
 
-use clap::Parser;
+use anyhow::Context as _;
+use clap::{Parser, ValueEnum};
 use enforcer_tests::figures::verdict;
 
 /// Measures, prints, and judges by its bars.
@@ -49,4 +50,21 @@ fn main() -> ExitCode {
         Bench::Response(args) => response::bench(&args),
         Bench::Sense(args) => sense::bench(&args),
     })
+}
+
+/// Measures each of these parts, or all if none is named. Returns whether every one is within its bar; one that is not
+/// does not keep the others from being measured.
+fn each_part<P: Copy + fmt::Debug + ValueEnum + 'static>(
+    named: &[P],
+    measure: impl Fn(P) -> anyhow::Result<bool>,
+) -> anyhow::Result<bool> {
+    let parts = if named.is_empty() { P::value_variants() } else { named };
+    let mut all_hold = true;
+    for (number, part) in parts.iter().enumerate() {
+        if number > 0 {
+            println!();
+        }
+        all_hold &= measure(*part).with_context(|| format!("{part:?}"))?;
+    }
+    Ok(all_hold)
 }

@@ -6,7 +6,7 @@ mod node;
 
 use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use clap::ValueEnum;
 use enforcer_tests::{
     cgroup::Cgroup,
@@ -55,26 +55,19 @@ enum Part {
 
 /// Whether every part is within its bar; one that is not does not keep the others from being measured.
 pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
-    let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
-    let mut all_hold = true;
-    for (number, part) in parts.iter().enumerate() {
-        if number > 0 {
-            println!();
-        }
+    crate::each_part(&args.parts, |part| {
         let killed_before = kernel::vmstat("oom_kill")?;
-        let measured = match part {
+        let holds = match part {
             Part::Warning => warning(args.rounds),
             Part::Hook => hook(args.rounds),
             Part::Reckoned => reckoned(args.rounds),
             Part::Returning => returning(args.rounds),
             Part::Quota => quota(args.rounds),
-        };
-        let holds = measured.with_context(|| format!("{part:?}"))?;
+        }?;
         let killed = kernel::vmstat("oom_kill")? - killed_before;
         println!("bar: OOM kills by the kernel meanwhile {killed} <= 0: {}", judged(killed == 0));
-        all_hold &= holds && killed == 0;
-    }
-    Ok(all_hold)
+        Ok(holds && killed == 0)
+    })
 }
 
 fn judged(holds: bool) -> &'static str {

@@ -6,7 +6,6 @@ mod overhead;
 mod snapshot;
 mod wake;
 
-use anyhow::Context as _;
 use clap::ValueEnum;
 
 /// Measures sensing, each part against its bar.
@@ -53,13 +52,5 @@ impl Part {
 
 /// Whether every part is within its bar; one that is not does not keep the others from being measured.
 pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
-    let parts = if args.parts.is_empty() { Part::value_variants() } else { &args.parts };
-    let mut all_hold = true;
-    for (number, part) in parts.iter().enumerate() {
-        if number > 0 {
-            println!();
-        }
-        all_hold &= part.measure(args).with_context(|| format!("{part:?}"))?;
-    }
-    Ok(all_hold)
+    crate::each_part(&args.parts, |part| part.measure(args))
 }

@@ -22,7 +22,7 @@ fn while_paused_the_same_is_decided_and_nothing_done_and_then_it_is() {
     let reported = *rig.engine.decision().unwrap();
     assert!(reported.dry_run && reported.paused);
     assert_eq!(rig.engine.victim(), None);
-    assert!(!evicts(&rig.pass(SECOND).look(MIB)), "told once a minute");
+    assert!(!evicts(&rig.pass(SECOND).look(MIB)), "reported once a minute");
     rig.engine.configure(&running);
     // What was told does not put off what is to be done.
     assert!(evicts(&rig.pass(MS).look(MIB)));

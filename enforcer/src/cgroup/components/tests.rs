@@ -109,7 +109,7 @@ fn a_program_of_roots_is_kept_until_somebody_insists() {
     }
     let pid = running.id();
     assert_eq!(scene.look(None), [(pid, 7, -999, ScoreFate::Audited)]);
-    assert_eq!(scene.look(None), [], "told once");
+    assert_eq!(scene.look(None), [], "reported once");
     assert_eq!(running.score(), 7);
     if !may_lower() {
         assert_eq!(scene.look(Some(&permit)), [(pid, 7, -999, ScoreFate::Refused)]);

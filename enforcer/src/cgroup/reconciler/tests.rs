@@ -397,7 +397,7 @@ fn a_file_that_another_insists_on_is_written_back_later_after_three_rounds() {
     assert_eq!((report.written.len(), fixture.read("kubepods/pod1/cpu.weight").as_str()), (1, "79"));
     assert_eq!(report.drifted.first().map(|drift| drift.action), Some(DriftAction::Restored));
     // Then after two seconds; but at once when it has stopped.
-    assert_eq!(round(&mut fixture), (vec![], 0, String::from("1\n")), "told once");
+    assert_eq!(round(&mut fixture), (vec![], 0, String::from("1\n")), "reported once");
     assert!(insists(&fixture));
     fixture.wait(Duration::from_millis(1_200));
     let report = fixture.reconciler.write_back(Some(&fixture.permit));
@@ -442,7 +442,7 @@ fn what_is_only_reported_stays_and_what_is_the_kubelets_is_audited() {
     assert_eq!(audited.len(), 4, "{report:?}");
     assert!(audited.iter().all(|(action, _)| *action == DriftAction::Audited));
     let again = fixture.reconciler.reconcile(&plan("8192"), &[], None);
-    assert!(again.drifted.is_empty(), "each difference is told once");
+    assert!(again.drifted.is_empty(), "each difference is reported once");
     assert_eq!(fixture.read("kubepods/cpu.weight"), "100\n");
 }
 

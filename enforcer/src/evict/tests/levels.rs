@@ -292,7 +292,7 @@ fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
         levels.news().iter().copied().collect::<Vec<_>>(),
         [(Signal::AllocatableMemoryAvailable, Some(Missing::Malformed))]
     );
-    assert!(levels.news().is_empty(), "told once");
+    assert!(levels.news().is_empty(), "reported once");
     node.set_pods(950 * MIB, "1073741824\n");
     let mut read = |now_ns| {
         levels

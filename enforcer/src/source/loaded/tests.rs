@@ -58,7 +58,7 @@ fn the_last_good_version_stays_in_force(#[case] bad: FileContent) {
     assert_eq!(bad.new_errors(&good).count(), bad.errors.len());
     let again = load(&bad, vec![unchanged("a.yaml"), unchanged("b.yaml")]);
     assert_eq!(again, bad);
-    assert_eq!(again.new_errors(&bad).count(), 0, "an error is told once");
+    assert_eq!(again.new_errors(&bad).count(), 0, "an error is reported once");
     let mended = load(&again, vec![file("a.yaml", pod("x", 3)), unchanged("b.yaml")]);
     assert_eq!(reported(&mended), expect(&[("x", 3), ("y", 7)]));
     assert_eq!(mended.errors, []);

@@ -94,7 +94,7 @@ fn reports_what_is_new_changed_and_gone() {
     let edited = Change::Changed { old: shared("a", "1", 0), new: shared("a", "1", 7) };
     assert_eq!(changes, [edited, Change::Removed(shared("b", "2", 0))]);
     assert_eq!(names(&roster, is_leaving), ["b"]);
-    assert_eq!(apply(&mut roster, vec![pod("a", "1", 7)]), [], "a removal is told once");
+    assert_eq!(apply(&mut roster, vec![pod("a", "1", 7)]), [], "a removal is reported once");
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn who_does_not_fit_waits_until_there_is_room() {
     apply(&mut roster, vec![a.clone(), b.clone(), c.clone()]);
     assert_eq!(reported(&admit(&mut roster, &[])), ["b OutOfcpu"]);
     assert_eq!((names(&roster, is_active), names(&roster, is_waiting)), (vec!["a", "c"], vec!["b"]));
-    assert_eq!(admit(&mut roster, &["1", "3"]), Decisions::default(), "a reason is told once");
+    assert_eq!(admit(&mut roster, &["1", "3"]), Decisions::default(), "a reason is reported once");
     // The first one's manifest goes, but not yet its processes.
     apply(&mut roster, vec![b.clone(), c.clone()]);
     assert_eq!(admit(&mut roster, &["1", "3"]), Decisions::default());

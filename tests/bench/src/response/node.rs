@@ -150,7 +150,7 @@ impl Node {
         for name in names {
             let folder = self.folder(name)?;
             let folder = Path::new(&folder);
-            // Whoever is killed may leave children. The cgroup of an evicted pod may go at any moment.
+            // A killed process may leave children. The cgroup of an evicted pod may go at any moment.
             if let Err(error) = fs::write(folder.join("cgroup.kill"), "1")
                 && folder.exists()
             {

@@ -90,7 +90,7 @@ fn a_written_score_is_put_back_thrice_and_then_later() {
     let report = scene.put_right(scene.seen(1, true));
     assert_eq!(report.drifted.first().map(|drift| drift.action), Some(DriftAction::Delayed));
     assert_eq!((report.written.len(), scene.score(1).as_str()), (0, "504"));
-    assert!(scene.put_right(scene.seen(1, true)).drifted.is_empty(), "told once");
+    assert!(scene.put_right(scene.seen(1, true)).drifted.is_empty(), "reported once");
     // It goes on with another program; and a new process of the container is none of this.
     assert!(scene.put_right(scene.seen(1, false)).scores.changed.is_empty());
     scene.process(2, POD, "500");

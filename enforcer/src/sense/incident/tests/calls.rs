@@ -263,5 +263,5 @@ fn a_kill_of_which_no_cgroup_is_known_is_found_in_one_that_counted_it() {
     machine.look(101 * MS, C1);
     // Its exit was lost.
     let reported = machine.until(60_000 * MS);
-    assert_eq!(incident(&reported).reconciliation, Reconciliation::Unreadable, "told once: {reported:?}");
+    assert_eq!(incident(&reported).reconciliation, Reconciliation::Unreadable, "reported once: {reported:?}");
 }
