@@ -7,7 +7,7 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// The guest was still busy at its time limit; the same status as timeout(1).
 pub(crate) const TIMED_OUT: u8 = 124;
-/// The guest's script did not begin in time: the machine did not come up.
+/// The machine did not come up: its script did not begin in time, or the emulator ended before.
 pub(crate) const NOT_READY: u8 = 123;
 /// The guest ended without reporting its script's status.
 pub(crate) const GUEST_DIED: u8 = 125;

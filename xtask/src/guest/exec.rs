@@ -90,7 +90,7 @@ impl Run<'_> {
         let machine = pidfd_open(pid, PidfdFlags::empty()).context("cannot hold QEMU's process")?;
         let waiter = wait_for(child, events)?;
 
-        let end = watch(&inbox, &out, &err, begin, self.timeout);
+        let end = watch(&inbox, || (out.carried_bytes(), err.carried_bytes()), begin, self.timeout);
         match pidfd_send_signal(&machine, Signal::KILL) {
             // It may have ended by itself.
             Ok(()) | Err(Errno::SRCH) => {}
@@ -106,23 +106,32 @@ impl Run<'_> {
 }
 
 /// How a run ended, as seen from here.
+#[derive(Debug)]
 enum End {
     Exit(u8),
     NotReady,
+    /// The emulator failed, or the guest's kernel did, before the script began.
+    DiedBooting,
     TimedOut,
     Died,
     Broken(anyhow::Error),
 }
 
-fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, begin: Instant, timeout: Duration) -> End {
+/// Waits for the end of a run; `carried_bytes` is how much of the script's two streams has arrived.
+fn watch(
+    inbox: &Receiver<Event>,
+    carried_bytes: impl Fn() -> (u64, u64),
+    begin: Instant,
+    timeout: Duration,
+) -> End {
     let mut deadline = begin + timeout.min(READY);
     let (mut is_ready, mut exit) = (false, None);
     loop {
-        if let Some((status, out_bytes, err_bytes)) = exit
-            && out.carried_bytes() >= out_bytes
-            && err.carried_bytes() >= err_bytes
-        {
-            return End::Exit(status);
+        if let Some((status, out_bytes, err_bytes)) = exit {
+            let carried = carried_bytes();
+            if carried.0 >= out_bytes && carried.1 >= err_bytes {
+                return End::Exit(status);
+            }
         }
         match inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Event::Report(line)) => match line.parse() {
@@ -146,7 +155,8 @@ fn watch(inbox: &Receiver<Event>, out: &Stream, err: &Stream, begin: Instant, ti
             Ok(Event::Broken(error)) => {
                 return End::Broken(anyhow::Error::new(error).context("cannot pass the guest's output on"));
             }
-            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return End::Died,
+            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) if is_ready => return End::Died,
+            Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return End::DiedBooting,
             Err(RecvTimeoutError::Timeout) if is_ready => return End::TimedOut,
             Err(RecvTimeoutError::Timeout) => return End::NotReady,
         }
@@ -203,6 +213,7 @@ impl Console {
             End::NotReady => {
                 (NOT_READY, format!("was not ready after {} s", run.timeout.min(READY).as_secs()))
             }
+            End::DiedBooting => (NOT_READY, "ended before it was ready".to_owned()),
             End::TimedOut => (TIMED_OUT, format!("was still busy after {} s", run.timeout.as_secs())),
             End::Died => (GUEST_DIED, "ended without its script's status".to_owned()),
         };
@@ -223,4 +234,26 @@ impl Console {
 
 fn shown(tail: &str) -> &str {
     if tail.trim().is_empty() { "(nothing)" } else { tail }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_that_ends_is_not_ready_until_it_says_so() {
+        let end_of = |lines: &[&str]| {
+            let (events, inbox) = channel();
+            for line in lines {
+                events.send(Event::Report((*line).to_owned())).unwrap();
+            }
+            events.send(Event::Ended).unwrap();
+            watch(&inbox, || (5, 0), Instant::now(), Duration::from_mins(1))
+        };
+        assert!(matches!(end_of(&[]), End::DiedBooting));
+        assert!(matches!(end_of(&["warn no tracefs"]), End::DiedBooting));
+        assert!(matches!(end_of(&["ready 6.1.0"]), End::Died));
+        assert!(matches!(end_of(&["ready 6.1.0", "exit 3 5 0"]), End::Exit(3)));
+        assert!(matches!(end_of(&["ready 6.1.0", "exit 3 6 0"]), End::Died));
+    }
 }
