@@ -9,6 +9,7 @@ pub mod config;
 pub mod daemon;
 mod durable;
 pub mod evict;
+mod helper;
 pub mod journal;
 pub mod logging;
 pub mod metrics;

@@ -71,7 +71,6 @@ pub struct Answer {
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Ask {
-    pub(super) id: u64,
     pub(super) endpoint: Endpoint,
     pub(super) method: String,
     pub(super) target: String,
@@ -82,13 +81,6 @@ pub(super) struct Ask {
 }
 
 /// The head of an answer's frame, which has no body.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Reply {
-    pub(super) id: u64,
-    pub(super) outcome: Outcome,
-}
-
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Outcome {
@@ -102,12 +94,11 @@ pub(super) enum Outcome {
 
 impl Ask {
     /// The frame's head and body.
-    pub(super) fn new(id: u64, exchange: Exchange) -> (Self, Vec<u8>) {
+    pub(super) fn new(exchange: Exchange) -> (Self, Vec<u8>) {
         let Exchange { endpoint, certificates, request, timeout_ms } = exchange;
         let (head, body) = request.into_parts();
         let headers = head.headers.iter();
         let ask = Self {
-            id,
             endpoint,
             method: head.method.to_string(),
             target: head.uri.to_string(),
@@ -190,9 +181,9 @@ mod tests {
                 request: request(),
                 timeout_ms: 7,
             };
-            let (ask, body) = Ask::new(3, exchange);
+            let (ask, body) = Ask::new(exchange);
             let sent: Ask = serde_json::from_slice(&serde_json::to_vec(&ask).unwrap()).unwrap();
-            assert_eq!((sent.id, sent.timeout_ms, &sent.endpoint), (3, 7, &endpoint()));
+            assert_eq!((sent.timeout_ms, &sent.endpoint), (7, &endpoint()));
             let (arrived, file) = sent.into_request(&body.into()).unwrap();
             assert_eq!((arrived.method(), arrived.uri()), (request().method(), request().uri()));
             assert_eq!((arrived.headers(), arrived.body()), (request().headers(), request().body()));

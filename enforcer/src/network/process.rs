@@ -1,47 +1,31 @@
-//! The network process: it gives up its rights, and makes requests until its socket is closed.
+//! The network process: it makes requests until its socket is closed.
 
-use std::{
-    collections::HashMap,
-    io::{self, Write as _},
-    os::{fd::AsFd as _, unix::net::UnixStream as StdStream},
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, io, process::ExitCode, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use rustix::{
-    io::Errno,
-    process::{Gid, Resource, Rlimit, Signal, Uid},
-    thread::CapabilitySet,
-};
 use tokio::{
     net::{
         UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
-    signal::unix::{SignalKind, signal},
+    runtime::Runtime,
     sync::{Mutex, mpsc},
     task::AbortHandle,
 };
 
 use super::{
+    client::Http,
     connection::{Connection, ConnectionError, drain},
-    frame,
-    message::{Ask, Certificates, Endpoint, Outcome, Reply},
+    message::{Ask, Certificates, Endpoint, Outcome},
 };
-use crate::{raw, threads};
+use crate::{
+    helper::{self, Numbered, Protocol as _},
+    raw, threads,
+};
 
 /// The hidden verb that this program is started with.
 pub const VERB: &str = "network-process";
-
-/// The user and group without rights, `nobody` on every distribution.
-const NOBODY: u32 = 65_534;
-
-/// All memory that it may map. Requests and answers are far below that. Its `oom_score_adj` stays the daemon's: systemd
-/// stops a service of which the kernel kills any process.
-const MOST_BYTES: u64 = 256 << 20;
 
 /// How many names are looked up at once: one that hangs holds up no other.
 const NAME_THREADS: usize = 4;
@@ -69,72 +53,15 @@ enum Failure {
 /// Serves the socket on its standard input until that is closed.
 #[must_use]
 pub fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            drop(writeln!(io::stderr(), "the network process of enforcer: {error}"));
-            ExitCode::FAILURE
-        }
-    }
+    helper::main(Http::NAME, runtime, serve)
 }
 
-fn run() -> io::Result<()> {
-    raw::close_all_but_standard();
-    let socket = io::stdin().as_fd().try_clone_to_owned()?;
-    if rustix::net::sockopt::socket_type(&socket).is_err() {
-        return Err(io::Error::other("it is started by `enforcer run`, and by nothing else"));
-    }
-    let socket = StdStream::from(socket);
-    socket.set_nonblocking(true)?;
-    // Before there is another thread: users and capabilities are a thread's.
-    give_up_rights()?;
+/// Names are looked up on threads.
+fn runtime() -> io::Result<Runtime> {
     raw::look_up_names_plainly();
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let builder = builder.enable_all().thread_stack_size(STACK_BYTES).thread_name("names");
-    let runtime = threads::runtime(builder, NAME_THREADS)?;
-    // It has all its threads. There is no process of its own either.
-    limit(Resource::Nproc, 0);
-    runtime.block_on(async {
-        // systemd signals this process too when the service stops; it ends with the daemon, after the last requests.
-        let _terminate = signal(SignalKind::terminate())?;
-        let _interrupt = signal(SignalKind::interrupt())?;
-        serve(UnixStream::from_std(socket)?).await
-    })?;
-    // A name lookup that still runs is not waited for.
-    runtime.shutdown_background();
-    Ok(())
-}
-
-/// Becomes a user without rights, who dies with the daemon. As root it must succeed: what remained would be root.
-fn give_up_rights() -> io::Result<()> {
-    let _nice = rustix::process::setpriority_process(None, 0);
-    limit(Resource::As, MOST_BYTES);
-    limit(Resource::Core, 0);
-    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-    if rustix::process::geteuid().is_root() {
-        let cannot = |what: &str, error: Errno| {
-            io::Error::other(format!("cannot give up {what} (CAP_SETUID and CAP_SETGID are needed): {error}"))
-        };
-        rustix::thread::set_thread_groups(&[]).map_err(|error| cannot("its groups", error))?;
-        rustix::thread::set_thread_res_gid(group, group, group)
-            .map_err(|error| cannot("its group", error))?;
-        rustix::thread::set_thread_res_uid(user, user, user).map_err(|error| cannot("its user", error))?;
-    }
-    rustix::thread::set_no_new_privs(true)?;
-    let none = CapabilitySet::empty();
-    let none = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
-    rustix::thread::set_capabilities(None, none)?;
-    // After the user: changing that one takes it back.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
-    Ok(())
-}
-
-/// Lowers a limit, as far as it is above that.
-fn limit(resource: Resource, most: u64) {
-    let present = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
-    let most = Some(most.min(present));
-    let _unchanged = rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most });
+    threads::runtime(builder, NAME_THREADS)
 }
 
 /// The open connection of a client, and what it was opened for.
@@ -143,6 +70,8 @@ struct Open {
     endpoint: Endpoint,
     certificates: Option<Certificates>,
 }
+
+type Reply = Numbered<Outcome>;
 
 /// A client. It has one request at a time: the next one means that it has given up the one before.
 #[derive(Default)]
@@ -164,7 +93,9 @@ pub(super) async fn serve(stream: UnixStream) -> io::Result<()> {
 
 async fn read_all(reader: &mut OwnedReadHalf, replies: &mpsc::Sender<Reply>) -> io::Result<()> {
     let mut clients: HashMap<String, Client> = HashMap::new();
-    while let Some((ask, body)) = frame::read::<Ask>(reader, frame::MOST_BODY_BYTES).await? {
+    while let Some((Numbered { id, content: ask }, body)) =
+        helper::read::<Numbered<Ask>>(reader, Http::MOST_ASK_BYTES).await?
+    {
         if clients.len() >= MOST_CLIENTS && !clients.contains_key(&ask.endpoint.client) {
             clients.clear();
         }
@@ -172,7 +103,7 @@ async fn read_all(reader: &mut OwnedReadHalf, replies: &mpsc::Sender<Reply>) -> 
         if let Some(before) = client.request.take() {
             before.abort();
         }
-        let answering = tokio::spawn(answer(ask, body, Arc::clone(&client.open), replies.clone()));
+        let answering = tokio::spawn(answer(id, ask, body, Arc::clone(&client.open), replies.clone()));
         client.request = Some(answering.abort_handle());
     }
     Ok(())
@@ -180,14 +111,20 @@ async fn read_all(reader: &mut OwnedReadHalf, replies: &mpsc::Sender<Reply>) -> 
 
 async fn write_all(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Reply>) -> io::Result<()> {
     while let Some(reply) = replies.recv().await {
-        frame::write(&mut writer, &frame::encode(&reply, &[])?).await?;
+        helper::write(&mut writer, &helper::encode(&reply, &[], Http::MOST_ANSWER_BYTES)?).await?;
     }
     Ok(())
 }
 
 /// Makes one request, and replies.
-async fn answer(ask: Ask, body: Bytes, open: Arc<Mutex<Option<Open>>>, replies: mpsc::Sender<Reply>) {
-    let (id, timeout_ms) = (ask.id, ask.timeout_ms);
+async fn answer(
+    id: u64,
+    ask: Ask,
+    body: Bytes,
+    open: Arc<Mutex<Option<Open>>>,
+    replies: mpsc::Sender<Reply>,
+) {
+    let timeout_ms = ask.timeout_ms;
     let exchange = async {
         let mut open = open.lock().await;
         let present = open.take();
@@ -200,7 +137,7 @@ async fn answer(ask: Ask, body: Bytes, open: Arc<Mutex<Option<Open>>>, replies: 
     match outcome {
         Ok(((outcome, rest, opened), mut open)) => {
             // The other end may be gone.
-            drop(replies.send(Reply { id, outcome }).await);
+            drop(replies.send(Reply { id, content: outcome }).await);
             // The connection can be used again only after the whole answer.
             if drain(rest).await {
                 *open = Some(opened);
@@ -208,7 +145,7 @@ async fn answer(ask: Ask, body: Bytes, open: Arc<Mutex<Option<Open>>>, replies: 
         }
         Err(failure) => {
             let outcome = Outcome::Failed(crate::chain(&failure));
-            drop(replies.send(Reply { id, outcome }).await);
+            drop(replies.send(Reply { id, content: outcome }).await);
         }
     }
 }

@@ -3,19 +3,24 @@
 use std::io;
 
 use bytes::Bytes;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// The longest head: the headers of a request or an answer, as numbers.
 const MOST_HEAD_BYTES: usize = 512 << 10;
 
-/// The longest body of a request: a batch of events, and a file of certificates.
-pub(super) const MOST_BODY_BYTES: usize = 8 << 20;
+/// A head with the number of its question. The answer has the same.
+#[derive(Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Numbered<T> {
+    pub(crate) id: u64,
+    pub(crate) content: T,
+}
 
-/// A message as bytes. Fails if it is too long.
-pub(super) fn encode(head: &impl Serialize, body: &[u8]) -> io::Result<Vec<u8>> {
+/// A message as bytes. Fails if it is too long, with a body of that many bytes at most.
+pub(crate) fn encode(head: &impl Serialize, body: &[u8], most_body_bytes: usize) -> io::Result<Vec<u8>> {
     let head = serde_json::to_vec(head)?;
-    check(head.len(), body.len(), MOST_BODY_BYTES)?;
+    check(head.len(), body.len(), most_body_bytes)?;
     let length = |part: &[u8]| u32::try_from(part.len()).map_err(io::Error::other);
     let mut frame = Vec::with_capacity(8 + head.len() + body.len());
     frame.extend_from_slice(&length(&head)?.to_le_bytes());
@@ -26,12 +31,12 @@ pub(super) fn encode(head: &impl Serialize, body: &[u8]) -> io::Result<Vec<u8>> 
 }
 
 /// Writes a message; not cancel-safe.
-pub(super) async fn write(to: &mut (impl AsyncWrite + Unpin), frame: &[u8]) -> io::Result<()> {
+pub(crate) async fn write(to: &mut (impl AsyncWrite + Unpin), frame: &[u8]) -> io::Result<()> {
     to.write_all(frame).await
 }
 
 /// Reads a message with a body of that many bytes at most; `None` at the end of all. Not cancel-safe.
-pub(super) async fn read<T: DeserializeOwned>(
+pub(crate) async fn read<T: DeserializeOwned>(
     from: &mut (impl AsyncRead + Unpin),
     most_body_bytes: usize,
 ) -> io::Result<Option<(T, Bytes)>> {
@@ -66,14 +71,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_where_there_is_to_be_none_is_an_error() {
-        let mut bytes = &encode(&7_u64, b"body").unwrap()[..];
+        let mut bytes = &encode(&7_u64, b"body", 100).unwrap()[..];
         assert!(read::<u64>(&mut bytes, 0).await.is_err());
     }
 
     #[tokio::test]
     async fn messages_arrive_one_after_the_other_and_end() {
-        let first = encode(&7_u64, b"body").unwrap();
-        let second = encode(&8_u64, b"").unwrap();
+        let first = encode(&7_u64, b"body", 100).unwrap();
+        let second = encode(&8_u64, b"", 0).unwrap();
         let mut bytes = &[first, second].concat()[..];
         assert_eq!(read(&mut bytes, 100).await.unwrap(), Some((7_u64, Bytes::from_static(b"body"))));
         assert_eq!(read(&mut bytes, 100).await.unwrap(), Some((8_u64, Bytes::new())));
@@ -82,12 +87,12 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_too_long_or_no_message_is_an_error() {
-        assert!(encode(&1, &vec![0; MOST_BODY_BYTES + 1]).is_err());
+        assert!(encode(&1, &[0; 101], 100).is_err());
         let mut long = &[0xff; 64][..];
         assert!(read::<u64>(&mut long, 100).await.is_err());
-        let mut wrong = &encode(&"text", b"").unwrap()[..];
+        let mut wrong = &encode(&"text", b"", 0).unwrap()[..];
         assert!(read::<u64>(&mut wrong, 100).await.is_err());
-        let whole = encode(&7_u64, b"body").unwrap();
+        let whole = encode(&7_u64, b"body", 100).unwrap();
         assert!(read::<u64>(&mut &whole[..whole.len() - 1], 100).await.is_err(), "cut off");
     }
 }

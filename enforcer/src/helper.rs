@@ -1,0 +1,17 @@
+//! Processes of our own that parse what others say: the same program again, without privileges, joined by a socket pair
+//! on its standard input.
+//!
+//! The daemon's side ([`Helper`]) starts such a process with the first question, again with the next one after it ended,
+//! and kills one that hangs: either way the questions fail that it had, and nothing else in the daemon notices. The
+//! process's side ([`main`]) gives up its rights before it reads anything. What is asked and answered is a [`Protocol`].
+
+mod broker;
+mod frame;
+mod process;
+
+pub use self::broker::HelperError;
+pub(crate) use self::{
+    broker::{Helper, Protocol, command},
+    frame::{Numbered, encode, read, write},
+    process::main,
+};
