@@ -35,7 +35,7 @@ pub use self::exit::Failure;
 use self::format::Output;
 use crate::{
     config::{Config, Effective},
-    network,
+    cri, network,
 };
 
 /// Quality of service for the pods of one Linux node.
@@ -143,9 +143,11 @@ struct Context {
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
-    // Only the daemon starts it: it is no verb.
-    if args.get(1).is_some_and(|verb| verb == network::VERB) {
-        return network::main();
+    // Only the daemon starts these: they are no verbs.
+    match args.get(1).and_then(|verb| verb.to_str()) {
+        Some(network::VERB) => return network::main(),
+        Some(cri::VERB) => return cri::main(),
+        _ => {}
     }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,

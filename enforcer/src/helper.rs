@@ -13,5 +13,5 @@ pub use self::broker::HelperError;
 pub(crate) use self::{
     broker::{Helper, Protocol, command},
     frame::{Numbered, encode, read, write},
-    process::main,
+    process::{main, standard_socket},
 };

@@ -6,6 +6,7 @@ pub mod cgroup;
 mod chain;
 pub mod cli;
 pub mod config;
+pub mod cri;
 pub mod daemon;
 mod durable;
 pub mod evict;

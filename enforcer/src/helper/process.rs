@@ -72,7 +72,7 @@ where
 }
 
 /// A standard stream of this process that the daemon made a socket.
-fn standard_socket(stream: &impl AsFd) -> io::Result<StdStream> {
+pub(crate) fn standard_socket(stream: &impl AsFd) -> io::Result<StdStream> {
     let socket = stream.as_fd().try_clone_to_owned()?;
     if rustix::net::sockopt::socket_type(&socket).is_err() {
         return Err(io::Error::other("it is started by `enforcer run`, and by nothing else"));

@@ -1,0 +1,172 @@
+//! The daemon's side: connects to the container runtime, and asks through the process that speaks to it.
+
+use std::{
+    io,
+    os::unix::net::UnixStream as StdStream,
+    path::{Path, PathBuf},
+    process::Child,
+    sync::Arc,
+};
+
+use tokio::sync::Mutex;
+
+use super::{
+    message::{Ask, Listing, MOST_LISTING_BYTES, Outcome, plain},
+    process::VERB,
+    socket,
+};
+use crate::helper::{self, Helper, HelperError, Protocol};
+
+/// How long one runtime may take to list everything, in milliseconds.
+const TIMEOUT_MS: u64 = 5_000;
+
+/// Why there is no listing.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CriError {
+    /// No socket was found.
+    #[error("this node has no container runtime: no socket of one was found")]
+    NoSocket,
+    /// What listens there is no runtime of Kubernetes.
+    #[error(
+        "what listens on {} does not have the service runtime.v1.RuntimeService ({words}): enable its CRI, or update it \
+         (containerd has it from 1.6 on)",
+        socket.display()
+    )]
+    NoService {
+        /// The runtime's socket.
+        socket: PathBuf,
+        /// The runtime's words.
+        words: String,
+    },
+    /// The runtime cannot be reached, or it did not answer.
+    #[error("cannot list the pods of the container runtime at {}", socket.display())]
+    Failed {
+        /// The runtime's socket.
+        socket: PathBuf,
+        /// What failed.
+        #[source]
+        source: HelperError,
+    },
+}
+
+/// A handle for asking the container runtime, from any thread and async runtime. The process ends with the last of its
+/// clones.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    helper: Helper<Cri>,
+    sockets: Arc<[PathBuf]>,
+    /// The socket that gave pods last.
+    chosen: Arc<Mutex<usize>>,
+    timeout_ms: u64,
+}
+
+/// What the runtime process is asked and answers.
+pub(super) struct Cri;
+
+/// A question is where to list.
+impl Protocol for Cri {
+    const NAME: &'static str = "runtime";
+    const MOST_ASK_BYTES: usize = 0;
+    const MOST_ANSWER_BYTES: usize = MOST_LISTING_BYTES;
+
+    type Question = (PathBuf, u64);
+    type Answer = Result<Listing, NoService>;
+    type Place = PathBuf;
+    type Ask = Ask;
+    type Outcome = Outcome;
+
+    fn place((socket, _): &Self::Question) -> PathBuf {
+        socket.clone()
+    }
+
+    fn timeout_ms(&(_, timeout_ms): &Self::Question) -> u64 {
+        timeout_ms
+    }
+
+    fn ask((_, timeout_ms): Self::Question) -> (Ask, Vec<u8>) {
+        (Ask { timeout_ms }, Vec::new())
+    }
+
+    fn answer(outcome: Outcome, body: &[u8]) -> Result<Self::Answer, String> {
+        match outcome {
+            Outcome::Failed(why) => Err(plain(&why)),
+            Outcome::NoService(words) => Ok(Err(NoService(plain(&words)))),
+            Outcome::Listed => match serde_json::from_slice::<Listing>(body) {
+                Ok(listing) => Ok(Ok(listing.checked())),
+                Err(error) => Err(format!("the runtime process sends no listing: {error}")),
+            },
+        }
+    }
+}
+
+/// What was asked does not know the service, in its words.
+pub(super) struct NoService(String);
+
+impl Runtime {
+    /// Starts the thread that starts the process. Fails if there is no thread or no descriptor for it.
+    ///
+    /// [`find`](super::find) gives the sockets. Neither they nor a runtime need to be there yet.
+    pub fn start(sockets: Vec<PathBuf>) -> io::Result<Self> {
+        Self::start_with(sockets, TIMEOUT_MS, |socket, theirs| {
+            let runtime = socket::connect(socket)?;
+            helper::command(VERB, theirs).stdout(runtime).spawn().map(Some)
+        })
+    }
+
+    fn start_with(
+        sockets: Vec<PathBuf>,
+        timeout_ms: u64,
+        mut spawn: impl FnMut(&Path, StdStream) -> io::Result<Option<Child>> + Send + 'static,
+    ) -> io::Result<Self> {
+        let helper = Helper::start(move |socket: PathBuf, theirs| spawn(&socket, theirs))?;
+        Ok(Self { helper, sockets: sockets.into(), chosen: Arc::default(), timeout_ms })
+    }
+
+    /// Lists what the runtime has. Safe to cancel.
+    ///
+    /// Of several sockets the first one counts that has a sandbox, from the one on that had some before: it is the
+    /// kubelet's. If none has any, the answer is an error as soon as one could not be asked, as that may be the
+    /// kubelet's; a socket without the service is not. Without errors it is an empty listing: the node has no pods.
+    pub async fn list(&self) -> Result<Listing, CriError> {
+        let mut chosen = self.chosen.lock().await;
+        let mut empty = None;
+        let mut no_service = None;
+        let mut failed = None;
+        let count = self.sockets.len();
+        for at in (0..count).map(|step| (*chosen + step) % count) {
+            let Some(socket) = self.sockets.get(at) else { continue };
+            match self.list_at(socket).await {
+                Ok(listing) if listing.sandboxes.is_empty() => empty = empty.or(Some(listing)),
+                Ok(listing) => {
+                    *chosen = at;
+                    return Ok(listing);
+                }
+                Err(error @ CriError::NoService { .. }) => no_service = no_service.or(Some(error)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        match (failed, empty) {
+            (Some(error), _) => Err(error),
+            (None, Some(listing)) => Ok(listing),
+            (None, None) => Err(no_service.unwrap_or(CriError::NoSocket)),
+        }
+    }
+
+    async fn list_at(&self, socket: &Path) -> Result<Listing, CriError> {
+        let ask = || self.helper.ask((socket.to_owned(), self.timeout_ms));
+        let answered = match ask().await {
+            // The runtime was started again since, and the process has ended with its connection.
+            Err(HelperError::Ended { .. }) => ask().await,
+            answered => answered,
+        };
+        match answered {
+            Ok(Ok(listing)) => Ok(listing),
+            Ok(Err(NoService(words))) => Err(CriError::NoService { socket: socket.to_owned(), words }),
+            Err(source) => Err(CriError::Failed { socket: socket.to_owned(), source }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! The runtime process: it lists what the container runtime has, on the connection that is its standard output.
+
+use std::{future::pending, io, pin::Pin, process::ExitCode, time::Duration};
+
+use prost::Message as _;
+use tokio::{
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    runtime::{Builder, Runtime},
+    sync::mpsc,
+};
+
+use super::{
+    client::Cri,
+    grpc::{Channel, GrpcError},
+    message::{Ask, Listing, Outcome},
+    proto::{
+        self, CREATED, Garbled, Items, ListContainersRequest, ListPodSandboxRequest, RUNNING, VersionRequest,
+        VersionResponse,
+    },
+};
+use crate::helper::{self, Numbered, Protocol as _};
+
+/// The hidden verb that this program is started with.
+pub const VERB: &str = "runtime-process";
+
+/// How many questions may wait: the last one counts.
+const WAITING: usize = 8;
+
+/// Why there is no listing.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{method} failed")]
+    Call {
+        method: &'static str,
+        #[source]
+        source: GrpcError,
+    },
+    #[error("the answer to {method} cannot be read")]
+    Decode {
+        method: &'static str,
+        #[source]
+        source: prost::DecodeError,
+    },
+    #[error(transparent)]
+    Garbled(#[from] Garbled),
+    #[error("the runtime does not answer within {timeout_ms} ms")]
+    TimedOut { timeout_ms: u64 },
+    #[error("the listing cannot be written")]
+    Write(#[from] serde_json::Error),
+}
+
+impl Failure {
+    fn outcome(&self) -> Outcome {
+        match self {
+            Self::Call { source, .. } if let Some(words) = source.unimplemented() => {
+                Outcome::NoService(words.to_owned())
+            }
+            _ => Outcome::Failed(crate::chain(self)),
+        }
+    }
+}
+
+/// Serves the socket on its standard input until that is closed, or the connection on its standard output is.
+#[must_use]
+pub fn main() -> ExitCode {
+    helper::main(Cri::NAME, runtime, |daemon| async {
+        let runtime = helper::standard_socket(&io::stdout())?;
+        serve(daemon, UnixStream::from_std(runtime)?).await
+    })
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// Answers the daemon's questions by what the runtime says. Ends when the daemon is gone, or after a failure: the next
+/// question is for a new connection then.
+pub(super) async fn serve(daemon: UnixStream, runtime: UnixStream) -> io::Result<()> {
+    let (reader, mut writer) = daemon.into_split();
+    let (sender, mut asked) = mpsc::channel(WAITING);
+    tokio::spawn(read_all(reader, sender));
+    let (channel, connection) = match Channel::open(runtime).await {
+        Ok(opened) => opened,
+        Err(source) => {
+            let Some(Numbered { id, .. }) = asked.recv().await else { return Ok(()) };
+            let failure = Failure::Call { method: "the connection", source };
+            return reply(&mut writer, id, failure.outcome(), &[]).await;
+        }
+    };
+    let mut connection = tokio::spawn(connection);
+    // One at a time: the next one means that the daemon has given up the one before.
+    let mut present = None;
+    loop {
+        tokio::select! {
+            ask = asked.recv() => match ask {
+                Some(ask) => present = Some(Box::pin(answer(channel.clone(), ask))),
+                None => return Ok(()),
+            },
+            (id, outcome, listing) = finished(&mut present) => {
+                present = None;
+                let is_last = outcome != Outcome::Listed;
+                reply(&mut writer, id, outcome, &listing).await?;
+                if is_last {
+                    return Ok(());
+                }
+            }
+            // A listing that is under way fails, and says why.
+            ended = &mut connection, if present.is_none() => {
+                return match ended {
+                    Ok(Ok(())) => Ok(()),
+                    Ok(Err(error)) => Err(io::Error::other(error)),
+                    Err(error) => Err(io::Error::other(error)),
+                };
+            }
+        }
+    }
+}
+
+async fn read_all(mut reader: OwnedReadHalf, asks: mpsc::Sender<Numbered<Ask>>) {
+    while let Ok(Some((ask, _body))) = helper::read(&mut reader, Cri::MOST_ASK_BYTES).await {
+        if asks.send(ask).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for what is under way; for ever without anything.
+async fn finished<F: Future>(present: &mut Option<Pin<Box<F>>>) -> F::Output {
+    match present {
+        Some(present) => present.await,
+        None => pending().await,
+    }
+}
+
+async fn reply(writer: &mut OwnedWriteHalf, id: u64, content: Outcome, listing: &[u8]) -> io::Result<()> {
+    let frame = helper::encode(&Numbered { id, content }, listing, Cri::MOST_ANSWER_BYTES)?;
+    helper::write(writer, &frame).await
+}
+
+/// The answer's number, head and body.
+async fn answer(channel: Channel, Numbered { id, content }: Numbered<Ask>) -> (u64, Outcome, Vec<u8>) {
+    let timeout_ms = content.timeout_ms;
+    let listing = tokio::time::timeout(Duration::from_millis(timeout_ms), list(&channel, timeout_ms)).await;
+    let written = listing
+        .unwrap_or(Err(Failure::TimedOut { timeout_ms }))
+        .and_then(|listing| serde_json::to_vec(&listing).map_err(Failure::from));
+    match written {
+        Ok(listing) => (id, Outcome::Listed, listing),
+        Err(failure) => (id, failure.outcome(), Vec::new()),
+    }
+}
+
+/// Lists containers before sandboxes, and those that are created before those that run: what begins meanwhile is not
+/// missed. Containers that have exited are many, and have no cgroup.
+///
+/// A filter has one state; not every runtime knows how to filter by `CONTAINER_UNKNOWN` (cri-dockerd passes it on to
+/// Docker, which refuses).
+async fn list(channel: &Channel, timeout_ms: u64) -> Result<Listing, Failure> {
+    let version = call(channel, "Version", &VersionRequest {}, timeout_ms).await?;
+    let VersionResponse { runtime_name, runtime_version } = VersionResponse::decode(&version[..])
+        .map_err(|source| Failure::Decode { method: "Version", source })?;
+    let mut listing = Listing { runtime: format!("{runtime_name} {runtime_version}"), ..Listing::default() };
+    for state in [CREATED, RUNNING] {
+        let filter = ListContainersRequest::in_state(state);
+        let answer = call(channel, "ListContainers", &filter, timeout_ms).await?;
+        for item in Items::of(&answer) {
+            match proto::container(item?) {
+                Ok(container) => listing.add_container(container),
+                // Such as text that is not UTF-8: tenants choose it.
+                Err(_error) => listing.dropped += 1,
+            }
+        }
+    }
+    let answer = call(channel, "ListPodSandbox", &ListPodSandboxRequest {}, timeout_ms).await?;
+    for item in Items::of(&answer) {
+        match proto::sandbox(item?) {
+            Ok(sandbox) => listing.add_sandbox(sandbox),
+            Err(_error) => listing.dropped += 1,
+        }
+    }
+    Ok(listing.checked())
+}
+
+async fn call(
+    channel: &Channel,
+    method: &'static str,
+    message: &impl prost::Message,
+    timeout_ms: u64,
+) -> Result<Vec<u8>, Failure> {
+    let path = format!("{}{method}", proto::SERVICE);
+    channel.call(&path, message, timeout_ms).await.map_err(|source| Failure::Call { method, source })
+}
