@@ -38,7 +38,7 @@ pub mod what_if;
 pub mod wire;
 
 pub use self::{
-    plan::{CgroupPlan, ContainerPlan, Plan, PodPlan, plan, plan_decided},
+    plan::{CgroupPlan, ContainerPlan, Plan, PodPlan, plan, plan_decided, plan_placed},
     settings::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
         ReservedScope, Settings, SettingsError, SwapBehavior,

@@ -8,6 +8,7 @@ mod id;
 mod limit;
 mod node;
 mod owner;
+mod placement;
 mod pod;
 mod qos;
 mod quantity;
@@ -19,10 +20,11 @@ pub use self::{
     adoption::Adoption,
     cgroup::{CgroupId, CgroupPath, InvalidCgroupName},
     component::{InvalidComponent, NodeComponent},
-    id::{PodName, PodUid},
+    id::{ContainerId, PodName, PodUid},
     limit::Limit,
     node::Node,
     owner::{Owner, OwnerLevel},
+    placement::{Knowledge, Placement},
     pod::{Container, ContainerKind, Pod},
     qos::QosClass,
     quantity::{BinarySi, ParseQuantityError, Quantity},

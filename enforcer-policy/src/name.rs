@@ -7,6 +7,7 @@
 
 mod components;
 mod mirror;
+mod parse;
 
 use crate::model::{CgroupPath, PodUid, QosClass};
 
@@ -15,6 +16,7 @@ use super::{CgroupDriver, Settings};
 pub use self::{
     components::{CgroupName, NameError},
     mirror::cgroup_uids,
+    parse::{Leaf, Place, PodPlace},
 };
 
 /// The longest name of a directory, in bytes; systemd's longest unit name is the same.

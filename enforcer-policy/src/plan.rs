@@ -1,8 +1,12 @@
 //! The desired state of a node: every cgroup with its values, every container with its score.
 
+mod placed;
+
+use std::collections::BTreeMap;
+
 use crate::model::{
-    CgroupPath, CgroupValues, Container, ContainerKind, Node, Pod, PodName, PodUid, QosClass, ResourceList,
-    ResourceName,
+    CgroupPath, CgroupValues, Container, ContainerKind, Knowledge, Node, Placement, Pod, PodName, PodUid,
+    QosClass, ResourceList, ResourceName,
 };
 
 use crate::{
@@ -69,6 +73,8 @@ pub struct PodPlan {
     pub containers: Vec<ContainerPlan>,
     /// Whether it may run. A pod that may not is computed in full, but gets no cgroup, and counts in no sum.
     pub admission: Admission,
+    /// How much is known of it, if another made its cgroups; `None` if they are enforcer's.
+    pub placed: Option<Knowledge>,
 }
 
 impl PodPlan {
@@ -91,6 +97,7 @@ impl PodPlan {
             adopted: false,
             containers: Vec::new(),
             admission: Admission::plain(),
+            placed: None,
         }
     }
 }
@@ -122,22 +129,44 @@ pub fn plan(node: &Node, settings: &Settings, pods: &[Pod]) -> Plan {
 /// [`plan`] for pods whose admission is decided already.
 #[must_use]
 pub fn plan_decided(node: &Node, settings: &Settings, pods: &[(&Pod, Admission)]) -> Plan {
+    plan_placed(node, settings, pods, &BTreeMap::new())
+}
+
+/// [`plan_decided`] where another made the cgroups of some pods: `placements` has them, by the uid in the cgroup's name.
+///
+/// The containers of a pod of which only names are known are those that have a cgroup. With such a pod, the sums for
+/// kubepods and the classes are unknown, and no values are planned for them.
+#[must_use]
+pub fn plan_placed(
+    node: &Node,
+    settings: &Settings,
+    pods: &[(&Pod, Admission)],
+    placements: &BTreeMap<PodUid, Placement>,
+) -> Plan {
     let driver = settings.cgroup_driver;
     let kubepods = name::kubepods(&settings.cgroup_root, driver);
     let uids = name::cgroup_uids(pods.iter().map(|(pod, _)| *pod));
     let pods: Vec<_> = pods
         .iter()
         .zip(&uids)
-        .map(|((pod, admission), uid)| plan_pod(node, settings, &kubepods, (pod, uid), admission.clone()))
+        .map(|((pod, admission), uid)| {
+            let planned = plan_pod(node, settings, &kubepods, (pod, uid), admission.clone());
+            match placements.get(uid) {
+                Some(placement) => placed::place(planned, placement),
+                None => planned,
+            }
+        })
         .collect();
+    let are_sums_known = placements.values().all(|placement| placement.knowledge == Knowledge::Spec);
     let requested = |classes: &[QosClass]| {
         let counts = |pod: &&PodPlan| pod.admission.is_admitted() && classes.contains(&pod.qos_class);
         Requested::sum(pods.iter().filter(counts).map(|pod| &pod.requests))
     };
     let burstable = requested(&[QosClass::Burstable]);
     let protected = requested(&[QosClass::Guaranteed, QosClass::Burstable]);
+    let known = |values| if are_sums_known { values } else { CgroupValues::default() };
     let qos_cgroup = |class, requested| {
-        let values = values::qos(settings, requested);
+        let values = known(values::qos(settings, requested));
         (class, CgroupPlan { path: name::qos(&kubepods, class, driver), values })
     };
     let qos = vec![
@@ -145,7 +174,7 @@ pub fn plan_decided(node: &Node, settings: &Settings, pods: &[(&Pod, Admission)]
         // Regardless of requests, the class has the lowest weight.
         qos_cgroup(QosClass::BestEffort, Requested::default()),
     ];
-    let node = CgroupPlan { path: kubepods, values: values::node(node, settings, protected) };
+    let node = CgroupPlan { path: kubepods, values: known(values::node(node, settings, protected)) };
     Plan { node, qos, pods, reserved: plan_reserved(settings) }
 }
 
@@ -218,6 +247,7 @@ fn plan_pod(
         adopted: is_adopted,
         containers,
         admission,
+        placed: None,
     }
 }
 

@@ -76,6 +76,13 @@ impl CgroupPath {
         self.0.split('/').filter(|name| !name.is_empty())
     }
 
+    /// The names of this path below `above`; `None` if it is not below it.
+    #[must_use]
+    pub fn below(&self, above: &Self) -> Option<&str> {
+        let rest = if above.is_root() { self.0.as_str() } else { self.0.strip_prefix(above.as_str())? };
+        rest.strip_prefix('/').filter(|rest| !rest.is_empty())
+    }
+
     /// Whether this is the root of the hierarchy.
     #[must_use]
     pub fn is_root(&self) -> bool {
@@ -105,6 +112,20 @@ mod tests {
             assert!(CgroupPath::root().child(name).is_err(), "{name:?} was accepted");
         }
         assert!(CgroupPath::parse("/kubepods/../etc").is_err());
+    }
+
+    #[test]
+    fn only_what_is_below_is_below() {
+        let path = |text: &str| CgroupPath::parse(text).unwrap();
+        for (inner, above, rest) in [
+            ("/a/b/c", "/a", Some("b/c")),
+            ("/a/b", "/", Some("a/b")),
+            ("/a", "/a", None),
+            ("/ab", "/a", None),
+            ("/", "/", None),
+        ] {
+            assert_eq!(path(inner).below(&path(above)), rest, "{inner} {above}");
+        }
     }
 
     #[test]

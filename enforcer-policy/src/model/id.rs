@@ -44,9 +44,45 @@ impl fmt::Display for PodUid {
     }
 }
 
+/// A container's id as container runtimes give it: 64 lower-case hexadecimal digits, unique on the machine.
+#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ContainerId(String);
+
+impl ContainerId {
+    /// The length of every id, in bytes.
+    const BYTES: usize = 64;
+
+    /// An id of 64 lower-case hexadecimal digits; `None` for anything else.
+    #[must_use]
+    pub fn new(id: &str) -> Option<Self> {
+        let plain = id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+        (id.len() == Self::BYTES && plain).then(|| Self(id.to_owned()))
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::PodUid;
+    use super::{ContainerId, PodUid};
+
+    #[test]
+    fn a_container_id_is_what_runtimes_give() {
+        assert!(ContainerId::new(&"0f".repeat(32)).is_some());
+        for wrong in ["", "0f", &"0F".repeat(32), &"0g".repeat(32), &"0f".repeat(33)] {
+            assert_eq!(ContainerId::new(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn a_uid_is_plain_and_bounded() {

@@ -126,6 +126,6 @@ pub(super) fn escape(component: &str) -> String {
 }
 
 /// The inverse (upstream `unescapeSystemdCgroupName`).
-fn unescape(part: &str) -> String {
+pub(super) fn unescape(part: &str) -> String {
     part.replace('_', "-")
 }

@@ -1,0 +1,28 @@
+use std::collections::BTreeMap;
+
+use super::CgroupPath;
+
+/// The cgroups that a kubelet and its container runtime made for a pod, which another process creates, limits and
+/// removes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Placement {
+    /// The pod's.
+    pub pod: CgroupPath,
+    /// Those of its containers that exist, by the container's name.
+    pub containers: BTreeMap<String, CgroupPath>,
+    /// How much is known of the pod.
+    pub knowledge: Knowledge,
+}
+
+/// How much is known of a pod that another made.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Knowledge {
+    /// Its spec.
+    Spec,
+    /// Only its cgroups and names: neither requests nor limits, priority nor grace period.
+    Names {
+        /// Whether it may be evicted all the same, if its class is BestEffort: it is known for long enough that no source
+        /// will bring its spec in a moment.
+        is_settled: bool,
+    },
+}

@@ -1,0 +1,127 @@
+//! Pods whose cgroups another made.
+
+use crate::{
+    model::{CgroupPath, CgroupValues, ContainerKind, Knowledge, Placement, QosClass, ResourceList},
+    oom_score,
+};
+
+use super::{CgroupPlan, ContainerPlan, PodPlan};
+
+impl PodPlan {
+    /// Whether enough is known of it to evict it. What is not known of a pod's requests and priority may be what spares
+    /// it; a pod of class `BestEffort` has no requests.
+    #[must_use]
+    pub fn is_known_enough(&self) -> bool {
+        match self.placed {
+            None | Some(Knowledge::Spec) => true,
+            Some(Knowledge::Names { is_settled }) => is_settled && self.qos_class == QosClass::BestEffort,
+        }
+    }
+
+    /// Whether its containers' scores are known: those of class Burstable follow from requests, and pods that the node
+    /// needs have a Guaranteed pod's, whatever their class.
+    #[must_use]
+    pub fn are_scores_known(&self) -> bool {
+        !matches!(self.placed, Some(Knowledge::Names { .. })) || self.qos_class == QosClass::Guaranteed
+    }
+}
+
+/// The plan of a pod whose cgroups another made.
+pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
+    let Placement { pod, containers, knowledge } = placement;
+    plan.cgroup.path = pod.clone();
+    plan.placed = Some(*knowledge);
+    match knowledge {
+        Knowledge::Spec => {
+            for container in &mut plan.containers {
+                if let Some(path) = containers.get(&container.name) {
+                    container.cgroup.path = path.clone();
+                }
+            }
+        }
+        Knowledge::Names { .. } => {
+            plan.cgroup.values = CgroupValues::default();
+            plan.containers = containers.iter().map(named).collect();
+            // In messages, a container without a request uses more than that.
+            let requests = containers.keys().map(|name| (name.clone(), ResourceList::new()));
+            plan.requested.containers = requests.collect();
+        }
+    }
+    plan
+}
+
+/// A container of which only the name is known. Its score is a Guaranteed pod's, and counts only if the pod is one
+/// ([`PodPlan::are_scores_known`]).
+fn named((name, path): (&String, &CgroupPath)) -> ContainerPlan {
+    ContainerPlan {
+        name: name.clone(),
+        kind: ContainerKind::App,
+        oom_score_adj: oom_score::GUARANTEED,
+        cgroup: CgroupPlan { path: path.clone(), values: CgroupValues::default() },
+        adopted: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::{
+        Settings,
+        admission::Admission,
+        model::Pod,
+        plan::{Plan, plan_placed},
+        sample::{app, node, pod},
+    };
+
+    const POD: &str = "/kubepods.slice/kubepods-podx.slice";
+    const APP: &str = "/kubepods.slice/kubepods-podx.slice/cri-containerd-0.scope";
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath::parse(text).unwrap()
+    }
+
+    fn planned(pod: &Pod, knowledge: Knowledge) -> Plan {
+        let containers = [(String::from("app"), path(APP))].into();
+        let placement = Placement { pod: path(POD), containers, knowledge };
+        let placements = BTreeMap::from([(pod.uid.clone(), placement)]);
+        plan_placed(&node(), &Settings::default(), &[(pod, Admission::plain())], &placements)
+    }
+
+    #[test]
+    fn a_pod_with_a_spec_has_its_values_where_another_put_it() {
+        let pod = pod("p", vec![app("app", &[("memory", "1Gi")], &[]), app("not-started", &[], &[])]);
+        let placed = &planned(&pod, Knowledge::Spec).pods[0];
+        let own = &crate::plan(&node(), &Settings::default(), std::slice::from_ref(&pod)).pods[0];
+        assert_eq!((&placed.cgroup.path, &placed.containers[0].cgroup.path), (&path(POD), &path(APP)));
+        assert_eq!(placed.cgroup.values, own.cgroup.values);
+        assert_eq!(placed.containers[0].oom_score_adj, own.containers[0].oom_score_adj);
+        assert_eq!(placed.containers.len(), 2);
+        assert!(placed.is_known_enough() && placed.are_scores_known());
+    }
+
+    #[test]
+    fn a_pod_of_which_only_names_are_known_gets_no_values() {
+        let mut pod = pod("p", Vec::new());
+        for (class, is_settled, is_known_enough) in [
+            (QosClass::BestEffort, true, true),
+            (QosClass::BestEffort, false, false),
+            (QosClass::Burstable, true, false),
+            (QosClass::Guaranteed, true, false),
+        ] {
+            pod.stored_qos_class = Some(class);
+            let plan = planned(&pod, Knowledge::Names { is_settled });
+            let placed = &plan.pods[0];
+            assert_eq!(placed.is_known_enough(), is_known_enough, "{class:?}");
+            assert_eq!(placed.are_scores_known(), class == QosClass::Guaranteed, "{class:?}");
+            let containers: Vec<_> =
+                placed.containers.iter().map(|own| (own.name.as_str(), own.cgroup.path.as_str())).collect();
+            assert_eq!(containers, [("app", APP)]);
+            assert_eq!(placed.requested.containers, [(String::from("app"), ResourceList::new())]);
+            let of_classes = plan.qos.iter().map(|(_, cgroup)| cgroup);
+            let cgroups = of_classes.chain([&plan.node, &placed.cgroup, &placed.containers[0].cgroup]);
+            assert!(cgroups.into_iter().all(|cgroup| cgroup.values == CgroupValues::default()));
+        }
+    }
+}
