@@ -25,6 +25,7 @@ mod mark;
 mod moving;
 mod observe;
 mod permit;
+mod pod_cgroups;
 mod process;
 mod reconciler;
 mod remove;
@@ -56,6 +57,7 @@ pub use self::{
     moving::MoveError,
     observe::{Observed, Snapshot, observe},
     permit::Permit,
+    pod_cgroups::{ContainerCgroup, PodCgroup, pod_cgroups},
     reconciler::{Guarded, Reconciler, ScoreSeen, StartError},
     remove::{Removal, remove},
     report::{Applied, Failure, FileChange, Moved, Problem, Report, Written},

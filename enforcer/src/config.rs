@@ -79,6 +79,10 @@ pub struct Config {
     pub journal: Limits,
     /// `staticPodPath`: the folder of manifests.
     pub static_pod_path: PathBuf,
+    /// `criSocket`: the container runtime's socket; `None` to find it.
+    pub cri_socket: Option<PathBuf>,
+    /// `unknownPodGrace`: how long a pod must be known before it may be evicted without its spec, in milliseconds.
+    pub unknown_pod_grace_ms: u64,
     /// `onDrift`: the reaction to a value that something else wrote.
     pub on_drift: OnDrift,
     /// `nodeComponents`: the components with the score −999, besides the daemon itself.
@@ -142,6 +146,8 @@ impl Default for Config {
             metrics_pod_names: false,
             journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
+            cri_socket: None,
+            unknown_pod_grace_ms: 10_000,
             on_drift: OnDrift::Restore,
             node_components: cgroup::COMPONENTS
                 .iter()

@@ -28,6 +28,7 @@ mod host;
 mod incompatible_host;
 mod instance_lock;
 mod metrics;
+mod naming;
 mod ooms;
 mod open_files;
 mod orders;
@@ -68,6 +69,7 @@ use self::{
     forecaster::Forecaster,
     host::Host,
     metrics::Metering,
+    naming::Naming,
     ooms::{BeingEvicted, Ooms},
     orders::{Evictions, OrderBook},
     recording::Recording,
@@ -89,13 +91,14 @@ use crate::{
     metrics::Counts,
     model::PodUid,
     policy::{
+        self,
         engine::{self, EngineSettings},
         pressure::Conditions,
     },
     raw,
     sense::{self, HostFacts, NODE_PRESSURE},
     serve::{self, Admin, View, Vital},
-    source::StaticDir,
+    source::{Identities, Kubelet, StaticDir},
     threads::{self, Workers},
 };
 
@@ -161,6 +164,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
     let kubelets = incompatible_host::is_kubelets(&config);
+    if kubelets && let Some(driver) = host::kubelets_driver(&config.settings.cgroup_root) {
+        config.settings.cgroup_driver = driver;
+    }
     incompatible_host::check(&config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
     let Some((instance_lock, observe)) = taken else { return Ok(()) };
@@ -178,13 +184,18 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let workers = Arc::new(workers);
 
     let index = Index::new();
+    let kubelet = kubelets.then(|| Kubelet {
+        kubepods: policy::name::kubepods(&config.settings.cgroup_root, config.settings.cgroup_driver),
+        driver: config.settings.cgroup_driver,
+        identities: Identities::default(),
+    });
     let being_evicted = BeingEvicted::default();
     let backlog = Backlog::open(&config.run_dir, &host.boot_id, &journal);
     // Attaching the programs is most of the start's duration. Evictions do not wait for it.
     let attaching = {
         let (journal, counts) = (journal.clone(), counts.clone());
-        let (index, being_evicted) = (index.clone(), being_evicted.clone());
-        threads::blocking(move || Ooms::attach(&journal, &counts, index, being_evicted, backlog))
+        let (named, being_evicted) = ((index.clone(), kubelet.clone()), being_evicted.clone());
+        threads::blocking(move || Ooms::attach(&journal, &counts, named, being_evicted, backlog))
     };
     let attaching = tokio::spawn(attaching);
 
@@ -195,7 +206,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         (journal.clone(), counts.clone()),
         index,
         permits,
-        kubelets,
+        kubelet.as_ref().map(|kubelet| kubelet.identities.clone()),
     );
     desired.set_being_evicted(being_evicted.clone());
     let recorded = Arc::new(AtomicU64::new(0));
@@ -218,6 +229,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     edges.keep(&reflex);
     let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
         .context("cannot start the manifest thread")?;
+    desired.find_pods().await?;
+    let mut naming = kubelets.then(|| Naming::start(&config)).transpose().context("cannot start threads")?;
+    naming::want(naming.as_ref(), &desired);
     let mut news = pods.next().await;
     if let Some(loaded) = news.loaded.take() {
         desired.load(loaded).await?;
@@ -307,6 +321,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 ended.context("the server ended early")?.context("the observe socket failed")?;
                 anyhow::bail!("the observe socket's server stopped unexpectedly");
             }
+            listing = naming::next(&mut naming) => desired.name_pods(listing).await?,
             () = woken.notified() => desired.reconcile().await?,
             () = boosted.notified() => desired.boost(),
             () = metrics::sleep_until(due) => desired.look().await?,
@@ -314,6 +329,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);
         }
+        naming::want(naming.as_ref(), &desired);
         edges.keep(&reflex);
         orders.put_in_force(&mut desired, &reflex, &config);
         hand_on(&mut desired, &reflex, &forecaster, &recording);

@@ -6,6 +6,7 @@ mod given;
 mod kept;
 mod loaded;
 pub mod manifest;
+mod placed;
 mod reader;
 mod roster;
 mod snapshot;
@@ -16,6 +17,7 @@ pub use self::{
     folder::{Absence, Replaced, Writable},
     given::{Gathered, Given, Wrong, gather},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
+    placed::{Identities, Kubelet, PlacedPods},
     roster::{Active, Change, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
     snapshot::{AdmittedBy, Health, Snapshot, SourceName, SourcePod, Sources},
     static_dir::{Answer, News, StaticDir},

@@ -38,6 +38,11 @@ impl Load {
         self.child.id()
     }
 
+    /// Whether it has not ended.
+    pub fn lives(&mut self) -> anyhow::Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
     /// Waits for its next line; fails if it ended.
     pub fn next_line(&mut self) -> anyhow::Result<Value> {
         let mut line = String::new();

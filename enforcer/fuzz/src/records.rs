@@ -191,6 +191,10 @@ impl World for Few {
         CgroupPath::parse(path).ok()
     }
 
+    fn awaits_name(&self, cgroup: CgroupId) -> bool {
+        cgroup.0 == 5
+    }
+
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {
         match cgroup.0 {
             2 | 6 => Some(CgroupId(1)),

@@ -86,12 +86,15 @@ impl Desired {
                 desired.add(cgroup, level);
             }
             let containers = || pod.containers.iter().filter(|container| !container.adopted);
-            if !pod.adopted {
+            if !pod.adopted && pod.placed.is_none() {
                 let paths = containers().map(|container| container.cgroup.path.clone());
                 desired.containers.insert(pod.cgroup.path.clone(), paths.collect());
             }
-            for container in containers() {
+            for container in containers().filter(|_| pod.are_scores_known()) {
                 desired.scores.insert(container.cgroup.path.clone(), container.oom_score_adj);
+            }
+            if pod.placed.is_some() {
+                desired.await_all(pod);
             }
         }
         for cgroup in &plan.reserved {
@@ -171,6 +174,15 @@ impl Desired {
         // Of containers that share a cgroup the last one counts: app containers come last.
         for container in pod.containers.iter().filter(|container| taken.contains(&container.cgroup.path)) {
             self.scores.insert(container.cgroup.path.clone(), container.oom_score_adj);
+        }
+    }
+
+    /// The kubelet makes and removes this pod's cgroups: that one is absent is no problem.
+    fn await_all(&mut self, pod: &PodPlan) {
+        for (cgroup, ..) in cgroups(pod) {
+            if let Some(target) = self.targets.get_mut(&cgroup.path) {
+                target.is_awaited = true;
+            }
         }
     }
 

@@ -79,6 +79,10 @@ pub(super) fn read(fields: &mut Fields) -> Config {
             max_age_ms: fields.text("journalMaxAge", journal_age_ms).unwrap_or(default.journal.max_age_ms),
         },
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
+        cri_socket: fields.text("criSocket", absolute),
+        unknown_pod_grace_ms: fields
+            .text("unknownPodGrace", unknown_pod_grace_ms)
+            .unwrap_or(default.unknown_pod_grace_ms),
         on_drift: fields
             .choice("onDrift", &[("restore", OnDrift::Restore), ("report", OnDrift::Report)])
             .unwrap_or(default.on_drift),
@@ -227,6 +231,14 @@ fn journal_age_ms(text: &str) -> Result<u64, String> {
         .ok()
         .filter(|ms| (3_600_000..=365 * 86_400_000).contains(ms))
         .ok_or_else(|| format!("{text:?} is not an age of events: write 1h to 8760h, such as 168h"))
+}
+
+fn unknown_pod_grace_ms(text: &str) -> Result<u64, String> {
+    let grace = duration::parse(text).map_err(|error| error.to_string())?;
+    u64::try_from(grace.as_millis())
+        .ok()
+        .filter(|ms| *ms <= 3_600_000)
+        .ok_or_else(|| format!("{text:?} is too long: write 0s to 1h, such as 10s"))
 }
 
 /// A DNS name without a port.

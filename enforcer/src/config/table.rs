@@ -175,6 +175,18 @@ pub const FIELDS: &[Field] = &[
     ),
     kubelets("staticPodPath", Form::Path, "the folder of manifests", |config| json!(config.static_pod_path)),
     ours(
+        "criSocket",
+        Form::Path,
+        "the socket of the container runtime, which gives names to a kubelet's containers; not set, it is found",
+        |config| json!(config.cri_socket),
+    ),
+    ours(
+        "unknownPodGrace",
+        Form::Duration,
+        "how long a kubelet's pod must be known before it may be evicted without its spec, 0s to 1h: then only if its class is BestEffort, it has a name, and it is not in kube-system",
+        |config| json!(duration(config.unknown_pod_grace_ms.saturating_mul(1_000))),
+    ),
+    ours(
         "onDrift",
         Form::Choice(&["restore", "report"]),
         "what to do if another process writes a cgroup file or score of ours: write the planned value back, three times within a minute at once, then with back-off up to a minute for as long as the other process goes on; or only report it",

@@ -1,7 +1,7 @@
 //! The daemon's side: connects to the container runtime, and asks through the process that speaks to it.
 
 use std::{
-    io,
+    fmt, io,
     os::unix::net::UnixStream as StdStream,
     path::{Path, PathBuf},
     process::Child,
@@ -50,14 +50,24 @@ pub enum CriError {
     },
 }
 
+/// Finds the sockets where a runtime may listen.
+#[derive(Clone)]
+struct Find(Arc<dyn Fn() -> Vec<PathBuf> + Send + Sync>);
+
+impl fmt::Debug for Find {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Find").finish_non_exhaustive()
+    }
+}
+
 /// A handle for asking the container runtime, from any thread and async runtime. The process ends with the last of its
 /// clones.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     helper: Helper<Cri>,
-    sockets: Arc<[PathBuf]>,
+    find: Find,
     /// The socket that gave pods last.
-    chosen: Arc<Mutex<usize>>,
+    chosen: Arc<Mutex<Option<PathBuf>>>,
     timeout_ms: u64,
 }
 
@@ -106,8 +116,8 @@ pub(super) struct NoService(String);
 impl Runtime {
     /// Starts the thread that starts the process. Fails if there is no thread or no descriptor for it.
     ///
-    /// [`find`](super::find) gives the sockets. Neither they nor a runtime need to be there yet.
-    pub fn start(sockets: Vec<PathBuf>) -> io::Result<Self> {
+    /// `sockets` is called for each listing, as a runtime may come later: [`find`](super::find) finds them.
+    pub fn start(sockets: impl Fn() -> Vec<PathBuf> + Send + Sync + 'static) -> io::Result<Self> {
         Self::start_with(sockets, TIMEOUT_MS, |socket, theirs| {
             let runtime = socket::connect(socket)?;
             helper::command(VERB, theirs).stdout(runtime).spawn().map(Some)
@@ -115,12 +125,12 @@ impl Runtime {
     }
 
     fn start_with(
-        sockets: Vec<PathBuf>,
+        sockets: impl Fn() -> Vec<PathBuf> + Send + Sync + 'static,
         timeout_ms: u64,
         mut spawn: impl FnMut(&Path, StdStream) -> io::Result<Option<Child>> + Send + 'static,
     ) -> io::Result<Self> {
         let helper = Helper::start(move |socket: PathBuf, theirs| spawn(&socket, theirs))?;
-        Ok(Self { helper, sockets: sockets.into(), chosen: Arc::default(), timeout_ms })
+        Ok(Self { helper, find: Find(Arc::new(sockets)), chosen: Arc::default(), timeout_ms })
     }
 
     /// Lists what the runtime has. Safe to cancel.
@@ -133,13 +143,14 @@ impl Runtime {
         let mut empty = None;
         let mut no_service = None;
         let mut failed = None;
-        let count = self.sockets.len();
-        for at in (0..count).map(|step| (*chosen + step) % count) {
-            let Some(socket) = self.sockets.get(at) else { continue };
-            match self.list_at(socket).await {
+        let mut sockets = (self.find.0)();
+        let first = sockets.iter().position(|socket| Some(socket) == chosen.as_ref()).unwrap_or(0);
+        sockets.rotate_left(first);
+        for socket in sockets {
+            match self.list_at(&socket).await {
                 Ok(listing) if listing.sandboxes.is_empty() => empty = empty.or(Some(listing)),
                 Ok(listing) => {
-                    *chosen = at;
+                    *chosen = Some(socket);
                     return Ok(listing);
                 }
                 Err(error @ CriError::NoService { .. }) => no_service = no_service.or(Some(error)),

@@ -1,4 +1,9 @@
-use std::{collections::BTreeSet, path::Path, sync::Arc, time::Instant};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use enforcer_events::Payload;
 use tokio::sync::Notify;
@@ -26,7 +31,7 @@ use crate::{
     model::PodUid,
     policy::{self, CgroupDriver},
     serve::View,
-    source::{Decisions, EndedPod, Loaded, SourceName},
+    source::{Decisions, EndedPod, Identities, Loaded, SourceName},
 };
 
 mod alignment;
@@ -36,6 +41,7 @@ mod existing;
 mod guarded;
 mod loading;
 mod orders;
+mod placing;
 mod pod_set;
 mod refused;
 mod reports;
@@ -49,6 +55,7 @@ use self::{
     components::Looked,
     existing::{Existing, Going},
     guarded::Guarding,
+    placing::Placing,
     pod_set::PodSet,
     watch_budget::WatchBudget,
 };
@@ -85,6 +92,8 @@ pub(super) struct Desired {
     woken: Arc<Notify>,
     candidates: CandidateSet,
     existing: Existing,
+    /// The pods of the kubelet that owns the cgroups; `None` without one.
+    placing: Option<Placing>,
 }
 
 /// The outcome of work on the cgroups.
@@ -107,12 +116,12 @@ impl Desired {
         (journal, counts): (Journal, Counts),
         index: Index,
         permits: Permits,
-        kubelets: bool,
+        kubelets: Option<Identities>,
     ) -> (Self, Option<WatchEvents>) {
         let Permits { all: permit, scores: scores_permit } = permits;
         let mount = Path::new(cgroup::MOUNT);
         let mut events = None;
-        let opener = Opener::new(kubelets, &config.node_components);
+        let opener = Opener::new(kubelets.is_some(), &config.node_components);
         let hierarchy = match Reconciler::new(mount, index)
             .map_err(anyhow::Error::from)
             .and_then(|reconciler| Ok((reconciler, CgroupDir::mount(mount)?)))
@@ -123,7 +132,7 @@ impl Desired {
                     reconciler.set_driver(Box::new(SystemdDriver::new(systemd)));
                 }
                 reconciler.set_guard(opener.guard());
-                if kubelets {
+                if kubelets.is_some() {
                     reconciler.set_audit();
                 } else {
                     reconciler.set_drift(DriftPolicy::new(config.on_drift));
@@ -154,7 +163,11 @@ impl Desired {
         let mut schedule = Schedule::new(events.is_some(), Instant::now());
         // A daemon that may not set scores need not sweep for them.
         schedule.scores_are_reported(permit.is_none());
-        let pods = PodSet::new(host.node, config.settings.clone());
+        let mut pods = PodSet::new(host.node, config.settings.clone());
+        let placing = kubelets.filter(|_| hierarchy.is_some()).map(|identities| {
+            pods.add_kubelet();
+            Placing::new(grace(&config), identities, events.is_some())
+        });
         let view = View { mode: config.mode.to_string(), ..View::default() };
         alignment::emit_hindrances(config.oom_score_policy, &journal);
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
@@ -180,6 +193,7 @@ impl Desired {
             woken: Arc::default(),
             candidates,
             existing: Existing::default(),
+            placing,
         };
         (desired, events)
     }
@@ -227,6 +241,9 @@ impl Desired {
             let on_drift = config.on_drift;
             hierarchy.run(move |reconciler| reconciler.set_on_drift(on_drift)).await?;
         }
+        if let Some(placing) = &mut self.placing {
+            placing.set_grace(grace(config));
+        }
         self.pods.configure(&config.settings, config.pods(self.pods.node().cpu_milli));
         let policy_before = std::mem::replace(&mut self.config, config.clone()).oom_score_policy;
         self.decide();
@@ -260,6 +277,7 @@ impl Desired {
     /// Does the work that is due: a look at everything, or at the scores of new processes alone.
     pub(super) async fn look(&mut self) -> anyhow::Result<()> {
         self.look_at_components();
+        self.find_pods().await?;
         self.align().await?;
         let now = Instant::now();
         if let Some((changes, writers)) = self.watch_budget.take(now) {
@@ -282,8 +300,14 @@ impl Desired {
 
     /// When [`look`](Self::look) must be called.
     pub(super) fn due(&self) -> Instant {
-        let others =
-            [self.components.due(), self.alignment_due(), self.candidates.due(), self.watch_budget.due()];
+        let placing = self.placing.as_ref().map(Placing::due);
+        let others = [
+            self.components.due(),
+            self.alignment_due(),
+            self.candidates.due(),
+            self.watch_budget.due(),
+            placing,
+        ];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 
@@ -444,4 +468,9 @@ impl Desired {
         self.renew_view();
         Ok(())
     }
+}
+
+/// How long a kubelet's pod must be known before it may be evicted without its spec.
+fn grace(config: &Config) -> Duration {
+    Duration::from_millis(config.unknown_pod_grace_ms)
 }

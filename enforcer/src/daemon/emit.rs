@@ -51,6 +51,11 @@ pub(super) fn recovered_at(journal: &Journal, what: &str, place: Option<&str>, m
     journal.emit(Subject::Node, Payload::DegradedLeft(data));
 }
 
+/// The time in milliseconds since 1970.
+pub(super) fn now_ms() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
+}
+
 /// A pod that came, changed or went.
 pub(super) fn pod(pod: &Pod, source: SourceName, plan: Option<&PodPlan>) -> PodReported {
     PodReported {

@@ -34,6 +34,7 @@ use crate::{
         incident::{About as _, Incidents, Input, Output, Tracing},
     },
     serve::Doctor,
+    source::Kubelet,
 };
 
 /// How many records may be queued; further ones stay in the ring.
@@ -102,7 +103,7 @@ impl Ooms {
     pub(super) fn attach(
         journal: &Journal,
         counts: &Counts,
-        index: Index,
+        (index, kubelet): (Index, Option<Kubelet>),
         being_evicted: BeingEvicted,
         mut backlog: Backlog,
     ) -> (Self, Vec<Box<dyn EdgeSource>>, Option<Guard>) {
@@ -162,7 +163,7 @@ impl Ooms {
                 None
             }
         };
-        let world = Names::new(index, being_evicted, backlog);
+        let world = Names::new(index, kubelet, being_evicted, backlog);
         let mut ooms = Self::new(journal, counts, world, tracing);
         ooms.programs = programs;
         ooms.standing = Some(standing);

@@ -27,6 +27,7 @@ const FIXED: &[&str] = &[
     "adminSocketOwner",
     "adminSocketGroup",
     "staticPodPath",
+    "criSocket",
     "metricsListen",
     "metricsHosts",
     "memoryAvailableSource",
@@ -205,7 +206,11 @@ fn check(
     host: &Host,
     kubelets: bool,
 ) -> Result<Config, Refused> {
-    let config = loaded?;
+    let mut config = loaded?;
+    if kubelets {
+        // The kubelet's own, whatever the file says.
+        config.settings.cgroup_driver = running.settings.cgroup_driver;
+    }
     let fixed: Vec<_> = changed(running, &config).into_iter().filter(|field| FIXED.contains(field)).collect();
     if !fixed.is_empty() {
         return Err(Refused::Fixed(fixed));

@@ -177,7 +177,7 @@ pub(super) fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Per
         emit::degraded(
             journal,
             "ownership",
-            "the kubelet owns the pods' cgroups here: nothing is written, and only pods of staticPodPath are known; \
+            "the kubelet owns the pods' cgroups here: nothing is written, and of its pods only names and classes are known; \
              where no kubelet is, set ownership: enforcer",
         );
     }

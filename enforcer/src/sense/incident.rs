@@ -43,6 +43,8 @@ pub const MAX_EARLY: usize = 256;
 pub const READ_NS: u64 = 900_000_000;
 /// Latest time to close an incident, counted from the last mark.
 pub const CLOSE_NS: u64 = 1_000_000_000;
+/// How often an incident whose processes have no name yet looks for one.
+pub const NAME_NS: u64 = 20_000_000;
 /// Latest time to close an incident, counted from the first mark: a group kill of thousands marks for long.
 pub const LONGEST_NS: u64 = 5_000_000_000;
 /// How long a victim is remembered after its incident closed: other threads of it may still be marked.

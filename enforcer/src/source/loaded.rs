@@ -169,6 +169,12 @@ impl SourceError {
         matches!(self, Self::Directory { .. } | Self::Away { .. })
     }
 
+    /// Whether there is no folder, and no pod of one in force: nobody uses manifests here.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        matches!(self, Self::Away { why: Absence::Missing, pods: 0, .. })
+    }
+
     /// Whether pods are read, but with a limitation.
     #[must_use]
     pub fn is_degraded(&self) -> bool {

@@ -12,6 +12,12 @@ impl SourceName {
     /// Manifest files.
     pub const STATIC: Self = Self("static");
 
+    /// The cgroups of a kubelet's pods.
+    pub const CGROUPS: Self = Self("cgroups");
+
+    /// The container runtime, which gives them names.
+    pub const RUNTIME: Self = Self("runtime");
+
     /// The name.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -70,6 +70,10 @@ impl Reconciler {
     /// Lists the cgroups beside the pods' that no pod names. One that an earlier start made is no stranger: it is
     /// retired.
     pub(super) fn find_strangers(&mut self, report: &mut Report) {
+        // Beside a kubelet all of them are the kubelet's.
+        if self.is_audit {
+            return;
+        }
         let is_above = |target: &&Target| match target.owner.as_ref().map(|owner| &owner.level) {
             Some(OwnerLevel::Node | OwnerLevel::Qos(_)) => true,
             Some(OwnerLevel::Pod { .. } | OwnerLevel::Container { .. }) | None => false,

@@ -61,20 +61,25 @@ impl Sockets {
 fn client_with(sockets: &[&PathBuf], timeout_ms: u64) -> (Runtime, Arc<AtomicUsize>) {
     let started = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&started);
-    let sockets = sockets.iter().map(|path| (*path).clone()).collect();
-    let client = Runtime::start_with(sockets, timeout_ms, move |socket, theirs| {
-        let runtime = StdStream::from(socket::connect(socket)?);
-        theirs.set_nonblocking(true)?;
-        count.fetch_add(1, Ordering::Relaxed);
-        thread::spawn(move || {
-            let async_runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            async_runtime.block_on(async {
-                let (daemon, runtime) = (UnixStream::from_std(theirs)?, UnixStream::from_std(runtime)?);
-                process::serve(daemon, runtime).await
-            })
-        });
-        Ok(None)
-    });
+    let sockets: Vec<PathBuf> = sockets.iter().map(|path| (*path).clone()).collect();
+    let client = Runtime::start_with(
+        move || sockets.clone(),
+        timeout_ms,
+        move |socket, theirs| {
+            let runtime = StdStream::from(socket::connect(socket)?);
+            theirs.set_nonblocking(true)?;
+            count.fetch_add(1, Ordering::Relaxed);
+            thread::spawn(move || {
+                let async_runtime =
+                    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                async_runtime.block_on(async {
+                    let (daemon, runtime) = (UnixStream::from_std(theirs)?, UnixStream::from_std(runtime)?);
+                    process::serve(daemon, runtime).await
+                })
+            });
+            Ok(None)
+        },
+    );
     (client.unwrap(), started)
 }
 

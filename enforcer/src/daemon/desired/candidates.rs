@@ -199,7 +199,8 @@ impl CandidateSet {
         let holders = present.holders();
         let evicted_by = |pod| existing.evicted_by(pod, pods.retired(), &holders);
         let planned = pods.plan().pods.iter().filter_map(evicted_by);
-        let wanted: Vec<_> = planned.chain(pods.leaving().cloned().map(Cow::Owned)).collect();
+        let wanted = planned.chain(pods.leaving().cloned().map(Cow::Owned));
+        let wanted: Vec<_> = wanted.filter(|plan| plan.is_known_enough()).collect();
         let uids: BTreeSet<_> = wanted.iter().map(|plan| plan.uid.clone()).collect();
         self.former.clear();
         for mut plan in wanted {

@@ -18,8 +18,12 @@ const WHAT: &str = "manifests";
 impl Desired {
     /// Takes the pods that the source holds now, reports what is new, and brings the cgroups in line.
     pub(in crate::daemon) async fn load(&mut self, loaded: Arc<Loaded>) -> anyhow::Result<()> {
-        let is_down = loaded.errors.iter().any(SourceError::is_down);
-        self.emit_errors(&loaded);
+        // A kubelet's node needs no manifests here.
+        let is_unused = self.placing.is_some() && loaded.errors.iter().any(SourceError::is_unused);
+        let is_down = !is_unused && loaded.errors.iter().any(SourceError::is_down);
+        if !is_unused {
+            self.emit_errors(&loaded);
+        }
         let before = self.pods.source(NAME);
         let mut read_ms = before.and_then(|before| before.read_ms);
         if !is_down {
@@ -29,7 +33,7 @@ impl Desired {
                 let data = SourceReported { source: NAME.as_str().into(), message };
                 self.emit(Subject::Node, Payload::SourceUp(data));
             }
-            let now_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+            let now_ms = emit::now_ms();
             self.counts.source_was_read(NAME.as_str(), now_ms);
             read_ms = Some(now_ms);
         }

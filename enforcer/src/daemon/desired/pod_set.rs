@@ -7,7 +7,7 @@ use std::{
 
 use super::super::ended_pods::EndedPodStore;
 use crate::{
-    model::{Node, Pod, PodUid},
+    model::{Node, Placement, Pod, PodUid},
     policy::{self, Plan, PodPlan, Settings, admission::Admission, pressure::Conditions},
     source::{
         AdmittedBy, Change, Decisions, EndedPod, Grounds, Roster, Snapshot, SourceName, Sources, State,
@@ -39,6 +39,8 @@ pub(super) struct PodSet {
     retired: Vec<PodUid>,
     /// The plans of pods that no source names any longer.
     leaving: BTreeMap<PodUid, PodPlan>,
+    /// Where a kubelet's pods are.
+    placements: BTreeMap<PodUid, Placement>,
 }
 
 impl PodSet {
@@ -59,7 +61,20 @@ impl PodSet {
             plan,
             retired: Vec::new(),
             leaving: BTreeMap::new(),
+            placements: BTreeMap::new(),
         }
+    }
+
+    /// Adds the cgroups of a kubelet's pods as a source, after manifests.
+    pub(super) fn add_kubelet(&mut self) {
+        self.sources = std::mem::take(&mut self.sources).with(SourceName::CGROUPS, AdmittedBy::Other);
+    }
+
+    /// Sets where a kubelet's pods are; the next [plan](Self::replan) accounts for it. Returns whether that is a change.
+    pub(super) fn place(&mut self, placements: BTreeMap<PodUid, Placement>) -> bool {
+        let differs = self.placements != placements;
+        self.placements = placements;
+        differs
     }
 
     /// Takes over the pods that were ended for good before.
@@ -143,7 +158,7 @@ impl PodSet {
         let entries = self.roster.entries();
         let pods: Vec<(&Pod, Admission)> =
             entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
-        let plan = Arc::new(policy::plan_decided(node, settings, &pods));
+        let plan = Arc::new(policy::plan_placed(node, settings, &pods, &self.placements));
         let retired: Vec<PodUid> =
             entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
         let differs = self.plan != plan || self.retired != retired;

@@ -169,6 +169,9 @@ impl Desired {
         let Some(changes) = changes else {
             self.candidates.note_branches(None);
             self.schedule.files_are_reported(false, Instant::now());
+            if let Some(placing) = &mut self.placing {
+                placing.is_unreported();
+            }
             return Ok(());
         };
         match self.watch_budget.sift(changes, Instant::now()) {
@@ -181,6 +184,11 @@ impl Desired {
     }
 
     pub(super) async fn look_at(&mut self, changes: Changes, writers: &Writers) -> anyhow::Result<()> {
+        if let Some(placing) = &mut self.placing
+            && (changes.overflow || !changes.children.is_empty())
+        {
+            placing.request_look();
+        }
         let permit = self.permit.clone();
         self.change_by(writers, move |reconciler| reconciler.look_at(&changes, permit.as_deref())).await?;
         self.fill_room().await

@@ -15,6 +15,7 @@ use crate::{
         Life, Mark,
         incident::{OomCounts, World},
     },
+    source::Kubelet,
 };
 
 /// The most cgroups of the whole hierarchy whose names are kept.
@@ -30,6 +31,8 @@ pub(super) const COUNTERS: &str = "memory.events.local";
 /// and from the kernel's records of cgroups made and removed since.
 pub(super) struct Names {
     index: Index,
+    /// The kubelet that owns the pods' cgroups; `None` without one.
+    kubelet: Option<Kubelet>,
     being_evicted: BeingEvicted,
     pub(super) root: Option<Arc<CgroupDir>>,
     nodes: HashMap<CgroupId, Node>,
@@ -63,9 +66,14 @@ impl Found {
 }
 
 impl Names {
-    pub(super) fn new(index: Index, being_evicted: BeingEvicted, backlog: Backlog) -> Self {
+    pub(super) fn new(
+        index: Index,
+        kubelet: Option<Kubelet>,
+        being_evicted: BeingEvicted,
+        backlog: Backlog,
+    ) -> Self {
         let root = CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).ok().map(Arc::new);
-        Self::below(root, index, being_evicted, backlog)
+        Self { kubelet, ..Self::below(root, index, being_evicted, backlog) }
     }
 
     fn below(
@@ -74,7 +82,15 @@ impl Names {
         being_evicted: BeingEvicted,
         backlog: Backlog,
     ) -> Self {
-        Self { index, being_evicted, root, nodes: HashMap::new(), gone: VecDeque::new(), backlog }
+        Self {
+            index,
+            kubelet: None,
+            being_evicted,
+            root,
+            nodes: HashMap::new(),
+            gone: VecDeque::new(),
+            backlog,
+        }
     }
 
     pub(super) fn index(&self) -> &Index {
@@ -246,6 +262,10 @@ impl World for Names {
         if let Some(resolved) = self.index.resolve(cgroup) {
             return Some(Owner::clone(&resolved.owner));
         }
+        // A container may be killed before the roster names it.
+        if let Some(kubelet) = &self.kubelet {
+            return kubelet.owner(&self.path_of(cgroup)?);
+        }
         let mut at = cgroup;
         for _ in 0..MAX_DEPTH {
             let node = self.nodes.get(&at)?;
@@ -278,6 +298,11 @@ impl World for Names {
         // Only if neither a scan nor the kernel reported it.
         let parent = self.find(cgroup)?.parent()?;
         Some(self.root.as_ref()?.open(&parent).ok()?.id())
+    }
+
+    fn awaits_name(&self, cgroup: CgroupId) -> bool {
+        let Some(kubelet) = &self.kubelet else { return false };
+        self.find(cgroup).is_some_and(|path| kubelet.awaits_name(&path))
     }
 
     fn is_being_evicted(&self, cgroup: CgroupId) -> bool {

@@ -43,7 +43,7 @@ impl Drop for Reader {
 
 fn ooms(journal: &Journal, index: Index, run_dir: &Path) -> Ooms {
     let backlog = Backlog::open(run_dir, "00000000-0000-0000-0000-000000000000", journal);
-    let mut world = Names::new(index, BeingEvicted::default(), backlog);
+    let mut world = Names::new(index, None, BeingEvicted::default(), backlog);
     // This machine's own cgroups are none of this.
     world.root = None;
     Ooms::new(journal, &Counts::default(), world, Tracing::On)

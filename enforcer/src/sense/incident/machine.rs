@@ -25,6 +25,8 @@ pub trait World {
     fn path(&self, cgroup: CgroupId) -> Option<CgroupPath>;
     /// The cgroup above it; `None` for the root and for an unknown cgroup.
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
+    /// Whether its owner has no name yet, and may get one in a moment.
+    fn awaits_name(&self, cgroup: CgroupId) -> bool;
     /// Whether we have signalled it or a cgroup above it, and are waiting for its exit.
     fn is_being_evicted(&self, cgroup: CgroupId) -> bool;
     /// The id of an incident that begins with this mark: reading the same record again gives the same id. With `None`,
@@ -390,7 +392,7 @@ impl Incidents {
             self.by_memory.entry(memory).or_insert(number);
         }
         self.due.remove(&(open.due_ns, Due::Incident(number)));
-        open.due_ns = match open.need(now_ns) {
+        open.due_ns = match open.need(now_ns, world) {
             Need::Wait(until_ns) => until_ns,
             Need::Counters | Need::Close => now_ns,
         };
@@ -433,7 +435,7 @@ impl Incidents {
             self.due.remove(&due);
             return;
         };
-        match open.need(now_ns) {
+        match open.need(now_ns, world) {
             Need::Wait(_) => {}
             Need::Counters => {
                 open.asked();

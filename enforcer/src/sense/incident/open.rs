@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 
 use ulid::Ulid;
 
-use super::{CLOSE_NS, EARLY_NS, FOLD_NS, LONGEST_NS, OomCounts, READ_NS, ledger::Seen};
+use super::{CLOSE_NS, EARLY_NS, FOLD_NS, LONGEST_NS, NAME_NS, OomCounts, READ_NS, World, ledger::Seen};
 use crate::{
     model::CgroupId,
     sense::record::{Exit, Limited, Mark, MemoryBack, Sharer, Task},
@@ -299,7 +299,13 @@ impl Open {
         matches!(self.key, Key::Call(..)) && self.victims.iter().all(|victim| victim.mark.end_watched)
     }
 
-    pub(super) fn need(&self, now_ns: u64) -> Need {
+    /// Whether a name of a process is still to come.
+    fn awaits_name(&self, world: &impl World) -> bool {
+        let victims = self.victims.iter().filter_map(Marked::cgroup);
+        victims.chain(self.trigger.cgroup).any(|cgroup| world.awaits_name(cgroup))
+    }
+
+    pub(super) fn need(&self, now_ns: u64, world: &impl World) -> Need {
         // Counted from when we saw it: a delayed daemon still waits for the exits of what it reads. A group kill of
         // many processes goes on after its first mark.
         let close_ns =
@@ -317,6 +323,9 @@ impl Open {
             Reading::Asked => Need::Wait(close_ns),
             Reading::Answered if !gone => Need::Wait(close_ns),
             Reading::Answered if self.memories.values().any(Option::is_none) => Need::Wait(close_ns),
+            Reading::Answered if self.awaits_name(world) => {
+                Need::Wait(now_ns.saturating_add(NAME_NS).min(close_ns))
+            }
             Reading::Answered if self.over => Need::Close,
             Reading::Answered => {
                 let folded_ns = self.last_mark_ns.saturating_add(FOLD_NS).min(close_ns);

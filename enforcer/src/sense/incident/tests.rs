@@ -37,12 +37,14 @@ const FIRST_OF_MANY: u64 = 100;
 struct Machine {
     incidents: Incidents,
     evicting: HashSet<CgroupId>,
+    unnamed: HashSet<CgroupId>,
     files: HashMap<CgroupId, OomCounts>,
     ids: u128,
 }
 
 struct Known<'a> {
     evicting: &'a HashSet<CgroupId>,
+    unnamed: &'a HashSet<CgroupId>,
     ids: &'a mut u128,
 }
 
@@ -96,6 +98,10 @@ impl World for Known<'_> {
         }
     }
 
+    fn awaits_name(&self, cgroup: CgroupId) -> bool {
+        self.unnamed.contains(&cgroup)
+    }
+
     fn is_being_evicted(&self, cgroup: CgroupId) -> bool {
         self.evicting.contains(&cgroup)
     }
@@ -122,7 +128,7 @@ impl Machine {
     }
 
     fn give(&mut self, now_ns: u64, input: Input) -> Vec<Output> {
-        let mut world = Known { evicting: &self.evicting, ids: &mut self.ids };
+        let mut world = Known { evicting: &self.evicting, unnamed: &self.unnamed, ids: &mut self.ids };
         self.incidents.step(now_ns, input, &mut world)
     }
 

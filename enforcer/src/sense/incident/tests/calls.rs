@@ -49,6 +49,28 @@ fn sharer(time_ns: u64, pid: u32, victim: u32) -> Input {
     }))
 }
 
+/// A container may be killed before its runtime was asked what it is called.
+#[test]
+fn it_waits_for_a_name_for_as_long_as_for_everything_else() {
+    for is_named in [true, false] {
+        let mut machine = Machine::new();
+        machine.unnamed.insert(C1);
+        machine.count(C1, 1, 1, 0);
+        machine.mark(traced(100 * MS, 398));
+        machine.emit(102 * MS, over(102 * MS, CALLED));
+        machine.exit(105 * MS, 398);
+        assert_eq!(machine.emit(111 * MS, back(111 * MS, 398)), []);
+        assert_eq!(machine.until(300 * MS), []);
+        if is_named {
+            machine.unnamed.clear();
+            assert!(matches!(machine.until(330 * MS)[..], [Output::Incident(_)]));
+        } else {
+            assert_eq!(machine.until(1_099 * MS), []);
+            assert!(matches!(machine.until(1_100 * MS)[..], [Output::Incident(_)]));
+        }
+    }
+}
+
 #[test]
 fn it_closes_with_the_last_of_what_is_awaited() {
     let mut machine = Machine::new();

@@ -1,0 +1,125 @@
+//! The pods' cgroups that a kubelet and its container runtime made.
+
+use super::{CgroupDir, Error};
+use crate::{
+    model::{CgroupId, CgroupPath, ContainerId, QosClass},
+    policy::{
+        CgroupDriver,
+        name::{self, Leaf, Place, PodPlace},
+    },
+};
+
+/// The most pods that are read. A node has a few hundred.
+const MOST_PODS: usize = 10_000;
+
+/// The cgroup of a pod, and those directly below it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PodCgroup {
+    /// The pod.
+    pub place: PodPlace,
+    /// The cgroup's id.
+    pub id: CgroupId,
+    /// The containers' cgroups, the sandbox's among them.
+    pub containers: Vec<ContainerCgroup>,
+}
+
+/// The cgroup of a container, or of a pod's sandbox.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ContainerCgroup {
+    /// The container's id.
+    pub container: ContainerId,
+    /// Its path.
+    pub path: CgroupPath,
+}
+
+/// Reads which pods have a cgroup below `kubepods`, by path. What goes meanwhile is left out; what cannot be read is an
+/// error, since a pod that was not seen must not count as gone.
+pub fn pod_cgroups(
+    root: &CgroupDir,
+    kubepods: &CgroupPath,
+    driver: CgroupDriver,
+) -> Result<Vec<PodCgroup>, Error> {
+    let mut pods = Vec::new();
+    for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
+        for path in children(root, &name::qos(kubepods, class, driver))? {
+            let Some(Place::Pod(place)) = Place::parse(kubepods, driver, &path) else { continue };
+            if pods.len() == MOST_PODS {
+                return Ok(pods);
+            }
+            let id = match root.open(&path) {
+                Ok(dir) => dir.id(),
+                Err(error) if error.is_gone() => continue,
+                Err(error) => return Err(error),
+            };
+            let containers = children(root, &path)?.into_iter().filter_map(container).collect();
+            pods.push(PodCgroup { place, id, containers });
+        }
+    }
+    Ok(pods)
+}
+
+fn container(path: CgroupPath) -> Option<ContainerCgroup> {
+    match Leaf::parse(path.names().last()?) {
+        Leaf::Container(container) => Some(ContainerCgroup { container, path }),
+        Leaf::Helper | Leaf::Other => None,
+    }
+}
+
+/// The paths of the cgroups directly below one; none if it is gone.
+fn children(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
+    match root.open(path).and_then(|dir| dir.children()) {
+        // The kernel only lists valid names.
+        Ok(names) => Ok(names.iter().filter_map(|name| path.child(name).ok()).collect()),
+        Err(error) if error.is_gone() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn pods_of_all_classes_are_found_with_their_containers() {
+        let (first, second) = ("0a".repeat(32), "1b".repeat(32));
+        let temp = tempfile::tempdir().unwrap();
+        let burstable = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb_1.slice";
+        for path in [
+            &format!("{burstable}/cri-containerd-{first}.scope/init.scope"),
+            &format!("{burstable}/cri-containerd-{second}.scope"),
+            &format!("{burstable}/crio-conmon-{first}.scope"),
+            &format!("kubepods.slice/kubepods-podg.slice/crio-{first}.scope"),
+            "kubepods.slice/kubepods-besteffort.slice/other.slice",
+            "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pode.slice",
+            "system.slice/a.service",
+        ] {
+            fs::create_dir_all(temp.path().join(path)).unwrap();
+        }
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let driver = CgroupDriver::Systemd;
+        let kubepods = name::kubepods(&CgroupPath::root(), driver);
+        let mut found = pod_cgroups(&root, &kubepods, driver).unwrap();
+        for pod in &mut found {
+            pod.containers.sort_by(|one, other| one.container.cmp(&other.container));
+        }
+        let shown: Vec<_> = found
+            .iter()
+            .map(|pod| {
+                let ids = pod.containers.iter().map(|of| of.container.to_string()).collect::<Vec<_>>();
+                (pod.place.uid.as_str(), pod.place.class, ids)
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("g", QosClass::Guaranteed, vec![first.clone()]),
+                ("b-1", QosClass::Burstable, vec![first, second]),
+                ("e", QosClass::BestEffort, vec![]),
+            ]
+        );
+        let other = name::kubepods(&CgroupPath::root(), CgroupDriver::Cgroupfs);
+        assert_eq!(pod_cgroups(&root, &other, CgroupDriver::Cgroupfs).unwrap(), []);
+    }
+}

@@ -1,0 +1,460 @@
+//! The pods that another made, by their cgroups: which there are, what they are called, and where their containers are.
+//!
+//! cgroupfs says which pods exist; the container runtime only gives names. A runtime that is away costs names, and no
+//! pod.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, PoisonError, RwLock},
+    time::{Duration, Instant},
+};
+
+use super::{Health, Snapshot};
+use crate::{
+    cgroup::PodCgroup,
+    cri::{Container, Listing, Sandbox},
+    model::{CgroupPath, ContainerId, Knowledge, Owner, OwnerLevel, Placement, Pod, PodName, PodUid},
+    policy::{
+        CgroupDriver,
+        critical::CONFIG_SOURCE,
+        name::{Leaf, Place, PodPlace},
+    },
+};
+
+/// The namespace of a pod whose name is not known. No namespace has parentheses.
+const UNKNOWN_NAMESPACE: &str = "(unknown)";
+
+/// The container that stands for a pod's sandbox, the process that holds its namespaces. No container has parentheses.
+const SANDBOX: &str = "(sandbox)";
+
+/// Pods of this namespace may be what the node needs, whatever their class. While their priority is not known, they are
+/// spared.
+const SYSTEM_NAMESPACE: &str = "kube-system";
+
+/// How long a new pod waits for its name before it is reported without one.
+const NAME_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The pods that another made.
+#[derive(Debug)]
+pub struct PlacedPods {
+    /// How long a pod must be known before it may be evicted without its spec.
+    grace: Duration,
+    pods: BTreeMap<PodUid, PlacedPod>,
+    identities: Identities,
+}
+
+#[derive(Debug)]
+struct PlacedPod {
+    cgroup: PodCgroup,
+    since: Instant,
+}
+
+/// What the pods and containers that another made are called; shared with whoever reads cgroup ids or paths.
+#[derive(Clone, Debug, Default)]
+pub struct Identities(Arc<RwLock<Names>>);
+
+#[derive(Debug, Default)]
+struct Names {
+    pods: BTreeMap<PodUid, PodName>,
+    containers: BTreeMap<ContainerId, ContainerName>,
+    sandboxes: BTreeMap<ContainerId, PodUid>,
+}
+
+/// A container's name, and the pod that it belongs to.
+#[derive(Debug)]
+struct ContainerName {
+    pod: PodUid,
+    name: String,
+    attempt: u32,
+}
+
+/// Where the kubelet's pods are, and what they are called.
+#[derive(Clone, Debug)]
+pub struct Kubelet {
+    /// kubepods.
+    pub kubepods: CgroupPath,
+    /// How its cgroups are named.
+    pub driver: CgroupDriver,
+    /// What its pods and containers are called.
+    pub identities: Identities,
+}
+
+impl Kubelet {
+    /// The owner of a cgroup by its path, as far as it is known: what has no name has its uid, or the cgroup's own name.
+    /// `None` if it is not the kubelet's.
+    #[must_use]
+    pub fn owner(&self, path: &CgroupPath) -> Option<Owner> {
+        let place = Place::parse(&self.kubepods, self.driver, path)?;
+        Some(Owner { path: path.clone(), level: self.identities.level(place) })
+    }
+
+    /// Whether the cgroup's pod or container has no name yet.
+    #[must_use]
+    pub fn awaits_name(&self, path: &CgroupPath) -> bool {
+        match Place::parse(&self.kubepods, self.driver, path) {
+            None | Some(Place::Node | Place::Qos(_)) => false,
+            Some(Place::Leaf { pod, leaf: Leaf::Container(id), .. }) => {
+                self.identities.container(&pod.uid, &id).is_none()
+            }
+            Some(Place::Pod(pod) | Place::Leaf { pod, .. }) => !self.identities.is_named(&pod.uid),
+        }
+    }
+}
+
+impl Identities {
+    /// The owner of a cgroup below kubepods.
+    fn level(&self, place: Place) -> OwnerLevel {
+        match place {
+            Place::Node => OwnerLevel::Node,
+            Place::Qos(class) => OwnerLevel::Qos(class),
+            Place::Pod(PodPlace { uid, .. }) => OwnerLevel::Pod { pod: self.pod(&uid), uid },
+            Place::Leaf { pod: PodPlace { uid, .. }, path, leaf } => {
+                let known = match &leaf {
+                    Leaf::Container(id) => self.container(&uid, id),
+                    Leaf::Helper | Leaf::Other => None,
+                };
+                let container = known.unwrap_or_else(|| path.names().last().unwrap_or_default().to_owned());
+                OwnerLevel::Container { pod: self.pod(&uid), uid, container }
+            }
+        }
+    }
+
+    /// Whether every one of these cgroups has a name.
+    fn know_all(&self, pods: &BTreeMap<PodUid, PlacedPod>) -> bool {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        pods.iter().all(|(uid, pod)| {
+            let is_known = |id| names.containers.contains_key(id) || names.sandboxes.contains_key(id);
+            names.pods.contains_key(uid) && pod.cgroup.containers.iter().all(|of| is_known(&of.container))
+        })
+    }
+
+    fn pod(&self, uid: &PodUid) -> PodName {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        names
+            .pods
+            .get(uid)
+            .cloned()
+            .unwrap_or_else(|| PodName { namespace: UNKNOWN_NAMESPACE.to_owned(), name: uid.to_string() })
+    }
+
+    fn is_named(&self, uid: &PodUid) -> bool {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).pods.contains_key(uid)
+    }
+
+    /// A container's name. One that the runtime says is in another pod than its cgroup has none.
+    fn container(&self, pod: &PodUid, id: &ContainerId) -> Option<String> {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if names.sandboxes.get(id) == Some(pod) {
+            return Some(SANDBOX.to_owned());
+        }
+        names.containers.get(id).filter(|of| of.pod == *pod).map(|of| of.name.clone())
+    }
+
+    /// The pod's containers that have a name, by name. While an earlier attempt still ends, the latest counts.
+    fn containers(&self, cgroup: &PodCgroup) -> BTreeMap<String, CgroupPath> {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut latest: BTreeMap<&str, (u32, &CgroupPath)> = BTreeMap::new();
+        for of in &cgroup.containers {
+            let known = names.containers.get(&of.container).filter(|known| known.pod == cgroup.place.uid);
+            let Some(ContainerName { name, attempt, .. }) = known else { continue };
+            let place = latest.entry(name.as_str()).or_insert((*attempt, &of.path));
+            if *attempt >= place.0 {
+                *place = (*attempt, &of.path);
+            }
+        }
+        latest.into_iter().map(|(name, (_, path))| (name.to_owned(), path.clone())).collect()
+    }
+
+    /// Learns what a runtime lists. What it no longer lists keeps its name as long as it is in `standing`: the runtime
+    /// forgets a container before its last records are read.
+    fn learn(&self, listing: &Listing, standing: &BTreeMap<PodUid, PlacedPod>) {
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let containers: BTreeSet<&ContainerId> =
+            standing.values().flat_map(|pod| &pod.cgroup.containers).map(|of| &of.container).collect();
+        names.pods.retain(|uid, _| standing.contains_key(uid));
+        names.containers.retain(|id, _| containers.contains(id));
+        names.sandboxes.retain(|id, _| containers.contains(id));
+        let mut sandboxes: BTreeMap<&str, PodUid> = BTreeMap::new();
+        for Sandbox { id, pod_uid, namespace, name, .. } in &listing.sandboxes {
+            let Some(uid) = PodUid::new(pod_uid) else { continue };
+            sandboxes.insert(id, uid.clone());
+            if let Some(id) = ContainerId::new(id) {
+                names.sandboxes.insert(id, uid.clone());
+            }
+            let name = PodName { namespace: namespace.clone(), name: name.clone() };
+            names.pods.insert(uid, name);
+        }
+        for Container { id, sandbox_id, name, attempt, .. } in &listing.containers {
+            if let (Some(id), Some(pod)) = (ContainerId::new(id), sandboxes.get(sandbox_id.as_str())) {
+                let (pod, name) = (pod.clone(), name.clone());
+                names.containers.insert(id, ContainerName { pod, name, attempt: *attempt });
+            }
+        }
+    }
+}
+
+impl PlacedPods {
+    /// No pods yet, whose names go into `identities`. A pod must be known for `grace` before it may be evicted without its
+    /// spec.
+    #[must_use]
+    pub fn new(grace: Duration, identities: Identities) -> Self {
+        Self { grace, pods: BTreeMap::new(), identities }
+    }
+
+    /// Sets the grace from now on.
+    pub fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
+    }
+
+    /// Takes the pods whose cgroups exist now. Returns whether that is a change.
+    pub fn take(&mut self, cgroups: Vec<PodCgroup>, now: Instant) -> bool {
+        let mut before = std::mem::take(&mut self.pods);
+        let mut differs = false;
+        for cgroup in cgroups {
+            let known = before.remove(&cgroup.place.uid);
+            differs |= known.as_ref().is_none_or(|known| known.cgroup != cgroup);
+            // Another cgroup of the same name is another pod.
+            let since = known.filter(|known| known.cgroup.id == cgroup.id).map_or(now, |known| known.since);
+            self.pods.insert(cgroup.place.uid.clone(), PlacedPod { cgroup, since });
+        }
+        differs || !before.is_empty()
+    }
+
+    /// Takes what a container runtime lists.
+    pub fn learn(&mut self, listing: &Listing) {
+        self.identities.learn(listing, &self.pods);
+    }
+
+    /// Whether a pod or container has no name yet.
+    #[must_use]
+    pub fn wants_names(&self) -> bool {
+        !self.identities.know_all(&self.pods)
+    }
+
+    /// When the snapshot changes although nothing was taken: a pod may be evicted from then on, or is reported without a
+    /// name.
+    #[must_use]
+    pub fn due(&self, now: Instant) -> Option<Instant> {
+        let moments = self.pods.values().flat_map(|pod| [pod.since + NAME_PATIENCE, pod.since + self.grace]);
+        moments.filter(|moment| *moment > now).min()
+    }
+
+    /// The pods, and where they are; also where those are that still wait for a name.
+    #[must_use]
+    pub fn snapshot(&self, now: Instant, read_ms: u64) -> (Snapshot, BTreeMap<PodUid, Placement>) {
+        let mut pods = Vec::new();
+        let mut placements = BTreeMap::new();
+        for (uid, PlacedPod { cgroup, since }) in &self.pods {
+            let is_named = self.identities.is_named(uid);
+            let known_for = now.saturating_duration_since(*since);
+            let name = self.identities.pod(uid);
+            let is_settled = is_named && known_for >= self.grace && name.namespace != SYSTEM_NAMESPACE;
+            let placement = Placement {
+                pod: cgroup.place.path.clone(),
+                containers: self.identities.containers(cgroup),
+                knowledge: Knowledge::Names { is_settled },
+            };
+            placements.insert(uid.clone(), placement);
+            if !is_named && known_for < NAME_PATIENCE {
+                continue;
+            }
+            let mut pod = Pod::new(name, uid.clone(), Vec::new());
+            pod.stored_qos_class = Some(cgroup.place.class);
+            if is_static(uid) {
+                pod.annotations.insert(CONFIG_SOURCE.to_owned(), String::from("file"));
+            }
+            pods.push(Arc::new(pod));
+        }
+        (Snapshot { pods, health: Health::Up, read_ms: Some(read_ms) }, placements)
+    }
+}
+
+/// Whether the pod comes from a manifest of the kubelet's own: its uid is a hash of that, without hyphens, and the API
+/// server gives no such uid (`applyDefaults` in `pkg/kubelet/config/common.go`).
+fn is_static(uid: &PodUid) -> bool {
+    !uid.as_str().contains('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cgroup::ContainerCgroup,
+        model::{CgroupId, QosClass},
+        policy::critical,
+    };
+
+    const GRACE: Duration = Duration::from_secs(10);
+    const UID: &str = "6c1a4e95-6bb6-11e6-bc26-28d2444e470d";
+    const OTHER: &str = "7c1a4e95-6bb6-11e6-bc26-28d2444e470d";
+
+    fn id(digit: char) -> String {
+        digit.to_string().repeat(64)
+    }
+
+    fn cgroup(uid: &str, inode: u64, class: QosClass, containers: &[char]) -> PodCgroup {
+        let path = CgroupPath::parse(&format!("/kubepods/pod{uid}")).unwrap();
+        let containers = containers.iter().map(|digit| ContainerCgroup {
+            container: ContainerId::new(&id(*digit)).unwrap(),
+            path: path.child(&id(*digit)).unwrap(),
+        });
+        let containers = containers.collect();
+        let uid = PodUid::new(uid).unwrap();
+        PodCgroup { place: PodPlace { uid, class, path }, id: CgroupId(inode), containers }
+    }
+
+    fn sandbox(digit: char, uid: &str, namespace: &str, name: &str) -> Sandbox {
+        Sandbox {
+            id: id(digit),
+            pod_uid: uid.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+            attempt: 0,
+            ready: true,
+        }
+    }
+
+    fn container(digit: char, sandbox: char, name: &str, attempt: u32) -> Container {
+        Container { id: id(digit), sandbox_id: id(sandbox), name: name.into(), attempt, running: true }
+    }
+
+    fn listing(sandboxes: Vec<Sandbox>, containers: Vec<Container>) -> Listing {
+        Listing { runtime: String::from("fake 1"), sandboxes, containers, dropped: 0 }
+    }
+
+    /// One pod: its sandbox is 0, its container 1.
+    fn named(class: QosClass, namespace: &str) -> (PlacedPods, Instant) {
+        let mut pods = PlacedPods::new(GRACE, Identities::default());
+        let now = Instant::now();
+        assert!(pods.take(vec![cgroup(UID, 7, class, &['0', '1'])], now));
+        assert!(pods.wants_names());
+        pods.learn(&listing(vec![sandbox('0', UID, namespace, "web")], vec![container('1', '0', "app", 0)]));
+        assert!(!pods.wants_names());
+        (pods, now)
+    }
+
+    fn settled(pods: &PlacedPods, now: Instant) -> Vec<(String, bool)> {
+        let (snapshot, placements) = pods.snapshot(now, 1);
+        let of = |pod: &Arc<Pod>| {
+            let Knowledge::Names { is_settled } = placements[&pod.uid].knowledge else { panic!("a spec") };
+            (pod.name.to_string(), is_settled)
+        };
+        snapshot.pods.iter().map(of).collect()
+    }
+
+    #[test]
+    fn a_named_pod_is_placed_without_its_sandbox_and_settles() {
+        let (pods, now) = named(QosClass::BestEffort, "default");
+        let (snapshot, placements) = pods.snapshot(now, 5);
+        assert_eq!(snapshot.pods[0].stored_qos_class, Some(QosClass::BestEffort));
+        let placement = placements.values().next().unwrap();
+        assert_eq!(placement.containers.keys().collect::<Vec<_>>(), ["app"]);
+        assert_eq!(settled(&pods, now), [(String::from("default/web"), false)]);
+        assert_eq!(pods.due(now), Some(now + NAME_PATIENCE));
+        assert_eq!(pods.due(now + NAME_PATIENCE), Some(now + GRACE));
+        assert_eq!(settled(&pods, now + GRACE), [(String::from("default/web"), true)]);
+        assert_eq!(pods.due(now + GRACE), None);
+    }
+
+    #[test]
+    fn a_pod_without_a_name_is_reported_late_and_never_settles() {
+        let mut pods = PlacedPods::new(GRACE, Identities::default());
+        let now = Instant::now();
+        pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0'])], now);
+        assert_eq!(settled(&pods, now), []);
+        let unnamed = (format!("(unknown)/{UID}"), false);
+        assert_eq!(settled(&pods, now + NAME_PATIENCE), std::slice::from_ref(&unnamed));
+        assert_eq!(settled(&pods, now + 2 * GRACE), [unnamed]);
+    }
+
+    #[test]
+    fn what_the_node_may_need_never_settles() {
+        let (pods, now) = named(QosClass::BestEffort, "kube-system");
+        assert_eq!(settled(&pods, now + GRACE), [(String::from("kube-system/web"), false)]);
+    }
+
+    #[test]
+    fn a_kubelets_own_pod_is_critical() {
+        let mut pods = PlacedPods::new(GRACE, Identities::default());
+        let hash = "0123456789abcdef0123456789abcdef";
+        let now = Instant::now();
+        pods.take(vec![cgroup(hash, 7, QosClass::BestEffort, &[])], now);
+        pods.learn(&listing(vec![sandbox('0', hash, "default", "own")], vec![]));
+        let (snapshot, _) = pods.snapshot(now, 1);
+        assert!(critical::is_critical(&snapshot.pods[0]));
+    }
+
+    #[test]
+    fn another_cgroup_of_the_same_name_begins_anew() {
+        let (mut pods, now) = named(QosClass::BestEffort, "default");
+        let later = now + GRACE;
+        assert!(pods.take(vec![cgroup(UID, 8, QosClass::BestEffort, &['0', '1'])], later));
+        assert_eq!(settled(&pods, later), [(String::from("default/web"), false)]);
+        assert!(!pods.take(vec![cgroup(UID, 8, QosClass::BestEffort, &['0', '1'])], later));
+        assert!(pods.take(vec![], later));
+        assert_eq!(settled(&pods, later), []);
+    }
+
+    #[test]
+    fn of_two_attempts_the_latest_is_the_container() {
+        let (mut pods, now) = named(QosClass::Burstable, "default");
+        pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
+        assert!(pods.wants_names());
+        // The runtime has forgotten the first one already; its cgroup still stands.
+        pods.learn(&listing(vec![sandbox('0', UID, "default", "web")], vec![container('2', '0', "app", 1)]));
+        let (_, placements) = pods.snapshot(now, 1);
+        let path = placements.values().next().unwrap().containers["app"].clone();
+        assert_eq!(path.names().last(), Some(id('2').as_str()));
+        assert!(!pods.wants_names());
+    }
+
+    #[test]
+    fn no_listing_gives_a_pod_anothers_container() {
+        let mut pods = PlacedPods::new(GRACE, Identities::default());
+        let now = Instant::now();
+        let best_effort = QosClass::BestEffort;
+        pods.take(vec![cgroup(UID, 7, best_effort, &['0', '1']), cgroup(OTHER, 8, best_effort, &['2'])], now);
+        let sandboxes = vec![sandbox('0', UID, "default", "web"), sandbox('2', OTHER, "default", "other")];
+        // Its cgroup is in the first pod.
+        pods.learn(&listing(sandboxes, vec![container('1', '2', "app", 0)]));
+        let (_, placements) = pods.snapshot(now, 1);
+        assert!(placements.values().all(|placement| placement.containers.is_empty()));
+    }
+
+    #[test]
+    fn a_path_has_an_owner_before_the_roster_knows_it() {
+        let (pods, _) = named(QosClass::BestEffort, "default");
+        let kubelet = Kubelet {
+            kubepods: CgroupPath::parse("/kubepods").unwrap(),
+            driver: CgroupDriver::Cgroupfs,
+            identities: pods.identities,
+        };
+        let owner = |path: &str| {
+            let owner = kubelet.owner(&CgroupPath::parse(path).unwrap())?;
+            let container = owner.level.container().map(str::to_owned);
+            Some((owner.level.pod().map(ToString::to_string), container))
+        };
+        let web = Some(String::from("default/web"));
+        for (path, pod, container) in [
+            ("/kubepods".to_owned(), None, None),
+            ("/kubepods/burstable".to_owned(), None, None),
+            (format!("/kubepods/pod{UID}"), web.clone(), None),
+            (format!("/kubepods/pod{UID}/{}/inner", id('1')), web.clone(), Some("app".to_owned())),
+            (format!("/kubepods/pod{UID}/{}", id('0')), web.clone(), Some(SANDBOX.to_owned())),
+            (format!("/kubepods/pod{UID}/{}", id('9')), web, Some(id('9'))),
+            (format!("/kubepods/pod{OTHER}/x"), Some(format!("(unknown)/{OTHER}")), Some("x".to_owned())),
+        ] {
+            assert_eq!(owner(&path), Some((pod, container)), "{path}");
+        }
+        assert_eq!(owner("/system.slice/sshd.service"), None);
+        let awaits = |path: &str| kubelet.awaits_name(&CgroupPath::parse(path).unwrap());
+        assert!(
+            awaits(&format!("/kubepods/pod{OTHER}")) && awaits(&format!("/kubepods/pod{UID}/{}", id('9')))
+        );
+        for path in
+            ["/kubepods", "/a", &format!("/kubepods/pod{UID}"), &format!("/kubepods/pod{UID}/{}", id('1'))]
+        {
+            assert!(!awaits(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Beside a kubelet: its pods are known by their cgroups, named by the container runtime, and evicted without harm to what
+//! is not known.
+//!
+//! The cgroups are made here as a kubelet and a runtime make them, and the runtime is a fake: what a real node does is
+//! tried by hand.
+
+use std::{collections::BTreeSet, thread, time::Duration};
+
+use enforcer::{
+    model::QosClass,
+    policy::CgroupDriver::{Cgroupfs, Systemd},
+};
+use enforcer_tests::{
+    expect::assert_holds,
+    kernel,
+    load::Load,
+    random::Random,
+    stream::is,
+    wait::{TIMEOUT, wait_until},
+};
+use serde_json::{Value, json};
+
+mod node;
+#[path = "../../enforcer/src/cri/fake.rs"]
+#[expect(dead_code, reason = "the client's own tests use more of it")]
+mod runtime;
+
+use node::{Node, Placed};
+
+const MIB: u64 = 1 << 20;
+
+/// A container that ends the pod's namespaces with itself.
+const SANDBOX: usize = 0;
+
+#[guest_test(daemon)]
+fn pods_are_known_by_their_cgroups_and_named_once_the_runtime_answers() {
+    for driver in [Cgroupfs, Systemd] {
+        let mut node = Node::new("known", driver);
+        let web = node.pod(QosClass::Burstable, "shop", "web", &["app", "proxy"]);
+        let daemon = node.start("unknownPodGrace: 0s");
+        let mut stream = daemon.follow().unwrap();
+        let is_of =
+            |event: &Value, kind: &str, source: &str| is(event, kind) && event["data"]["source"] == source;
+        stream.wait_for("no runtime", TIMEOUT, |event| is_of(event, "source.down", "runtime")).unwrap();
+        let unnamed = format!("(unknown)/{}", web.uid);
+        stream.wait_for_pod("pod.added", &unnamed, TIMEOUT).unwrap();
+
+        node.serve();
+        stream.wait_for("the runtime", TIMEOUT, |event| is_of(event, "source.up", "runtime")).unwrap();
+        stream.wait_for_pod("pod.changed", "shop/web", TIMEOUT).unwrap();
+        let web_of = |view: &[Value]| view.iter().find(|pod| pod["name"] == "web").cloned();
+        wait_until("the pod's name in the view", || web_of(&node::pods(&daemon)).is_some());
+        let pod = &web_of(&node::pods(&daemon)).unwrap();
+        assert_holds(
+            pod,
+            &json!({
+                "namespace": "shop",
+                "name": "web",
+                "uid": web.uid,
+                "qosClass": "Burstable",
+                "state": "active",
+                "cgroup": web.path(),
+                "containers": [
+                    {"name": "app", "cgroup": web.container_path(1), "cgroupId": web.container_id(1)},
+                    {"name": "proxy", "cgroup": web.container_path(2), "cgroupId": web.container_id(2)},
+                ],
+            }),
+        );
+        // One that comes while all are named is named as well.
+        let late = node.pod(QosClass::BestEffort, "shop", "late", &["app"]);
+        stream.wait_for_pod("pod.added", "shop/late", TIMEOUT).unwrap();
+        let shown = || {
+            node::pods(&daemon)
+                .iter()
+                .any(|pod| pod["name"] == "late" && pod["containers"][0]["cgroup"] == late.container_path(1))
+        };
+        wait_until("the container of the late pod", shown);
+        drop((web, late));
+        for name in ["shop/web", "shop/late"] {
+            stream.wait_for_pod("pod.removed", name, TIMEOUT).unwrap();
+        }
+        let strangers = stream.of("degraded.entered").filter(|event| event["data"]["what"] == "stranger");
+        assert_eq!(strangers.count(), 0);
+        daemon.stop().unwrap();
+    }
+}
+
+/// Ten pods with three containers each: every kill at a container's limit is reported with that container.
+#[guest_test(kernel)]
+fn every_kill_names_its_container() {
+    let mut node = Node::new("named", Systemd);
+    node.serve();
+    let class = |number: usize| [QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed][number % 3];
+    let names = ["a", "b", "c"];
+    let pods: Vec<Placed> =
+        (0..10).map(|number| node.pod(class(number), "ns", &format!("p{number}"), &names)).collect();
+    let daemon = node.start("");
+    let mut stream = daemon.follow().unwrap();
+    for number in 0..10 {
+        stream.wait_for_pod("pod.added", &format!("ns/p{number}"), TIMEOUT).unwrap();
+    }
+    let mut random = Random::of_this_run();
+    let mut chosen = BTreeSet::new();
+    while chosen.len() < 6 {
+        chosen.insert((random.below(10), random.below(3)));
+    }
+    for (pod, container) in chosen {
+        let (pod, container) = (usize::try_from(pod).unwrap(), usize::try_from(container).unwrap());
+        let placed = &pods[pod];
+        let cgroup = placed.cgroup(container + 1);
+        cgroup.write("memory.max", "16M").unwrap();
+        let mut hog = Load::start(cgroup, &["spike", "--size", "64Mi"]).unwrap();
+        assert!(!hog.wait().unwrap().success(), "{}", random.seed());
+        let path = placed.container_path(container + 1);
+        let is_it = |event: &Value| is(event, "oom.incident") && event["data"]["limitOwner"] == path.as_str();
+        let incident = stream.wait_for(&format!("the kill in {path}"), TIMEOUT, is_it).unwrap();
+        let place = json!({"namespace": "ns", "pod": format!("p{pod}"), "container": names[container]});
+        assert_eq!(incident["subject"], format!("ns/p{pod}"), "{incident}");
+        assert_holds(
+            &incident["data"],
+            &json!({"scope": "container", "trigger": place, "victims": [place], "reconciled": true}),
+        );
+    }
+    assert_eq!(stream.of("oom.incident").count(), 6, "{}", random.seed());
+
+    // A pod that was made a moment ago, with its kill.
+    let young = node.pod(QosClass::BestEffort, "ns", "young", &["app"]);
+    young.cgroup(1).write("memory.max", "16M").unwrap();
+    drop(Load::start(young.cgroup(1), &["spike", "--size", "64Mi"]).unwrap().wait());
+    let incident = stream.wait_for_pod("oom.incident", "ns/young", TIMEOUT).unwrap();
+    assert_eq!(incident["data"]["victims"][0]["container"], "app", "{incident}");
+    daemon.stop().unwrap();
+}
+
+/// The pod that fills the node is BestEffort. One that holds more may have a request, one is of kube-system, one is the
+/// kubelet's own.
+#[guest_test(kernel)]
+fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
+    let available_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
+    let threshold_bytes = available_bytes.saturating_sub(700 * MIB);
+    let mut node = Node::new("evicted", Systemd);
+    node.serve();
+    let spared = [
+        node.pod(QosClass::Burstable, "shop", "large", &["app"]),
+        node.pod(QosClass::BestEffort, "kube-system", "proxy", &["app"]),
+        node.static_pod(QosClass::BestEffort, "shop", "own", &["app"]),
+    ];
+    let hog = node.pod(QosClass::BestEffort, "shop", "hog", &["app", "side"]);
+    let hold = |placed: &Placed, container: usize, size: &str| {
+        let mut load = Load::start(placed.cgroup(container), &["hold", "--size", size]).unwrap();
+        load.wait_for("ready").unwrap();
+        load
+    };
+    let mut others: Vec<Load> = spared.iter().map(|placed| hold(placed, 1, "120Mi")).collect();
+    others.push(hold(&hog, SANDBOX, "1Mi"));
+    let mut side = hold(&hog, 2, "1Mi");
+
+    let daemon = node.start(&format!(
+        "mode: enforce\nunknownPodGrace: 1s\nevictionPressureTransitionPeriod: 1ms\n\
+         evictionHard: {{memory.available: {threshold_bytes}}}"
+    ));
+    let mut stream = daemon.follow().unwrap();
+    // It is the only one that may be evicted.
+    let next = || {
+        let answer = daemon.verb(&["-o", "json", "next"]).output().unwrap();
+        serde_json::from_slice::<Value>(&answer.stdout).unwrap_or_default()
+    };
+    wait_until("a candidate", || next().to_string().contains("hog"));
+    let mut filling =
+        Load::start(hog.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap();
+    let decided = stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
+    assert_eq!(decided["subject"], "shop/hog", "{decided}");
+    assert_eq!(decided["data"]["annotations"]["offending_containers"], "app,side", "{decided}");
+    stream.wait_for_pod("eviction.completed", "shop/hog", TIMEOUT).unwrap();
+    assert!(!filling.wait().unwrap().success() && !side.wait().unwrap().success());
+    thread::sleep(Duration::from_millis(500));
+    for (load, what) in others.iter_mut().zip(["large", "proxy", "own", "the sandbox"]) {
+        assert!(load.lives().unwrap(), "{what} died");
+    }
+    assert_eq!(stream.of("eviction.decided").count(), 1);
+    daemon.stop().unwrap();
+}
