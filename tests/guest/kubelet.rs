@@ -1,10 +1,9 @@
 //! Beside a kubelet: its pods are known by their cgroups, named by the container runtime, and evicted without harm to what
 //! is not known.
 //!
-//! The cgroups are made here as a kubelet and a runtime make them, and the runtime is a fake: what a real node does is
-//! tried by hand.
+//! The cgroups are made here as a kubelet and a runtime make them, and the runtime is a fake.
 
-use std::{collections::BTreeSet, thread, time::Duration};
+use std::{collections::BTreeSet, fs, thread, time::Duration};
 
 use enforcer::{
     model::QosClass,
@@ -29,7 +28,7 @@ use node::{Node, Placed};
 
 const MIB: u64 = 1 << 20;
 
-/// A container that ends the pod's namespaces with itself.
+/// The sandbox's place among a pod's cgroups.
 const SANDBOX: usize = 0;
 
 #[guest_test(daemon)]
@@ -67,8 +66,10 @@ fn pods_are_known_by_their_cgroups_and_named_once_the_runtime_answers() {
             }),
         );
         // One that comes while all are named is named as well.
-        let late = node.pod(QosClass::BestEffort, "shop", "late", &["app"]);
+        let mut late = node.pod(QosClass::BestEffort, "shop", "late", &[]);
         stream.wait_for_pod("pod.added", "shop/late", TIMEOUT).unwrap();
+        // As on a node, whose sandbox has a name before its containers have cgroups.
+        node.add_container(&mut late, "app");
         let shown = || {
             node::pods(&daemon)
                 .iter()
@@ -133,7 +134,7 @@ fn every_kill_names_its_container() {
 }
 
 /// The pod that fills the node is BestEffort. One that holds more may have a request, one is of kube-system, one is the
-/// kubelet's own.
+/// kubelet's own, one has the score of a critical pod.
 #[guest_test(kernel)]
 fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
     let available_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
@@ -144,6 +145,7 @@ fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
         node.pod(QosClass::Burstable, "shop", "large", &["app"]),
         node.pod(QosClass::BestEffort, "kube-system", "proxy", &["app"]),
         node.static_pod(QosClass::BestEffort, "shop", "own", &["app"]),
+        node.pod(QosClass::BestEffort, "storage", "driver", &["app"]),
     ];
     let hog = node.pod(QosClass::BestEffort, "shop", "hog", &["app", "side"]);
     let hold = |placed: &Placed, container: usize, size: &str| {
@@ -151,9 +153,16 @@ fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
         load.wait_for("ready").unwrap();
         load
     };
+    let score = |load: &Load, score: &str| {
+        fs::write(format!("/proc/{}/oom_score_adj", load.pid()), score).unwrap();
+    };
     let mut others: Vec<Load> = spared.iter().map(|placed| hold(placed, 1, "120Mi")).collect();
+    for (load, of) in others.iter().zip(["990", "1000", "1000", "-997"]) {
+        score(load, of);
+    }
     others.push(hold(&hog, SANDBOX, "1Mi"));
     let mut side = hold(&hog, 2, "1Mi");
+    score(&side, "1000");
 
     let daemon = node.start(&format!(
         "mode: enforce\nunknownPodGrace: 1s\nevictionPressureTransitionPeriod: 1ms\n\
@@ -168,13 +177,14 @@ fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
     wait_until("a candidate", || next().to_string().contains("hog"));
     let mut filling =
         Load::start(hog.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap();
+    score(&filling, "1000");
     let decided = stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
     assert_eq!(decided["subject"], "shop/hog", "{decided}");
     assert_eq!(decided["data"]["annotations"]["offending_containers"], "app,side", "{decided}");
     stream.wait_for_pod("eviction.completed", "shop/hog", TIMEOUT).unwrap();
     assert!(!filling.wait().unwrap().success() && !side.wait().unwrap().success());
     thread::sleep(Duration::from_millis(500));
-    for (load, what) in others.iter_mut().zip(["large", "proxy", "own", "the sandbox"]) {
+    for (load, what) in others.iter_mut().zip(["large", "proxy", "own", "driver", "the sandbox"]) {
         assert!(load.lives().unwrap(), "{what} died");
     }
     assert_eq!(stream.of("eviction.decided").count(), 1);

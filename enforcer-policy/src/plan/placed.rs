@@ -41,7 +41,8 @@ pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
         }
         Knowledge::Names { .. } => {
             plan.cgroup.values = CgroupValues::default();
-            plan.containers = containers.iter().map(named).collect();
+            let score = score(plan.qos_class);
+            plan.containers = containers.iter().map(|container| named(container, score)).collect();
             // In messages, a container without a request uses more than that.
             let requests = containers.keys().map(|name| (name.clone(), ResourceList::new()));
             plan.requested.containers = requests.collect();
@@ -50,13 +51,21 @@ pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
     plan
 }
 
-/// A container of which only the name is known. Its score is a Guaranteed pod's, and counts only if the pod is one
-/// ([`PodPlan::are_scores_known`]).
-fn named((name, path): (&String, &CgroupPath)) -> ContainerPlan {
+/// The score of a class's containers; of Burstable ones the highest.
+fn score(class: QosClass) -> i16 {
+    match class {
+        QosClass::Guaranteed => oom_score::GUARANTEED,
+        QosClass::Burstable => oom_score::BURSTABLE_MAX,
+        QosClass::BestEffort => oom_score::BEST_EFFORT,
+    }
+}
+
+/// A container of which only the name is known.
+fn named((name, path): (&String, &CgroupPath), oom_score_adj: i16) -> ContainerPlan {
     ContainerPlan {
         name: name.clone(),
         kind: ContainerKind::App,
-        oom_score_adj: oom_score::GUARANTEED,
+        oom_score_adj,
         cgroup: CgroupPlan { path: path.clone(), values: CgroupValues::default() },
         adopted: false,
     }

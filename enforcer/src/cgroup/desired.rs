@@ -177,7 +177,7 @@ impl Desired {
         }
     }
 
-    /// The kubelet makes and removes this pod's cgroups: that one is absent is no problem.
+    /// The kubelet makes and removes this pod's cgroups, so a missing one is no fault.
     fn await_all(&mut self, pod: &PodPlan) {
         for (cgroup, ..) in cgroups(pod) {
             if let Some(target) = self.targets.get_mut(&cgroup.path) {

@@ -1,5 +1,7 @@
 //! The pods' cgroups that a kubelet and its container runtime made.
 
+use std::{fs, io, path::Path};
+
 use super::{CgroupDir, Error};
 use crate::{
     model::{CgroupId, CgroupPath, ContainerId, QosClass},
@@ -11,6 +13,9 @@ use crate::{
 
 /// The most pods that are read. A node has a few hundred.
 const MOST_PODS: usize = 10_000;
+
+/// Of how many of a container's processes the score is read: children have their parent's, or a higher one.
+const MOST_SCORES: usize = 4;
 
 /// The cgroup of a pod, and those directly below it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -30,12 +35,16 @@ pub struct ContainerCgroup {
     pub container: ContainerId,
     /// Its path.
     pub path: CgroupPath,
+    /// The lowest `oom_score_adj` of its first processes, read only for pods of class `BestEffort`; `None` if it holds no
+    /// process.
+    pub score: Option<i16>,
 }
 
 /// Reads which pods have a cgroup below `kubepods`, by path. What goes meanwhile is left out; what cannot be read is an
 /// error, since a pod that was not seen must not count as gone.
 pub fn pod_cgroups(
     root: &CgroupDir,
+    proc: &Path,
     kubepods: &CgroupPath,
     driver: CgroupDriver,
 ) -> Result<Vec<PodCgroup>, Error> {
@@ -44,25 +53,42 @@ pub fn pod_cgroups(
         for path in children(root, &name::qos(kubepods, class, driver))? {
             let Some(Place::Pod(place)) = Place::parse(kubepods, driver, &path) else { continue };
             if pods.len() == MOST_PODS {
-                return Ok(pods);
+                let source = io::Error::other(format!("it holds more than {MOST_PODS} pods"));
+                return Err(Error::Open { path: kubepods.to_string(), source });
             }
             let id = match root.open(&path) {
                 Ok(dir) => dir.id(),
                 Err(error) if error.is_gone() => continue,
                 Err(error) => return Err(error),
             };
-            let containers = children(root, &path)?.into_iter().filter_map(container).collect();
+            let paths = children(root, &path)?;
+            // Of pods of other classes nothing depends on it.
+            let proc = Some(proc).filter(|_| class == QosClass::BestEffort);
+            let containers = paths.into_iter().filter_map(|path| container(root, proc, path)).collect();
             pods.push(PodCgroup { place, id, containers });
         }
     }
     Ok(pods)
 }
 
-fn container(path: CgroupPath) -> Option<ContainerCgroup> {
+fn container(root: &CgroupDir, proc: Option<&Path>, path: CgroupPath) -> Option<ContainerCgroup> {
     match Leaf::parse(path.names().last()?) {
-        Leaf::Container(container) => Some(ContainerCgroup { container, path }),
+        Leaf::Container(container) => {
+            let score = proc.and_then(|proc| lowest_score(root, proc, &path));
+            Some(ContainerCgroup { container, path, score })
+        }
         Leaf::Helper | Leaf::Other => None,
     }
+}
+
+/// The lowest score of the first processes in a cgroup; `None` without any.
+fn lowest_score(root: &CgroupDir, proc: &Path, path: &CgroupPath) -> Option<i16> {
+    let processes = root.open(path).and_then(|dir| dir.processes()).ok()?;
+    let score = |pid: &u32| {
+        let text = fs::read_to_string(proc.join(pid.to_string()).join("oom_score_adj")).ok()?;
+        text.trim_ascii_end().parse::<i16>().ok()
+    };
+    processes.iter().take(MOST_SCORES).filter_map(score).min()
 }
 
 /// The paths of the cgroups directly below one; none if it is gone.
@@ -100,7 +126,7 @@ mod tests {
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let driver = CgroupDriver::Systemd;
         let kubepods = name::kubepods(&CgroupPath::root(), driver);
-        let mut found = pod_cgroups(&root, &kubepods, driver).unwrap();
+        let mut found = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver).unwrap();
         for pod in &mut found {
             pod.containers.sort_by(|one, other| one.container.cmp(&other.container));
         }
@@ -120,6 +146,6 @@ mod tests {
             ]
         );
         let other = name::kubepods(&CgroupPath::root(), CgroupDriver::Cgroupfs);
-        assert_eq!(pod_cgroups(&root, &other, CgroupDriver::Cgroupfs).unwrap(), []);
+        assert_eq!(pod_cgroups(&root, Path::new("/proc"), &other, CgroupDriver::Cgroupfs).unwrap(), []);
     }
 }

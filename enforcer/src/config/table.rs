@@ -183,7 +183,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "unknownPodGrace",
         Form::Duration,
-        "how long a kubelet's pod must be known before it may be evicted without its spec, 0s to 1h: then only if its class is BestEffort, it has a name, and it is not in kube-system",
+        "how long a kubelet's pod must be known before it may be evicted without its spec, 0s to 1h: then only if it is BestEffort, has a name, and is neither in kube-system nor one that the kubelet counts as critical",
         |config| json!(duration(config.unknown_pod_grace_ms.saturating_mul(1_000))),
     ),
     ours(
@@ -349,12 +349,17 @@ pub const FIELDS: &[Field] = &[
     kubelets("cgroupRoot", Form::Cgroup, "the parent cgroup of kubepods", |config| {
         json!(config.settings.cgroup_root.to_string())
     }),
-    kubelets("cgroupDriver", Form::Choice(&["cgroupfs", "systemd"]), "how cgroups are named", |config| {
-        json!(match config.settings.cgroup_driver {
-            CgroupDriver::Cgroupfs => "cgroupfs",
-            CgroupDriver::Systemd => "systemd",
-        })
-    }),
+    kubelets(
+        "cgroupDriver",
+        Form::Choice(&["cgroupfs", "systemd"]),
+        "how cgroups are named; beside a kubelet, its kubepods decides",
+        |config| {
+            json!(match config.settings.cgroup_driver {
+                CgroupDriver::Cgroupfs => "cgroupfs",
+                CgroupDriver::Systemd => "systemd",
+            })
+        },
+    ),
     kubelets("cpuCFSQuota", Form::Boolean, "whether CPU limits are enforced", |config| {
         json!(config.settings.cpu_cfs_quota)
     }),

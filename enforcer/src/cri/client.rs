@@ -25,7 +25,7 @@ const TIMEOUT_MS: u64 = 5_000;
 #[non_exhaustive]
 pub enum CriError {
     /// No socket was found.
-    #[error("this node has no container runtime: no socket of one was found")]
+    #[error("no socket of a container runtime was found; set criSocket if it is in another place")]
     NoSocket,
     /// What listens there is no runtime of Kubernetes.
     #[error(
@@ -135,7 +135,7 @@ impl Runtime {
 
     /// Lists what the runtime has. Safe to cancel.
     ///
-    /// Of several sockets the first one counts that has a sandbox, from the one on that had some before: it is the
+    /// Of several sockets the first one counts that has a sandbox that is ready, from the one on that had some before: it is the
     /// kubelet's. If none has any, the answer is an error as soon as one could not be asked, as that may be the
     /// kubelet's; a socket without the service is not. Without errors it is an empty listing: the node has no pods.
     pub async fn list(&self) -> Result<Listing, CriError> {
@@ -148,7 +148,9 @@ impl Runtime {
         sockets.rotate_left(first);
         for socket in sockets {
             match self.list_at(&socket).await {
-                Ok(listing) if listing.sandboxes.is_empty() => empty = empty.or(Some(listing)),
+                Ok(listing) if !listing.sandboxes.iter().any(|sandbox| sandbox.ready) => {
+                    empty = empty.or(Some(listing));
+                }
                 Ok(listing) => {
                     *chosen = Some(socket);
                     return Ok(listing);

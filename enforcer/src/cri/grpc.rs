@@ -41,7 +41,7 @@ pub(super) enum GrpcError {
     #[error("the request cannot be written")]
     Request(#[from] hyper::http::Error),
     /// What answers does not speak gRPC.
-    #[error("the runtime does not speak gRPC: it answers with {0}")]
+    #[error("the runtime's answer is not gRPC: {0}")]
     NoGrpc(String),
     /// The call failed there.
     #[error("the runtime answers with status {code}: {message}")]
@@ -196,7 +196,7 @@ impl Received {
 fn outcome(headers: &HeaderMap) -> Option<Result<(), GrpcError>> {
     let status = headers.get("grpc-status")?;
     let Some(code) = status.to_str().ok().and_then(|code| code.parse().ok()) else {
-        return Some(Err(GrpcError::NoGrpc(String::from("a status that is no number"))));
+        return Some(Err(GrpcError::NoGrpc(String::from("grpc-status is not a number"))));
     };
     if code == 0 {
         return Some(Ok(()));

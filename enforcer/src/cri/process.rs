@@ -86,17 +86,22 @@ pub(super) async fn serve(daemon: UnixStream, runtime: UnixStream) -> io::Result
         Ok(opened) => opened,
         Err(source) => {
             let Some(Numbered { id, .. }) = asked.recv().await else { return Ok(()) };
-            let failure = Failure::Call { method: "the connection", source };
+            let failure = Failure::Call { method: "the HTTP/2 handshake", source };
             return reply(&mut writer, id, failure.outcome(), &[]).await;
         }
     };
     let mut connection = tokio::spawn(connection);
     // One at a time: the next one means that the daemon has given up the one before.
     let mut present = None;
+    // The process is started for a question: it waits for that, to say why there is no answer.
+    let mut is_asked = false;
     loop {
         tokio::select! {
             ask = asked.recv() => match ask {
-                Some(ask) => present = Some(Box::pin(answer(channel.clone(), ask))),
+                Some(ask) => {
+                    is_asked = true;
+                    present = Some(Box::pin(answer(channel.clone(), ask)));
+                }
                 None => return Ok(()),
             },
             (id, outcome, listing) = finished(&mut present) => {
@@ -108,7 +113,7 @@ pub(super) async fn serve(daemon: UnixStream, runtime: UnixStream) -> io::Result
                 }
             }
             // A listing that is under way fails, and says why.
-            ended = &mut connection, if present.is_none() => {
+            ended = &mut connection, if is_asked && present.is_none() => {
                 return match ended {
                     Ok(Ok(())) => Ok(()),
                     Ok(Err(error)) => Err(io::Error::other(error)),

@@ -116,7 +116,7 @@ pub(super) fn container(bytes: &[u8]) -> Result<super::message::Container, Decod
 
 /// The answer is not a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("an answer is not the message that it is to be")]
+#[error("the runtime's answer is not a valid protobuf message")]
 pub(super) struct Garbled;
 
 /// The items of an answer, one by one and not decoded: a million empty ones would take a hundred megabytes, and one that

@@ -278,7 +278,7 @@ impl<P: Protocol> Session<P> {
         match sent {
             Ok(()) => drop(self.waiting.insert(id, Waiting { deadline, reply })),
             Err(error) => {
-                let error = format!("the {} process takes no request: {error}", P::NAME);
+                let error = format!("cannot send a request to the {} process: {error}", P::NAME);
                 drop(reply.send(Err(HelperError::Failed(error))));
             }
         }
@@ -310,7 +310,7 @@ async fn read_all<P: Protocol>(mut reader: OwnedReadHalf, replies: mpsc::Sender<
             }
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(%error, "the {} process says what cannot be read", P::NAME);
+                tracing::warn!(%error, "cannot read from the {} process", P::NAME);
                 return;
             }
         }

@@ -43,7 +43,7 @@ pub const MAX_EARLY: usize = 256;
 pub const READ_NS: u64 = 900_000_000;
 /// Latest time to close an incident, counted from the last mark.
 pub const CLOSE_NS: u64 = 1_000_000_000;
-/// How often an incident whose processes have no name yet looks for one.
+/// How often an incident looks again for names of pods and containers that are missing.
 pub const NAME_NS: u64 = 20_000_000;
 /// Latest time to close an incident, counted from the first mark: a group kill of thousands marks for long.
 pub const LONGEST_NS: u64 = 5_000_000_000;

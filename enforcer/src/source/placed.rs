@@ -13,11 +13,14 @@ use super::{Health, Snapshot};
 use crate::{
     cgroup::PodCgroup,
     cri::{Container, Listing, Sandbox},
-    model::{CgroupPath, ContainerId, Knowledge, Owner, OwnerLevel, Placement, Pod, PodName, PodUid},
+    model::{
+        CgroupPath, ContainerId, Knowledge, Owner, OwnerLevel, Placement, Pod, PodName, PodUid, QosClass,
+    },
     policy::{
         CgroupDriver,
         critical::CONFIG_SOURCE,
         name::{Leaf, Place, PodPlace},
+        oom_score,
     },
 };
 
@@ -47,6 +50,8 @@ pub struct PlacedPods {
 struct PlacedPod {
     cgroup: PodCgroup,
     since: Instant,
+    /// Since when it has a name; `None` without one.
+    named_since: Option<Instant>,
 }
 
 /// What the pods and containers that another made are called; shared with whoever reads cgroup ids or paths.
@@ -150,6 +155,30 @@ impl Identities {
         names.containers.get(id).filter(|of| of.pod == *pod).map(|of| of.name.clone())
     }
 
+    /// Whether each of the pod's cgroups is its sandbox's or a container's, of whose name there is no other. Otherwise a
+    /// container that takes memory could be missed.
+    fn are_distinct(&self, cgroup: &PodCgroup) -> bool {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let uid = &cgroup.place.uid;
+        let is_sandbox = |id| names.sandboxes.get(id) == Some(uid);
+        let containers = cgroup.containers.iter().filter(|of| !is_sandbox(&of.container));
+        let of_each = containers.map(|of| {
+            let known = names.containers.get(&of.container).filter(|known| known.pod == *uid);
+            known.map(|known| known.name.as_str())
+        });
+        let mut seen = BTreeSet::new();
+        of_each.into_iter().all(|name| name.is_some_and(|name| seen.insert(name))) && !seen.is_empty()
+    }
+
+    /// Whether the kubelet gave a process of a BestEffort pod the score of one that the node needs (upstream
+    /// `GetContainerOOMScoreAdjust`).
+    fn is_needed(&self, cgroup: &PodCgroup) -> bool {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let containers = cgroup.containers.iter().filter(|of| !names.sandboxes.contains_key(&of.container));
+        cgroup.place.class == QosClass::BestEffort
+            && containers.filter_map(|of| of.score).any(|score| score < oom_score::BEST_EFFORT)
+    }
+
     /// The pod's containers that have a name, by name. While an earlier attempt still ends, the latest counts.
     fn containers(&self, cgroup: &PodCgroup) -> BTreeMap<String, CgroupPath> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -214,15 +243,23 @@ impl PlacedPods {
             let known = before.remove(&cgroup.place.uid);
             differs |= known.as_ref().is_none_or(|known| known.cgroup != cgroup);
             // Another cgroup of the same name is another pod.
-            let since = known.filter(|known| known.cgroup.id == cgroup.id).map_or(now, |known| known.since);
-            self.pods.insert(cgroup.place.uid.clone(), PlacedPod { cgroup, since });
+            let known = known.filter(|known| known.cgroup.id == cgroup.id);
+            let (since, named_since) = known.map_or((now, None), |known| (known.since, known.named_since));
+            let uid = cgroup.place.uid.clone();
+            let named_since = named_since.or_else(|| self.identities.is_named(&uid).then_some(now));
+            self.pods.insert(uid, PlacedPod { cgroup, since, named_since });
         }
         differs || !before.is_empty()
     }
 
     /// Takes what a container runtime lists.
-    pub fn learn(&mut self, listing: &Listing) {
+    pub fn learn(&mut self, listing: &Listing, now: Instant) {
         self.identities.learn(listing, &self.pods);
+        for (uid, pod) in &mut self.pods {
+            if pod.named_since.is_none() && self.identities.is_named(uid) {
+                pod.named_since = Some(now);
+            }
+        }
     }
 
     /// Whether a pod or container has no name yet.
@@ -235,7 +272,10 @@ impl PlacedPods {
     /// name.
     #[must_use]
     pub fn due(&self, now: Instant) -> Option<Instant> {
-        let moments = self.pods.values().flat_map(|pod| [pod.since + NAME_PATIENCE, pod.since + self.grace]);
+        let moments = self.pods.values().flat_map(|pod| {
+            let settles = pod.named_since.map(|named_since| named_since + self.grace);
+            std::iter::once(pod.since + NAME_PATIENCE).chain(settles)
+        });
         moments.filter(|moment| *moment > now).min()
     }
 
@@ -244,18 +284,21 @@ impl PlacedPods {
     pub fn snapshot(&self, now: Instant, read_ms: u64) -> (Snapshot, BTreeMap<PodUid, Placement>) {
         let mut pods = Vec::new();
         let mut placements = BTreeMap::new();
-        for (uid, PlacedPod { cgroup, since }) in &self.pods {
-            let is_named = self.identities.is_named(uid);
+        for (uid, PlacedPod { cgroup, since, named_since }) in &self.pods {
             let known_for = now.saturating_duration_since(*since);
             let name = self.identities.pod(uid);
-            let is_settled = is_named && known_for >= self.grace && name.namespace != SYSTEM_NAMESPACE;
+            let is_settled = named_since
+                .is_some_and(|named_since| now.saturating_duration_since(named_since) >= self.grace)
+                && name.namespace != SYSTEM_NAMESPACE
+                && self.identities.are_distinct(cgroup)
+                && !self.identities.is_needed(cgroup);
             let placement = Placement {
                 pod: cgroup.place.path.clone(),
                 containers: self.identities.containers(cgroup),
                 knowledge: Knowledge::Names { is_settled },
             };
             placements.insert(uid.clone(), placement);
-            if !is_named && known_for < NAME_PATIENCE {
+            if named_since.is_none() && known_for < NAME_PATIENCE {
                 continue;
             }
             let mut pod = Pod::new(name, uid.clone(), Vec::new());
@@ -278,11 +321,7 @@ fn is_static(uid: &PodUid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cgroup::ContainerCgroup,
-        model::{CgroupId, QosClass},
-        policy::critical,
-    };
+    use crate::{cgroup::ContainerCgroup, model::CgroupId, policy::critical};
 
     const GRACE: Duration = Duration::from_secs(10);
     const UID: &str = "6c1a4e95-6bb6-11e6-bc26-28d2444e470d";
@@ -297,6 +336,7 @@ mod tests {
         let containers = containers.iter().map(|digit| ContainerCgroup {
             container: ContainerId::new(&id(*digit)).unwrap(),
             path: path.child(&id(*digit)).unwrap(),
+            score: (class == QosClass::BestEffort).then_some(1_000),
         });
         let containers = containers.collect();
         let uid = PodUid::new(uid).unwrap();
@@ -328,7 +368,10 @@ mod tests {
         let now = Instant::now();
         assert!(pods.take(vec![cgroup(UID, 7, class, &['0', '1'])], now));
         assert!(pods.wants_names());
-        pods.learn(&listing(vec![sandbox('0', UID, namespace, "web")], vec![container('1', '0', "app", 0)]));
+        pods.learn(
+            &listing(vec![sandbox('0', UID, namespace, "web")], vec![container('1', '0', "app", 0)]),
+            now,
+        );
         assert!(!pods.wants_names());
         (pods, now)
     }
@@ -374,12 +417,56 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_with_the_score_of_a_critical_one_never_settles() {
+        let (mut pods, now) = named(QosClass::BestEffort, "calico-system");
+        let mut needed = cgroup(UID, 7, QosClass::BestEffort, &['0', '1']);
+        // The sandbox's says nothing.
+        needed.containers[0].score = Some(-998);
+        pods.take(vec![needed.clone()], now);
+        assert_eq!(settled(&pods, now + GRACE), [(String::from("calico-system/web"), true)]);
+        needed.containers[1].score = Some(-997);
+        pods.take(vec![needed], now);
+        assert_eq!(settled(&pods, now + GRACE), [(String::from("calico-system/web"), false)]);
+    }
+
+    /// One that takes the memory could be missed.
+    #[test]
+    fn a_pod_whose_containers_have_no_distinct_names_does_not_settle() {
+        let (mut pods, now) = named(QosClass::BestEffort, "default");
+        let is_settled = |pods: &PlacedPods| settled(pods, now + GRACE)[0].1;
+        assert!(is_settled(&pods));
+        pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '1', '2'])], now);
+        assert!(!is_settled(&pods), "one without a name");
+        let sandboxes = vec![sandbox('0', UID, "default", "web")];
+        let containers = vec![container('1', '0', "app", 0), container('2', '0', "app", 1)];
+        pods.learn(&listing(sandboxes, containers), now);
+        assert!(!is_settled(&pods), "two of one name");
+        pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '2'])], now);
+        assert!(is_settled(&pods));
+        pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0'])], now);
+        assert!(!is_settled(&pods), "none");
+    }
+
+    #[test]
+    fn the_grace_begins_with_the_name() {
+        let mut pods = PlacedPods::new(GRACE, Identities::default());
+        let now = Instant::now();
+        pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '1'])], now);
+        let late = now + 3 * GRACE;
+        let sandboxes = vec![sandbox('0', UID, "default", "web")];
+        pods.learn(&listing(sandboxes, vec![container('1', '0', "app", 0)]), late);
+        assert_eq!(settled(&pods, late), [(String::from("default/web"), false)]);
+        assert_eq!(pods.due(late), Some(late + GRACE));
+        assert_eq!(settled(&pods, late + GRACE), [(String::from("default/web"), true)]);
+    }
+
+    #[test]
     fn a_kubelets_own_pod_is_critical() {
         let mut pods = PlacedPods::new(GRACE, Identities::default());
         let hash = "0123456789abcdef0123456789abcdef";
         let now = Instant::now();
         pods.take(vec![cgroup(hash, 7, QosClass::BestEffort, &[])], now);
-        pods.learn(&listing(vec![sandbox('0', hash, "default", "own")], vec![]));
+        pods.learn(&listing(vec![sandbox('0', hash, "default", "own")], vec![]), now);
         let (snapshot, _) = pods.snapshot(now, 1);
         assert!(critical::is_critical(&snapshot.pods[0]));
     }
@@ -401,7 +488,10 @@ mod tests {
         pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
         assert!(pods.wants_names());
         // The runtime has forgotten the first one already; its cgroup still stands.
-        pods.learn(&listing(vec![sandbox('0', UID, "default", "web")], vec![container('2', '0', "app", 1)]));
+        pods.learn(
+            &listing(vec![sandbox('0', UID, "default", "web")], vec![container('2', '0', "app", 1)]),
+            now,
+        );
         let (_, placements) = pods.snapshot(now, 1);
         let path = placements.values().next().unwrap().containers["app"].clone();
         assert_eq!(path.names().last(), Some(id('2').as_str()));
@@ -416,7 +506,7 @@ mod tests {
         pods.take(vec![cgroup(UID, 7, best_effort, &['0', '1']), cgroup(OTHER, 8, best_effort, &['2'])], now);
         let sandboxes = vec![sandbox('0', UID, "default", "web"), sandbox('2', OTHER, "default", "other")];
         // Its cgroup is in the first pod.
-        pods.learn(&listing(sandboxes, vec![container('1', '2', "app", 0)]));
+        pods.learn(&listing(sandboxes, vec![container('1', '2', "app", 0)]), now);
         let (_, placements) = pods.snapshot(now, 1);
         assert!(placements.values().all(|placement| placement.containers.is_empty()));
     }

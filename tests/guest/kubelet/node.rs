@@ -39,6 +39,7 @@ pub(super) struct Node {
 /// A pod's cgroups, which are killed and removed when this is dropped; the sandbox's comes first.
 pub(super) struct Placed {
     pub(super) uid: String,
+    sandbox: String,
     containers: Vec<Cgroup>,
     own: Cgroup,
 }
@@ -106,6 +107,21 @@ impl Node {
         self.place(uid, class, (namespace, pod), containers)
     }
 
+    /// Adds a container to a pod: the runtime lists it, and makes its cgroup.
+    pub(super) fn add_container(&self, placed: &mut Placed, name: &str) {
+        let sandbox = placed.sandbox.clone();
+        let id = self.has.lock().unwrap().add_container(&sandbox, name, RUNNING);
+        placed.containers.push(self.leaf(&path(&placed.own), &id));
+    }
+
+    fn leaf(&self, pod: &str, id: &str) -> Cgroup {
+        let name = match self.driver {
+            CgroupDriver::Cgroupfs => id.to_owned(),
+            CgroupDriver::Systemd => format!("cri-containerd-{id}.scope"),
+        };
+        Cgroup::create(&format!("{}/{name}", pod.trim_start_matches('/'))).unwrap()
+    }
+
     fn place(
         &self,
         uid: String,
@@ -123,13 +139,8 @@ impl Node {
             std::iter::once(sandbox).chain(of).collect::<Vec<_>>()
         };
         let own = Cgroup::create(below(&path)).unwrap();
-        let leaf = |id: &String| match self.driver {
-            CgroupDriver::Cgroupfs => id.clone(),
-            CgroupDriver::Systemd => format!("cri-containerd-{id}.scope"),
-        };
-        let containers =
-            ids.iter().map(|id| Cgroup::create(&format!("{}/{}", below(&path), leaf(id))).unwrap()).collect();
-        Placed { uid, containers, own }
+        let containers = ids.iter().map(|id| self.leaf(path.as_str(), id)).collect();
+        Placed { uid, sandbox: ids[0].clone(), containers, own }
     }
 }
 

@@ -238,7 +238,7 @@ async fn a_list_that_is_no_list_is_an_error() {
         }
     });
     let why = refusal(&client(&[&socket])).await;
-    assert!(why.contains("not the message that it is to be"), "{why}");
+    assert!(why.contains("not a valid protobuf message"), "{why}");
 }
 
 #[tokio::test]

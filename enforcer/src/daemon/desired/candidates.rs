@@ -240,6 +240,11 @@ impl CandidateSet {
                         self.refuse(plan, standing.candidate.facts().cgroup, &error, now);
                         continue;
                     }
+                    // Its containers have ended. Others make it a candidate again.
+                    Some(Err(OpenError::Unnamed { .. })) => {
+                        differs = true;
+                        continue;
+                    }
                     // The candidate opened before can still be evicted; opening is tried again.
                     Some(Err(OpenError::Cgroup(_))) | None => {}
                 }
@@ -267,6 +272,7 @@ impl CandidateSet {
                 }
                 // The next cgroup there has another id.
                 Err(OpenError::Cgroup(error)) if error.is_gone() => self.refused.forget(&plan.uid),
+                Err(OpenError::Unnamed { .. }) => self.refused.forget(&plan.uid),
                 Err(error) => self.refuse(plan, id, &error, now),
             }
         }

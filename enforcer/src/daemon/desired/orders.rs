@@ -78,6 +78,10 @@ impl Desired {
         if plan.critical {
             return Err(refused("is critical, and critical pods are never evicted"));
         }
+        if !plan.is_known_enough() {
+            let why = "is a kubelet's, and what is known of it does not say whether it may be evicted";
+            return Err(refused(why));
+        }
         if self.candidates.is_protected(name) {
             return Err(refused("is protected: `enforcer protect --end` ends that first"));
         }
@@ -88,7 +92,7 @@ impl Desired {
             OpenError::Cgroup(error) if error.is_gone() => {
                 refused("has no cgroup: there is nothing to evict")
             }
-            error @ (OpenError::Cgroup(_) | OpenError::Forbidden { .. }) => {
+            error @ (OpenError::Cgroup(_) | OpenError::Forbidden { .. } | OpenError::Unnamed { .. }) => {
                 refused(&format!("cannot be evicted: {}", crate::chain(&error)))
             }
         })?;

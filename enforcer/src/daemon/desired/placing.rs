@@ -1,15 +1,18 @@
 //! Finds the pods that a kubelet made by their cgroups, and names them.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use enforcer_events::{Payload, node::SourceReported};
 
-use super::{Desired, emit};
+use super::{super::host, Desired, emit};
 use crate::{
     cgroup::pod_cgroups,
     cri::{CriError, Listing},
     journal::Subject,
-    source::{Health, Identities, PlacedPods, SourceName},
+    source::{Change, Health, Identities, PlacedPods, SourceName},
     threads,
 };
 
@@ -19,6 +22,9 @@ const WHAT: &str = "kubepods";
 /// How often the cgroups are read although nothing was reported.
 const LOOK_REPORTED: Duration = Duration::from_mins(1);
 
+/// The least time between two readings: containers that come and go without end cost no more than that.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
 /// The same where inotify does not report them.
 const LOOK_UNREPORTED: Duration = Duration::from_secs(1);
 
@@ -27,8 +33,12 @@ pub(super) struct Placing {
     pods: PlacedPods,
     /// Counts the changes of the pods' cgroups.
     state: u64,
+    /// When the cgroups were read, in milliseconds since 1970.
+    read_ms: u64,
     /// When to read the cgroups again.
     look_at: Instant,
+    /// When they were read last.
+    looked_at: Instant,
     /// When the pods change although their cgroups do not.
     due: Option<Instant>,
     /// Whether new cgroups are reported.
@@ -44,7 +54,9 @@ impl Placing {
         Self {
             pods: PlacedPods::new(grace, identities),
             state: 0,
+            read_ms: 0,
             look_at: Instant::now(),
+            looked_at: Instant::now(),
             due: None,
             is_reported,
             is_degraded: false,
@@ -60,7 +72,7 @@ impl Placing {
 
     /// Notes that cgroups have come or gone.
     pub(super) fn request_look(&mut self) {
-        self.look_at = Instant::now();
+        self.look_at = self.look_at.min(self.looked_at + LOOK_PAUSE);
     }
 
     pub(super) fn set_grace(&mut self, grace: Duration) {
@@ -74,7 +86,7 @@ impl Placing {
 }
 
 impl Desired {
-    /// Which state of the cgroups names are wanted for; `None` if everything has a name.
+    /// The number of the last change of the cgroups, if a pod or container has no name.
     pub(in crate::daemon) fn names_wanted(&self) -> Option<u64> {
         let placing = self.placing.as_ref()?;
         placing.pods.wants_names().then_some(placing.state)
@@ -83,25 +95,36 @@ impl Desired {
     /// Finds the kubelet's pods, if it is time to.
     pub(in crate::daemon) async fn find_pods(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
-        let Some(placing) = self.placing.as_ref().filter(|placing| placing.due() <= now) else {
+        if self.placing.as_ref().is_none_or(|placing| placing.due() > now) {
             return Ok(());
-        };
-        if placing.look_at > now {
-            return self.show_placed(now).await;
         }
         let Some(root) = self.hierarchy.as_ref().map(|hierarchy| hierarchy.root().clone()) else {
             return Ok(());
         };
         let (kubepods, driver) = (self.kubepods().clone(), self.config.settings.cgroup_driver);
-        let found = threads::blocking(move || pod_cgroups(&root, &kubepods, driver)).await;
+        let cgroup_root = self.config.settings.cgroup_root.clone();
+        let read = move || match pod_cgroups(&root, Path::new("/proc"), &kubepods, driver) {
+            Ok(pods) if pods.is_empty() => match host::kubelets_driver(&cgroup_root) {
+                Some(other) if other != driver => Err(String::from(
+                    "the kubelet's kubepods is of another cgroup driver than at the daemon's start: restart the daemon",
+                )),
+                Some(_) | None => Ok(pods),
+            },
+            Ok(pods) => Ok(pods),
+            Err(error) => Err(crate::chain(&error)),
+        };
+        let found = threads::blocking(read).await;
         let is_first = self.pods.source(SourceName::CGROUPS).is_none_or(|known| known.health != Health::Up);
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         let is_watched = placing.is_reported && found.as_ref().is_ok_and(|pods| !pods.is_empty());
+        placing.looked_at = now;
         placing.look_at = now + if is_watched { LOOK_REPORTED } else { LOOK_UNREPORTED };
         match found {
             Ok(pods) => {
                 let differs = placing.pods.take(pods, now);
                 placing.state += u64::from(differs);
+                placing.read_ms = emit::now_ms();
+                self.counts.source_was_read(SourceName::CGROUPS.as_str(), placing.read_ms);
                 if std::mem::take(&mut placing.is_degraded) {
                     emit::recovered(&self.journal, WHAT, "the pods' cgroups can be read again");
                 }
@@ -109,11 +132,13 @@ impl Desired {
                     self.show_placed(now).await?;
                 }
             }
-            Err(error) if placing.is_degraded => tracing::debug!(%error, "cannot read the pods' cgroups"),
             Err(error) => {
-                placing.is_degraded = true;
-                let message = format!("the kubelet's pods stay as last read: {}", crate::chain(&error));
-                emit::degraded(&self.journal, WHAT, &message);
+                // What is due waits for the next reading.
+                placing.due = placing.due.map(|due| due.max(placing.look_at));
+                if !std::mem::replace(&mut placing.is_degraded, true) {
+                    let message = format!("the kubelet's pods stay as last read: {error}");
+                    emit::degraded(&self.journal, WHAT, &message);
+                }
             }
         }
         Ok(())
@@ -128,11 +153,11 @@ impl Desired {
         let source = SourceName::RUNTIME.as_str();
         match listing {
             Ok(listing) => {
-                placing.pods.learn(&listing);
+                placing.pods.learn(&listing, Instant::now());
                 if listing.dropped > 0 {
                     tracing::warn!(
                         dropped = listing.dropped,
-                        "the container runtime lists names that cannot be used"
+                        "left out entries of the container runtime's listing: an id or a name is invalid, or there are too many"
                     );
                 }
                 self.counts.source_was_read(source, emit::now_ms());
@@ -146,7 +171,7 @@ impl Desired {
             Err(error) => {
                 if std::mem::replace(&mut placing.runtime, Health::Down) != Health::Down {
                     let message = crate::chain(&error);
-                    tracing::warn!("containers have no names: {message}");
+                    tracing::warn!("new pods and containers get no names: {message}");
                     let data = SourceReported { source: source.into(), message };
                     self.emit(Subject::Node, Payload::SourceDown(data));
                 }
@@ -159,9 +184,7 @@ impl Desired {
     async fn show_placed(&mut self, now: Instant) -> anyhow::Result<()> {
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         placing.due = placing.pods.due(now);
-        let read_ms = emit::now_ms();
-        let (snapshot, placements) = placing.pods.snapshot(now, read_ms);
-        self.counts.source_was_read(SourceName::CGROUPS.as_str(), read_ms);
+        let (snapshot, placements) = placing.pods.snapshot(now, placing.read_ms);
         if self.pods.source(SourceName::CGROUPS).is_none_or(|known| known.health != Health::Up) {
             let message = format!("{}: {} pods", self.kubepods(), placements.len());
             let data = SourceReported { source: SourceName::CGROUPS.as_str().into(), message };
@@ -177,6 +200,13 @@ impl Desired {
             self.emit_change(change);
         }
         self.carry_out(decisions);
-        self.reconcile().await
+        self.reconcile().await?;
+        // A pod's cgroup is watched from now on: what came below it before has no event.
+        if changes.iter().any(|change| matches!(change, Change::Added(_)))
+            && let Some(placing) = &mut self.placing
+        {
+            placing.request_look();
+        }
+        Ok(())
     }
 }

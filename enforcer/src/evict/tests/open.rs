@@ -5,7 +5,7 @@ use super::node::{MIB, Node, Pod, guard};
 use crate::{
     cgroup::Forbidden,
     evict::{Candidate, OpenError, stat},
-    model::{CgroupPath, ContainerKind},
+    model::{CgroupPath, ContainerKind, Knowledge},
     policy::{
         PodPlan,
         engine::{Reading, Resource},
@@ -86,6 +86,26 @@ fn no_target_is_ever_the_root() {
     node.add(&pod, MIB);
     let opened = Candidate::open_with_targets(&node.root(), &guard(), &pod.plan(), &[CgroupPath::root()]);
     assert!(matches!(opened, Err(OpenError::Forbidden { reason: Forbidden::Root, .. })));
+}
+
+#[test]
+fn of_a_pod_of_which_only_names_are_known_no_more_is_killed_than_has_one() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    node.write("a", "app/cgroup.kill", "");
+    node.write("a", "app/cgroup.events", "populated 1\n");
+    let mut plan = pod.plan();
+    plan.placed = Some(Knowledge::Names { is_settled: true });
+    let mut gone = plan.containers[0].clone();
+    gone.cgroup.path = CgroupPath::parse("/kubepods/besteffort/poda/gone").unwrap();
+    plan.containers.push(gone.clone());
+    let candidate = Candidate::open_containers(&node.root(), &guard(), &plan).unwrap();
+    let targets: Vec<_> = candidate.targets.iter().map(|target| target.dir.path().as_str()).collect();
+    assert_eq!((targets, candidate.is_whole), (vec!["/kubepods/besteffort/poda/app"], false));
+    plan.containers = vec![gone];
+    let refused = Candidate::open_containers(&node.root(), &guard(), &plan);
+    assert!(matches!(refused, Err(OpenError::Unnamed { .. })), "{refused:?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub trait World {
     fn path(&self, cgroup: CgroupId) -> Option<CgroupPath>;
     /// The cgroup above it; `None` for the root and for an unknown cgroup.
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
-    /// Whether its owner has no name yet, and may get one in a moment.
+    /// Whether the container runtime has not named its pod or container yet.
     fn awaits_name(&self, cgroup: CgroupId) -> bool;
     /// Whether we have signalled it or a cgroup above it, and are waiting for its exit.
     fn is_being_evicted(&self, cgroup: CgroupId) -> bool;

@@ -299,7 +299,7 @@ impl Open {
         matches!(self.key, Key::Call(..)) && self.victims.iter().all(|victim| victim.mark.end_watched)
     }
 
-    /// Whether a name of a process is still to come.
+    /// Whether the pod or container of a victim or of the trigger has no name yet.
     fn awaits_name(&self, world: &impl World) -> bool {
         let victims = self.victims.iter().filter_map(Marked::cgroup);
         victims.chain(self.trigger.cgroup).any(|cgroup| world.awaits_name(cgroup))
