@@ -35,8 +35,8 @@ pub struct ContainerCgroup {
     pub container: ContainerId,
     /// Its path.
     pub path: CgroupPath,
-    /// The lowest `oom_score_adj` of its first processes, read only for pods of class `BestEffort`; `None` if it holds no
-    /// process.
+    /// The lowest `oom_score_adj` of the first processes that it holds itself, read only for pods of class `BestEffort`;
+    /// `None` if it holds none.
     pub score: Option<i16>,
 }
 

@@ -22,11 +22,11 @@ const WHAT: &str = "kubepods";
 /// How often the cgroups are read although nothing was reported.
 const LOOK_REPORTED: Duration = Duration::from_mins(1);
 
-/// The least time between two readings: containers that come and go without end cost no more than that.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
-
 /// The same where inotify does not report them.
 const LOOK_UNREPORTED: Duration = Duration::from_secs(1);
+
+/// The least time between two readings: containers that come and go without end cost no more than that.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// A kubelet's pods.
 pub(super) struct Placing {
