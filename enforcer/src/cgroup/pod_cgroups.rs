@@ -17,6 +17,9 @@ const MOST_PODS: usize = 10_000;
 /// Of how many of a container's processes the score is read: children have their parent's, or a higher one.
 const MOST_SCORES: usize = 4;
 
+/// In how many cgroups of a container its processes are looked for.
+const MOST_NESTED: usize = 16;
+
 /// The cgroup of a pod, and those directly below it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PodCgroup {
@@ -35,8 +38,8 @@ pub struct ContainerCgroup {
     pub container: ContainerId,
     /// Its path.
     pub path: CgroupPath,
-    /// The lowest `oom_score_adj` of the first processes that it holds itself, read only for pods of class `BestEffort`;
-    /// `None` if it holds none.
+    /// The lowest `oom_score_adj` of the first processes in it and below, read only for pods of class `BestEffort`; `None`
+    /// if there are none.
     pub score: Option<i16>,
 }
 
@@ -81,9 +84,18 @@ fn container(root: &CgroupDir, proc: Option<&Path>, path: CgroupPath) -> Option<
     }
 }
 
-/// The lowest score of the first processes in a cgroup; `None` without any.
+/// The lowest score of the first processes in a cgroup, or in those below it that the container made, as systemd does;
+/// `None` without any.
 fn lowest_score(root: &CgroupDir, proc: &Path, path: &CgroupPath) -> Option<i16> {
-    let processes = root.open(path).and_then(|dir| dir.processes()).ok()?;
+    let (mut pending, mut processes) = (vec![path.clone()], Vec::new());
+    for _ in 0..MOST_NESTED {
+        let Some(path) = pending.pop() else { break };
+        processes.extend(root.open(&path).and_then(|dir| dir.processes()).unwrap_or_default());
+        if processes.len() >= MOST_SCORES {
+            break;
+        }
+        pending.extend(children(root, &path).unwrap_or_default());
+    }
     let score = |pid: &u32| {
         let text = fs::read_to_string(proc.join(pid.to_string()).join("oom_score_adj")).ok()?;
         text.trim_ascii_end().parse::<i16>().ok()
@@ -147,5 +159,30 @@ mod tests {
         );
         let other = name::kubepods(&CgroupPath::root(), CgroupDriver::Cgroupfs);
         assert_eq!(pod_cgroups(&root, Path::new("/proc"), &other, CgroupDriver::Cgroupfs).unwrap(), []);
+    }
+
+    #[test]
+    fn a_score_is_found_below_a_containers_own_cgroup() {
+        let id = "0a".repeat(32);
+        let temp = tempfile::tempdir().unwrap();
+        let pod = temp.path().join("kubepods/besteffort/pode");
+        let (own, nested) = (pod.join(&id), pod.join(&id).join("init.scope"));
+        fs::create_dir_all(&nested).unwrap();
+        fs::write(own.join("cgroup.procs"), "").unwrap();
+        fs::write(nested.join("cgroup.procs"), "41\n42\n").unwrap();
+        for (pid, score) in [("41", "1000\n"), ("42", "-997\n")] {
+            fs::create_dir_all(temp.path().join("proc").join(pid)).unwrap();
+            fs::write(temp.path().join("proc").join(pid).join("oom_score_adj"), score).unwrap();
+        }
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let driver = CgroupDriver::Cgroupfs;
+        let kubepods = name::kubepods(&CgroupPath::root(), driver);
+        let score = || {
+            let pods = pod_cgroups(&root, &temp.path().join("proc"), &kubepods, driver).unwrap();
+            pods[0].containers[0].score
+        };
+        assert_eq!(score(), Some(-997));
+        fs::write(nested.join("cgroup.procs"), "").unwrap();
+        assert_eq!(score(), None);
     }
 }
