@@ -1,7 +1,10 @@
-use std::{os::fd::OwnedFd, path::Path};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat},
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags},
     io::Errno,
 };
 
@@ -15,6 +18,9 @@ pub(super) const PAUSE: &str = "pause";
 
 /// What the kernel appends to the path of a program whose file was replaced while it runs.
 const DELETED: &str = " (deleted)";
+
+/// Attempts of a lookup in the dentry cache: a concurrent rename or mount also makes `RESOLVE_CACHED` fail with `EAGAIN`.
+const CACHED_LOOKUP_ATTEMPTS: usize = 16;
 
 /// The process file system.
 #[derive(Debug)]
@@ -107,10 +113,17 @@ impl Process {
     }
 
     /// Whether its program is below the root of `init`, which is process 1.
-    pub(super) fn runs_program_of(&self, init: &Self) -> rustix::io::Result<bool> {
+    ///
+    /// `elsewhere` says whether one that was replaced while it runs counts in another mount namespace, where only its
+    /// device can be compared: a pod can have a volume of the host's device at any path.
+    pub(super) fn runs_program_of(&self, init: &Self, elsewhere: bool) -> rustix::io::Result<bool> {
         let path = rustix::fs::readlinkat(&self.dir, "exe", Vec::new())?;
-        let stat = rustix::fs::statat(&self.dir, "exe", AtFlags::empty())?;
-        init.has_program(&path.to_string_lossy(), &stat)
+        let is_deleted = path.to_bytes().ends_with(DELETED.as_bytes());
+        if is_deleted && !elsewhere && self.mount_namespace()? != init.mount_namespace()? {
+            return Ok(false);
+        }
+        let file = cached_stat(&self.dir, "exe")?;
+        init.has_program(&path.to_string_lossy(), &file)
     }
 
     /// Whether `file` is the one at that path below this process's root, by device and inode, and only root can have
@@ -118,32 +131,36 @@ impl Process {
     ///
     /// The path is from `/proc/<pid>/exe`; for a process of another mount namespace it is a path there. A file that was
     /// replaced while it runs has no name any more; then it counts if it is on the device of its former folder.
-    pub(super) fn has_program(&self, path: &str, file: &Stat) -> rustix::io::Result<bool> {
-        if file.st_uid != 0 || file.st_mode & 0o022 != 0 {
+    ///
+    /// A pod chooses its own path, and a file system there may hang, so this uses cached dentries and inodes only. A
+    /// running program pins the dentries of its path. Fails with `EAGAIN` if a name of the path is not cached.
+    pub(super) fn has_program(&self, path: &str, file: &Statx) -> rustix::io::Result<bool> {
+        if file.stx_uid != 0 || file.stx_mode & 0o022 != 0 {
             return Ok(false);
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let root = rustix::fs::openat(&self.dir, "root", flags | OFlags::DIRECTORY, Mode::empty())?;
-        let below = |path: &str| {
-            let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-            match rustix::fs::openat2(&root, path, flags, Mode::empty(), how) {
-                Ok(found) => rustix::fs::fstat(&found).map(Some),
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-                Err(errno) => Err(errno),
-            }
+        let below = |path: &str| match cached_below(&root, path) {
+            Ok(found) => cached_stat(&found, "").map(Some),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+            Err(errno) => Err(errno),
         };
         match path.strip_suffix(DELETED) {
-            Some(path) if file.st_nlink == 0 => {
+            Some(path) if file.stx_nlink == 0 => {
                 let folder = path
                     .rsplit_once('/')
                     .map_or("/", |(folder, _)| if folder.is_empty() { "/" } else { folder });
-                Ok(below(folder)?.is_some_and(|folder| folder.st_dev == file.st_dev))
+                Ok(below(folder)?.is_some_and(|folder| device(&folder) == device(file)))
             }
-            _ => {
-                Ok(below(path)?
-                    .is_some_and(|found| (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino)))
-            }
+            _ => Ok(below(path)?
+                .is_some_and(|found| (device(&found), found.stx_ino) == (device(file), file.stx_ino))),
         }
+    }
+
+    /// Its mount namespace.
+    fn mount_namespace(&self) -> rustix::io::Result<String> {
+        let name = rustix::fs::readlinkat(&self.dir, "ns/mnt", Vec::new())?;
+        Ok(name.to_string_lossy().into_owned())
     }
 
     /// Its user namespace.
@@ -199,6 +216,24 @@ fn base_name(path: &str) -> Option<&str> {
 /// The path without the suffix of a removed cgroup.
 fn cgroup_path(path: &str) -> &str {
     path.strip_suffix(DELETED).unwrap_or(path)
+}
+
+/// Opens a path below `root` as if that were `/`, from the dentry cache only.
+fn cached_below(root: &OwnedFd, path: &str) -> rustix::io::Result<OwnedFd> {
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::CACHED;
+    let look = || rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how);
+    let mut looks = std::iter::repeat_with(look).take(CACHED_LOOKUP_ATTEMPTS);
+    looks.find(|found| !matches!(found, Err(Errno::AGAIN))).unwrap_or(Err(Errno::AGAIN))
+}
+
+/// The cached attributes of a file (`AT_STATX_DONT_SYNC`); of `dir` itself if `path` is empty.
+pub(super) fn cached_stat(dir: impl AsFd, path: &str) -> rustix::io::Result<Statx> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::EMPTY_PATH;
+    rustix::fs::statx(dir, path, flags, StatxFlags::BASIC_STATS)
+}
+
+fn device(file: &Statx) -> (u32, u32) {
+    (file.stx_dev_major, file.stx_dev_minor)
 }
 
 fn open(dir: &OwnedFd, file: &str) -> rustix::io::Result<OwnedFd> {

@@ -173,7 +173,7 @@ fn set_clock(seconds: i64) {
 }
 
 /// A file system whose server answers nothing: who looks at it waits.
-struct Unanswered {
+pub(super) struct Unanswered {
     folder: PathBuf,
     /// The server's end. Once it is closed, all who wait get an error.
     server: Option<fs::File>,
@@ -182,7 +182,7 @@ struct Unanswered {
 }
 
 impl Unanswered {
-    fn over(folder: PathBuf) -> Self {
+    pub(super) fn over(folder: PathBuf) -> Self {
         let server = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
         let options = CString::new(options).unwrap();
