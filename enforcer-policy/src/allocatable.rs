@@ -110,8 +110,9 @@ pub fn reservation(capacity: &ResourceList, settings: &Settings) -> ResourceList
     for (signal, name) in KEPT {
         if let (Some(threshold), Some(has)) = (settings.eviction.hard(signal), capacity.get(name)) {
             let amount = Quantity::from_units(threshold.value.amount(has.units()));
-            let entry = reservation.entry(ResourceName::new(name)).or_default();
-            *entry = entry.saturating_add(amount);
+            reservation.update(ResourceName::new(name), |sum| {
+                sum.copied().unwrap_or_default().saturating_add(amount)
+            });
         }
     }
     reservation

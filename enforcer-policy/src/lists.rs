@@ -10,14 +10,14 @@ pub(super) fn get(list: &ResourceList, name: &str) -> Quantity {
 /// Adds every entry of `other`; a name that only `other` has is inserted.
 pub(super) fn add(list: &mut ResourceList, other: &ResourceList) {
     for (name, &quantity) in other {
-        list.entry(name.clone()).and_modify(|sum| *sum = sum.saturating_add(quantity)).or_insert(quantity);
+        list.update(name.clone(), |sum| sum.copied().unwrap_or_default().saturating_add(quantity));
     }
 }
 
 /// Takes the larger of both, name by name; a name that only `other` has is inserted.
 pub(super) fn max(list: &mut ResourceList, other: &ResourceList) {
     for (name, &quantity) in other {
-        list.entry(name.clone()).and_modify(|largest| *largest = quantity.max(*largest)).or_insert(quantity);
+        list.update(name.clone(), |largest| largest.map_or(quantity, |largest| quantity.max(*largest)));
     }
 }
 

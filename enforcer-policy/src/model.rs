@@ -13,6 +13,7 @@ mod pod;
 mod qos;
 mod quantity;
 mod resources;
+mod small_map;
 mod toleration;
 mod values;
 
@@ -29,6 +30,7 @@ pub use self::{
     qos::QosClass,
     quantity::{BinarySi, ParseQuantityError, Quantity},
     resources::{Requirements, ResourceList, ResourceName},
+    small_map::SmallMap,
     toleration::{TaintEffect, Toleration, TolerationTaints},
     values::{CgroupFile, CgroupValue, CgroupValues, CpuMax, TemporaryValue},
 };

@@ -10,7 +10,7 @@ mod protection;
 
 use std::collections::BTreeMap;
 
-use crate::model::{CpuMax, Limit, Node, ResourceList};
+use crate::model::{CpuMax, Limit, Node, ResourceList, SmallMap};
 
 use super::{CgroupDriver, Settings, cpu, hugepages, lists};
 
@@ -44,7 +44,7 @@ fn amount(amount: u64) -> Option<Limit> {
     (amount > 0).then_some(Limit::Amount(amount))
 }
 
-fn hugetlb(limits: BTreeMap<u64, u64>) -> BTreeMap<u64, Limit> {
+fn hugetlb(limits: BTreeMap<u64, u64>) -> SmallMap<u64, Limit> {
     limits.into_iter().map(|(page_bytes, limit)| (page_bytes, Limit::Amount(limit))).collect()
 }
 

@@ -47,6 +47,7 @@ mod sinks;
 mod stalls;
 mod start;
 mod tracing_report;
+mod trimming;
 mod watchdog;
 mod watching;
 
@@ -79,6 +80,7 @@ use self::{
     signals::{Asked, Signals},
     sinks::Sinks,
     start::{emit_start, permits},
+    trimming::Trimming,
     watchdog::Watchdog,
     watching::{Guarded, Watched},
 };
@@ -95,7 +97,6 @@ use crate::{
         engine::{self, EngineSettings},
         pressure::Conditions,
     },
-    raw,
     sense::{self, HostFacts, NODE_PRESSURE},
     serve::{self, Admin, View, Vital},
     source::{Identities, Kubelet, StaticDir},
@@ -160,7 +161,6 @@ pub enum OnExit {
     reason = "the wiring: every part is made, connected, waited for and ended here"
 )]
 pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow::Result<()> {
-    raw::keep_heap_small();
     let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
     let kubelets = incompatible_host::is_kubelets(&config);
@@ -268,10 +268,13 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     desired.set_sight(guarded.sight());
     let (woken, boosted) = (desired.woken(), forecaster.boosted());
     let mut reserve = Reserve::default();
+    let mut trimming = Trimming::default();
+    trimming.note(Instant::now());
     loop {
         reserve.settle(&journal);
         sinks.retry();
         let due = desired.due().min(edges.due());
+        let due = trimming.due().map_or(due, |trim| due.min(trim));
         let mut manifests = None;
         tokio::select! {
             asked = signals.next() => match asked {
@@ -332,7 +335,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         naming::want(naming.as_ref(), &desired);
         edges.keep(&reflex);
         orders.put_in_force(&mut desired, &reflex, &config);
-        hand_on(&mut desired, &reflex, &forecaster, &recording);
+        if hand_on(&mut desired, &reflex, &forecaster, &recording) {
+            trimming.note(Instant::now());
+        }
+        trimming.trim(Instant::now(), desired.view().memory_pressure);
         orders.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
         if let Some(news) = manifests {
@@ -407,14 +413,15 @@ fn has_changed(view: &mut View, new: &View) -> bool {
     differs
 }
 
-/// Hands on the candidates for eviction if they have changed.
-fn hand_on(desired: &mut Desired, reflex: &Reflex, forecaster: &Forecaster, recording: &Recording) {
-    let Some(candidates) = desired.new_candidates() else { return };
+/// Hands on the candidates for eviction if they have changed; returns whether they have.
+fn hand_on(desired: &mut Desired, reflex: &Reflex, forecaster: &Forecaster, recording: &Recording) -> bool {
+    let Some(candidates) = desired.new_candidates() else { return false };
     recording.name(&candidates);
     reflex.set_candidates(candidates);
     if let Some(targets) = desired.targets() {
         forecaster.look_at(targets);
     }
+    true
 }
 
 /// Stops tracing. Programs that would stay in the kernel are removed if nothing is to be kept.
@@ -443,8 +450,6 @@ fn emit_ready(ready: &watch::Sender<bool>, is_loaded: bool) {
         return;
     }
     ready.send_replace(true);
-    // Memory that only the start needed is returned.
-    raw::trim_heap();
     sd_notify(&[sd_notify::NotifyState::Ready]);
 }
 

@@ -21,7 +21,7 @@ use rustix::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 pub use self::heap::Heap;
-pub(crate) use self::heap::hold_back;
+pub(crate) use self::heap::{hold_back, keep_heap_small, lock_memory, trim_heap, trim_locked_heap};
 
 /// Restricts host name lookups to /etc/hosts and DNS in a statically linked program: other services of
 /// /etc/nsswitch.conf would be loaded from the host's libc, which may be another version.
@@ -515,37 +515,6 @@ pub(crate) fn readable(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<Map
     // on drop, and offers no way to replace it; `AsyncFd` owns the ring in turn.
     Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)
 }
-
-/// Makes the allocator return freed memory at the end of the heap to the kernel, and map large blocks separately.
-///
-/// Both are glibc's defaults until the first large block is freed; from then on it permanently keeps up to twice that
-/// size. Call this before anything large is allocated.
-#[cfg(target_env = "gnu")]
-pub(crate) fn keep_heap_small() {
-    const THRESHOLD_BYTES: libc::c_int = 128 * 1024;
-    // SAFETY: no preconditions; no other thread allocates yet, and a failure leaves the defaults.
-    unsafe {
-        libc::mallopt(libc::M_TRIM_THRESHOLD, THRESHOLD_BYTES);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD_BYTES);
-    }
-}
-
-/// Other allocators keep little memory, and have no such call.
-#[cfg(not(target_env = "gnu"))]
-pub(crate) fn keep_heap_small() {}
-
-/// Returns freed memory to the kernel. Reading BTF briefly takes tens of MiB, in small pieces that glibc would keep.
-#[cfg(target_env = "gnu")]
-pub(crate) fn trim_heap() {
-    // SAFETY: no preconditions; any thread may call it.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
-/// Other allocators keep little memory, and have no such call.
-#[cfg(not(target_env = "gnu"))]
-pub(crate) fn trim_heap() {}
 
 /// Makes the kernel end this process in that many seconds by SIGALRM, whatever its threads wait for.
 pub(crate) fn end_after(seconds: u32) {

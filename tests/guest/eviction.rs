@@ -31,6 +31,7 @@ mod faults;
 mod foretold;
 mod hook;
 mod immune;
+mod lists;
 mod metrics;
 mod moved;
 mod network;

@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 /// A cgroup's id: on cgroup v2 the inode number of its directory, never 0 and never reused while it exists.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -12,9 +12,9 @@ impl fmt::Display for CgroupId {
 
 /// A cgroup's path below the cgroup v2 mount point: `/`, or `/a/b` with names that stay below it.
 ///
-/// Each name was checked: not empty, not `.` or `..`, no slash, no NUL byte, at most 255 bytes.
+/// Each name was checked: not empty, not `.` or `..`, no slash, no NUL byte, at most 255 bytes. Clones share the text.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct CgroupPath(String);
+pub struct CgroupPath(Arc<str>);
 
 /// A cgroup name that would leave its parent, or that the kernel does not accept.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -30,7 +30,7 @@ impl CgroupPath {
     /// The root of the hierarchy.
     #[must_use]
     pub fn root() -> Self {
-        Self(String::from("/"))
+        Self(Arc::from("/"))
     }
 
     /// Reads `/a/b`, `a/b` or `/`; every component is checked.
@@ -50,13 +50,18 @@ impl CgroupPath {
         if bad {
             return Err(InvalidCgroupName { name: name.to_owned() });
         }
-        Ok(Self(if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) }))
+        Ok(self.join(name))
     }
 
     /// The child with a name that is known to be valid: made of letters, digits, `-` and `_`.
     pub(crate) fn plain_child(&self, name: &str) -> Self {
         debug_assert!(self.child(name).is_ok(), "{name:?} is no cgroup name");
-        Self(if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) })
+        self.join(name)
+    }
+
+    fn join(&self, name: &str) -> Self {
+        let above = if self.is_root() { "" } else { self.as_str() };
+        Self(format!("{above}/{name}").into())
     }
 
     /// The parent's path; `None` for the root.
@@ -67,7 +72,7 @@ impl CgroupPath {
         }
         match self.0.rsplit_once('/') {
             Some(("", _)) | None => Some(Self::root()),
-            Some((parent, _)) => Some(Self(parent.to_owned())),
+            Some((parent, _)) => Some(Self(parent.into())),
         }
     }
 
@@ -79,14 +84,14 @@ impl CgroupPath {
     /// The names of this path below `above`; `None` if it is not below it.
     #[must_use]
     pub fn below(&self, above: &Self) -> Option<&str> {
-        let rest = if above.is_root() { self.0.as_str() } else { self.0.strip_prefix(above.as_str())? };
+        let rest = if above.is_root() { self.as_str() } else { self.0.strip_prefix(above.as_str())? };
         rest.strip_prefix('/').filter(|rest| !rest.is_empty())
     }
 
     /// Whether this is the root of the hierarchy.
     #[must_use]
     pub fn is_root(&self) -> bool {
-        self.0 == "/"
+        &*self.0 == "/"
     }
 
     /// The path as text, with its leading slash.

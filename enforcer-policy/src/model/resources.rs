@@ -1,10 +1,13 @@
-use std::{borrow::Borrow, collections::BTreeMap, fmt};
+use std::{
+    borrow::{Borrow, Cow},
+    fmt,
+};
 
-use super::Quantity;
+use super::{Quantity, SmallMap};
 
 /// A resource's name: `cpu`, `memory`, `ephemeral-storage`, `hugepages-2Mi`, `example.com/gpu`.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct ResourceName(String);
+pub struct ResourceName(Cow<'static, str>);
 
 impl ResourceName {
     /// `cpu`, in cores.
@@ -17,7 +20,9 @@ impl ResourceName {
     /// Names a resource; any text is accepted, sources check it.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self(name.to_owned())
+        let known =
+            [Self::CPU, Self::MEMORY, Self::EPHEMERAL_STORAGE].into_iter().find(|known| *known == name);
+        Self(known.map_or_else(|| Cow::Owned(name.to_owned()), Cow::Borrowed))
     }
 
     /// The name as text.
@@ -40,7 +45,7 @@ impl fmt::Display for ResourceName {
 }
 
 /// Quantities by resource name, sorted by name.
-pub type ResourceList = BTreeMap<ResourceName, Quantity>;
+pub type ResourceList = SmallMap<ResourceName, Quantity>;
 
 /// Requests and limits of a container or a pod.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

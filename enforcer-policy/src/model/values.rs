@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-use super::Limit;
+use super::{Limit, SmallMap};
 
 /// A file of a cgroup that holds a planned value (`Documentation/admin-guide/cgroup-v2.rst`).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -310,7 +310,7 @@ pub struct CgroupValues {
     /// `cpu.weight`, 1 to 10,000.
     pub cpu_weight: Option<u64>,
     /// `hugetlb.<size>.max` by the size of a page, both in bytes.
-    pub hugetlb_max: BTreeMap<u64, Limit>,
+    pub hugetlb_max: SmallMap<u64, Limit>,
     /// `memory.high`, in bytes.
     pub memory_high: Option<Limit>,
     /// `memory.low`, in bytes.

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Mark, Write};
-use crate::model::{CgroupFile, CgroupId, CgroupValue, OwnerLevel};
+use crate::model::{CgroupFile, CgroupId, CgroupValue, OwnerLevel, SmallMap};
 
 /// The value last written to each file, by cgroup id. So a file that a plan no longer names is restored, and a foreign
 /// write is distinguished from a changed plan.
@@ -20,7 +20,7 @@ struct Entry {
     /// The mark that it has.
     marked: Option<Mark>,
     /// The values known to be in force.
-    values: BTreeMap<CgroupFile, CgroupValue>,
+    values: SmallMap<CgroupFile, CgroupValue>,
 }
 
 impl Ledger {
@@ -36,14 +36,14 @@ impl Ledger {
         self.entries.entry(id).or_insert_with(|| {
             let mut mark = marked.clone().unwrap_or_else(|| Mark::new(false, level));
             mark.made |= is_ours;
-            Entry { mark, marked, values: BTreeMap::new() }
+            Entry { mark, marked, values: SmallMap::new() }
         });
     }
 
     /// Takes in a cgroup that was just made.
     pub fn make(&mut self, id: CgroupId, level: Option<&OwnerLevel>) {
         let mark = Mark::new(true, level);
-        self.entries.insert(id, Entry { mark, marked: None, values: BTreeMap::new() });
+        self.entries.insert(id, Entry { mark, marked: None, values: SmallMap::new() });
     }
 
     /// Whether a cgroup was made by us, now or before a restart.
@@ -73,7 +73,12 @@ impl Ledger {
     /// Notes that a file is about to be written, or was found as planned. `original` is what it holds, if that is to be
     /// restored one day.
     pub fn claim(&mut self, id: CgroupId, file: CgroupFile, original: Option<CgroupValue>) {
-        self.entries.entry(id).or_default().mark.files.entry(file).or_insert(original);
+        self.entries
+            .entry(id)
+            .or_default()
+            .mark
+            .files
+            .update(file, |known| known.copied().unwrap_or(original));
     }
 
     /// Notes on the mark of kubepods which foreign cgroups are written to.

@@ -1,13 +1,10 @@
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-};
+use std::{collections::BTreeSet, io};
 
 use rustix::{fs::XattrFlags, io::Errno};
 use serde::{Deserialize, Serialize};
 
 use super::{CgroupDir, Error};
-use crate::model::{CgroupFile, CgroupPath, CgroupValue, Owner, OwnerLevel, PodName, PodUid};
+use crate::model::{CgroupFile, CgroupPath, CgroupValue, Owner, OwnerLevel, PodName, PodUid, SmallMap};
 
 /// The extended attribute. Reading or writing `trusted.*` needs `CAP_SYS_ADMIN`.
 const NAME: &str = "trusted.enforcer";
@@ -35,7 +32,7 @@ pub struct Mark {
     pub outside: BTreeSet<String>,
     /// The written files, and what each held before; `None` for the kernel's value in a new cgroup.
     #[serde(with = "as_text")]
-    pub files: BTreeMap<CgroupFile, Option<CgroupValue>>,
+    pub files: SmallMap<CgroupFile, Option<CgroupValue>>,
 }
 
 /// The format that a mark is written in.
@@ -115,9 +112,9 @@ mod as_text {
 
     use serde::{Deserialize as _, Deserializer, Serializer};
 
-    use super::{CgroupFile, CgroupValue};
+    use super::{CgroupFile, CgroupValue, SmallMap};
 
-    type Files = BTreeMap<CgroupFile, Option<CgroupValue>>;
+    type Files = SmallMap<CgroupFile, Option<CgroupValue>>;
 
     pub(super) fn serialize<S: Serializer>(files: &Files, serializer: S) -> Result<S::Ok, S::Error> {
         let text = |value: &Option<CgroupValue>| value.map(|value| value.to_string());

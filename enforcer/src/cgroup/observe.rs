@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CgroupDir, Controller, Error, Held, Mark, PageSize, ledger::Ledger};
 use crate::{
-    model::{CgroupFile, CgroupId, CgroupPath, CgroupValue, Limit},
+    model::{CgroupFile, CgroupId, CgroupPath, CgroupValue, Limit, SmallMap},
     policy::CgroupPlan,
 };
 
@@ -23,7 +23,7 @@ pub struct Observed {
     /// The controllers that it does hand on.
     pub enabled: BTreeSet<Controller>,
     /// The files that the plan names or that were written earlier; missing ones are absent.
-    pub files: BTreeMap<CgroupFile, Held>,
+    pub files: SmallMap<CgroupFile, Held>,
     /// Its mark, read only if the ledger does not know the cgroup yet.
     pub mark: Option<Mark>,
     /// `memory.current`, read only if `memory.max` would have to go down.
@@ -90,7 +90,7 @@ fn observe_one(
         id: dir.id(),
         available: controllers("cgroup.controllers")?,
         enabled: controllers("cgroup.subtree_control")?,
-        files: BTreeMap::new(),
+        files: SmallMap::new(),
         mark: None,
         usage_bytes: None,
     };

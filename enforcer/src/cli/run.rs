@@ -10,7 +10,7 @@ use super::{Context, Failure, Files};
 use crate::{
     config::{Config, Effective, Mode},
     daemon::{self, OnExit},
-    logging, metrics,
+    logging, metrics, raw,
     sense::{self, Unpinned},
     threads,
 };
@@ -64,6 +64,7 @@ impl Args {
 }
 
 pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Failure> {
+    raw::keep_heap_small();
     let Context { config, output: _, is_wide: _, color, live: _, verbose } = context;
     if args.unpin {
         return unpin();

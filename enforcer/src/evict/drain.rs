@@ -1,9 +1,10 @@
-//! The helper thread that makes the kernel return free pages from per-CPU lists, so that `MemAvailable` counts them.
+//! The helper thread that shortens and drains the kernel's per-CPU lists of free pages during evictions, so that
+//! `MemAvailable` counts these pages.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,11 +12,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::queue::{Receiver, Sender, queue};
+use super::queue::{Next, Receiver, Sender, queue};
 use crate::sense::{FreeLists, snapshot::ReadResult};
 
 /// A write makes each CPU update its counters and shorten its lists (`vmstat_refresh` in `mm/vmstat.c`).
 const STAT_REFRESH: &str = "sys/vm/stat_refresh";
+
+/// Bounds the lists (Linux 5.14, `percpu_pagelist_high_fraction_sysctl_handler` in `mm/page_alloc.c`). With 0 the kernel
+/// chooses their length. Any other value is an operator's.
+const HIGH_FRACTION: &str = "sys/vm/percpu_pagelist_high_fraction";
+const BY_KERNEL: &str = "0";
+
+/// The shortest lists that the kernel allows: four batches, mostly 1 MiB for each CPU and zone. It is the largest value,
+/// which an operator is unlikely to choose, so that one that a killed daemon left is recognised.
+const SHORT: &str = "2147483647";
+
+/// How long the lists stay short after the last kill or death. Short lists slow down programs that allocate much.
+const SHORT_FOR: Duration = Duration::from_secs(20);
 
 /// Each round shortens the lists by at most an eighth; after this many, a thousandth of their maximum is left. In idle
 /// emulated guests of 2 GiB and two CPUs ten rounds sufficed. They took 80 ms on Linux 7.2, for lists of 86 MiB of
@@ -29,18 +42,20 @@ const MOST_TIME: Duration = Duration::from_millis(500);
 /// longer count.
 const MOST_WAIT_NS: u64 = 2_000_000_000;
 
-/// If the lists' maximum falls by less than one part in this many in a round, it is about as low as it gets.
+/// If the lists' maximum, or what they hold if that is more, falls by less than one part in this many in a round, it counts
+/// as drained.
 const LEAST_SHARE: u64 = 64;
 
 /// Rounds without such a fall before draining stops. More than one, as pods that allocate make the lists grow
 /// meanwhile.
 const LAST_ROUNDS: usize = 2;
 
-/// The number of requests, and how many of them are done.
+/// The number of requests, how many of them are done, and the number of kills.
 #[derive(Debug, Default)]
 struct Count {
     asked: AtomicU64,
     done: AtomicU64,
+    killed: AtomicU64,
 }
 
 /// The reflex's end: requests a drain and reads how much is still to come back.
@@ -60,8 +75,18 @@ pub(super) struct Drain {
 pub(super) struct Drainer {
     lists: FreeLists,
     refresh: File,
+    bound: Bound,
+    short_for: Duration,
     count: Arc<Count>,
     queue: Receiver<()>,
+}
+
+/// The bound on the lists' length.
+#[derive(Debug)]
+struct Bound {
+    path: PathBuf,
+    /// Whether it was set here.
+    is_ours: bool,
 }
 
 /// Opens the files of both ends below `proc`.
@@ -72,10 +97,24 @@ pub(super) fn open(proc: &Path) -> io::Result<(Drain, Drainer)> {
     let (sender, receiver) = queue(1)?;
     let drain =
         Drain { lists: lists()?, count: Arc::clone(&count), queue: sender, number: None, asked_ns: 0 };
-    Ok((drain, Drainer { lists: lists()?, refresh, count, queue: receiver }))
+    let bound = Bound { path: proc.join(HIGH_FRACTION), is_ours: false };
+    let drainer = Drainer { lists: lists()?, refresh, bound, short_for: SHORT_FOR, count, queue: receiver };
+    Ok((drain, drainer))
+}
+
+/// Undoes what a daemon has left that was killed. Only for the one daemon that evicts.
+pub(super) fn restore(proc: &Path) {
+    Bound { path: proc.join(HIGH_FRACTION), is_ours: true }.remove();
 }
 
 impl Drain {
+    /// Requests short lists: a victim was killed and is about to free its memory. Does not wait or allocate.
+    pub(super) fn note_kill(&self) {
+        self.count.killed.fetch_add(1, Ordering::AcqRel);
+        // If the queue is full, the queued request serves this one too.
+        let _waits = self.queue.offer(());
+    }
+
     /// Requests a drain, once per eviction; `number` is 0 for any by another process. Does not wait or allocate.
     pub(super) fn ask(&mut self, number: u64, now_ns: u64) {
         if self.number != Some(number) {
@@ -97,30 +136,96 @@ impl Drain {
 
 /// Works until the reflex is gone.
 pub(super) fn run(mut drainer: Drainer) {
-    let mut reported = false;
-    while drainer.queue.next().is_some() {
-        let asked = drainer.count.asked.load(Ordering::Acquire);
-        if let Err(error) = drainer.drain()
-            && !std::mem::replace(&mut reported, true)
+    let mut short_until = None;
+    let (mut has_warned_of_bound, mut has_warned_of_drain) = (false, false);
+    loop {
+        match drainer.queue.next_until(short_until) {
+            Next::Value(()) => {}
+            Next::Late => {
+                short_until = None;
+                drainer.bound.remove();
+                continue;
+            }
+            Next::End => return drainer.bound.remove(),
+        }
+        // Every request but the one at the start is a kill or a death.
+        let has_killed = drainer.count.killed.load(Ordering::Acquire) > 0;
+        if has_killed
+            && let Err(error) = drainer.bound.set()
+            && !std::mem::replace(&mut has_warned_of_bound, true)
         {
             tracing::warn!(
-                %error,
-                "cannot drain free pages from per-CPU lists: they do not count, and another pod may be evicted for them"
+                path = %drainer.bound.path.display(), %error,
+                "cannot shorten per-CPU lists of free pages: memory that a victim frees may become available late, and \
+                 so may the next eviction; mount /proc/sys writable for the daemon"
             );
         }
-        drainer.count.done.store(asked, Ordering::Release);
+        let asked = drainer.count.asked.load(Ordering::Acquire);
+        if drainer.count.done.load(Ordering::Acquire) != asked {
+            if let Err(error) = drainer.drain()
+                && !std::mem::replace(&mut has_warned_of_drain, true)
+            {
+                tracing::warn!(
+                    path = STAT_REFRESH, %error,
+                    "cannot drain free pages from per-CPU lists: they do not count, and another pod may be evicted for \
+                     them"
+                );
+            }
+            drainer.count.done.store(asked, Ordering::Release);
+        }
+        short_until = has_killed.then(|| Instant::now() + drainer.short_for);
+    }
+}
+
+impl Bound {
+    /// Sets it, unless an operator has.
+    fn set(&mut self) -> io::Result<()> {
+        let present = fs::read_to_string(&self.path)?;
+        match present.trim_ascii_end() {
+            BY_KERNEL => fs::write(&self.path, SHORT)?,
+            SHORT => {}
+            _ => return Ok(()),
+        }
+        self.is_ours = true;
+        Ok(())
+    }
+
+    /// Leaves the lists to the kernel again, unless another process has changed the value.
+    fn remove(&mut self) {
+        if !self.is_ours {
+            return;
+        }
+        let removed = match fs::read_to_string(&self.path) {
+            Ok(present) if present.trim_ascii_end() == SHORT => fs::write(&self.path, BY_KERNEL),
+            Ok(_) => Ok(()),
+            // A kernel without it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        self.is_ours = removed.is_err();
+        if let Err(error) = removed {
+            tracing::warn!(
+                path = %self.path.display(), %error,
+                "per-CPU lists of free pages may stay short, which slows down programs that allocate much: run sysctl \
+                 vm.percpu_pagelist_high_fraction=0"
+            );
+        }
     }
 }
 
 impl Drainer {
     fn drain(&mut self) -> io::Result<()> {
         let start = Instant::now();
-        let mut read = || self.lists.read().map_err(|missing| io::Error::other(missing.to_string()));
-        let mut before_bytes = read()?.most_bytes;
+        let mut read = || {
+            let lists = self.lists.read().map_err(|missing| io::Error::other(missing.to_string()))?;
+            // Lists that were just shortened still hold what they held before.
+            io::Result::Ok(lists.most_bytes.max(lists.free_bytes))
+        };
+        let mut before_bytes = read()?;
         let mut last = 0;
         for _ in 0..MOST_ROUNDS {
             self.refresh.write_all(b"1")?;
-            let now_bytes = read()?.most_bytes;
+            let now_bytes = read()?;
             let is_falling = now_bytes < before_bytes.saturating_sub(before_bytes / LEAST_SHARE);
             last = if is_falling { 0 } else { last + 1 };
             before_bytes = now_bytes;
@@ -164,5 +269,48 @@ mod tests {
         assert_eq!(drain.coming_bytes(8), Ok(0), "asked for already");
         drop(drain);
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_kill_shortens_the_lists_for_a_while() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir_all(proc.path().join("sys/vm")).unwrap();
+        fs::write(proc.path().join(STAT_REFRESH), "").unwrap();
+        fs::write(proc.path().join("zoneinfo"), "    cpu: 0\n  count:    7\n  high:     9\n").unwrap();
+        let fraction = proc.path().join(HIGH_FRACTION);
+        let held = || fs::read_to_string(&fraction).unwrap();
+        // What the kernel has, what a killed daemon has left, and what an operator has set.
+        for (before, during, after) in [("0\n", SHORT, "0"), (SHORT, SHORT, "0"), ("64\n", "64\n", "64\n")] {
+            for short_for in [SHORT_FOR, Duration::ZERO] {
+                fs::write(&fraction, before).unwrap();
+                let (mut drain, mut drainer) = open(proc.path()).unwrap();
+                drainer.short_for = short_for;
+                let count = Arc::clone(&drainer.count);
+                let thread = thread::spawn(|| run(drainer));
+                drain.ask(0, 7);
+                while count.done.load(Ordering::Acquire) != 1 {
+                    thread::yield_now();
+                }
+                assert_eq!(held(), before, "nothing was killed");
+                drain.note_kill();
+                if short_for.is_zero() {
+                    while held() != after {
+                        thread::yield_now();
+                    }
+                } else {
+                    while held() != during {
+                        thread::yield_now();
+                    }
+                }
+                drop(drain);
+                thread.join().unwrap();
+                assert_eq!(held(), after);
+            }
+        }
+        fs::write(&fraction, SHORT).unwrap();
+        drop(open(proc.path()).unwrap());
+        assert_eq!(held(), SHORT, "a daemon that evicts may need it");
+        restore(proc.path());
+        assert_eq!(held(), BY_KERNEL);
     }
 }

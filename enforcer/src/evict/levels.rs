@@ -143,6 +143,13 @@ impl Levels {
         level
     }
 
+    /// Requests short per-CPU lists of free pages, if they matter: a victim was killed.
+    pub(super) fn note_kill(&self) {
+        if let Some(lists) = &self.free_lists {
+            lists.note_kill();
+        }
+    }
+
     /// Makes the kernel return pages that the death of that eviction's victim left on per-CPU lists.
     pub(super) fn drain(&mut self, number: u64, now_ns: u64) {
         if let Some(lists) = &mut self.free_lists {

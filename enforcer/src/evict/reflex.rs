@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::{event::EventfdFlags, io::Errno, mm::MlockAllFlags, rand::GetRandomFlags, time::ClockId};
+use rustix::{event::EventfdFlags, io::Errno, rand::GetRandomFlags, time::ClockId};
 
 use super::{
     brake::{self, Braking},
@@ -33,9 +33,10 @@ use super::{
 use crate::{
     model::CgroupPath,
     policy::{
-        engine::{Candidates, EngineSettings, Few, Outcome, Past, Reading},
+        engine::{Candidates, EngineSettings, Few, Mode, Outcome, Past, Reading},
         threshold::Threshold,
     },
+    raw,
     recorder::Tap,
     sense::{
         Available, EdgeSource, MeminfoError, MemoryAvailableSource, PROC_MEMINFO, PodsMemory, Tasks,
@@ -254,7 +255,7 @@ impl Reflex {
     ) -> Result<Self, ReflexError> {
         let failed = |source| ReflexError::Meminfo { path: config.meminfo.clone(), source };
         let available = Available::open(&config.meminfo, config.memory_available_source).map_err(failed)?;
-        let memory_locked = if config.lock_memory { lock_memory() } else { Ok(()) };
+        let memory_locked = if config.lock_memory { raw::lock_memory() } else { Ok(()) };
 
         let setup = ReflexError::Setup;
         let shared = Arc::new(Shared::new().map_err(setup)?);
@@ -282,19 +283,7 @@ impl Reflex {
             scheduled: Ok(()),
         };
         let cpus = config.cpus;
-        let lists = match config.memory_available_source {
-            MemoryAvailableSource::MemAvailable => drain::open(&config.proc)
-                .inspect_err(|error| {
-                    tracing::warn!(
-                        proc = %config.proc.display(), %error,
-                        "cannot open zoneinfo or sys/vm/stat_refresh: pages that a victim leaves on per-CPU lists do \
-                         not count, and another pod may be evicted before they are available"
-                    );
-                })
-                .ok(),
-            // There, all memory outside of the working set counts as available, so no list matters.
-            MemoryAvailableSource::Kubelet => None,
-        };
+        let lists = open_lists(config);
         let (from_reap, from_brake) = (from_helper(&shared, &reports), from_helper(&shared, &reports));
         let (mut drain, drainer) = lists.unzip();
         if let Some(drain) = &mut drain {
@@ -483,9 +472,24 @@ impl Drop for Reflex {
     }
 }
 
-/// `MCL_ONFAULT`: untouched pages, such as most of the program text and of the stacks, take no memory.
-fn lock_memory() -> Result<(), Errno> {
-    rustix::mm::mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+/// Opens the kernel's per-CPU lists of free pages, where they matter.
+fn open_lists(config: &ReflexConfig) -> Option<(drain::Drain, drain::Drainer)> {
+    if config.settings.mode == Mode::Enforce {
+        drain::restore(&config.proc);
+    }
+    match config.memory_available_source {
+        MemoryAvailableSource::MemAvailable => drain::open(&config.proc)
+            .inspect_err(|error| {
+                tracing::warn!(
+                    proc = %config.proc.display(), %error,
+                    "cannot open zoneinfo or sys/vm/stat_refresh: pages that a victim leaves on per-CPU lists do not \
+                     count, and another pod may be evicted before they are available"
+                );
+            })
+            .ok(),
+        // There, all memory outside of the working set counts as available, so no list matters.
+        MemoryAvailableSource::Kubelet => None,
+    }
 }
 
 /// The random part of the first eviction id; the later ones count on from it.

@@ -2,11 +2,16 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    ffi::c_void,
+    fs, io,
     ptr::null_mut,
-    sync::atomic::{AtomicPtr, Ordering},
+    sync::atomic::{AtomicBool, AtomicPtr, Ordering},
 };
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::{
+    io::Errno,
+    mm::{MapFlags, MlockAllFlags, ProtFlags, mlockall},
+};
 
 /// The size of a step of the reserve.
 const STEP_BYTES: usize = 1 << 20;
@@ -97,6 +102,116 @@ fn hold(step: &AtomicPtr<u8>) -> bool {
         debug_assert_eq!(freed, Ok(()), "the range was mapped");
     }
     true
+}
+
+/// Whether all memory of this process is locked.
+static LOCKED: AtomicBool = AtomicBool::new(false);
+
+/// Keeps all memory of this process, present and future, from being reclaimed.
+///
+/// `MCL_ONFAULT`: untouched pages, such as most of the program text and of the stacks, take no memory.
+pub(crate) fn lock_memory() -> Result<(), Errno> {
+    mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)?;
+    LOCKED.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Makes the allocator return freed memory at the end of the heap to the kernel, map large blocks separately, and use
+/// one arena for all threads.
+///
+/// glibc's defaults for the first two rise when the first large block is freed; then it keeps up to twice that size. It
+/// also creates several arenas, and memory that is freed in one is not reused by another. One arena suffices: threads
+/// seldom allocate at once, and the eviction path allocates nothing. Call this before any other thread exists, and before
+/// a large allocation.
+#[cfg(target_env = "gnu")]
+pub(crate) fn keep_heap_small() {
+    const THRESHOLD_BYTES: libc::c_int = 128 * 1024;
+    // SAFETY: no preconditions; no other thread allocates yet, and a failure leaves the defaults.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, THRESHOLD_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD_BYTES);
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
+/// Other allocators keep little memory, and have no such call.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn keep_heap_small() {}
+
+/// What stays resident at the end of the heap. Without it, the first thread that allocates in a shortage would wait for
+/// reclaim while it holds the only arena.
+#[cfg(target_env = "gnu")]
+const KEPT_BYTES: usize = 512 << 10;
+
+/// Returns freed memory at the end of the heap to the kernel; of memory that is not locked, all of it. Reading BTF briefly
+/// takes tens of MiB, in small pieces that glibc would keep.
+#[cfg(target_env = "gnu")]
+pub(crate) fn trim_heap() {
+    // SAFETY: no preconditions; any thread may call it.
+    unsafe {
+        libc::malloc_trim(KEPT_BYTES);
+    }
+}
+
+/// Returns all freed memory to the kernel. Returns whether what was locked is locked again.
+///
+/// `MADV_DONTNEED` fails with `EINVAL` on locked pages, so the heap is unlocked meanwhile, for some milliseconds. Do not
+/// call this while memory is short.
+#[cfg(target_env = "gnu")]
+pub(crate) fn trim_locked_heap() -> bool {
+    if !LOCKED.load(Ordering::Acquire) {
+        trim_heap();
+        return true;
+    }
+    match unlock_heap() {
+        Ok(()) => trim_heap(),
+        Err(error) => tracing::warn!(%error, "cannot unlock the heap: freed memory stays with the daemon"),
+    }
+    let locked = lock_memory();
+    if let Err(error) = locked {
+        tracing::error!(%error, "cannot lock the heap again: the daemon may react late under memory pressure");
+    }
+    // Best effort: Linux 5.14 and later.
+    let _populated = populate_heap();
+    locked.is_ok()
+}
+
+#[cfg(target_env = "gnu")]
+fn unlock_heap() -> io::Result<()> {
+    let Some((start, bytes)) = heap()? else { return Ok(()) };
+    // SAFETY: unlocking changes no content.
+    Ok(unsafe { rustix::mm::munlock(start, bytes) }?)
+}
+
+/// Reads back what was swapped out while the heap was unlocked: `MCL_ONFAULT` does not.
+#[cfg(target_env = "gnu")]
+fn populate_heap() -> io::Result<()> {
+    let Some((start, bytes)) = heap()? else { return Ok(()) };
+    // SAFETY: it changes no content; a page that holds nothing becomes the zero page, which takes no memory.
+    Ok(unsafe { rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxPopulateRead) }?)
+}
+
+/// Other allocators keep little memory, and have no such call.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn trim_heap() {}
+
+/// Other allocators keep little memory, and have no such call.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn trim_locked_heap() -> bool {
+    true
+}
+
+/// The start and the size of the heap (`proc_pid_maps(5)`); `None` if there is none.
+#[cfg(target_env = "gnu")]
+fn heap() -> io::Result<Option<(*mut c_void, usize)>> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    // Locked and unlocked parts are separate lines.
+    let parts = maps.lines().filter(|line| line.ends_with("[heap]")).filter_map(|line| {
+        let (start, end) = line.split(' ').next()?.split_once('-')?;
+        Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?))
+    });
+    let whole = parts.reduce(|(start, _), (_, end)| (start, end));
+    Ok(whole.map(|(start, end)| (std::ptr::without_provenance_mut(start), end.saturating_sub(start))))
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     folder::Absence,
@@ -10,7 +13,7 @@ use crate::model::{Pod, PodName, PodUid};
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Loaded {
     /// The pods in force, by file name and by position in the file.
-    pub pods: Vec<Pod>,
+    pub pods: Vec<Arc<Pod>>,
     /// The origin of each of [`Self::pods`], in the same order.
     pub origins: Vec<Origin>,
     /// Everything that is wrong now.
@@ -187,7 +190,7 @@ impl SourceError {
 struct LoadedFile {
     /// The pods that count: those of the last version without errors, or the good ones if there never was such a
     /// version.
-    pods: Vec<(Pod, Origin)>,
+    pods: Vec<(Arc<Pod>, Origin)>,
     /// Whether `pods` are a whole version without errors.
     whole: bool,
     errors: Vec<SourceError>,
@@ -263,7 +266,10 @@ fn parsed(before: Option<&LoadedFile>, parsed: Parsed) -> LoadedFile {
         Some(before) if !whole && before.whole => {
             LoadedFile { pods: before.pods.clone(), whole: true, errors }
         }
-        Some(_) | None => LoadedFile { pods: pods.into_iter().zip(origins).collect(), whole, errors },
+        Some(_) | None => {
+            let pods = pods.into_iter().map(Arc::new).zip(origins).collect();
+            LoadedFile { pods, whole, errors }
+        }
     }
 }
 
@@ -275,7 +281,7 @@ fn choose(previous: &Loaded, loaded: &mut Loaded) {
         .zip(&previous.origins)
         .map(|(pod, origin)| (&pod.name, origin.source.as_str()))
         .collect();
-    let mut candidates: Vec<(usize, &Pod, &Origin)> = loaded
+    let mut candidates: Vec<(usize, &Arc<Pod>, &Origin)> = loaded
         .files
         .values()
         .flat_map(|file| &file.pods)
@@ -302,7 +308,7 @@ fn choose(previous: &Loaded, loaded: &mut Loaded) {
         } else {
             by_name.insert(&pod.name, origin);
             by_uid.insert(&pod.uid, origin);
-            chosen.push((place, pod.clone(), origin.clone()));
+            chosen.push((place, Arc::clone(pod), origin.clone()));
         }
     }
     chosen.sort_by_key(|(place, ..)| *place);

@@ -38,7 +38,7 @@ impl Desired {
             read_ms = Some(now_ms);
         }
         let health = if is_down { Health::Down } else { Health::Up };
-        let pods = loaded.pods.iter().cloned().map(Arc::new).collect();
+        let pods = loaded.pods.clone();
         self.loaded = loaded;
         let changes = self.pods.take(NAME, Snapshot { pods, health, read_ms });
         let (decisions, _differs) = self.replan();

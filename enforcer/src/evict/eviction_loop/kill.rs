@@ -39,6 +39,7 @@ impl EvictionLoop {
                 // Reaping is only faster: if the queue is full, the victim frees its memory itself.
                 let bytes = decision.reading.usage().map_or(u64::MAX, |usage| usage.current_bytes);
                 let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate), bytes));
+                self.wiring.levels.note_kill();
                 let signal = decision.shortage.signal;
                 self.emit(Report::Signalled {
                     id,

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use ulid::Ulid;
@@ -8,7 +8,7 @@ use crate::{
     evict::{Blindness, Candidate, EventBuilder, Report},
     journal::{Event, EventType, Journal},
     metrics::{Counts, Format, Gauges, expose},
-    model::{CgroupId, Quantity, ResourceName},
+    model::{CgroupId, Quantity, ResourceList, ResourceName},
     policy::{
         CgroupPlan, ContainerPlan,
         engine::{
@@ -134,8 +134,8 @@ fn of_several_containers_those_are_blamed_that_use_more_than_they_request() {
             plan.containers.push(ContainerPlan { name: name.into(), cgroup, ..app.clone() });
         }
     }
-    let requests = BTreeMap::from([(ResourceName::new(ResourceName::MEMORY), request)]);
-    let requested = [("app", requests.clone()), ("side", requests), ("idle", BTreeMap::new())];
+    let requests = ResourceList::from([(ResourceName::new(ResourceName::MEMORY), request)]);
+    let requested = [("app", requests.clone()), ("side", requests), ("idle", ResourceList::new())];
     plan.requested.containers = requested.map(|(name, list)| (name.to_owned(), list)).into();
     let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
     let reported = events().event(&decided(vec![candidate].into())).unwrap().data();

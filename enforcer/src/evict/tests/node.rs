@@ -1,7 +1,6 @@
 //! A node of ordinary files: a cgroup tree and a memory summary.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -10,7 +9,7 @@ use std::{
 use crate::{
     cgroup::{CgroupDir, Guard},
     evict::{Candidate, OpenError},
-    model::{CgroupPath, CgroupValues, ContainerKind, PodName, PodUid},
+    model::{CgroupPath, CgroupValues, ContainerKind, PodName, PodUid, ResourceList},
     policy::{CgroupPlan, ContainerPlan, PodPlan, message::Requests},
 };
 
@@ -42,7 +41,7 @@ impl Pod {
             priority: self.priority,
             eviction_priority: self.priority,
             critical: self.critical,
-            requested: Requests { pod: None, containers: vec![("app".into(), BTreeMap::new())] },
+            requested: Requests { pod: None, containers: vec![("app".into(), ResourceList::new())] },
             ranking_request_bytes: self.request_bytes,
             containers: vec![ContainerPlan {
                 adopted: false,

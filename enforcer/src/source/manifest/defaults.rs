@@ -37,7 +37,7 @@ pub(super) fn apply(pod: &mut Pod) {
 fn fill(list: &mut ResourceList, from: &ResourceList, takes: impl Fn(&ResourceName) -> bool) {
     for (name, &quantity) in from {
         if takes(name) {
-            list.entry(name.clone()).or_insert(quantity);
+            list.update(name.clone(), |known| known.copied().unwrap_or(quantity));
         }
     }
 }
