@@ -5,7 +5,7 @@
 //! whenever it updates its counters: once a second, or on request (`decay_pcp_high` in `mm/page_alloc.c`, called by
 //! `refresh_cpu_vm_stats`; `vmstat_refresh` in `mm/vmstat.c`). An idle CPU does neither, and others cannot take from
 //! its lists until an allocation has failed (`drain_all_pages`). So these pages do not come back in time by themselves:
-//! the daemon requests it after each death, and counts them while that is under way.
+//! the daemon bounds the lists after a kill, drains them after each death, and counts their pages while it drains.
 
 use super::{Engine, MS, Reclaim};
 use crate::threshold::Signal;

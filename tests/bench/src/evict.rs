@@ -51,6 +51,9 @@ pub(crate) enum Verb {
         /// Only this one; may be repeated; all by default
         #[arg(long, value_enum)]
         workload: Vec<Workload>,
+        /// A kernel setting for all runs, such as `vm.percpu_pagelist_high_fraction=1000`; may be repeated
+        #[arg(long, value_name = "NAME=VALUE")]
+        sysctl: Vec<String>,
     },
     /// Print the table of such lines, and judge them
     Judge {
@@ -68,13 +71,23 @@ pub(crate) enum Verb {
 /// Whether every bar that can be judged holds.
 pub(crate) fn bench(verb: Verb) -> anyhow::Result<bool> {
     match verb {
-        Verb::Run { runs, tries, contender, workload } => {
+        Verb::Run { runs, tries, contender, workload, sysctl } => {
+            for setting in &sysctl {
+                set(setting)?;
+            }
             run(runs, tries, &contender, &workload).map(|()| true)
         }
         Verb::Judge { file } => judge(&file),
         Verb::Floor(monitor) => monitor.watch().map(|()| true),
         Verb::As(program) => program.carry_out().map(|()| true),
     }
+}
+
+/// Writes a setting below `/proc/sys`, as `sysctl -w` does.
+fn set(setting: &str) -> anyhow::Result<()> {
+    let (name, value) = setting.split_once('=').with_context(|| format!("{setting} is not NAME=VALUE"))?;
+    let file = Path::new("/proc/sys").join(name.replace('.', "/"));
+    fs::write(&file, value).with_context(|| format!("cannot write {value} to {}", file.display()))
 }
 
 fn run(runs: u16, tries: u16, contenders: &[Contender], workloads: &[Workload]) -> anyhow::Result<()> {

@@ -100,11 +100,11 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     println!("writes to cgroup files, whoever made them    {:>10}", since.cgroup_writes);
     println!("writes to oom_score_adj, whoever made them   {:>10}", since.score_writes);
     println!(
-        "limits.applied told                          {:>10}",
+        "limits.applied emitted                       {:>10}",
         reported_after.applied - reported_before.applied
     );
     println!(
-        "events told                                  {:>10}",
+        "events emitted                               {:>10}",
         reported_after.events - reported_before.events
     );
     println!("write(2) and its like by the daemon          {:>10}", since.write_calls);
@@ -282,16 +282,16 @@ fn threads(pid: u32) -> anyhow::Result<BTreeMap<String, Used>> {
 
 /// How many events the journal holds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct Emitted {
     events: u64,
-    /// Those that tell of written limits.
+    /// Those about written limits.
     applied: u64,
 }
 
-fn reported(daemon: &Daemon) -> anyhow::Result<Told> {
+fn reported(daemon: &Daemon) -> anyhow::Result<Emitted> {
     let output = daemon.verb(&["-o", "jsonl", "events"]).output()?;
     ensure!(output.status.success(), "enforcer events: {}", String::from_utf8_lossy(&output.stderr));
-    let mut reported = Told::default();
+    let mut reported = Emitted::default();
     for line in output.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let event: Value = serde_json::from_slice(line).context("an event is no JSON")?;
         reported.events += 1;
