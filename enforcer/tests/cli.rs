@@ -385,6 +385,22 @@ fn in_observe_it_runs_anywhere_and_stops_when_asked() {
     assert_eq!(daemon.wait().unwrap().code(), Some(0));
 }
 
+/// All that a machine has is never available, whatever its pods free.
+#[test]
+fn a_threshold_that_cannot_be_reached_does_not_pass_the_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.split_ascii_whitespace().nth(1).unwrap();
+    for (asked, expected) in [(format!("{total}Ki"), "with every pod gone"), ("1Ei".into(), "in all")] {
+        let own = config(folder.path(), &format!("evictionHard: {{memory.available: {asked}}}\n"));
+        let output = enforcer().args(["--config", &own, "config", "check"]).output().unwrap();
+        let reported = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{asked}: {reported}");
+        let field = "evictionHard.memory.available: asks for";
+        assert!(reported.contains(field) && reported.contains(expected), "{asked}: {reported}");
+    }
+}
+
 #[test]
 fn a_configuration_is_checked_and_shown() {
     let folder = tempfile::tempdir().unwrap();

@@ -17,6 +17,7 @@ use crate::{
     daemon::Answers,
     foreseen::{answers, headroom, ranking},
     journal::{FIRST, SECOND, Told, eviction, oom},
+    shells::on_a_terminal,
 };
 
 /// Clears the screen, breaks the line in five ways, turns the direction of writing, and cannot be seen.
@@ -80,6 +81,12 @@ fn in_every_event_and_whatever_reports_of_it() {
     let printed = scene.run(&["events"]);
     assert_harmless(&printed.out);
     assert_eq!(printed.out.lines().count(), count, "a line each");
+    // A document too, where it goes to a terminal.
+    for arguments in ["-o json why", "-o yaml why", "-o jsonl events"] {
+        let shown = on_a_terminal(&scene, arguments, "1").replace("\r\n", "\n");
+        assert_harmless(&shown);
+        assert!(shown.contains("202e") && !shown.contains('\u{200b}'), "{arguments}: {shown:?}");
+    }
 }
 
 /// All that the daemon can be asked for.

@@ -84,7 +84,7 @@ fn all_help_fits_80_columns() {
 }
 
 /// What a terminal gets: `script` gives the verb one of its own.
-fn on_a_terminal(scene: &Scene, arguments: &str, no_color: &str) -> String {
+pub(crate) fn on_a_terminal(scene: &Scene, arguments: &str, no_color: &str) -> String {
     let enforcer = env!("CARGO_BIN_EXE_enforcer");
     let config = scene.path("config.yaml");
     let verb = format!("{enforcer} --config {} {arguments}", config.display());

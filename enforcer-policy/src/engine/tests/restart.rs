@@ -115,6 +115,28 @@ fn the_dead_are_no_part_of_those_that_the_share_is_of() {
     assert!(opens(&rig.pass(MS).look(GIB - 1)) && rig.engine.decision().unwrap().dry_run);
 }
 
+/// By default, where no kill ends the shortage; each shortage counts its own.
+#[test]
+fn a_machine_of_ten_pods_keeps_half_of_them() {
+    let killed = |ends: bool| {
+        let pods: Vec<_> = (1..=10).map(|pod| (candidate(pod, 0, 0), using(100 * MIB))).collect();
+        let mut rig = Rig::new(&enforcing(GIB, 0), &pods);
+        let mut killed = 0;
+        while evicts(&rig.pass(MINUTE).look(GIB - 1)) && !rig.engine.decision().unwrap().dry_run {
+            let index = rig.engine.decision().unwrap().index;
+            rig.dies();
+            rig.readings[index] = Reading::Gone;
+            killed += 1;
+            if ends {
+                rig.look(GIB);
+                rig.pass(MINUTE).look(GIB);
+            }
+        }
+        killed
+    };
+    assert_eq!([false, true].map(killed), [5, 10]);
+}
+
 /// The first has been killed, and does not die.
 fn undead() -> Rig {
     let pods = [(candidate(1, -1, 0), using(MIB)), (candidate(2, 0, GIB), using(MIB))];

@@ -448,3 +448,88 @@ pub(super) fn start_endings(journal: &Journal) -> Option<Endings> {
         })
         .ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{
+        cgroup::Forbidden,
+        model::{Knowledge, Placement, Pod},
+        policy::Settings,
+        sample,
+        source::{Health, Snapshot, SourceName},
+    };
+
+    thread_local! {
+        /// How many times `refuse` was called.
+        static TRIED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    fn refuse(_: &CgroupDir, _: &Arc<Guard>, plan: &PodPlan) -> Result<Candidate, OpenError> {
+        TRIED.set(TRIED.get() + 1);
+        Err(OpenError::Forbidden { path: plan.cgroup.path.to_string(), reason: Forbidden::HoldsDaemon })
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_opened_is_tried_after_its_pause_and_not_with_each_pass() {
+        TRIED.set(0);
+        let temp = tempfile::tempdir().unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let mut pods = PodSet::new(sample::node(), Settings::default());
+        let pod = Arc::new(sample::pod("p", &["a"]));
+        let snapshot = Snapshot { pods: vec![pod], health: Health::Up, read_ms: Some(1) };
+        assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
+        pods.replan();
+        let path = pods.plan().pods[0].cgroup.path.clone();
+        let existing = Existing { planned: [(path, CgroupId(7))].into(), ..Existing::default() };
+        let opener = Opener { open: refuse, ..Opener::new(false, &[]) };
+        let mut candidates = CandidateSet::new(opener, Journal::new("n", "b"));
+        // Whether there was a pass, and how often the pod was tried until now. No pass hands out other candidates.
+        let renew = |candidates: &mut CandidateSet, now| {
+            let renewed = candidates.renew(Present { root: &root, pods: &pods, existing: &existing }, now);
+            assert!(renewed.as_ref().is_none_or(|renewed| renewed.candidates.is_none()));
+            (renewed.is_some(), TRIED.get())
+        };
+        let start = Instant::now();
+        assert_eq!(renew(&mut candidates, start), (true, 1));
+        assert_eq!(renew(&mut candidates, start), (false, 1), "nothing has changed");
+        candidates.note_change();
+        assert_eq!(renew(&mut candidates, start), (true, 1), "another pod has changed");
+        let mut due = start;
+        for (pause_s, tried) in [(1, 2), (2, 3), (4, 4)] {
+            due += Duration::from_secs(pause_s);
+            assert_eq!(candidates.due(), Some(due));
+            assert_eq!(renew(&mut candidates, due), (true, tried));
+        }
+    }
+
+    /// Of a kubelet's pod whose spec is not known yet, nothing is opened.
+    #[test]
+    fn a_pod_of_which_only_names_are_known_is_no_candidate_until_that_is_settled() {
+        TRIED.set(0);
+        let temp = tempfile::tempdir().unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let mut pods = PodSet::new(sample::node(), Settings::default());
+        pods.add_kubelet();
+        let pod = Pod { stored_qos_class: Some(QosClass::BestEffort), ..sample::pod("p", &["a"]) };
+        let uid = pod.uid.clone();
+        let snapshot = Snapshot { pods: vec![Arc::new(pod)], health: Health::Up, read_ms: Some(1) };
+        pods.take(SourceName::CGROUPS, snapshot);
+        let path = CgroupPath::parse("/kubepods/besteffort/podp").unwrap();
+        let existing = Existing { planned: [(path.clone(), CgroupId(7))].into(), ..Existing::default() };
+        let opener = Opener { open: refuse, ..Opener::new(true, &[]) };
+        let mut candidates = CandidateSet::new(opener, Journal::new("n", "b"));
+        for (is_settled, tried) in [(false, 0), (true, 1)] {
+            let knowledge = Knowledge::Names { is_settled };
+            let placement = Placement { pod: path.clone(), containers: BTreeMap::new(), knowledge };
+            assert!(pods.place([(uid.clone(), placement)].into()));
+            pods.replan();
+            candidates.note_change();
+            let present = Present { root: &root, pods: &pods, existing: &existing };
+            assert!(candidates.renew(present, Instant::now()).is_some());
+            assert_eq!(TRIED.get(), tried);
+        }
+    }
+}

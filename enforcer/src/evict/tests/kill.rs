@@ -121,6 +121,39 @@ fn a_limit_that_cannot_be_put_back_is_reported() {
     thread.join().unwrap();
 }
 
+/// A value that is none stands for a file that the kernel refuses once.
+#[test]
+fn a_limit_that_cannot_be_put_back_at_once_is_put_back_later() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    let adopted = PodPlan { adopted: true, ..pod.plan() };
+    let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &adopted).unwrap());
+    let (work, received) = queue(1).unwrap();
+    let (sender, reports) = mpsc::channel();
+    let thread = std::thread::spawn(move || reap::run(&received, |report| drop(sender.send(report))));
+    let next = || {
+        let Report::Stuck(stuck) = reports.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
+        (stuck.value.to_string(), stuck.error.is_some())
+    };
+    let stick = || {
+        let (raised, failed) = RaisedLimits::raise(&candidate, None);
+        assert_eq!(failed, 0);
+        node.write("a", "cpu.max", "?");
+        assert!(work.offer(Work::GiveBack(raised.unwrap())).is_ok());
+        assert_eq!(next(), (String::from("20000 100000"), true));
+        node.write("a", "cpu.max", "max 100000\n");
+    };
+    stick();
+    assert_eq!(next(), (String::from("20000 100000"), false));
+    assert_eq!(node.read("a", "cpu.max"), "20000 100000");
+    // At the end it is tried at once.
+    stick();
+    drop(work);
+    thread.join().unwrap();
+    assert_eq!(node.read("a", "cpu.max"), "20000 100000");
+}
+
 /// What runs in the cgroup that the pod had before an edit is ranked and killed with it, and nobody else's is.
 #[test]
 fn a_pod_that_moves_is_measured_and_killed_in_both_places() {

@@ -3,7 +3,7 @@ use std::fs;
 
 use super::node::{MIB, Node, Pod, guard};
 use crate::{
-    cgroup::Forbidden,
+    cgroup::{Forbidden, Unseen},
     evict::{Candidate, OpenError, stat},
     model::{CgroupPath, ContainerKind, Knowledge},
     policy::{
@@ -44,6 +44,30 @@ fn a_pod_that_holds_the_daemon_is_no_candidate() {
     let error = node.open(&pod).unwrap_err();
     assert!(matches!(&error, OpenError::Forbidden { reason: Forbidden::HoldsDaemon, .. }), "{error}");
     assert_eq!(error.to_string(), "/kubepods/besteffort/poda is never evicted: it holds this daemon");
+}
+
+/// The kernel shows a process outside this daemon's PID namespace as 0.
+#[test]
+fn what_cannot_be_seen_spares_an_adopted_cgroup_and_no_pods_own() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    node.write("a", "app/cgroup.procs", "0\n");
+    node.write("a", "app/cgroup.kill", "");
+    node.write("a", "app/cgroup.events", "populated 1\n");
+    assert!(node.open(&pod).is_ok());
+    let is_spared = |plan: &PodPlan, target: &CgroupPath| {
+        let targets = std::slice::from_ref(target);
+        let opened = Candidate::open_with_targets(&node.root(), &guard(), plan, targets);
+        matches!(opened, Err(OpenError::Forbidden { reason: Forbidden::Unseen(Unseen::Outside), .. }))
+    };
+    let made = pod.plan();
+    let (own, app) = (made.cgroup.path.clone(), made.containers[0].cgroup.path.clone());
+    assert!(!is_spared(&made, &own) && !is_spared(&made, &app));
+    assert!(is_spared(&PodPlan { adopted: true, ..made.clone() }, &own));
+    let mut of_container = made;
+    of_container.containers[0].adopted = true;
+    assert!(is_spared(&of_container, &app));
 }
 
 /// Beside a kubelet.

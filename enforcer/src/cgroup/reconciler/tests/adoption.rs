@@ -64,10 +64,12 @@ fn an_adopted_cgroup_gets_values_and_has_its_own_back_at_the_end() {
 
 #[test]
 fn what_may_not_be_adopted_is_reported_and_left_alone() {
-    let mut fixture = Fixture::new(&["kubepods", "system.slice/web.service"]);
+    let mut fixture = Fixture::new(&["kubepods", "system.slice/web.service", "system.slice/unseen.service"]);
     fixture.write("system.slice/web.service/cgroup.procs", &format!("{}\n", std::process::id()));
+    fixture.write("system.slice/unseen.service/cgroup.procs", "0\n");
     for (path, why) in [
         ("/system.slice/web.service", "it holds this daemon"),
+        ("/system.slice/unseen.service", "a process is outside this daemon's PID namespace"),
         ("/lost", "does not exist"),
         ("/kubepods", "is planned already"),
         ("/", "is or holds /kubepods, which is planned already"),
