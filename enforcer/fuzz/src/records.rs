@@ -206,7 +206,7 @@ impl World for Few {
         }
     }
 
-    fn is_being_evicted(&self, cgroup: CgroupId) -> bool {
+    fn is_being_evicted(&self, cgroup: CgroupId, _at_ns: u64) -> bool {
         self.evicting == Some(cgroup)
     }
 

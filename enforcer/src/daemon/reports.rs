@@ -11,7 +11,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 use super::{
     EngineEvent, RECORDING, armed, emit,
     host::Host,
-    ooms::BeingEvicted,
+    ooms::{self, BeingEvicted},
     past,
     recording::{self, Recording},
 };
@@ -85,7 +85,7 @@ impl Listener for ReportListener {
             Report::Arming { armed, unarmed: _ } => return self.keep_armed(armed),
             Report::Decided { id: _, decision, members } => {
                 if let Some(victim) = members.get(decision.index).filter(|_| !decision.dry_run) {
-                    self.being_evicted.add(decision.cgroup, victim.identity().cgroup.clone());
+                    self.being_evicted.begin(decision.cgroup, victim.identity().cgroup.clone());
                 }
                 return;
             }
@@ -117,7 +117,7 @@ impl Listener for ReportListener {
         }
         match (&report, sequence) {
             (Report::Completed { candidate, .. } | Report::Failed { candidate, .. }, _) => {
-                self.being_evicted.remove(candidate.facts().cgroup);
+                self.being_evicted.end(candidate.facts().cgroup, ooms::now_ns());
                 true
             }
             // A soft eviction waits for the journal, a hard one never waits for a disk.

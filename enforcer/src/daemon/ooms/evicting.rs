@@ -1,30 +1,59 @@
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use crate::model::{CgroupId, CgroupPath};
 
-/// The cgroups that the daemon kills itself: a mark on their dying processes is not reported as the kernel's kill.
+/// How long an eviction is remembered after its end: longer than the tracer may lag behind the kernel.
+const REMEMBERED: Duration = Duration::from_mins(1);
+
+/// The cgroups that the daemon kills itself: a mark on their dying processes is not reported as the kernel's kill. The
+/// tracer reads marks later than the kernel makes them, so an eviction covers what happened before its end after it too.
 #[derive(Clone, Debug, Default)]
-pub(in crate::daemon) struct BeingEvicted(Arc<Mutex<HashMap<CgroupId, CgroupPath>>>);
+pub(in crate::daemon) struct BeingEvicted(Arc<Mutex<HashMap<CgroupId, Evicted>>>);
+
+#[derive(Debug)]
+struct Evicted {
+    path: CgroupPath,
+    /// `None` while it lasts.
+    ended_ns: Option<u64>,
+}
+
+impl Evicted {
+    fn covers(&self, at_ns: u64) -> bool {
+        self.ended_ns.is_none_or(|ended_ns| at_ns <= ended_ns)
+    }
+
+    fn is_remembered(&self, now_ns: u64) -> bool {
+        let most_ns = u64::try_from(REMEMBERED.as_nanos()).unwrap_or(u64::MAX);
+        self.ended_ns.is_none_or(|ended_ns| now_ns.saturating_sub(ended_ns) <= most_ns)
+    }
+}
 
 impl BeingEvicted {
-    pub(in crate::daemon) fn add(&self, cgroup: CgroupId, path: CgroupPath) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(cgroup, path);
+    pub(in crate::daemon) fn begin(&self, cgroup: CgroupId, path: CgroupPath) {
+        self.lock().insert(cgroup, Evicted { path, ended_ns: None });
     }
 
-    pub(in crate::daemon) fn remove(&self, cgroup: CgroupId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&cgroup);
+    /// The eviction has ended, at a time of `CLOCK_BOOTTIME`.
+    pub(in crate::daemon) fn end(&self, cgroup: CgroupId, now_ns: u64) {
+        let mut evicted = self.lock();
+        evicted.retain(|_, one| one.is_remembered(now_ns));
+        if let Some(one) = evicted.get_mut(&cgroup) {
+            one.ended_ns = Some(now_ns);
+        }
     }
 
-    /// Whether the cgroup, or an ancestor, is being evicted.
+    /// Whether the cgroup, or an ancestor, was being evicted at a time of `CLOCK_BOOTTIME`.
     pub(in crate::daemon) fn covers(
         &self,
         cgroup: CgroupId,
+        at_ns: u64,
         path: impl FnOnce() -> Option<CgroupPath>,
     ) -> bool {
-        let evicted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let evicted = self.lock();
         if evicted.is_empty() {
             return false;
         }
@@ -34,7 +63,11 @@ impl BeingEvicted {
                 path.as_str().strip_prefix(above.as_str()).is_some_and(|rest| rest.starts_with('/'))
             })
         };
-        evicted.contains_key(&cgroup) || evicted.values().any(below)
+        evicted.iter().any(|(id, one)| one.covers(at_ns) && (*id == cgroup || below(&one.path)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<CgroupId, Evicted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -43,14 +76,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_of_an_evicted_pod_is_being_evicted() {
+    fn a_container_of_an_evicted_pod_is_being_evicted_until_its_end() {
         let evicted = BeingEvicted::default();
         let path = |path| CgroupPath::parse(path).unwrap();
-        evicted.add(CgroupId(5), path("/kubepods/pod1"));
-        assert!(evicted.covers(CgroupId(5), || None));
-        assert!(evicted.covers(CgroupId(6), || Some(path("/kubepods/pod1/c"))));
-        assert!(!evicted.covers(CgroupId(7), || Some(path("/kubepods/pod10/c"))));
-        evicted.remove(CgroupId(5));
-        assert!(!evicted.covers(CgroupId(6), || Some(path("/kubepods/pod1/c"))));
+        let container = || Some(path("/kubepods/pod1/c"));
+        evicted.begin(CgroupId(5), path("/kubepods/pod1"));
+        assert!(evicted.covers(CgroupId(5), 100, || None));
+        assert!(evicted.covers(CgroupId(6), 100, container));
+        assert!(!evicted.covers(CgroupId(7), 100, || Some(path("/kubepods/pod10/c"))));
+        evicted.end(CgroupId(5), 200);
+        assert!(evicted.covers(CgroupId(6), 200, container), "a mark that is read late");
+        assert!(!evicted.covers(CgroupId(6), 201, container));
+        assert!(!evicted.covers(CgroupId(5), 201, || None));
+        evicted.begin(CgroupId(5), path("/kubepods/pod1"));
+        assert!(evicted.covers(CgroupId(6), 300, container), "a second eviction");
+    }
+
+    #[test]
+    fn an_eviction_is_forgotten_a_minute_after_its_end() {
+        let evicted = BeingEvicted::default();
+        let path = |path| CgroupPath::parse(path).unwrap();
+        for number in 0..100 {
+            let now_ns = number * u64::try_from(REMEMBERED.as_nanos()).unwrap() * 2;
+            evicted.begin(CgroupId(number), path("/kubepods/pod1"));
+            evicted.end(CgroupId(number), now_ns);
+        }
+        assert_eq!(evicted.lock().len(), 1);
     }
 }

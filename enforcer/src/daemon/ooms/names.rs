@@ -305,8 +305,8 @@ impl World for Names {
         self.find(cgroup).is_some_and(|path| kubelet.awaits_name(&path))
     }
 
-    fn is_being_evicted(&self, cgroup: CgroupId) -> bool {
-        self.being_evicted.covers(cgroup, || self.find(cgroup))
+    fn is_being_evicted(&self, cgroup: CgroupId, at_ns: u64) -> bool {
+        self.being_evicted.covers(cgroup, at_ns, || self.find(cgroup))
     }
 
     fn new_id(&mut self, first: Option<&Mark>) -> Ulid {

@@ -15,7 +15,7 @@ use crate::{
     daemon::{
         EngineEvent,
         desired::{Desired, Evictable},
-        ooms::BeingEvicted,
+        ooms::{self, BeingEvicted},
         reports::is_durable,
     },
     evict::{EndError, ManualEviction, Operator},
@@ -131,9 +131,9 @@ impl Evictions {
             if runtime.block_on(is_durable(&journal, sequence)) {
                 let (cgroup, path) =
                     (eviction.candidate.facts().cgroup, eviction.candidate.identity().cgroup.clone());
-                being_evicted.add(cgroup, path);
+                being_evicted.begin(cgroup, path);
                 follow(&uid, &eviction, &orders, &journal, &reflexions, done, answer);
-                being_evicted.remove(cgroup);
+                being_evicted.end(cgroup, ooms::now_ns());
             } else {
                 journal.append(eviction.unrecorded());
                 refuse(

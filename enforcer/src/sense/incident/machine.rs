@@ -27,8 +27,8 @@ pub trait World {
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
     /// Whether the container runtime has not named its pod or container yet.
     fn awaits_name(&self, cgroup: CgroupId) -> bool;
-    /// Whether we have signalled it or a cgroup above it, and are waiting for its exit.
-    fn is_being_evicted(&self, cgroup: CgroupId) -> bool;
+    /// Whether, at that time, we had signalled it or a cgroup above it, and were waiting for its exit.
+    fn is_being_evicted(&self, cgroup: CgroupId, at_ns: u64) -> bool;
     /// The id of an incident that begins with this mark: reading the same record again gives the same id. With `None`,
     /// the incident comes from counters.
     fn new_id(&mut self, first: Option<&Mark>) -> Ulid;
@@ -203,7 +203,7 @@ impl Incidents {
 
     fn mark(&mut self, now_ns: u64, mark: Mark, world: &mut impl World, out: &mut Vec<Output>) {
         let pid = mark.pid.unwrap_or(mark.tid);
-        let evicting = mark.cgroup.is_some_and(|cgroup| world.is_being_evicted(cgroup));
+        let evicting = mark.cgroup.is_some_and(|cgroup| world.is_being_evicted(cgroup, mark.time_ns));
         let averted = match mark.killed {
             Some(true) => None,
             // Another thread of a dying process that reaches the OOM killer is marked too.

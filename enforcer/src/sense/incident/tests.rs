@@ -102,7 +102,7 @@ impl World for Known<'_> {
         self.unnamed.contains(&cgroup)
     }
 
-    fn is_being_evicted(&self, cgroup: CgroupId) -> bool {
+    fn is_being_evicted(&self, cgroup: CgroupId, _at_ns: u64) -> bool {
         self.evicting.contains(&cgroup)
     }
 
