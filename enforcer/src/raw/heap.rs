@@ -10,7 +10,7 @@ use std::{
 
 use rustix::{
     io::Errno,
-    mm::{MapFlags, MlockAllFlags, ProtFlags, mlockall},
+    mm::{MlockAllFlags, mlockall},
 };
 
 /// The size of a step of the reserve.
@@ -18,6 +18,12 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// The number of steps: more than a scrape, an event stream and a pass over all pods need together.
 const STEPS: usize = 16;
+
+/// A step, as the allocator's callers describe it. Alignment is what every block of the allocator has.
+const STEP: Layout = match Layout::from_size_align(STEP_BYTES, 1) {
+    Ok(layout) => layout,
+    Err(_) => panic!("one MiB is a valid size"),
+};
 
 /// The addresses of the steps; null if a step has been released.
 static HELD: [AtomicPtr<u8>; STEPS] = [const { AtomicPtr::new(null_mut()) }; STEPS];
@@ -65,10 +71,8 @@ fn persist_by_giving_up(attempt: &dyn Fn() -> *mut u8) -> *mut u8 {
         if held.is_null() {
             continue;
         }
-        // SAFETY: the range was mapped by `hold_back` only for this, and nothing has used it. The swap made this thread
-        // the only one that has its address.
-        let freed = unsafe { rustix::mm::munmap(held.cast(), STEP_BYTES) };
-        debug_assert_eq!(freed, Ok(()), "the range was mapped");
+        // SAFETY: `hold` allocated it with this layout. The swap made this thread the only one that has its address.
+        unsafe { System.dealloc(held, STEP) };
         let block = attempt();
         if !block.is_null() {
             return block;
@@ -77,31 +81,64 @@ fn persist_by_giving_up(attempt: &dyn Fn() -> *mut u8) -> *mut u8 {
     null_mut()
 }
 
-/// Fills up the reserve: address space that is never touched, and takes no memory. Returns whether all of it is held.
-/// It only helps a program whose allocator is [`Heap`].
+/// Fills up the reserve: blocks of the heap that are never written to, and take almost no memory. Returns whether all of
+/// it is held. It only helps a program whose allocator is [`Heap`].
+///
+/// The blocks stay in the heap when they are released. If they were mappings, the kernel would take them back, and could
+/// refuse to map as much again: with `vm.overcommit_memory=2` it does as long as too much is committed, by whomever.
 pub(crate) fn hold_back() -> bool {
-    HELD.iter().all(|step| !step.load(Ordering::Acquire).is_null() || hold(step))
+    if HELD.iter().all(|step| !step.load(Ordering::Acquire).is_null()) {
+        return true;
+    }
+    in_the_heap(|| HELD.iter().all(|step| !step.load(Ordering::Acquire).is_null() || hold(step)))
 }
 
 fn hold(step: &AtomicPtr<u8>) -> bool {
-    // SAFETY: the kernel chooses the address, so the mapping replaces no memory in use.
-    let mapped = unsafe {
-        rustix::mm::mmap_anonymous(
-            null_mut(),
-            STEP_BYTES,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE,
-        )
-    };
-    let Ok(mapped) = mapped else { return false };
-    let is_ours =
-        step.compare_exchange(null_mut(), mapped.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok();
-    if !is_ours {
-        // SAFETY: the range has just been mapped, and nothing else uses it.
-        let freed = unsafe { rustix::mm::munmap(mapped, STEP_BYTES) };
-        debug_assert_eq!(freed, Ok(()), "the range was mapped");
+    // SAFETY: the size is not zero.
+    let block = unsafe { System.alloc(STEP) };
+    if block.is_null() {
+        return false;
+    }
+    // It may lie where other blocks were before, whose pages are resident.
+    discard(block);
+    if step.compare_exchange(null_mut(), block, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: it has just been allocated with this layout, and nothing else uses it.
+        unsafe { System.dealloc(block, STEP) };
     }
     true
+}
+
+/// Returns the pages of a step to the kernel, also locked ones (Linux 5.18 and later; before, they stay).
+fn discard(block: *mut u8) {
+    let page = rustix::param::page_size();
+    let into = block.align_offset(page);
+    let bytes = (STEP_BYTES - into) & !(page - 1);
+    // SAFETY: the pages lie in the block, whose content nobody needs; what is freed and allocated anew holds zeros.
+    let _discarded = unsafe {
+        rustix::mm::madvise(block.add(into).cast(), bytes, rustix::mm::Advice::LinuxDontneedLocked)
+    };
+}
+
+/// Blocks of at least this size are mapped separately.
+#[cfg(target_env = "gnu")]
+const MAPPED_FROM_BYTES: libc::c_int = 128 << 10;
+
+/// Allocates blocks of the reserve's size in the heap. So are other threads' large blocks meanwhile: that is harmless.
+#[cfg(target_env = "gnu")]
+fn in_the_heap<T>(allocate: impl FnOnce() -> T) -> T {
+    const ABOVE_A_STEP_BYTES: libc::c_int = 4 << 20;
+    // SAFETY: no preconditions; any thread may call it, and a failure leaves the threshold.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, ABOVE_A_STEP_BYTES) };
+    let result = allocate();
+    // SAFETY: as above.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES) };
+    result
+}
+
+/// Other allocators have no such setting.
+#[cfg(not(target_env = "gnu"))]
+fn in_the_heap<T>(allocate: impl FnOnce() -> T) -> T {
+    allocate()
 }
 
 /// Whether all memory of this process is locked.
@@ -116,20 +153,20 @@ pub(crate) fn lock_memory() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the allocator return freed memory at the end of the heap to the kernel, map large blocks separately, and use
+/// Makes the allocator map large blocks separately, keep what is freed at the end of the heap until [`trim_heap`], and use
 /// one arena for all threads.
 ///
-/// glibc's defaults for the first two rise when the first large block is freed; then it keeps up to twice that size. It
-/// also creates several arenas, and memory that is freed in one is not reused by another. One arena suffices: threads
-/// seldom allocate at once, and the eviction path allocates nothing. Call this before any other thread exists, and before
-/// a large allocation.
+/// glibc's defaults for the first two rise when the first large block is freed; then it keeps up to twice that size. What
+/// it returned by itself could be a part of the reserve that is just released. It also creates several arenas, and memory
+/// that is freed in one is not reused by another. One arena suffices: threads seldom allocate at once, and the eviction
+/// path allocates nothing. Call this before any other thread exists, and before a large allocation.
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_heap_small() {
-    const THRESHOLD_BYTES: libc::c_int = 128 * 1024;
+    const ABOVE_THE_RESERVE_BYTES: libc::c_int = 64 << 20;
     // SAFETY: no preconditions; no other thread allocates yet, and a failure leaves the defaults.
     unsafe {
-        libc::mallopt(libc::M_TRIM_THRESHOLD, THRESHOLD_BYTES);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, THRESHOLD_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, ABOVE_THE_RESERVE_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES);
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
 }
@@ -216,14 +253,21 @@ fn heap() -> io::Result<Option<(*mut c_void, usize)>> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::{cell::Cell, env, process::Command};
+
+    use rustix::process::{Resource, Rlimit, setrlimit};
 
     use super::*;
+
+    const CHILD: &str = "ENFORCER_TEST_HEAP";
+
+    fn held() -> usize {
+        HELD.iter().filter(|step| !step.load(Ordering::Acquire).is_null()).count()
+    }
 
     /// One after the other: what is held is the whole process's.
     #[test]
     fn what_is_held_back_is_given_up_step_by_step_and_held_again() {
-        let held = || HELD.iter().filter(|step| !step.load(Ordering::Acquire).is_null()).count();
         assert!(hold_back() && held() == STEPS);
         // An allocator that works at the third attempt.
         let attempts = Cell::new(0);
@@ -240,5 +284,48 @@ mod tests {
         assert!(persist(null_mut).is_null());
         assert_eq!(held(), 0);
         assert!(hold_back() && held() == STEPS);
+
+        let name = "raw::heap::tests::blocks_come_from_the_reserve_when_the_kernel_maps_nothing";
+        let child = Command::new(env::current_exe().unwrap())
+            .args([name, "--exact", "--ignored", "--nocapture"])
+            .env(CHILD, "1")
+            .env("MALLOC_ARENA_MAX", "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{child:?}");
+        assert!(String::from_utf8_lossy(&child.stdout).contains("1 passed"), "{child:?}");
+    }
+
+    /// Needs a process of its own, which takes no limit back.
+    #[test]
+    #[ignore = "runs in a process of its own, started by the test above"]
+    fn blocks_come_from_the_reserve_when_the_kernel_maps_nothing() {
+        assert!(env::var_os(CHILD).is_some(), "not in a process of its own");
+        keep_heap_small();
+        // Resident once, and then a part of the reserve.
+        let before: Vec<Vec<u8>> = (0..128).map(|_| vec![1; 64 << 10]).collect();
+        drop(before);
+        assert!(hold_back() && held() == STEPS);
+        let status = fs::read_to_string("/proc/self/smaps").unwrap();
+        let heap = status.split("[heap]").nth(1).unwrap();
+        let rss =
+            heap.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")).unwrap();
+        assert!(rss.trim().parse::<usize>().unwrap() < 3 << 10, "{rss} KiB of the heap are resident");
+
+        let nothing = Rlimit { current: Some(0), maximum: Some(0) };
+        setrlimit(Resource::Data, nothing).unwrap();
+        // SAFETY: the sizes are not zero; each block is written to within its size, and never freed.
+        let allocate = |bytes: usize| unsafe {
+            let block = Heap.alloc(Layout::from_size_align(bytes, 8).unwrap());
+            assert!(!block.is_null(), "{bytes} with {} steps held", held());
+            block.write_bytes(1, bytes);
+        };
+        // Each is larger than what is mapped separately as long as the kernel does.
+        let mut taken = 0;
+        while held() > 0 {
+            allocate(160 << 10);
+            taken += 160 << 10;
+        }
+        assert!(taken > (STEPS - 4) * STEP_BYTES, "{taken} bytes of the reserve were of use");
     }
 }
