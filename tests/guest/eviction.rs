@@ -81,7 +81,7 @@ impl Scene {
     }
 
     fn fill_by(&self, name: &str, size: &str) -> Process {
-        let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
+        let request = format!("memory: {}", size.parse::<u64>().unwrap() + 32 * MIB);
         self.hold(name, 0, &request, "", size)
     }
 
@@ -233,7 +233,7 @@ fn the_right_pod_dies_each_time() {
         let mut above = scene.hold("cache", 0, "memory: 50Mi", "", "100Mi");
         let mut bank = scene.hold("bank", 0, "cpu: 100m, memory: 256Mi", "cpu: 100m, memory: 256Mi", "64Mi");
         let size = to_leave(THRESHOLD_BYTES + 300 * MIB);
-        let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
+        let request = format!("memory: {}", size.parse::<u64>().unwrap() + 32 * MIB);
         let mut ballast = scene.hold("ballast", 0, &request, "", &size);
 
         let mut hog = scene.ramp("hog", "300Mi", LEFT_BYTES);
@@ -273,7 +273,7 @@ fn priority_decides_between_two_above_their_requests_and_a_critical_pod_is_spare
     let mut small = scene.hold("small", -10, "", "", "64Mi");
     // The one that fills the node stays within its request.
     let size = to_leave(THRESHOLD_BYTES - 150 * MIB);
-    let request = format!("memory: {}", size.parse::<u64>().unwrap() + 64 * MIB);
+    let request = format!("memory: {}", size.parse::<u64>().unwrap() + 32 * MIB);
     let mut filler = scene.hold("filler", 0, &request, "", &size);
 
     let decided =

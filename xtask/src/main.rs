@@ -10,6 +10,7 @@ mod fuzz;
 mod guest;
 mod guest_tests;
 mod labelled;
+mod pace;
 mod pins;
 mod places;
 mod rounds;

@@ -14,6 +14,7 @@ use crate::{
     budget::Budget,
     build, ebpf,
     guest_tests::{self, Choice},
+    pace::Pace,
     places::Places,
     run, setup,
     steps::Steps,
@@ -31,10 +32,11 @@ const HOST_TESTS: &str = "host tests";
 const CHECKS: [&str; 4] = ["fmt", "tidy", "clippy", "eBPF object"];
 
 /// Runs everything, even after failures, and ends with the table of steps and the counts. A tier that takes half as
-/// long again as its budget is a failure.
+/// long again as its budget is a failure, measured by the machine's pace.
 pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
     let budget = Budget::read(places)?;
     let timeline = Timeline::start();
+    let pace = Pace::start()?;
     let mut sum = Tally::default();
     sum += check(&timeline, "fmt", || cargo(places, &["fmt", "--all", "--check"]));
     sum += check(&timeline, "tidy", || tidy::check(places));
@@ -56,12 +58,14 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
             guest_tests::run(places, Choice::BY_TIER, object.as_deref(), GUEST_TIMEOUT, &timeline)
         })?;
     }
-    let (table, over) = budget.judge(&taken(&timeline, &sum));
+    let slowness = pace.finish()?;
+    let (table, over) = budget.judge(&taken(&timeline, &sum), slowness.factor());
     for what in over {
         sum += Tally::failure(what);
     }
     sum.summarize(Steps::Out, &timeline);
     Steps::Out.say(table);
+    Steps::Out.say(slowness);
     Ok(sum.is_failure().into())
 }
 
