@@ -338,7 +338,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         if hand_on(&mut desired, &reflex, &forecaster, &recording) {
             trimming.note(Instant::now());
         }
-        trimming.trim(Instant::now(), desired.view().memory_pressure);
+        trimming.settle(Instant::now(), desired.view().memory_pressure, &journal);
         orders.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
         if let Some(news) = manifests {

@@ -14,6 +14,7 @@ use super::{
     ooms::{self, BeingEvicted},
     past,
     recording::{self, Recording},
+    trimming::MEMORY_LOCK,
 };
 use crate::{
     config::Config,
@@ -165,7 +166,7 @@ pub(super) fn start_reflex(
     if let Err(error) = reflex.memory_locked() {
         emit::degraded(
             &journal,
-            "memoryLock",
+            MEMORY_LOCK,
             &format!("the daemon's memory cannot be locked, so it may react late under pressure: {error}"),
         );
     }

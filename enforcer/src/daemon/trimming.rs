@@ -2,7 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::raw;
+use rustix::io::Errno;
+
+use super::emit;
+use crate::{journal::Journal, raw};
+
+/// The `what` of the degradation while the daemon's memory is not locked, at the start too.
+pub(super) const MEMORY_LOCK: &str = "memoryLock";
 
 /// The delay after the first change of candidates. Changes come in bursts, so one trim serves several.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -11,6 +17,15 @@ const PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Trimming {
     due: Option<Instant>,
+    /// Whether the last trim could not lock the heap again.
+    is_unlocked: bool,
+}
+
+/// What a trim has changed about the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    Lost(Errno),
+    Regained,
 }
 
 impl Trimming {
@@ -19,18 +34,52 @@ impl Trimming {
         self.due.get_or_insert(now + PAUSE);
     }
 
-    /// When [`trim`](Self::trim) must be called.
+    /// When [`settle`](Self::settle) must be called.
     pub(super) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Returns freed memory if that is due. If memory is short, it is put off by [`PAUSE`]: the heap is unlocked meanwhile.
-    pub(super) fn trim(&mut self, now: Instant, is_short: bool) {
-        if self.due.is_none_or(|due| now < due) {
-            return;
+    /// Returns freed memory if that is due. If memory is short, it is put off: the heap is unlocked meanwhile. Reports when
+    /// the heap cannot be locked again, and when it can.
+    pub(super) fn settle(&mut self, now: Instant, is_short: bool, journal: &Journal) {
+        match self.trim(now, is_short, raw::trim_locked_heap) {
+            Some(Lock::Lost(error)) => {
+                let message = format!(
+                    "the heap cannot be locked again after freed memory was returned: {error}; under memory pressure the \
+                     daemon may react late until it can, which is tried every {} s",
+                    PAUSE.as_secs()
+                );
+                emit::degraded(journal, MEMORY_LOCK, &message);
+            }
+            Some(Lock::Regained) => emit::recovered(journal, MEMORY_LOCK, "the heap is locked again"),
+            None => {}
         }
-        let is_done = !is_short && raw::trim_locked_heap();
-        self.due = (!is_done).then(|| now + PAUSE);
+    }
+
+    /// What is put off, and what fails, comes again after [`PAUSE`].
+    fn trim(
+        &mut self,
+        now: Instant,
+        is_short: bool,
+        trim: impl FnOnce() -> Result<(), Errno>,
+    ) -> Option<Lock> {
+        if self.due.is_none_or(|due| now < due) {
+            return None;
+        }
+        self.due = Some(now + PAUSE);
+        if is_short {
+            return None;
+        }
+        let before = self.is_unlocked;
+        let locked = trim();
+        self.is_unlocked = locked.is_err();
+        match locked {
+            Ok(()) => {
+                self.due = None;
+                before.then_some(Lock::Regained)
+            }
+            Err(error) => (!before).then_some(Lock::Lost(error)),
+        }
     }
 }
 
@@ -42,14 +91,29 @@ mod tests {
     fn changes_that_come_together_are_one_and_a_shortage_puts_it_off() {
         let start = Instant::now();
         let mut trimming = Trimming::default();
-        trimming.trim(start, false);
+        let never = || -> Result<(), Errno> { panic!("it is not due") };
+        assert_eq!(trimming.trim(start, false, never), None);
         assert_eq!(trimming.due(), None);
         trimming.note(start);
         trimming.note(start + PAUSE / 2);
         assert_eq!(trimming.due(), Some(start + PAUSE));
-        trimming.trim(start + PAUSE, true);
+        assert_eq!(trimming.trim(start + PAUSE, true, never), None);
         assert_eq!(trimming.due(), Some(start + 2 * PAUSE));
-        trimming.trim(start + 2 * PAUSE, false);
+        assert_eq!(trimming.trim(start + 2 * PAUSE, false, || Ok(())), None);
+        assert_eq!(trimming.due(), None);
+    }
+
+    #[test]
+    fn a_lock_that_is_lost_is_reported_once_and_so_is_its_return() {
+        let start = Instant::now();
+        let mut trimming = Trimming::default();
+        trimming.note(start);
+        let lost = |trimming: &mut Trimming, number| {
+            trimming.trim(start + number * PAUSE, false, || Err(Errno::NOMEM))
+        };
+        assert_eq!(lost(&mut trimming, 1), Some(Lock::Lost(Errno::NOMEM)));
+        assert_eq!(lost(&mut trimming, 2), None);
+        assert_eq!(trimming.trim(start + 3 * PAUSE, false, || Ok(())), Some(Lock::Regained));
         assert_eq!(trimming.due(), None);
     }
 }

@@ -190,27 +190,24 @@ pub(crate) fn trim_heap() {
     }
 }
 
-/// Returns all freed memory to the kernel. Returns whether what was locked is locked again.
+/// Returns all freed memory to the kernel, and locks again what was locked.
 ///
 /// `MADV_DONTNEED` fails with `EINVAL` on locked pages, so the heap is unlocked meanwhile, for some milliseconds. Do not
 /// call this while memory is short.
 #[cfg(target_env = "gnu")]
-pub(crate) fn trim_locked_heap() -> bool {
+pub(crate) fn trim_locked_heap() -> Result<(), Errno> {
     if !LOCKED.load(Ordering::Acquire) {
         trim_heap();
-        return true;
+        return Ok(());
     }
     match unlock_heap() {
         Ok(()) => trim_heap(),
         Err(error) => tracing::warn!(%error, "cannot unlock the heap: freed memory stays with the daemon"),
     }
     let locked = lock_memory();
-    if let Err(error) = locked {
-        tracing::error!(%error, "cannot lock the heap again: the daemon may react late under memory pressure");
-    }
     // Best effort: Linux 5.14 and later.
     let _populated = populate_heap();
-    locked.is_ok()
+    locked
 }
 
 #[cfg(target_env = "gnu")]
@@ -234,8 +231,8 @@ pub(crate) fn trim_heap() {}
 
 /// Other allocators keep little memory, and have no such call.
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn trim_locked_heap() -> bool {
-    true
+pub(crate) fn trim_locked_heap() -> Result<(), Errno> {
+    Ok(())
 }
 
 /// The start and the size of the heap (`proc_pid_maps(5)`); `None` if there is none.

@@ -96,6 +96,14 @@ fn address_space_bytes(daemon: &Daemon) -> u64 {
     size.unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
+/// Whether each part of the heap has the flag `lo` (proc_pid_smaps(5)).
+fn heap_is_locked(daemon: &Daemon) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{}/smaps", daemon.pid())).unwrap();
+    let heap: Vec<&str> = maps.split("[heap]").skip(1).collect();
+    let flags = |part: &&str| part.lines().find_map(|line| line.strip_prefix("VmFlags:")).unwrap().to_owned();
+    !heap.is_empty() && heap.iter().map(flags).all(|flags| flags.split(' ').any(|flag| flag == "lo"))
+}
+
 /// Each of these is answered, whatever is wanting.
 fn ask(daemon: &Daemon, want: Want) {
     for path in ["/livez", "/metrics", "/v1/ranking", "/v1/pods", "/v1/headroom", "/v1/usages"] {
@@ -200,6 +208,8 @@ fn exhausted_resources_do_not_prevent_an_eviction() {
         scene.clear(&[&hog]);
     }
 
+    // Unlocked only while freed memory was returned, which has happened many times.
+    wait_until("the lock of the heap", || heap_is_locked(&scene.daemon));
     killed_for_its_own_memory(&cgroup, scene);
     drop((calm, filler));
 }
