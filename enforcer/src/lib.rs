@@ -5,6 +5,7 @@
 pub mod cgroup;
 mod chain;
 pub mod cli;
+mod clock;
 pub mod config;
 pub mod cri;
 pub mod daemon;

@@ -31,7 +31,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::time::ClockId;
 use ulid::Ulid;
 
 pub use self::{
@@ -44,6 +43,7 @@ use self::{
     store::{Extent, Store},
 };
 use crate::{
+    clock,
     policy::{
         engine::Engine,
         flight::{Member, Origin, Recording, latest},
@@ -139,7 +139,7 @@ impl Recorder {
 
     /// Names the candidates from now on; called before the engine gets them.
     pub fn name(&self, members: impl Iterator<Item = Member>) {
-        lock(&self.shared.store).name(members, now_ns(ClockId::Boottime));
+        lock(&self.shared.store).name(members, clock::boottime_ns());
     }
 
     /// Called when another configuration is in force.
@@ -267,8 +267,8 @@ impl Shared {
             node,
             boot_id,
             config_hash,
-            boottime_ns: now_ns(ClockId::Boottime),
-            realtime_ns: now_ns(ClockId::Realtime),
+            boottime_ns: clock::boottime_ns(),
+            realtime_ns: clock::realtime_ns(),
             seed: copy.seed(),
         };
         copy.write(&origin, out)
@@ -277,10 +277,4 @@ impl Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn now_ns(clock: ClockId) -> u64 {
-    let now = rustix::time::clock_gettime(clock);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

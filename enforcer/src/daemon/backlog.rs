@@ -19,6 +19,7 @@ use ulid::{Generator, Ulid};
 
 use super::emit;
 use crate::{
+    clock,
     journal::{Batch, EventType, Filter, Journal, PendingRecords},
     sense::{Again, Mark, RecordRing, decode},
 };
@@ -203,7 +204,7 @@ impl RecordLog {
         }
         let mut state = self.lock();
         if let Some(Err(error)) =
-            state.unreported.as_mut().map(|unreported| unreported.keep(record, super::ooms::now_ns()))
+            state.unreported.as_mut().map(|unreported| unreported.keep(record, clock::boottime_ns()))
         {
             emit_unprotected(&self.journal, &error);
             state.unreported = None;

@@ -13,6 +13,7 @@ use crate::{
     cgroup::{
         Applied, Author, ComponentScore, Drift, DriftAction, FileChange, KeptFile, Moved, Reason, ScoreFate,
     },
+    clock,
     journal::{Journal, Subject},
     model::{self, CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
     policy::{Plan, PodPlan, admission::Rejection},
@@ -53,7 +54,7 @@ pub(super) fn recovered_at(journal: &Journal, what: &str, place: Option<&str>, m
 
 /// The time in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
-    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
+    clock::realtime_ns() / 1_000_000
 }
 
 /// A pod that came, changed or went.

@@ -16,7 +16,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(super) use self::signals::now_ns;
 use self::{
     growth::{Grown, Growth},
     signals::SignalReader,
@@ -24,6 +23,7 @@ use self::{
 use super::emit;
 use crate::{
     cgroup::CgroupDir,
+    clock,
     config::Config,
     evict::FillWaker,
     journal::{Journal, Subject},
@@ -276,7 +276,7 @@ impl Watch {
 
     /// Looks once; returns when to look again.
     fn look(&mut self) -> Duration {
-        let now_ns = now_ns();
+        let now_ns = clock::boottime_ns();
         let trends = self.signals.look(now_ns);
         for level in Level::ALL {
             self.counts.set_left_ns(*level, self.forecast.left_ns(&trends, *level == Level::Hard));

@@ -12,7 +12,6 @@ use std::{
 
 use aya::maps::{MapData, RingBuf};
 use enforcer_events::Payload;
-use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch as latest};
 use ulid::Ulid;
 
@@ -25,6 +24,7 @@ use self::{
 use super::{backlog::Backlog, emit, stalls::Stalling, tracing_report::TracingReport};
 use crate::{
     cgroup::Index,
+    clock,
     journal::{Journal, Subject},
     metrics::Counts,
     model::{CgroupId, Owner},
@@ -288,10 +288,9 @@ impl Ooms {
             let mut tick = tokio::time::interval(TICK);
             let mut records_end = false;
             loop {
-                let due = self
-                    .incidents
-                    .deadline_ns()
-                    .map(|deadline_ns| Duration::from_nanos(deadline_ns.saturating_sub(now_ns())));
+                let due = self.incidents.deadline_ns().map(|deadline_ns| {
+                    Duration::from_nanos(deadline_ns.saturating_sub(clock::boottime_ns()))
+                });
                 let busy = !self.reads.is_empty() || !self.looks.is_empty() || !self.new.is_empty();
                 // In order of urgency: records of kills, their explanation, then the follow-up work.
                 tokio::select! {
@@ -491,7 +490,7 @@ impl Ooms {
     }
 
     fn step(&mut self, input: Input) {
-        for output in self.incidents.step(now_ns(), input, &mut self.world) {
+        for output in self.incidents.step(clock::boottime_ns(), input, &mut self.world) {
             match output {
                 Output::Detected(detected) => {
                     self.emit(detected.subject(), Payload::OomDetected(detected));
@@ -593,12 +592,6 @@ async fn changes(watch: &mut Option<CounterWatch>) -> io::Result<Changed> {
         Some(watch) => watch.changed().await,
         None => future::pending().await,
     }
-}
-
-pub(super) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default())
 }
 
 async fn sleep(duration: Option<Duration>) {

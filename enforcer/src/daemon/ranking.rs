@@ -8,6 +8,7 @@ use std::{
 
 use super::lock;
 use crate::{
+    clock,
     evict::{Candidate, Identity},
     model::CgroupId,
     policy::{
@@ -38,7 +39,7 @@ pub(super) struct Recent(Mutex<Option<(Vec<CgroupId>, Arc<Readings>)>>);
 impl Recent {
     /// Returns the candidates' usage, at most a moment old. One caller reads at a time; others wait for it.
     pub(super) fn take(&self, candidates: &[Arc<Candidate>]) -> Arc<Readings> {
-        self.take_at(super::forecaster::now_ns, candidates)
+        self.take_at(clock::boottime_ns, candidates)
     }
 
     fn take_at(&self, now_ns: impl FnOnce() -> u64, candidates: &[Arc<Candidate>]) -> Arc<Readings> {

@@ -11,12 +11,13 @@ use tokio::{runtime::Handle, sync::mpsc};
 use super::{
     EngineEvent, RECORDING, armed, emit,
     host::Host,
-    ooms::{self, BeingEvicted},
+    ooms::BeingEvicted,
     past,
     recording::{self, Recording},
     trimming::MEMORY_LOCK,
 };
 use crate::{
+    clock,
     config::Config,
     evict::{self, EventBuilder, EvictionIntents, FillWaker, Listener, Reflex, ReflexConfig, Report},
     journal::Journal,
@@ -118,7 +119,7 @@ impl Listener for ReportListener {
         }
         match (&report, sequence) {
             (Report::Completed { candidate, .. } | Report::Failed { candidate, .. }, _) => {
-                self.being_evicted.end(candidate.facts().cgroup, ooms::now_ns());
+                self.being_evicted.end(candidate.facts().cgroup, clock::boottime_ns());
                 true
             }
             // A soft eviction waits for the journal, a hard one never waits for a disk.

@@ -9,6 +9,7 @@ use std::{
 use super::emit;
 use crate::{
     cgroup::{Handles, Index, Sought},
+    clock,
     journal::Journal,
     model::{CgroupId, CgroupPath, Owner},
     sense::{ByKind, PressureEvent, Pressures, Stall, StallRing, StallWorld, Stalls},
@@ -41,15 +42,13 @@ impl Stalling {
 
     /// Turns records into events until it is aborted.
     pub(super) async fn run(mut self) {
-        let begin = Instant::now();
-        let now_ns = || u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
-            let due = self.pressures.due_ns().map(|due_ns| due_ns.saturating_sub(now_ns()));
+            let due = self.pressures.due_ns().map(|due_ns| due_ns.saturating_sub(clock::boottime_ns()));
             tokio::select! {
                 stall = self.ring.next() => match stall {
                     Ok(stall) => {
-                        let event = self.pressures.stalled(now_ns(), &stall, &mut self.known);
+                        let event = self.pressures.stalled(clock::boottime_ns(), &stall, &mut self.known);
                         if let Some(event) = event {
                             self.emit(event);
                         }
@@ -61,7 +60,7 @@ impl Stalling {
                     }
                 },
                 () = sleep(due.map(Duration::from_nanos)) => {
-                    for event in self.pressures.quiet(now_ns(), &mut self.known) {
+                    for event in self.pressures.quiet(clock::boottime_ns(), &mut self.known) {
                         self.emit(event);
                     }
                 }

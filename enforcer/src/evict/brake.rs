@@ -5,16 +5,16 @@
 
 use std::{sync::Arc, time::Instant};
 
-use rustix::{fs::OFlags, io::Errno, time::ClockId};
+use rustix::{fs::OFlags, io::Errno};
 
 use super::{
     candidate::Candidate,
-    eviction_loop::now_ns,
     queue::{Next, Receiver},
     report::{Report, Stuck},
 };
 use crate::{
     cgroup::{Temporary, Throttled},
+    clock,
     journal::Slots,
     model::{CgroupValue, Limit},
     policy::engine::{BrakeRefusal, Outcome},
@@ -111,7 +111,7 @@ pub(super) fn run(
                     }
                     Err(reason) => Err(reason),
                 };
-                let now_ns = now_ns(ClockId::Boottime);
+                let now_ns = clock::boottime_ns();
                 answer(match outcome {
                     Ok(new) => {
                         held = Some(new);
@@ -130,7 +130,7 @@ pub(super) fn run(
                 if let Some(left) = left {
                     stuck.add(left, Instant::now());
                 }
-                answer(Outcome::Eased { brake, now_ns: now_ns(ClockId::Boottime), given_back });
+                answer(Outcome::Eased { brake, now_ns: clock::boottime_ns(), given_back });
             }
         }
     }

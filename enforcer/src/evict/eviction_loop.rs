@@ -14,7 +14,7 @@ use std::{
 use rustix::{
     event::epoll::{self, CreateFlags, Event, EventData, EventFlags},
     io::Errno,
-    time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime},
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec},
 };
 use ulid::Ulid;
 
@@ -36,6 +36,7 @@ use super::{
     stat,
 };
 use crate::{
+    clock,
     model::CgroupPath,
     policy::{
         engine::{
@@ -202,12 +203,12 @@ impl EvictionLoop {
                 self.give_back_all();
                 return;
             }
-            let awake_ns = now_ns(ClockId::Boottime);
+            let awake_ns = clock::boottime_ns();
             let mut only_edges = true;
             for event in events.iter().take(count) {
                 only_edges &= self.acknowledge(event, awake_ns);
             }
-            let since_ns = now_ns(ClockId::Boottime).saturating_sub(self.last_sample_ns);
+            let since_ns = clock::boottime_ns().saturating_sub(self.last_sample_ns);
             if only_edges && since_ns < self.gap_ns {
                 self.arm(self.gap_ns - since_ns);
             } else {
@@ -297,7 +298,7 @@ impl EvictionLoop {
         self.edges_wait = !inbox.edges.is_empty();
         drop(inbox);
         if is_to_arm {
-            let actions = self.core.step(Input::Arm { now_ns: now_ns(ClockId::Boottime) });
+            let actions = self.core.step(Input::Arm { now_ns: clock::boottime_ns() });
             self.carry_out(&actions);
         }
         self.withdraw();
@@ -396,9 +397,9 @@ impl EvictionLoop {
     fn sample(&mut self, fresh: bool) -> Option<NodeSample> {
         // Read before available memory, so that pages that come back in between count twice once, rather than not at
         // all.
-        let free_lists_bytes = self.wiring.levels.free_lists(now_ns(ClockId::Boottime), self.core.engine());
+        let free_lists_bytes = self.wiring.levels.free_lists(clock::boottime_ns(), self.core.engine());
         let read = self.wiring.available.read();
-        let now_ns = now_ns(ClockId::Boottime);
+        let now_ns = clock::boottime_ns();
         self.counters().samples.fetch_add(1, Ordering::Relaxed);
         self.last_sample_ns = now_ns;
         match read {
@@ -444,11 +445,11 @@ impl EvictionLoop {
         let resource = current.decision.shortage.resource();
         let progress = executor::progress(&current.candidate, resource, self.buffer.as_mut_slice());
         if !progress.populated {
-            self.wiring.levels.drain(number, now_ns(ClockId::Boottime));
+            self.wiring.levels.drain(number, clock::boottime_ns());
         }
         let actions = self.core.step(Input::Outcome(Outcome::Progress {
             number,
-            now_ns: now_ns(ClockId::Boottime),
+            now_ns: clock::boottime_ns(),
             populated: progress.populated,
             current_bytes: progress.current_bytes,
             process_count: progress.process_count,
@@ -573,7 +574,7 @@ impl EvictionLoop {
     }
 
     fn eviction_id(&self, decision: &Decision) -> Ulid {
-        let wall_ms = now_ns(ClockId::Realtime) / 1_000_000;
+        let wall_ms = clock::realtime_ns() / 1_000_000;
         Ulid::from_parts(wall_ms, self.wiring.seed.wrapping_add(u128::from(decision.number)))
     }
 
@@ -592,11 +593,4 @@ impl EvictionLoop {
     fn counters(&self) -> &Counters {
         &self.wiring.shared.counters
     }
-}
-
-/// The clock's time in nanoseconds.
-pub(super) fn now_ns(clock: ClockId) -> u64 {
-    let now = clock_gettime(clock);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }

@@ -2,14 +2,16 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::{io::Errno, time::ClockId};
+use rustix::io::Errno;
 
 use super::{
     candidate::{Candidate, Target},
-    eviction_loop::now_ns,
     stat,
 };
-use crate::policy::engine::{Refusal, Resource};
+use crate::{
+    clock,
+    policy::engine::{Refusal, Resource},
+};
 
 /// The buffer for `cgroup.events`, which has two lines.
 const EVENTS_BYTES: usize = 256;
@@ -70,7 +72,7 @@ pub(super) fn signal(candidate: &Candidate) -> Result<Signalled, Refusal> {
         // It is still alive, so its limits stay.
         return Err(refused);
     }
-    let at_ns = now_ns(ClockId::Boottime);
+    let at_ns = clock::boottime_ns();
     if let Some(weight) = &candidate.weight {
         // Fails for a cgroup with `cpu.idle`, which has no weight; then the victim dies at idle priority.
         let _weighty = rustix::io::pwrite(weight, MOST_WEIGHT, 0);

@@ -11,16 +11,15 @@ use std::{
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal},
-    time::ClockId,
 };
 
 use super::{
     candidate::{Candidate, Target},
-    eviction_loop::now_ns,
     executor,
 };
 use crate::{
     cgroup::{self, Forbidden, guard::each_process},
+    clock,
     policy::engine::{Outcome, Refusal, Resource, Spared},
 };
 
@@ -38,7 +37,7 @@ pub(super) fn ask(number: u64, victim: &Candidate, is_recorded: bool, is_withdra
         (false, false) => Err(Refusal::Unrecorded),
         (false, true) => try_ask(victim),
     };
-    let now_ns = now_ns(ClockId::Boottime);
+    let now_ns = clock::boottime_ns();
     match asked {
         Ok(()) => Outcome::Terminated { number, now_ns },
         Err(reason) => Outcome::Refused { number, now_ns, reason },

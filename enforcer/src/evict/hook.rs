@@ -21,18 +21,20 @@ use std::{
     },
 };
 
-use rustix::{event::EventfdFlags, io::Errno, time::ClockId};
+use rustix::{event::EventfdFlags, io::Errno};
 use ulid::Ulid;
 
 use self::process::{KilledPrograms, Run};
 pub use self::program::{HookProgram, UnsafeProgram};
 use super::{
     candidate::Candidate,
-    eviction_loop::now_ns,
     queue::{Receiver, Sender},
     report::Report,
 };
-use crate::policy::engine::{Decision, HookEnd, Outcome};
+use crate::{
+    clock,
+    policy::engine::{Decision, HookEnd, Outcome},
+};
 
 /// A request of the reflex: the eviction to run the program for.
 #[derive(Debug)]
@@ -181,7 +183,7 @@ pub(super) fn run(queue: &Receiver<Job>, hooks: &Hooks, mut answer: impl FnMut(O
         let (number, signal, end) = (decision.number, decision.shortage.signal, ran.end);
         // Before the answer, which leads to the signal, so that the report of the signal includes this run.
         hooks.emit(Report::Hooked { id, signal, candidate, plan: decision.hook, ran });
-        answer(Outcome::HookEnded { number, now_ns: now_ns(ClockId::Boottime), end });
+        answer(Outcome::HookEnded { number, now_ns: clock::boottime_ns(), end });
     }
 }
 
@@ -206,7 +208,7 @@ fn begin(job: &Job, hooks: &Hooks, undead: &mut KilledPrograms) -> Result<Run, H
             UnsafeProgram::NotReal { .. } | UnsafeProgram::Changeable { .. } => HookEnd::Unsafe,
         }
     })?;
-    let begun_ns = now_ns(ClockId::Boottime);
+    let begun_ns = clock::boottime_ns();
     if undead.are_many() || begun_ns >= job.deadline_ns {
         return Err(HookEnd::Busy);
     }

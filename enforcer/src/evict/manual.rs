@@ -6,17 +6,16 @@ use enforcer_events::{
     Payload,
     eviction::{self as events, Decision, EvictionDecided, EvictionEnded, EvictionSignalled},
 };
-use rustix::time::ClockId;
 use ulid::Ulid;
 
 use super::{
     candidate::Candidate,
     event_builder::{ended_data, milliseconds, pod_event, signalled_data, victim_data},
-    eviction_loop::now_ns,
     failure::failed_data,
     graceful::{self, EndError, Ending, Sent},
 };
 use crate::{
+    clock,
     journal::Event,
     policy::engine::{FailureReason, Reading, Refusal, Spared, Usage},
 };
@@ -52,7 +51,7 @@ impl ManualEviction {
     /// An eviction that is decided now.
     #[must_use]
     pub fn new(candidate: Arc<Candidate>, operator: Operator, grace: Duration) -> Self {
-        let (reading, decided_ns) = (candidate.usage(), now_ns(ClockId::Boottime));
+        let (reading, decided_ns) = (candidate.usage(), clock::boottime_ns());
         Self { id: Ulid::generate(), candidate, operator, grace, reading, decided_ns }
     }
 
@@ -182,7 +181,7 @@ impl ManualEviction {
     }
 
     fn since_ms(&self) -> f64 {
-        milliseconds(self.decided_ns, now_ns(ClockId::Boottime))
+        milliseconds(self.decided_ns, clock::boottime_ns())
     }
 
     fn grace_ms(&self) -> u64 {

@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
-use rustix::time::ClockId;
-
-use super::{eviction_loop::now_ns, hook::Hooks, queue::Depth, reflex::Shared};
-use crate::sense::{WakeStats, Wakes};
+use super::{hook::Hooks, queue::Depth, reflex::Shared};
+use crate::{
+    clock,
+    sense::{WakeStats, Wakes},
+};
 
 /// Counters of the reflex. All but `sources` and `waiting` only grow.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -85,7 +86,7 @@ impl Heartbeat {
     }
 
     pub(super) fn beat(&self) {
-        self.0.store(now_ns(ClockId::Monotonic), Ordering::Relaxed);
+        self.0.store(clock::monotonic_ns(), Ordering::Relaxed);
     }
 
     fn is_alive(&self, now_ns: u64) -> bool {
@@ -96,7 +97,7 @@ impl Heartbeat {
 /// A thread that is about to start counts as alive.
 impl Default for Heartbeat {
     fn default() -> Self {
-        Self::at(now_ns(ClockId::Monotonic))
+        Self::at(clock::monotonic_ns())
     }
 }
 
@@ -131,7 +132,7 @@ impl Observer {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.shared.stop.load(Ordering::Acquire)
-            || self.shared.counters.heartbeat.is_alive(now_ns(ClockId::Monotonic))
+            || self.shared.counters.heartbeat.is_alive(clock::monotonic_ns())
     }
 
     /// The current counters.
@@ -176,6 +177,6 @@ mod tests {
         assert!(heartbeat.is_alive(after(ALIVE / 2)) && heartbeat.is_alive(0));
         assert!(!heartbeat.is_alive(after(ALIVE)));
         heartbeat.beat();
-        assert!(heartbeat.is_alive(now_ns(ClockId::Monotonic)));
+        assert!(heartbeat.is_alive(clock::monotonic_ns()));
     }
 }

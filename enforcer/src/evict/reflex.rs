@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use rustix::{event::EventfdFlags, io::Errno, rand::GetRandomFlags, time::ClockId};
+use rustix::{event::EventfdFlags, io::Errno, rand::GetRandomFlags};
 
 use super::{
     brake::{self, Braking},
     candidate::Candidate,
     drain,
-    eviction_loop::{EvictionLoop, Wiring, now_ns},
+    eviction_loop::{EvictionLoop, Wiring},
     fill_detector::{FillDetector, FillWaker},
     graceful,
     hook::{self, HookProgram, Hooks, Job},
@@ -31,6 +31,7 @@ use super::{
     scheduling::Scheduling,
 };
 use crate::{
+    clock,
     model::CgroupPath,
     policy::{
         engine::{Candidates, EngineSettings, Few, Mode, Outcome, Past, Reading},
@@ -288,7 +289,7 @@ impl Reflex {
         let (mut drain, drainer) = lists.unzip();
         if let Some(drain) = &mut drain {
             // A victim of an earlier process may have just died.
-            drain.ask(0, now_ns(ClockId::Boottime));
+            drain.ask(0, clock::boottime_ns());
         }
         let levels = Levels::new(Tasks::open(&config.proc), drain);
         let wiring = Wiring {

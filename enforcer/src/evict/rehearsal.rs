@@ -12,12 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{fs::MemfdFlags, time::ClockId};
+use rustix::fs::MemfdFlags;
 
 use super::{
     brake::Braking,
     candidate::{Brake, Candidate, Identity, Owner, Target},
-    eviction_loop::{EvictionLoop, Wiring, now_ns},
+    eviction_loop::{EvictionLoop, Wiring},
     fill_detector::FillDetector,
     hook::{Hooks, Job},
     levels::Levels,
@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     cgroup::{CgroupDir, Guard, Origin},
+    clock,
     model::{CgroupFile, CgroupId, CgroupPath, PodName, PodUid, QosClass},
     policy::{
         engine::{
@@ -168,7 +169,7 @@ impl Rehearsal {
         write(&self.meminfo, PLENTY)?;
         self.eviction_loop.look();
         if let (_, Some(brake)) = self.eviction_loop.under_way() {
-            let (now_ns, given_back) = (now_ns(ClockId::Boottime), true);
+            let (now_ns, given_back) = (clock::boottime_ns(), true);
             self.eviction_loop.take_in(Input::Outcome(Outcome::Eased { brake, now_ns, given_back }));
         }
         self.revive()
@@ -176,7 +177,7 @@ impl Rehearsal {
 
     /// Throttles the next pod, which grows fast by made-up readings.
     fn hold_back(&mut self) {
-        let later_ns = now_ns(ClockId::Boottime) + 100 * MS;
+        let later_ns = clock::boottime_ns() + 100 * MS;
         let node = NodeSample { fill_bytes_per_second: 1 << 40, ..NodeSample::memory(later_ns, 0, 4 << 20) };
         let using = |bytes| {
             let usage = Usage { current_bytes: bytes, working_set_bytes: bytes, ..Usage::default() };
@@ -195,7 +196,7 @@ impl Rehearsal {
         thread::sleep(Duration::from_millis(2 * GRACE_MS));
         self.eviction_loop.look();
         if let (Some(number), _) = self.eviction_loop.under_way() {
-            let outcome = Outcome::Terminated { number, now_ns: now_ns(ClockId::Boottime) };
+            let outcome = Outcome::Terminated { number, now_ns: clock::boottime_ns() };
             self.shared.post(|inbox| {
                 let _fits = inbox.outcomes.push(outcome);
             });

@@ -1,8 +1,9 @@
 //! How much of the log is kept. Whole segments are removed, the oldest first, and never the newest.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use super::segment::Header;
+use crate::clock;
 
 /// The limits of what is kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -57,13 +58,9 @@ pub(super) struct Clock(Arc<dyn Fn() -> Now + Send + Sync>);
 impl Clock {
     /// The system's clocks.
     pub(super) fn system() -> Self {
-        Self::new(|| {
-            let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-            let since = Duration::try_from(boot).unwrap_or_default();
-            Now {
-                wall_ms: jiff::Timestamp::now().as_millisecond(),
-                boot_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-            }
+        Self::new(|| Now {
+            wall_ms: jiff::Timestamp::now().as_millisecond(),
+            boot_ms: clock::boottime_ns() / 1_000_000,
         })
     }
 

@@ -12,12 +12,11 @@ use aya::{
     },
 };
 use enforcer_common::{guard::Own, plain::PlainFormat, stall::StallLimits};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     Choice, EdgeRing, Guard, LifeRing, Lost, MarkProgram, PidNamespace, SenseError, StallRing, Stalls, guard,
 };
-use crate::raw;
+use crate::{clock, raw};
 
 mod again;
 mod counters;
@@ -160,7 +159,7 @@ impl Programs {
         let unified = u32::from(choice.unified_memory);
         let own = choice.pid_namespace.map_or(Own::NOBODY, PidNamespace::own);
         let pids_are_ours = choice.pid_namespace.is_none_or(PidNamespace::is_initial);
-        let stall_limits = StallLimits { not_before_ns: boot_time_ns(), ..choice.stall_limits };
+        let stall_limits = StallLimits { not_before_ns: clock::boottime_ns(), ..choice.stall_limits };
         let mut loader = EbpfLoader::new();
         for (name, path) in pinned.iter().flat_map(|pinned| pinned.map_paths()) {
             loader.map_pin_path(name, path);
@@ -266,13 +265,6 @@ impl Attached {
     pub fn mark(&self) -> Option<MarkProgram> {
         self.attached.iter().find_map(|name| plan::mark_of(name))
     }
-}
-
-/// `CLOCK_BOOTTIME`, which the programs use.
-fn boot_time_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or_default())
 }
 
 fn ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, SenseError> {

@@ -1,7 +1,10 @@
 //! Requests and answers on the admin socket.
 use serde::{Deserialize, Serialize};
 
-use crate::policy::order::{Moment, Order, OrderError, What};
+use crate::{
+    clock,
+    policy::order::{Moment, Order, OrderError, What},
+};
 
 /// The body of `POST /v1/orders` on the admin socket.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -135,11 +138,8 @@ impl OrderView {
 
 /// The present time by both clocks.
 pub(crate) fn now() -> Moment {
-    let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let whole_ms = u64::try_from(boot.tv_sec).unwrap_or(0).saturating_mul(1_000);
-    let boot_ms = whole_ms.saturating_add(u64::try_from(boot.tv_nsec / 1_000_000).unwrap_or(0));
-    let wall_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
-    Moment { boot_ms, wall_ms }
+    let ms = |ns| ns / 1_000_000;
+    Moment { boot_ms: ms(clock::boottime_ns()), wall_ms: ms(clock::realtime_ns()) }
 }
 
 pub(crate) fn rfc3339(ms: u64) -> String {

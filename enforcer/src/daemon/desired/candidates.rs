@@ -15,10 +15,8 @@ use super::{
 };
 use crate::{
     cgroup::{CgroupDir, Changes, Guard},
-    daemon::{
-        forecaster::{ForecastTargets, GrowthCandidate, Kubepods},
-        ooms,
-    },
+    clock,
+    daemon::forecaster::{ForecastTargets, GrowthCandidate, Kubepods},
     evict::{Candidate, EndError, Ending, Endings, OpenError},
     journal::Journal,
     model::{CgroupId, CgroupPath, NodeComponent, PodName, PodUid, QosClass},
@@ -295,7 +293,7 @@ impl CandidateSet {
     /// The former cgroups whose processes may be moved: the reflex has candidates that know both places, so that no
     /// process is out of its reach for a moment. Processes being evicted die where they are.
     pub(super) fn movable(&self, pods: &PodSet) -> BTreeSet<CgroupPath> {
-        let now_ns = ooms::now_ns();
+        let now_ns = clock::boottime_ns();
         let stays =
             |path: &CgroupPath, id: CgroupId| self.being_evicted.covers(id, now_ns, || Some(path.clone()));
         let to = |uid: &PodUid| {

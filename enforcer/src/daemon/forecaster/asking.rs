@@ -8,9 +8,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Message, Watch, signals::now_ns};
+use super::{Message, Watch};
 use crate::{
     cgroup::CgroupDir,
+    clock,
     daemon::lock,
     model::CgroupPath,
     policy::{
@@ -44,7 +45,7 @@ pub(super) fn headrooms(line: Option<(Sender<Message>, Thread)>) -> Headrooms {
 impl Watch {
     /// The present headroom.
     pub(super) fn headroom(&mut self) -> HeadroomView {
-        if now_ns().saturating_sub(self.looked_ns) >= SAME_NS {
+        if clock::boottime_ns().saturating_sub(self.looked_ns) >= SAME_NS {
             self.look();
         }
         let signals = self.trends.iter().map(|trend| signal_view(trend, &self.thresholds)).collect();

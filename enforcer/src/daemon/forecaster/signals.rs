@@ -1,8 +1,6 @@
 //! The available amount of each signal, and its trend.
 use std::{fs::File, os::fd::OwnedFd, path::Path};
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::Kubepods;
 use crate::{
     cgroup::CgroupDir,
@@ -116,12 +114,6 @@ fn tasks(text: &[u8]) -> Option<u64> {
     let text = str::from_utf8(text).ok()?;
     let (_running, all) = text.split_ascii_whitespace().nth(3)?.split_once('/')?;
     all.parse().ok()
-}
-
-pub(in crate::daemon) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]

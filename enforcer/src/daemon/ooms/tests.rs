@@ -10,6 +10,7 @@ use zerocopy::IntoBytes as _;
 
 use super::*;
 use crate::{
+    clock,
     journal::{Batch, EventType, Filter},
     model::{CgroupPath, OwnerLevel, PodName, PodUid},
     sense::{
@@ -122,7 +123,7 @@ impl Reader {
 fn mark(pod: u64, pid: u32) -> MarkVictim {
     let cgroup = FIRST_CGROUP + pod;
     MarkVictim {
-        time_ns: now_ns(),
+        time_ns: clock::boottime_ns(),
         start_boottime_ns: 1_000 + u64::from(pid),
         cgroup_id: cgroup,
         trigger_cgroup_id: cgroup,

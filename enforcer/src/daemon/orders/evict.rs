@@ -11,11 +11,12 @@ use tokio::{
 
 use super::refuse;
 use crate::{
+    clock,
     config::{Config, Mode},
     daemon::{
         EngineEvent,
         desired::{Desired, Evictable},
-        ooms::{self, BeingEvicted},
+        ooms::BeingEvicted,
         reports::is_durable,
     },
     evict::{EndError, ManualEviction, Operator},
@@ -133,7 +134,7 @@ impl Evictions {
                     (eviction.candidate.facts().cgroup, eviction.candidate.identity().cgroup.clone());
                 being_evicted.begin(cgroup, path);
                 follow(&uid, &eviction, &orders, &journal, &reflexions, done, answer);
-                being_evicted.end(cgroup, ooms::now_ns());
+                being_evicted.end(cgroup, clock::boottime_ns());
             } else {
                 journal.append(eviction.unrecorded());
                 refuse(

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rustix::time::ClockId;
 use ulid::Ulid;
 
-use super::{EvictionLoop, now_ns};
+use super::EvictionLoop;
 use crate::{
+    clock,
     evict::{brake::Braking, candidate::Candidate, report::Report},
     policy::engine::{Action, Actions, BrakeRefusal, Containment, Input, Outcome},
 };
@@ -30,7 +30,7 @@ impl EvictionLoop {
         if self.wiring.braker.offer(work).is_ok() {
             return None;
         }
-        let now_ns = now_ns(ClockId::Boottime);
+        let now_ns = clock::boottime_ns();
         let outcome = Outcome::Uncontained { brake, now_ns, reason: BrakeRefusal::Busy };
         Some(self.core.step(Input::Outcome(outcome)))
     }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use rustix::time::ClockId;
-
-use super::{Current, EvictionLoop, now_ns};
+use super::{Current, EvictionLoop};
 use crate::{
+    clock,
     evict::{hook::Job, report::Report},
     policy::engine::{Actions, Decision, HookEnd, HookPlan, Input, Outcome, Refusal},
 };
@@ -24,7 +23,7 @@ impl EvictionLoop {
             }
             self.wiring.hooks.gave_up();
         }
-        let outcome = Outcome::HookEnded { number, now_ns: now_ns(ClockId::Boottime), end: HookEnd::Busy };
+        let outcome = Outcome::HookEnded { number, now_ns: clock::boottime_ns(), end: HookEnd::Busy };
         Some(Begun(Some(self.core.step(Input::Outcome(outcome)))))
     }
 

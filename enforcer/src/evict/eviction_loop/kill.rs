@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use rustix::{
-    event::epoll::{self, EventData, EventFlags},
-    time::ClockId,
-};
+use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{Current, EvictionLoop, VICTIM, now_ns};
+use super::{Current, EvictionLoop, VICTIM};
 use crate::{
+    clock,
     evict::{candidate::Candidate, executor, raised_limits::RaisedLimits, reap::Work, report::Report},
     policy::engine::{Actions, Decision, Input, KillReason, Moments, Outcome},
 };
@@ -56,7 +54,7 @@ impl EvictionLoop {
                 if self.core.engine().terminated_ns().is_none() {
                     self.release_intent(number);
                 }
-                Outcome::Refused { number, now_ns: now_ns(ClockId::Boottime), reason }
+                Outcome::Refused { number, now_ns: clock::boottime_ns(), reason }
             }
         };
         Some(self.core.step(Input::Outcome(outcome)))

@@ -2,10 +2,9 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use rustix::time::ClockId;
-
-use super::{EvictionLoop, now_ns};
+use super::EvictionLoop;
 use crate::{
+    clock,
     evict::report::Report,
     policy::engine::{Actions, Input, Mode, Outcome, Refusal, Thresholds},
     sense::EdgeKind,
@@ -68,7 +67,7 @@ impl EvictionLoop {
 
     /// Returns to the engine that nothing was signalled.
     pub(super) fn refuse(&mut self, number: u64, reason: Refusal) -> Actions {
-        let now_ns = now_ns(ClockId::Boottime);
+        let now_ns = clock::boottime_ns();
         self.core.step(Input::Outcome(Outcome::Refused { number, now_ns, reason }))
     }
 
@@ -77,7 +76,7 @@ impl EvictionLoop {
         if self.awake_ns == [0; EdgeKind::ALL.len()] {
             return;
         }
-        let now_ns = now_ns(ClockId::Boottime);
+        let now_ns = clock::boottime_ns();
         for (kind, since_ns) in EdgeKind::ALL.into_iter().zip(std::mem::take(&mut self.awake_ns)) {
             if since_ns != 0 {
                 self.counters().wakes.looked(kind, now_ns.saturating_sub(since_ns));

@@ -14,12 +14,12 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
     process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus},
-    time::{ClockId, Timespec},
+    time::Timespec,
 };
 
 use super::{HookProgram, HookRun, Hooks, Job, cgroup::HookCgroup, environment::environment, tail::Tail};
 use crate::{
-    evict::eviction_loop::now_ns,
+    clock,
     policy::engine::HookEnd,
     raw::{self, SpawnArgs},
 };
@@ -106,7 +106,7 @@ impl Run {
     pub(super) fn follow(mut self, job: &Job, hooks: &Hooks, undead: &mut KilledPrograms) -> HookRun {
         hooks.follows();
         let forced = loop {
-            let left_ns = job.deadline_ns.saturating_sub(now_ns(ClockId::Boottime));
+            let left_ns = job.deadline_ns.saturating_sub(clock::boottime_ns());
             if left_ns == 0 {
                 break Some(HookEnd::TimedOut);
             }
@@ -128,7 +128,7 @@ impl Run {
         // No output follows the kill.
         self.output.read();
         let end = forced.unwrap_or_else(|| ended.as_ref().map_or(HookEnd::Cut, end));
-        let ran_ns = now_ns(ClockId::Boottime).saturating_sub(self.begun_ns);
+        let ran_ns = clock::boottime_ns().saturating_sub(self.begun_ns);
         let Self { pid: _, pidfd, pen, output, begun_ns: _ } = self;
         undead.0.push(Remains { pidfd: ended.is_none().then_some(pidfd), pen });
         undead.forget();

@@ -1,6 +1,6 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, path::Path, sync::Arc};
 
-use rustix::{process::getuid, time::ClockId};
+use rustix::process::getuid;
 use ulid::Ulid;
 
 use super::{
@@ -8,9 +8,9 @@ use super::{
     program::check, unstarted,
 };
 use crate::{
+    clock,
     evict::{
         candidate::Candidate,
-        eviction_loop::now_ns,
         tests::{
             hook::program,
             node::{MIB, Node, Pod},
@@ -49,7 +49,7 @@ fn job(seconds: u64) -> (Node, Job) {
     node.add(&hog, 600 * MIB);
     let candidate = node.candidate(&hog);
     let decision = decision(&candidate);
-    let deadline_ns = now_ns(ClockId::Boottime) + seconds * SECOND;
+    let deadline_ns = clock::boottime_ns() + seconds * SECOND;
     (node, Job { id: Ulid::from_parts(1, 2), decision, candidate: Arc::clone(&candidate), deadline_ns })
 }
 
@@ -61,7 +61,7 @@ fn run(program: &HookProgram, seconds: u64) -> HookRun {
 /// Without asking whose it is.
 fn follow(program: &HookProgram, job: &Job, hooks: &Hooks) -> HookRun {
     let mut undead = KilledPrograms::default();
-    match Run::begin(program, job, now_ns(ClockId::Boottime)) {
+    match Run::begin(program, job, clock::boottime_ns()) {
         Ok(run) => run.follow(job, hooks, &mut undead),
         Err(error) => HookRun::nothing(unstarted(&error)),
     }

@@ -11,14 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::time::ClockId;
-
 use super::node::{MIB, Node, Pod, guard};
 use crate::{
-    evict::{
-        Candidate, EventBuilder, EvictionIntents, Reflex, ReflexConfig, Report, Scheduling,
-        eviction_loop::now_ns,
-    },
+    clock,
+    evict::{Candidate, EventBuilder, EvictionIntents, Reflex, ReflexConfig, Report, Scheduling},
     journal::{Intent, Intents},
     policy::{
         PodPlan,
@@ -165,7 +161,7 @@ fn what_earlier_processes_evicted_counts_for_the_breaker() {
     let node = Node::new(MIB);
     let hog = Pod::new("hog");
     node.add(&hog, 600 * MIB);
-    let at_ns = now_ns(ClockId::Boottime);
+    let at_ns = clock::boottime_ns();
     let past = (0..20).map(|pod| Past { pod: PodKey { hash: pod }, at_ns }).collect();
     let config = ReflexConfig { past, ..config(&node, Mode::Enforce) };
     let (sender, reports) = mpsc::channel();

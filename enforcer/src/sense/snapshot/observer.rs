@@ -5,9 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::time::{ClockId, clock_gettime};
-
 use super::{Guarded, NodeFiles, Snapshot, Snapshots, next_look};
+use crate::clock;
 
 /// The call depth here is small.
 const STACK_BYTES: usize = 256 * 1024;
@@ -84,7 +83,7 @@ impl Observer {
     #[must_use]
     pub fn fresh(&self, max_age: Duration) -> Option<Arc<Snapshot>> {
         let max_age_ns = u64::try_from(max_age.as_nanos()).unwrap_or(u64::MAX);
-        let begin_ns = now_ns();
+        let begin_ns = clock::boottime_ns();
         let is_fresh = |latest: &Arc<Snapshot>| latest.at_ns.saturating_add(max_age_ns) >= begin_ns;
         let deadline = Instant::now() + TIMEOUT;
         let mut state = self.shared.lock();
@@ -149,22 +148,16 @@ fn look(snapshots: &mut Snapshots, wanted: bool, threshold_bytes: u64) -> (Optio
     let headroom =
         |available: Option<u64>| available.map_or(0, |bytes| bytes.saturating_sub(threshold_bytes));
     if !wanted {
-        let (available, slope) = snapshots.available(now_ns());
+        let (available, slope) = snapshots.available(clock::boottime_ns());
         let next = next_look(headroom(available), slope);
         if !next.at_all {
             return (None, next.within);
         }
     }
-    let snapshot = snapshots.take(now_ns());
+    let snapshot = snapshots.take(clock::boottime_ns());
     let available = snapshot.node.memory.ok().map(|memory| memory.available_bytes);
     let next = next_look(headroom(available), snapshot.node.available_slope_bytes_per_second);
     (Some(snapshot.clone()), next.within)
-}
-
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 #[cfg(test)]
