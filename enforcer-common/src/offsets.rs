@@ -116,6 +116,12 @@ offsets! {
     cgroup_root,
     /// `cgroup_root.hierarchy_id`, 0 for the unified one.
     cgroup_root_hierarchy_id,
+    /// The count `MEMCG_OOM` in `mem_cgroup.memory_events_local`.
+    mem_cgroup_oom,
+    /// The count `MEMCG_OOM_KILL` there.
+    mem_cgroup_oom_kill,
+    /// The count `MEMCG_OOM_GROUP_KILL` there (Linux 5.17).
+    mem_cgroup_oom_group_kill,
     /// Base-two logarithm of the page size; not an offset, but just as constant.
     page_shift,
 }
@@ -128,7 +134,7 @@ pub const fn pages_to_bytes(pages: i64, page_shift: u32) -> u64 {
     if page_shift >= 32 { 0 } else { (pages & !below_zero).cast_unsigned() << page_shift }
 }
 
-const _: () = assert!(size_of::<Offsets>() == 41 * 4);
+const _: () = assert!(size_of::<Offsets>() == 44 * 4);
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const COMM_LEN: usize = 16;
 
 /// Version of the record layouts. It rises with every change except a new kind or a new field at the end of
-/// [`ProcessExit`], whose size shows which fields it has.
+/// [`MarkVictim`] or [`ProcessExit`], whose sizes show which fields they have.
 pub const VERSION: u16 = 2;
 
 /// [`Header::kind`] of [`MarkVictim`].
@@ -98,6 +98,13 @@ pub struct MarkVictim {
     pub comm: [u8; COMM_LEN],
     /// Name of the allocating thread, zero-padded.
     pub trigger_comm: [u8; COMM_LEN],
+    /// The counted cgroup's own `oom` in `memory.events.local`, just after the kernel counted this kill: the cgroup may be
+    /// gone before a process can read the file. The three counts are valid with [`COUNTS_KNOWN`].
+    pub counted_oom: u64,
+    /// Its `oom_kill`.
+    pub counted_oom_kill: u64,
+    /// Its `oom_group_kill`.
+    pub counted_oom_group_kill: u64,
 }
 
 /// [`MarkVictim::cgroup_id`] was read from the victim itself.
@@ -123,10 +130,15 @@ pub const SCORE_KNOWN: u32 = 1 << 8;
 pub const END_WATCHED: u32 = 1 << 9;
 /// A [`MemoryBack`](crate::incident::MemoryBack) will report when the victim's memory is freed.
 pub const MEMORY_WATCHED: u32 = 1 << 10;
+/// The counters of [`MarkVictim::counted_cgroup_id`] were read.
+pub const COUNTS_KNOWN: u32 = 1 << 11;
 
 impl MarkVictim {
     /// Size of the record.
-    pub const SIZE_BYTES: u16 = 184;
+    pub const SIZE_BYTES: u16 = 208;
+
+    /// Size of a record of earlier builds, which lacks the counters.
+    pub const COUNTLESS_BYTES: u16 = 184;
 
     /// A record with only its header set.
     pub const EMPTY: Self = Self {
@@ -155,7 +167,16 @@ impl MarkVictim {
         flags: 0,
         comm: [0; COMM_LEN],
         trigger_comm: [0; COMM_LEN],
+        counted_oom: 0,
+        counted_oom_kill: 0,
+        counted_oom_group_kill: 0,
     };
+
+    /// Reads a whole record of this build or of an earlier one; `None` if its length fits neither.
+    #[must_use]
+    pub fn read(record: &[u8]) -> Option<Self> {
+        read_grown::<Self, { Self::SIZE_BYTES as usize }>(record, Self::COUNTLESS_BYTES)
+    }
 
     /// Whether all of `flags` are set.
     #[must_use]
@@ -221,13 +242,18 @@ impl ProcessExit {
     /// Reads a whole record of this build or of an earlier one; `None` if its length fits neither.
     #[must_use]
     pub fn read(record: &[u8]) -> Option<Self> {
-        if record.len() != usize::from(Self::STARTLESS_BYTES) {
-            return Self::read_from_bytes(record).ok();
-        }
-        let mut whole = [0; Self::SIZE_BYTES as usize];
-        whole.get_mut(..record.len())?.copy_from_slice(record);
-        Self::read_from_bytes(&whole).ok()
+        read_grown::<Self, { Self::SIZE_BYTES as usize }>(record, Self::STARTLESS_BYTES)
     }
+}
+
+/// Reads a record that was shorter in earlier builds; what it lacks is zero.
+fn read_grown<T: FromBytes, const BYTES: usize>(record: &[u8], earlier_bytes: u16) -> Option<T> {
+    if record.len() != usize::from(earlier_bytes) {
+        return T::read_from_bytes(record).ok();
+    }
+    let mut whole = [0; BYTES];
+    whole.get_mut(..record.len())?.copy_from_slice(record);
+    T::read_from_bytes(&whole).ok()
 }
 
 /// Memory is short enough for the kernel to act: a wake-up for the sampler, not a measurement.

@@ -115,13 +115,18 @@ pub(crate) fn task_cgroup_id(task: u64) -> Option<u64> {
     cgroup_id(pointer(css_set, offset!(css_set_dfl_cgrp))?)
 }
 
-/// The id of the cgroup in whose counters the kernel counts a kill of the process with this memory: that of the
-/// memory's owner (`memcg_memory_event_mm` in linux/memcontrol.h). 0 if unknown.
+/// The memory controller's state (`cgroup_subsys_state`) in whose counters the kernel counts a kill of the process with
+/// this memory: that of the memory's owner (`memcg_memory_event_mm` in linux/memcontrol.h). 0 if unknown.
 #[inline(always)]
-pub(crate) fn counted_cgroup_id(mm: u64) -> u64 {
+pub(crate) fn counted_css(mm: u64) -> u64 {
     let owner: u64 = read_or_zero(mm, offset!(mm_owner));
     let css_set: u64 = read_or_zero(owner, offset!(task_cgroups));
-    let css: u64 = read_or_zero(css_set, offset!(css_set_memory_any));
+    read_or_zero(css_set, offset!(css_set_memory_any))
+}
+
+/// The id of the cgroup that a `cgroup_subsys_state` belongs to; 0 if unknown.
+#[inline(always)]
+pub(crate) fn css_cgroup_id_or_zero(css: u64) -> u64 {
     let cgroup: u64 = read_or_zero(css, offset!(css_cgroup));
     let node: u64 = read_or_zero(cgroup, offset!(cgroup_kn));
     read_or_zero(node, offset!(kernfs_node_id))

@@ -11,16 +11,16 @@ use enforcer_common::{
     offsets::{ABSENT, pages_to_bytes},
     plain::{PlainFormat, data_loc_offset},
     record::{
-        CGROUP_KNOWN, CONTAINER_INIT, END_WATCHED, INIT_KNOWN, KILL_WATCHED, LIMIT_KNOWN, MEMORY_KNOWN,
-        MEMORY_WATCHED, MarkVictim, SCORE_KNOWN, UID_KNOWN, VICTIM_KILLED,
+        CGROUP_KNOWN, CONTAINER_INIT, COUNTS_KNOWN, END_WATCHED, INIT_KNOWN, KILL_WATCHED, LIMIT_KNOWN,
+        MEMORY_KNOWN, MEMORY_WATCHED, MarkVictim, SCORE_KNOWN, UID_KNOWN, VICTIM_KILLED,
     },
 };
 
 use crate::{
     incident,
     kernel::{
-        self, comm, counted_cgroup_id, css_cgroup_id, current_cgroup_id, current_comm, now_ns, offset,
-        pointer, process_start_ns, read, read_or_zero, task_cgroup_id,
+        self, comm, counted_css, css_cgroup_id, css_cgroup_id_or_zero, current_cgroup_id, current_comm,
+        now_ns, offset, pointer, process_start_ns, read, read_or_zero, task_cgroup_id,
     },
     maps::{
         EVENTS, KILLS, MARKED, MARKING, MEMORIES, OOMS, PLAIN_FORMAT, RECLAIMING, dropped, emit, is_watched,
@@ -182,7 +182,7 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
     }
     if let Some(mm) = victim.and_then(|task| pointer(task, offset!(task_mm))) {
         mark.memory = mm;
-        mark.counted_cgroup_id = counted_cgroup_id(mm);
+        read_counts(mark, counted_css(mm));
         if is_watched(watched::MEMORY) {
             if MEMORIES.insert(mm, mark.time_ns, 0).is_ok() {
                 mark.flags |= MEMORY_WATCHED;
@@ -204,6 +204,22 @@ fn finish<C: EbpfContext>(ctx: &C, mark: &mut MarkVictim, victim: Option<u64>) {
     saw(seen::MARK_VICTIM);
     emit(&EVENTS, mark, drops::MARK_VICTIM);
     say!(ctx, "mark_victim tid {} tgid {} by {}", mark.tid, mark.tgid, mark.trigger_tid);
+}
+
+/// Reads which cgroup counts the kill, and what it has counted. The kernel counts a kill right before it marks the victim
+/// (`__oom_kill_process` in mm/oom_kill.c).
+#[inline(always)]
+fn read_counts(mark: &mut MarkVictim, css: u64) {
+    mark.counted_cgroup_id = css_cgroup_id_or_zero(css);
+    let within = offset!(mem_cgroup_css);
+    if css == 0 || within == ABSENT || offset!(mem_cgroup_oom_kill) == ABSENT {
+        return;
+    }
+    let memcg = css - u64::from(within);
+    mark.counted_oom = read_or_zero(memcg, offset!(mem_cgroup_oom));
+    mark.counted_oom_kill = read_or_zero(memcg, offset!(mem_cgroup_oom_kill));
+    mark.counted_oom_group_kill = read_or_zero(memcg, offset!(mem_cgroup_oom_group_kill));
+    mark.flags |= COUNTS_KNOWN;
 }
 
 #[inline(always)]

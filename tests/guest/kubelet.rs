@@ -3,7 +3,7 @@
 //!
 //! The cgroups are made here as a kubelet and a runtime make them, and the runtime is a fake.
 
-use std::{collections::BTreeSet, fs, thread, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, thread, time::Duration};
 
 use enforcer::{
     model::QosClass,
@@ -105,13 +105,22 @@ fn every_kill_names_its_container() {
     while chosen.len() < 6 {
         chosen.insert((random.below(10), random.below(3)));
     }
-    for (pod, container) in chosen {
+    for (number, (pod, container)) in chosen.into_iter().enumerate() {
         let (pod, container) = (usize::try_from(pod).unwrap(), usize::try_from(container).unwrap());
         let placed = &pods[pod];
         let cgroup = placed.cgroup(container + 1);
         cgroup.write("memory.max", "16M").unwrap();
         let mut hog = Load::start(cgroup, &["spike", "--size", "64Mi"]).unwrap();
+        // As systemd does with a scope: as soon as it is empty, before its counters can be read.
+        let removal = (number % 2 == 0).then(|| {
+            let path = cgroup.path().to_owned();
+            wait_until("the load in its cgroup", || peak_bytes(&path) >= 8 * MIB);
+            thread::spawn(move || while fs::remove_dir(&path).is_err() {})
+        });
         assert!(!hog.wait().unwrap().success(), "{}", random.seed());
+        if let Some(removal) = removal {
+            removal.join().unwrap();
+        }
         let path = placed.container_path(container + 1);
         let is_it = |event: &Value| is(event, "oom.incident") && event["data"]["limitOwner"] == path.as_str();
         let incident = stream.wait_for(&format!("the kill in {path}"), TIMEOUT, is_it).unwrap();
@@ -137,6 +146,11 @@ fn every_kill_names_its_container() {
     };
     assert!((0..5).any(is_named), "{:#?}", stream.of("oom.incident").collect::<Vec<_>>());
     daemon.stop().unwrap();
+}
+
+/// The most memory that a cgroup has used, also after its processes' end.
+fn peak_bytes(cgroup: &Path) -> u64 {
+    fs::read_to_string(cgroup.join("memory.peak")).unwrap().trim().parse().unwrap()
 }
 
 /// The pod that fills the node is BestEffort. One that holds more may have a request, one is of kube-system, one is the

@@ -79,9 +79,17 @@ pub fn resolve(btf: &Btf, hierarchy: MemoryHierarchy, page_size_bytes: usize) ->
         mm_owner: one("mm_struct", &["owner"]),
         cgroup_root: one("cgroup", &["root"]),
         cgroup_root_hierarchy_id: one("cgroup_root", &["hierarchy_id"]),
+        mem_cgroup_oom: memory_event(btf, "MEMCG_OOM").unwrap_or(ABSENT),
+        mem_cgroup_oom_kill: memory_event(btf, "MEMCG_OOM_KILL").unwrap_or(ABSENT),
+        mem_cgroup_oom_group_kill: memory_event(btf, "MEMCG_OOM_GROUP_KILL").unwrap_or(ABSENT),
         page_shift: page_size_bytes.trailing_zeros(),
     };
-    let expected_absent = |name| name == "css_set_memory_css" && hierarchy == MemoryHierarchy::Unified;
+    let expected_absent = |name| match name {
+        "css_set_memory_css" => hierarchy == MemoryHierarchy::Unified,
+        // Linux 5.17 (b6bf9abb0aa4); the file lacks the count too.
+        "mem_cgroup_oom_group_kill" => offsets.mem_cgroup_oom_kill != ABSENT,
+        _ => false,
+    };
     let absent = offsets
         .table()
         .into_iter()
@@ -141,6 +149,19 @@ fn counter_within(btf: &Btf, element: TypeId) -> Option<u32> {
         let member = btf.member(element, name)?;
         (btf.size_bytes(member.type_id)? == 8).then_some(member.offset_bytes)
     })
+}
+
+/// Offset of a count in `mem_cgroup.memory_events_local`, an array of `atomic_long_t`.
+fn memory_event(btf: &Btf, name: &str) -> Option<u32> {
+    let memcg = btf.find("mem_cgroup", Kind::Struct)?;
+    let events = btf.member(memcg, "memory_events_local")?;
+    let (element, len) = btf.array(events.type_id)?;
+    let index = btf.enumerator(btf.find("memcg_memory_event", Kind::Enum)?, name)?;
+    let stride = btf.size_bytes(element).filter(|bytes| *bytes == 8)?;
+    if index >= len {
+        return None;
+    }
+    events.offset_bytes.checked_add(index.checked_mul(stride)?)
 }
 
 /// Offset of the memory controller's pointer in `css_set.subsys`.

@@ -2,18 +2,20 @@
 use enforcer_common::{
     incident,
     record::{
-        CGROUP_KNOWN, CONTAINER_INIT, EDGE_DIRECT_RECLAIM, EDGE_KSWAPD_WAKE, END_WATCHED, EXIT_CODE_KNOWN,
-        Edge, GROUP_DEAD, Header, INIT_KNOWN, KILL_WATCHED, KIND_EDGE, KIND_MARK_VICTIM, KIND_PROCESS_EXIT,
-        LIMIT_KNOWN, MEMORY_KNOWN, MEMORY_LET_GO, MEMORY_WATCHED, MarkVictim, ProcessExit, SCORE_KNOWN,
-        UID_KNOWN, VERSION, VICTIM_KILLED,
+        CGROUP_KNOWN, CONTAINER_INIT, COUNTS_KNOWN, EDGE_DIRECT_RECLAIM, EDGE_KSWAPD_WAKE, END_WATCHED,
+        EXIT_CODE_KNOWN, Edge, GROUP_DEAD, Header, INIT_KNOWN, KILL_WATCHED, KIND_EDGE, KIND_MARK_VICTIM,
+        KIND_PROCESS_EXIT, LIMIT_KNOWN, MEMORY_KNOWN, MEMORY_LET_GO, MEMORY_WATCHED, MarkVictim, ProcessExit,
+        SCORE_KNOWN, UID_KNOWN, VERSION, VICTIM_KILLED,
     },
 };
+use enforcer_events::oom::OomCounts;
 use zerocopy::FromBytes;
 
 use crate::model::CgroupId;
 
 /// One record of a ring buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "records are few, and none is kept as this type")]
 pub enum Record {
     /// The OOM killer marked a task.
     Mark(Mark),
@@ -76,6 +78,8 @@ pub struct Mark {
     pub oom_since_ns: Option<u64>,
     /// The cgroup whose counters count the kill. Mostly the victim's own.
     pub counted: Option<CgroupId>,
+    /// What that cgroup had counted with this kill.
+    pub counts: Option<OomCounts>,
     /// Identifies the victim's memory: processes that share it have the same number.
     pub memory_number: Option<u64>,
     /// A record will report the end of this OOM.
@@ -228,8 +232,8 @@ pub type Decoded = Result<Record, Undecodable>;
 pub fn decode(bytes: &[u8]) -> Decoded {
     let kind = header(bytes)?.kind;
     match kind {
-        KIND_MARK_VICTIM => Ok(Record::Mark(mark(&body::<MarkVictim>(kind, bytes)?))),
-        KIND_PROCESS_EXIT => Ok(Record::Exit(exit(&process_exit(bytes)?))),
+        KIND_MARK_VICTIM => Ok(Record::Mark(mark(&grown(kind, bytes, MarkVictim::read)?))),
+        KIND_PROCESS_EXIT => Ok(Record::Exit(exit(&grown(kind, bytes, ProcessExit::read)?))),
         incident::KIND_SHARER => Ok(Record::Sharer(sharer(&body::<incident::Sharer>(kind, bytes)?))),
         incident::KIND_MEMORY_BACK => {
             let incident::MemoryBack { header: _, time_ns, marked_ns, memory } = body(kind, bytes)?;
@@ -275,12 +279,12 @@ pub(super) fn body<T: FromBytes>(kind: u32, bytes: &[u8]) -> Result<T, Undecodab
     T::read_from_bytes(bytes).map_err(wrong)
 }
 
-/// An exit as recorded by this build or an earlier one.
-fn process_exit(bytes: &[u8]) -> Result<ProcessExit, Undecodable> {
-    ProcessExit::read(bytes).ok_or(Undecodable::WrongSize {
-        kind: KIND_PROCESS_EXIT,
+/// A record as written by this build or an earlier one, which wrote a shorter one.
+fn grown<T>(kind: u32, bytes: &[u8], read: impl Fn(&[u8]) -> Option<T>) -> Result<T, Undecodable> {
+    read(bytes).ok_or(Undecodable::WrongSize {
+        kind,
         actual_bytes: bytes.len(),
-        expected_bytes: size_of::<ProcessExit>(),
+        expected_bytes: size_of::<T>(),
     })
 }
 
@@ -315,6 +319,11 @@ fn mark(raw: &MarkVictim) -> Mark {
         reclaim_since_ns: (raw.reclaim_since_ns != 0).then_some(raw.reclaim_since_ns),
         oom_since_ns: (raw.oom_since_ns != 0).then_some(raw.oom_since_ns),
         counted: cgroup(raw.counted_cgroup_id),
+        counts: known(COUNTS_KNOWN).then_some(OomCounts {
+            oom: raw.counted_oom,
+            oom_kill: raw.counted_oom_kill,
+            oom_group_kill: raw.counted_oom_group_kill,
+        }),
         memory_number: (raw.memory != 0).then_some(raw.memory),
         end_watched: known(END_WATCHED),
         memory_watched: known(MEMORY_WATCHED),

@@ -35,13 +35,14 @@ impl Tally {
     pub(super) fn take(open: &Open, ledger: &mut Ledger, world: &impl World) -> Self {
         let mut tally = Self::default();
         let unwatched = is_unwatched(open);
-        // A removed cgroup may have been read before it went, and another incident may have read it since.
+        // A removed cgroup may have been read before it went, or when a victim was marked, and another incident may have
+        // read it since.
         let readings: BTreeMap<CgroupId, Option<Seen>> = open
             .readings
             .iter()
             .map(|(cgroup, own)| {
-                let seen =
-                    own.iter().chain(ledger.latest(*cgroup).iter()).max_by_key(|seen| seen.at_ns).copied();
+                let seen = own.iter().copied().chain(ledger.latest(*cgroup)).chain(at_marks(open, *cgroup));
+                let seen = seen.max_by_key(|seen| seen.at_ns);
                 (*cgroup, seen)
             })
             .collect();
@@ -114,6 +115,13 @@ impl Tally {
     pub(super) const fn comparable(&self) -> bool {
         matches!(self.reconciliation, Reconciliation::Matched | Reconciliation::Differs)
     }
+}
+
+/// What the kernel had counted in a cgroup when it marked the victims that it counts there.
+fn at_marks(open: &Open, cgroup: CgroupId) -> impl Iterator<Item = Seen> {
+    let marks =
+        open.victims.iter().map(|victim| &victim.mark).filter(move |mark| mark.counted == Some(cgroup));
+    marks.filter_map(|mark| mark.counts.map(|counts| Seen { counts, at_ns: mark.time_ns }))
 }
 
 /// The cgroup that was killed as a whole for an incident: the highest between the first victim's and the limit owner

@@ -201,6 +201,7 @@ fn mark() -> Mark {
         reclaim_since_ns: Some(97 * MS),
         oom_since_ns: None,
         counted: None,
+        counts: None,
         memory_number: None,
         end_watched: false,
         memory_watched: false,

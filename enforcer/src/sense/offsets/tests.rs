@@ -61,6 +61,27 @@ fn the_memory_controllers_state_only_where_it_has_a_hierarchy_of_its_own() {
 }
 
 #[test]
+fn counts_of_kills_are_found_by_the_kernels_names() {
+    let counts = |names: &[(&str, u32)]| {
+        let mut b = Builder::default();
+        let long = b.int("long", 8);
+        let atomic = b.structure("atomic64_t", 8, &[("counter", long, 0)]);
+        let alias = b.typedef("atomic_long_t", atomic);
+        let array = b.array(alias, 9);
+        b.structure("mem_cgroup", 4096, &[("memory_events_local", array, 1024)]);
+        b.enumeration("memcg_memory_event", names);
+        let resolved = offsets(&b, MemoryHierarchy::Unified);
+        let found = resolved.offsets;
+        let is_missed = resolved.absent.contains(&"mem_cgroup_oom_group_kill");
+        ((found.mem_cgroup_oom, found.mem_cgroup_oom_kill, found.mem_cgroup_oom_group_kill), is_missed)
+    };
+    let all = [("MEMCG_OOM", 3), ("MEMCG_OOM_KILL", 4), ("MEMCG_OOM_GROUP_KILL", 5)];
+    assert_eq!(counts(&all), ((1048, 1056, 1064), false));
+    assert_eq!(counts(&all[..2]), ((1048, 1056, ABSENT), false), "before 5.17");
+    assert_eq!(counts(&[("MEMCG_OOM", 9)]), ((ABSENT, ABSENT, ABSENT), true));
+}
+
+#[test]
 fn an_empty_kernel_has_nothing_and_says_so() {
     let resolved = offsets(&Builder::default(), MemoryHierarchy::Own);
     assert_eq!(resolved.absent.len(), resolved.offsets.table().len() - 1, "all but the page size");

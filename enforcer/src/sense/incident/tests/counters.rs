@@ -28,6 +28,35 @@ fn a_group_kill_that_is_counted_above_is_reported_once_whenever_that_is_looked_a
     }
 }
 
+/// systemd removes the cgroup of a container as soon as it is empty, before its counters can be read.
+#[test]
+fn what_a_removed_cgroup_had_counted_at_the_mark_reconciles() {
+    let kill = |counts| {
+        let mut machine = Machine::new();
+        machine.files.remove(&C1);
+        machine.mark(Mark { limit: Some(Limited::Cgroup(C1)), counted: Some(C1), counts, ..mark() });
+        machine.exit(102 * MS, 398);
+        let reported = machine.until(60_000 * MS);
+        let incident = incident(&reported);
+        (incident.counters, incident.reconciliation)
+    };
+    let counts = OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 };
+    assert_eq!(kill(Some(counts)), (counts, Reconciliation::Matched));
+    assert_eq!(kill(None), (OomCounts::default(), Reconciliation::Unreadable));
+}
+
+/// A later reading shows more than the one at the mark.
+#[test]
+fn a_reading_after_the_mark_comes_first() {
+    let mut machine = Machine::new();
+    machine.count(C1, 1, 1, 1);
+    let counts = Some(OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
+    machine.mark(Mark { limit: Some(Limited::Cgroup(C1)), counted: Some(C1), counts, ..mark() });
+    machine.exit(102 * MS, 398);
+    let reported = machine.until(60_000 * MS);
+    assert_eq!(incident(&reported).counters, OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 1 });
+}
+
 /// The second kill is counted before the counters are read for the first.
 #[test]
 fn counters_of_neighbours_add_up() {
