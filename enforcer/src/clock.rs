@@ -20,7 +20,7 @@ pub(crate) fn realtime_ns() -> u64 {
 }
 
 fn now_ns(clock: ClockId) -> u64 {
-    // Before 1970, only the last can be.
+    // Only `CLOCK_REALTIME` can be before 1970; that counts as 0.
     let since = Duration::try_from(clock_gettime(clock)).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -21,7 +21,7 @@ use rustix::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 pub use self::heap::Heap;
-pub(crate) use self::heap::{hold_back, keep_heap_small, lock_memory, trim_heap, trim_locked_heap};
+pub(crate) use self::heap::{configure_heap, hold_back, lock_memory, trim_heap, trim_locked_heap};
 
 /// Restricts host name lookups to /etc/hosts and DNS in a statically linked program: other services of
 /// /etc/nsswitch.conf would be loaded from the host's libc, which may be another version.

@@ -32,8 +32,8 @@ impl Budget {
         Ok(Self(tiers))
     }
 
-    /// A line for each tier that ran, and the tiers that exceeded their budget by half, or have none. The budgets count
-    /// `slowness` times, at least once.
+    /// A line for each tier that ran, and the tiers that exceeded their budget by half, or have none. Each budget is
+    /// multiplied by `slowness`.
     pub(crate) fn judge(&self, taken: &BTreeMap<String, Duration>, slowness: f64) -> (String, Vec<String>) {
         let (mut table, mut over) =
             (format!("{:<10} {:>8} {:>10}\n", "tier", "took s", "budget s"), Vec::new());

@@ -1,5 +1,5 @@
 //! How fast the machine is while the tests run. A machine's processors may be shared with others, and then the same tests
-//! take up to three times as long: a budget says something of the tests only if that is taken out.
+//! take up to three times as long: so budgets are scaled by it.
 use std::{
     fmt, fs, hint,
     sync::mpsc::{self, RecvTimeoutError, Sender},
@@ -12,9 +12,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The processor time of one piece of work on a machine that checks and tests everything, warm, in half an hour.
 const REFERENCE: Duration = Duration::from_millis(40);
-/// Two of a thousand of a processor's time.
+/// The work then takes 0.2 % of a processor.
 const INTERVAL: Duration = Duration::from_secs(20);
-/// The unit of /proc/stat on every architecture that we know (`USER_HZ`).
+/// The unit of /proc/stat in milliseconds (`USER_HZ` is 100 on x86-64 and arm64).
 const TICK_MS: u64 = 10;
 const TABLE_WORDS: usize = 1 << 17;
 const STEPS: usize = 400_000;
@@ -48,8 +48,8 @@ impl fmt::Display for Slowness {
         let stolen = stolen * 100.0;
         write!(
             to,
-            "a piece of work occupies a processor of this machine {work:.2} times as long as on the one that the budgets are \
-             for, and {stolen:.0} % of the processor time was stolen: the budgets count {:.2} times",
+            "a piece of work takes {work:.2} times the processor time of the reference machine, and {stolen:.0} % of the \
+             wanted processor time was stolen: budgets are multiplied by {:.2}",
             self.factor()
         )
     }
@@ -100,7 +100,7 @@ fn work(table: &mut [usize]) -> usize {
     sum
 }
 
-/// The processor time that this thread had: neither what other threads had, nor what a hypervisor took.
+/// The processor time that this thread had: without other threads' time, and without steal time (on KVM guests).
 fn thread_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.try_into().unwrap_or_default(), now.tv_nsec.try_into().unwrap_or_default())

@@ -32,7 +32,7 @@ const HOST_TESTS: &str = "host tests";
 const CHECKS: [&str; 4] = ["fmt", "tidy", "clippy", "eBPF object"];
 
 /// Runs everything, even after failures, and ends with the table of steps and the counts. A tier that takes half as
-/// long again as its budget is a failure, measured by the machine's pace.
+/// long again as its budget is a failure; budgets are scaled to the machine's pace.
 pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
     let budget = Budget::read(places)?;
     let timeline = Timeline::start();

@@ -64,7 +64,7 @@ impl Args {
 }
 
 pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Failure> {
-    raw::keep_heap_small();
+    raw::configure_heap();
     let Context { config, output: _, is_wide: _, color, live: _, verbose } = context;
     if args.unpin {
         return unpin();

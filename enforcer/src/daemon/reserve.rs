@@ -4,7 +4,7 @@ use crate::{journal::Journal, raw};
 /// The `what` of the degradation while the kernel grants no more address space.
 const ADDRESS_SPACE: &str = "addressSpace";
 
-/// The address space reserved for the heap, for when the kernel grants no more.
+/// The reserve of the heap's blocks, for when the kernel grants no more.
 #[derive(Debug, Default)]
 pub(super) struct Reserve {
     is_reported: bool,

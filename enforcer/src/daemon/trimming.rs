@@ -39,14 +39,14 @@ impl Trimming {
         self.due
     }
 
-    /// Returns freed memory if that is due. If memory is short, it is put off: the heap is unlocked meanwhile. Reports when
+    /// Returns freed memory if that is due. If memory is short, it is put off, because a trim unlocks the heap. Reports when
     /// the heap cannot be locked again, and when it can.
     pub(super) fn settle(&mut self, now: Instant, is_short: bool, journal: &Journal) {
         match self.trim(now, is_short, raw::trim_locked_heap) {
             Some(Lock::Lost(error)) => {
                 let message = format!(
-                    "the heap cannot be locked again after freed memory was returned: {error}; under memory pressure the \
-                     daemon may react late until it can, which is tried every {} s",
+                    "the heap cannot be locked again after freed memory was returned: {error}; the daemon may react late \
+                     under memory pressure; it retries every {} s",
                     PAUSE.as_secs()
                 );
                 emit::degraded(journal, MEMORY_LOCK, &message);
@@ -56,7 +56,7 @@ impl Trimming {
         }
     }
 
-    /// What is put off, and what fails, comes again after [`PAUSE`].
+    /// A trim that is put off or fails is retried after [`PAUSE`]. A heap that is not locked is no reason to put it off.
     fn trim(
         &mut self,
         now: Instant,
@@ -67,7 +67,7 @@ impl Trimming {
             return None;
         }
         self.due = Some(now + PAUSE);
-        if is_short {
+        if is_short && !self.is_unlocked {
             return None;
         }
         let before = self.is_unlocked;
@@ -113,7 +113,11 @@ mod tests {
         };
         assert_eq!(lost(&mut trimming, 1), Some(Lock::Lost(Errno::NOMEM)));
         assert_eq!(lost(&mut trimming, 2), None);
-        assert_eq!(trimming.trim(start + 3 * PAUSE, false, || Ok(())), Some(Lock::Regained));
+        assert_eq!(
+            trimming.trim(start + 3 * PAUSE, true, || Ok(())),
+            Some(Lock::Regained),
+            "in a shortage too"
+        );
         assert_eq!(trimming.due(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The heap, with reserved address space for when the kernel provides no more.
+//! The heap, and a reserve of its blocks for when the kernel grants no more address space.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -19,7 +19,7 @@ const STEP_BYTES: usize = 1 << 20;
 /// The number of steps: more than a scrape, an event stream and a pass over all pods need together.
 const STEPS: usize = 16;
 
-/// A step, as the allocator's callers describe it. Alignment is what every block of the allocator has.
+/// The layout of a step. Alignment 1 asks for no more than every block has.
 const STEP: Layout = match Layout::from_size_align(STEP_BYTES, 1) {
     Ok(layout) => layout,
     Err(_) => panic!("one MiB is a valid size"),
@@ -85,7 +85,8 @@ fn persist_by_giving_up(attempt: &dyn Fn() -> *mut u8) -> *mut u8 {
 /// it is held. It only helps a program whose allocator is [`Heap`].
 ///
 /// The blocks stay in the heap when they are released. If they were mappings, the kernel would take them back, and could
-/// refuse to map as much again: with `vm.overcommit_memory=2` it does as long as too much is committed, by whomever.
+/// refuse to map as much again: with `vm.overcommit_memory=2` it does while the committed memory of all
+/// processes exceeds `CommitLimit`.
 pub(crate) fn hold_back() -> bool {
     if HELD.iter().all(|step| !step.load(Ordering::Acquire).is_null()) {
         return true;
@@ -108,12 +109,13 @@ fn hold(step: &AtomicPtr<u8>) -> bool {
     true
 }
 
-/// Returns the pages of a step to the kernel, also locked ones (Linux 5.18 and later; before, they stay).
+/// Returns the pages of a step to the kernel, locked or not. Before Linux 5.18 the kernel refuses, and pages that were
+/// resident stay.
 fn discard(block: *mut u8) {
     let page = rustix::param::page_size();
     let into = block.align_offset(page);
     let bytes = (STEP_BYTES - into) & !(page - 1);
-    // SAFETY: the pages lie in the block, whose content nobody needs; what is freed and allocated anew holds zeros.
+    // SAFETY: the pages lie in the block, whose content nothing uses: it has just been allocated.
     let _discarded = unsafe {
         rustix::mm::madvise(block.add(into).cast(), bytes, rustix::mm::Advice::LinuxDontneedLocked)
     };
@@ -123,7 +125,8 @@ fn discard(block: *mut u8) {
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM_BYTES: libc::c_int = 128 << 10;
 
-/// Allocates blocks of the reserve's size in the heap. So are other threads' large blocks meanwhile: that is harmless.
+/// Runs `allocate` with glibc's mmap threshold above the size of a step, so that steps come from the heap. Other threads'
+/// large blocks do too meanwhile, which is harmless.
 #[cfg(target_env = "gnu")]
 fn in_the_heap<T>(allocate: impl FnOnce() -> T) -> T {
     const ABOVE_A_STEP_BYTES: libc::c_int = 4 << 20;
@@ -153,15 +156,15 @@ pub(crate) fn lock_memory() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the allocator map large blocks separately, keep what is freed at the end of the heap until [`trim_heap`], and use
-/// one arena for all threads.
+/// Makes the allocator map large blocks separately, keep up to 64 MiB that are freed at the end of the heap until
+/// [`trim_heap`], and use one arena for all threads.
 ///
 /// glibc's defaults for the first two rise when the first large block is freed; then it keeps up to twice that size. What
 /// it returned by itself could be a part of the reserve that is just released. It also creates several arenas, and memory
 /// that is freed in one is not reused by another. One arena suffices: threads seldom allocate at once, and the eviction
 /// path allocates nothing. Call this before any other thread exists, and before a large allocation.
 #[cfg(target_env = "gnu")]
-pub(crate) fn keep_heap_small() {
+pub(crate) fn configure_heap() {
     const ABOVE_THE_RESERVE_BYTES: libc::c_int = 64 << 20;
     // SAFETY: no preconditions; no other thread allocates yet, and a failure leaves the defaults.
     unsafe {
@@ -173,7 +176,7 @@ pub(crate) fn keep_heap_small() {
 
 /// Other allocators keep little memory, and have no such call.
 #[cfg(not(target_env = "gnu"))]
-pub(crate) fn keep_heap_small() {}
+pub(crate) fn configure_heap() {}
 
 /// What stays resident at the end of the heap. Without it, the first thread that allocates in a shortage would wait for
 /// reclaim while it holds the only arena.
@@ -293,12 +296,12 @@ mod tests {
         assert!(String::from_utf8_lossy(&child.stdout).contains("1 passed"), "{child:?}");
     }
 
-    /// Needs a process of its own, which takes no limit back.
+    /// Needs a process of its own: a lowered hard limit cannot be raised again.
     #[test]
     #[ignore = "runs in a process of its own, started by the test above"]
     fn blocks_come_from_the_reserve_when_the_kernel_maps_nothing() {
         assert!(env::var_os(CHILD).is_some(), "not in a process of its own");
-        keep_heap_small();
+        configure_heap();
         // Resident once, and then a part of the reserve.
         let before: Vec<Vec<u8>> = (0..128).map(|_| vec![1; 64 << 10]).collect();
         drop(before);
@@ -317,7 +320,7 @@ mod tests {
             assert!(!block.is_null(), "{bytes} with {} steps held", held());
             block.write_bytes(1, bytes);
         };
-        // Each is larger than what is mapped separately as long as the kernel does.
+        // Each is above glibc's mmap threshold: it would be mapped separately if the kernel granted a mapping.
         let mut taken = 0;
         while held() > 0 {
             allocate(160 << 10);

@@ -15,7 +15,7 @@ use crate::model::CgroupId;
 
 /// One record of a ring buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "records are few, and none is kept as this type")]
+#[expect(clippy::large_enum_variant, reason = "at most a thousand are queued")]
 pub enum Record {
     /// The OOM killer marked a task.
     Mark(Mark),
@@ -78,7 +78,7 @@ pub struct Mark {
     pub oom_since_ns: Option<u64>,
     /// The cgroup whose counters count the kill. Mostly the victim's own.
     pub counted: Option<CgroupId>,
-    /// What that cgroup had counted with this kill.
+    /// That cgroup's `memory.events.local` right after the kernel counted this kill; `None` if it was not read.
     pub counts: Option<OomCounts>,
     /// Identifies the victim's memory: processes that share it have the same number.
     pub memory_number: Option<u64>,

@@ -1,3 +1,5 @@
+//! The daemon's own evictions, so that marks on their victims are not reported as the kernel's kills.
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -10,7 +12,8 @@ use crate::model::{CgroupId, CgroupPath};
 const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// The cgroups that the daemon kills itself: a mark on their dying processes is not reported as the kernel's kill. The
-/// tracer reads marks later than the kernel makes them, so an eviction covers what happened before its end after it too.
+/// tracer reads marks later than the kernel makes them, so an ended eviction still covers
+/// marks from before its end.
 #[derive(Clone, Debug, Default)]
 pub(in crate::daemon) struct BeingEvicted(Arc<Mutex<HashMap<CgroupId, Evicted>>>);
 
@@ -37,7 +40,7 @@ impl BeingEvicted {
         self.lock().insert(cgroup, Evicted { path, ended_ns: None });
     }
 
-    /// The eviction has ended, at a time of `CLOCK_BOOTTIME`.
+    /// Ends the eviction at `now_ns` (`CLOCK_BOOTTIME`), and forgets those that ended more than a minute before.
     pub(in crate::daemon) fn end(&self, cgroup: CgroupId, now_ns: u64) {
         let mut evicted = self.lock();
         evicted.retain(|_, one| one.is_remembered(now_ns));
@@ -46,7 +49,7 @@ impl BeingEvicted {
         }
     }
 
-    /// Whether the cgroup, or an ancestor, was being evicted at a time of `CLOCK_BOOTTIME`.
+    /// Whether the cgroup, or an ancestor, is being evicted, or its eviction ended at `at_ns` (`CLOCK_BOOTTIME`) or later.
     pub(in crate::daemon) fn covers(
         &self,
         cgroup: CgroupId,

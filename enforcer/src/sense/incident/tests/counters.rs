@@ -47,7 +47,7 @@ fn what_a_removed_cgroup_had_counted_at_the_mark_reconciles() {
 
 /// A later reading shows more than the one at the mark.
 #[test]
-fn a_reading_after_the_mark_comes_first() {
+fn a_reading_after_the_mark_takes_precedence() {
     let mut machine = Machine::new();
     machine.count(C1, 1, 1, 1);
     let counts = Some(OomCounts { oom: 1, oom_kill: 1, oom_group_kill: 0 });
