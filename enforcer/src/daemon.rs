@@ -271,7 +271,6 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut trimming = Trimming::default();
     trimming.note(Instant::now());
     loop {
-        reserve.settle(&journal);
         sinks.retry();
         let due = desired.due().min(edges.due());
         let due = trimming.due().map_or(due, |trim| due.min(trim));
@@ -338,7 +337,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         if hand_on(&mut desired, &reflex, &forecaster, &recording) {
             trimming.note(Instant::now());
         }
-        trimming.settle(Instant::now(), desired.view().memory_pressure, &journal);
+        // What was released of the reserve, and is free again, would be returned.
+        let is_short = !reserve.settle(&journal) || desired.view().memory_pressure;
+        trimming.settle(Instant::now(), is_short, &journal);
         orders.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
         if let Some(news) = manifests {

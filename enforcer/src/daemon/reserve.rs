@@ -11,8 +11,8 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// Reserves again what was used; reports when that fails, and when it works again.
-    pub(super) fn settle(&mut self, journal: &Journal) {
+    /// Reserves again what was used; reports when that fails, and when it works again. Returns whether all of it is held.
+    pub(super) fn settle(&mut self, journal: &Journal) -> bool {
         let is_whole = raw::hold_back();
         match (is_whole, self.is_reported) {
             (true, true) => {
@@ -27,5 +27,6 @@ impl Reserve {
             (true, false) | (false, true) => {}
         }
         self.is_reported = !is_whole;
+        is_whole
     }
 }

@@ -13,6 +13,9 @@ pub(super) const MEMORY_LOCK: &str = "memoryLock";
 /// The delay after the first change of candidates. Changes come in bursts, so one trim serves several.
 const PAUSE: Duration = Duration::from_secs(10);
 
+/// The delay after a trim without a change: answers to requests take memory too.
+const IDLE_PAUSE: Duration = Duration::from_mins(10);
+
 /// Returns freed memory some time after a change.
 #[derive(Debug, Default)]
 pub(super) struct Trimming {
@@ -31,7 +34,8 @@ enum Lock {
 impl Trimming {
     /// Notes a change that has freed memory.
     pub(super) fn note(&mut self, now: Instant) {
-        self.due.get_or_insert(now + PAUSE);
+        let due = now + PAUSE;
+        self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
     /// When [`settle`](Self::settle) must be called.
@@ -42,7 +46,8 @@ impl Trimming {
     /// Returns freed memory if that is due. If memory is short, it is put off, because a trim unlocks the heap. Reports when
     /// the heap cannot be locked again, and when it can.
     pub(super) fn settle(&mut self, now: Instant, is_short: bool, journal: &Journal) {
-        match self.trim(now, is_short, raw::trim_locked_heap) {
+        let work = if is_short { raw::lock_memory } else { raw::trim_locked_heap };
+        match self.trim(now, is_short, work) {
             Some(Lock::Lost(error)) => {
                 let message = format!(
                     "the heap cannot be locked again after freed memory was returned: {error}; the daemon may react late \
@@ -75,7 +80,9 @@ impl Trimming {
         self.is_unlocked = locked.is_err();
         match locked {
             Ok(()) => {
-                self.due = None;
+                if !is_short {
+                    self.due = Some(now + IDLE_PAUSE);
+                }
                 before.then_some(Lock::Regained)
             }
             Err(error) => (!before).then_some(Lock::Lost(error)),
@@ -100,7 +107,13 @@ mod tests {
         assert_eq!(trimming.trim(start + PAUSE, true, never), None);
         assert_eq!(trimming.due(), Some(start + 2 * PAUSE));
         assert_eq!(trimming.trim(start + 2 * PAUSE, false, || Ok(())), None);
-        assert_eq!(trimming.due(), None);
+        assert_eq!(
+            trimming.due(),
+            Some(start + 2 * PAUSE + IDLE_PAUSE),
+            "answers to requests take memory too"
+        );
+        trimming.note(start + 3 * PAUSE);
+        assert_eq!(trimming.due(), Some(start + 4 * PAUSE));
     }
 
     #[test]
@@ -118,6 +131,6 @@ mod tests {
             Some(Lock::Regained),
             "in a shortage too"
         );
-        assert_eq!(trimming.due(), None);
+        assert_eq!(trimming.due(), Some(start + 4 * PAUSE), "the freed memory is still to be returned");
     }
 }

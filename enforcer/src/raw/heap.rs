@@ -10,7 +10,7 @@ use std::{
 
 use rustix::{
     io::Errno,
-    mm::{MlockAllFlags, mlockall},
+    mm::{Advice, MlockAllFlags, madvise, mlockall},
 };
 
 /// The size of a step of the reserve.
@@ -110,15 +110,15 @@ fn hold(step: &AtomicPtr<u8>) -> bool {
 }
 
 /// Returns the pages of a step to the kernel, locked or not. Before Linux 5.18 the kernel refuses, and pages that were
-/// resident stay.
+/// resident stay. Without huge pages, which would make a whole step resident for one page that is touched.
 fn discard(block: *mut u8) {
     let page = rustix::param::page_size();
     let into = block.align_offset(page);
     let bytes = (STEP_BYTES - into) & !(page - 1);
-    // SAFETY: the pages lie in the block, whose content nothing uses: it has just been allocated.
-    let _discarded = unsafe {
-        rustix::mm::madvise(block.add(into).cast(), bytes, rustix::mm::Advice::LinuxDontneedLocked)
-    };
+    for advice in [Advice::LinuxNoHugepage, Advice::LinuxDontneedLocked] {
+        // SAFETY: the pages lie in the block, whose content nothing uses: it has just been allocated.
+        let _best_effort = unsafe { madvise(block.add(into).cast(), bytes, advice) };
+    }
 }
 
 /// Blocks of at least this size are mapped separately.
@@ -156,7 +156,7 @@ pub(crate) fn lock_memory() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the allocator map large blocks separately, keep up to 64 MiB that are freed at the end of the heap until
+/// Makes the allocator map large blocks separately, keep up to 20 MiB that are freed at the end of the heap until
 /// [`trim_heap`], and use one arena for all threads.
 ///
 /// glibc's defaults for the first two rise when the first large block is freed; then it keeps up to twice that size. What
@@ -165,7 +165,7 @@ pub(crate) fn lock_memory() -> Result<(), Errno> {
 /// path allocates nothing. Call this before any other thread exists, and before a large allocation.
 #[cfg(target_env = "gnu")]
 pub(crate) fn configure_heap() {
-    const ABOVE_THE_RESERVE_BYTES: libc::c_int = 64 << 20;
+    const ABOVE_THE_RESERVE_BYTES: libc::c_int = 20 << 20;
     // SAFETY: no preconditions; no other thread allocates yet, and a failure leaves the defaults.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, ABOVE_THE_RESERVE_BYTES);
@@ -225,7 +225,7 @@ fn unlock_heap() -> io::Result<()> {
 fn populate_heap() -> io::Result<()> {
     let Some((start, bytes)) = heap()? else { return Ok(()) };
     // SAFETY: it changes no content; a page that holds nothing becomes the zero page, which takes no memory.
-    Ok(unsafe { rustix::mm::madvise(start, bytes, rustix::mm::Advice::LinuxPopulateRead) }?)
+    Ok(unsafe { madvise(start, bytes, Advice::LinuxPopulateRead) }?)
 }
 
 /// Other allocators keep little memory, and have no such call.

@@ -96,7 +96,7 @@ fn address_space_bytes(daemon: &Daemon) -> u64 {
     size.unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Whether each part of the heap has the flag `lo` (proc_pid_smaps(5)).
+/// Whether each part of the heap has the flag `lo` (`proc_pid_smaps(5)`).
 fn heap_is_locked(daemon: &Daemon) -> bool {
     let maps = fs::read_to_string(format!("/proc/{}/smaps", daemon.pid())).unwrap();
     let heap: Vec<&str> = maps.split("[heap]").skip(1).collect();

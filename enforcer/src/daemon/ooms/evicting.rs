@@ -20,13 +20,14 @@ pub(in crate::daemon) struct BeingEvicted(Arc<Mutex<HashMap<CgroupId, Evicted>>>
 #[derive(Debug)]
 struct Evicted {
     path: CgroupPath,
+    begun_ns: u64,
     /// `None` while it lasts.
     ended_ns: Option<u64>,
 }
 
 impl Evicted {
     fn covers(&self, at_ns: u64) -> bool {
-        self.ended_ns.is_none_or(|ended_ns| at_ns <= ended_ns)
+        self.begun_ns <= at_ns && self.ended_ns.is_none_or(|ended_ns| at_ns <= ended_ns)
     }
 
     fn is_remembered(&self, now_ns: u64) -> bool {
@@ -36,8 +37,9 @@ impl Evicted {
 }
 
 impl BeingEvicted {
-    pub(in crate::daemon) fn begin(&self, cgroup: CgroupId, path: CgroupPath) {
-        self.lock().insert(cgroup, Evicted { path, ended_ns: None });
+    /// An eviction begins with a decision at `begun_ns` (`CLOCK_BOOTTIME`).
+    pub(in crate::daemon) fn begin(&self, cgroup: CgroupId, path: CgroupPath, begun_ns: u64) {
+        self.lock().insert(cgroup, Evicted { path, begun_ns, ended_ns: None });
     }
 
     /// Ends the eviction at `now_ns` (`CLOCK_BOOTTIME`), and forgets those that ended more than a minute before.
@@ -49,7 +51,7 @@ impl BeingEvicted {
         }
     }
 
-    /// Whether the cgroup, or an ancestor, is being evicted, or its eviction ended at `at_ns` (`CLOCK_BOOTTIME`) or later.
+    /// Whether the cgroup, or an ancestor, was being evicted at `at_ns` (`CLOCK_BOOTTIME`).
     pub(in crate::daemon) fn covers(
         &self,
         cgroup: CgroupId,
@@ -83,7 +85,8 @@ mod tests {
         let evicted = BeingEvicted::default();
         let path = |path| CgroupPath::parse(path).unwrap();
         let container = || Some(path("/kubepods/pod1/c"));
-        evicted.begin(CgroupId(5), path("/kubepods/pod1"));
+        evicted.begin(CgroupId(5), path("/kubepods/pod1"), 50);
+        assert!(!evicted.covers(CgroupId(5), 49, || None), "a kill before the decision");
         assert!(evicted.covers(CgroupId(5), 100, || None));
         assert!(evicted.covers(CgroupId(6), 100, container));
         assert!(!evicted.covers(CgroupId(7), 100, || Some(path("/kubepods/pod10/c"))));
@@ -91,7 +94,7 @@ mod tests {
         assert!(evicted.covers(CgroupId(6), 200, container), "a mark that is read late");
         assert!(!evicted.covers(CgroupId(6), 201, container));
         assert!(!evicted.covers(CgroupId(5), 201, || None));
-        evicted.begin(CgroupId(5), path("/kubepods/pod1"));
+        evicted.begin(CgroupId(5), path("/kubepods/pod1"), 300);
         assert!(evicted.covers(CgroupId(6), 300, container), "a second eviction");
     }
 
@@ -101,7 +104,7 @@ mod tests {
         let path = |path| CgroupPath::parse(path).unwrap();
         for number in 0..100 {
             let now_ns = number * u64::try_from(REMEMBERED.as_nanos()).unwrap() * 2;
-            evicted.begin(CgroupId(number), path("/kubepods/pod1"));
+            evicted.begin(CgroupId(number), path("/kubepods/pod1"), now_ns);
             evicted.end(CgroupId(number), now_ns);
         }
         assert_eq!(evicted.lock().len(), 1);

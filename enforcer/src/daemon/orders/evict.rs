@@ -132,7 +132,7 @@ impl Evictions {
             if runtime.block_on(is_durable(&journal, sequence)) {
                 let (cgroup, path) =
                     (eviction.candidate.facts().cgroup, eviction.candidate.identity().cgroup.clone());
-                being_evicted.begin(cgroup, path);
+                being_evicted.begin(cgroup, path, clock::boottime_ns());
                 follow(&uid, &eviction, &orders, &journal, &reflexions, done, answer);
                 being_evicted.end(cgroup, clock::boottime_ns());
             } else {

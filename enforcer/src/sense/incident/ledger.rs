@@ -27,6 +27,19 @@ pub(super) struct Seen {
     pub(super) at_ns: u64,
 }
 
+impl Seen {
+    /// What two readings show together: counters only grow, and the time of a reading is not exactly that of its counters.
+    pub(super) fn merge(self, other: Self) -> Self {
+        let (one, two) = (self.counts, other.counts);
+        let counts = OomCounts {
+            oom: one.oom.max(two.oom),
+            oom_kill: one.oom_kill.max(two.oom_kill),
+            oom_group_kill: one.oom_group_kill.max(two.oom_group_kill),
+        };
+        Self { counts, at_ns: self.at_ns.max(other.at_ns) }
+    }
+}
+
 /// One cgroup's account.
 #[derive(Clone, Debug)]
 struct Account {
@@ -337,6 +350,13 @@ impl Ledger {
             }
         }
         None
+    }
+
+    /// Keeps what an incident has seen of a cgroup for the incidents that close after it.
+    pub(super) fn note(&mut self, cgroup: CgroupId, seen: Seen) {
+        if let Some(account) = self.accounts.get_mut(&cgroup) {
+            account.latest = Some(account.latest.map_or(seen, |latest| latest.merge(seen)));
+        }
     }
 
     /// The latest reading.

@@ -27,7 +27,7 @@ pub trait World {
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
     /// Whether the container runtime has not named its pod or container yet.
     fn awaits_name(&self, cgroup: CgroupId) -> bool;
-    /// Whether we evict it or a cgroup above it, or did until `at_ns` or later.
+    /// Whether we were evicting it or a cgroup above it at that time.
     fn is_being_evicted(&self, cgroup: CgroupId, at_ns: u64) -> bool;
     /// The id of an incident that begins with this mark: reading the same record again gives the same id. With `None`,
     /// the incident comes from counters.

@@ -41,9 +41,8 @@ impl Tally {
             .readings
             .iter()
             .map(|(cgroup, own)| {
-                let seen = own.iter().copied().chain(ledger.latest(*cgroup)).chain(at_marks(open, *cgroup));
-                let seen = seen.max_by_key(|seen| seen.at_ns);
-                (*cgroup, seen)
+                let read = own.iter().copied().chain(ledger.latest(*cgroup));
+                (*cgroup, read.chain(at_marks(open, *cgroup)).reduce(Seen::merge))
             })
             .collect();
         // Kills from before an account began are included in its initial counts.
@@ -61,6 +60,11 @@ impl Tally {
                 continue;
             };
             let Some(claim) = ledger.claim(*cgroup, own, group, *seen) else { continue };
+            // Others that closed before it may have been read at a later mark.
+            ledger.note(*cgroup, *seen);
+            if group.is_some() && is_of_marks(open, *cgroup) {
+                ledger.leave_twice(*cgroup, own);
+            }
             claimed = claimed.saturating_add(claim.moved.oom_kill.min(own.kills));
             moved.insert(*cgroup, claim.moved.oom_kill);
             if claim.moved.oom > 0 {
@@ -124,6 +128,11 @@ fn at_marks(open: &Open, cgroup: CgroupId) -> impl Iterator<Item = Seen> {
     marks.filter_map(|mark| mark.counts.map(|counts| Seen { counts, at_ns: mark.time_ns }))
 }
 
+/// Whether nothing was read of a cgroup since the kernel marked its victims: it counts the kills of a group after that.
+fn is_of_marks(open: &Open, cgroup: CgroupId) -> bool {
+    open.readings.get(&cgroup).is_none_or(Option::is_none)
+}
+
 /// The cgroup that was killed as a whole for an incident: the highest between the first victim's and the limit owner
 /// with a group kill that no incident has claimed (`mem_cgroup_get_oom_group` in `mm/memcontrol.c`).
 ///
@@ -147,7 +156,8 @@ fn group(
         .filter(|cgroup| seen(*cgroup).is_some_and(|seen| ledger.shows_group(*cgroup, seen)))
         .last()?;
     let own = expected.get(&first).copied().unwrap_or_default();
-    let is_twice = seen(first).is_none_or(|seen| ledger.may_count_twice(first, own, seen));
+    let is_twice =
+        is_of_marks(open, first) || seen(first).is_none_or(|seen| ledger.may_count_twice(first, own, seen));
     (is_twice || !ledger.is_concerned(group)).then_some(group)
 }
 

@@ -90,7 +90,7 @@ fn reported(record: &[u8]) -> Option<(What, Which)> {
     let (time_ns, rest) = u64::read_from_prefix(rest).ok()?;
     let (what, start_ns, noticed_ns) = match header.kind {
         KIND_MARK_VICTIM => {
-            let mark = MarkVictim::read_from_prefix(record).ok()?.0;
+            let mark = MarkVictim::read(record)?;
             (What::Marked { tid: mark.tid }, mark.start_boottime_ns, mark.time_ns)
         }
         KIND_PROCESS_EXIT => {
@@ -109,7 +109,7 @@ fn reported(record: &[u8]) -> Option<(What, Which)> {
 #[cfg(test)]
 mod tests {
     use enforcer_common::record::{EDGE_DIRECT_RECLAIM, Edge, FREED};
-    use zerocopy::IntoBytes as _;
+    use zerocopy::{Immutable, IntoBytes};
 
     use super::*;
 
@@ -124,11 +124,25 @@ mod tests {
         ProcessExit { tid: tgid, tgid, start_boottime_ns, marked_ns, time_ns, ..ProcessExit::EMPTY }
     }
 
-    /// As builds before told it.
     fn startless(exit: ProcessExit) -> Vec<u8> {
-        let size_bytes = ProcessExit::STARTLESS_BYTES;
-        let exit = ProcessExit { header: Header::new(KIND_PROCESS_EXIT, size_bytes), ..exit };
-        exit.as_bytes()[..usize::from(size_bytes)].to_vec()
+        short(KIND_PROCESS_EXIT, &exit, ProcessExit::STARTLESS_BYTES)
+    }
+
+    /// The first bytes of a record, as builds before wrote it.
+    fn short(kind: u32, record: &(impl IntoBytes + Immutable), size_bytes: u16) -> Vec<u8> {
+        let mut bytes = record.as_bytes()[..usize::from(size_bytes)].to_vec();
+        Header::new(kind, size_bytes).write_to_prefix(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_mark_of_the_build_before_is_known_to_this_one() {
+        let mut again = Again::default();
+        let before = short(KIND_MARK_VICTIM, &mark(7, 5, 10 * S), MarkVictim::COUNTLESS_BYTES);
+        again.note(&before);
+        assert!(again.is_one(&before));
+        assert!(again.is_one(mark(7, 5, 10 * S).as_bytes()));
+        assert!(!again.is_one(mark(8, 5, 10 * S).as_bytes()));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 use enforcer_common::record::{
-    CGROUP_KNOWN, CONTAINER_INIT, Edge, Header, INIT_KNOWN, KILL_WATCHED, KIND_MARK_VICTIM,
+    CGROUP_KNOWN, CONTAINER_INIT, COUNTS_KNOWN, Edge, Header, INIT_KNOWN, KILL_WATCHED, KIND_MARK_VICTIM,
     KIND_PROCESS_EXIT, LIMIT_KNOWN, MEMORY_KNOWN, MarkVictim, ProcessExit, VICTIM_KILLED,
 };
+use enforcer_events::oom::OomCounts;
 use proptest::prelude::*;
 use zerocopy::IntoBytes as _;
 
@@ -81,18 +82,31 @@ fn an_exit_and_the_edges() {
 }
 
 #[test]
+fn a_mark_of_the_build_before_is_read_without_counts() {
+    let whole = MarkVictim { counted_oom_kill: 1, ..victim(COUNTS_KNOWN) };
+    assert_eq!(mark(&whole).counts, Some(OomCounts { oom_kill: 1, ..OomCounts::default() }));
+
+    let size_bytes = MarkVictim::COUNTLESS_BYTES;
+    let before = MarkVictim { header: Header::new(KIND_MARK_VICTIM, size_bytes), ..victim(0) };
+    let Ok(Record::Mark(read)) = decode(&before.as_bytes()[..usize::from(size_bytes)]) else {
+        panic!("it is a mark")
+    };
+    assert_eq!((read.tid, read.counts), (before.tid, None));
+}
+
+#[test]
 fn torn_short_unknown_and_wrong_records_are_reported_apart() {
     let raw = victim(0);
     assert_eq!(decode(&[]), Err(Undecodable::Torn(0)));
     assert_eq!(decode(&raw.as_bytes()[..7]), Err(Undecodable::Torn(7)));
     assert_eq!(
         decode(&raw.as_bytes()[..40]),
-        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 40, expected_bytes: 184 })
+        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 40, expected_bytes: 208 })
     );
     let lying = Header::new(KIND_MARK_VICTIM, 8);
     assert_eq!(
         decode(lying.as_bytes()),
-        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 8, expected_bytes: 184 })
+        Err(Undecodable::WrongSize { kind: KIND_MARK_VICTIM, actual_bytes: 8, expected_bytes: 208 })
     );
     assert_eq!(decode(Header::new(99, 8).as_bytes()), Err(Undecodable::UnknownKind(99)));
     let old = Header { version: 0, ..Header::new(KIND_MARK_VICTIM, 8) };

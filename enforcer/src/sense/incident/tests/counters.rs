@@ -45,6 +45,37 @@ fn what_a_removed_cgroup_had_counted_at_the_mark_reconciles() {
     assert_eq!(kill(None), (OomCounts::default(), Reconciliation::Unreadable));
 }
 
+/// Two incidents of one removed cgroup. The one with the later mark closes first.
+#[test]
+fn neighbours_in_a_removed_cgroup_are_both_reconciled_whichever_closes_first() {
+    let mut machine = Machine::new();
+    machine.files.remove(&C1);
+    let own = |pid: u32, oom_kill| Mark {
+        time_ns: u64::from(pid - 300) * MS,
+        tid: pid,
+        pid: Some(pid),
+        counted: Some(C1),
+        counts: Some(OomCounts { oom: oom_kill, oom_kill, oom_group_kill: 0 }),
+        limit: Some(Limited::Cgroup(C1)),
+        trigger: Task { tid: pid, ..mark().trigger },
+        ..mark()
+    };
+    let mut reported = machine.mark(own(400, 1));
+    reported.extend(machine.mark(own(402, 2)));
+    reported.extend(machine.exit(103 * MS, 402));
+    reported.extend(machine.until(400 * MS));
+    reported.extend(machine.exit(401 * MS, 400));
+    reported.extend(machine.until(60_000 * MS));
+    let closed: Vec<_> = reported
+        .iter()
+        .filter_map(|output| match output {
+            Output::Incident(incident) => Some((incident.victims[0].pid, incident.reconciliation)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(closed, [(402, Reconciliation::Matched), (400, Reconciliation::Matched)]);
+}
+
 /// A later reading shows more than the one at the mark.
 #[test]
 fn a_reading_after_the_mark_takes_precedence() {
