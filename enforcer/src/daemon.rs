@@ -271,6 +271,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut trimming = Trimming::default();
     trimming.note(Instant::now());
     loop {
+        reserve.settle(&journal);
         sinks.retry();
         let due = desired.due().min(edges.due());
         let due = trimming.due().map_or(due, |trim| due.min(trim));
@@ -337,7 +338,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         if hand_on(&mut desired, &reflex, &forecaster, &recording) {
             trimming.note(Instant::now());
         }
-        // What was released of the reserve, and is free again, would be returned.
+        // A trim would return steps of the reserve that were released during this pass and are free again.
         let is_short = !reserve.settle(&journal) || desired.view().memory_pressure;
         trimming.settle(Instant::now(), is_short, &journal);
         orders.settle();

@@ -61,7 +61,8 @@ impl Trimming {
         }
     }
 
-    /// A trim that is put off or fails is retried after [`PAUSE`]. A heap that is not locked is no reason to put it off.
+    /// A trim that is put off or fails is retried after [`PAUSE`]. While the heap is unlocked, a shortage does not put
+    /// off locking it.
     fn trim(
         &mut self,
         now: Instant,

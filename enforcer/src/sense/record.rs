@@ -232,8 +232,8 @@ pub type Decoded = Result<Record, Undecodable>;
 pub fn decode(bytes: &[u8]) -> Decoded {
     let kind = header(bytes)?.kind;
     match kind {
-        KIND_MARK_VICTIM => Ok(Record::Mark(mark(&grown(kind, bytes, MarkVictim::read)?))),
-        KIND_PROCESS_EXIT => Ok(Record::Exit(exit(&grown(kind, bytes, ProcessExit::read)?))),
+        KIND_MARK_VICTIM => Ok(Record::Mark(mark(&of_any_build(kind, bytes, MarkVictim::read)?))),
+        KIND_PROCESS_EXIT => Ok(Record::Exit(exit(&of_any_build(kind, bytes, ProcessExit::read)?))),
         incident::KIND_SHARER => Ok(Record::Sharer(sharer(&body::<incident::Sharer>(kind, bytes)?))),
         incident::KIND_MEMORY_BACK => {
             let incident::MemoryBack { header: _, time_ns, marked_ns, memory } = body(kind, bytes)?;
@@ -280,7 +280,7 @@ pub(super) fn body<T: FromBytes>(kind: u32, bytes: &[u8]) -> Result<T, Undecodab
 }
 
 /// A record as written by this build or an earlier one, which wrote a shorter one.
-fn grown<T>(kind: u32, bytes: &[u8], read: impl Fn(&[u8]) -> Option<T>) -> Result<T, Undecodable> {
+fn of_any_build<T>(kind: u32, bytes: &[u8], read: impl Fn(&[u8]) -> Option<T>) -> Result<T, Undecodable> {
     read(bytes).ok_or(Undecodable::WrongSize {
         kind,
         actual_bytes: bytes.len(),

@@ -12,8 +12,8 @@ use crate::model::{CgroupId, CgroupPath};
 const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// The cgroups that the daemon kills itself: a mark on their dying processes is not reported as the kernel's kill. The
-/// tracer reads marks later than the kernel makes them, so an ended eviction still covers
-/// marks from before its end.
+/// tracer reads marks later than the kernel makes them, so an ended eviction still covers marks from
+/// before its end.
 #[derive(Clone, Debug, Default)]
 pub(in crate::daemon) struct BeingEvicted(Arc<Mutex<HashMap<CgroupId, Evicted>>>);
 

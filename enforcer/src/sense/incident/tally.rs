@@ -62,7 +62,7 @@ impl Tally {
             let Some(claim) = ledger.claim(*cgroup, own, group, *seen) else { continue };
             // Others that closed before it may have been read at a later mark.
             ledger.note(*cgroup, *seen);
-            if group.is_some() && is_of_marks(open, *cgroup) {
+            if group.is_some() && has_no_own_reading(open, *cgroup) {
                 ledger.leave_twice(*cgroup, own);
             }
             claimed = claimed.saturating_add(claim.moved.oom_kill.min(own.kills));
@@ -128,8 +128,9 @@ fn at_marks(open: &Open, cgroup: CgroupId) -> impl Iterator<Item = Seen> {
     marks.filter_map(|mark| mark.counts.map(|counts| Seen { counts, at_ns: mark.time_ns }))
 }
 
-/// Whether nothing was read of a cgroup since the kernel marked its victims: it counts the kills of a group after that.
-fn is_of_marks(open: &Open, cgroup: CgroupId) -> bool {
+/// Whether the incident has no reading of a cgroup by file, only what marks show. The kernel counts a group kill after
+/// the first mark.
+fn has_no_own_reading(open: &Open, cgroup: CgroupId) -> bool {
     open.readings.get(&cgroup).is_none_or(Option::is_none)
 }
 
@@ -156,8 +157,8 @@ fn group(
         .filter(|cgroup| seen(*cgroup).is_some_and(|seen| ledger.shows_group(*cgroup, seen)))
         .last()?;
     let own = expected.get(&first).copied().unwrap_or_default();
-    let is_twice =
-        is_of_marks(open, first) || seen(first).is_none_or(|seen| ledger.may_count_twice(first, own, seen));
+    let is_twice = has_no_own_reading(open, first)
+        || seen(first).is_none_or(|seen| ledger.may_count_twice(first, own, seen));
     (is_twice || !ledger.is_concerned(group)).then_some(group)
 }
 
