@@ -16,6 +16,7 @@ pub(crate) mod guard;
 mod handle;
 mod held;
 mod index;
+mod kubelet;
 mod ledger;
 mod limits;
 mod live;
@@ -49,6 +50,7 @@ pub use self::{
     handle::{Handles, Sought},
     held::{Held, PageSize},
     index::{Index, Resolved},
+    kubelet::kubelet_runs,
     ledger::Ledger,
     limits::{CgroupsRs, LimitWriter},
     lowering::{Abandoned, Lowering},

@@ -32,6 +32,7 @@ mod naming;
 mod ooms;
 mod open_files;
 mod orders;
+mod ownership;
 mod past;
 mod problems;
 mod ranking;
@@ -132,7 +133,7 @@ enum EngineEvent {
 /// were gone now. Fails with an [`IncompatibleHost`] otherwise.
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
-    incompatible_host::check(config, &host, incompatible_host::is_kubelets(config))?;
+    incompatible_host::check(config, &host, ownership::is_kubelets(config, &host.boot_id))?;
     Ok(incompatible_host::check_reach(config, &host)?)
 }
 
@@ -153,29 +154,43 @@ pub enum OnExit {
     Restore,
 }
 
-/// Runs the daemon until SIGTERM or SIGINT. Fails with an [`IncompatibleHost`] if nothing was started.
+/// Why the daemon has ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Ended {
+    /// It was stopped.
+    Stopped,
+    /// A kubelet has come, to which everything was given back: the daemon is to start again, beside it.
+    KubeletCame,
+}
+
+/// Runs the daemon until SIGTERM or SIGINT, or until a kubelet comes. Fails with an [`IncompatibleHost`] if nothing was
+/// started.
 ///
 /// On SIGHUP, `load` reads the configuration again.
 #[expect(
     clippy::too_many_lines,
     reason = "the wiring: every part is made, connected, waited for and ended here"
 )]
-pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow::Result<()> {
+pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow::Result<Ended> {
     let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
-    let kubelets = incompatible_host::is_kubelets(&config);
-    if kubelets && let Some(driver) = host::kubelets_driver(&config.settings.cgroup_root) {
+    let kubelets = ownership::is_kubelets(&config, &host.boot_id);
+    if kubelets && let Some(driver) = ownership::kubelets_driver(&config.settings.cgroup_root) {
         config.settings.cgroup_driver = driver;
     }
     incompatible_host::check(&config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
-    let Some((instance_lock, observe)) = taken else { return Ok(()) };
+    let Some((instance_lock, observe)) = taken else { return Ok(Ended::Stopped) };
+    if kubelets {
+        ownership::remember(&config, &host.boot_id);
+    }
     // A predecessor has ended by now, and no daemon watches the node until this one knows its pods.
     let unwatched_since = Instant::now();
     let admin = Admin::bind(&config.run_dir, &config.sockets)?;
     let counts = Counts::default();
     let opened = unless_stopped(&mut signals, Sinks::open(&config, &host, &counts)).await?;
-    let Some((journal, mut sinks)) = opened else { return Ok(()) };
+    let Some((journal, mut sinks)) = opened else { return Ok(Ended::Stopped) };
     let host_facts = HostFacts::gather();
     emit_start(&journal, &config, &host, &host_facts);
     instance_lock.emit(&journal);
@@ -197,7 +212,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         let (named, being_evicted) = ((index.clone(), kubelet.clone()), being_evicted.clone());
         threads::blocking(move || Ooms::attach(&journal, &counts, named, being_evicted, backlog))
     };
-    let attaching = tokio::spawn(attaching);
+    let mut attaching = tokio::spawn(attaching);
 
     let permits = permits(&config, kubelets, &journal);
     let (mut desired, watched) = Desired::new(
@@ -242,7 +257,15 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let unwatched_ms = u64::try_from(unwatched_since.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::info!(unwatched_ms, "watching the node: evictions can be decided");
     news.answer();
-    let (mut ooms, ebpf_edges, guard) = attaching.await.context("cannot attach the eBPF programs")?;
+    let attached = loop {
+        tokio::select! {
+            attached = &mut attaching => break attached,
+            listing = naming::next(&mut naming) => desired.name_pods(listing).await?,
+        }
+        naming::want(naming.as_ref(), &desired);
+        hand_on(&mut desired, &reflex, &forecaster, &recording);
+    };
+    let (mut ooms, ebpf_edges, guard) = attached.context("cannot attach the eBPF programs")?;
     for source in ebpf_edges {
         reflex.add_edges(source);
     }
@@ -266,11 +289,11 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
-    let (woken, boosted) = (desired.woken(), forecaster.boosted());
+    let (woken, boosted, kubelet_came) = (desired.woken(), forecaster.boosted(), desired.kubelet_came());
     let mut reserve = Reserve::default();
     let mut trimming = Trimming::default();
     trimming.note(Instant::now());
-    loop {
+    let ended = loop {
         reserve.settle(&journal);
         sinks.retry();
         let due = desired.due().min(edges.due());
@@ -278,7 +301,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         let mut manifests = None;
         tokio::select! {
             asked = signals.next() => match asked {
-                Asked::Stop => break,
+                Asked::Stop => break Ended::Stopped,
                 Asked::Reload => reloader.ask(None),
             },
             (loaded, order) = reloader.next() => {
@@ -327,6 +350,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             listing = naming::next(&mut naming) => desired.name_pods(listing).await?,
             () = woken.notified() => desired.reconcile().await?,
             () = boosted.notified() => desired.boost(),
+            () = kubelet_came.notified() => break Ended::KubeletCame,
             () = metrics::sleep_until(due) => desired.look().await?,
         }
         if let Guarded(Some(guard)) = &mut guarded {
@@ -347,17 +371,27 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             news.answer();
         }
         emit_ready(&ready, desired.is_loaded());
-    }
-    tracing::info!("stopping");
-    sd_notify(&[sd_notify::NotifyState::Stopping]);
+    };
+    tracing::info!(?ended, "stopping");
+    let left = match ended {
+        Ended::Stopped => {
+            sd_notify(&[sd_notify::NotifyState::Stopping]);
+            on_exit
+        }
+        Ended::KubeletCame => {
+            ownership::remember(&config, &host.boot_id);
+            OnExit::Restore
+        }
+    };
     // The reflex ends first, so that its last reports still reach the journal.
     drop(reflex);
     drop(recording);
-    restore_on_exit(&mut desired, engine_events, on_exit).await?;
+    restore_on_exit(&mut desired, engine_events, left).await?;
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     orders.close().await;
-    shutdown(server, sinks, &journal).await
+    shutdown(server, sinks, &journal).await?;
+    Ok(ended)
 }
 
 /// Returns the result of `work`; `None` if the daemon is stopped first.

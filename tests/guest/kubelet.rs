@@ -19,6 +19,7 @@ use enforcer_tests::{
 };
 use serde_json::{Value, json};
 
+mod arriving;
 mod node;
 #[path = "../../enforcer/src/cri/fake.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]

@@ -11,6 +11,7 @@ use std::{
 use aya::maps::{HashMap, Map, MapData, loaded_maps};
 use enforcer_tests::{
     daemon::Daemon,
+    load::workload_as,
     pods::{Container, pod},
     process::Process,
     stream::{Stream, is},
@@ -19,6 +20,9 @@ use enforcer_tests::{
 use serde_json::Value;
 
 const GUARANTEED: i32 = -997;
+
+/// Where the workload program has other names.
+const PROGRAMS: &str = "/tmp/scores/bin";
 
 fn daemon(name: &str, settings: &str) -> Daemon {
     Daemon::start(&Path::new("/tmp/scores").join(name), settings).unwrap()
@@ -214,18 +218,6 @@ fn a_cgroup_file_that_somebody_writes_is_reported_with_the_writer() {
     daemon.stop().unwrap();
 }
 
-/// The workload program under another name.
-fn program(name: &str) -> PathBuf {
-    let path = std::env::var("PATH").unwrap();
-    let workload =
-        path.split(':').map(|folder| Path::new(folder).join("workload")).find(|path| path.exists());
-    let folder = Path::new("/tmp/scores/bin");
-    fs::create_dir_all(folder).unwrap();
-    let copy = folder.join(name);
-    fs::copy(workload.unwrap(), &copy).unwrap();
-    copy
-}
-
 fn hold(program: &Path, cgroup: Option<&Path>) -> Process {
     let join =
         cgroup.map(|cgroup| format!("echo $$ > {}/cgroup.procs; ", cgroup.display())).unwrap_or_default();
@@ -234,7 +226,7 @@ fn hold(program: &Path, cgroup: Option<&Path>) -> Process {
 
 #[guest_test(daemon)]
 fn components_of_the_node_and_pause_processes_have_their_scores() {
-    let kubelet = program("kubelet");
+    let kubelet = workload_as(Path::new(PROGRAMS), "kubelet").unwrap();
     let early = hold(&kubelet, None);
     let (daemon, mut stream, cgroup) = guaranteed("components");
     wait_until("the component's score", || score(early.id()) == Some(-999));
@@ -250,7 +242,7 @@ fn components_of_the_node_and_pause_processes_have_their_scores() {
     // A later one, a pause process in a cgroup of the pod that no container is, and what only looks like either.
     let sandbox = cgroup.parent().unwrap().join("sandbox");
     fs::create_dir(&sandbox).unwrap();
-    let pause = program("pause");
+    let pause = workload_as(Path::new(PROGRAMS), "pause").unwrap();
     let sandboxes = hold(&pause, Some(&sandbox));
     let nobodys = hold(&pause, None);
     let contained = hold(&kubelet, Some(&cgroup));
@@ -267,7 +259,7 @@ fn components_of_the_node_and_pause_processes_have_their_scores() {
 
 #[guest_test(daemon)]
 fn components_are_only_reported_without_leave_to_write() {
-    let running = hold(&program("kubelet"), None);
+    let running = hold(&workload_as(Path::new(PROGRAMS), "kubelet").unwrap(), None);
     let daemon = daemon("dry-run", "mode: dry-run");
     let mut stream = daemon.follow().unwrap();
     let event = stream

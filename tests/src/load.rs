@@ -1,6 +1,8 @@
 //! The workload program, started by a scenario.
 use std::{
+    fs,
     io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
 };
 
@@ -87,4 +89,15 @@ impl Drop for Load {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// A copy of the workload program in a folder, with the file name of another.
+pub fn workload_as(folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let path = std::env::var_os("PATH").context("PATH is not set")?;
+    let workload =
+        std::env::split_paths(&path).map(|folder| folder.join("workload")).find(|path| path.exists());
+    let copy = folder.join(name);
+    fs::create_dir_all(folder)?;
+    fs::copy(workload.context("no workload on the PATH")?, &copy)?;
+    Ok(copy)
 }

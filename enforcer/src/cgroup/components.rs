@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::{
     CgroupDir, Error, Permit,
     drift::{Contest, ROUNDS, Verdict},
+    kubelet::{is_below_kubepods, is_hosts_kubelet},
     process::{PAUSE, Process, Processes, is_gone},
     score::is_within,
 };
@@ -104,6 +105,8 @@ pub struct ComponentReport {
     pub hidden: usize,
     /// What could not be looked at.
     pub errors: Vec<ComponentError>,
+    /// This host's own kubelet, if one was started.
+    pub kubelet: Option<u32>,
 }
 
 /// Why something could not be looked at.
@@ -226,11 +229,16 @@ impl Components {
             Err(errno) => return pass.report.errors.push(ComponentError::Processes(errno.into())),
         };
         let known: BTreeSet<u32> = self.known.keys().map(|(pid, _)| *pid).collect();
+        let init = self.processes.get(1).ok();
         for pid in
             pids.into_iter().filter(|pid| since.is_none_or(|since| *pid > since) || known.contains(pid))
         {
             let found = self.processes.get(pid).and_then(|process| {
                 let Some(executable) = process.executable()? else { return Ok(None) };
+                let is_kubelet = |init| is_hosts_kubelet(&process, &executable, init).unwrap_or(false);
+                if init.as_ref().is_some_and(is_kubelet) {
+                    pass.report.kubelet = Some(pid);
+                }
                 let is_ours = pid == self.own;
                 let is_component = is_ours
                     || self.executables.contains(&executable)
@@ -344,9 +352,8 @@ impl Components {
 
 /// Whether a process belongs to a pod, one of ours or one below another kubepods.
 fn is_of_a_pod(process: &Process, plan: &Plan) -> rustix::io::Result<bool> {
-    let Some(cgroup) = process.cgroup()? else { return Ok(false) };
-    let is_kubepods = |name: &str| name == "kubepods" || name == "kubepods.slice";
-    Ok(is_within(&cgroup, &plan.node.path) || cgroup.split('/').any(is_kubepods))
+    let is_planned = process.cgroup()?.is_some_and(|cgroup| is_within(&cgroup, &plan.node.path));
+    Ok(is_planned || is_below_kubepods(process)?)
 }
 
 fn emit(pid: u32, errno: Errno, report: &mut ComponentReport) {

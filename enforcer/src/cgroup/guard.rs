@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::{
     CgroupDir, Error,
     dir::each_number,
-    process::{Process, Processes, is_gone},
+    process::{Processes, is_gone},
 };
 use crate::model::{CgroupPath, NodeComponent};
 
@@ -196,17 +196,9 @@ impl Guard {
         if !is_supervisor && !self.executables.contains(&name) {
             return Ok(None);
         }
-        let is_component = is_hosts(&process, &processes.get(1)?, origin)?;
+        let is_component = process.is_hosts(&processes.get(1)?, origin == Origin::Adopted)?;
         Ok(is_component.then_some(Forbidden::HoldsComponent { pid, name }))
     }
-}
-
-/// Whether a process is the host's own: root in the user namespace of process 1, and running a file below the root of
-/// process 1. A container's file of the same name is another file.
-fn is_hosts(process: &Process, init: &Process, origin: Origin) -> rustix::io::Result<bool> {
-    Ok(process.is_roots()?
-        && process.user_namespace()? == init.user_namespace()?
-        && process.runs_program_of(init, origin == Origin::Adopted)?)
 }
 
 fn unknown(pid: u32, errno: Errno, origin: Origin) -> Option<Forbidden> {

@@ -112,6 +112,15 @@ impl Process {
         }
     }
 
+    /// Whether it is the host's own: root in the user namespace of `init`, which is process 1, and running a file below
+    /// the root of `init`. A container's file of the same name is another file. `elsewhere` is as in
+    /// [`Self::runs_program_of`].
+    pub(super) fn is_hosts(&self, init: &Self, elsewhere: bool) -> rustix::io::Result<bool> {
+        Ok(self.is_roots()?
+            && self.user_namespace()? == init.user_namespace()?
+            && self.runs_program_of(init, elsewhere)?)
+    }
+
     /// Whether its program is below the root of `init`, which is process 1.
     ///
     /// `elsewhere` says whether one that was replaced while it runs counts in another mount namespace, where only its
@@ -180,6 +189,13 @@ impl Process {
         let status = read(&self.dir, "status")?;
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).ok_or(Errno::INVAL)?;
         Ok(ids.split_ascii_whitespace().all(|id| id == "0"))
+    }
+
+    /// The word after its program's name in its command line.
+    pub(super) fn first_argument(&self) -> rustix::io::Result<Option<String>> {
+        // A program that changed its title separates the words by spaces.
+        let line = read(&self.dir, "cmdline")?;
+        Ok(line.split(['\0', ' ']).filter(|word| !word.is_empty()).nth(1).map(str::to_owned))
     }
 
     /// Its PID namespace.

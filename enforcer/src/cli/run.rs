@@ -1,6 +1,8 @@
 use std::{
     io::{self, Write as _},
+    os::unix::process::CommandExt as _,
     path::PathBuf,
+    process::Command,
 };
 
 use anyhow::Context as _;
@@ -9,7 +11,7 @@ use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _};
 use super::{Context, Failure, Files};
 use crate::{
     config::{Config, Effective, Mode},
-    daemon::{self, OnExit},
+    daemon::{self, Ended, OnExit},
     logging, metrics, raw,
     sense::{self, Unpinned},
     threads,
@@ -89,9 +91,24 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
     let ended = runtime.block_on(daemon::run(config, on_exit, Box::new(load)));
     // The error is printed next, and stderr may block.
     logging::last_words(|| ());
-    ended.map_err(
-        |error| if error.is::<daemon::IncompatibleHost>() { Failure::usage(error) } else { error.into() },
-    )
+    let ended = ended.map_err(|error| {
+        if error.is::<daemon::IncompatibleHost>() { Failure::usage(error) } else { error.into() }
+    })?;
+    match ended {
+        Ended::Stopped => Ok(()),
+        Ended::KubeletCame => Err(again().into()),
+    }
+}
+
+/// Replaces this process by a new one of the same program, arguments and environment, which its supervisor takes for the
+/// same. Returns why it could not.
+fn again() -> anyhow::Error {
+    let mut args = std::env::args_os();
+    let mut command = Command::new("/proc/self/exe");
+    if let Some(name) = args.next() {
+        command.arg0(name);
+    }
+    anyhow::Error::from(command.args(args).exec()).context("cannot start again beside the kubelet")
 }
 
 /// Prints the removed pins, one per line. It fails if any are left.

@@ -90,6 +90,8 @@ pub(super) struct Desired {
     components: Looked,
     /// Notified when a limit that is being lowered has reached its value.
     woken: Arc<Notify>,
+    /// Notified when a kubelet has come, to which the cgroups are to be given back.
+    kubelet_came: Arc<Notify>,
     candidates: CandidateSet,
     existing: Existing,
     /// The pods of the kubelet that owns the cgroups; `None` without one.
@@ -191,6 +193,7 @@ impl Desired {
             guarding: Guarding::default(),
             components,
             woken: Arc::default(),
+            kubelet_came: Arc::default(),
             candidates,
             existing: Existing::default(),
             placing,
@@ -337,6 +340,11 @@ impl Desired {
     /// Notified when a reconciliation is due that nothing else announces.
     pub(super) fn woken(&self) -> Arc<Notify> {
         Arc::clone(&self.woken)
+    }
+
+    /// Returns what is notified when a kubelet has come although this daemon owns the cgroups.
+    pub(super) fn kubelet_came(&self) -> Arc<Notify> {
+        Arc::clone(&self.kubelet_came)
     }
 
     /// Restores everything that was written. Must be called last.

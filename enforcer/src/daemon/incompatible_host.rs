@@ -1,9 +1,6 @@
-use super::{
-    host::{self, Host},
-    reach,
-};
+use super::{host::Host, reach};
 use crate::{
-    config::{Config, Mode, Ownership, PreKillHook},
+    config::{Config, Mode, PreKillHook},
     policy::{CgroupDriver, SettingsError, allocatable},
     sense::PidNamespace,
 };
@@ -13,15 +10,6 @@ use crate::{
 #[error("the configuration cannot be followed here:\n{}", .problems.join("\n"))]
 pub struct IncompatibleHost {
     problems: Vec<String>,
-}
-
-/// Whether the kubelet owns the pods' cgroups here, so that the daemon must not write to them.
-pub(super) fn is_kubelets(config: &Config) -> bool {
-    match config.ownership {
-        Ownership::Enforcer => false,
-        Ownership::Kubelet => true,
-        Ownership::Auto => host::kubelet_owns(&config.settings.cgroup_root),
-    }
 }
 
 /// Checks the configuration against the host.

@@ -5,7 +5,10 @@ use std::{
 
 use rstest::rstest;
 
-use super::{super::process::cached_stat, *};
+use super::{
+    super::{kubelet::kubelet_runs, process::cached_stat},
+    *,
+};
 
 const PID: u32 = 77;
 const HOSTS: &str = "user:[1]";
@@ -131,6 +134,34 @@ fn a_component_is_known_by_its_file_and_its_user(#[case] shown: Shown, #[case] e
     let scene = Scene::new(&["agent"]);
     scene.run(shown);
     assert_eq!(scene.both(), expected.map(|spared| component(shown.program).filter(|_| spared)));
+}
+
+#[rstest]
+#[case::the_hosts(KUBELET, "kubelet\0--config\0", "/system.slice/kubelet.service", true)]
+#[case::a_title(Shown { program: "kubelite", ..KUBELET }, "kubelite", "/", true)]
+#[case::a_containers_own_file(Shown { root: "container", ..KUBELET }, "kubelet", "/", false)]
+#[case::of_another_user(Shown { uids: "1000 1000 1000 1000", ..KUBELET }, "kubelet", "/", false)]
+#[case::of_another_user_namespace(Shown { user_namespace: "user:[2]", ..KUBELET }, "kubelet", "/", false)]
+#[case::in_a_pod(KUBELET, "kubelet", "/kubepods/besteffort/pod1/2", false)]
+#[case::in_a_slice(KUBELET, "kubelet", "/kubepods.slice/x.scope", false)]
+#[case::another_program(Shown { program: "sleep", ..KUBELET }, "kubelet", "/", false)]
+#[case::k3s(Shown { program: "k3s", ..KUBELET }, "/usr/local/bin/k3s server", "/", true)]
+#[case::k3s_before_its_title(Shown { program: "k3s", ..KUBELET }, "k3s\0agent\0--token\0x\0", "/", true)]
+#[case::k3s_as_kubectl(Shown { program: "k3s", ..KUBELET }, "kubectl\0get\0pods\0", "/", false)]
+fn a_kubelet_is_known_by_its_identity(
+    #[case] shown: Shown,
+    #[case] cmdline: &str,
+    #[case] cgroup: &str,
+    #[case] runs: bool,
+) {
+    let scene = Scene::new(&[]);
+    let proc = scene.temp.path().join("proc");
+    assert!(!kubelet_runs(&proc).unwrap());
+    scene.run(shown);
+    scene.write(&format!("proc/{PID}/cmdline"), cmdline);
+    scene.write(&format!("proc/{PID}/comm"), "kubelet\n");
+    scene.write(&format!("proc/{PID}/cgroup"), &format!("0::{cgroup}\n"));
+    assert_eq!(kubelet_runs(&proc).unwrap(), runs && is_root());
 }
 
 /// A program counts as the host's only if no user but root can write it, and both device and inode match.

@@ -9,6 +9,7 @@ use std::{
 use super::{Desired, emit};
 use crate::{
     cgroup::{ComponentReport, Components, ScoreFate},
+    config::Ownership,
     journal::{Journal, Subject},
     model::NodeComponent,
 };
@@ -80,16 +81,29 @@ impl Desired {
             (Arc::clone(hierarchy.root()), Arc::clone(self.pods.plan()), self.permit.clone());
         let made_by_runtimes = self.guarding.made_by_runtimes().clone();
         let (looking, journal) = (Arc::clone(looking), self.journal.clone());
+        let is_ours = self.placing.is_none() && self.config.ownership == Ownership::Auto;
+        let kubelet_came = is_ours.then(|| Arc::clone(&self.kubelet_came));
         tokio::task::spawn_blocking(move || {
             let mut looking = looking.lock().unwrap_or_else(PoisonError::into_inner);
             let report = looking.components.look(&root, &plan, &made_by_runtimes, permit.as_deref(), now);
             emit(&report, &mut looking.reported, &journal);
+            if let (Some(pid), Some(kubelet_came)) = (report.kubelet, kubelet_came) {
+                emit::degraded(
+                    &journal,
+                    "ownership",
+                    &format!(
+                        "a kubelet was started (process {pid}): the pods' cgroups are its own from now on; limits and \
+                         scores are given back, and the daemon starts again beside it"
+                    ),
+                );
+                kubelet_came.notify_one();
+            }
         });
     }
 }
 
 fn emit(report: &ComponentReport, reported: &mut BTreeSet<String>, journal: &Journal) {
-    let ComponentReport { scores, hidden, errors } = report;
+    let ComponentReport { scores, hidden, errors, kubelet: _ } = report;
     for score in scores {
         for payload in emit::component(score) {
             journal.emit(Subject::Node, payload);

@@ -7,7 +7,7 @@ use std::{
 
 use enforcer_events::{Payload, node::SourceReported};
 
-use super::{super::host, Desired, emit};
+use super::{super::ownership, Desired, emit};
 use crate::{
     cgroup::pod_cgroups,
     cri::{CriError, Listing},
@@ -104,7 +104,7 @@ impl Desired {
         let (kubepods, driver) = (self.kubepods().clone(), self.config.settings.cgroup_driver);
         let cgroup_root = self.config.settings.cgroup_root.clone();
         let read = move || match pod_cgroups(&root, Path::new("/proc"), &kubepods, driver) {
-            Ok(pods) if pods.is_empty() => match host::kubelets_driver(&cgroup_root) {
+            Ok(pods) if pods.is_empty() => match ownership::kubelets_driver(&cgroup_root) {
                 Some(other) if other != driver => Err(String::from(
                     "the kubelet's kubepods is of another cgroup driver than at the daemon's start: restart the daemon",
                 )),

@@ -1,0 +1,40 @@
+//! Recognizes a running kubelet by its identity: any process can be called `kubelet`.
+
+use std::path::Path;
+
+use super::process::{Process, Processes};
+
+/// Whether this host's own kubelet runs, by the processes below `proc`.
+///
+/// A process that cannot be identified is none: a kubelet in a container of its own is known by its kubepods.
+pub fn kubelet_runs(proc: &Path) -> rustix::io::Result<bool> {
+    let processes = Processes::open(proc)?;
+    let init = processes.get(1)?;
+    let is_kubelet = |pid: u32| {
+        let process = processes.get(pid)?;
+        process.executable()?.map_or(Ok(false), |name| is_hosts_kubelet(&process, &name, &init))
+    };
+    Ok(processes.pids()?.into_iter().any(|pid| is_kubelet(pid).unwrap_or(false)))
+}
+
+/// Whether a process, whose program has that file name, is the host's own kubelet or has one in it. `init` is process 1.
+pub(super) fn is_hosts_kubelet(
+    process: &Process,
+    executable: &str,
+    init: &Process,
+) -> rustix::io::Result<bool> {
+    let may_be = match executable {
+        // k0s and rke2 start a kubelet as a process of its own.
+        "kubelet" | "kubelite" => true,
+        // The same program is also kubectl, crictl and ctr.
+        "k3s" => matches!(process.first_argument()?.as_deref(), Some("server" | "agent")),
+        _ => false,
+    };
+    Ok(may_be && !is_below_kubepods(process)? && process.is_hosts(init, false)?)
+}
+
+/// Whether a process is below a kubepods, and so belongs to a pod.
+pub(super) fn is_below_kubepods(process: &Process) -> rustix::io::Result<bool> {
+    let is_kubepods = |name: &str| name == "kubepods" || name == "kubepods.slice";
+    Ok(process.cgroup()?.is_some_and(|cgroup| cgroup.split('/').any(is_kubepods)))
+}
