@@ -157,7 +157,8 @@ pub fn plan_placed(
             }
         })
         .collect();
-    let are_sums_known = placements.values().all(|placement| placement.knowledge == Knowledge::Spec);
+    let has_spec = |placement: &Placement| matches!(placement.knowledge, Knowledge::Spec { .. });
+    let are_sums_known = placements.values().all(has_spec);
     let requested = |classes: &[QosClass]| {
         let counts = |pod: &&PodPlan| pod.admission.is_admitted() && classes.contains(&pod.qos_class);
         Requested::sum(pods.iter().filter(counts).map(|pod| &pod.requests))

@@ -35,7 +35,7 @@ pub use self::exit::Failure;
 use self::format::Output;
 use crate::{
     config::{Config, Effective},
-    cri, network,
+    cri, network, specs,
 };
 
 /// Quality of service for the pods of one Linux node.
@@ -147,6 +147,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match args.get(1).and_then(|verb| verb.to_str()) {
         Some(network::VERB) => return network::main(),
         Some(cri::VERB) => return cri::main(),
+        Some(specs::VERB) => return specs::main(),
         _ => {}
     }
     let cli = match Cli::try_parse_from(args) {

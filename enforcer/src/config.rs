@@ -81,6 +81,14 @@ pub struct Config {
     pub static_pod_path: PathBuf,
     /// `criSocket`: the container runtime's socket; `None` to find it.
     pub cri_socket: Option<PathBuf>,
+    /// `podSource`: where a kubelet's pods have their specs from.
+    pub pod_source: PodSource,
+    /// `kubeconfig`: who this is to the kubelet's server; `None` for the token that a cluster mounts into a pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// `kubeletRootDir`: the kubelet's `--root-dir`.
+    pub kubelet_root_dir: PathBuf,
+    /// `kubeletPort`: the port of the kubelet's HTTPS server.
+    pub kubelet_port: u16,
     /// `unknownPodGrace`: how long a pod must be known before it may be evicted without its spec, in milliseconds.
     pub unknown_pod_grace_ms: u64,
     /// `onDrift`: the reaction to a value that something else wrote.
@@ -122,6 +130,41 @@ pub struct PreKillHook {
     pub timeout_ms: u64,
 }
 
+/// `podSource`: where the specs of a kubelet's pods come from.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PodSource {
+    /// The first of the others that works.
+    #[default]
+    Auto,
+    /// None: pods are known by their cgroups and names.
+    Static,
+    /// The kubelet's Pods API.
+    PodsApi,
+    /// The kubelet's HTTPS server.
+    Kubelet,
+}
+
+impl PodSource {
+    /// The names in the configuration.
+    pub(crate) const NAMES: &[(&str, Self)] = &[
+        ("auto", Self::Auto),
+        ("static", Self::Static),
+        ("podsAPI", Self::PodsApi),
+        ("kubelet", Self::Kubelet),
+    ];
+
+    /// The name in the configuration.
+    #[must_use]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Static => "static",
+            Self::PodsApi => "podsAPI",
+            Self::Kubelet => "kubelet",
+        }
+    }
+}
+
 /// Which process writes the pods' cgroups.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ownership {
@@ -147,6 +190,10 @@ impl Default for Config {
             journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
             cri_socket: None,
+            pod_source: PodSource::Auto,
+            kubeconfig: None,
+            kubelet_root_dir: PathBuf::from("/var/lib/kubelet"),
+            kubelet_port: 10_250,
             unknown_pod_grace_ms: 10_000,
             on_drift: OnDrift::Restore,
             node_components: cgroup::COMPONENTS

@@ -7,7 +7,6 @@
 mod client;
 #[cfg(test)]
 mod fake;
-mod grpc;
 mod message;
 mod process;
 mod proto;

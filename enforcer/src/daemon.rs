@@ -27,6 +27,8 @@ mod hierarchy;
 mod host;
 mod incompatible_host;
 mod instance_lock;
+mod keeper;
+mod kept_specs;
 mod metrics;
 mod naming;
 mod ooms;
@@ -45,6 +47,7 @@ mod reserve;
 mod schedule;
 mod signals;
 mod sinks;
+mod specifying;
 mod stalls;
 mod start;
 mod tracing_report;
@@ -80,6 +83,7 @@ use self::{
     reserve::Reserve,
     signals::{Asked, Signals},
     sinks::Sinks,
+    specifying::Specifying,
     start::{emit_start, permits},
     trimming::Trimming,
     watchdog::Watchdog,
@@ -244,8 +248,11 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     edges.keep(&reflex);
     let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
         .context("cannot start the manifest thread")?;
+    desired.remember_specs();
     desired.find_pods().await?;
     let mut naming = kubelets.then(|| Naming::start(&config)).transpose().context("cannot start threads")?;
+    let specifying = kubelets.then(|| Specifying::start(&config, &host.name)).transpose();
+    let mut specifying = specifying.context("cannot start threads")?.flatten();
     naming::want(naming.as_ref(), &desired);
     let mut news = pods.next().await;
     if let Some(loaded) = news.loaded.take() {
@@ -261,6 +268,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         tokio::select! {
             attached = &mut attaching => break attached,
             listing = naming::next(&mut naming) => desired.name_pods(listing).await?,
+            news = specifying::next(&mut specifying) => desired.specify_pods(news).await?,
         }
         naming::want(naming.as_ref(), &desired);
         hand_on(&mut desired, &reflex, &forecaster, &recording);
@@ -348,6 +356,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                 anyhow::bail!("the observe socket's server stopped unexpectedly");
             }
             listing = naming::next(&mut naming) => desired.name_pods(listing).await?,
+            news = specifying::next(&mut specifying) => desired.specify_pods(news).await?,
             () = woken.notified() => desired.reconcile().await?,
             () = boosted.notified() => desired.boost(),
             () = kubelet_came.notified() => break Ended::KubeletCame,
@@ -357,6 +366,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             desired.put_in(guard);
         }
         naming::want(naming.as_ref(), &desired);
+        specifying::look(specifying.as_ref(), &desired);
         edges.keep(&reflex);
         orders.put_in_force(&mut desired, &reflex, &config);
         if hand_on(&mut desired, &reflex, &forecaster, &recording) {

@@ -8,10 +8,16 @@
 mod broker;
 mod frame;
 mod process;
+mod socket;
+mod words;
 
 pub use self::broker::HelperError;
+#[cfg(test)]
+pub(crate) use self::words::{MOST_CHARACTERS, MOST_ID_BYTES, MOST_NAME_BYTES};
 pub(crate) use self::{
     broker::{Helper, Protocol, command},
     frame::{Numbered, encode, read, write},
     process::{main, standard_socket},
+    socket::connect,
+    words::{is_id, is_name, plain},
 };

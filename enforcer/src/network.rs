@@ -9,9 +9,10 @@ mod message;
 mod process;
 mod tls;
 
+pub(crate) use self::connection::{Connection, ConnectionError};
 pub use self::{
     client::Network,
-    message::{Answer, Certificates, Endpoint, Exchange},
+    message::{Answer, Certificates, Endpoint, Exchange, Identity, Security, Trust},
     process::{VERB, main},
 };
 pub use crate::helper::HelperError as NetworkError;

@@ -10,6 +10,7 @@ mod placed;
 mod reader;
 mod roster;
 mod snapshot;
+mod specified;
 mod static_dir;
 mod watcher;
 
@@ -20,5 +21,6 @@ pub use self::{
     placed::{Identities, Kubelet, PlacedPods},
     roster::{Active, Change, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
     snapshot::{AdmittedBy, Health, Snapshot, SourceName, SourcePod, Sources},
+    specified::{Provenance, SpecifiedPods},
     static_dir::{Answer, News, StaticDir},
 };

@@ -24,6 +24,7 @@ mod node;
 #[path = "../../enforcer/src/cri/fake.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]
 mod runtime;
+mod specs;
 
 use node::{Node, Placed};
 

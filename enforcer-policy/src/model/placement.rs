@@ -18,7 +18,11 @@ pub struct Placement {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Knowledge {
     /// Its spec.
-    Spec,
+    Spec {
+        /// Whether it may be evicted: it has not ended, and each of its cgroups is the sandbox's or a named container's, so
+        /// that none is missed.
+        is_settled: bool,
+    },
     /// Only its cgroups and names: neither requests nor limits, priority nor grace period.
     Names {
         /// Whether it may be evicted all the same, if its class is BestEffort: it is known for long enough that no source

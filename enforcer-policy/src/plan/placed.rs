@@ -13,7 +13,8 @@ impl PodPlan {
     #[must_use]
     pub fn is_known_enough(&self) -> bool {
         match self.placed {
-            None | Some(Knowledge::Spec) => true,
+            None => true,
+            Some(Knowledge::Spec { is_settled }) => is_settled,
             Some(Knowledge::Names { is_settled }) => is_settled && self.qos_class == QosClass::BestEffort,
         }
     }
@@ -32,12 +33,16 @@ pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
     plan.cgroup.path = pod.clone();
     plan.placed = Some(*knowledge);
     match knowledge {
-        Knowledge::Spec => {
+        Knowledge::Spec { .. } => {
+            let mut others = containers.clone();
             for container in &mut plan.containers {
-                if let Some(path) = containers.get(&container.name) {
-                    container.cgroup.path = path.clone();
+                if let Some(path) = others.remove(&container.name) {
+                    container.cgroup.path = path;
                 }
             }
+            // Such as an ephemeral container, which has no requests and the pod's class.
+            let score = score(plan.qos_class);
+            plan.containers.extend(others.iter().map(|container| named(container, score)));
         }
         Knowledge::Names { .. } => {
             plan.cgroup.values = CgroupValues::default();
@@ -101,13 +106,24 @@ mod tests {
     #[test]
     fn a_pod_with_a_spec_has_its_values_where_another_put_it() {
         let pod = pod("p", vec![app("app", &[("memory", "1Gi")], &[]), app("not-started", &[], &[])]);
-        let placed = &planned(&pod, Knowledge::Spec).pods[0];
+        let placed = &planned(&pod, Knowledge::Spec { is_settled: true }).pods[0];
         let own = &crate::plan(&node(), &Settings::default(), std::slice::from_ref(&pod)).pods[0];
         assert_eq!((&placed.cgroup.path, &placed.containers[0].cgroup.path), (&path(POD), &path(APP)));
         assert_eq!(placed.cgroup.values, own.cgroup.values);
         assert_eq!(placed.containers[0].oom_score_adj, own.containers[0].oom_score_adj);
         assert_eq!(placed.containers.len(), 2);
         assert!(placed.is_known_enough() && placed.are_scores_known());
+    }
+
+    #[test]
+    fn a_container_that_the_spec_does_not_name_is_part_of_the_pod() {
+        let pod = pod("p", vec![app("main", &[("memory", "1Gi")], &[])]);
+        let placed = &planned(&pod, Knowledge::Spec { is_settled: false }).pods[0];
+        let containers: Vec<_> =
+            placed.containers.iter().map(|own| (own.name.as_str(), own.cgroup.path.as_str())).collect();
+        assert_eq!(containers[1], ("app", APP));
+        assert!(placed.containers[1].cgroup.values == CgroupValues::default());
+        assert!(!placed.is_known_enough());
     }
 
     #[test]

@@ -280,6 +280,7 @@ mod tests {
             memory_pressure: false,
             conditions: Vec::new(),
             pods: vec![PodView {
+                spec: None,
                 namespace: "default".into(),
                 name: "web".into(),
                 uid: "u".into(),

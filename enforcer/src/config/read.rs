@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PreKillHook, Scheduling,
-    Sockets, accounts,
+    Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PodSource, PreKillHook,
+    Scheduling, Sockets, accounts,
     fields::{Fields, Pair},
     sinks,
     table::{ENFORCEABLE, RESERVABLE},
@@ -80,6 +80,10 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         },
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
         cri_socket: fields.text("criSocket", absolute),
+        pod_source: fields.choice("podSource", PodSource::NAMES).unwrap_or(default.pod_source),
+        kubeconfig: fields.text("kubeconfig", absolute),
+        kubelet_root_dir: fields.text("kubeletRootDir", absolute).unwrap_or(default.kubelet_root_dir),
+        kubelet_port: fields.text("kubeletPort", port).unwrap_or(default.kubelet_port),
         unknown_pod_grace_ms: fields
             .text("unknownPodGrace", unknown_pod_grace_ms)
             .unwrap_or(default.unknown_pod_grace_ms),
@@ -276,6 +280,11 @@ fn cgroup(text: &str) -> Result<CgroupPath, String> {
 
 fn whole(fields: &mut Fields, field: &'static str) -> Option<u64> {
     fields.integer(field, 0).and_then(|number| u64::try_from(number).ok())
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse::<u16>().ok().filter(|port| *port != 0);
+    port.ok_or_else(|| format!("{text:?} is not a port: write a whole number from 1 to 65535"))
 }
 
 fn priority(fields: &mut Fields, field: &'static str) -> Option<i32> {

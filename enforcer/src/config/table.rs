@@ -181,6 +181,29 @@ pub const FIELDS: &[Field] = &[
         |config| json!(config.cri_socket),
     ),
     ours(
+        "podSource",
+        Form::Choice(&["auto", "static", "podsAPI", "kubelet"]),
+        "where the specs of a kubelet's pods come from: its Pods API, its HTTPS server, or the first that works; static: \
+         from nowhere",
+        |config| json!(config.pod_source.as_str()),
+    ),
+    ours(
+        "kubeconfig",
+        Form::Path,
+        "the file that says who the daemon is to the kubelet's server; not set, the service account's token that a cluster \
+         mounts into a pod",
+        |config| json!(config.kubeconfig),
+    ),
+    ours(
+        "kubeletRootDir",
+        Form::Path,
+        "the kubelet's root directory, where its certificate and the socket of its Pods API are",
+        |config| json!(config.kubelet_root_dir),
+    ),
+    ours("kubeletPort", Form::Integer(1), "the port of the kubelet's HTTPS server", |config| {
+        json!(config.kubelet_port)
+    }),
+    ours(
         "unknownPodGrace",
         Form::Duration,
         "how long a kubelet's pod must be known before it may be evicted without its spec, 0s to 1h: then only if it is BestEffort, has a name, and is neither in kube-system nor one that the kubelet counts as critical",

@@ -11,11 +11,10 @@ use std::{
 use tokio::sync::Mutex;
 
 use super::{
-    message::{Ask, Listing, MOST_LISTING_BYTES, Outcome, plain},
+    message::{Ask, Listing, MOST_LISTING_BYTES, Outcome},
     process::VERB,
-    socket,
 };
-use crate::helper::{self, Helper, HelperError, Protocol};
+use crate::helper::{self, Helper, HelperError, Protocol, plain};
 
 /// How long one runtime may take to list everything, in milliseconds.
 const TIMEOUT_MS: u64 = 5_000;
@@ -119,7 +118,7 @@ impl Runtime {
     /// `sockets` is called for each listing, as a runtime may come later: [`find`](super::find) finds them.
     pub fn start(sockets: impl Fn() -> Vec<PathBuf> + Send + Sync + 'static) -> io::Result<Self> {
         Self::start_with(sockets, TIMEOUT_MS, |socket, theirs| {
-            let runtime = socket::connect(socket)?;
+            let runtime = helper::connect(socket)?;
             helper::command(VERB, theirs).stdout(runtime).spawn().map(Some)
         })
     }

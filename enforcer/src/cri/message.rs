@@ -2,20 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::helper::{is_id, is_name, plain};
+
 /// The most sandboxes of one listing: a kubelet's own limit is far below, and dead sandboxes are listed too.
 const MOST_SANDBOXES: usize = 4_096;
 
 /// The most containers of one listing.
 const MOST_CONTAINERS: usize = 16_384;
-
-/// The longest id or uid. Runtimes use 64 characters, Kubernetes 36.
-const MOST_ID_BYTES: usize = 128;
-
-/// The longest name of a pod, a namespace or a container: a DNS subdomain.
-const MOST_NAME_BYTES: usize = 253;
-
-/// The longest text of the runtime for people, in characters.
-const MOST_CHARACTERS: usize = 500;
 
 /// The longest listing in JSON: everything at its longest takes less.
 pub(super) const MOST_LISTING_BYTES: usize = 16 << 20;
@@ -124,29 +117,10 @@ impl Listing {
     }
 }
 
-/// A text for people without control characters, cut.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(MOST_CHARACTERS).collect()
-}
-
-fn is_id(text: &str) -> bool {
-    is_word(text, MOST_ID_BYTES)
-}
-
-fn is_name(text: &str) -> bool {
-    is_word(text, MOST_NAME_BYTES)
-}
-
-/// Whether a text may name a cgroup, an event's subject or a log line's pod. Kubernetes allows less.
-fn is_word(text: &str, most_bytes: usize) -> bool {
-    (1..=most_bytes).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b'"' | b'\\'))
-        && !matches!(text, "." | "..")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::helper::{MOST_CHARACTERS, MOST_ID_BYTES, MOST_NAME_BYTES};
 
     fn sandbox(id: &str) -> Sandbox {
         let text = String::from;

@@ -14,14 +14,16 @@ use tokio::{
 
 use super::{
     client::Cri,
-    grpc::{Channel, GrpcError},
     message::{Ask, Listing, Outcome},
     proto::{
         self, CREATED, Garbled, Items, ListContainersRequest, ListPodSandboxRequest, RUNNING, VersionRequest,
         VersionResponse,
     },
 };
-use crate::helper::{self, Numbered, Protocol as _};
+use crate::{
+    grpc::{Channel, GrpcError},
+    helper::{self, Numbered, Protocol as _},
+};
 
 /// The hidden verb that this program is started with.
 pub const VERB: &str = "runtime-process";

@@ -1,17 +1,10 @@
-//! Where container runtimes have their sockets, and the connection to one.
+//! Where container runtimes have their sockets.
 
 use std::{
     collections::BTreeSet,
-    fs, io,
-    os::{
-        fd::OwnedFd,
-        unix::fs::{FileTypeExt as _, MetadataExt as _},
-    },
+    fs,
+    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
-};
-
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to, socket_with,
 };
 
 /// Where the runtimes listen that kubelets use, as their projects ship them: containerd, CRI-O, cri-dockerd, the
@@ -43,19 +36,6 @@ pub fn find(root: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Connects without waiting: a runtime that hangs accepts no more, and then the kernel refuses.
-pub(super) fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let connected = || {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        connect_to(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok::<_, rustix::io::Errno>(socket)
-    };
-    connected().map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot connect to {}: {error}", path.display()))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::{fs::symlink, net::UnixListener};
@@ -81,19 +61,5 @@ mod tests {
         symlink("/nonexistent", &k0s).unwrap();
         symlink(&crio, &microk8s).unwrap();
         assert_eq!(find(root.path()), [crio, k3s]);
-    }
-
-    #[test]
-    fn what_does_not_listen_is_named() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("s");
-        drop(UnixListener::bind(&path).unwrap());
-        let refused = connect(&path).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
-        assert!(refused.to_string().contains(path.to_str().unwrap()), "{refused}");
-        fs::remove_file(&path).unwrap();
-        assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
-        let long = root.path().join("x".repeat(200));
-        assert!(connect(&long).is_err());
     }
 }

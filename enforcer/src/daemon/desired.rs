@@ -14,6 +14,7 @@ use super::{
     ended_pods::EndedPodStore,
     hierarchy::Hierarchy,
     host::Host,
+    kept_specs,
     ooms::BeingEvicted,
     problems::Problems,
     schedule::{Due, LOOK_UNREPORTED, Schedule},
@@ -209,6 +210,21 @@ impl Desired {
     /// Sets the store that keeps the pods ended for good from now on.
     pub(super) fn set_keeper(&mut self, keeper: EndedPodStore) {
         self.pods.set_keeper(keeper);
+    }
+
+    /// Takes over the specs of a kubelet's pods that were known before, and keeps them on the disk from now on.
+    pub(super) fn remember_specs(&mut self) {
+        let Some(placing) = &mut self.placing else { return };
+        let kept = kept_specs::read(&self.config.state_dir).unwrap_or_else(|error| {
+            emit::degraded(&self.journal, "specs", &crate::chain(&error));
+            None
+        });
+        let keeper = kept_specs::start(&self.config.state_dir, self.journal.clone());
+        if let Err(error) = &keeper {
+            let message = format!("pods' specs are not kept over a restart: no thread: {error}");
+            emit::degraded(&self.journal, "specs", &message);
+        }
+        placing.remember(kept, keeper.ok());
     }
 
     /// Follows an event of the reflex. The view shows it at once: an evicted pod stays evicted until its manifest

@@ -4,15 +4,15 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
-    thread::JoinHandle,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 
-use super::emit;
+use super::{emit, keeper::Keeper};
 use crate::{
     durable::{self, State, StateError},
     journal::Journal,
@@ -37,20 +37,12 @@ pub(super) fn read(state_dir: &Path) -> Result<Vec<EndedPod>, StateError> {
     Ok(durable::read::<Content>(&path(state_dir))?.unwrap_or_default().pods)
 }
 
-/// The next content of the file.
-#[derive(Debug, Default)]
-struct Queue {
-    /// The pods, and the number of the latest eviction among them.
-    next: Option<(Vec<EndedPod>, u64)>,
-    closing: bool,
-}
-
 /// Writes the file on a separate thread: no caller waits for the disk.
 #[derive(Debug)]
 pub(super) struct EndedPodStore {
-    queue: Arc<(Mutex<Queue>, Condvar)>,
+    /// The pods, and the number of the latest eviction among them.
+    keeper: Keeper<(Vec<EndedPod>, u64)>,
     last: Vec<EndedPod>,
-    writer: Option<JoinHandle<()>>,
 }
 
 impl EndedPodStore {
@@ -61,12 +53,25 @@ impl EndedPodStore {
         recorded: Arc<AtomicU64>,
         journal: Journal,
     ) -> io::Result<Self> {
-        let queue = Arc::new((Mutex::new(Queue::default()), Condvar::new()));
-        let (shared, dir) = (Arc::clone(&queue), state_dir.to_owned());
-        let writer = std::thread::Builder::new()
-            .name(String::from("keeper"))
-            .spawn(move || run(&shared, &dir, &recorded, &journal))?;
-        Ok(Self { queue, last: kept, writer: Some(writer) })
+        let dir = state_dir.to_owned();
+        let mut is_reported = false;
+        let keeper =
+            Keeper::start("keeper", Duration::ZERO, move |(ended, eviction)| match write(&dir, ended) {
+                Ok(()) => {
+                    recorded.fetch_max(eviction, Ordering::Release);
+                    is_reported = false;
+                }
+                Err(error) if !std::mem::replace(&mut is_reported, true) => emit::degraded(
+                    &journal,
+                    "evictions",
+                    &format!(
+                        "after a restart, pods that were evicted may come back: cannot write {}: {error}",
+                        dir.join(FILE).display()
+                    ),
+                ),
+                Err(_) => {}
+            })?;
+        Ok(Self { keeper, last: kept })
     }
 
     /// Stores these pods from now on, instead of the previous ones.
@@ -75,54 +80,7 @@ impl EndedPodStore {
             return;
         }
         self.last.clone_from(&ended);
-        let (queue, waker) = &*self.queue;
-        queue.lock().unwrap_or_else(PoisonError::into_inner).next = Some((ended, eviction));
-        waker.notify_one();
-    }
-}
-
-impl Drop for EndedPodStore {
-    fn drop(&mut self) {
-        let (queue, waker) = &*self.queue;
-        queue.lock().unwrap_or_else(PoisonError::into_inner).closing = true;
-        waker.notify_one();
-        if let Some(thread) = self.writer.take() {
-            crate::threads::join(thread);
-        }
-    }
-}
-
-fn run(shared: &(Mutex<Queue>, Condvar), dir: &Path, recorded: &AtomicU64, journal: &Journal) {
-    let (queue, waker) = shared;
-    let mut reported = false;
-    loop {
-        let (ended, eviction) = {
-            let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
-            loop {
-                if let Some(next) = queue.next.take() {
-                    break next;
-                }
-                if queue.closing {
-                    return;
-                }
-                queue = waker.wait(queue).unwrap_or_else(PoisonError::into_inner);
-            }
-        };
-        match write(dir, ended) {
-            Ok(()) => {
-                recorded.fetch_max(eviction, Ordering::Release);
-                reported = false;
-            }
-            Err(error) if !std::mem::replace(&mut reported, true) => emit::degraded(
-                journal,
-                "evictions",
-                &format!(
-                    "after a restart, pods that were evicted may come back: cannot write {}: {error}",
-                    dir.join(FILE).display()
-                ),
-            ),
-            Err(_) => {}
-        }
+        self.keeper.keep((ended, eviction));
     }
 }
 

@@ -177,8 +177,8 @@ pub(super) fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Per
         emit::degraded(
             journal,
             "ownership",
-            "the kubelet owns the pods' cgroups here: nothing is written, and of its pods only names and classes are known; \
-             where no kubelet is, set ownership: enforcer",
+            "the kubelet owns the pods' cgroups here, so nothing is written to them; where no kubelet is, set ownership: \
+             enforcer (once one was seen, it owns them until the next boot)",
         );
     }
     let permit = |may: bool| (config.mode == Mode::Enforce && may).then(Permit::for_enforce_mode);

@@ -12,9 +12,7 @@ use super::{executor, stat};
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, Guard, Origin},
     journal::MOST_TARGETS,
-    model::{
-        CgroupFile, CgroupId, CgroupPath, ContainerKind, Knowledge, PodName, PodUid, QosClass, ResourceName,
-    },
+    model::{CgroupFile, CgroupId, CgroupPath, ContainerKind, PodName, PodUid, QosClass, ResourceName},
     policy::{
         ContainerPlan, PodPlan,
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
@@ -144,23 +142,20 @@ impl Candidate {
 
     /// The same beside a kubelet: only the containers are killed, not the sandbox, whose cgroup is in the pod's too.
     ///
-    /// If a container that the plan names has no cgroup, all of the pod is killed: it may have ended just now, or have
-    /// another cgroup. A pod that cannot be evicted, or only partly, would cost another pod its life.
+    /// Of a pod that the kubelet made, one that has no cgroup now has ended, or has not begun. Of another, all is killed then:
+    /// the container may have another cgroup. A pod that cannot be evicted, or only partly, would cost another pod its
+    /// life.
     pub fn open_containers(root: &CgroupDir, guard: &Arc<Guard>, plan: &PodPlan) -> Result<Self, OpenError> {
         let is_there = |container: &&ContainerPlan| {
             !root.open(&container.cgroup.path).is_err_and(|error| error.is_gone())
         };
         let (there, missing): (Vec<_>, Vec<_>) = plan.containers.iter().partition(is_there);
-        // Of a pod of which only names are known, a container without a name may be anything.
-        if matches!(plan.placed, Some(Knowledge::Names { .. })) {
-            if there.is_empty() {
-                return Err(OpenError::Unnamed { path: plan.cgroup.path.to_string() });
-            }
-            let paths: Vec<_> = there.into_iter().map(|container| container.cgroup.path.clone()).collect();
-            return Self::open_with_targets(root, guard, plan, &paths);
+        if plan.placed.is_some() && there.is_empty() {
+            return Err(OpenError::Unnamed { path: plan.cgroup.path.to_string() });
         }
         // Init containers end before the others begin.
-        if there.is_empty() || missing.iter().any(|container| container.kind != ContainerKind::Init) {
+        let may_be_elsewhere = |container: &&ContainerPlan| container.kind != ContainerKind::Init;
+        if plan.placed.is_none() && (there.is_empty() || missing.iter().any(may_be_elsewhere)) {
             return Self::open(root, guard, plan);
         }
         let paths: Vec<_> = there.into_iter().map(|container| container.cgroup.path.clone()).collect();

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    message::{Certificates, Endpoint},
+    message::{Endpoint, Security},
     tls::{self, TlsError},
 };
 
@@ -25,7 +25,7 @@ const MOST_HEAD_BYTES: usize = 32 << 10;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ConnectionError {
+pub(crate) enum ConnectionError {
     /// The host cannot be reached.
     #[error("cannot connect to {authority}")]
     Connect {
@@ -53,16 +53,13 @@ pub(super) enum ConnectionError {
 
 /// A connection to a receiver.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
 }
 
 impl Connection {
     /// Opens a connection: looks up the name, connects, does the TLS handshake.
-    pub(super) async fn open(
-        endpoint: &Endpoint,
-        certificates: Option<&Certificates>,
-    ) -> Result<Self, ConnectionError> {
+    pub(crate) async fn open(endpoint: &Endpoint, security: &Security) -> Result<Self, ConnectionError> {
         let Endpoint { tls, host, port, authority, connect_timeout_ms, client: _ } = endpoint;
         let timeout_ms = *connect_timeout_ms;
         let connecting = async {
@@ -70,7 +67,7 @@ impl Connection {
             let stream = connect
                 .map_err(|source| ConnectionError::Connect { authority: authority.clone(), source })?;
             if *tls {
-                Self::over(tls::wrap(stream, host, certificates).await?).await
+                Self::over(tls::wrap(stream, host, security).await?).await
             } else {
                 Self::over(stream).await
             }
@@ -97,12 +94,12 @@ impl Connection {
     }
 
     /// Whether another request may be sent over it.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         !self.sender.is_closed()
     }
 
     /// Sends a request. Returns the answer's status, headers and unread body.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &mut self,
         request: Request<Bytes>,
     ) -> Result<(StatusCode, HeaderMap, Incoming), ConnectionError> {
@@ -115,7 +112,7 @@ impl Connection {
 
 /// Discards the rest of an answer, for a limited time. Returns whether it ended. The status counts even if the receiver
 /// closes the connection after it or sends no more.
-pub(super) async fn drain(body: Incoming) -> bool {
+pub(crate) async fn drain(body: Incoming) -> bool {
     tokio::time::timeout(DRAIN, read(body)).await.unwrap_or(false)
 }
 

@@ -50,12 +50,70 @@ impl fmt::Debug for Exchange {
 }
 
 /// A file of certificates in PEM.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Certificates {
     /// Where it is, for messages.
     pub path: PathBuf,
     /// Its content.
+    #[serde(with = "text")]
     pub bytes: Bytes,
+}
+
+/// PEM is text.
+mod text {
+    use bytes::Bytes;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &Bytes, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&String::from_utf8_lossy(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Bytes, D::Error> {
+        String::deserialize(from).map(Bytes::from)
+    }
+}
+
+/// How a connection is secured: whom to trust, and who this is.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Security {
+    /// Whom to trust.
+    pub trust: Trust,
+    /// Who this is, if the other end is to know by a certificate.
+    pub identity: Option<Identity>,
+    /// The name that the other end's certificate must have; the host's without it.
+    pub server_name: Option<String>,
+}
+
+/// Whose certificates are trusted.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Trust {
+    /// Those of the authorities that this system trusts.
+    #[default]
+    System,
+    /// Those of these authorities.
+    Roots(Certificates),
+    /// These alone, whatever names they have and whoever signed them.
+    Pinned(Certificates),
+}
+
+/// A client's certificate and its key.
+#[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Identity {
+    /// The certificate, with those that lead to its authority.
+    pub certificates: Certificates,
+    /// The private key.
+    pub key: Certificates,
+}
+
+impl fmt::Debug for Identity {
+    /// Without the key.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Identity").field("path", &self.certificates.path).finish_non_exhaustive()
+    }
 }
 
 /// A receiver's answer; its body is not read.

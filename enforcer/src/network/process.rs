@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     client::Http,
     connection::{Connection, ConnectionError, drain},
-    message::{Ask, Certificates, Endpoint, Outcome},
+    message::{Ask, Certificates, Endpoint, Outcome, Security, Trust},
 };
 use crate::{
     helper::{self, Numbered, Protocol as _},
@@ -165,7 +165,9 @@ async fn exchange(
     {
         return Ok((Outcome::answered(status, &headers), rest, open));
     }
-    let mut connection = Connection::open(&endpoint, certificates.as_ref()).await?;
+    let trust = certificates.clone().map_or(Trust::System, Trust::Roots);
+    let security = Security { trust, ..Security::default() };
+    let mut connection = Connection::open(&endpoint, &security).await?;
     let (status, headers, rest) = connection.send(request).await?;
     Ok((Outcome::answered(status, &headers), rest, Open { connection, endpoint, certificates }))
 }

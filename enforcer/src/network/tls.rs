@@ -7,14 +7,17 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::ring,
-    pki_types::{CertificateDer, InvalidDnsNameError, ServerName, pem, pem::PemObject as _},
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{
+        CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject as _,
+    },
 };
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::message::Certificates;
+use super::message::{Certificates, Identity, Security, Trust};
 use crate::regular;
 
 /// The files in which systems keep the certificates that they trust.
@@ -31,7 +34,7 @@ const MAX_BYTES: u64 = 2 << 20;
 
 /// Why TLS failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum TlsError {
+pub(crate) enum TlsError {
     /// None of the known files with the system's certificates exists.
     #[error("cannot find this system's certificates ({}): set caFile", SYSTEM.join(", "))]
     NoSystem,
@@ -75,25 +78,97 @@ pub(super) enum TlsError {
 pub(super) async fn wrap(
     stream: TcpStream,
     host: &str,
-    certificates: Option<&Certificates>,
+    security: &Security,
 ) -> Result<TlsStream<TcpStream>, TlsError> {
-    let name = ServerName::try_from(host.to_owned())?;
-    let connector = TlsConnector::from(Arc::new(config(certificates)?));
+    let name = security.server_name.as_deref().unwrap_or(host);
+    let name = ServerName::try_from(name.to_owned())?;
+    let connector = TlsConnector::from(Arc::new(config(security)?));
     connector.connect(name, stream).await.map_err(TlsError::Handshake)
 }
 
-fn config(certificates: Option<&Certificates>) -> Result<ClientConfig, TlsError> {
-    let roots = if let Some(Certificates { path, bytes }) = certificates {
-        roots(path, bytes)?
-    } else {
-        let path = SYSTEM.iter().map(Path::new).find(|path| path.exists()).ok_or(TlsError::NoSystem)?;
-        roots(path, &read(path)?)?
+fn config(security: &Security) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let algorithms = provider.signature_verification_algorithms;
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let builder = match &security.trust {
+        Trust::Pinned(file) => {
+            let certificates = certificates(file)?;
+            let pinned = Pinned { certificates, algorithms };
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(pinned))
+        }
+        Trust::Roots(file) => builder.with_root_certificates(roots(&file.path, &file.bytes)?),
+        Trust::System => {
+            let path = SYSTEM.iter().map(Path::new).find(|path| path.exists()).ok_or(TlsError::NoSystem)?;
+            builder.with_root_certificates(roots(path, &read(path)?)?)
+        }
     };
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let mut config =
-        builder.with_safe_default_protocol_versions()?.with_root_certificates(roots).with_no_client_auth();
+    let mut config = match &security.identity {
+        None => builder.with_no_client_auth(),
+        Some(Identity { certificates: chain, key }) => {
+            let chain = certificates(chain)?;
+            let pem = |source| TlsError::Pem { path: key.path.clone(), source };
+            let key = PrivateKeyDer::from_pem_slice(&key.bytes).map_err(pem)?;
+            builder.with_client_auth_cert(chain, key)?
+        }
+    };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+/// Trusts some certificates by themselves. A kubelet signs its own, for a name that is the node's and by an authority
+/// that it throws away; what can be known is the file that only root may read.
+#[derive(Debug)]
+struct Pinned {
+    certificates: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if self.certificates.iter().any(|known| known == end_entity) {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// The certificates of a file, of which there must be one.
+fn certificates(
+    Certificates { path, bytes }: &Certificates,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let pem = |source| TlsError::Pem { path: path.clone(), source };
+    let found: Vec<_> = CertificateDer::pem_slice_iter(bytes).collect::<Result<_, _>>().map_err(pem)?;
+    if found.is_empty() { Err(TlsError::NoRoot { path: path.clone() }) } else { Ok(found) }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
@@ -125,7 +200,7 @@ mod tests {
         assert!(matches!(read(Path::new("/nonexistent/ca.pem")), Err(TlsError::Read { .. })));
         let read_config = |text: &'static str| {
             let (path, bytes) = (PathBuf::from("/ca.pem"), text.as_bytes().into());
-            config(Some(&Certificates { path, bytes }))
+            config(&Security { trust: Trust::Roots(Certificates { path, bytes }), ..Security::default() })
         };
         assert!(matches!(read_config("no pem"), Err(TlsError::NoRoot { .. })));
         let wrong = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";

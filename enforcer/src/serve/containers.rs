@@ -229,6 +229,7 @@ mod tests {
             cgroup_id: *cgroup_id,
         };
         PodView {
+            spec: None,
             namespace: "default".into(),
             name: uid.to_owned(),
             uid: uid.to_owned(),

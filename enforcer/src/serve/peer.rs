@@ -145,6 +145,7 @@ mod tests {
             cgroup_id: None,
         };
         let pod = PodView {
+            spec: None,
             namespace: "default".into(),
             name: "web".into(),
             uid: "u".into(),

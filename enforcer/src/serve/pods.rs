@@ -54,10 +54,25 @@ pub struct PodView {
     pub reason: Option<String>,
     /// Whether it may start processes even while the node is under memory pressure.
     pub starts_under_memory_pressure: bool,
+    /// Where its spec is from; `None` if only its cgroups and names are known, or if it is a manifest's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<SpecView>,
     /// Its cgroup's path below the mount point.
     pub cgroup: String,
     /// Its containers.
     pub containers: Vec<ContainerView>,
+}
+
+/// Where the spec of a kubelet's pod is from.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpecView {
+    /// The source that gave it.
+    pub source: String,
+    /// `live`, or `disk` if an earlier daemon has kept it and no source has answered since.
+    pub provenance: String,
+    /// When specs were read last, in milliseconds since 1970.
+    pub read_ms: u64,
 }
 
 /// The state of a pod.

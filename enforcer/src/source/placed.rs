@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Health, Snapshot};
+use super::{
+    Health, Snapshot,
+    specified::{Provenance, SpecifiedPods},
+};
 use crate::{
     cgroup::PodCgroup,
     cri::{Container, Listing, Sandbox},
@@ -22,6 +25,7 @@ use crate::{
         name::{Leaf, Place, PodPlace},
         oom_score,
     },
+    specs::{ApiPod, Change},
 };
 
 /// The namespace of a pod whose name is not known. No namespace has parentheses.
@@ -44,6 +48,7 @@ pub struct PlacedPods {
     grace: Duration,
     pods: BTreeMap<PodUid, PlacedPod>,
     identities: Identities,
+    specs: SpecifiedPods,
 }
 
 #[derive(Debug)]
@@ -227,7 +232,7 @@ impl PlacedPods {
     /// spec.
     #[must_use]
     pub fn new(grace: Duration, identities: Identities) -> Self {
-        Self { grace, pods: BTreeMap::new(), identities }
+        Self { grace, pods: BTreeMap::new(), identities, specs: SpecifiedPods::default() }
     }
 
     /// Sets the grace from now on.
@@ -249,7 +254,32 @@ impl PlacedPods {
             let named_since = named_since.or_else(|| self.identities.is_named(&uid).then_some(now));
             self.pods.insert(uid, PlacedPod { cgroup, since, named_since });
         }
+        self.forget_specs();
         differs || !before.is_empty()
+    }
+
+    /// Takes what has changed about the pods' specs. Returns why pods were left out, by name.
+    pub fn specify(&mut self, provenance: Provenance, change: Change) -> Vec<(String, String)> {
+        let refused = self.specs.take(provenance, change);
+        self.forget_specs();
+        refused
+    }
+
+    fn forget_specs(&mut self) {
+        let standing: BTreeSet<PodUid> = self.pods.keys().cloned().collect();
+        self.specs.forget_all_but(&standing);
+    }
+
+    /// The specs that are known, for the disk.
+    #[must_use]
+    pub fn specs(&self) -> Vec<ApiPod> {
+        self.specs.to_kept()
+    }
+
+    /// Who gave the pod's spec; `None` if it is not known.
+    #[must_use]
+    pub fn provenance(&self, uid: &PodUid) -> Option<Provenance> {
+        self.specs.get(uid).map(|spec| spec.provenance)
     }
 
     /// Takes what a container runtime lists.
@@ -279,29 +309,53 @@ impl PlacedPods {
         moments.filter(|moment| *moment > now).min()
     }
 
+    /// Whether a pod without a spec may be evicted, if its class is BestEffort.
+    fn is_settled(
+        &self,
+        uid: &PodUid,
+        PlacedPod { cgroup, named_since, .. }: &PlacedPod,
+        now: Instant,
+    ) -> bool {
+        let is_known_for_long =
+            named_since.is_some_and(|named_since| now.saturating_duration_since(named_since) >= self.grace);
+        is_known_for_long
+            && self.identities.pod(uid).namespace != SYSTEM_NAMESPACE
+            && self.identities.are_distinct(cgroup)
+            && !self.identities.is_needed(cgroup)
+    }
+
     /// The pods, and where they are; also where those are that still wait for a name.
     #[must_use]
     pub fn snapshot(&self, now: Instant, read_ms: u64) -> (Snapshot, BTreeMap<PodUid, Placement>) {
         let mut pods = Vec::new();
         let mut placements = BTreeMap::new();
-        for (uid, PlacedPod { cgroup, since, named_since }) in &self.pods {
-            let known_for = now.saturating_duration_since(*since);
-            let name = self.identities.pod(uid);
-            let is_settled = named_since
-                .is_some_and(|named_since| now.saturating_duration_since(named_since) >= self.grace)
-                && name.namespace != SYSTEM_NAMESPACE
-                && self.identities.are_distinct(cgroup)
-                && !self.identities.is_needed(cgroup);
+        for (uid, pod) in &self.pods {
+            let name = self.identities.is_named(uid).then(|| self.identities.pod(uid));
+            // A source that calls it otherwise than the runtime means another pod.
+            let spec =
+                self.specs.get(uid).filter(|spec| name.as_ref().is_none_or(|name| *name == spec.pod.name));
+            let knowledge = match spec {
+                Some(spec) => Knowledge::Spec {
+                    is_settled: !spec.has_ended() && self.identities.are_distinct(&pod.cgroup),
+                },
+                None => Knowledge::Names { is_settled: self.is_settled(uid, pod, now) },
+            };
+            let PlacedPod { cgroup, since, named_since: _ } = pod;
             let placement = Placement {
                 pod: cgroup.place.path.clone(),
                 containers: self.identities.containers(cgroup),
-                knowledge: Knowledge::Names { is_settled },
+                knowledge,
             };
             placements.insert(uid.clone(), placement);
-            if named_since.is_none() && known_for < NAME_PATIENCE {
+            let is_patient = now.saturating_duration_since(*since) < NAME_PATIENCE;
+            if name.is_none() && spec.is_none() && is_patient {
                 continue;
             }
-            let mut pod = Pod::new(name, uid.clone(), Vec::new());
+            let mut pod = match spec {
+                Some(spec) => spec.pod.as_ref().clone(),
+                None => Pod::new(self.identities.pod(uid), uid.clone(), Vec::new()),
+            };
+            // The class that the kubelet has given it.
             pod.stored_qos_class = Some(cgroup.place.class);
             if is_static(uid) {
                 pod.annotations.insert(CONFIG_SOURCE.to_owned(), String::from("file"));
@@ -408,6 +462,58 @@ mod tests {
         let unnamed = (format!("(unknown)/{UID}"), false);
         assert_eq!(settled(&pods, now + NAME_PATIENCE), std::slice::from_ref(&unnamed));
         assert_eq!(settled(&pods, now + 2 * GRACE), [unnamed]);
+    }
+
+    fn spec(name: &str, phase: &str) -> ApiPod {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"namespace": "default", "name": name, "uid": UID},
+            "spec": {"priority": 7, "containers": [{"name": "app", "resources": {"requests": {"memory": "1Gi"}}}]},
+            "status": {"phase": phase},
+        }))
+        .unwrap()
+    }
+
+    fn specify(pods: &mut PlacedPods, spec: ApiPod) -> (Option<Pod>, Knowledge) {
+        let provenance = Provenance { source: crate::source::SourceName::KUBELET, is_from_disk: false };
+        pods.specify(provenance, Change::Whole(vec![spec]));
+        let (snapshot, placements) = pods.snapshot(Instant::now(), 1);
+        let pod = snapshot.pods.first().map(|pod| pod.as_ref().clone());
+        (pod, placements.into_values().next().unwrap().knowledge)
+    }
+
+    #[test]
+    fn a_pod_with_a_spec_may_be_evicted_at_once_and_has_its_requests() {
+        let (mut pods, now) = named(QosClass::Burstable, "default");
+        let (pod, knowledge) = specify(&mut pods, spec("web", "Running"));
+        let pod = pod.unwrap();
+        assert_eq!((pod.priority, pod.containers.len()), (Some(7), 1));
+        assert_eq!(pod.stored_qos_class, Some(QosClass::Burstable), "the cgroup's");
+        assert_eq!(knowledge, Knowledge::Spec { is_settled: true });
+        // One that has ended is not.
+        assert_eq!(specify(&mut pods, spec("web", "Failed")).1, Knowledge::Spec { is_settled: false });
+        // Nor is one of which a container has no name.
+        specify(&mut pods, spec("web", "Running"));
+        pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
+        let knowledge = pods.snapshot(now, 1).1.into_values().next().unwrap().knowledge;
+        assert_eq!(knowledge, Knowledge::Spec { is_settled: false });
+    }
+
+    #[test]
+    fn the_spec_of_another_pod_is_not_taken() {
+        let (mut pods, _) = named(QosClass::Burstable, "default");
+        let (pod, knowledge) = specify(&mut pods, spec("other", "Running"));
+        assert_eq!((pod.unwrap().priority, knowledge), (None, Knowledge::Names { is_settled: false }));
+    }
+
+    #[test]
+    fn a_spec_names_a_pod_that_the_runtime_does_not() {
+        let mut pods = PlacedPods::new(GRACE, Identities::default());
+        pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0'])], Instant::now());
+        let (pod, knowledge) = specify(&mut pods, spec("web", "Running"));
+        assert_eq!(pod.unwrap().name.to_string(), "default/web");
+        assert_eq!(knowledge, Knowledge::Spec { is_settled: false });
+        pods.take(Vec::new(), Instant::now());
+        assert_eq!(pods.specs().len(), 1, "the source still has it");
     }
 
     #[test]

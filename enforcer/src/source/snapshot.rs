@@ -18,6 +18,15 @@ impl SourceName {
     /// The container runtime, which gives them names.
     pub const RUNTIME: Self = Self("runtime");
 
+    /// Where their specs are from, whichever source that is.
+    pub const SPECS: Self = Self("specs");
+
+    /// The kubelet's Pods API, which gives them.
+    pub const PODS_API: Self = Self("podsAPI");
+
+    /// The kubelet's HTTPS server, which does so too.
+    pub const KUBELET: Self = Self("kubelet");
+
     /// The name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -141,7 +150,7 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    const KUBELET: SourceName = SourceName("kubelet");
+    const KUBELET: SourceName = SourceName::KUBELET;
 
     fn snapshot(uids: &[&str], health: Health) -> Snapshot {
         let pod = |uid: &&str| Arc::new(Pod { uid: PodUid::new(uid).unwrap(), ..sample::pod(uid, &[]) });

@@ -61,8 +61,9 @@ impl Node {
     /// Starts the daemon beside it.
     pub(super) fn start(&self, settings: &str) -> Daemon {
         let settings = format!(
-            "ownership: kubelet\ncgroupRoot: {CGROUP_ROOT}\ncriSocket: {}\n{settings}",
-            self.socket().display()
+            "ownership: kubelet\ncgroupRoot: {CGROUP_ROOT}\ncriSocket: {}\nkubeletRootDir: {}\n{settings}",
+            self.socket().display(),
+            self.kubelet_root().display()
         );
         Daemon::start(&self.folder, &settings).unwrap()
     }
@@ -81,6 +82,18 @@ impl Node {
             })
         });
         is_ready.recv().unwrap();
+    }
+
+    /// The kubelet's root directory, which need not exist.
+    pub(super) fn kubelet_root(&self) -> PathBuf {
+        self.folder.join("kubelet")
+    }
+
+    /// Where the kubelet's Pods API is to listen.
+    pub(super) fn pods_api(&self) -> PathBuf {
+        let folder = self.kubelet_root().join("pods-api");
+        fs::create_dir_all(&folder).unwrap();
+        folder.join("pods-api.sock")
     }
 
     fn socket(&self) -> PathBuf {

@@ -66,7 +66,7 @@ fn client_with(sockets: &[&PathBuf], timeout_ms: u64) -> (Runtime, Arc<AtomicUsi
         move || sockets.clone(),
         timeout_ms,
         move |socket, theirs| {
-            let runtime = StdStream::from(socket::connect(socket)?);
+            let runtime = StdStream::from(helper::connect(socket)?);
             theirs.set_nonblocking(true)?;
             count.fetch_add(1, Ordering::Relaxed);
             thread::spawn(move || {
@@ -208,7 +208,7 @@ async fn what_is_no_whole_answer_of_a_runtime_is_an_error_that_says_why() {
         (Say::Half(message()), "not one whole message"),
         (Say::NoStatus(message()), "not one whole message"),
         (Say::Status(13, "it%20is%0A broken"), "status 13: it is broken"),
-        (Say::Close, "the connection to the runtime failed"),
+        (Say::Close, "the connection failed"),
         (Say::Message(vec![0x12, 9]), "cannot be read"),
         (zeros((16 << 20) + 1), "at most 16777216 are taken"),
         (Say::Status(0, ""), "not one whole message"),
@@ -220,10 +220,10 @@ async fn what_is_no_whole_answer_of_a_runtime_is_an_error_that_says_why() {
     }
     let garbage = sockets.raw("g", &[0xff; 100]);
     let why = refusal(&client(&[&garbage])).await;
-    assert!(why.contains("the connection to the runtime failed"), "{why}");
+    assert!(why.contains("the connection failed"), "{why}");
     let http = sockets.raw("h", b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n");
     let why = refusal(&client(&[&http])).await;
-    assert!(why.contains("the connection to the runtime failed"), "{why}");
+    assert!(why.contains("the connection failed"), "{why}");
 }
 
 #[tokio::test]

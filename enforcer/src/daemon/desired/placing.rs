@@ -7,12 +7,23 @@ use std::{
 
 use enforcer_events::{Payload, node::SourceReported};
 
-use super::{super::ownership, Desired, emit};
+use super::{
+    super::{
+        keeper::Keeper,
+        kept_specs::{self, KeptSpecs},
+        ownership,
+        specifying::SpecNews,
+    },
+    Desired, emit,
+};
 use crate::{
     cgroup::pod_cgroups,
     cri::{CriError, Listing},
     journal::Subject,
-    source::{Change, Health, Identities, PlacedPods, SourceName},
+    model::PodUid,
+    serve::SpecView,
+    source::{Change, Health, Identities, PlacedPods, Provenance, SourceName},
+    specs::{self, Update},
     threads,
 };
 
@@ -27,6 +38,9 @@ const LOOK_UNREPORTED: Duration = Duration::from_secs(1);
 
 /// The least time between two readings: containers that come and go without end cost no more than that.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many pods whose specs are refused are reported by one answer.
+const MOST_REPORTED: usize = 10;
 
 /// A kubelet's pods.
 pub(super) struct Placing {
@@ -47,6 +61,16 @@ pub(super) struct Placing {
     is_degraded: bool,
     /// Whether the container runtime answers.
     runtime: Health,
+    /// Whether a source of specs answers.
+    specs: Health,
+    /// Which one has answered last.
+    spec_source: Option<SourceName>,
+    /// When specs were read last, in milliseconds since 1970.
+    specs_read_ms: u64,
+    /// How many pods the sources had that are left out, as last reported.
+    left_out: u64,
+    /// Keeps the specs on the disk; `None` if they cannot be kept.
+    keeper: Option<Keeper<KeptSpecs>>,
 }
 
 impl Placing {
@@ -61,7 +85,33 @@ impl Placing {
             is_reported,
             is_degraded: false,
             runtime: Health::Unread,
+            specs: Health::Unread,
+            spec_source: None,
+            specs_read_ms: 0,
+            left_out: 0,
+            keeper: None,
         }
+    }
+
+    /// Takes what an earlier daemon knew of the pods' specs, and keeps them from now on.
+    pub(super) fn remember(&mut self, kept: Option<KeptSpecs>, keeper: Option<Keeper<KeptSpecs>>) {
+        if let Some(KeptSpecs { source, read_ms, pods }) = kept {
+            self.specs_read_ms = read_ms;
+            let provenance = Provenance { source: kept_specs::source(&source), is_from_disk: true };
+            // Those that are none were refused before they were kept.
+            drop(self.pods.specify(provenance, specs::Change::Whole(pods)));
+        }
+        self.keeper = keeper;
+    }
+
+    /// Where the spec of that pod is from.
+    pub(super) fn spec_view(&self, uid: &PodUid) -> Option<SpecView> {
+        let Provenance { source, is_from_disk } = self.pods.provenance(uid)?;
+        Some(SpecView {
+            source: source.to_string(),
+            provenance: if is_from_disk { "disk" } else { "live" }.to_owned(),
+            read_ms: self.specs_read_ms,
+        })
     }
 
     /// Notes that cgroups are no longer reported.
@@ -177,6 +227,63 @@ impl Desired {
                 }
                 Ok(())
             }
+        }
+    }
+
+    /// The number of the last change of the cgroups; `None` without a kubelet.
+    pub(in crate::daemon) fn placing_state(&self) -> Option<u64> {
+        self.placing.as_ref().map(|placing| placing.state)
+    }
+
+    /// Takes what a source of specs says, and reports which one that is, or that there is none.
+    pub(in crate::daemon) async fn specify_pods(&mut self, news: SpecNews) -> anyhow::Result<()> {
+        let Some(placing) = self.placing.as_mut() else { return Ok(()) };
+        let name = SourceName::SPECS.as_str();
+        let (source, Update { change, dropped }) = match news {
+            SpecNews::Answered(source, update) => (source, update),
+            SpecNews::NoneAnswers(message) => {
+                if std::mem::replace(&mut placing.specs, Health::Down) != Health::Down {
+                    tracing::warn!("requests and priorities of new pods are unknown: {message}");
+                    let data = SourceReported { source: name.into(), message };
+                    self.emit(Subject::Node, Payload::SourceDown(data));
+                }
+                return Ok(());
+            }
+        };
+        placing.specs_read_ms = emit::now_ms();
+        self.counts.source_was_read(name, placing.specs_read_ms);
+        let is_up = std::mem::replace(&mut placing.specs, Health::Up) == Health::Up;
+        let is_other = placing.spec_source.replace(source) != Some(source) || !is_up;
+        let mut refused = Vec::new();
+        let is_change = change.is_some();
+        if let Some((_revision, change)) = change {
+            refused = placing.pods.specify(Provenance { source, is_from_disk: false }, change);
+            if let Some(keeper) = &placing.keeper {
+                let (source, read_ms) = (source.as_str().to_owned(), placing.specs_read_ms);
+                keeper.keep(KeptSpecs { source, read_ms, pods: placing.pods.specs() });
+            }
+        }
+        if is_other {
+            let message = format!("{source}: {} pods", placing.pods.specs().len());
+            let data = SourceReported { source: name.into(), message };
+            self.emit(Subject::Node, Payload::SourceUp(data));
+        }
+        self.report_left_out(source, dropped, &refused);
+        if is_change { self.show_placed(Instant::now()).await } else { Ok(()) }
+    }
+
+    /// Reports pods of a source whose specs are not taken: they are known by their cgroups alone.
+    fn report_left_out(&mut self, source: SourceName, dropped: u64, refused: &[(String, String)]) {
+        let Some(placing) = self.placing.as_mut() else { return };
+        let is_more = dropped > std::mem::replace(&mut placing.left_out, dropped);
+        if is_more {
+            let message =
+                format!("{dropped} pods of {source} are too large or too many: their specs are not known");
+            emit::degraded(&self.journal, "specs", &message);
+        }
+        for (name, why) in refused.iter().take(MOST_REPORTED) {
+            let message = format!("the spec of {name} is not known: {source} has it, and {why}");
+            emit::degraded(&self.journal, "specs", &message);
         }
     }
 

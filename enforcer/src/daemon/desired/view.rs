@@ -1,7 +1,7 @@
 //! The roster as it is reported.
 use super::{Desired, emit};
 use crate::{
-    model::{CgroupPath, PodUid, QosClass, ResourceName},
+    model::{CgroupPath, Knowledge, PodUid, QosClass, ResourceName},
     policy::{
         self, PodPlan,
         admission::{Rejection, under_conditions},
@@ -46,6 +46,9 @@ impl Desired {
                     (container.cgroup, container.cgroup_id) = (path.to_string(), Some(id.0));
                 }
             }
+            let has_spec = matches!(plan.placed, Some(Knowledge::Spec { .. }));
+            view.spec =
+                self.placing.as_ref().filter(|_| has_spec).and_then(|placing| placing.spec_view(&plan.uid));
             if let Some(band) = self.aligning.band(&plan.uid) {
                 for container in &mut view.containers {
                     container.oom_score_adj = band.hold(container.oom_score_adj);
@@ -110,6 +113,7 @@ fn pod_view(
         state,
         reason,
         starts_under_memory_pressure: under_conditions(&entry.pod, &[NodeCondition::MemoryPressure]).is_ok(),
+        spec: None,
         cgroup: plan.cgroup.path.to_string(),
         containers: plan
             .containers

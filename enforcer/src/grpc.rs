@@ -1,11 +1,11 @@
-//! Unary calls over gRPC, that is over HTTP/2, on a connection that is there.
+//! Calls over gRPC, that is over HTTP/2, on a connection that is there.
 //!
 //! It uses `h2` itself. A gRPC framework stands on the same crate, and adds layers for what one local connection with
-//! four calls has no use for.
+//! a few calls has no use for.
 
 use std::{fmt, future::Future};
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes, BytesMut};
 use h2::{
     RecvStream,
     client::{Builder, SendRequest},
@@ -17,10 +17,10 @@ use hyper::{
 use prost::Message;
 use tokio::net::UnixStream;
 
-use super::message::plain;
+use crate::helper::plain;
 
-/// The largest answer: what the kubelet takes from a runtime, too.
-pub(super) const MOST_ANSWER_BYTES: usize = 16 << 20;
+/// The largest message: what the kubelet takes from a runtime, too.
+pub(crate) const MOST_ANSWER_BYTES: usize = 16 << 20;
 
 /// A message is preceded by a byte for its compression and four for its length.
 const PREFIX_BYTES: usize = 5;
@@ -33,38 +33,38 @@ const UNIMPLEMENTED: u32 = 12;
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum GrpcError {
+pub(crate) enum GrpcError {
     /// The connection broke, or it is not HTTP/2.
-    #[error("the connection to the runtime failed")]
+    #[error("the connection failed")]
     Http2(#[from] h2::Error),
     /// The request cannot be written.
     #[error("the request cannot be written")]
     Request(#[from] hyper::http::Error),
     /// What answers does not speak gRPC.
-    #[error("the runtime's answer is not gRPC: {0}")]
+    #[error("the answer is not gRPC: {0}")]
     NoGrpc(String),
     /// The call failed there.
-    #[error("the runtime answers with status {code}: {message}")]
+    #[error("the answer has status {code}: {message}")]
     Status {
         /// gRPC's number of the status.
         code: u32,
-        /// The runtime's words.
+        /// Its words.
         message: String,
     },
     /// The answer is larger than is taken.
-    #[error("the runtime's answer has {bytes} bytes: at most {MOST_ANSWER_BYTES} are taken")]
+    #[error("the answer has {bytes} bytes: at most {MOST_ANSWER_BYTES} are taken")]
     TooLarge {
         /// How large it says that it is.
         bytes: usize,
     },
     /// The answer is not one whole message.
-    #[error("the runtime's answer is not one whole message")]
+    #[error("the answer is not one whole message")]
     Incomplete,
 }
 
 impl GrpcError {
-    /// The runtime's words, if it does not know what was called.
-    pub(super) fn unimplemented(&self) -> Option<&str> {
+    /// The other end's words, if it does not know what was called.
+    pub(crate) fn unimplemented(&self) -> Option<&str> {
         match self {
             Self::Status { code: UNIMPLEMENTED, message } => Some(message),
             _ => None,
@@ -74,7 +74,7 @@ impl GrpcError {
 
 /// A connection that calls can be made on.
 #[derive(Clone)]
-pub(super) struct Channel(SendRequest<Bytes>);
+pub(crate) struct Channel(SendRequest<Bytes>);
 
 impl fmt::Debug for Channel {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,7 +84,7 @@ impl fmt::Debug for Channel {
 
 impl Channel {
     /// Begins to speak. What is returned beside the channel drives the connection, and ends with it.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         stream: UnixStream,
     ) -> Result<(Self, impl Future<Output = Result<(), h2::Error>> + Send + 'static), GrpcError> {
         let mut builder = Builder::new();
@@ -93,28 +93,48 @@ impl Channel {
         Ok((Self(sender), connection))
     }
 
-    /// Calls a method, and returns its answer's message. The runtime learns how long it may take; the caller has to end
+    /// Calls a method, and returns its answer's message. The other end learns how long it may take; the caller has to end
     /// it itself. Safe to cancel: the call is given up at the other end too.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &self,
         path: &str,
         message: &impl Message,
         timeout_ms: u64,
     ) -> Result<Vec<u8>, GrpcError> {
-        let request = Request::builder()
+        let mut answer = self.open_call(path, message, Some(timeout_ms)).await?;
+        let message = answer.next().await?.ok_or(GrpcError::Incomplete)?;
+        match answer.next().await? {
+            None => Ok(message),
+            Some(_) => Err(GrpcError::Incomplete),
+        }
+    }
+
+    /// Calls a method whose answer is a stream of messages. The call is given up when that is dropped.
+    pub(crate) async fn stream(&self, path: &str, message: &impl Message) -> Result<Messages, GrpcError> {
+        self.open_call(path, message, None).await
+    }
+
+    async fn open_call(
+        &self,
+        path: &str,
+        message: &impl Message,
+        timeout_ms: Option<u64>,
+    ) -> Result<Messages, GrpcError> {
+        let mut request = Request::builder()
             .method(Method::POST)
             .version(Version::HTTP_2)
             // What it is called is of no matter on a socket of this machine, but there must be a valid name.
             .uri(format!("http://localhost{path}"))
             .header(CONTENT_TYPE, "application/grpc")
             .header("te", "trailers")
-            .header("grpc-timeout", format!("{timeout_ms}m"))
-            .header("user-agent", concat!("enforcer/", env!("CARGO_PKG_VERSION")))
-            .body(())?;
+            .header("user-agent", concat!("enforcer/", env!("CARGO_PKG_VERSION")));
+        if let Some(timeout_ms) = timeout_ms {
+            request = request.header("grpc-timeout", format!("{timeout_ms}m"));
+        }
         let mut sender = self.0.clone().ready().await?;
-        let (answer, mut body) = sender.send_request(request, false)?;
+        let (answer, mut body) = sender.send_request(request.body(())?, false)?;
         body.send_data(frame(message), true)?;
-        let (head, mut body) = answer.await?.into_parts();
+        let (head, body) = answer.await?.into_parts();
         if head.status != StatusCode::OK {
             return Err(GrpcError::NoGrpc(head.status.to_string()));
         }
@@ -127,10 +147,31 @@ impl Channel {
         if !kind.starts_with(b"application/grpc") {
             return Err(GrpcError::NoGrpc(plain(&String::from_utf8_lossy(kind))));
         }
-        let received = read(&mut body).await?;
-        let trailers = body.trailers().await?.ok_or(GrpcError::Incomplete)?;
+        Ok(Messages { body, received: Received::default() })
+    }
+}
+
+/// The messages of an answer, as they come.
+pub(crate) struct Messages {
+    body: RecvStream,
+    received: Received,
+}
+
+impl Messages {
+    /// The next message; `None` once the call has ended well. What is read makes room for more.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<u8>>, GrpcError> {
+        loop {
+            if let Some(message) = self.received.take()? {
+                return Ok(Some(message));
+            }
+            let Some(data) = self.body.data().await else { break };
+            let data = data?;
+            self.received.add(&data);
+            self.body.flow_control().release_capacity(data.len())?;
+        }
+        let trailers = self.body.trailers().await?.ok_or(GrpcError::Incomplete)?;
         outcome(&trailers).ok_or(GrpcError::Incomplete)??;
-        received.whole()
+        if self.received.is_empty() { Ok(None) } else { Err(GrpcError::Incomplete) }
     }
 }
 
@@ -141,54 +182,43 @@ fn frame(message: &impl Message) -> Bytes {
     [&[0][..], &length.to_be_bytes(), &message].concat().into()
 }
 
-/// Reads all of an answer's body. What is read makes room for more.
-async fn read(body: &mut RecvStream) -> Result<Received, GrpcError> {
-    let mut received = Received::default();
-    while let Some(data) = body.data().await {
-        let data = data?;
-        received.add(&data)?;
-        body.flow_control().release_capacity(data.len())?;
-    }
-    Ok(received)
-}
-
-/// What has come of a message, with its prefix.
+/// What has come of messages, with their prefixes.
 #[derive(Debug, Default)]
-struct Received {
-    prefix: Vec<u8>,
-    message: Vec<u8>,
-    /// What the prefix says.
-    length: Option<usize>,
-}
+struct Received(BytesMut);
 
 impl Received {
-    fn add(&mut self, data: &[u8]) -> Result<(), GrpcError> {
-        let of_prefix = data.len().min(PREFIX_BYTES - self.prefix.len());
-        let (prefix, message) = data.split_at(of_prefix);
-        self.prefix.extend_from_slice(prefix);
-        if self.length.is_none()
-            && let &[compression, ref length @ ..] = &self.prefix[..]
-            && let Ok(length) = <[u8; 4]>::try_from(length)
-        {
-            let bytes = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
-            if compression != 0 {
-                return Err(GrpcError::NoGrpc(String::from("a compressed message")));
-            }
-            if bytes > MOST_ANSWER_BYTES {
-                return Err(GrpcError::TooLarge { bytes });
-            }
-            self.message.reserve_exact(bytes);
-            self.length = Some(bytes);
-        }
-        if self.message.len() + message.len() > self.length.unwrap_or(0) {
-            return Err(GrpcError::Incomplete);
-        }
-        self.message.extend_from_slice(message);
-        Ok(())
+    fn add(&mut self, data: &[u8]) {
+        self.0.extend_from_slice(data);
     }
 
-    fn whole(self) -> Result<Vec<u8>, GrpcError> {
-        if self.length == Some(self.message.len()) { Ok(self.message) } else { Err(GrpcError::Incomplete) }
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next message, if all of it has come.
+    fn take(&mut self) -> Result<Option<Vec<u8>>, GrpcError> {
+        let Some((&[compression, ref length @ ..], _)) = self.0.split_first_chunk::<PREFIX_BYTES>() else {
+            return Ok(None);
+        };
+        let bytes = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        if compression != 0 {
+            return Err(GrpcError::NoGrpc(String::from("a compressed message")));
+        }
+        if bytes > MOST_ANSWER_BYTES {
+            return Err(GrpcError::TooLarge { bytes });
+        }
+        let whole = PREFIX_BYTES + bytes;
+        if self.0.len() < whole {
+            self.0.reserve(whole - self.0.len());
+            return Ok(None);
+        }
+        let mut message = self.0.split_to(whole);
+        message.advance(PREFIX_BYTES);
+        // What a large message took is not kept for small ones.
+        if self.0.is_empty() {
+            self.0 = BytesMut::new();
+        }
+        Ok(Some(message.into()))
     }
 }
 
@@ -228,26 +258,35 @@ fn hex(digit: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn received(parts: &[&[u8]]) -> Result<Vec<u8>, GrpcError> {
+    /// The messages that parts make, and whether something is left.
+    fn received(parts: &[&[u8]]) -> Result<(Vec<Vec<u8>>, bool), GrpcError> {
         let mut received = Received::default();
-        parts.iter().try_for_each(|part| received.add(part))?;
-        received.whole()
-    }
-
-    #[test]
-    fn a_message_is_whole_however_it_is_cut() {
-        let message = [0, 0, 0, 0, 3, b'a', b'b', b'c'];
-        for at in 0..=message.len() {
-            let (first, second) = message.split_at(at);
-            assert_eq!(received(&[first, second]).unwrap(), b"abc", "{at}");
+        let mut messages = Vec::new();
+        for part in parts {
+            received.add(part);
+            while let Some(message) = received.take()? {
+                messages.push(message);
+            }
         }
-        assert_eq!(received(&[&[0; 5]]).unwrap(), b"");
+        Ok((messages, !received.is_empty()))
     }
 
     #[test]
-    fn what_is_not_one_whole_message_is_an_error() {
-        for wrong in [&[][..], &[0; 4], &[0, 0, 0, 0, 2, b'a'], &[0, 0, 0, 0, 0, b'a']] {
-            assert!(matches!(received(&[wrong]), Err(GrpcError::Incomplete)), "{wrong:?}");
+    fn messages_are_whole_however_they_are_cut() {
+        let messages = [0, 0, 0, 0, 3, b'a', b'b', b'c', 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'd'];
+        let expected = (vec![b"abc".to_vec(), Vec::new(), b"d".to_vec()], false);
+        for at in 0..=messages.len() {
+            let (first, second) = messages.split_at(at);
+            assert_eq!(received(&[first, second]).unwrap(), expected, "{at}");
+        }
+        let single: Vec<&[u8]> = messages.chunks(1).collect();
+        assert_eq!(received(&single).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_cut_off_or_compressed_is_no_message() {
+        for wrong in [&[0; 4][..], &[0, 0, 0, 0, 2, b'a'], &[0, 0, 0, 0, 1]] {
+            assert_eq!(received(&[wrong]).unwrap(), (vec![], true), "{wrong:?}");
         }
         assert!(matches!(received(&[&[1, 0, 0, 0, 0]]), Err(GrpcError::NoGrpc(_))));
     }

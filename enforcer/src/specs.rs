@@ -1,0 +1,27 @@
+//! The specs of a kubelet's pods: asked of the kubelet's Pods API, of its HTTPS server, or of the API server.
+//!
+//! Everything that speaks to them and parses what they say runs in a process of its own, without privileges
+//! ([`helper`](crate::helper)). It keeps the pods, cut to what decides here, and the daemon asks what has changed. Each
+//! source has a process to itself. The one for the Pods API has the connection to the kubelet's socket as its standard
+//! output: that socket takes root.
+
+mod client;
+mod credentials;
+#[cfg(test)]
+mod fake;
+mod items;
+mod kubelet;
+mod message;
+mod pod;
+mod pods_api;
+mod process;
+mod proto;
+mod store;
+
+pub use self::{
+    client::{SpecError, Specs},
+    credentials::{CredentialsError, Place},
+    message::{Change, Feed, HttpsFeed, Update},
+    pod::{ApiPod, InvalidPod},
+    process::{VERB, main},
+};

@@ -1,0 +1,193 @@
+use std::{path::Path, thread, time::Duration};
+
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+
+use super::{
+    super::{
+        fake::{FakeKubelet, FakePod},
+        message::{Change, HttpsFeed},
+        pod::ApiPod,
+        process,
+    },
+    *,
+};
+use crate::network::{Certificates, Endpoint, Security, Trust};
+
+/// Longer than anything takes that answers.
+const LONG_MS: u64 = 60_000;
+
+/// A client whose process is a thread.
+fn specs() -> Specs {
+    Specs::start_with(|socket, theirs| {
+        let kubelet = socket.map(|socket| helper::connect(&socket).map(StdStream::from)).transpose()?;
+        theirs.set_nonblocking(true)?;
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let kubelet = kubelet.map(UnixStream::from_std).transpose()?;
+                process::serve(UnixStream::from_std(theirs)?, kubelet).await
+            })
+        });
+        Ok(None)
+    })
+    .unwrap()
+}
+
+fn pod(uid: &str, priority: i32) -> FakePod {
+    FakePod {
+        uid: uid.into(),
+        namespace: "shop".into(),
+        name: uid.into(),
+        class: "Burstable".into(),
+        priority,
+        phase: "Running".into(),
+        annotations: [(String::from("enforcer.dev/cgroup"), String::from("/system.slice"))].into(),
+        containers: vec![("app".into(), "1Gi".into(), String::new())],
+    }
+}
+
+fn shown(pods: &[ApiPod]) -> Vec<(String, Option<i32>)> {
+    pods.iter().map(|pod| (pod.metadata.uid.clone(), pod.spec.priority)).collect()
+}
+
+/// The revision, and the pods of a whole answer.
+fn whole(update: Update) -> (u64, Vec<(String, Option<i32>)>) {
+    match update.change {
+        Some((revision, Change::Whole(pods))) => (revision, shown(&pods)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn serve_pods_api(folder: &Path) -> (FakeKubelet, Feed) {
+    let socket = folder.join("pods.sock");
+    let kubelet = FakeKubelet::new();
+    tokio::spawn(kubelet.clone().serve_pods_api(UnixListener::bind(&socket).unwrap()));
+    (kubelet, Feed::PodsApi(socket))
+}
+
+#[tokio::test]
+async fn the_pods_api_is_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    let (kubelet, feed) = serve_pods_api(folder.path());
+    kubelet.put(pod("a", 1));
+    kubelet.put(pod("b", 2));
+    let specs = specs();
+    let (revision, pods) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
+    assert_eq!(pods, [("a".into(), Some(1)), ("b".into(), Some(2))]);
+    let nothing = specs.next(feed.clone(), Some(revision), 0, 50).await.unwrap();
+    assert_eq!(nothing.change, None);
+
+    let waiting = specs.next(feed.clone(), Some(revision), 0, LONG_MS);
+    let change = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        kubelet.put(pod("b", 3));
+    };
+    let (update, ()) = tokio::join!(waiting, change);
+    let Some((revision, Change::Some { changed, removed })) = update.unwrap().change else { panic!() };
+    assert_eq!((shown(&changed), removed), (vec![("b".into(), Some(3))], vec![]));
+    assert_eq!(changed[0].to_pod().unwrap().containers[0].name, "app");
+
+    kubelet.remove("a");
+    let update = specs.next(feed, Some(revision), 0, LONG_MS).await.unwrap();
+    let Some((_, Change::Some { changed, removed })) = update.change else { panic!() };
+    assert_eq!((shown(&changed), removed), (vec![], vec!["a".into()]));
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_is_an_error_and_the_next_question_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (kubelet, feed) = serve_pods_api(folder.path());
+    kubelet.put(pod("a", 1));
+    let specs = specs();
+    // 0 ends it, and 9 is a kind that nobody knows.
+    for (kind, why) in [(0, "ended"), (9, "unknown kind 9")] {
+        let (revision, pods) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
+        assert_eq!(pods.len(), 1);
+        kubelet.send(kind);
+        let error = specs.next(feed.clone(), Some(revision), 0, LONG_MS).await.unwrap_err();
+        assert!(crate::chain(&error).contains(why), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn where_no_kubelet_listens_the_error_names_the_socket() {
+    let error = specs().next(Feed::PodsApi("/nonexistent/s".into()), None, 0, LONG_MS).await.unwrap_err();
+    assert!(crate::chain(&error).contains("/nonexistent/s"), "{error}");
+}
+
+/// A kubelet that serves HTTPS with a certificate of its own, and the certificate.
+async fn serve_https() -> (FakeKubelet, u16, String) {
+    let signed = rcgen::generate_simple_self_signed([String::from("node-1")]).unwrap();
+    let certificate = signed.cert.pem();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let kubelet = FakeKubelet::new();
+    let pem = (certificate.clone(), signed.signing_key.serialize_pem());
+    tokio::spawn(kubelet.clone().serve_https(listener, pem, "secret"));
+    (kubelet, port, certificate)
+}
+
+fn https(port: u16, trust: Trust, server_name: Option<&str>, token: &str) -> Feed {
+    let endpoint = Endpoint {
+        client: String::from("kubelet"),
+        tls: true,
+        host: String::from("127.0.0.1"),
+        port,
+        authority: format!("127.0.0.1:{port}"),
+        connect_timeout_ms: LONG_MS,
+    };
+    let security = Security { trust, identity: None, server_name: server_name.map(str::to_owned) };
+    Feed::Kubelet(HttpsFeed { endpoint, security, token: Some(token.to_owned()) })
+}
+
+fn file(pem: &str) -> Certificates {
+    Certificates { path: "/kubelet.crt".into(), bytes: pem.to_owned().into() }
+}
+
+#[tokio::test]
+async fn the_kubelets_list_is_read_anew_when_something_has_changed() {
+    let (kubelet, port, certificate) = serve_https().await;
+    for number in 0..300 {
+        kubelet.put(pod(&format!("{number:03}"), number));
+    }
+    let specs = specs();
+    let feed = https(port, Trust::Pinned(file(&certificate)), None, "secret");
+    let (revision, pods) = whole(specs.next(feed.clone(), None, 1, LONG_MS).await.unwrap());
+    assert_eq!((pods.len(), &pods[299]), (300, &("299".into(), Some(299))));
+    kubelet.remove("007");
+    kubelet.put(pod("008", -8));
+    let nothing = specs.next(feed.clone(), Some(revision), 1, 50).await.unwrap();
+    assert_eq!((nothing.change, kubelet.lists()), (None, 1), "it is not read again so soon");
+    let update = specs.next(feed, Some(revision), 2, LONG_MS).await.unwrap();
+    let Some((_, Change::Some { changed, removed })) = update.change else { panic!() };
+    assert_eq!((shown(&changed), removed), (vec![("008".into(), Some(-8))], vec!["007".into()]));
+}
+
+#[tokio::test]
+async fn whom_it_does_not_trust_it_does_not_ask() {
+    let (kubelet, port, certificate) = serve_https().await;
+    let other = rcgen::generate_simple_self_signed([String::from("node-1")]).unwrap().cert.pem();
+    for (trust, name) in [
+        (Trust::Pinned(file(&other)), None),
+        (Trust::Roots(file(&other)), Some("node-1")),
+        (Trust::Roots(file(&certificate)), Some("node-2")),
+        (Trust::Roots(file(&certificate)), None),
+    ] {
+        let feed = https(port, trust.clone(), name, "secret");
+        let error = specs().next(feed, None, 0, LONG_MS).await.unwrap_err();
+        assert!(crate::chain(&error).contains("TLS"), "{trust:?}: {error}");
+    }
+    assert_eq!(kubelet.lists(), 0);
+    let feed = https(port, Trust::Roots(file(&certificate)), Some("node-1"), "secret");
+    assert_eq!(whole(specs().next(feed, None, 0, LONG_MS).await.unwrap()).1, []);
+}
+
+#[tokio::test]
+async fn a_refusal_says_what_is_missing() {
+    let (_kubelet, port, certificate) = serve_https().await;
+    for (token, why) in [("other", "does not accept"), ("weak", "nodes/pods"), ("a\nb", "no token has")] {
+        let feed = https(port, Trust::Pinned(file(&certificate)), None, token);
+        let error = specs().next(feed, None, 0, LONG_MS).await.unwrap_err();
+        assert!(crate::chain(&error).contains(why), "{error}");
+    }
+}

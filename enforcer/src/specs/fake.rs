@@ -1,0 +1,331 @@
+//! A kubelet that has the pods that it is given: its Pods API over a unix socket, and its HTTPS server.
+//!
+//! It uses nothing of this crate, so that any test program may include it, and so that the client is not tested against
+//! its own idea of the messages.
+
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use http_body_util::Full;
+use hyper::{
+    HeaderMap, Request, Response, StatusCode, body::Incoming, header::HeaderValue, service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use prost::Message;
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, UnixListener, UnixStream},
+    sync::broadcast,
+};
+use tokio_rustls::TlsAcceptor;
+
+/// A pod as both interfaces have it, with what nothing here reads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FakePod {
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) class: String,
+    pub(crate) priority: i32,
+    pub(crate) phase: String,
+    pub(crate) annotations: BTreeMap<String, String>,
+    /// Names, memory requests and memory limits; an empty text is none.
+    pub(crate) containers: Vec<(String, String, String)>,
+}
+
+/// The kubelet.
+#[derive(Clone)]
+pub(crate) struct FakeKubelet(Arc<Inner>);
+
+struct Inner {
+    pods: Mutex<BTreeMap<String, FakePod>>,
+    changes: broadcast::Sender<Event>,
+    /// How often `/pods` was read.
+    lists: AtomicU64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    #[prost(int32, tag = "1")]
+    kind: i32,
+    #[prost(bytes = "vec", tag = "2")]
+    pod: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Pod {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<Meta>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<Spec>,
+    #[prost(message, optional, tag = "3")]
+    status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Meta {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "3")]
+    namespace: String,
+    #[prost(string, tag = "5")]
+    uid: String,
+    #[prost(string, tag = "6")]
+    resource_version: String,
+    #[prost(btree_map = "string, string", tag = "12")]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Spec {
+    #[prost(message, repeated, tag = "2")]
+    containers: Vec<Container>,
+    #[prost(string, tag = "10")]
+    node_name: String,
+    #[prost(int32, optional, tag = "25")]
+    priority: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Container {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    image: String,
+    #[prost(message, optional, tag = "8")]
+    resources: Option<Resources>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Resources {
+    #[prost(btree_map = "string, message", tag = "1")]
+    limits: BTreeMap<String, Quantity>,
+    #[prost(btree_map = "string, message", tag = "2")]
+    requests: BTreeMap<String, Quantity>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Quantity {
+    #[prost(string, tag = "1")]
+    text: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(string, tag = "1")]
+    phase: String,
+    #[prost(string, tag = "9")]
+    qos_class: String,
+}
+
+impl FakePod {
+    fn encoded(&self) -> Vec<u8> {
+        let memory = |text: &str| {
+            let quantity = (!text.is_empty()).then(|| Quantity { text: text.to_owned() });
+            quantity.map(|quantity| (String::from("memory"), quantity)).into_iter().collect()
+        };
+        let containers = self.containers.iter().map(|(name, request, limit)| Container {
+            name: name.clone(),
+            image: String::from("registry.example/i"),
+            resources: Some(Resources { limits: memory(limit), requests: memory(request) }),
+        });
+        Pod {
+            metadata: Some(Meta {
+                name: self.name.clone(),
+                namespace: self.namespace.clone(),
+                uid: self.uid.clone(),
+                resource_version: String::from("7"),
+                annotations: self.annotations.clone(),
+            }),
+            spec: Some(Spec {
+                containers: containers.collect(),
+                node_name: String::from("n"),
+                priority: Some(self.priority),
+            }),
+            status: Some(Status { phase: self.phase.clone(), qos_class: self.class.clone() }),
+        }
+        .encode_to_vec()
+    }
+
+    fn json(&self) -> Value {
+        let memory = |text: &str| if text.is_empty() { json!(null) } else { json!({ "memory": text }) };
+        let containers = self.containers.iter().map(|(name, request, limit)| {
+            json!({
+                "name": name, "image": "registry.example/i",
+                "resources": {"requests": memory(request), "limits": memory(limit)},
+            })
+        });
+        json!({
+            "metadata": {
+                "name": self.name, "namespace": self.namespace, "uid": self.uid, "resourceVersion": "7",
+                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": self.annotations,
+            },
+            "spec": {"containers": containers.collect::<Vec<_>>(), "nodeName": "n", "priority": self.priority},
+            "status": {"phase": self.phase, "qosClass": self.class, "conditions": [{"type": "Ready"}]},
+        })
+    }
+}
+
+impl FakeKubelet {
+    /// One without pods.
+    pub(crate) fn new() -> Self {
+        let (changes, _) = broadcast::channel(1_024);
+        Self(Arc::new(Inner { pods: Mutex::default(), changes, lists: AtomicU64::new(0) }))
+    }
+
+    /// Adds a pod, or changes it.
+    pub(crate) fn put(&self, pod: FakePod) {
+        let mut pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = if pods.contains_key(&pod.uid) { 2 } else { 1 };
+        // Nobody may be watching.
+        drop(self.0.changes.send(Event { kind, pod: pod.encoded() }));
+        pods.insert(pod.uid.clone(), pod);
+    }
+
+    /// Removes a pod.
+    pub(crate) fn remove(&self, uid: &str) {
+        let mut pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pod) = pods.remove(uid) {
+            // Only what names it is sent.
+            let gone =
+                FakePod { uid: pod.uid, namespace: pod.namespace, name: pod.name, ..FakePod::default() };
+            drop(self.0.changes.send(Event { kind: 3, pod: gone.encoded() }));
+        }
+    }
+
+    /// Sends an event of that kind to all that watch.
+    pub(crate) fn send(&self, kind: i32) {
+        drop(self.0.changes.send(Event { kind, pod: Vec::new() }));
+    }
+
+    /// How often `/pods` was read.
+    pub(crate) fn lists(&self) -> u64 {
+        self.0.lists.load(Ordering::Relaxed)
+    }
+
+    /// Serves the Pods API there, for ever.
+    pub(crate) async fn serve_pods_api(self, listener: UnixListener) -> io::Result<()> {
+        loop {
+            let (stream, _peer) = listener.accept().await?;
+            tokio::spawn(self.clone().serve_one(stream));
+        }
+    }
+
+    async fn serve_one(self, stream: UnixStream) -> Result<(), h2::Error> {
+        let mut connection = h2::server::handshake(stream).await?;
+        while let Some(call) = connection.accept().await {
+            let (request, respond) = call?;
+            tokio::spawn(self.clone().watch(request.uri().path().to_owned(), respond));
+        }
+        Ok(())
+    }
+
+    async fn watch(self, path: String, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+        let mut answer = Response::new(());
+        answer.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+        if path != "/v1beta1.Pods/WatchPods" {
+            answer.headers_mut().extend(status(12));
+            return respond.send_response(answer, true).map(drop);
+        }
+        let (mut events, known) = {
+            let pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
+            let known: Vec<Event> = pods.values().map(|pod| Event { kind: 1, pod: pod.encoded() }).collect();
+            (self.0.changes.subscribe(), known)
+        };
+        let mut body = respond.send_response(answer, false)?;
+        for event in known.iter().chain([&Event { kind: 4, pod: Vec::new() }]) {
+            body.send_data(framed(&event.encode_to_vec()), false)?;
+        }
+        while let Ok(event) = events.recv().await {
+            // A kind that there is not ends the stream.
+            if event.kind == 0 {
+                break;
+            }
+            body.send_data(framed(&event.encode_to_vec()), false)?;
+        }
+        body.send_trailers(status(0))
+    }
+
+    /// Serves HTTPS there with a certificate and its key in PEM, for ever. Who has not this token is refused; one that
+    /// begins with `weak` may not list pods.
+    pub(crate) async fn serve_https(
+        self,
+        listener: TcpListener,
+        (certificate, key): (String, String),
+        token: &'static str,
+    ) -> io::Result<()> {
+        let chain = CertificateDer::pem_slice_iter(certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(io::Error::other)?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(io::Error::other)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(io::Error::other)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        loop {
+            let (stream, _peer) = listener.accept().await?;
+            let (acceptor, kubelet) = (acceptor.clone(), self.clone());
+            tokio::spawn(async move {
+                let stream = acceptor.accept(stream).await?;
+                let service = service_fn(move |request| {
+                    let answer = kubelet.list(&request, token);
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await
+                    .map_err(io::Error::other)
+            });
+        }
+    }
+
+    fn list(&self, request: &Request<Incoming>, token: &str) -> Response<Full<Bytes>> {
+        let given =
+            request.headers().get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let (status, body) = match given.strip_prefix("Bearer ") {
+            Some(weak) if weak.starts_with("weak") => (
+                StatusCode::FORBIDDEN,
+                String::from("Forbidden (user=x, verb=get, resource=nodes, subresource(s)=[pods])"),
+            ),
+            Some(given) if given == token => {
+                self.0.lists.fetch_add(1, Ordering::Relaxed);
+                let pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
+                let items: Vec<Value> = pods.values().map(FakePod::json).collect();
+                let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
+                (StatusCode::OK, list.to_string())
+            }
+            _ => (StatusCode::UNAUTHORIZED, String::from("Unauthorized")),
+        };
+        let mut answer = Response::new(Full::from(body));
+        *answer.status_mut() = status;
+        answer
+    }
+}
+
+fn status(code: u32) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("grpc-status", code.into());
+    headers
+}
+
+fn framed(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0][..], &length.to_be_bytes(), message].concat().into()
+}

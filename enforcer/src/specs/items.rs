@@ -1,0 +1,203 @@
+//! The elements of `items` in a JSON document that comes in parts: a list of pods may be megabytes long, and none of it
+//! is kept but the element that is being read.
+
+/// The largest element. The largest object that a cluster stores has 1.5 MiB.
+const MOST_ITEM_BYTES: usize = 4 << 20;
+
+/// The longest key that is told from `items`.
+const MOST_KEY_BYTES: usize = 16;
+
+/// The document is not a list of objects.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub(super) enum NoList {
+    /// It ended in the middle.
+    #[error("the list is cut off")]
+    CutOff,
+    /// Its elements are not objects, or it has none.
+    #[error("the answer is not a list")]
+    Shape,
+    /// An element is too large.
+    #[error("an element of the list has more than {MOST_ITEM_BYTES} bytes")]
+    TooLarge,
+}
+
+/// Where the reader is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum At {
+    /// Outside of `items`.
+    Around,
+    /// Between two elements.
+    Between,
+    /// In an element.
+    Item,
+    /// Behind `items`.
+    Behind,
+}
+
+/// Takes a document in parts, and gives its elements.
+#[derive(Debug)]
+pub(super) struct Items {
+    at: At,
+    depth: u32,
+    in_string: bool,
+    is_escaped: bool,
+    /// The last text at the top level.
+    key: Vec<u8>,
+    item: Vec<u8>,
+}
+
+impl Default for Items {
+    fn default() -> Self {
+        Self {
+            at: At::Around,
+            depth: 0,
+            in_string: false,
+            is_escaped: false,
+            key: Vec::new(),
+            item: Vec::new(),
+        }
+    }
+}
+
+impl Items {
+    /// Takes the next part. Calls `each` with every element that ends in it.
+    pub(super) fn add(&mut self, part: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), NoList> {
+        for &byte in part {
+            if self.at == At::Item {
+                if self.item.len() == MOST_ITEM_BYTES {
+                    return Err(NoList::TooLarge);
+                }
+                self.item.push(byte);
+            }
+            if self.in_string {
+                self.in_text(byte);
+                continue;
+            }
+            match byte {
+                b'"' => {
+                    if self.at == At::Between {
+                        return Err(NoList::Shape);
+                    }
+                    self.in_string = true;
+                    if self.depth == 1 {
+                        self.key.clear();
+                    }
+                }
+                b'{' | b'[' => self.open(byte)?,
+                b'}' | b']' => self.close(&mut each)?,
+                b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' => {}
+                _ if self.at == At::Between || self.depth == 0 => return Err(NoList::Shape),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn in_text(&mut self, byte: u8) {
+        if self.is_escaped {
+            self.is_escaped = false;
+        } else if byte == b'\\' {
+            self.is_escaped = true;
+        } else if byte == b'"' {
+            self.in_string = false;
+            return;
+        }
+        if self.depth == 1 && self.key.len() < MOST_KEY_BYTES {
+            self.key.push(byte);
+        }
+    }
+
+    fn open(&mut self, byte: u8) -> Result<(), NoList> {
+        match (self.at, self.depth) {
+            (At::Around, 0) if byte == b'{' => {}
+            (At::Around, 1) if byte == b'[' && self.key == b"items" => self.at = At::Between,
+            (At::Between, _) if byte == b'{' => {
+                self.at = At::Item;
+                self.item.clear();
+                self.item.push(byte);
+            }
+            (At::Between, _) | (_, 0) => return Err(NoList::Shape),
+            (At::Around | At::Item | At::Behind, _) => {}
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    fn close(&mut self, each: &mut impl FnMut(&[u8])) -> Result<(), NoList> {
+        self.depth = self.depth.checked_sub(1).ok_or(NoList::Shape)?;
+        match self.at {
+            At::Item if self.depth == 2 => {
+                each(&self.item);
+                self.at = At::Between;
+            }
+            At::Between => self.at = At::Behind,
+            At::Around | At::Item | At::Behind => {}
+        }
+        Ok(())
+    }
+
+    /// Whether all of the document has come.
+    pub(super) fn end(self) -> Result<(), NoList> {
+        match self {
+            Self { depth: 0, in_string: false, at: At::Behind, .. } => Ok(()),
+            Self { depth: 0, in_string: false, at: At::Around, .. } => Err(NoList::Shape),
+            _ => Err(NoList::CutOff),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(parts: &[&[u8]]) -> Result<Vec<String>, NoList> {
+        let mut items = Items::default();
+        let mut found = Vec::new();
+        for part in parts {
+            items.add(part, |item| found.push(String::from_utf8_lossy(item).into_owned()))?;
+        }
+        items.end().map(|()| found)
+    }
+
+    const LIST: &[u8] = br#"{"kind":"PodList", "metadata":{"items":[{"no":1}]},"items":[{"a":"}\"]"},
+        {"b":{"items":[{}]}}, {}],"after":[{"c":0}]}"#;
+
+    #[test]
+    fn elements_are_found_however_the_document_is_cut() {
+        let expected = [r#"{"a":"}\"]"}"#, r#"{"b":{"items":[{}]}}"#, "{}"];
+        for at in 0..=LIST.len() {
+            let (first, second) = LIST.split_at(at);
+            assert_eq!(read(&[first, second]).unwrap(), expected, "{at}");
+        }
+        let bytes: Vec<&[u8]> = LIST.chunks(1).collect();
+        assert_eq!(read(&bytes).unwrap(), expected);
+        assert_eq!(read(&[br#"{"items":[]}"#]).unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_no_list_or_not_all_of_one_is_an_error() {
+        for end in 0..LIST.len() {
+            assert!(read(&[&LIST[..end]]).is_err(), "{end}");
+        }
+        for wrong in
+            [r#"{"kind":"Status"}"#, r#"{"items":null}"#, r#"{"items":[1]}"#, r#"["items"]"#, "x", "}"]
+        {
+            assert_eq!(read(&[wrong.as_bytes()]), Err(NoList::Shape), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_element_without_end_is_refused() {
+        let large = vec![b' '; MOST_ITEM_BYTES];
+        assert_eq!(read(&[br#"{"items":[{"#, &large]), Err(NoList::TooLarge));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            drop(read(&[&bytes]));
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! A pod as Kubernetes has it, cut to what is used here, and what it is in the model.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::{
+    helper::{is_id, is_name},
+    model::{
+        Container, ContainerKind, Pod, PodName, PodUid, QosClass, Quantity, Requirements, ResourceList,
+        ResourceName,
+    },
+};
+
+/// The grace period of a pod that has none.
+const TERMINATION_GRACE_PERIOD_SECONDS: u64 = 30;
+
+/// The most containers that a pod may have. Kubernetes has no limit but the size of the object.
+const MOST_CONTAINERS: usize = 512;
+
+/// A pod with Kubernetes' names, in the shape of its JSON. All else is skipped.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiPod {
+    /// `metadata`.
+    #[serde(deserialize_with = "nullable")]
+    pub metadata: Metadata,
+    /// `spec`.
+    #[serde(deserialize_with = "nullable")]
+    pub spec: Spec,
+    /// `status`.
+    #[serde(deserialize_with = "nullable")]
+    pub status: Status,
+}
+
+/// `metadata` of a pod.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    /// The pod's name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its uid as the source has it.
+    pub uid: String,
+}
+
+/// `spec` of a pod.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spec {
+    /// The priority.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// The name of the priority's class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class_name: Option<String>,
+    /// The grace period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period_seconds: Option<i64>,
+    /// What the pod takes besides its containers.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
+    pub overhead: Amounts,
+    /// The pod-level resources.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Resources>,
+    /// The init containers and sidecars.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub init_containers: Vec<ApiContainer>,
+    /// The app containers.
+    #[serde(deserialize_with = "nullable")]
+    pub containers: Vec<ApiContainer>,
+}
+
+/// Quantities by resource, as they are written.
+pub(super) type Amounts = BTreeMap<String, String>;
+
+/// Requests and limits.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Resources {
+    /// The requests.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
+    pub requests: Amounts,
+    /// The limits.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: Amounts,
+}
+
+/// A container in a pod's spec.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ApiContainer {
+    /// Its name.
+    pub name: String,
+    /// Its requests and limits.
+    #[serde(deserialize_with = "nullable")]
+    pub resources: Resources,
+    /// `Always` makes an init container a sidecar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<String>,
+}
+
+/// `status` of a pod.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// The QoS class as it was stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qos_class: Option<String>,
+    /// The resources that the kubelet has allocated to the pod as a whole.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
+    pub allocated_resources: Amounts,
+    /// The init containers' states.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub init_container_statuses: Vec<ContainerStatus>,
+    /// The app containers' states.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub container_statuses: Vec<ContainerStatus>,
+}
+
+/// A container's state.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    /// Its name.
+    pub name: String,
+    /// The requests that the kubelet has allocated to it, which a resize changes before the container.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
+    pub allocated_resources: Amounts,
+}
+
+/// Why a pod of a source cannot be used. Its cgroup is known all the same.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum InvalidPod {
+    /// A uid, a namespace or a name is not one.
+    #[error("its {field} cannot be one")]
+    Word {
+        /// The field.
+        field: &'static str,
+    },
+    /// A quantity is not one.
+    #[error("{resource} is not a quantity")]
+    Quantity {
+        /// The resource, of which the first characters are shown.
+        resource: String,
+    },
+    /// It has no container, or too many.
+    #[error("it has {count} containers: from 1 to {MOST_CONTAINERS} are taken")]
+    Containers {
+        /// How many it has.
+        count: usize,
+    },
+}
+
+/// Go writes `null` for what is empty.
+fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+impl ApiPod {
+    /// Whether it has ended and only its rest is there.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// The pod in the model. Requests are those that the kubelet has allocated.
+    ///
+    /// Annotations are left out: they are tenants' input, and must neither spare a pod nor give it another cgroup.
+    pub fn to_pod(&self) -> Result<Pod, InvalidPod> {
+        let Self { metadata: Metadata { name, namespace, uid }, spec, status } = self;
+        let word = |field, is_valid| if is_valid { Ok(()) } else { Err(InvalidPod::Word { field }) };
+        word("namespace", is_name(namespace))?;
+        word("name", is_name(name))?;
+        word("uid", is_id(uid))?;
+        let uid = PodUid::new(uid).ok_or(InvalidPod::Word { field: "uid" })?;
+        let count = spec.init_containers.len() + spec.containers.len();
+        if spec.containers.is_empty() || count > MOST_CONTAINERS {
+            return Err(InvalidPod::Containers { count });
+        }
+        let init = spec.init_containers.iter().map(|container| {
+            let kind = match container.restart_policy.as_deref() {
+                Some("Always") => ContainerKind::Sidecar,
+                _ => ContainerKind::Init,
+            };
+            container.read(kind, &status.init_container_statuses)
+        });
+        let app = spec.containers.iter();
+        let app = app.map(|container| container.read(ContainerKind::App, &status.container_statuses));
+        let containers = init.chain(app).collect::<Result<Vec<_>, _>>()?;
+        let mut resources = spec.resources.as_ref().map(Resources::read).transpose()?;
+        if let Some(resources) = &mut resources {
+            allocate(&mut resources.requests, &status.allocated_resources)?;
+        }
+        let grace = spec.termination_grace_period_seconds;
+        Ok(Pod {
+            priority: spec.priority,
+            priority_class_name: spec.priority_class_name.clone().filter(|name| is_name(name)),
+            // The API server turns a negative value into 1.
+            termination_grace_period_seconds: grace
+                .map_or(TERMINATION_GRACE_PERIOD_SECONDS, |seconds| u64::try_from(seconds).unwrap_or(1)),
+            overhead: read_list(&spec.overhead)?,
+            resources,
+            stored_qos_class: status.qos_class.as_deref().and_then(QosClass::from_name),
+            ..Pod::new(PodName { namespace: namespace.clone(), name: name.clone() }, uid, containers)
+        })
+    }
+}
+
+impl ApiContainer {
+    fn read(&self, kind: ContainerKind, statuses: &[ContainerStatus]) -> Result<Container, InvalidPod> {
+        if !is_name(&self.name) {
+            return Err(InvalidPod::Word { field: "container's name" });
+        }
+        let mut resources = self.resources.read()?;
+        if let Some(status) = statuses.iter().find(|status| status.name == self.name) {
+            allocate(&mut resources.requests, &status.allocated_resources)?;
+        }
+        Ok(Container { name: self.name.clone(), kind, resources })
+    }
+}
+
+impl Resources {
+    fn read(&self) -> Result<Requirements, InvalidPod> {
+        Ok(Requirements { requests: read_list(&self.requests)?, limits: read_list(&self.limits)? })
+    }
+}
+
+/// Replaces requests by what is allocated for them.
+fn allocate(requests: &mut ResourceList, allocated: &Amounts) -> Result<(), InvalidPod> {
+    for (name, quantity) in &read_list(allocated)? {
+        requests.insert(name.clone(), *quantity);
+    }
+    Ok(())
+}
+
+fn read_list(amounts: &Amounts) -> Result<ResourceList, InvalidPod> {
+    let mut list = ResourceList::new();
+    for (name, written) in amounts {
+        let quantity = written.parse::<Quantity>().ok().filter(|quantity| !quantity.is_negative());
+        let quantity =
+            quantity.ok_or_else(|| InvalidPod::Quantity { resource: name.chars().take(63).collect() })?;
+        list.insert(ResourceName::new(name), quantity);
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn api_pod(value: serde_json::Value) -> ApiPod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// As a kubelet writes one, with what is not read here.
+    fn web() -> serde_json::Value {
+        json!({
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "6c1a4e95-6bb6-11e6-bc26-28d2444e470d",
+                "creationTimestamp": null, "labels": {"app": "web"},
+                "annotations": {"enforcer.dev/cgroup": "/system.slice/ssh.service", "kubernetes.io/config.source": "file"},
+                "managedFields": [{"fieldsV1": {"f:x": {}}}],
+            },
+            "spec": {
+                "priority": 7, "priorityClassName": "important", "terminationGracePeriodSeconds": 5,
+                "volumes": null, "nodeName": "n",
+                "initContainers": [
+                    {"name": "setup", "resources": {}},
+                    {"name": "mesh", "restartPolicy": "Always", "resources": {"requests": {"memory": "16Mi"}}},
+                ],
+                "containers": [
+                    {"name": "app", "image": "i", "resources": {"requests": {"memory": "1Gi", "cpu": "500m"}, "limits": {"memory": "2Gi"}}},
+                    {"name": "proxy", "resources": {"limits": null}},
+                ],
+            },
+            "status": {
+                "phase": "Running", "qosClass": "Burstable",
+                "containerStatuses": [{"name": "app", "allocatedResources": {"memory": "512Mi"}, "containerID": "containerd://1"}],
+            },
+        })
+    }
+
+    #[test]
+    fn a_pod_has_what_decides_and_nothing_that_a_tenant_may_choose() {
+        let pod = api_pod(web()).to_pod().unwrap();
+        assert_eq!((pod.name.to_string().as_str(), pod.priority), ("shop/web", Some(7)));
+        assert_eq!(
+            (pod.termination_grace_period_seconds, pod.stored_qos_class),
+            (5, Some(QosClass::Burstable))
+        );
+        assert_eq!((pod.annotations.len(), pod.adopts), (0, None));
+        let kinds: Vec<_> =
+            pod.containers.iter().map(|container| (container.name.as_str(), container.kind)).collect();
+        assert_eq!(
+            kinds,
+            [
+                ("setup", ContainerKind::Init),
+                ("mesh", ContainerKind::Sidecar),
+                ("app", ContainerKind::App),
+                ("proxy", ContainerKind::App)
+            ]
+        );
+        let app = &pod.containers[2].resources;
+        let amount = |list: &ResourceList, name| list.get(name).map(|quantity| quantity.units());
+        assert_eq!(amount(&app.requests, ResourceName::MEMORY), Some(512 << 20), "what is allocated counts");
+        assert_eq!(amount(&app.limits, ResourceName::MEMORY), Some(2 << 30));
+        assert_eq!(
+            app.requests.get(ResourceName::CPU).map(|cpu| cpu.to_string()),
+            Some(String::from("500m"))
+        );
+    }
+
+    #[test]
+    fn what_the_process_sends_on_is_read_back_the_same() {
+        let pod = api_pod(web());
+        let sent = serde_json::to_vec(&pod).unwrap();
+        assert_eq!(serde_json::from_slice::<ApiPod>(&sent).unwrap(), pod);
+        let text = String::from_utf8(sent).unwrap();
+        assert!(!text.contains("annotations") && !text.contains("managedFields"), "{text}");
+    }
+
+    #[test]
+    fn a_pod_that_cannot_be_one_is_refused() {
+        let refused = |pointer: &str, value: serde_json::Value| {
+            let mut pod = web();
+            *pod.pointer_mut(pointer).unwrap() = value;
+            api_pod(pod).to_pod().unwrap_err()
+        };
+        assert_eq!(refused("/metadata/name", json!("a/b")), InvalidPod::Word { field: "name" });
+        assert_eq!(refused("/metadata/uid", json!("../x")), InvalidPod::Word { field: "uid" });
+        assert_eq!(refused("/spec/containers", json!(null)), InvalidPod::Containers { count: 2 });
+        let wrong = InvalidPod::Quantity { resource: String::from("memory") };
+        for memory in ["-1", "lots", ""] {
+            assert_eq!(refused("/spec/containers/0/resources/limits/memory", json!(memory)), wrong);
+        }
+    }
+
+    #[test]
+    fn a_pod_has_ended_in_a_terminal_phase() {
+        for (phase, has_ended) in
+            [("Running", false), ("Pending", false), ("Failed", true), ("Succeeded", true)]
+        {
+            let mut pod = web();
+            pod["status"]["phase"] = json!(phase);
+            assert_eq!(api_pod(pod).has_ended(), has_ended, "{phase}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The messages of the kubelet's Pods API (`kubernetes/kubelet`, `pkg/apis/pods/v1alpha1/api.proto`) and of a pod in them
+//! (`kubernetes/api`, `core/v1/generated.proto`), cut to what is used. What else is sent is skipped.
+
+use std::collections::BTreeMap;
+
+use prost::{DecodeError, Message};
+
+use super::pod::{self, Amounts, ApiPod};
+
+/// The services that may be there, by the version of their package.
+pub(super) const SERVICES: [&str; 3] = ["v1alpha1.Pods", "v1beta1.Pods", "v1.Pods"];
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchPodsRequest {}
+
+/// A change of one pod.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WatchPodsEvent {
+    #[prost(int32, tag = "1")]
+    pub(super) kind: i32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) pod: Vec<u8>,
+}
+
+/// The pod is new, or was there before the call.
+pub(super) const ADDED: i32 = 1;
+/// It has changed.
+pub(super) const MODIFIED: i32 = 2;
+/// It is gone.
+pub(super) const DELETED: i32 = 3;
+/// Everything that was there before the call was sent.
+pub(super) const INITIAL_SYNC_COMPLETE: i32 = 4;
+
+#[derive(Clone, PartialEq, Message)]
+struct Pod {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ObjectMeta>,
+    #[prost(message, optional, tag = "2")]
+    spec: Option<PodSpec>,
+    #[prost(message, optional, tag = "3")]
+    status: Option<PodStatus>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ObjectMeta {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "3")]
+    namespace: String,
+    #[prost(string, tag = "5")]
+    uid: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PodSpec {
+    #[prost(message, repeated, tag = "2")]
+    containers: Vec<Container>,
+    #[prost(int64, optional, tag = "4")]
+    termination_grace_period_seconds: Option<i64>,
+    #[prost(message, repeated, tag = "20")]
+    init_containers: Vec<Container>,
+    #[prost(string, optional, tag = "24")]
+    priority_class_name: Option<String>,
+    #[prost(int32, optional, tag = "25")]
+    priority: Option<i32>,
+    #[prost(btree_map = "string, message", tag = "32")]
+    overhead: BTreeMap<String, Quantity>,
+    #[prost(message, optional, tag = "40")]
+    resources: Option<ResourceRequirements>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Container {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "8")]
+    resources: Option<ResourceRequirements>,
+    #[prost(string, optional, tag = "24")]
+    restart_policy: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResourceRequirements {
+    #[prost(btree_map = "string, message", tag = "1")]
+    limits: BTreeMap<String, Quantity>,
+    #[prost(btree_map = "string, message", tag = "2")]
+    requests: BTreeMap<String, Quantity>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Quantity {
+    #[prost(string, tag = "1")]
+    string: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PodStatus {
+    #[prost(string, optional, tag = "1")]
+    phase: Option<String>,
+    #[prost(message, repeated, tag = "8")]
+    container_statuses: Vec<ContainerStatus>,
+    #[prost(string, optional, tag = "9")]
+    qos_class: Option<String>,
+    #[prost(message, repeated, tag = "10")]
+    init_container_statuses: Vec<ContainerStatus>,
+    #[prost(btree_map = "string, message", tag = "19")]
+    allocated_resources: BTreeMap<String, Quantity>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ContainerStatus {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(btree_map = "string, message", tag = "10")]
+    allocated_resources: BTreeMap<String, Quantity>,
+}
+
+/// Reads a pod.
+pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
+    let Pod { metadata, spec, status } = Pod::decode(bytes)?;
+    let ObjectMeta { name, namespace, uid } = metadata.unwrap_or_default();
+    let spec = spec.unwrap_or_default();
+    let status = status.unwrap_or_default();
+    Ok(ApiPod {
+        metadata: pod::Metadata { name, namespace, uid },
+        spec: pod::Spec {
+            priority: spec.priority,
+            priority_class_name: spec.priority_class_name,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            overhead: amounts(spec.overhead),
+            resources: spec.resources.map(resources),
+            init_containers: spec.init_containers.into_iter().map(container).collect(),
+            containers: spec.containers.into_iter().map(container).collect(),
+        },
+        status: pod::Status {
+            phase: status.phase,
+            qos_class: status.qos_class,
+            allocated_resources: amounts(status.allocated_resources),
+            init_container_statuses: status.init_container_statuses.into_iter().map(of_container).collect(),
+            container_statuses: status.container_statuses.into_iter().map(of_container).collect(),
+        },
+    })
+}
+
+fn container(container: Container) -> pod::ApiContainer {
+    let Container { name, resources: of, restart_policy } = container;
+    pod::ApiContainer { name, resources: of.map(resources).unwrap_or_default(), restart_policy }
+}
+
+fn of_container(status: ContainerStatus) -> pod::ContainerStatus {
+    let ContainerStatus { name, allocated_resources } = status;
+    pod::ContainerStatus { name, allocated_resources: amounts(allocated_resources) }
+}
+
+fn resources(resources: ResourceRequirements) -> pod::Resources {
+    let ResourceRequirements { limits, requests } = resources;
+    pod::Resources { requests: amounts(requests), limits: amounts(limits) }
+}
+
+fn amounts(quantities: BTreeMap<String, Quantity>) -> Amounts {
+    quantities.into_iter().map(|(name, quantity)| (name, quantity.string)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_read_as_from_json() {
+        let memory =
+            |text: &str| BTreeMap::from([(String::from("memory"), Quantity { string: text.into() })]);
+        let sent = Pod {
+            metadata: Some(ObjectMeta { name: "web".into(), namespace: "shop".into(), uid: "u".into() }),
+            spec: Some(PodSpec {
+                containers: vec![Container {
+                    name: "app".into(),
+                    resources: Some(ResourceRequirements { limits: memory("2Gi"), requests: memory("1Gi") }),
+                    restart_policy: None,
+                }],
+                termination_grace_period_seconds: Some(5),
+                init_containers: vec![Container {
+                    name: "mesh".into(),
+                    resources: None,
+                    restart_policy: Some("Always".into()),
+                }],
+                priority_class_name: Some("important".into()),
+                priority: Some(7),
+                overhead: memory("8Mi"),
+                resources: Some(ResourceRequirements { limits: memory("3Gi"), requests: BTreeMap::new() }),
+            }),
+            status: Some(PodStatus {
+                phase: Some("Running".into()),
+                container_statuses: vec![ContainerStatus {
+                    name: "app".into(),
+                    allocated_resources: memory("512Mi"),
+                }],
+                qos_class: Some("Burstable".into()),
+                init_container_statuses: Vec::new(),
+                allocated_resources: BTreeMap::new(),
+            }),
+        };
+        let expected: ApiPod = serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "spec": {
+                "priority": 7, "priorityClassName": "important", "terminationGracePeriodSeconds": 5,
+                "overhead": {"memory": "8Mi"}, "resources": {"limits": {"memory": "3Gi"}},
+                "initContainers": [{"name": "mesh", "restartPolicy": "Always"}],
+                "containers": [{"name": "app", "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}}],
+            },
+            "status": {
+                "phase": "Running", "qosClass": "Burstable",
+                "containerStatuses": [{"name": "app", "allocatedResources": {"memory": "512Mi"}}],
+            },
+        }))
+        .unwrap();
+        assert_eq!(pod(&sent.encode_to_vec()).unwrap(), expected);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            drop((pod(&bytes), WatchPodsEvent::decode(&bytes[..])));
+        }
+    }
+}
