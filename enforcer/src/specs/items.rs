@@ -86,6 +86,10 @@ impl Items {
                 b'{' | b'[' => self.open(byte)?,
                 b'}' | b']' => self.close(&mut each)?,
                 b',' | b':' | b' ' | b'\n' | b'\r' | b'\t' => {}
+                // Go writes `null` for an empty list.
+                b'n' if self.at == At::Around && self.depth == 1 && self.key == b"items" => {
+                    self.at = At::Behind;
+                }
                 _ if self.at == At::Between || self.depth == 0 => return Err(NoList::Shape),
                 _ => {}
             }
@@ -173,7 +177,9 @@ mod tests {
         }
         let bytes: Vec<&[u8]> = LIST.chunks(1).collect();
         assert_eq!(read(&bytes).unwrap(), expected);
-        assert_eq!(read(&[br#"{"items":[]}"#]).unwrap(), [""; 0]);
+        for empty in [r#"{"items":[]}"#, r#"{"kind":"items","items":null,"metadata":{}}"#] {
+            assert_eq!(read(&[empty.as_bytes()]).unwrap(), [""; 0]);
+        }
     }
 
     #[test]
@@ -182,7 +188,7 @@ mod tests {
             assert!(read(&[&LIST[..end]]).is_err(), "{end}");
         }
         for wrong in
-            [r#"{"kind":"Status"}"#, r#"{"items":null}"#, r#"{"items":[1]}"#, r#"["items"]"#, "x", "}"]
+            [r#"{"kind":"Status"}"#, r#"{"items":[1]}"#, r#"["items"]"#, "x", "}"]
         {
             assert_eq!(read(&[wrong.as_bytes()]), Err(NoList::Shape), "{wrong}");
         }
