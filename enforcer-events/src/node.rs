@@ -67,7 +67,7 @@ pub struct ConfigChanged {
 #[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceReported {
-    /// The source: `static`.
+    /// The source: `static`, `cgroups`, `runtime` or `specs`.
     pub source: Word,
     /// What it is, or why it cannot be read.
     pub message: String,

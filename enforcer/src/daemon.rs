@@ -137,7 +137,7 @@ enum EngineEvent {
 /// were gone now. Fails with an [`IncompatibleHost`] otherwise.
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
-    incompatible_host::check(config, &host, ownership::is_kubelets(config, &host.boot_id))?;
+    incompatible_host::check(config, &host, ownership::kubelet_owns_cgroups(config, &host.boot_id))?;
     Ok(incompatible_host::check_reach(config, &host)?)
 }
 
@@ -179,7 +179,7 @@ pub enum Ended {
 pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow::Result<Ended> {
     let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
-    let kubelets = ownership::is_kubelets(&config, &host.boot_id);
+    let kubelets = ownership::kubelet_owns_cgroups(&config, &host.boot_id);
     if kubelets && let Some(driver) = ownership::kubelets_driver(&config.settings.cgroup_root) {
         config.settings.cgroup_driver = driver;
     }
@@ -187,7 +187,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
     let Some((instance_lock, observe)) = taken else { return Ok(Ended::Stopped) };
     if kubelets {
-        ownership::remember(&config, &host.boot_id);
+        ownership::remember_kubepods(&config, &host.boot_id);
     }
     // A predecessor has ended by now, and no daemon watches the node until this one knows its pods.
     let unwatched_since = Instant::now();
@@ -248,7 +248,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     edges.keep(&reflex);
     let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
         .context("cannot start the manifest thread")?;
-    desired.remember_specs();
+    desired.restore_specs();
     desired.find_pods().await?;
     let mut naming = kubelets.then(|| Naming::start(&config)).transpose().context("cannot start threads")?;
     let specifying = kubelets.then(|| Specifying::start(&config, &host.name)).transpose();

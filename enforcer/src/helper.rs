@@ -13,11 +13,11 @@ mod words;
 
 pub use self::broker::HelperError;
 #[cfg(test)]
-pub(crate) use self::words::{MOST_CHARACTERS, MOST_ID_BYTES, MOST_NAME_BYTES};
+pub(crate) use self::words::{MOST_CHARACTERS, MOST_NAME_BYTES};
 pub(crate) use self::{
     broker::{Helper, Protocol, command},
     frame::{Numbered, encode, read, write},
     process::{main, standard_socket},
     socket::connect,
-    words::{is_id, is_name, plain},
+    words::{MOST_ID_BYTES, is_id, is_name, plain},
 };

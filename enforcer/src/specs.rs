@@ -1,4 +1,4 @@
-//! The specs of a kubelet's pods: asked of the kubelet's Pods API, of its HTTPS server, or of the API server.
+//! The specs of a kubelet's pods, from its Pods API or its HTTPS server.
 //!
 //! Everything that speaks to them and parses what they say runs in a process of its own, without privileges
 //! ([`helper`](crate::helper)). It keeps the pods, cut to what decides here, and the daemon asks what has changed. Each
@@ -20,7 +20,7 @@ mod store;
 
 pub use self::{
     client::{SpecError, Specs},
-    credentials::{CredentialsError, Place},
+    credentials::{CredentialsError, KubeletAccess},
     message::{Change, Feed, HttpsFeed, Update},
     pod::{ApiPod, InvalidPod},
     process::{VERB, main},

@@ -40,6 +40,8 @@ pub struct Components {
     looked: Option<Look>,
     /// What was done about each relevant process, by id and start time.
     known: BTreeMap<(u32, u64), Known>,
+    /// A kubelet that the last look found, by id and start time.
+    kubelet: Option<(u32, u64)>,
 }
 
 #[derive(Debug)]
@@ -105,7 +107,8 @@ pub struct ComponentReport {
     pub hidden: usize,
     /// What could not be looked at.
     pub errors: Vec<ComponentError>,
-    /// This host's own kubelet, if one was started.
+    /// The pid of this host's own kubelet, if this look and the one before found it: another may end at once, as one does that
+    /// is not set up yet.
     pub kubelet: Option<u32>,
 }
 
@@ -166,6 +169,7 @@ impl Components {
             own_namespace,
             looked: None,
             known: BTreeMap::new(),
+            kubelet: None,
         })
     }
 
@@ -175,7 +179,8 @@ impl Components {
         let newest = self.processes.newest().ok();
         self.looked.as_ref().is_none_or(|look| {
             look.newest != newest || now.saturating_duration_since(look.at) >= AT_THE_LATEST
-        }) || self.known.values().any(|known| known.contest.is_overdue(now))
+        }) || self.kubelet.is_some()
+            || self.known.values().any(|known| known.contest.is_overdue(now))
     }
 
     /// Looks at the processes started since the look before the last one and at the known ones; now and then at all.
@@ -230,14 +235,18 @@ impl Components {
         };
         let known: BTreeSet<u32> = self.known.keys().map(|(pid, _)| *pid).collect();
         let init = self.processes.get(1).ok();
-        for pid in
-            pids.into_iter().filter(|pid| since.is_none_or(|since| *pid > since) || known.contains(pid))
-        {
+        let kubelet = self.kubelet.take();
+        let mut found_kubelet = None;
+        for pid in pids.into_iter().filter(|pid| {
+            since.is_none_or(|since| *pid > since)
+                || known.contains(pid)
+                || kubelet.is_some_and(|(kubelet, _)| kubelet == *pid)
+        }) {
             let found = self.processes.get(pid).and_then(|process| {
                 let Some(executable) = process.executable()? else { return Ok(None) };
                 let is_kubelet = |init| is_hosts_kubelet(&process, &executable, init).unwrap_or(false);
                 if init.as_ref().is_some_and(is_kubelet) {
-                    pass.report.kubelet = Some(pid);
+                    found_kubelet = Some((pid, process.start_ticks()?));
                 }
                 let is_ours = pid == self.own;
                 let is_component = is_ours
@@ -254,6 +263,8 @@ impl Components {
                 Err(errno) => emit(pid, errno, &mut pass.report),
             }
         }
+        pass.report.kubelet = found_kubelet.filter(|found| Some(*found) == kubelet).map(|(pid, _)| pid);
+        self.kubelet = found_kubelet;
     }
 
     /// Looks at every process directly in a unit's cgroup, or in a sandbox's, at every one that runs `pause`.

@@ -196,7 +196,7 @@ impl Guard {
         if !is_supervisor && !self.executables.contains(&name) {
             return Ok(None);
         }
-        let is_component = process.is_hosts(&processes.get(1)?, origin == Origin::Adopted)?;
+        let is_component = process.is_host_process(&processes.get(1)?, origin == Origin::Adopted)?;
         Ok(is_component.then_some(Forbidden::HoldsComponent { pid, name }))
     }
 }

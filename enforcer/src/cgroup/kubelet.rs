@@ -4,9 +4,13 @@ use std::path::Path;
 
 use super::process::{Process, Processes};
 
+/// The arguments with which such a program is asked for something else.
+const NO_KUBELET: [&str; 5] = ["--version", "--version=true", "--help", "-h", "--disable-agent"];
+
 /// Whether this host's own kubelet runs, by the processes below `proc`.
 ///
-/// A process that cannot be identified is none: a kubelet in a container of its own is known by its kubepods.
+/// A process that cannot be identified is none: a kubelet in a container of its own is known by its kubepods. Fails if
+/// /proc or process 1 cannot be read.
 pub fn kubelet_runs(proc: &Path) -> rustix::io::Result<bool> {
     let processes = Processes::open(proc)?;
     let init = processes.get(1)?;
@@ -23,14 +27,19 @@ pub(super) fn is_hosts_kubelet(
     executable: &str,
     init: &Process,
 ) -> rustix::io::Result<bool> {
+    let is_asked = |word: &String| NO_KUBELET.contains(&word.as_str());
     let may_be = match executable {
         // k0s and rke2 start a kubelet as a process of its own.
-        "kubelet" | "kubelite" => true,
+        "kubelet" | "kubelite" => !process.arguments()?.iter().any(is_asked),
         // The same program is also kubectl, crictl and ctr.
-        "k3s" => matches!(process.first_argument()?.as_deref(), Some("server" | "agent")),
+        "k3s" => {
+            let arguments = process.arguments()?;
+            matches!(arguments.first().map(String::as_str), Some("server" | "agent"))
+                && !arguments.iter().any(is_asked)
+        }
         _ => false,
     };
-    Ok(may_be && !is_below_kubepods(process)? && process.is_hosts(init, false)?)
+    Ok(may_be && !is_below_kubepods(process)? && process.is_host_process(init, false)?)
 }
 
 /// Whether a process is below a kubepods, and so belongs to a pod.

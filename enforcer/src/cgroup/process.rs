@@ -115,7 +115,7 @@ impl Process {
     /// Whether it is the host's own: root in the user namespace of `init`, which is process 1, and running a file below
     /// the root of `init`. A container's file of the same name is another file. `elsewhere` is as in
     /// [`Self::runs_program_of`].
-    pub(super) fn is_hosts(&self, init: &Self, elsewhere: bool) -> rustix::io::Result<bool> {
+    pub(super) fn is_host_process(&self, init: &Self, elsewhere: bool) -> rustix::io::Result<bool> {
         Ok(self.is_roots()?
             && self.user_namespace()? == init.user_namespace()?
             && self.runs_program_of(init, elsewhere)?)
@@ -191,11 +191,11 @@ impl Process {
         Ok(ids.split_ascii_whitespace().all(|id| id == "0"))
     }
 
-    /// The word after its program's name in its command line.
-    pub(super) fn first_argument(&self) -> rustix::io::Result<Option<String>> {
+    /// The words after its program's name in its command line.
+    pub(super) fn arguments(&self) -> rustix::io::Result<Vec<String>> {
         // A program that changed its title separates the words by spaces.
         let line = read(&self.dir, "cmdline")?;
-        Ok(line.split(['\0', ' ']).filter(|word| !word.is_empty()).nth(1).map(str::to_owned))
+        Ok(line.split(['\0', ' ']).filter(|word| !word.is_empty()).skip(1).map(str::to_owned).collect())
     }
 
     /// Its PID namespace.

@@ -96,19 +96,22 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
     })?;
     match ended {
         Ended::Stopped => Ok(()),
-        Ended::KubeletCame => Err(again().into()),
+        Ended::KubeletCame => Err(restart_in_place().into()),
     }
 }
 
 /// Replaces this process by a new one of the same program, arguments and environment, which its supervisor takes for the
 /// same. Returns why it could not.
-fn again() -> anyhow::Error {
+fn restart_in_place() -> anyhow::Error {
     let mut args = std::env::args_os();
-    let mut command = Command::new("/proc/self/exe");
+    // By its own path the process keeps its name; the file may be gone.
+    let program = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
     if let Some(name) = args.next() {
         command.arg0(name);
     }
-    anyhow::Error::from(command.args(args).exec()).context("cannot start again beside the kubelet")
+    anyhow::Error::from(command.args(args).exec())
+        .context("cannot run its own program again after a kubelet has started: start the daemon again")
 }
 
 /// Prints the removed pins, one per line. It fails if any are left.

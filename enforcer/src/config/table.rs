@@ -101,7 +101,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "ownership",
         Form::Choice(&["auto", "enforcer", "kubelet"]),
-        "which process writes the pods' cgroups; auto: the kubelet if one runs or its kubepods exists",
+        "which process writes the pods' cgroups; auto: the kubelet if one runs, its kubepods exists, or one was seen since the last boot",
         |config| {
             json!(match config.ownership {
                 Ownership::Auto => "auto",
@@ -183,15 +183,15 @@ pub const FIELDS: &[Field] = &[
     ours(
         "podSource",
         Form::Choice(&["auto", "static", "podsAPI", "kubelet"]),
-        "where the specs of a kubelet's pods come from: its Pods API, its HTTPS server, or the first that works; static: \
-         from nowhere",
+        "where requests and priorities of a kubelet's pods are read: its Pods API, its HTTPS server, the first of them that \
+         answers (auto), or nowhere (static)",
         |config| json!(config.pod_source.as_str()),
     ),
     ours(
         "kubeconfig",
         Form::Path,
-        "the file that says who the daemon is to the kubelet's server; not set, the service account's token that a cluster \
-         mounts into a pod",
+        "a kubeconfig with the credentials for the kubelet's HTTPS server; not set, the service account's token that a \
+         cluster mounts into a pod",
         |config| json!(config.kubeconfig),
     ),
     ours(

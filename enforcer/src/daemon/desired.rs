@@ -213,10 +213,11 @@ impl Desired {
     }
 
     /// Takes over the specs of a kubelet's pods that were known before, and keeps them on the disk from now on.
-    pub(super) fn remember_specs(&mut self) {
+    pub(super) fn restore_specs(&mut self) {
         let Some(placing) = &mut self.placing else { return };
         let kept = kept_specs::read(&self.config.state_dir).unwrap_or_else(|error| {
-            emit::degraded(&self.journal, "specs", &crate::chain(&error));
+            let message = format!("pods' specs are unknown until a source answers: {}", crate::chain(&error));
+            emit::degraded(&self.journal, "specs", &message);
             None
         });
         let keeper = kept_specs::start(&self.config.state_dir, self.journal.clone());
@@ -224,7 +225,7 @@ impl Desired {
             let message = format!("pods' specs are not kept over a restart: no thread: {error}");
             emit::degraded(&self.journal, "specs", &message);
         }
-        placing.remember(kept, keeper.ok());
+        placing.restore_specs(kept, keeper.ok());
     }
 
     /// Follows an event of the reflex. The view shows it at once: an evicted pod stays evicted until its manifest

@@ -20,7 +20,7 @@ const FILE: &str = "specs.json";
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The specs that a source gave last.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct KeptSpecs {
     /// The source's name.
@@ -32,13 +32,13 @@ pub(super) struct KeptSpecs {
 }
 
 impl State for KeptSpecs {
-    const MAX_BYTES: u64 = 64 << 20;
+    /// More than a source's pods have together.
+    const MAX_BYTES: u64 = 32 << 20;
 }
 
-/// The source of that name.
-pub(super) fn source(name: &str) -> SourceName {
-    let known = [SourceName::PODS_API, SourceName::KUBELET];
-    known.into_iter().find(|source| source.as_str() == name).unwrap_or(SourceName::KUBELET)
+/// The source of that name; `None` if this version has none.
+pub(super) fn source(name: &str) -> Option<SourceName> {
+    [SourceName::PODS_API, SourceName::KUBELET].into_iter().find(|source| source.as_str() == name)
 }
 
 /// Reads what an earlier daemon kept; nothing if there is no file.
@@ -83,6 +83,9 @@ mod tests {
         }
         drop(keeper);
         let kept = read(dir.path()).unwrap().unwrap();
-        assert_eq!((source(&kept.source), kept.read_ms, kept.pods), (SourceName::PODS_API, 2, vec![pod]));
+        assert_eq!(
+            (source(&kept.source), kept.read_ms, kept.pods),
+            (Some(SourceName::PODS_API), 2, vec![pod])
+        );
     }
 }

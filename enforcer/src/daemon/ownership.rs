@@ -12,7 +12,7 @@ use crate::{
     config::{Config, Ownership},
     durable::{self, State},
     model::CgroupPath,
-    policy::{CgroupDriver, name},
+    policy::{CgroupDriver, Settings, name},
 };
 
 /// The file in the run directory.
@@ -32,7 +32,7 @@ impl State for Seen {
 
 /// Whether the kubelet owns the pods' cgroups here, so that the daemon must not write to them: its process runs, a
 /// kubepods exists that enforcer did not make, or a daemon has seen either in this boot.
-pub(super) fn is_kubelets(config: &Config, boot_id: &str) -> bool {
+pub(super) fn kubelet_owns_cgroups(config: &Config, boot_id: &str) -> bool {
     match config.ownership {
         Ownership::Enforcer => false,
         Ownership::Kubelet => true,
@@ -41,6 +41,14 @@ pub(super) fn is_kubelets(config: &Config, boot_id: &str) -> bool {
                 || kubelets_driver(&config.settings.cgroup_root).is_some()
                 || was_seen(&config.run_dir, boot_id)
         }
+    }
+}
+
+/// Remembers for this boot that a kubelet owns the cgroups, if it has made its kubepods, and unless it is configured. A
+/// process alone may be one that ends at once: `kubelet --version`, or a unit that is not set up yet.
+pub(super) fn remember_kubepods(config: &Config, boot_id: &str) {
+    if kubelets_driver(&config.settings.cgroup_root).is_some() {
+        remember(config, boot_id);
     }
 }
 
@@ -78,6 +86,13 @@ pub(super) fn kubelets_driver(cgroup_root: &CgroupPath) -> Option<CgroupDriver> 
     populated.or(foreign.first()).map(|(driver, _)| *driver)
 }
 
+/// Whether the kubepods of the configured driver exists and carries no mark of ours, so that it is the kubelet's.
+pub(super) fn is_foreign(settings: &Settings) -> bool {
+    let mount = CgroupDir::mount(Path::new(cgroup::MOUNT));
+    let foreign = mount.map(|mount| foreign_kubepods(&mount, &settings.cgroup_root)).unwrap_or_default();
+    foreign.iter().any(|(driver, _)| *driver == settings.cgroup_driver)
+}
+
 /// The kubepods of each driver that exist and carry no mark of ours.
 fn foreign_kubepods(mount: &CgroupDir, cgroup_root: &CgroupPath) -> Vec<(CgroupDriver, CgroupDir)> {
     [CgroupDriver::Cgroupfs, CgroupDriver::Systemd]
@@ -104,12 +119,12 @@ mod tests {
         }
         remember(&config(Ownership::Auto), "b");
         assert_eq!(["b", "c"].map(|boot| was_seen(dir.path(), boot)), [true, false]);
-        assert!(is_kubelets(&config(Ownership::Auto), "b"));
-        assert!(!is_kubelets(&config(Ownership::Enforcer), "b"));
+        assert!(kubelet_owns_cgroups(&config(Ownership::Auto), "b"));
+        assert!(!kubelet_owns_cgroups(&config(Ownership::Enforcer), "b"));
     }
 
     #[test]
-    fn a_damaged_memory_of_it_writes_nothing() {
+    fn an_unreadable_file_counts_as_a_kubelet_that_was_seen() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(FILE), "damaged").unwrap();
         assert!(was_seen(dir.path(), "b"));

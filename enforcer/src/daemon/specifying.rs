@@ -1,21 +1,20 @@
 //! Asks for the specs of a kubelet's pods: at the first source that works, and again at a better one while that does not.
 
-mod ladder;
+mod choice;
 
-use std::{future, io, path::PathBuf};
+use std::{future, io, path::PathBuf, sync::mpsc as std_mpsc, time::Duration};
 
 use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, timeout},
 };
 
-use self::ladder::{Ladder, Step};
+use self::choice::{SourceChoice, Step};
 use super::desired::Desired;
 use crate::{
     config::{Config, PodSource},
     source::SourceName,
-    specs::{CredentialsError, Feed, Place, SpecError, Specs, Update},
-    threads,
+    specs::{CredentialsError, Feed, KubeletAccess, SpecError, Specs, Update},
 };
 
 /// Where a cluster mounts the token of a pod's service account.
@@ -23,6 +22,12 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// How long a source is waited for while it has nothing new, in milliseconds.
 const WAIT_MS: u64 = 30_000;
+
+/// The same for a source that has answered nothing yet, in milliseconds.
+const FIRST_WAIT_MS: u64 = 10_000;
+
+/// How long reading credentials may take.
+const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is known of specs now.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ enum SpecRefusal {
     Credentials(#[from] CredentialsError),
     #[error(transparent)]
     Source(#[from] SpecError),
+    #[error("the files of credentials or certificates cannot be read within {timeout_s} s: their disk hangs")]
+    CredentialsHang { timeout_s: u64 },
 }
 
 /// The sources of specs, of which one is asked at a time.
@@ -49,7 +56,7 @@ pub(super) struct Specifying {
 }
 
 /// One source, and what is known of it.
-struct Rung {
+struct SpecSource {
     source: SourceName,
     specs: Specs,
     /// The revision that it gave last.
@@ -68,11 +75,11 @@ impl Specifying {
             PodSource::PodsApi => &[SourceName::PODS_API],
             PodSource::Kubelet => &[SourceName::KUBELET],
         };
-        let rung = |source: &SourceName| {
-            Ok(Rung { source: *source, specs: Specs::start()?, after: None, why: None })
+        let start = |source: &SourceName| {
+            Ok(SpecSource { source: *source, specs: Specs::start()?, after: None, why: None })
         };
-        let rungs = sources.iter().map(rung).collect::<io::Result<Vec<_>>>()?;
-        let place = Place {
+        let known = sources.iter().map(start).collect::<io::Result<Vec<_>>>()?;
+        let access = KubeletAccess {
             kubelet_root: config.kubelet_root_dir.clone(),
             kubelet_port: config.kubelet_port,
             kubeconfig: config.kubeconfig.clone(),
@@ -80,7 +87,8 @@ impl Specifying {
         };
         let (looks, look) = watch::channel(0);
         let (sender, news) = mpsc::channel(1);
-        tokio::spawn(run(rungs, (place, node.to_owned()), look, sender));
+        let credentials = CredentialsReader::start(access.clone(), node.to_owned())?;
+        tokio::spawn(run(known, (access, credentials), look, sender));
         Ok(Some(Self { looks, news }))
     }
 
@@ -110,15 +118,15 @@ pub(super) async fn next(specifying: &mut Option<Specifying>) -> SpecNews {
 }
 
 async fn run(
-    mut rungs: Vec<Rung>,
-    (place, node): (Place, String),
+    mut known: Vec<SpecSource>,
+    (access, credentials): (KubeletAccess, CredentialsReader),
     mut looks: watch::Receiver<u64>,
     sender: mpsc::Sender<SpecNews>,
 ) {
-    let mut ladder = Ladder::new(rungs.len(), Instant::now());
+    let mut choice = SourceChoice::new(known.len(), Instant::now());
     loop {
-        let rung = match ladder.step(Instant::now()) {
-            Step::Ask(rung) => rung,
+        let number = match choice.step(Instant::now()) {
+            Step::Ask(number) => number,
             Step::Wait(until) => {
                 tokio::select! {
                     () = tokio::time::sleep_until(until) => {}
@@ -127,29 +135,40 @@ async fn run(
                 continue;
             }
         };
-        let Some(asked) = rungs.get_mut(rung) else { return };
+        let Some(asked) = known.get_mut(number) else { return };
         let look = *looks.borrow_and_update();
-        let answer = tokio::select! {
-            answer = ask(asked, &place, &node, look) => answer,
-            // What it answers to the former question may be from before the change.
-            changed = looks.changed(), if asked.source == SourceName::KUBELET => {
-                if changed.is_err() {
-                    return;
-                }
-                continue;
-            }
-            () = sender.closed() => return,
+        let feed = match asked.source {
+            SourceName::KUBELET => credentials.read().await,
+            _ => Ok(access.pods_api()),
         };
-        let is_other = ladder.answered(rung, answer.is_ok(), Instant::now());
+        let answer = match feed {
+            Err(refusal) => Err(refusal),
+            Ok(feed) => {
+                // One that has pods has them at once.
+                let wait_ms = if asked.after.is_some() { WAIT_MS } else { FIRST_WAIT_MS };
+                tokio::select! {
+                    answer = asked.specs.next(feed, asked.after, look, wait_ms) => answer.map_err(Into::into),
+                    // What it answers to the former question may be from before the change.
+                    changed = looks.changed(), if asked.source == SourceName::KUBELET => {
+                        if changed.is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                    () = sender.closed() => return,
+                }
+            }
+        };
+        let is_other = choice.answered(number, answer.is_ok(), Instant::now());
         let news = match answer {
             Ok(update) => {
                 asked.after = update.change.as_ref().map(|(revision, _)| *revision).or(asked.after);
                 let source = asked.source;
-                for (number, other) in rungs.iter_mut().enumerate() {
+                for (other_number, other) in known.iter_mut().enumerate() {
                     other.why = None;
                     // What it had is no longer what is known.
-                    if is_other && number != rung {
-                        other.after = None;
+                    if is_other && other_number != number && other.after.take().is_some() {
+                        other.specs.end().await;
                     }
                 }
                 SpecNews::Answered(source, update)
@@ -158,8 +177,8 @@ async fn run(
                 let why = crate::chain(&refusal);
                 tracing::debug!(source = %asked.source, "pods' specs are not read there: {why}");
                 (asked.after, asked.why) = (None, Some(why));
-                let reason = |rung: &Rung| Some(format!("{}: {}", rung.source, rung.why.as_ref()?));
-                match rungs.iter().map(reason).collect::<Option<Vec<_>>>() {
+                let reason = |of: &SpecSource| Some(format!("{}: {}", of.source, of.why.as_ref()?));
+                match known.iter().map(reason).collect::<Option<Vec<_>>>() {
                     Some(reasons) => SpecNews::NoneAnswers(reasons.join("; ")),
                     None => continue,
                 }
@@ -171,11 +190,30 @@ async fn run(
     }
 }
 
-async fn ask(rung: &Rung, place: &Place, node: &str, look: u64) -> Result<Update, SpecRefusal> {
-    let (place, node) = (place.clone(), node.to_owned());
-    let feed: Feed = match rung.source {
-        SourceName::KUBELET => threads::blocking(move || place.kubelet(&node)).await?,
-        _ => place.pods_api(),
-    };
-    Ok(rung.specs.next(feed, rung.after, look, WAIT_MS).await?)
+/// Reads credentials on a thread of its own, one at a time: the disk that they are on may hang.
+struct CredentialsReader(std_mpsc::SyncSender<oneshot::Sender<Result<Feed, CredentialsError>>>);
+
+impl CredentialsReader {
+    fn start(access: KubeletAccess, node: String) -> io::Result<Self> {
+        let (sender, asked) = std_mpsc::sync_channel::<oneshot::Sender<_>>(1);
+        std::thread::Builder::new().name(String::from("credentials")).spawn(move || {
+            while let Ok(reply) = asked.recv() {
+                // Who has asked may no longer wait.
+                drop(reply.send(access.kubelet(&node)));
+            }
+        })?;
+        Ok(Self(sender))
+    }
+
+    async fn read(&self) -> Result<Feed, SpecRefusal> {
+        let hung = SpecRefusal::CredentialsHang { timeout_s: CREDENTIALS_TIMEOUT.as_secs() };
+        let (reply, replied) = oneshot::channel();
+        if self.0.try_send(reply).is_err() {
+            return Err(hung);
+        }
+        match timeout(CREDENTIALS_TIMEOUT, replied).await {
+            Ok(Ok(feed)) => Ok(feed?),
+            Ok(Err(_)) | Err(_) => Err(hung),
+        }
+    }
 }

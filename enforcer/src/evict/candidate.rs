@@ -142,9 +142,9 @@ impl Candidate {
 
     /// The same beside a kubelet: only the containers are killed, not the sandbox, whose cgroup is in the pod's too.
     ///
-    /// Of a pod that the kubelet made, one that has no cgroup now has ended, or has not begun. Of another, all is killed then:
-    /// the container may have another cgroup. A pod that cannot be evicted, or only partly, would cost another pod its
-    /// life.
+    /// A container of a kubelet's pod that has no cgroup has ended or not started: it is skipped. The container of a
+    /// manifest's pod may run in another cgroup, so the whole pod is killed then: a pod that is killed only in part would
+    /// cost another pod its life.
     pub fn open_containers(root: &CgroupDir, guard: &Arc<Guard>, plan: &PodPlan) -> Result<Self, OpenError> {
         let is_there = |container: &&ContainerPlan| {
             !root.open(&container.cgroup.path).is_err_and(|error| error.is_gone())

@@ -112,7 +112,7 @@ impl Connection {
 
 /// Discards the rest of an answer, for a limited time. Returns whether it ended. The status counts even if the receiver
 /// closes the connection after it or sends no more.
-pub(crate) async fn drain(body: Incoming) -> bool {
+pub(super) async fn drain(body: Incoming) -> bool {
     tokio::time::timeout(DRAIN, read(body)).await.unwrap_or(false)
 }
 

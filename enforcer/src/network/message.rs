@@ -95,8 +95,13 @@ pub enum Trust {
     System,
     /// Those of these authorities.
     Roots(Certificates),
-    /// These alone, whatever names they have and whoever signed them.
-    Pinned(Certificates),
+    /// These themselves, whatever names they have and whoever signed them; and those of an authority.
+    Pinned {
+        /// The certificates.
+        certificates: Certificates,
+        /// The authority.
+        authority: Option<Certificates>,
+    },
 }
 
 /// A client's certificate and its key.

@@ -8,8 +8,13 @@ use std::{
 
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature},
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{
+        CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature,
+    },
     pki_types::{
         CertificateDer, InvalidDnsNameError, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject as _,
     },
@@ -57,7 +62,7 @@ pub(crate) enum TlsError {
         source: pem::Error,
     },
     /// It has no usable certificate.
-    #[error("{} has no certificate that can be trusted", path.display())]
+    #[error("{} has no certificate that can be used", path.display())]
     NoRoot {
         /// The file.
         path: PathBuf,
@@ -89,11 +94,12 @@ pub(super) async fn wrap(
 fn config(security: &Security) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let algorithms = provider.signature_verification_algorithms;
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let builder =
+        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let builder = match &security.trust {
-        Trust::Pinned(file) => {
-            let certificates = certificates(file)?;
-            let pinned = Pinned { certificates, algorithms };
+        Trust::Pinned { certificates: file, authority } => {
+            let otherwise = authority.as_ref().map(|file| verifier(file, &provider)).transpose()?;
+            let pinned = Pinned { certificates: certificates(file)?, otherwise, algorithms };
             builder.dangerous().with_custom_certificate_verifier(Arc::new(pinned))
         }
         Trust::Roots(file) => builder.with_root_certificates(roots(&file.path, &file.bytes)?),
@@ -120,6 +126,8 @@ fn config(security: &Security) -> Result<ClientConfig, TlsError> {
 #[derive(Debug)]
 struct Pinned {
     certificates: Vec<CertificateDer<'static>>,
+    /// Verifies others.
+    otherwise: Option<Arc<WebPkiServerVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -127,15 +135,19 @@ impl ServerCertVerifier for Pinned {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         if self.certificates.iter().any(|known| known == end_entity) {
-            Ok(ServerCertVerified::assertion())
-        } else {
-            Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+            return Ok(ServerCertVerified::assertion());
+        }
+        match &self.otherwise {
+            Some(verifier) => {
+                verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+            }
+            None => Err(rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)),
         }
     }
 
@@ -160,6 +172,15 @@ impl ServerCertVerifier for Pinned {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
     }
+}
+
+fn verifier(
+    Certificates { path, bytes }: &Certificates,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+    let roots = Arc::new(roots(path, bytes)?);
+    let builder = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider));
+    builder.build().map_err(|_error| TlsError::NoRoot { path: path.clone() })
 }
 
 /// The certificates of a file, of which there must be one.

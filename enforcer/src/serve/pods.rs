@@ -69,7 +69,8 @@ pub struct PodView {
 pub struct SpecView {
     /// The source that gave it.
     pub source: String,
-    /// `live`, or `disk` if an earlier daemon has kept it and no source has answered since.
+    /// `live`: a source gave it since this daemon's start. `disk`: an earlier daemon kept it, and no source has given it
+    /// since.
     pub provenance: String,
     /// When specs were read last, in milliseconds since 1970.
     pub read_ms: u64,

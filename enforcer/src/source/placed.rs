@@ -254,18 +254,27 @@ impl PlacedPods {
             let named_since = named_since.or_else(|| self.identities.is_named(&uid).then_some(now));
             self.pods.insert(uid, PlacedPod { cgroup, since, named_since });
         }
-        self.forget_specs();
+        self.forget_old_specs();
         differs || !before.is_empty()
     }
 
-    /// Takes what has changed about the pods' specs. Returns why pods were left out, by name.
-    pub fn specify(&mut self, provenance: Provenance, change: Change) -> Vec<(String, String)> {
-        let refused = self.specs.take(provenance, change);
-        self.forget_specs();
-        refused
+    /// Takes what has changed about the pods' specs.
+    pub fn specify(&mut self, provenance: Provenance, change: Change) {
+        self.specs.take(provenance, change);
+        self.forget_old_specs();
     }
 
-    fn forget_specs(&mut self) {
+    /// Which pods' specs are not valid, and why.
+    pub fn invalid_specs(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.specs.invalid()
+    }
+
+    /// Forgets the specs of these pods, which are no longer right.
+    pub fn forget_specs(&mut self, uids: &[String]) {
+        self.specs.forget(uids);
+    }
+
+    fn forget_old_specs(&mut self) {
         let standing: BTreeSet<PodUid> = self.pods.keys().cloned().collect();
         self.specs.forget_all_but(&standing);
     }
@@ -331,7 +340,7 @@ impl PlacedPods {
         let mut placements = BTreeMap::new();
         for (uid, pod) in &self.pods {
             let name = self.identities.is_named(uid).then(|| self.identities.pod(uid));
-            // A source that calls it otherwise than the runtime means another pod.
+            // If the runtime gives it another name, the spec is another pod's.
             let spec =
                 self.specs.get(uid).filter(|spec| name.as_ref().is_none_or(|name| *name == spec.pod.name));
             let knowledge = match spec {
@@ -357,6 +366,7 @@ impl PlacedPods {
             };
             // The class that the kubelet has given it.
             pod.stored_qos_class = Some(cgroup.place.class);
+            // A manifest may have a uid of its own: then the spec says that it is one.
             if is_static(uid) {
                 pod.annotations.insert(CONFIG_SOURCE.to_owned(), String::from("file"));
             }

@@ -7,6 +7,7 @@ use std::{
 
 use super::SourceName;
 use crate::{
+    helper::plain,
     model::{Pod, PodUid},
     specs::{ApiPod, Change},
 };
@@ -14,7 +15,11 @@ use crate::{
 /// The specs by uid. What a source no longer names keeps its spec as long as its cgroup exists: a kubelet forgets a pod
 /// before its last process has ended.
 #[derive(Debug, Default)]
-pub struct SpecifiedPods(BTreeMap<PodUid, SpecifiedPod>);
+pub struct SpecifiedPods {
+    known: BTreeMap<PodUid, SpecifiedPod>,
+    /// The names of pods whose specs are not valid, and what is wrong, by uid as the source has it.
+    invalid: BTreeMap<String, String>,
+}
 
 /// A pod's spec.
 #[derive(Clone, Debug)]
@@ -39,7 +44,7 @@ pub struct Provenance {
 }
 
 impl SpecifiedPod {
-    /// Whether the pod has ended and only its rest is there.
+    /// Whether its phase is Succeeded or Failed.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.api.has_ended()
@@ -47,58 +52,71 @@ impl SpecifiedPod {
 }
 
 impl SpecifiedPods {
-    /// Takes what has changed at a source. Returns why pods were left out, by their names as the source has them.
-    ///
-    /// The spec of such a pod is not known: a former one may be of other requests.
-    pub fn take(&mut self, provenance: Provenance, change: Change) -> Vec<(String, String)> {
+    /// Takes what has changed at a source. The spec of a pod that is not valid is not known: a former one may be of other
+    /// requests.
+    pub fn take(&mut self, provenance: Provenance, change: Change) {
         let pods = match change {
             Change::Whole(pods) => {
-                self.0.values_mut().for_each(|known| known.is_listed = false);
+                self.known.values_mut().for_each(|known| known.is_listed = false);
+                self.invalid.clear();
                 pods
             }
             Change::Some { changed, removed } => {
                 for uid in removed {
-                    if let Some(known) = PodUid::new(&uid).and_then(|uid| self.0.get_mut(&uid)) {
+                    self.invalid.remove(&uid);
+                    if let Some(known) = PodUid::new(&uid).and_then(|uid| self.known.get_mut(&uid)) {
                         known.is_listed = false;
                     }
                 }
                 changed
             }
         };
-        let mut refused = Vec::new();
         for api in pods {
+            let uid = api.metadata.uid.clone();
             match api.to_pod() {
                 Ok(pod) => {
+                    self.invalid.remove(&uid);
                     let spec = SpecifiedPod { pod: Arc::new(pod), api, provenance, is_listed: true };
-                    self.0.insert(spec.pod.uid.clone(), spec);
+                    self.known.insert(spec.pod.uid.clone(), spec);
                 }
                 Err(invalid) => {
-                    if let Some(uid) = PodUid::new(&api.metadata.uid) {
-                        self.0.remove(&uid);
+                    if let Some(uid) = PodUid::new(&uid) {
+                        self.known.remove(&uid);
                     }
-                    let name = format!("{}/{}", api.metadata.namespace, api.metadata.name);
-                    refused.push((crate::helper::plain(&name), invalid.to_string()));
+                    let name = plain(&format!("{}/{}", api.metadata.namespace, api.metadata.name));
+                    self.invalid.insert(uid, format!("{name}: {invalid}"));
                 }
             }
         }
-        refused
+    }
+
+    /// Which pods' specs are not valid, and why.
+    pub fn invalid(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.invalid.values().map(String::as_str)
+    }
+
+    /// Forgets these, which are no longer right.
+    pub fn forget(&mut self, uids: &[String]) {
+        for uid in uids.iter().filter_map(|uid| PodUid::new(uid)) {
+            self.known.remove(&uid);
+        }
     }
 
     /// Forgets those that neither the source has nor a cgroup.
     pub fn forget_all_but(&mut self, standing: &BTreeSet<PodUid>) {
-        self.0.retain(|uid, known| known.is_listed || standing.contains(uid));
+        self.known.retain(|uid, known| known.is_listed || standing.contains(uid));
     }
 
     /// The pod's spec, if it is known.
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<&SpecifiedPod> {
-        self.0.get(uid)
+        self.known.get(uid)
     }
 
     /// All pods as sources gave them, for the disk.
     #[must_use]
     pub fn to_kept(&self) -> Vec<ApiPod> {
-        self.0.values().map(|known| known.api.clone()).collect()
+        self.known.values().map(|known| known.api.clone()).collect()
     }
 }
 
@@ -125,14 +143,14 @@ mod tests {
         let of = |(uid, known): (&PodUid, &SpecifiedPod)| {
             (uid.to_string(), known.pod.priority, known.provenance.is_from_disk)
         };
-        specs.0.iter().map(of).collect()
+        specs.known.iter().map(of).collect()
     }
 
     #[test]
     fn a_pod_that_a_source_no_longer_has_is_known_while_its_cgroup_stands() {
         let mut specs = SpecifiedPods::default();
-        assert_eq!(specs.take(KEPT, Change::Whole(vec![pod("a", 1), pod("b", 1), pod("c", 1)])), []);
-        assert_eq!(specs.take(LIVE, Change::Whole(vec![pod("a", 2)])), []);
+        specs.take(KEPT, Change::Whole(vec![pod("a", 1), pod("b", 1), pod("c", 1)]));
+        specs.take(LIVE, Change::Whole(vec![pod("a", 2)]));
         specs.forget_all_but(&[uid("b")].into());
         assert_eq!(shown(&specs), [("a".into(), Some(2), false), ("b".into(), Some(1), true)]);
         specs
@@ -143,13 +161,17 @@ mod tests {
     }
 
     #[test]
-    fn of_a_pod_that_is_none_no_former_spec_is_left() {
+    fn an_invalid_spec_replaces_the_former_one() {
         let mut specs = SpecifiedPods::default();
         specs.take(LIVE, Change::Whole(vec![pod("a", 1)]));
         let mut wrong = pod("a", 1);
         wrong.spec.containers.clear();
-        let refused = specs.take(LIVE, Change::Some { changed: vec![wrong], removed: Vec::new() });
-        assert_eq!(refused[0].0, "n/a");
+        specs.take(LIVE, Change::Some { changed: vec![wrong], removed: Vec::new() });
+        assert_eq!(specs.invalid().collect::<Vec<_>>(), ["n/a: it has no containers"]);
+        assert!(specs.get(&uid("a")).is_none());
+        specs.take(LIVE, Change::Some { changed: vec![pod("a", 1)], removed: Vec::new() });
+        assert_eq!((specs.invalid().len(), specs.get(&uid("a")).is_some()), (0, true));
+        specs.forget(&["a".into(), "x y".into()]);
         assert!(specs.get(&uid("a")).is_none());
     }
 }

@@ -23,7 +23,8 @@ pub(super) struct PodSpecs;
 
 /// What to ask.
 pub(super) struct Question {
-    feed: Feed,
+    /// `None` ends the process.
+    feed: Option<Feed>,
     after: Option<u64>,
     look: u64,
     wait_ms: u64,
@@ -43,8 +44,8 @@ impl Protocol for PodSpecs {
 
     fn place(question: &Question) -> Option<PathBuf> {
         match &question.feed {
-            Feed::PodsApi(socket) => Some(socket.clone()),
-            Feed::Kubelet(_) => None,
+            Some(Feed::PodsApi(socket)) => Some(socket.clone()),
+            Some(Feed::Kubelet(_)) | None => None,
         }
     }
 
@@ -53,7 +54,7 @@ impl Protocol for PodSpecs {
     }
 
     fn ask(Question { feed, after, look, wait_ms }: Question) -> (Ask, Vec<u8>) {
-        (Ask { feed: feed.ask(), after, look, wait_ms }, Vec::new())
+        (Ask { feed: feed.as_ref().map(Feed::ask), after, look, wait_ms }, Vec::new())
     }
 
     fn answer(outcome: Outcome, body: &[u8]) -> Result<Update, String> {
@@ -79,7 +80,8 @@ impl Specs {
         Helper::start(spawn).map(Self)
     }
 
-    /// Waits until the source has something new since `after`, at most for `wait_ms`. Safe to cancel.
+    /// Waits until the source has something new since `after`, at most for `wait_ms`. Fails if the source cannot be read, or
+    /// if the process ends or hangs. Safe to cancel.
     ///
     /// A revision is of the process that gave it: after an error, `after` must be `None`. Another `look` has a source that
     /// is not watched read at once.
@@ -90,7 +92,13 @@ impl Specs {
         look: u64,
         wait_ms: u64,
     ) -> Result<Update, SpecError> {
-        self.0.ask(Question { feed, after, look, wait_ms }).await
+        self.0.ask(Question { feed: Some(feed), after, look, wait_ms }).await
+    }
+
+    /// Ends the process: what it has known would be old when the source is asked again.
+    pub async fn end(&self) {
+        // It may have ended already.
+        drop(self.0.ask(Question { feed: None, after: None, look: 0, wait_ms: 0 }).await);
     }
 }
 

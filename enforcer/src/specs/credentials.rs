@@ -1,5 +1,5 @@
-//! Who the daemon is to a kubelet or an API server, and whom it trusts there: by a kubeconfig, or by the token that a
-//! cluster mounts into a pod. Files are read for each use, as they are replaced while the daemon runs.
+//! The credentials for the kubelet's HTTPS server, and which server certificate to trust: from a kubeconfig, or from a
+//! mounted service account. Files are read again for each question, because they are replaced while the daemon runs.
 
 use std::{
     io::{self, Read as _},
@@ -34,7 +34,7 @@ const CERTIFICATE: [&str; 2] = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFI
 
 /// Where to look for a kubelet and for credentials.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Place {
+pub struct KubeletAccess {
     /// The kubelet's root directory, `/var/lib/kubelet` unless it is configured.
     pub kubelet_root: PathBuf,
     /// The port of the kubelet's HTTPS server.
@@ -88,7 +88,11 @@ pub enum CredentialsError {
         why: String,
     },
     /// The kubelet's certificate is in none of its files.
-    #[error("cannot tell the kubelet's certificate: neither {} has one, nor the credentials an authority", .0.display())]
+    #[error(
+        "cannot verify the kubelet: no certificate in {}, and the credentials have no certificate authority; set \
+         kubeletRootDir, or certificate-authority in the kubeconfig",
+        .0.display()
+    )]
     NoCertificate(PathBuf),
 }
 
@@ -138,18 +142,21 @@ struct User {
     auth_provider: Option<serde::de::IgnoredAny>,
 }
 
-impl Place {
+impl KubeletAccess {
     /// The kubelet's Pods API: a socket that takes root and no more.
     #[must_use]
     pub fn pods_api(&self) -> Feed {
         Feed::PodsApi(self.kubelet_root.join(PODS_API))
     }
 
-    /// The kubelet's HTTPS server on this machine, with the credentials that there are now. `node` is the node's name.
+    /// The kubelet's HTTPS server on this machine, with the credentials that there are now. `node` is the node's name. Fails
+    /// if there are no credentials, a file cannot be read or trusted, or no certificate is known.
     pub fn kubelet(&self, node: &str) -> Result<Feed, CredentialsError> {
         let Credentials { authority, identity, token } = Credentials::read(self)?;
         let (trust, server_name) = match (self.serving_certificate()?, authority) {
-            (Some(pinned), _) => (Trust::Pinned(pinned), None),
+            (Some(certificates), authority) => {
+                (Trust::Pinned { certificates, authority }, Some(node.to_owned()))
+            }
             (None, Some(authority)) => (Trust::Roots(authority), Some(node.to_owned())),
             (None, None) => return Err(CredentialsError::NoCertificate(self.kubelet_root.join("pki"))),
         };
@@ -165,8 +172,9 @@ impl Place {
         Ok(Feed::Kubelet(HttpsFeed { endpoint, security: Security { trust, identity, server_name }, token }))
     }
 
-    /// The certificate that the kubelet serves with, without a key that is in the same file.
+    /// The certificates that the kubelet may serve with, without a key that is in the same file.
     fn serving_certificate(&self) -> Result<Option<Certificates>, CredentialsError> {
+        let mut found = String::new();
         for path in SERVING.map(|file| self.kubelet_root.join(file)) {
             let text = match read(&path) {
                 Ok(text) => text,
@@ -175,17 +183,15 @@ impl Place {
                 }
                 Err(error) => return Err(error),
             };
-            let certificates = certificates(&text);
-            if !certificates.is_empty() {
-                return Ok(Some(Certificates { path, bytes: certificates.into() }));
-            }
+            found.push_str(&certificates(&text));
         }
-        Ok(None)
+        let path = self.kubelet_root.join("pki");
+        Ok((!found.is_empty()).then(|| Certificates { path, bytes: found.into() }))
     }
 }
 
 impl Credentials {
-    fn read(place: &Place) -> Result<Self, CredentialsError> {
+    fn read(place: &KubeletAccess) -> Result<Self, CredentialsError> {
         if let Some(path) = &place.kubeconfig {
             return Self::of_kubeconfig(path);
         }
@@ -211,7 +217,7 @@ impl Credentials {
             }
         }
         let Kubeconfig { current_context, contexts, clusters, users } =
-            serde_saphyr::from_str(&read(path)?).map_err(|error| wrong(error.to_string()))?;
+            serde_saphyr::from_str(&read(path)?).map_err(|error| wrong(place(&error)))?;
         let missing = |kind: &str, name: &str| wrong(format!("it has no {kind} {name:?}"));
         let context = find(contexts, &current_context).ok_or_else(|| missing("context", &current_context))?;
         let cluster = find(clusters, &context.cluster).ok_or_else(|| missing("cluster", &context.cluster))?;
@@ -247,6 +253,12 @@ impl Credentials {
         }
         Ok(Self { authority, identity, token })
     }
+}
+
+/// Where a kubeconfig is wrong. What it says there may be a secret.
+fn place(error: &serde_saphyr::Error) -> String {
+    let line = error.location().map(|location| format!(" on line {}", location.line()));
+    format!("it is not a kubeconfig: the YAML is wrong{}", line.unwrap_or_default())
 }
 
 fn find<T>(list: Vec<Named<T>>, name: &str) -> Option<T> {
@@ -288,14 +300,14 @@ mod tests {
 
     struct Scene {
         folder: tempfile::TempDir,
-        place: Place,
+        place: KubeletAccess,
     }
 
     impl Scene {
         fn new() -> Self {
             let folder = tempfile::tempdir().unwrap();
             let at = |name: &str| folder.path().join(name);
-            let place = Place {
+            let place = KubeletAccess {
                 kubelet_root: at("kubelet"),
                 kubelet_port: 10_250,
                 kubeconfig: None,
@@ -336,8 +348,9 @@ mod tests {
             &format!("{KEY}{CERTIFICATE}{CERTIFICATE}{KEY}"),
         );
         let feed = scene.kubelet().unwrap();
-        let Trust::Pinned(pinned) = &feed.security.trust else { panic!("not pinned") };
-        assert_eq!(pinned.bytes, format!("{CERTIFICATE}{CERTIFICATE}"));
+        let Trust::Pinned { certificates, authority } = &feed.security.trust else { panic!("not pinned") };
+        assert_eq!(certificates.bytes, CERTIFICATE.repeat(3));
+        assert!(authority.is_some());
         assert_eq!(feed.endpoint.authority, "127.0.0.1:10250");
     }
 
@@ -397,10 +410,11 @@ mod tests {
             ),
             (kubeconfig("    token: a\n").replace("user: u", "user: x"), "no user \"x\""),
             (String::from("["), "etc/kubelet.conf"),
+            (kubeconfig("    token: [secret\n"), "on line"),
         ] {
             scene.place.kubeconfig = Some(scene.write("etc/kubelet.conf", &text));
             let error = scene.kubelet().unwrap_err();
-            assert!(error.contains(why), "{error}");
+            assert!(error.contains(why) && !error.contains("secret"), "{error}");
         }
         let path = scene.write("etc/kubelet.conf", &kubeconfig("    token: a\n"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();

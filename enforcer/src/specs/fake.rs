@@ -42,6 +42,8 @@ pub(crate) struct FakePod {
     pub(crate) priority: i32,
     pub(crate) phase: String,
     pub(crate) annotations: BTreeMap<String, String>,
+    /// Whether it is from a manifest of the kubelet's own.
+    pub(crate) is_static: bool,
     /// Names, memory requests and memory limits; an empty text is none.
     pub(crate) containers: Vec<(String, String, String)>,
 }
@@ -132,6 +134,14 @@ struct Status {
 }
 
 impl FakePod {
+    /// As a kubelet serves it: it notes itself where it has the pod from, whatever the author wrote.
+    fn annotations(&self) -> BTreeMap<String, String> {
+        let mut annotations = self.annotations.clone();
+        let source = if self.is_static { "file" } else { "api" };
+        annotations.insert(String::from("kubernetes.io/config.source"), source.to_owned());
+        annotations
+    }
+
     fn encoded(&self) -> Vec<u8> {
         let memory = |text: &str| {
             let quantity = (!text.is_empty()).then(|| Quantity { text: text.to_owned() });
@@ -148,7 +158,7 @@ impl FakePod {
                 namespace: self.namespace.clone(),
                 uid: self.uid.clone(),
                 resource_version: String::from("7"),
-                annotations: self.annotations.clone(),
+                annotations: self.annotations(),
             }),
             spec: Some(Spec {
                 containers: containers.collect(),
@@ -171,7 +181,7 @@ impl FakePod {
         json!({
             "metadata": {
                 "name": self.name, "namespace": self.namespace, "uid": self.uid, "resourceVersion": "7",
-                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": self.annotations,
+                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": self.annotations(),
             },
             "spec": {"containers": containers.collect::<Vec<_>>(), "nodeName": "n", "priority": self.priority},
             "status": {"phase": self.phase, "qosClass": self.class, "conditions": [{"type": "Ready"}]},
@@ -190,7 +200,7 @@ impl FakeKubelet {
     pub(crate) fn put(&self, pod: FakePod) {
         let mut pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = if pods.contains_key(&pod.uid) { 2 } else { 1 };
-        // Nobody may be watching.
+        // There may be no watcher.
         drop(self.0.changes.send(Event { kind, pod: pod.encoded() }));
         pods.insert(pod.uid.clone(), pod);
     }

@@ -1,24 +1,22 @@
 //! The elements of `items` in a JSON document that comes in parts: a list of pods may be megabytes long, and none of it
 //! is kept but the element that is being read.
 
-/// The largest element. The largest object that a cluster stores has 1.5 MiB.
-const MOST_ITEM_BYTES: usize = 4 << 20;
+/// The largest element that is read. The largest object that a cluster stores has 1.5 MiB, and JSON may write a byte of it
+/// as six.
+const MOST_ITEM_BYTES: usize = 16 << 20;
 
-/// The longest key that is told from `items`.
+/// The longest key that is compared with `items`.
 const MOST_KEY_BYTES: usize = 16;
 
 /// The document is not a list of objects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-pub(super) enum NoList {
+pub(super) enum ListError {
     /// It ended in the middle.
     #[error("the list is cut off")]
     CutOff,
     /// Its elements are not objects, or it has none.
     #[error("the answer is not a list")]
     Shape,
-    /// An element is too large.
-    #[error("an element of the list has more than {MOST_ITEM_BYTES} bytes")]
-    TooLarge,
 }
 
 /// Where the reader is.
@@ -60,14 +58,14 @@ impl Default for Items {
 }
 
 impl Items {
-    /// Takes the next part. Calls `each` with every element that ends in it.
-    pub(super) fn add(&mut self, part: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), NoList> {
+    /// Takes the next part. Calls `each` with every element that ends in it; `None` is one that is too large.
+    pub(super) fn add(&mut self, part: &[u8], mut each: impl FnMut(Option<&[u8]>)) -> Result<(), ListError> {
         for &byte in part {
             if self.at == At::Item {
-                if self.item.len() == MOST_ITEM_BYTES {
-                    return Err(NoList::TooLarge);
+                // One that is too large is passed over: it must not hide the others.
+                if self.item.len() <= MOST_ITEM_BYTES {
+                    self.item.push(byte);
                 }
-                self.item.push(byte);
             }
             if self.in_string {
                 self.in_text(byte);
@@ -76,7 +74,7 @@ impl Items {
             match byte {
                 b'"' => {
                     if self.at == At::Between {
-                        return Err(NoList::Shape);
+                        return Err(ListError::Shape);
                     }
                     self.in_string = true;
                     if self.depth == 1 {
@@ -90,7 +88,7 @@ impl Items {
                 b'n' if self.at == At::Around && self.depth == 1 && self.key == b"items" => {
                     self.at = At::Behind;
                 }
-                _ if self.at == At::Between || self.depth == 0 => return Err(NoList::Shape),
+                _ if self.at == At::Between || self.depth == 0 => return Err(ListError::Shape),
                 _ => {}
             }
         }
@@ -111,7 +109,7 @@ impl Items {
         }
     }
 
-    fn open(&mut self, byte: u8) -> Result<(), NoList> {
+    fn open(&mut self, byte: u8) -> Result<(), ListError> {
         match (self.at, self.depth) {
             (At::Around, 0) if byte == b'{' => {}
             (At::Around, 1) if byte == b'[' && self.key == b"items" => self.at = At::Between,
@@ -120,18 +118,18 @@ impl Items {
                 self.item.clear();
                 self.item.push(byte);
             }
-            (At::Between, _) | (_, 0) => return Err(NoList::Shape),
+            (At::Between, _) | (_, 0) => return Err(ListError::Shape),
             (At::Around | At::Item | At::Behind, _) => {}
         }
         self.depth += 1;
         Ok(())
     }
 
-    fn close(&mut self, each: &mut impl FnMut(&[u8])) -> Result<(), NoList> {
-        self.depth = self.depth.checked_sub(1).ok_or(NoList::Shape)?;
+    fn close(&mut self, each: &mut impl FnMut(Option<&[u8]>)) -> Result<(), ListError> {
+        self.depth = self.depth.checked_sub(1).ok_or(ListError::Shape)?;
         match self.at {
             At::Item if self.depth == 2 => {
-                each(&self.item);
+                each((self.item.len() <= MOST_ITEM_BYTES).then_some(&self.item));
                 self.at = At::Between;
             }
             At::Between => self.at = At::Behind,
@@ -141,11 +139,11 @@ impl Items {
     }
 
     /// Whether all of the document has come.
-    pub(super) fn end(self) -> Result<(), NoList> {
+    pub(super) fn end(self) -> Result<(), ListError> {
         match self {
             Self { depth: 0, in_string: false, at: At::Behind, .. } => Ok(()),
-            Self { depth: 0, in_string: false, at: At::Around, .. } => Err(NoList::Shape),
-            _ => Err(NoList::CutOff),
+            Self { depth: 0, in_string: false, at: At::Around, .. } => Err(ListError::Shape),
+            _ => Err(ListError::CutOff),
         }
     }
 }
@@ -156,11 +154,13 @@ mod tests {
 
     use super::*;
 
-    fn read(parts: &[&[u8]]) -> Result<Vec<String>, NoList> {
+    fn read(parts: &[&[u8]]) -> Result<Vec<String>, ListError> {
         let mut items = Items::default();
         let mut found = Vec::new();
         for part in parts {
-            items.add(part, |item| found.push(String::from_utf8_lossy(item).into_owned()))?;
+            let shown =
+                |item: Option<&[u8]>| item.map_or("too large".into(), String::from_utf8_lossy).into_owned();
+            items.add(part, |item| found.push(shown(item)))?;
         }
         items.end().map(|()| found)
     }
@@ -187,17 +187,16 @@ mod tests {
         for end in 0..LIST.len() {
             assert!(read(&[&LIST[..end]]).is_err(), "{end}");
         }
-        for wrong in
-            [r#"{"kind":"Status"}"#, r#"{"items":[1]}"#, r#"["items"]"#, "x", "}"]
-        {
-            assert_eq!(read(&[wrong.as_bytes()]), Err(NoList::Shape), "{wrong}");
+        for wrong in [r#"{"kind":"Status"}"#, r#"{"items":[1]}"#, r#"["items"]"#, "x", "}"] {
+            assert_eq!(read(&[wrong.as_bytes()]), Err(ListError::Shape), "{wrong}");
         }
     }
 
     #[test]
-    fn an_element_without_end_is_refused() {
+    fn an_element_that_is_too_large_is_passed_over() {
         let large = vec![b' '; MOST_ITEM_BYTES];
-        assert_eq!(read(&[br#"{"items":[{"#, &large]), Err(NoList::TooLarge));
+        let parts: [&[u8]; 3] = [br#"{"items":[{},{"#, &large, br#"},{"a":1}]}"#];
+        assert_eq!(read(&parts).unwrap(), ["{}", "too large", r#"{"a":1}"#]);
     }
 
     proptest! {

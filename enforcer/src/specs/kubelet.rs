@@ -41,7 +41,7 @@ pub(super) async fn poll(feed: HttpsFeed, mut looks: watch::Receiver<u64>, share
     loop {
         looks.mark_unchanged();
         match timeout(TIMEOUT, list(&feed, &mut open)).await {
-            Ok(Ok(store)) => shared.change(|known| known.become_like(store)),
+            Ok(Ok(pods)) => shared.change(|known| known.replace_all(&pods)),
             Ok(Err(failure)) => return failure,
             Err(_elapsed) => return Failure::TimedOut { timeout_ms: TIMEOUT.as_secs() * 1_000 },
         }
@@ -57,7 +57,7 @@ pub(super) async fn poll(feed: HttpsFeed, mut looks: watch::Receiver<u64>, share
 }
 
 /// The pods that the kubelet has. The connection is used again for the next list.
-async fn list(feed: &HttpsFeed, open: &mut Option<Connection>) -> Result<Vec<ApiPod>, Failure> {
+async fn list(feed: &HttpsFeed, open: &mut Option<Connection>) -> Result<Vec<Option<ApiPod>>, Failure> {
     let mut connection = match open.take().filter(Connection::is_open) {
         Some(connection) => connection,
         None => Connection::open(&feed.endpoint, &feed.security).await?,
@@ -91,14 +91,18 @@ fn request(feed: &HttpsFeed) -> Result<Request<Bytes>, Failure> {
     Ok(request.body(Bytes::new())?)
 }
 
-async fn read(mut body: Incoming) -> Result<Vec<ApiPod>, Failure> {
+async fn read(mut body: Incoming) -> Result<Vec<Option<ApiPod>>, Failure> {
     let mut items = Items::default();
     let mut pods = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(crate::network::ConnectionError::from)?;
         if let Some(data) = frame.data_ref() {
             // One that cannot be read must not hide the others; its cgroup is known all the same.
-            items.add(data, |item| pods.push(serde_json::from_slice::<ApiPod>(item).unwrap_or_default()))?;
+            items.add(data, |item| {
+                let mut pod = item.and_then(|item| serde_json::from_slice::<ApiPod>(item).ok());
+                pod.iter_mut().for_each(ApiPod::cut);
+                pods.push(pod);
+            })?;
         }
         if pods.len() > Store::MOST_PODS {
             return Err(Failure::TooMany);

@@ -2,16 +2,19 @@
 
 use std::{fmt, path::PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, SeqAccess, Visitor},
+};
 
-use super::pod::ApiPod;
+use super::{pod::ApiPod, store::Store};
 use crate::{
     helper::plain,
     network::{Endpoint, Security},
 };
 
-/// The longest change in JSON: all pods of the largest store take less.
-pub(super) const MOST_CHANGE_BYTES: usize = 64 << 20;
+/// The longest change in JSON, with the uids of pods that are gone. The store leaves out what would be beyond it.
+pub(super) const MOST_CHANGE_BYTES: usize = 12 << 20;
 
 /// Where specs come from.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -45,7 +48,8 @@ impl fmt::Debug for HttpsFeed {
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Ask {
-    pub(super) feed: FeedAsk,
+    /// The source; `None` ends the process.
+    pub(super) feed: Option<FeedAsk>,
     /// The revision that the daemon has.
     pub(super) after: Option<u64>,
     /// A number that changes when the source is to be read at once, if it is not watched.
@@ -79,8 +83,34 @@ pub(super) enum Outcome {
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Body {
+    #[serde(deserialize_with = "at_most_a_store")]
     pub(super) pods: Vec<ApiPod>,
     pub(super) removed: Vec<String>,
+    pub(super) left_out: Vec<String>,
+}
+
+/// The process is not trusted: three bytes of its answer can be a pod that takes hundreds.
+fn at_most_a_store<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<ApiPod>, D::Error> {
+    struct Bounded;
+    impl<'de> Visitor<'de> for Bounded {
+        type Value = Vec<ApiPod>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(formatter, "at most {} pods", Store::MOST_PODS)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let mut pods = Vec::new();
+            while let Some(pod) = items.next_element()? {
+                if pods.len() == Store::MOST_PODS {
+                    return Err(A::Error::invalid_length(pods.len() + 1, &self));
+                }
+                pods.push(pod);
+            }
+            Ok(pods)
+        }
+    }
+    from.deserialize_seq(Bounded)
 }
 
 /// What a source has that the daemon has not.
@@ -100,10 +130,13 @@ pub enum Change {
 /// A source's answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Update {
-    /// What has changed; `None` for nothing.
+    /// What has changed, with its revision; `None` for nothing.
     pub change: Option<(u64, Change)>,
-    /// How many pods the source has that were left out: too large, or too many.
-    pub dropped: u64,
+    /// The uids of pods that are left out, whose former specs are no longer right.
+    pub left_out: Vec<String>,
+    /// How many pods of the source are left out: they cannot be read, or are too large or too many. `None`: as many as
+    /// before.
+    pub dropped: Option<u64>,
 }
 
 impl Feed {
@@ -120,13 +153,13 @@ impl Outcome {
     pub(super) fn into_update(self, body: &[u8]) -> Result<Update, String> {
         match self {
             Self::Failed(why) => Err(plain(&why)),
-            Self::Same => Ok(Update { change: None, dropped: 0 }),
+            Self::Same => Ok(Update { change: None, left_out: Vec::new(), dropped: None }),
             Self::Changed { revision, is_whole, dropped } => {
-                let Body { pods, removed } = serde_json::from_slice(body)
+                let Body { pods, removed, left_out } = serde_json::from_slice(body)
                     .map_err(|error| format!("the specs process sends no change: {error}"))?;
                 let change =
                     if is_whole { Change::Whole(pods) } else { Change::Some { changed: pods, removed } };
-                Ok(Update { change: Some((revision, change)), dropped })
+                Ok(Update { change: Some((revision, change)), left_out, dropped: Some(dropped) })
             }
         }
     }

@@ -7,16 +7,27 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::{
     helper::{is_id, is_name},
     model::{
-        Container, ContainerKind, Pod, PodName, PodUid, QosClass, Quantity, Requirements, ResourceList,
-        ResourceName,
+        Container, ContainerKind, ParseQuantityError, Pod, PodName, PodUid, QosClass, Quantity, Requirements,
+        ResourceList, ResourceName,
     },
+    policy::critical::CONFIG_SOURCE,
 };
 
 /// The grace period of a pod that has none.
 const TERMINATION_GRACE_PERIOD_SECONDS: u64 = 30;
 
-/// The most containers that a pod may have. Kubernetes has no limit but the size of the object.
-const MOST_CONTAINERS: usize = 512;
+/// The most containers of one kind that are kept one by one: the others are summed up in the last. Kubernetes has no limit
+/// but the size of the object, and a pod must not be spared because it has many.
+const MOST_CONTAINERS: usize = 64;
+
+/// The most page sizes of huge pages whose amounts are kept.
+const MOST_PAGE_SIZES: usize = 8;
+
+/// What the amounts of huge pages are called, with their size behind it.
+const HUGEPAGES: &str = "hugepages-";
+
+/// The name of the container that stands for those beyond [`MOST_CONTAINERS`]. No container has parentheses.
+const OTHERS: &str = "(others)";
 
 /// A pod with Kubernetes' names, in the shape of its JSON. All else is skipped.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -43,6 +54,19 @@ pub struct Metadata {
     pub namespace: String,
     /// Its uid as the source has it.
     pub uid: String,
+    /// What the kubelet itself has noted about it.
+    #[serde(deserialize_with = "nullable")]
+    pub annotations: Annotations,
+}
+
+/// The one annotation that a kubelet sets on each pod that it serves, whatever the pod's author wrote. All others are
+/// tenants' input, and are left out: they must neither spare a pod nor give it another cgroup.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Annotations {
+    /// Where the kubelet has the pod from: `api`, or `file` and the like for a static pod.
+    #[serde(rename = "kubernetes.io/config.source", skip_serializing_if = "Option::is_none")]
+    pub config_source: Option<String>,
 }
 
 /// `spec` of a pod.
@@ -55,7 +79,7 @@ pub struct Spec {
     /// The name of the priority's class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_class_name: Option<String>,
-    /// The grace period.
+    /// The grace period in seconds; 30 without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub termination_grace_period_seconds: Option<i64>,
     /// What the pod takes besides its containers.
@@ -137,7 +161,7 @@ pub struct ContainerStatus {
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum InvalidPod {
     /// A uid, a namespace or a name is not one.
-    #[error("its {field} cannot be one")]
+    #[error("its {field} is not valid")]
     Word {
         /// The field.
         field: &'static str,
@@ -148,12 +172,9 @@ pub enum InvalidPod {
         /// The resource, of which the first characters are shown.
         resource: String,
     },
-    /// It has no container, or too many.
-    #[error("it has {count} containers: from 1 to {MOST_CONTAINERS} are taken")]
-    Containers {
-        /// How many it has.
-        count: usize,
-    },
+    /// It has no container.
+    #[error("it has no containers")]
+    NoContainers,
 }
 
 /// Go writes `null` for what is empty.
@@ -162,25 +183,41 @@ fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -
 }
 
 impl ApiPod {
-    /// Whether it has ended and only its rest is there.
+    /// Whether its phase is Succeeded or Failed.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 
+    /// Leaves out what does not decide: other resources, and containers beyond [`MOST_CONTAINERS`], whose requests are kept
+    /// as a sum.
+    pub(super) fn cut(&mut self) {
+        let Self { metadata: _, spec, status } = self;
+        let of_pod = spec.resources.iter_mut().flat_map(Resources::amounts);
+        let of_containers = spec.init_containers.iter_mut().chain(&mut spec.containers);
+        let of_containers = of_containers.flat_map(|container| container.resources.amounts());
+        let statuses = status.init_container_statuses.iter_mut().chain(&mut status.container_statuses);
+        let allocated = statuses.map(|status| &mut status.allocated_resources);
+        let of_whole = [&mut spec.overhead, &mut status.allocated_resources];
+        of_pod.chain(of_containers).chain(allocated).chain(of_whole).for_each(keep_what_decides);
+        sum_up(&mut spec.init_containers);
+        sum_up(&mut spec.containers);
+        status.init_container_statuses.truncate(MOST_CONTAINERS);
+        status.container_statuses.truncate(MOST_CONTAINERS);
+    }
+
     /// The pod in the model. Requests are those that the kubelet has allocated.
     ///
-    /// Annotations are left out: they are tenants' input, and must neither spare a pod nor give it another cgroup.
+    /// Annotations but the kubelet's own are left out. Fails if a name, the uid or a quantity is not valid.
     pub fn to_pod(&self) -> Result<Pod, InvalidPod> {
-        let Self { metadata: Metadata { name, namespace, uid }, spec, status } = self;
+        let Self { metadata: Metadata { name, namespace, uid, annotations }, spec, status } = self;
         let word = |field, is_valid| if is_valid { Ok(()) } else { Err(InvalidPod::Word { field }) };
         word("namespace", is_name(namespace))?;
         word("name", is_name(name))?;
         word("uid", is_id(uid))?;
         let uid = PodUid::new(uid).ok_or(InvalidPod::Word { field: "uid" })?;
-        let count = spec.init_containers.len() + spec.containers.len();
-        if spec.containers.is_empty() || count > MOST_CONTAINERS {
-            return Err(InvalidPod::Containers { count });
+        if spec.containers.is_empty() {
+            return Err(InvalidPod::NoContainers);
         }
         let init = spec.init_containers.iter().map(|container| {
             let kind = match container.restart_policy.as_deref() {
@@ -197,7 +234,9 @@ impl ApiPod {
             allocate(&mut resources.requests, &status.allocated_resources)?;
         }
         let grace = spec.termination_grace_period_seconds;
+        let source = metadata_source(annotations);
         Ok(Pod {
+            annotations: source.map(|source| (CONFIG_SOURCE.to_owned(), source)).into_iter().collect(),
             priority: spec.priority,
             priority_class_name: spec.priority_class_name.clone().filter(|name| is_name(name)),
             // The API server turns a negative value into 1.
@@ -213,7 +252,7 @@ impl ApiPod {
 
 impl ApiContainer {
     fn read(&self, kind: ContainerKind, statuses: &[ContainerStatus]) -> Result<Container, InvalidPod> {
-        if !is_name(&self.name) {
+        if !is_name(&self.name) && self.name != OTHERS {
             return Err(InvalidPod::Word { field: "container's name" });
         }
         let mut resources = self.resources.read()?;
@@ -225,6 +264,10 @@ impl ApiContainer {
 }
 
 impl Resources {
+    fn amounts(&mut self) -> [&mut Amounts; 2] {
+        [&mut self.requests, &mut self.limits]
+    }
+
     fn read(&self) -> Result<Requirements, InvalidPod> {
         Ok(Requirements { requests: read_list(&self.requests)?, limits: read_list(&self.limits)? })
     }
@@ -241,12 +284,59 @@ fn allocate(requests: &mut ResourceList, allocated: &Amounts) -> Result<(), Inva
 fn read_list(amounts: &Amounts) -> Result<ResourceList, InvalidPod> {
     let mut list = ResourceList::new();
     for (name, written) in amounts {
-        let quantity = written.parse::<Quantity>().ok().filter(|quantity| !quantity.is_negative());
+        let quantity = read_quantity(written).filter(|quantity| !quantity.is_negative());
         let quantity =
             quantity.ok_or_else(|| InvalidPod::Quantity { resource: name.chars().take(63).collect() })?;
         list.insert(ResourceName::new(name), quantity);
     }
     Ok(list)
+}
+
+/// The API server takes larger numbers than there are: such a one is the largest.
+fn read_quantity(written: &str) -> Option<Quantity> {
+    match written.parse::<Quantity>() {
+        Ok(quantity) => Some(quantity),
+        Err(ParseQuantityError::TooLarge { .. }) => Some(Quantity::from_units(i64::MAX.unsigned_abs())),
+        Err(_) => None,
+    }
+}
+
+/// Where the kubelet has a static pod from; `None` for a pod of the API server.
+fn metadata_source(Annotations { config_source }: &Annotations) -> Option<String> {
+    config_source.clone().filter(|source| source != "api")
+}
+
+/// Leaves the resources that decide here.
+fn keep_what_decides(amounts: &mut Amounts) {
+    let mut page_sizes = 0;
+    amounts.retain(|name, _| match name.as_str() {
+        ResourceName::CPU | ResourceName::MEMORY | ResourceName::EPHEMERAL_STORAGE => true,
+        name if name.starts_with(HUGEPAGES) && name.len() < 64 => {
+            page_sizes += 1;
+            page_sizes <= MOST_PAGE_SIZES
+        }
+        _ => false,
+    });
+}
+
+/// Puts the requests of containers beyond [`MOST_CONTAINERS`] into one.
+fn sum_up(containers: &mut Vec<ApiContainer>) {
+    if containers.len() <= MOST_CONTAINERS {
+        return;
+    }
+    let mut requests: BTreeMap<String, Quantity> = BTreeMap::new();
+    for container in containers.drain(MOST_CONTAINERS - 1..) {
+        let Resources { requests: own, limits } = container.resources;
+        // A missing request is the limit.
+        let own = limits.into_iter().chain(own).collect::<Amounts>();
+        for (name, written) in own {
+            let sum = requests.entry(name).or_insert(Quantity::from_units(0));
+            *sum = sum.saturating_add(read_quantity(&written).unwrap_or(Quantity::from_units(0)));
+        }
+    }
+    let requests = requests.into_iter().map(|(name, sum)| (name, sum.to_string())).collect();
+    let resources = Resources { requests, limits: Amounts::new() };
+    containers.push(ApiContainer { name: OTHERS.to_owned(), resources, restart_policy: None });
 }
 
 #[cfg(test)]
@@ -295,7 +385,9 @@ mod tests {
             (pod.termination_grace_period_seconds, pod.stored_qos_class),
             (5, Some(QosClass::Burstable))
         );
-        assert_eq!((pod.annotations.len(), pod.adopts), (0, None));
+        let annotations: Vec<_> =
+            pod.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!((annotations, pod.adopts), (vec![("kubernetes.io/config.source", "file")], None));
         let kinds: Vec<_> =
             pod.containers.iter().map(|container| (container.name.as_str(), container.kind)).collect();
         assert_eq!(
@@ -323,7 +415,7 @@ mod tests {
         let sent = serde_json::to_vec(&pod).unwrap();
         assert_eq!(serde_json::from_slice::<ApiPod>(&sent).unwrap(), pod);
         let text = String::from_utf8(sent).unwrap();
-        assert!(!text.contains("annotations") && !text.contains("managedFields"), "{text}");
+        assert!(!text.contains("enforcer.dev") && !text.contains("managedFields"), "{text}");
     }
 
     #[test]
@@ -335,11 +427,32 @@ mod tests {
         };
         assert_eq!(refused("/metadata/name", json!("a/b")), InvalidPod::Word { field: "name" });
         assert_eq!(refused("/metadata/uid", json!("../x")), InvalidPod::Word { field: "uid" });
-        assert_eq!(refused("/spec/containers", json!(null)), InvalidPod::Containers { count: 2 });
+        assert_eq!(refused("/spec/containers", json!(null)), InvalidPod::NoContainers);
         let wrong = InvalidPod::Quantity { resource: String::from("memory") };
         for memory in ["-1", "lots", ""] {
             assert_eq!(refused("/spec/containers/0/resources/limits/memory", json!(memory)), wrong);
         }
+    }
+
+    /// Each of these is a way in which a pod's author could have its spec refused, and the pod spared.
+    #[test]
+    fn a_pod_does_not_escape_by_what_it_asks_for() {
+        let mut pod = web();
+        let containers = (0..10_000).map(|number| {
+            let mut requests: serde_json::Map<_, _> =
+                (0..20).map(|other| (format!("example.com/{}{other}", "x".repeat(100)), json!("0"))).collect();
+            requests.insert("memory".into(), json!("1Mi"));
+            json!({"name": format!("c{number}"), "resources": {"requests": requests, "limits": {"ephemeral-storage": "100E"}}})
+        });
+        pod["spec"]["containers"] = containers.collect();
+        let mut pod = api_pod(pod);
+        pod.cut();
+        let written = serde_json::to_vec(&pod).unwrap();
+        assert!(written.len() < 16 << 10, "{}", written.len());
+        let pod = serde_json::from_slice::<ApiPod>(&written).unwrap().to_pod().unwrap();
+        let requests = crate::policy::effective::requests(&pod);
+        let memory = requests.get(ResourceName::MEMORY).map(|quantity| quantity.units());
+        assert_eq!(memory, Some((10_000 + 16) << 20));
     }
 
     #[test]

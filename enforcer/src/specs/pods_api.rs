@@ -28,7 +28,8 @@ async fn try_watch(kubelet: UnixStream, shared: &Arc<Shared>) -> Result<(), Fail
         let WatchPodsEvent { kind, pod } = WatchPodsEvent::decode(&event[..])?;
         match kind {
             ADDED | MODIFIED => {
-                let pod = proto::pod(&pod)?;
+                let mut pod = proto::pod(&pod)?;
+                pod.cut();
                 shared.change(|store| store.put(&pod));
             }
             DELETED => {

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     client::PodSpecs,
-    items::NoList,
+    items::ListError,
     kubelet,
     message::{Ask, FeedAsk, Outcome},
     pods_api,
@@ -34,7 +34,7 @@ pub const VERB: &str = "specs-process";
 /// How many questions may wait: the last one counts.
 const WAITING: usize = 8;
 
-/// The thread that looks up names.
+/// The runtime looks up even an address on a thread of its own, which must exist before the limit of processes is set.
 const LOOKUPS: usize = 1;
 
 /// Why a source cannot be read.
@@ -52,15 +52,15 @@ pub(super) enum Failure {
     Connection(#[from] ConnectionError),
     #[error("the request cannot be written")]
     Request(#[from] hyper::http::Error),
-    #[error("the token has characters that no token has")]
+    #[error("the token contains characters that an HTTP header may not have: check the token file")]
     Token,
     #[error("the answer has status {status}{hint}: {words}")]
     Refused { status: u16, hint: &'static str, words: String },
     #[error(transparent)]
-    NoList(#[from] NoList),
+    ListError(#[from] ListError),
     #[error("the list has more than {} pods", Store::MOST_PODS)]
     TooMany,
-    #[error("no answer within {timeout_ms} ms")]
+    #[error("it has not listed its pods within {timeout_ms} ms")]
     TimedOut { timeout_ms: u64 },
     #[error("the connection to the kubelet is missing")]
     Unconnected,
@@ -123,12 +123,15 @@ pub(super) async fn serve(daemon: UnixStream, mut kubelet: Option<UnixStream>) -
     let Some(mut ask) = asked.recv().await else { return Ok(()) };
     loop {
         let Numbered { id, content: Ask { feed, after, look: wanted, wait_ms } } = ask;
+        let Some(feed) = feed else { return reply(&mut writer, id, Outcome::Same, &[]).await };
         looks.send_if_modified(|look| std::mem::replace(look, wanted) != wanted);
         let mut task = match running.take() {
             Some((known, task)) if known == feed => task,
             former => {
                 if let Some((_, former)) = former {
                     former.abort();
+                    // What it had is not what the next one has.
+                    shared.0.send_replace(Store::default());
                 }
                 tokio::spawn(run(feed.clone(), kubelet.take(), look.clone(), Arc::clone(&shared)))
             }
@@ -136,7 +139,7 @@ pub(super) async fn serve(daemon: UnixStream, mut kubelet: Option<UnixStream>) -
         let deadline = Instant::now() + Duration::from_millis(wait_ms);
         let mut store = shared.0.subscribe();
         let (outcome, body) = tokio::select! {
-            // What is there is sent before the failure that ended it.
+            // What is there is not sent once the source has failed: it may be old.
             biased;
             next = asked.recv() => {
                 let Some(next) = next else { return Ok(()) };
@@ -144,13 +147,18 @@ pub(super) async fn serve(daemon: UnixStream, mut kubelet: Option<UnixStream>) -
                 running = Some((feed, task));
                 continue;
             }
-            since = changed(&mut store, after) => changed_outcome(&shared, &since),
             failure = &mut task => {
                 let failure = failure.unwrap_or(Failure::StreamEnded);
-                reply(&mut writer, id, Outcome::Failed(crate::chain(&failure)), &[]).await?;
-                return Ok(());
+                return reply(&mut writer, id, Outcome::Failed(crate::chain(&failure)), &[]).await;
             }
-            () = sleep_until(deadline) => (Outcome::Same, Vec::new()),
+            since = changed(&mut store, after) => changed_outcome(&shared, &since),
+            () = sleep_until(deadline) => {
+                if !shared.0.borrow().is_whole() {
+                    let failure = Failure::TimedOut { timeout_ms: wait_ms };
+                    return reply(&mut writer, id, Outcome::Failed(crate::chain(&failure)), &[]).await;
+                }
+                (Outcome::Same, Vec::new())
+            }
         };
         reply(&mut writer, id, outcome, &body).await?;
         running = Some((feed, task));
@@ -186,7 +194,7 @@ async fn changed(store: &mut watch::Receiver<Store>, after: Option<u64>) -> Sinc
 }
 
 fn changed_outcome(shared: &Shared, since: &Since) -> (Outcome, Vec<u8>) {
-    let dropped = shared.0.borrow().dropped;
+    let dropped = shared.0.borrow().dropped();
     let outcome = Outcome::Changed { revision: since.revision, is_whole: since.is_whole, dropped };
     (outcome, since.body())
 }

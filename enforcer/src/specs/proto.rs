@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use prost::{DecodeError, Message};
 
 use super::pod::{self, Amounts, ApiPod};
+use crate::policy::critical::CONFIG_SOURCE;
 
 /// The services that may be there, by the version of their package.
 pub(super) const SERVICES: [&str; 3] = ["v1alpha1.Pods", "v1beta1.Pods", "v1.Pods"];
@@ -49,6 +50,8 @@ struct ObjectMeta {
     namespace: String,
     #[prost(string, tag = "5")]
     uid: String,
+    #[prost(btree_map = "string, string", tag = "12")]
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -118,11 +121,12 @@ struct ContainerStatus {
 /// Reads a pod.
 pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
     let Pod { metadata, spec, status } = Pod::decode(bytes)?;
-    let ObjectMeta { name, namespace, uid } = metadata.unwrap_or_default();
+    let ObjectMeta { name, namespace, uid, mut annotations } = metadata.unwrap_or_default();
+    let annotations = pod::Annotations { config_source: annotations.remove(CONFIG_SOURCE) };
     let spec = spec.unwrap_or_default();
     let status = status.unwrap_or_default();
     Ok(ApiPod {
-        metadata: pod::Metadata { name, namespace, uid },
+        metadata: pod::Metadata { name, namespace, uid, annotations },
         spec: pod::Spec {
             priority: spec.priority,
             priority_class_name: spec.priority_class_name,
@@ -172,7 +176,14 @@ mod tests {
         let memory =
             |text: &str| BTreeMap::from([(String::from("memory"), Quantity { string: text.into() })]);
         let sent = Pod {
-            metadata: Some(ObjectMeta { name: "web".into(), namespace: "shop".into(), uid: "u".into() }),
+            metadata: Some(ObjectMeta {
+                name: "web".into(),
+                namespace: "shop".into(),
+                uid: "u".into(),
+                annotations: [("x", "y"), (CONFIG_SOURCE, "api")]
+                    .map(|(key, value)| (key.into(), value.into()))
+                    .into(),
+            }),
             spec: Some(PodSpec {
                 containers: vec![Container {
                     name: "app".into(),
@@ -202,7 +213,9 @@ mod tests {
             }),
         };
         let expected: ApiPod = serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "metadata": {
+                "name": "web", "namespace": "shop", "uid": "u", "annotations": {"kubernetes.io/config.source": "api"},
+            },
             "spec": {
                 "priority": 7, "priorityClassName": "important", "terminationGracePeriodSeconds": 5,
                 "overhead": {"memory": "8Mi"}, "resources": {"limits": {"memory": "3Gi"}},

@@ -3,16 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::pod::ApiPod;
+use crate::{
+    clock,
+    helper::{MOST_ID_BYTES, is_id},
+};
 
 /// The largest pod, cut, in JSON.
-const MOST_POD_BYTES: usize = 64 << 10;
+const MOST_POD_BYTES: usize = 96 << 10;
+
+/// All pods together. The daemon takes no longer change.
+pub(super) const MOST_BYTES: usize = 10 << 20;
 
 /// How many removals are remembered; who asked before them gets all pods anew.
 const MOST_REMOVALS: usize = 1_024;
 
 /// The pods of a source by uid, cut and written, with the revision at which each has changed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Store {
+    /// It begins at a number that no other store has had: a revision of another process, or of an earlier connection, is
+    /// none of this one.
     revision: u64,
     pods: BTreeMap<String, (u64, Vec<u8>)>,
     removals: VecDeque<(u64, String)>,
@@ -20,8 +29,12 @@ pub(super) struct Store {
     forgotten: u64,
     /// Whether it has all pods that the source had at one time.
     is_whole: bool,
-    /// How many pods were left out: too many, or too large, or without a uid.
-    pub(super) dropped: u64,
+    /// How many bytes the pods have.
+    bytes: usize,
+    /// The pods that were left out, as they are too large or too many.
+    left_out: BTreeSet<String>,
+    /// How many elements of the last list could not be read.
+    unreadable: u64,
 }
 
 /// What the daemon is sent.
@@ -35,47 +48,105 @@ pub(super) struct Since {
     pub(super) pods: Vec<Vec<u8>>,
     /// The uids of those that are gone.
     pub(super) removed: Vec<String>,
+    /// The uids of all that are left out.
+    pub(super) left_out: Vec<String>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        let begin = clock::boottime_ns();
+        Self {
+            revision: begin,
+            pods: BTreeMap::new(),
+            removals: VecDeque::new(),
+            forgotten: begin,
+            is_whole: false,
+            bytes: 0,
+            left_out: BTreeSet::new(),
+            unreadable: 0,
+        }
+    }
 }
 
 impl Store {
     /// The most pods that are kept: a node has some hundred.
     pub(super) const MOST_PODS: usize = 4_096;
 
+    /// Whether it has all pods that the source had at one time.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
     /// A number that grows with each change.
     pub(super) fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Takes all pods of the source.
-    pub(super) fn become_like(&mut self, pods: Vec<ApiPod>) {
-        let named: BTreeSet<&str> = pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
-        self.retain(|uid| named.contains(uid));
-        self.dropped = 0;
-        pods.iter().for_each(|pod| self.put(pod));
+    /// How many pods of the source are not among these: they cannot be read, or are too large or too many.
+    pub(super) fn dropped(&self) -> u64 {
+        self.unreadable + u64::try_from(self.left_out.len()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes all pods of the source; `None` is one that cannot be read.
+    pub(super) fn replace_all(&mut self, pods: &[Option<ApiPod>]) {
+        let named: BTreeSet<&str> = pods.iter().flatten().map(|pod| pod.metadata.uid.as_str()).collect();
+        let gone: Vec<String> =
+            self.pods.keys().filter(|uid| !named.contains(uid.as_str())).cloned().collect();
+        gone.iter().for_each(|uid| self.remove(uid));
+        let dropped = self.dropped();
+        self.left_out.clear();
+        self.unreadable = u64::try_from(pods.iter().filter(|pod| pod.is_none()).count()).unwrap_or(u64::MAX);
+        pods.iter().flatten().for_each(|pod| self.take(pod));
+        self.note_dropped(dropped);
         self.complete();
     }
 
-    /// Takes a pod as it is now. Of one that is left out, the former state is not kept either: it may have been resized.
+    /// Takes a pod as it is now.
     pub(super) fn put(&mut self, pod: &ApiPod) {
+        let dropped = self.dropped();
+        self.take(pod);
+        self.note_dropped(dropped);
+    }
+
+    /// Makes a change of how many pods were dropped a revision of its own.
+    fn note_dropped(&mut self, before: u64) {
+        self.revision += u64::from(self.dropped() != before);
+    }
+
+    /// Of a pod that is left out, the former state is not kept either: it may have been resized.
+    fn take(&mut self, pod: &ApiPod) {
         let uid = pod.metadata.uid.as_str();
         let written = serde_json::to_vec(pod).unwrap_or_default();
-        let is_room = self.pods.len() < Self::MOST_PODS || self.pods.contains_key(uid);
-        if uid.is_empty() || uid.len() > 128 || written.len() > MOST_POD_BYTES || !is_room {
-            self.dropped += 1;
-            let uid = uid.to_owned();
-            return self.remove(&uid);
+        let known = self.pods.get(uid).map(|(_, known)| known);
+        if known == Some(&written) {
+            return;
         }
-        if self.pods.get(uid).is_none_or(|(_, known)| *known != written) {
-            self.revision += 1;
-            self.pods.insert(uid.to_owned(), (self.revision, written));
+        let bytes = self.bytes - known.map_or(0, Vec::len) + written.len();
+        let is_room = bytes <= MOST_BYTES && (known.is_some() || self.pods.len() < Self::MOST_PODS);
+        if !is_id(uid) || written.len() > MOST_POD_BYTES || !is_room {
+            self.forget(uid);
+            if self.left_out.len() < Self::MOST_PODS {
+                self.left_out.insert(uid.chars().take(MOST_ID_BYTES).collect());
+            }
+            return;
         }
+        self.left_out.remove(uid);
+        self.bytes = bytes;
+        self.revision += 1;
+        self.pods.insert(uid.to_owned(), (self.revision, written));
     }
 
     /// Removes a pod.
     pub(super) fn remove(&mut self, uid: &str) {
-        if self.pods.remove(uid).is_none() {
-            return;
-        }
+        let dropped = self.dropped();
+        self.left_out.remove(uid);
+        self.forget(uid);
+        self.note_dropped(dropped);
+    }
+
+    fn forget(&mut self, uid: &str) {
+        let Some((_, written)) = self.pods.remove(uid) else { return };
+        self.bytes -= written.len();
         self.revision += 1;
         self.removals.push_back((self.revision, uid.to_owned()));
         if self.removals.len() > MOST_REMOVALS
@@ -83,12 +154,6 @@ impl Store {
         {
             self.forgotten = revision;
         }
-    }
-
-    /// Removes all pods but those.
-    fn retain(&mut self, is_named: impl Fn(&str) -> bool) {
-        let gone: Vec<String> = self.pods.keys().filter(|uid| !is_named(uid)).cloned().collect();
-        gone.iter().for_each(|uid| self.remove(uid));
     }
 
     /// Notes that all pods of the source are there.
@@ -115,6 +180,7 @@ impl Store {
             is_whole: after.is_none(),
             pods: pods.map(|(_, written)| written.clone()).collect(),
             removed: removed.map(|(_, uid)| uid.clone()).collect(),
+            left_out: self.left_out.iter().cloned().collect(),
         })
     }
 }
@@ -122,8 +188,11 @@ impl Store {
 impl Since {
     /// It as the body of an answer: the pods are JSON already.
     pub(super) fn body(&self) -> Vec<u8> {
-        let removed = serde_json::to_vec(&self.removed).unwrap_or_else(|_error| b"[]".to_vec());
-        [&br#"{"pods":["#[..], &self.pods.join(&b','), br#"],"removed":"#, &removed, b"}"].concat()
+        let list = |uids: &[String]| serde_json::to_vec(uids).unwrap_or_else(|_error| b"[]".to_vec());
+        let (removed, left_out) = (list(&self.removed), list(&self.left_out));
+        let pods = self.pods.join(&b',');
+        [&br#"{"pods":["#[..], &pods, br#"],"removed":"#, &removed, br#","leftOut":"#, &left_out, b"}"]
+            .concat()
     }
 }
 
@@ -176,12 +245,12 @@ mod tests {
         store.put(&pod("c", "back"));
         let change = store.since(Some(first)).unwrap();
         assert_eq!((uids(&change), change.removed.len()), (vec!["b".into(), "c".into()], 0));
-        store.retain(|uid| uid == "a");
+        store.replace_all(&[Some(pod("a", "a"))]);
         assert_eq!(store.since(Some(change.revision)).unwrap().removed, ["b", "c"]);
     }
 
     #[test]
-    fn who_asks_after_too_long_gets_all() {
+    fn an_old_revision_gets_all_pods() {
         let mut store = Store::default();
         store.put(&pod("stays", "stays"));
         store.complete();
@@ -195,7 +264,9 @@ mod tests {
         assert!(change.is_whole);
         assert_eq!(uids(&change), ["stays"]);
         // A revision of another process, too.
-        assert!(store.since(Some(u64::MAX)).unwrap().is_whole);
+        for revision in [0, 1, first - 1_000_000, u64::MAX] {
+            assert!(store.since(Some(revision)).unwrap().is_whole, "{revision}");
+        }
     }
 
     #[test]
@@ -203,12 +274,35 @@ mod tests {
         let mut store = Store::default();
         store.complete();
         store.put(&pod("large", "fits"));
-        store.put(&pod("large", &"x".repeat(MOST_POD_BYTES)));
-        store.put(&pod("", "none"));
+        let revision = store.since(None).unwrap().revision;
+        for _ in 0..2 {
+            store.put(&pod("large", &"x".repeat(MOST_POD_BYTES)));
+            store.put(&pod("", "none"));
+        }
+        assert_eq!((store.pods.len(), store.dropped()), (0, 2));
+        assert!(store.since(Some(revision)).is_some());
         for number in 0..=Store::MOST_PODS {
             store.put(&pod(&number.to_string(), "x"));
         }
-        assert_eq!((store.pods.len(), store.dropped), (Store::MOST_PODS, 3));
-        assert!(!store.pods.contains_key("large"));
+        assert_eq!((store.pods.len(), store.dropped()), (Store::MOST_PODS, 3));
+        let revision = store.revision();
+        store.replace_all(&[Some(pod("large", "fits")), None]);
+        assert_eq!((store.pods.len(), store.dropped()), (1, 1));
+        assert!(store.revision() > revision);
+        store.replace_all(&[]);
+        assert_eq!((store.pods.len(), store.dropped(), store.bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn all_pods_together_are_bounded() {
+        let mut store = Store::default();
+        store.complete();
+        let name = "x".repeat(MOST_POD_BYTES - 1_000);
+        for number in 0..1_000 {
+            store.put(&pod(&number.to_string(), &name));
+        }
+        assert!(store.since(None).unwrap().body().len() < super::super::message::MOST_CHANGE_BYTES);
+        assert_eq!(store.dropped(), 1_000 - u64::try_from(store.pods.len()).unwrap());
+        assert!((100..120).contains(&store.pods.len()), "{}", store.pods.len());
     }
 }

@@ -30,11 +30,13 @@ fn run(program: &Path, user: u32) -> Process {
 }
 
 fn starts(daemon: &Daemon) -> usize {
-    daemon.events().unwrap().iter().filter(|event| is(event, "daemon.started")).count()
+    daemon.events().unwrap().iter().filter(|event| is(event, "config.loaded")).count()
 }
 
 #[guest_test(daemon)]
 fn what_the_daemon_owned_is_given_back_and_stays_so() {
+    // Dropped last, with all below it.
+    let _root = Cgroup::create("arriving").unwrap();
     let settings = "mode: enforce\nownership: auto\ncgroupRoot: /arriving";
     // A process that is only called so is no kubelet.
     let fake = run(&workload_as(Path::new("/tmp/kubelet-arriving-fake"), "kubelet").unwrap(), 1_000);
@@ -69,5 +71,4 @@ fn what_the_daemon_owned_is_given_back_and_stays_so() {
     assert_eq!((starts(&daemon), limit().as_str()), (3, "max"));
     drop(held);
     daemon.stop().unwrap();
-    drop(Cgroup::create("arriving"));
 }

@@ -33,7 +33,7 @@ where
 {
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(future()).unwrap();
+        runtime.block_on(async { future().await }).unwrap();
     })
 }
 
@@ -54,6 +54,7 @@ fn spec(placed: &Placed, name: &str, class: &str, priority: i32, request: &str) 
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into(),
+        is_static: false,
         containers: vec![(String::from("app"), request.to_owned(), String::new())],
     }
 }
@@ -80,17 +81,21 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
         ("within", "Burstable", 0, "600Mi", QosClass::Burstable),
         ("lowest", "Burstable", -10, "200Mi", QosClass::Burstable),
         ("critical", "BestEffort", 2_000_000_000, "", QosClass::BestEffort),
+        ("static", "Burstable", 0, "16Mi", QosClass::Burstable),
         ("first", "Burstable", 1_000, "16Mi", QosClass::Burstable),
         ("second", "Burstable", 2_000, "16Mi", QosClass::Burstable),
     ];
     let kubelet = FakeKubelet::new();
     let placed = pods.map(|(name, class, priority, request, of)| {
         let placed = node.pod(of, "shop", name, &["app"]);
-        kubelet.put(spec(&placed, name, class, priority, request));
+        // A manifest may have a uid like any other pod's.
+        let is_static = name == "static";
+        kubelet.put(FakePod { is_static, ..spec(&placed, name, class, priority, request) });
         placed
     });
-    let [within, lowest, critical, first, second] = &placed;
-    let mut spared = [hold(within, "250Mi"), hold(lowest, "100Mi"), hold(critical, "100Mi")];
+    let [within, lowest, critical, own, first, second] = &placed;
+    let mut spared =
+        [hold(within, "250Mi"), hold(lowest, "100Mi"), hold(critical, "100Mi"), hold(own, "100Mi")];
     let sandbox = Load::start(first.cgroup(SANDBOX), &["hold", "--size", "1Mi"]).unwrap();
 
     let socket = node.pods_api();
@@ -138,7 +143,7 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
     assert!(!filling.wait().unwrap().success());
     thread::sleep(Duration::from_millis(500));
     for (load, name) in
-        spared.iter_mut().chain([&mut { sandbox }]).zip(["within", "lowest", "critical", "sandbox"])
+        spared.iter_mut().chain([&mut { sandbox }]).zip(["within", "lowest", "critical", "static", "sandbox"])
     {
         assert!(load.lives().unwrap(), "{name} died");
     }
@@ -146,7 +151,7 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
     daemon.stop().unwrap();
 }
 
-/// By the kubelet's HTTPS server, with a token that is wrong at first, and a certificate that is replaced.
+/// By the kubelet's HTTPS server, with a token that is wrong at first.
 #[guest_test(daemon)]
 fn the_kubelets_server_gives_specs_once_the_token_is_right() {
     let mut node = Node::new("https", Systemd);

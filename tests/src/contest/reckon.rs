@@ -59,6 +59,8 @@ pub struct Facts<'a> {
     pub expected: &'a [&'a str],
     /// Whether they may die in any order: they are all alike.
     pub any_order: bool,
+    /// For how much memory a cgroup without processes may be charged that is not there: [`charge_cache_bytes`].
+    pub charge_cache_bytes: u64,
     /// When the work began, in microseconds of `CLOCK_MONOTONIC`.
     pub began_us: u64,
     /// In order of time.
@@ -100,7 +102,8 @@ struct Hit<'a> {
 /// Computes the figures.
 #[must_use]
 pub fn reckon(facts: &Facts<'_>, reported: Told) -> Outcome {
-    let Facts { threshold_bytes, pods, expected, any_order, began_us, samples, events } = *facts;
+    let Facts { threshold_bytes, pods, expected, any_order, charge_cache_bytes, began_us, samples, events } =
+        *facts;
     let samples = from(samples, began_us);
     let hits = hits(facts);
     let crossed_us =
@@ -127,7 +130,9 @@ pub fn reckon(facts: &Facts<'_>, reported: Told) -> Outcome {
     let moments = [crossed_us, first.map(|first| first.time_us)];
     let uncertain_us =
         moments.into_iter().flatten().map(|time_us| gap_us(samples, time_us)).max().unwrap_or(0);
-    let around: Vec<Around> = firsts.iter().map(|first| Around::of(first, &firsts, samples)).collect();
+    let corpses = Corpses { emptied: &emptied, charge_cache_bytes };
+    let around: Vec<Around> =
+        firsts.iter().map(|first| Around::of(first, &firsts, samples, &corpses)).collect();
     let count = |need: Need| around.iter().filter(|around| around.need(threshold_bytes) == need).count();
     let uncertain_signals = count(Need::Unknown);
     Outcome {
@@ -268,6 +273,30 @@ enum Need {
     Unknown,
 }
 
+/// The kernel charges a cgroup for batches of 64 pages (`MEMCG_CHARGE_BATCH`, `mm/memcontrol.c`) and keeps what is not used
+/// of one on each CPU. When a cgroup's last process is dead, `memory.current` still has these charges, although no page
+/// belongs to them: nothing comes back with them.
+#[must_use]
+pub fn charge_cache_bytes(cpus: u64) -> u64 {
+    const BATCH_PAGES: u64 = 64;
+    cpus * BATCH_PAGES * u64::try_from(rustix::param::page_size()).unwrap_or(4_096)
+}
+
+/// The pods that are dead.
+struct Corpses<'a> {
+    /// Since when, in microseconds.
+    emptied: &'a HashMap<usize, u64>,
+    charge_cache_bytes: u64,
+}
+
+impl Corpses<'_> {
+    /// How much of what a pod is charged for at that time may be no memory.
+    fn cached_bytes(&self, pod: usize, time_us: u64) -> u64 {
+        let is_dead = self.emptied.get(&pod).is_some_and(|emptied_us| *emptied_us <= time_us);
+        if is_dead { self.charge_cache_bytes } else { 0 }
+    }
+}
+
 /// Memory around a signal, in bytes.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_field_names, reason = "their unit")]
@@ -281,7 +310,7 @@ struct Around {
 }
 
 impl Around {
-    fn of(hit: &Hit<'_>, firsts: &[Hit<'_>], samples: &[Sample]) -> Self {
+    fn of(hit: &Hit<'_>, firsts: &[Hit<'_>], samples: &[Sample], corpses: &Corpses<'_>) -> Self {
         let before = samples.partition_point(|sample| sample.time_us <= hit.time_us).saturating_sub(1);
         let Some(last) = samples.get(before) else {
             return Self { available_bytes: 0, later_bytes: 0, coming_bytes: 0 };
@@ -290,7 +319,8 @@ impl Around {
         let coming = |pod: usize| {
             let held = |sample: &Sample| sample.held_bytes.get(pod).copied().unwrap_or(0);
             let kept = samples.get(before..).unwrap_or_default().iter().map(held).min();
-            held(last).saturating_sub(kept.unwrap_or(0))
+            let later = held(last).saturating_sub(kept.unwrap_or(0));
+            later.saturating_sub(corpses.cached_bytes(pod, hit.time_us))
         };
         let coming_bytes = firsts
             .iter()

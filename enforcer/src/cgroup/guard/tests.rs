@@ -147,6 +147,8 @@ fn a_component_is_known_by_its_file_and_its_user(#[case] shown: Shown, #[case] e
 #[case::another_program(Shown { program: "sleep", ..KUBELET }, "kubelet", "/", false)]
 #[case::k3s(Shown { program: "k3s", ..KUBELET }, "/usr/local/bin/k3s server", "/", true)]
 #[case::k3s_before_its_title(Shown { program: "k3s", ..KUBELET }, "k3s\0agent\0--token\0x\0", "/", true)]
+#[case::asked_for_its_version(KUBELET, "kubelet\0--version\0", "/", false)]
+#[case::k3s_without_a_kubelet(Shown { program: "k3s", ..KUBELET }, "k3s\0server\0--disable-agent\0", "/", false)]
 #[case::k3s_as_kubectl(Shown { program: "k3s", ..KUBELET }, "kubectl\0get\0pods\0", "/", false)]
 fn a_kubelet_is_known_by_its_identity(
     #[case] shown: Shown,

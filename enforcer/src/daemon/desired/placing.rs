@@ -39,7 +39,7 @@ const LOOK_UNREPORTED: Duration = Duration::from_secs(1);
 /// The least time between two readings: containers that come and go without end cost no more than that.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many pods whose specs are refused are reported by one answer.
+/// How many pods whose specs are not valid are named.
 const MOST_REPORTED: usize = 10;
 
 /// A kubelet's pods.
@@ -67,8 +67,10 @@ pub(super) struct Placing {
     spec_source: Option<SourceName>,
     /// When specs were read last, in milliseconds since 1970.
     specs_read_ms: u64,
-    /// How many pods the sources had that are left out, as last reported.
+    /// How many pods of the source are left out.
     left_out: u64,
+    /// What is wrong with specs, as last reported.
+    spec_problem: Option<String>,
     /// Keeps the specs on the disk; `None` if they cannot be kept.
     keeper: Option<Keeper<KeptSpecs>>,
 }
@@ -89,17 +91,19 @@ impl Placing {
             spec_source: None,
             specs_read_ms: 0,
             left_out: 0,
+            spec_problem: None,
             keeper: None,
         }
     }
 
     /// Takes what an earlier daemon knew of the pods' specs, and keeps them from now on.
-    pub(super) fn remember(&mut self, kept: Option<KeptSpecs>, keeper: Option<Keeper<KeptSpecs>>) {
+    pub(super) fn restore_specs(&mut self, kept: Option<KeptSpecs>, keeper: Option<Keeper<KeptSpecs>>) {
         if let Some(KeptSpecs { source, read_ms, pods }) = kept {
             self.specs_read_ms = read_ms;
-            let provenance = Provenance { source: kept_specs::source(&source), is_from_disk: true };
-            // Those that are none were refused before they were kept.
-            drop(self.pods.specify(provenance, specs::Change::Whole(pods)));
+            if let Some(source) = kept_specs::source(&source) {
+                let provenance = Provenance { source, is_from_disk: true };
+                self.pods.specify(provenance, specs::Change::Whole(pods));
+            }
         }
         self.keeper = keeper;
     }
@@ -153,17 +157,18 @@ impl Desired {
         };
         let (kubepods, driver) = (self.kubepods().clone(), self.config.settings.cgroup_driver);
         let cgroup_root = self.config.settings.cgroup_root.clone();
-        let read = move || match pod_cgroups(&root, Path::new("/proc"), &kubepods, driver) {
-            Ok(pods) if pods.is_empty() => match ownership::kubelets_driver(&cgroup_root) {
-                Some(other) if other != driver => Err(String::from(
-                    "the kubelet's kubepods is of another cgroup driver than at the daemon's start: restart the daemon",
-                )),
-                Some(_) | None => Ok(pods),
-            },
-            Ok(pods) => Ok(pods),
-            Err(error) => Err(crate::chain(&error)),
+        let read = move || {
+            let pods = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver);
+            // A kubepods that carries our mark is not the kubelet's: its pods are in the other one.
+            (pods, ownership::kubelets_driver(&cgroup_root).is_some_and(|other| other != driver))
         };
-        let found = threads::blocking(read).await;
+        let (found, is_elsewhere) = threads::blocking(read).await;
+        if is_elsewhere && !ownership::is_foreign(&self.config.settings) {
+            let message = "the kubelet's kubepods is of another cgroup driver than at the daemon's start: it starts again";
+            emit::degraded(&self.journal, WHAT, message);
+            self.kubelet_came.notify_one();
+            return Ok(());
+        }
         let is_first = self.pods.source(SourceName::CGROUPS).is_none_or(|known| known.health != Health::Up);
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         let is_watched = placing.is_reported && found.as_ref().is_ok_and(|pods| !pods.is_empty());
@@ -186,6 +191,7 @@ impl Desired {
                 // What is due waits for the next reading.
                 placing.due = placing.due.map(|due| due.max(placing.look_at));
                 if !std::mem::replace(&mut placing.is_degraded, true) {
+                    let error = crate::chain(&error);
                     let message = format!("the kubelet's pods stay as last read: {error}");
                     emit::degraded(&self.journal, WHAT, &message);
                 }
@@ -239,7 +245,7 @@ impl Desired {
     pub(in crate::daemon) async fn specify_pods(&mut self, news: SpecNews) -> anyhow::Result<()> {
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         let name = SourceName::SPECS.as_str();
-        let (source, Update { change, dropped }) = match news {
+        let (source, Update { change, left_out, dropped }) = match news {
             SpecNews::Answered(source, update) => (source, update),
             SpecNews::NoneAnswers(message) => {
                 if std::mem::replace(&mut placing.specs, Health::Down) != Health::Down {
@@ -254,10 +260,11 @@ impl Desired {
         self.counts.source_was_read(name, placing.specs_read_ms);
         let is_up = std::mem::replace(&mut placing.specs, Health::Up) == Health::Up;
         let is_other = placing.spec_source.replace(source) != Some(source) || !is_up;
-        let mut refused = Vec::new();
         let is_change = change.is_some();
+        placing.left_out = dropped.unwrap_or(placing.left_out);
         if let Some((_revision, change)) = change {
-            refused = placing.pods.specify(Provenance { source, is_from_disk: false }, change);
+            placing.pods.specify(Provenance { source, is_from_disk: false }, change);
+            placing.pods.forget_specs(&left_out);
             if let Some(keeper) = &placing.keeper {
                 let (source, read_ms) = (source.as_str().to_owned(), placing.specs_read_ms);
                 keeper.keep(KeptSpecs { source, read_ms, pods: placing.pods.specs() });
@@ -268,23 +275,31 @@ impl Desired {
             let data = SourceReported { source: name.into(), message };
             self.emit(Subject::Node, Payload::SourceUp(data));
         }
-        self.report_left_out(source, dropped, &refused);
+        self.report_spec_problem(source);
         if is_change { self.show_placed(Instant::now()).await } else { Ok(()) }
     }
 
-    /// Reports pods of a source whose specs are not taken: they are known by their cgroups alone.
-    fn report_left_out(&mut self, source: SourceName, dropped: u64, refused: &[(String, String)]) {
+    /// Reports pods of a source whose specs cannot be used, and when there are none any more.
+    fn report_spec_problem(&mut self, source: SourceName) {
         let Some(placing) = self.placing.as_mut() else { return };
-        let is_more = dropped > std::mem::replace(&mut placing.left_out, dropped);
-        if is_more {
-            let message =
-                format!("{dropped} pods of {source} are too large or too many: their specs are not known");
-            emit::degraded(&self.journal, "specs", &message);
+        let invalid = placing.pods.invalid_specs();
+        let count = placing.left_out + u64::try_from(invalid.len()).unwrap_or(u64::MAX);
+        let named: Vec<&str> = invalid.take(MOST_REPORTED).collect();
+        let problem = (count > 0).then(|| {
+            format!(
+                "{source}: the specs of {count} pods cannot be used (not readable, not valid, too large, or too many); these \
+                 pods are known by their cgroups and names only; among them [{}]",
+                named.join("; ")
+            )
+        });
+        if placing.spec_problem == problem {
+            return;
         }
-        for (name, why) in refused.iter().take(MOST_REPORTED) {
-            let message = format!("the spec of {name} is not known: {source} has it, and {why}");
-            emit::degraded(&self.journal, "specs", &message);
+        match &problem {
+            Some(message) => emit::degraded(&self.journal, "specs", message),
+            None => emit::recovered(&self.journal, "specs", "the specs of all pods can be used"),
         }
+        placing.spec_problem = problem;
     }
 
     /// Takes the kubelet's pods as they are known now into the roster and the plan.

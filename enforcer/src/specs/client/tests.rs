@@ -42,6 +42,7 @@ fn pod(uid: &str, priority: i32) -> FakePod {
         priority,
         phase: "Running".into(),
         annotations: [(String::from("enforcer.dev/cgroup"), String::from("/system.slice"))].into(),
+        is_static: false,
         containers: vec![("app".into(), "1Gi".into(), String::new())],
     }
 }
@@ -99,7 +100,7 @@ async fn a_stream_that_ends_is_an_error_and_the_next_question_begins_anew() {
     let (kubelet, feed) = serve_pods_api(folder.path());
     kubelet.put(pod("a", 1));
     let specs = specs();
-    // 0 ends it, and 9 is a kind that nobody knows.
+    // 0 ends it; 9 is an unknown kind.
     for (kind, why) in [(0, "ended"), (9, "unknown kind 9")] {
         let (revision, pods) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
         assert_eq!(pods.len(), 1);
@@ -113,6 +114,15 @@ async fn a_stream_that_ends_is_an_error_and_the_next_question_begins_anew() {
 async fn where_no_kubelet_listens_the_error_names_the_socket() {
     let error = specs().next(Feed::PodsApi("/nonexistent/s".into()), None, 0, LONG_MS).await.unwrap_err();
     assert!(crate::chain(&error).contains("/nonexistent/s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_kubelet_that_accepts_and_says_nothing_does_not_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let error = specs().next(Feed::PodsApi(socket), None, 0, 50).await.unwrap_err();
+    assert!(crate::chain(&error).contains("has not listed its pods within 50 ms"), "{error}");
 }
 
 /// A kubelet that serves HTTPS with a certificate of its own, and the certificate.
@@ -144,6 +154,10 @@ fn file(pem: &str) -> Certificates {
     Certificates { path: "/kubelet.crt".into(), bytes: pem.to_owned().into() }
 }
 
+fn pinned(pem: &str) -> Trust {
+    Trust::Pinned { certificates: file(pem), authority: None }
+}
+
 #[tokio::test]
 async fn the_kubelets_list_is_read_anew_when_something_has_changed() {
     let (kubelet, port, certificate) = serve_https().await;
@@ -151,7 +165,7 @@ async fn the_kubelets_list_is_read_anew_when_something_has_changed() {
         kubelet.put(pod(&format!("{number:03}"), number));
     }
     let specs = specs();
-    let feed = https(port, Trust::Pinned(file(&certificate)), None, "secret");
+    let feed = https(port, pinned(&certificate), None, "secret");
     let (revision, pods) = whole(specs.next(feed.clone(), None, 1, LONG_MS).await.unwrap());
     assert_eq!((pods.len(), &pods[299]), (300, &("299".into(), Some(299))));
     kubelet.remove("007");
@@ -164,11 +178,11 @@ async fn the_kubelets_list_is_read_anew_when_something_has_changed() {
 }
 
 #[tokio::test]
-async fn whom_it_does_not_trust_it_does_not_ask() {
+async fn a_server_with_another_certificate_gets_no_request() {
     let (kubelet, port, certificate) = serve_https().await;
     let other = rcgen::generate_simple_self_signed([String::from("node-1")]).unwrap().cert.pem();
     for (trust, name) in [
-        (Trust::Pinned(file(&other)), None),
+        (pinned(&other), None),
         (Trust::Roots(file(&other)), Some("node-1")),
         (Trust::Roots(file(&certificate)), Some("node-2")),
         (Trust::Roots(file(&certificate)), None),
@@ -178,15 +192,18 @@ async fn whom_it_does_not_trust_it_does_not_ask() {
         assert!(crate::chain(&error).contains("TLS"), "{trust:?}: {error}");
     }
     assert_eq!(kubelet.lists(), 0);
-    let feed = https(port, Trust::Roots(file(&certificate)), Some("node-1"), "secret");
-    assert_eq!(whole(specs().next(feed, None, 0, LONG_MS).await.unwrap()).1, []);
+    let either = Trust::Pinned { certificates: file(&other), authority: Some(file(&certificate)) };
+    for trust in [Trust::Roots(file(&certificate)), either] {
+        let feed = https(port, trust, Some("node-1"), "secret");
+        assert_eq!(whole(specs().next(feed, None, 0, LONG_MS).await.unwrap()).1, []);
+    }
 }
 
 #[tokio::test]
 async fn a_refusal_says_what_is_missing() {
     let (_kubelet, port, certificate) = serve_https().await;
-    for (token, why) in [("other", "does not accept"), ("weak", "nodes/pods"), ("a\nb", "no token has")] {
-        let feed = https(port, Trust::Pinned(file(&certificate)), None, token);
+    for (token, why) in [("other", "does not accept"), ("weak", "nodes/pods"), ("a\nb", "HTTP header")] {
+        let feed = https(port, pinned(&certificate), None, token);
         let error = specs().next(feed, None, 0, LONG_MS).await.unwrap_err();
         assert!(crate::chain(&error).contains(why), "{error}");
     }

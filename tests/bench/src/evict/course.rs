@@ -4,7 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Stdio,
-    thread,
+    thread::{self, available_parallelism},
     time::{Duration, Instant},
 };
 
@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use enforcer_tests::{
     contest::{
         outcome::Outcome,
-        reckon::{Facts, Pod, Told, reckon},
+        reckon::{Facts, Pod, Told, charge_cache_bytes, reckon},
         witness,
     },
     process::Process,
@@ -66,6 +66,7 @@ pub(crate) fn run(contender: Contender, workload: Workload, number: usize) -> an
         pods: &seen.pods,
         expected: work.expected,
         any_order: work.any_order,
+        charge_cache_bytes: charge_cache_bytes(u64::try_from(available_parallelism()?.get())?),
         began_us: seen.began_us,
         samples: &seen.samples,
         events: &seen.events,

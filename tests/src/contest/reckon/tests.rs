@@ -53,6 +53,7 @@ fn judged(pods: &[Pod], expected: &[&str], samples: &[Sample], events: &[Event])
         pods,
         expected,
         any_order: false,
+        charge_cache_bytes: MIB,
         began_us: 1_000,
         samples,
         events,
@@ -90,6 +91,7 @@ fn the_signal_that_the_log_had_last_is_timed_from_itself() {
         pods: &pods,
         expected: &[],
         any_order: false,
+        charge_cache_bytes: MIB,
         began_us: 1_000,
         samples: &samples,
         events: &events,
@@ -197,6 +199,20 @@ fn what_a_victim_still_holds_is_on_its_way_back() {
 }
 
 #[test]
+fn what_a_dead_victim_is_charged_for_without_a_page_does_not_come_back() {
+    let pods = [pod("a", 11, true), pod("b", 12, true)];
+    let held: [&[u64]; 5] = [&[100, 80], &[110, 85], &[2, 88], &[2, 90], &[0, 90]];
+    let run = |available_mib: u64, emptied_us: u64| {
+        let events = [signal(2_100, 11, "k"), emptied(emptied_us, "a"), signal(4_100, 12, "k")];
+        let samples = line(&[230, 220, 210, available_mib, available_mib], &held);
+        judged(&pods, &["a", "b"], &samples, &events).over_kills
+    };
+    assert_eq!(run(198, 3_900), 0, "1 of the 2 may be no memory");
+    assert_eq!(run(199, 3_900), 1, "the other 1 is");
+    assert_eq!(run(198, 4_900), 1, "it was not dead yet");
+}
+
+#[test]
 fn memory_is_back_when_it_stays() {
     let samples =
         line(&[300, 199, 201, 199, 201, 199, 300, 300, 300, 300, 300, 300, 300, 300, 300, 300], &[]);
@@ -283,6 +299,7 @@ fn each_following_signal_is_timed_from_its_own_crossing_or_the_death_before() {
         pods: &pods,
         expected: &["c", "a", "b"],
         any_order: true,
+        charge_cache_bytes: MIB,
         began_us: 1_000,
         samples: &samples,
         events: &events,
