@@ -66,7 +66,7 @@ impl SourceChoice {
             return is_other;
         }
         if self.present == Some(source) {
-            self.present = None;
+            (self.present, self.try_at) = (None, now);
             if now.saturating_duration_since(self.since) >= PROBE {
                 // Those before it are better, and it may be back by itself.
                 (self.next, self.try_at, self.pause) = (0, now, SHORTEST_PAUSE);
