@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn the_last_content_is_written_and_waits_for_no_pause_at_the_end() {
         let (sender, written) = mpsc::channel();
-        let keeper = Keeper::start("test", Duration::from_secs(3_600), move |content| {
+        let keeper = Keeper::start("test", Duration::from_hours(1), move |content| {
             sender.send(content).unwrap();
         });
         let keeper = keeper.unwrap();

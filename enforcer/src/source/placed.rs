@@ -265,6 +265,7 @@ impl PlacedPods {
     }
 
     /// Which pods' specs are not valid, and why.
+    #[must_use]
     pub fn invalid_specs(&self) -> impl ExactSizeIterator<Item = &str> {
         self.specs.invalid()
     }

@@ -91,6 +91,7 @@ impl SpecifiedPods {
     }
 
     /// Which pods' specs are not valid, and why.
+    #[must_use]
     pub fn invalid(&self) -> impl ExactSizeIterator<Item = &str> {
         self.invalid.values().map(String::as_str)
     }

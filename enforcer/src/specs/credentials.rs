@@ -169,7 +169,8 @@ impl KubeletAccess {
             port: self.kubelet_port,
             connect_timeout_ms: CONNECT_TIMEOUT_MS,
         };
-        Ok(Feed::Kubelet(HttpsFeed { endpoint, security: Security { trust, identity, server_name }, token }))
+        let security = Security { trust, identity, server_name };
+        Ok(Feed::Kubelet(Box::new(HttpsFeed { endpoint, security, token })))
     }
 
     /// The certificates that the kubelet may serve with, without a key that is in the same file.
@@ -325,7 +326,7 @@ mod tests {
 
         fn kubelet(&self) -> Result<HttpsFeed, String> {
             match self.place.kubelet("node-1") {
-                Ok(Feed::Kubelet(feed)) => Ok(feed),
+                Ok(Feed::Kubelet(feed)) => Ok(*feed),
                 Ok(other) => panic!("{other:?}"),
                 Err(error) => Err(crate::chain(&error)),
             }

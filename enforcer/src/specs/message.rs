@@ -22,7 +22,7 @@ pub enum Feed {
     /// The kubelet's Pods API (KEP-4188) at that socket.
     PodsApi(PathBuf),
     /// The kubelet's HTTPS server.
-    Kubelet(HttpsFeed),
+    Kubelet(Box<HttpsFeed>),
 }
 
 /// A server that is asked over HTTPS.
@@ -63,7 +63,7 @@ pub(super) struct Ask {
 #[serde(rename_all = "camelCase")]
 pub(super) enum FeedAsk {
     PodsApi,
-    Kubelet(HttpsFeed),
+    Kubelet(Box<HttpsFeed>),
 }
 
 /// The head of an answer's frame.

@@ -403,10 +403,7 @@ mod tests {
         let amount = |list: &ResourceList, name| list.get(name).map(|quantity| quantity.units());
         assert_eq!(amount(&app.requests, ResourceName::MEMORY), Some(512 << 20), "what is allocated counts");
         assert_eq!(amount(&app.limits, ResourceName::MEMORY), Some(2 << 30));
-        assert_eq!(
-            app.requests.get(ResourceName::CPU).map(|cpu| cpu.to_string()),
-            Some(String::from("500m"))
-        );
+        assert_eq!(app.requests.get(ResourceName::CPU).map(ToString::to_string), Some(String::from("500m")));
     }
 
     #[test]

@@ -176,7 +176,7 @@ async fn run(
     match (feed, kubelet) {
         (FeedAsk::PodsApi, Some(kubelet)) => pods_api::watch(kubelet, &shared).await,
         (FeedAsk::PodsApi, None) => Failure::Unconnected,
-        (FeedAsk::Kubelet(feed), _) => kubelet::poll(feed, looks, &shared).await,
+        (FeedAsk::Kubelet(feed), _) => kubelet::poll(*feed, looks, &shared).await,
     }
 }
 

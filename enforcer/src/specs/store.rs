@@ -92,7 +92,9 @@ impl Store {
         let named: BTreeSet<&str> = pods.iter().flatten().map(|pod| pod.metadata.uid.as_str()).collect();
         let gone: Vec<String> =
             self.pods.keys().filter(|uid| !named.contains(uid.as_str())).cloned().collect();
-        gone.iter().for_each(|uid| self.remove(uid));
+        for uid in &gone {
+            self.remove(uid);
+        }
         let dropped = self.dropped();
         self.left_out.clear();
         self.unreadable = u64::try_from(pods.iter().filter(|pod| pod.is_none()).count()).unwrap_or(u64::MAX);

@@ -147,7 +147,7 @@ fn https(port: u16, trust: Trust, server_name: Option<&str>, token: &str) -> Fee
         connect_timeout_ms: LONG_MS,
     };
     let security = Security { trust, identity: None, server_name: server_name.map(str::to_owned) };
-    Feed::Kubelet(HttpsFeed { endpoint, security, token: Some(token.to_owned()) })
+    Feed::Kubelet(Box::new(HttpsFeed { endpoint, security, token: Some(token.to_owned()) }))
 }
 
 fn file(pem: &str) -> Certificates {
