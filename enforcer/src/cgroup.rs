@@ -50,7 +50,7 @@ pub use self::{
     handle::{Handles, Sought},
     held::{Held, PageSize},
     index::{Index, Resolved},
-    kubelet::kubelet_runs,
+    kubelet::kubelets,
     ledger::Ledger,
     limits::{CgroupsRs, LimitWriter},
     lowering::{Abandoned, Lowering},

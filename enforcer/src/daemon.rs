@@ -62,6 +62,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use futures_util::FutureExt as _;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -401,7 +402,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     stop.send_replace(true);
     orders.close().await;
     shutdown(server, sinks, &journal).await?;
-    Ok(ended)
+    // A signal that came meanwhile is not for the next process.
+    let is_stopped = signals.stop().now_or_never().is_some();
+    Ok(if is_stopped { Ended::Stopped } else { ended })
 }
 
 /// Returns the result of `work`; `None` if the daemon is stopped first.

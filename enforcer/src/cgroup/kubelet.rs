@@ -1,24 +1,30 @@
 //! Recognizes a running kubelet by its identity: any process can be called `kubelet`.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
+
+use rustix::io::Errno;
 
 use super::process::{Process, Processes};
 
 /// The arguments with which such a program is asked for something else.
 const NO_KUBELET: [&str; 5] = ["--version", "--version=true", "--help", "-h", "--disable-agent"];
 
-/// Whether this host's own kubelet runs, by the processes below `proc`.
+/// The processes of this host's own kubelet below `proc`, by id and start in clock ticks since boot.
 ///
 /// A process that cannot be identified is none: a kubelet in a container of its own is known by its kubepods. Fails if
 /// /proc or process 1 cannot be read.
-pub fn kubelet_runs(proc: &Path) -> rustix::io::Result<bool> {
+pub fn kubelets(proc: &Path) -> rustix::io::Result<BTreeSet<(u32, u64)>> {
     let processes = Processes::open(proc)?;
     let init = processes.get(1)?;
-    let is_kubelet = |pid: u32| {
+    let kubelet = |pid: u32| {
         let process = processes.get(pid)?;
-        process.executable()?.map_or(Ok(false), |name| is_hosts_kubelet(&process, &name, &init))
+        let Some(name) = process.executable()? else { return Ok(None) };
+        if !is_hosts_kubelet(&process, &name, &init)? {
+            return Ok(None);
+        }
+        Ok::<_, Errno>(Some((pid, process.start_ticks()?)))
     };
-    Ok(processes.pids()?.into_iter().any(|pid| is_kubelet(pid).unwrap_or(false)))
+    Ok(processes.pids()?.into_iter().filter_map(|pid| kubelet(pid).ok().flatten()).collect())
 }
 
 /// Whether a process, whose program has that file name, is the host's own kubelet or has one in it. `init` is process 1.

@@ -3,7 +3,7 @@
 //! Once a kubelet was seen, it owns them for the rest of the boot: one that is away for a while finds its cgroups as it
 //! left them.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ use crate::{
     model::CgroupPath,
     policy::{CgroupDriver, Settings, name},
 };
+
+/// How long a kubelet must run that has made no kubepods yet.
+const SETTLE: Duration = Duration::from_secs(3);
 
 /// The file in the run directory.
 const FILE: &str = "kubelet.json";
@@ -30,18 +33,28 @@ impl State for Seen {
     const IS_SYNCED: bool = false;
 }
 
-/// Whether the kubelet owns the pods' cgroups here, so that the daemon must not write to them: its process runs, a
-/// kubepods exists that enforcer did not make, or a daemon has seen either in this boot.
+/// Whether the kubelet owns the pods' cgroups here, so that the daemon must not write to them: a kubepods exists that
+/// enforcer did not make, a daemon has seen a kubelet in this boot, or one runs.
 pub(super) fn kubelet_owns_cgroups(config: &Config, boot_id: &str) -> bool {
     match config.ownership {
         Ownership::Enforcer => false,
         Ownership::Kubelet => true,
         Ownership::Auto => {
-            cgroup::kubelet_runs(Path::new("/proc")).unwrap_or(false)
-                || kubelets_driver(&config.settings.cgroup_root).is_some()
+            kubelets_driver(&config.settings.cgroup_root).is_some()
                 || was_seen(&config.run_dir, boot_id)
+                || runs_for_a_while(Path::new("/proc"))
         }
     }
+}
+
+/// Whether a kubelet runs, and still does a moment later: one that is not set up yet ends at once, again and again.
+fn runs_for_a_while(proc: &Path) -> bool {
+    let first = cgroup::kubelets(proc).unwrap_or_default();
+    if first.is_empty() {
+        return false;
+    }
+    std::thread::sleep(SETTLE);
+    cgroup::kubelets(proc).is_ok_and(|later| !first.is_disjoint(&later))
 }
 
 /// Remembers for this boot that a kubelet owns the cgroups, if it has made its kubepods, and unless it is configured. A
@@ -86,11 +99,20 @@ pub(super) fn kubelets_driver(cgroup_root: &CgroupPath) -> Option<CgroupDriver> 
     populated.or(foreign.first()).map(|(driver, _)| *driver)
 }
 
-/// Whether the kubepods of the configured driver exists and carries no mark of ours, so that it is the kubelet's.
-pub(super) fn is_foreign(settings: &Settings) -> bool {
-    let mount = CgroupDir::mount(Path::new(cgroup::MOUNT));
-    let foreign = mount.map(|mount| foreign_kubepods(&mount, &settings.cgroup_root)).unwrap_or_default();
-    foreign.iter().any(|(driver, _)| *driver == settings.cgroup_driver)
+/// Whether the kubelet's pods are in the kubepods of another driver than the configured one: that one alone is the
+/// kubelet's, or it alone holds processes. A daemon that starts then chooses it ([`kubelets_driver`]).
+pub(super) fn is_of_another_driver(settings: &Settings) -> bool {
+    let Ok(mount) = CgroupDir::mount(Path::new(cgroup::MOUNT)) else { return false };
+    let (configured, others): (Vec<_>, Vec<_>) = foreign_kubepods(&mount, &settings.cgroup_root)
+        .into_iter()
+        .partition(|(driver, _)| *driver == settings.cgroup_driver);
+    let is_populated =
+        |(_, kubepods): &(CgroupDriver, CgroupDir)| matches!(kubepods.is_populated(), Ok(true));
+    match (configured.first(), others.first()) {
+        (None, Some(_)) => true,
+        (Some(configured), Some(other)) => !is_populated(configured) && is_populated(other),
+        (_, None) => false,
+    }
 }
 
 /// The kubepods of each driver that exist and carry no mark of ours.

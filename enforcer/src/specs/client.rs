@@ -83,7 +83,7 @@ impl Specs {
     /// Waits until the source has something new since `after`, at most for `wait_ms`. Fails if the source cannot be read, or
     /// if the process ends or hangs. Safe to cancel.
     ///
-    /// A revision is of the process that gave it: after an error, `after` must be `None`. Another `look` has a source that
+    /// A revision of an earlier process counts as none. Another `look` has a source that
     /// is not watched read at once.
     pub async fn next(
         &self,
@@ -92,7 +92,12 @@ impl Specs {
         look: u64,
         wait_ms: u64,
     ) -> Result<Update, SpecError> {
-        self.0.ask(Question { feed: Some(feed), after, look, wait_ms }).await
+        let ask = |after| self.0.ask(Question { feed: Some(feed.clone()), after, look, wait_ms });
+        match ask(after).await {
+            // The process has ended after its last answer; another has revisions of its own.
+            Err(HelperError::Ended { .. }) => ask(None).await,
+            answered => answered,
+        }
     }
 
     /// Ends the process: what it has known would be old when the source is asked again.

@@ -22,8 +22,9 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use rustls::{
-    ServerConfig,
+    ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    server::{WantsServerCert, WebPkiClientVerifier},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -274,20 +275,49 @@ impl FakeKubelet {
     pub(crate) async fn serve_https(
         self,
         listener: TcpListener,
-        (certificate, key): (String, String),
+        server: (String, String),
         token: &'static str,
+    ) -> io::Result<()> {
+        let builder = Self::tls()?.with_no_client_auth();
+        self.serve_with(listener, builder, server, Some(token)).await
+    }
+
+    /// The same for who has a certificate that is signed by this authority, in PEM.
+    pub(crate) async fn serve_https_to(
+        self,
+        listener: TcpListener,
+        server: (String, String),
+        authority: &str,
+    ) -> io::Result<()> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
+            roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let builder = Self::tls()?.with_client_cert_verifier(verifier.map_err(io::Error::other)?);
+        self.serve_with(listener, builder, server, None).await
+    }
+
+    fn tls() -> io::Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)
+    }
+
+    async fn serve_with(
+        self,
+        listener: TcpListener,
+        builder: ConfigBuilder<ServerConfig, WantsServerCert>,
+        (certificate, key): (String, String),
+        token: Option<&'static str>,
     ) -> io::Result<()> {
         let chain = CertificateDer::pem_slice_iter(certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .map_err(io::Error::other)?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(io::Error::other)?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .map_err(io::Error::other)?;
+        let config = builder.with_single_cert(chain, key).map_err(io::Error::other)?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         loop {
             let (stream, _peer) = listener.accept().await?;
@@ -306,15 +336,17 @@ impl FakeKubelet {
         }
     }
 
-    fn list(&self, request: &Request<Incoming>, token: &str) -> Response<Full<Bytes>> {
+    /// The answer to who has that token; without one, to whoever TLS has let in.
+    fn list(&self, request: &Request<Incoming>, token: Option<&str>) -> Response<Full<Bytes>> {
         let given =
             request.headers().get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let (status, body) = match given.strip_prefix("Bearer ") {
+        let given = given.strip_prefix("Bearer ");
+        let (status, body) = match given {
             Some(weak) if weak.starts_with("weak") => (
                 StatusCode::FORBIDDEN,
                 String::from("Forbidden (user=x, verb=get, resource=nodes, subresource(s)=[pods])"),
             ),
-            Some(given) if given == token => {
+            given if given == token => {
                 self.0.lists.fetch_add(1, Ordering::Relaxed);
                 let pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
                 let items: Vec<Value> = pods.values().map(FakePod::json).collect();

@@ -93,7 +93,7 @@ fn request(feed: &HttpsFeed) -> Result<Request<Bytes>, Failure> {
 
 async fn read(mut body: Incoming) -> Result<Vec<Option<ApiPod>>, Failure> {
     let mut items = Items::default();
-    let mut pods = Vec::new();
+    let mut pods: Vec<Option<ApiPod>> = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(crate::network::ConnectionError::from)?;
         if let Some(data) = frame.data_ref() {
@@ -101,14 +101,17 @@ async fn read(mut body: Incoming) -> Result<Vec<Option<ApiPod>>, Failure> {
             items.add(data, |item| {
                 let mut pod = item.and_then(|item| serde_json::from_slice::<ApiPod>(item).ok());
                 pod.iter_mut().for_each(ApiPod::cut);
-                pods.push(pod);
+                // Pods that have ended stay in the list, any number of them.
+                if pods.len() >= 2 * Store::MOST_PODS {
+                    pods.retain(|pod| pod.as_ref().is_some_and(|pod| !pod.has_ended()));
+                }
+                pods.push(pod.filter(|_| pods.len() < 2 * Store::MOST_PODS));
             })?;
-        }
-        if pods.len() > Store::MOST_PODS {
-            return Err(Failure::TooMany);
         }
     }
     items.end()?;
+    // Those that run come first, if there is no room for all.
+    pods.sort_by_key(|pod| pod.as_ref().is_some_and(ApiPod::has_ended));
     Ok(pods)
 }
 

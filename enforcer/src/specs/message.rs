@@ -16,6 +16,10 @@ use crate::{
 /// The longest change in JSON, with the uids of pods that are gone. The store leaves out what would be beyond it.
 pub(super) const MOST_CHANGE_BYTES: usize = 12 << 20;
 
+/// The most parts of a change: the process is not trusted, and two bytes of its answer can be a container that takes a
+/// hundred.
+const MOST_PARTS: usize = 1_500_000;
+
 /// Where specs come from.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Feed {
@@ -155,6 +159,9 @@ impl Outcome {
             Self::Failed(why) => Err(plain(&why)),
             Self::Same => Ok(Update { change: None, left_out: Vec::new(), dropped: None }),
             Self::Changed { revision, is_whole, dropped } => {
+                if body.iter().filter(|byte| matches!(byte, b'{' | b':' | b',')).count() > MOST_PARTS {
+                    return Err(String::from("the specs process sends a change of too many parts"));
+                }
                 let Body { pods, removed, left_out } = serde_json::from_slice(body)
                     .map_err(|error| format!("the specs process sends no change: {error}"))?;
                 let change =
@@ -162,5 +169,43 @@ impl Outcome {
                 Ok(Update { change: Some((revision, change)), left_out, dropped: Some(dropped) })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(body: &str) -> Result<Update, String> {
+        Outcome::Changed { revision: 7, is_whole: true, dropped: 1 }.into_update(body.as_bytes())
+    }
+
+    #[test]
+    fn an_answer_of_more_pods_than_there_can_be_is_refused() {
+        let pods = |count: usize| format!(r#"{{"pods":[{}]}}"#, vec!["{}"; count].join(","));
+        let Some((7, Change::Whole(all))) = changed(&pods(Store::MOST_PODS)).unwrap().change else {
+            panic!()
+        };
+        assert_eq!(all.len(), Store::MOST_PODS);
+        let refused = changed(&pods(Store::MOST_PODS + 1)).unwrap_err();
+        assert!(refused.contains("at most 4096 pods"), "{refused}");
+    }
+
+    #[test]
+    fn an_answer_of_too_many_parts_is_refused() {
+        let body = format!(
+            r#"{{"pods":[{{"spec":{{"containers":[{}]}}}}]}}"#,
+            vec!["{}"; MOST_PARTS / 2 + 1].join(",")
+        );
+        assert!(changed(&body).unwrap_err().contains("too many parts"));
+    }
+
+    #[test]
+    fn an_answer_that_is_none_is_an_error() {
+        for wrong in ["", "[]", r#"{"pods":{}}"#, r#"{"pods":[7]}"#] {
+            assert!(changed(wrong).unwrap_err().contains("sends no change"), "{wrong}");
+        }
+        let failed = Outcome::Failed(String::from("no\u{1b}[31m")).into_update(b"");
+        assert_eq!(failed, Err(String::from("no[31m")));
     }
 }

@@ -16,18 +16,24 @@ use crate::{
 /// The grace period of a pod that has none.
 const TERMINATION_GRACE_PERIOD_SECONDS: u64 = 30;
 
-/// The most containers of one kind that are kept one by one: the others are summed up in the last. Kubernetes has no limit
+/// The most containers in one list that are kept one by one: the others are summed up behind them. Kubernetes has no limit
 /// but the size of the object, and a pod must not be spared because it has many.
-const MOST_CONTAINERS: usize = 64;
+const MOST_CONTAINERS: usize = 32;
 
 /// The most page sizes of huge pages whose amounts are kept.
-const MOST_PAGE_SIZES: usize = 8;
+const MOST_PAGE_SIZES: usize = 4;
+
+/// The longest name of an amount of huge pages. A size can be written with any number of zeros before it.
+const MOST_PAGE_SIZE_BYTES: usize = 24;
 
 /// What the amounts of huge pages are called, with their size behind it.
 const HUGEPAGES: &str = "hugepages-";
 
-/// The name of the container that stands for those beyond [`MOST_CONTAINERS`]. No container has parentheses.
+/// The names of the containers that stand for those beyond [`MOST_CONTAINERS`]. No container has parentheses.
 const OTHERS: &str = "(others)";
+
+/// The same for sidecars.
+const OTHER_SIDECARS: &str = "(other sidecars)";
 
 /// A pod with Kubernetes' names, in the shape of its JSON. All else is skipped.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -189,21 +195,36 @@ impl ApiPod {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 
-    /// Leaves out what does not decide: other resources, and containers beyond [`MOST_CONTAINERS`], whose requests are kept
-    /// as a sum.
+    /// Leaves out what does not decide: other resources, containers beyond [`MOST_CONTAINERS`], whose requests are kept as a
+    /// sum, and all of a pod that has ended. The requests are those that are allocated from then on.
     pub(super) fn cut(&mut self) {
+        if self.has_ended() {
+            let Self { metadata: _, spec, status } = self;
+            *spec = Spec {
+                containers: vec![ApiContainer { name: OTHERS.to_owned(), ..ApiContainer::default() }],
+                ..Spec::default()
+            };
+            *status = Status { phase: status.phase.take(), ..Status::default() };
+            return;
+        }
         let Self { metadata: _, spec, status } = self;
+        for (containers, statuses) in [
+            (&mut spec.init_containers, std::mem::take(&mut status.init_container_statuses)),
+            (&mut spec.containers, std::mem::take(&mut status.container_statuses)),
+        ] {
+            let mut allocated: BTreeMap<String, Amounts> =
+                statuses.into_iter().map(|status| (status.name, status.allocated_resources)).collect();
+            for container in containers {
+                container.resources.requests.extend(allocated.remove(&container.name).unwrap_or_default());
+            }
+        }
         let of_pod = spec.resources.iter_mut().flat_map(Resources::amounts);
         let of_containers = spec.init_containers.iter_mut().chain(&mut spec.containers);
         let of_containers = of_containers.flat_map(|container| container.resources.amounts());
-        let statuses = status.init_container_statuses.iter_mut().chain(&mut status.container_statuses);
-        let allocated = statuses.map(|status| &mut status.allocated_resources);
         let of_whole = [&mut spec.overhead, &mut status.allocated_resources];
-        of_pod.chain(of_containers).chain(allocated).chain(of_whole).for_each(keep_what_decides);
-        sum_up(&mut spec.init_containers);
+        of_pod.chain(of_containers).chain(of_whole).for_each(keep_what_decides);
+        sum_up_init(&mut spec.init_containers);
         sum_up(&mut spec.containers);
-        status.init_container_statuses.truncate(MOST_CONTAINERS);
-        status.container_statuses.truncate(MOST_CONTAINERS);
     }
 
     /// The pod in the model. Requests are those that the kubelet has allocated.
@@ -252,7 +273,7 @@ impl ApiPod {
 
 impl ApiContainer {
     fn read(&self, kind: ContainerKind, statuses: &[ContainerStatus]) -> Result<Container, InvalidPod> {
-        if !is_name(&self.name) && self.name != OTHERS {
+        if !is_name(&self.name) && self.name != OTHERS && self.name != OTHER_SIDECARS {
             return Err(InvalidPod::Word { field: "container's name" });
         }
         let mut resources = self.resources.read()?;
@@ -311,7 +332,7 @@ fn keep_what_decides(amounts: &mut Amounts) {
     let mut page_sizes = 0;
     amounts.retain(|name, _| match name.as_str() {
         ResourceName::CPU | ResourceName::MEMORY | ResourceName::EPHEMERAL_STORAGE => true,
-        name if name.starts_with(HUGEPAGES) && name.len() < 64 => {
+        name if name.starts_with(HUGEPAGES) && name.len() <= MOST_PAGE_SIZE_BYTES => {
             page_sizes += 1;
             page_sizes <= MOST_PAGE_SIZES
         }
@@ -319,24 +340,63 @@ fn keep_what_decides(amounts: &mut Amounts) {
     });
 }
 
-/// Puts the requests of containers beyond [`MOST_CONTAINERS`] into one.
+/// Amounts of several containers.
+type Sums = BTreeMap<String, Quantity>;
+
+/// A container's requests; a missing one is its limit.
+fn requests(container: ApiContainer) -> Sums {
+    let Resources { requests, limits } = container.resources;
+    let own: Amounts = limits.into_iter().chain(requests).collect();
+    own.into_iter().filter_map(|(name, written)| Some((name, read_quantity(&written)?))).collect()
+}
+
+fn add(sums: &mut Sums, amounts: &Sums) {
+    for (name, amount) in amounts {
+        let sum = sums.entry(name.clone()).or_insert(Quantity::from_units(0));
+        *sum = sum.saturating_add(*amount);
+    }
+}
+
+/// A container that stands for others.
+fn standing_for(name: &str, requests: Sums, restart_policy: Option<&str>) -> ApiContainer {
+    let requests = requests.into_iter().map(|(name, sum)| (name, sum.to_string())).collect();
+    let resources = Resources { requests, limits: Amounts::new() };
+    ApiContainer { name: name.to_owned(), resources, restart_policy: restart_policy.map(str::to_owned) }
+}
+
+/// Puts the requests of app containers beyond [`MOST_CONTAINERS`] into one: they run at the same time.
 fn sum_up(containers: &mut Vec<ApiContainer>) {
+    if containers.len() > MOST_CONTAINERS {
+        let mut sums = Sums::new();
+        for container in containers.drain(MOST_CONTAINERS..) {
+            add(&mut sums, &requests(container));
+        }
+        containers.push(standing_for(OTHERS, sums, None));
+    }
+}
+
+/// The same for init containers. They run one after the other, each beside the sidecars before it, so the most of them
+/// counts; the sidecars run on, and their sum counts.
+fn sum_up_init(containers: &mut Vec<ApiContainer>) {
     if containers.len() <= MOST_CONTAINERS {
         return;
     }
-    let mut requests: BTreeMap<String, Quantity> = BTreeMap::new();
-    for container in containers.drain(MOST_CONTAINERS - 1..) {
-        let Resources { requests: own, limits } = container.resources;
-        // A missing request is the limit.
-        let own = limits.into_iter().chain(own).collect::<Amounts>();
-        for (name, written) in own {
-            let sum = requests.entry(name).or_insert(Quantity::from_units(0));
-            *sum = sum.saturating_add(read_quantity(&written).unwrap_or(Quantity::from_units(0)));
+    let (mut most, mut sidecars) = (Sums::new(), Sums::new());
+    for container in containers.drain(MOST_CONTAINERS..) {
+        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+        let mut own = requests(container);
+        if is_sidecar {
+            add(&mut sidecars, &own);
+            continue;
+        }
+        add(&mut own, &sidecars);
+        for (name, amount) in own {
+            let known = most.entry(name).or_insert(amount);
+            *known = amount.max(*known);
         }
     }
-    let requests = requests.into_iter().map(|(name, sum)| (name, sum.to_string())).collect();
-    let resources = Resources { requests, limits: Amounts::new() };
-    containers.push(ApiContainer { name: OTHERS.to_owned(), resources, restart_policy: None });
+    containers.push(standing_for(OTHERS, most, None));
+    containers.push(standing_for(OTHER_SIDECARS, sidecars, Some("Always")));
 }
 
 #[cfg(test)]
@@ -438,6 +498,7 @@ mod tests {
         let containers = (0..10_000).map(|number| {
             let mut requests: serde_json::Map<_, _> =
                 (0..20).map(|other| (format!("example.com/{}{other}", "x".repeat(100)), json!("0"))).collect();
+            requests.extend((1..9).map(|zeros| (format!("hugepages-{:0>zeros$}Mi", 2), json!("0"))));
             requests.insert("memory".into(), json!("1Mi"));
             json!({"name": format!("c{number}"), "resources": {"requests": requests, "limits": {"ephemeral-storage": "100E"}}})
         });
@@ -445,11 +506,51 @@ mod tests {
         let mut pod = api_pod(pod);
         pod.cut();
         let written = serde_json::to_vec(&pod).unwrap();
-        assert!(written.len() < 16 << 10, "{}", written.len());
+        assert!(written.len() < 32 << 10, "{}", written.len());
         let pod = serde_json::from_slice::<ApiPod>(&written).unwrap().to_pod().unwrap();
         let requests = crate::policy::effective::requests(&pod);
         let memory = requests.get(ResourceName::MEMORY).map(|quantity| quantity.units());
         assert_eq!(memory, Some((10_000 + 16) << 20));
+    }
+
+    /// What is summed up requests as much as it did.
+    #[test]
+    fn what_is_summed_up_requests_the_same() {
+        let container = |number: usize, memory: usize, policy: Option<&str>| ApiContainer {
+            name: format!("c{number}"),
+            resources: Resources {
+                requests: [(String::from("memory"), format!("{memory}Mi"))].into(),
+                limits: Amounts::new(),
+            },
+            restart_policy: policy.map(str::to_owned),
+        };
+        let mut pod = api_pod(web());
+        pod.spec.init_containers = (0..100)
+            .map(|number| container(number, 1 + number * 37 % 101, (number % 7 == 3).then_some("Always")))
+            .collect();
+        pod.spec.containers = (100..200).map(|number| container(number, 3, None)).collect();
+        // The kubelet sorts these by name, and a resize that was not taken is not in them.
+        pod.status.container_statuses = (100..200)
+            .rev()
+            .map(|number| ContainerStatus {
+                name: format!("c{number}"),
+                allocated_resources: [(String::from("memory"), String::from("2Mi"))].into(),
+            })
+            .collect();
+        let whole = crate::policy::effective::requests(&pod.to_pod().unwrap());
+        pod.cut();
+        assert_eq!((pod.spec.init_containers.len(), pod.spec.containers.len()), (34, 33));
+        assert_eq!(crate::policy::effective::requests(&pod.to_pod().unwrap()), whole);
+    }
+
+    #[test]
+    fn of_a_pod_that_has_ended_only_that_is_kept() {
+        let mut pod = web();
+        pod["status"]["phase"] = json!("Succeeded");
+        let mut pod = api_pod(pod);
+        pod.cut();
+        assert!(pod.has_ended() && pod.to_pod().is_ok());
+        assert!(serde_json::to_vec(&pod).unwrap().len() < 400);
     }
 
     #[test]

@@ -28,9 +28,14 @@ async fn try_watch(kubelet: UnixStream, shared: &Arc<Shared>) -> Result<(), Fail
         let WatchPodsEvent { kind, pod } = WatchPodsEvent::decode(&event[..])?;
         match kind {
             ADDED | MODIFIED => {
-                let mut pod = proto::pod(&pod)?;
-                pod.cut();
-                shared.change(|store| store.put(&pod));
+                match proto::pod(&pod) {
+                    Ok(mut pod) => {
+                        pod.cut();
+                        shared.change(|store| store.put(&pod));
+                    }
+                    // One that cannot be read must not hide the others; its cgroup is known all the same.
+                    Err(_error) => shared.change(Store::note_unreadable),
+                }
             }
             DELETED => {
                 let pod = proto::pod(&pod)?;

@@ -58,8 +58,6 @@ pub(super) enum Failure {
     Refused { status: u16, hint: &'static str, words: String },
     #[error(transparent)]
     ListError(#[from] ListError),
-    #[error("the list has more than {} pods", Store::MOST_PODS)]
-    TooMany,
     #[error("it has not listed its pods within {timeout_ms} ms")]
     TimedOut { timeout_ms: u64 },
     #[error("the connection to the kubelet is missing")]

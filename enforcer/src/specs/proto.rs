@@ -50,8 +50,17 @@ struct ObjectMeta {
     namespace: String,
     #[prost(string, tag = "5")]
     uid: String,
-    #[prost(btree_map = "string, string", tag = "12")]
-    annotations: BTreeMap<String, String>,
+    #[prost(message, repeated, tag = "12")]
+    annotations: Vec<Annotation>,
+}
+
+/// One entry of the map of annotations. A tenant can give it bytes that are no text, which must not hide the pod.
+#[derive(Clone, PartialEq, Message)]
+struct Annotation {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -121,8 +130,10 @@ struct ContainerStatus {
 /// Reads a pod.
 pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
     let Pod { metadata, spec, status } = Pod::decode(bytes)?;
-    let ObjectMeta { name, namespace, uid, mut annotations } = metadata.unwrap_or_default();
-    let annotations = pod::Annotations { config_source: annotations.remove(CONFIG_SOURCE) };
+    let ObjectMeta { name, namespace, uid, annotations } = metadata.unwrap_or_default();
+    let source = annotations.into_iter().find(|entry| entry.key == CONFIG_SOURCE.as_bytes());
+    let config_source = source.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
+    let annotations = pod::Annotations { config_source };
     let spec = spec.unwrap_or_default();
     let status = status.unwrap_or_default();
     Ok(ApiPod {
@@ -180,8 +191,8 @@ mod tests {
                 name: "web".into(),
                 namespace: "shop".into(),
                 uid: "u".into(),
-                annotations: [("x", "y"), (CONFIG_SOURCE, "api")]
-                    .map(|(key, value)| (key.into(), value.into()))
+                annotations: [("x", &b"\xff"[..]), (CONFIG_SOURCE, b"api")]
+                    .map(|(key, value)| Annotation { key: key.into(), value: value.into() })
                     .into(),
             }),
             spec: Some(PodSpec {

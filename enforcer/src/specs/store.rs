@@ -33,7 +33,7 @@ pub(super) struct Store {
     bytes: usize,
     /// The pods that were left out, as they are too large or too many.
     left_out: BTreeSet<String>,
-    /// How many elements of the last list could not be read.
+    /// How many pods could not be read.
     unreadable: u64,
 }
 
@@ -108,6 +108,12 @@ impl Store {
         let dropped = self.dropped();
         self.take(pod);
         self.note_dropped(dropped);
+    }
+
+    /// Notes a pod that cannot be read.
+    pub(super) fn note_unreadable(&mut self) {
+        self.unreadable += 1;
+        self.revision += 1;
     }
 
     /// Makes a change of how many pods were dropped a revision of its own.

@@ -6,7 +6,7 @@ use std::{
 use rstest::rstest;
 
 use super::{
-    super::{kubelet::kubelet_runs, process::cached_stat},
+    super::{kubelet::kubelets, process::cached_stat},
     *,
 };
 
@@ -158,12 +158,17 @@ fn a_kubelet_is_known_by_its_identity(
 ) {
     let scene = Scene::new(&[]);
     let proc = scene.temp.path().join("proc");
-    assert!(!kubelet_runs(&proc).unwrap());
+    assert!(kubelets(&proc).unwrap().is_empty());
     scene.run(shown);
     scene.write(&format!("proc/{PID}/cmdline"), cmdline);
     scene.write(&format!("proc/{PID}/comm"), "kubelet\n");
     scene.write(&format!("proc/{PID}/cgroup"), &format!("0::{cgroup}\n"));
-    assert_eq!(kubelet_runs(&proc).unwrap(), runs && is_root());
+    scene.write(
+        &format!("proc/{PID}/stat"),
+        &format!("{PID} (kubelet) S {} 7654 0 0", vec!["0"; 18].join(" ")),
+    );
+    let expected = (runs && is_root()).then_some((PID, 7_654));
+    assert_eq!(kubelets(&proc).unwrap(), expected.into_iter().collect());
 }
 
 /// A program counts as the host's only if no user but root can write it, and both device and inode match.

@@ -155,15 +155,16 @@ impl Desired {
         let Some(root) = self.hierarchy.as_ref().map(|hierarchy| hierarchy.root().clone()) else {
             return Ok(());
         };
-        let (kubepods, driver) = (self.kubepods().clone(), self.config.settings.cgroup_driver);
-        let cgroup_root = self.config.settings.cgroup_root.clone();
+        let (kubepods, settings) = (self.kubepods().clone(), self.config.settings.clone());
         let read = move || {
-            let pods = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver);
-            // A kubepods that carries our mark is not the kubelet's: its pods are in the other one.
-            (pods, ownership::kubelets_driver(&cgroup_root).is_some_and(|other| other != driver))
+            let pods = pod_cgroups(&root, Path::new("/proc"), &kubepods, settings.cgroup_driver);
+            (pods, ownership::is_of_another_driver(&settings))
         };
         let (found, is_elsewhere) = threads::blocking(read).await;
-        if is_elsewhere && !ownership::is_foreign(&self.config.settings) {
+        if is_elsewhere {
+            if let Some(placing) = &mut self.placing {
+                placing.look_at = now + LOOK_REPORTED;
+            }
             let message = "the kubelet's kubepods is of another cgroup driver than at the daemon's start: it starts again";
             emit::degraded(&self.journal, WHAT, message);
             self.kubelet_came.notify_one();

@@ -113,23 +113,31 @@ fn no_target_is_ever_the_root() {
 }
 
 #[test]
-fn of_a_pod_of_which_only_names_are_known_no_more_is_killed_than_has_one() {
+fn of_a_kubelets_pod_only_containers_that_have_a_cgroup_are_killed() {
+    for placed in [Knowledge::Names { is_settled: true }, Knowledge::Spec { is_settled: true }] {
+        let candidate = opened_without_its_sandbox(placed);
+        assert_eq!(candidate, vec![String::from("/kubepods/besteffort/poda/app")], "{placed:?}");
+    }
+}
+
+/// What is killed of a pod with a container in a cgroup and one without; one without any cannot be opened.
+fn opened_without_its_sandbox(placed: Knowledge) -> Vec<String> {
     let node = Node::new(0);
     let pod = Pod::new("a");
     node.add(&pod, MIB);
     node.write("a", "app/cgroup.kill", "");
     node.write("a", "app/cgroup.events", "populated 1\n");
     let mut plan = pod.plan();
-    plan.placed = Some(Knowledge::Names { is_settled: true });
+    plan.placed = Some(placed);
     let mut gone = plan.containers[0].clone();
     gone.cgroup.path = CgroupPath::parse("/kubepods/besteffort/poda/gone").unwrap();
     plan.containers.push(gone.clone());
     let candidate = Candidate::open_containers(&node.root(), &guard(), &plan).unwrap();
-    let targets: Vec<_> = candidate.targets.iter().map(|target| target.dir.path().as_str()).collect();
-    assert_eq!((targets, candidate.is_whole), (vec!["/kubepods/besteffort/poda/app"], false));
+    assert!(!candidate.is_whole);
     plan.containers = vec![gone];
     let refused = Candidate::open_containers(&node.root(), &guard(), &plan);
     assert!(matches!(refused, Err(OpenError::Unnamed { .. })), "{refused:?}");
+    candidate.targets.iter().map(|target| target.dir.path().to_string()).collect()
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
     },
     *,
 };
-use crate::network::{Certificates, Endpoint, Security, Trust};
+use crate::network::{Certificates, Endpoint, Identity, Security, Trust};
 
 /// Longer than anything takes that answers.
 const LONG_MS: u64 = 60_000;
@@ -152,6 +152,32 @@ fn https(port: u16, trust: Trust, server_name: Option<&str>, token: &str) -> Fee
 
 fn file(pem: &str) -> Certificates {
     Certificates { path: "/kubelet.crt".into(), bytes: pem.to_owned().into() }
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_to_a_kubelet_that_asks_for_one() {
+    let signed = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let (server, client, other) = (signed("node-1"), signed("enforcer"), signed("other"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let kubelet = FakeKubelet::new();
+    kubelet.put(pod("a", 1));
+    let (certificate, authority) = (server.cert.pem(), client.cert.pem());
+    let pem = (certificate.clone(), server.signing_key.serialize_pem());
+    tokio::spawn(async move { kubelet.serve_https_to(listener, pem, &authority).await });
+    let as_client = |who: Option<&rcgen::CertifiedKey<rcgen::KeyPair>>| {
+        let Feed::Kubelet(mut feed) = https(port, pinned(&certificate), None, "") else { panic!() };
+        feed.token = None;
+        feed.security.identity = who.map(|who| Identity {
+            certificates: file(&who.cert.pem()),
+            key: file(&who.signing_key.serialize_pem()),
+        });
+        Feed::Kubelet(feed)
+    };
+    assert_eq!(whole(specs().next(as_client(Some(&client)), None, 0, LONG_MS).await.unwrap()).1.len(), 1);
+    for who in [None, Some(&other)] {
+        assert!(specs().next(as_client(who), None, 0, LONG_MS).await.is_err());
+    }
 }
 
 fn pinned(pem: &str) -> Trust {
