@@ -166,6 +166,14 @@ pub fn last_words(say: impl FnOnce()) {
     say();
 }
 
+/// Does something that may replace this process after [`last_words`]: the alarm would outlive that, and end the new one.
+pub fn without_alarm<T>(work: impl FnOnce() -> T) -> T {
+    raw::end_after(0);
+    let done = work();
+    raw::end_after(LAST_WORDS_S);
+    done
+}
+
 impl<'a> MakeWriter<'a> for Lines {
     type Writer = Self;
 

@@ -516,7 +516,8 @@ pub(crate) fn readable(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<Map
     Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)
 }
 
-/// Makes the kernel end this process in that many seconds by SIGALRM, whatever its threads wait for.
+/// Makes the kernel end this process in that many seconds by SIGALRM, whatever its threads wait for, also if it has become
+/// another program by then; 0 cancels that.
 pub(crate) fn end_after(seconds: u32) {
     // SAFETY: no preconditions; this process does not handle SIGALRM, whose default action ends it.
     unsafe {

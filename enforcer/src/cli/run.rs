@@ -96,7 +96,10 @@ pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Fail
     })?;
     match ended {
         Ended::Stopped => Ok(()),
-        Ended::KubeletCame => Err(restart_in_place().into()),
+        Ended::KubeletCame => {
+            let error = logging::without_alarm(restart_in_place);
+            Err(error.into())
+        }
     }
 }
 

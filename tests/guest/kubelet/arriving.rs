@@ -62,6 +62,9 @@ fn what_the_daemon_owned_is_given_back_and_stays_so() {
     stream.wait_for("the kubelet", TIMEOUT, is_arrival).unwrap();
     wait_until("the next start", || starts(&daemon) == 2);
     daemon.wait_until_ready().unwrap();
+    // What limits the end of a process must not end the next one.
+    thread::sleep(Duration::from_secs(4));
+    assert!(daemon.is_ready().unwrap());
     assert_eq!((daemon.pid(), limit().as_str()), (pid, "max"));
 
     // The kubelet is away, and the pods' cgroups stay its own.
