@@ -127,7 +127,7 @@ impl Channel {
             .uri(format!("http://localhost{path}"))
             .header(CONTENT_TYPE, "application/grpc")
             .header("te", "trailers")
-            .header("user-agent", concat!("enforcer/", env!("CARGO_PKG_VERSION")));
+            .header("user-agent", crate::USER_AGENT);
         if let Some(timeout_ms) = timeout_ms {
             request = request.header("grpc-timeout", format!("{timeout_ms}m"));
         }

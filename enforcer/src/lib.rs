@@ -39,3 +39,6 @@ use chain::chain;
 pub use enforcer_policy::{self as policy, model};
 pub use raw::Heap;
 pub use threads::abort_on_panic;
+
+/// The `User-Agent` of all requests.
+const USER_AGENT: &str = concat!("enforcer/", env!("CARGO_PKG_VERSION"));

@@ -29,9 +29,6 @@ use crate::{
 const STRUCTURED: &str = "application/cloudevents+json; charset=UTF-8";
 const BATCH: &str = "application/cloudevents-batch+json; charset=UTF-8";
 
-/// The `User-Agent` of all requests.
-const USER_AGENT: &str = concat!("enforcer/", env!("CARGO_PKG_VERSION"));
-
 /// The largest file of certificates that is read. A system's file is a fifth of this.
 const MAX_CERTIFICATE_BYTES: u64 = 2 << 20;
 
@@ -90,7 +87,7 @@ impl Webhook {
         let WebhookSettings { url, secret_file, token_file, .. } = &self.settings;
         let mut request = Request::post(url.target.as_str())
             .header(header::HOST, url.authority.as_str())
-            .header(header::USER_AGENT, USER_AGENT)
+            .header(header::USER_AGENT, crate::USER_AGENT)
             .header(header::CONTENT_TYPE, content_type);
         if let Some(path) = token_file {
             request = request.header(header::AUTHORIZATION, secret::bearer(path)?);

@@ -82,7 +82,7 @@ fn request(feed: &HttpsFeed) -> Result<Request<Bytes>, Failure> {
     let mut request = Request::get("/pods")
         .header(HOST, feed.endpoint.authority.as_str())
         .header(ACCEPT, "application/json")
-        .header(USER_AGENT, concat!("enforcer/", env!("CARGO_PKG_VERSION")));
+        .header(USER_AGENT, crate::USER_AGENT);
     if let Some(token) = &feed.token {
         let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_error| Failure::Token)?;
         value.set_sensitive(true);

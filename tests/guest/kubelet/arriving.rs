@@ -34,7 +34,7 @@ fn starts(daemon: &Daemon) -> usize {
 }
 
 #[guest_test(daemon)]
-fn what_the_daemon_owned_is_given_back_and_stays_so() {
+fn limits_are_given_back_when_a_kubelet_starts_and_stay_so() {
     // Dropped last, with all below it.
     let _root = Cgroup::create("arriving").unwrap();
     let settings = "mode: enforce\nownership: auto\ncgroupRoot: /arriving";

@@ -5,8 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::{HeaderMap, Method, Request, StatusCode, header, http};
 
-use super::USER_AGENT;
-use crate::sink::{WebhookSettings, run::Trouble};
+use crate::{
+    USER_AGENT,
+    sink::{WebhookSettings, run::Trouble},
+};
 
 const REQUEST_ORIGIN: &str = "webhook-request-origin";
 const ALLOWED_ORIGIN: &str = "webhook-allowed-origin";
