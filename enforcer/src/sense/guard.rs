@@ -258,44 +258,50 @@ impl Guard {
     /// may have had more events.
     fn restore_credit(&mut self) {
         let now = Instant::now();
-        while let Some((of, cgroup)) = self.inbox.pace.pop(now) {
-            let is_used_up = self.renew(of, cgroup) > CREDIT / 2;
-            self.inbox.pace.ended((of, cgroup), is_used_up, now);
+        while let Some(key @ (of, cgroup)) = self.inbox.pace.pop(now) {
+            let credit = self.inbox.pace.credit(key);
+            let reported = self.reported(key);
+            let is_used_up = reported > CREDIT - credit / 2;
+            self.inbox.pace.ended(key, is_used_up, now);
+            let spent = CREDIT - self.inbox.pace.credit(key);
+            if reported != spent {
+                self.renew(key, spent);
+            }
             if is_used_up {
                 self.inbox.waiting.push_back(GuardEvent::Overrun { cgroup, of });
             }
         }
         if let Some(lost) = self.inbox.pace.pop_lost(now) {
-            for id in self.wanted.ids() {
-                self.renew(Kept::Scores, id);
+            for key in self.wanted.ids().into_iter().map(|id| (Kept::Scores, id)) {
+                self.renew(key, 0);
             }
-            for id in self.guarded.ids() {
-                self.renew(Kept::Files, id);
+            for key in self.guarded.ids().into_iter().map(|id| (Kept::Files, id)) {
+                self.renew(key, 0);
             }
             self.inbox.waiting.push_back(GuardEvent::Lost(lost));
         }
     }
 
-    /// Restores the credit of one cgroup; returns how much it had used.
-    fn renew(&mut self, of: Kept, cgroup: CgroupId) -> u32 {
+    /// How much of its credit a cgroup has used.
+    fn reported(&self, (of, cgroup): pace::Key) -> u32 {
+        match of {
+            Kept::Scores => self.wanted.record(cgroup).map_or(0, |record| record.reported),
+            Kept::Files => self.guarded.record(cgroup).map_or(0, |record| record.reported),
+        }
+    }
+
+    /// Sets how much of its credit a cgroup has used.
+    fn renew(&mut self, (of, cgroup): pace::Key, reported: u32) {
         match of {
             Kept::Scores => {
-                let Some(score) = self.wanted.get(cgroup) else { return 0 };
-                let reported = self.wanted.record(cgroup).map_or(0, |record| record.reported);
-                if reported > 0 {
-                    self.wanted.renew(cgroup, score_record(score));
+                if let Some(score) = self.wanted.get(cgroup) {
+                    self.wanted.renew(cgroup, Wanted { reported, ..score_record(score) });
                 }
-                reported
             }
             Kept::Files => {
-                if self.guarded.get(cgroup).is_none() {
-                    return 0;
+                if self.guarded.get(cgroup).is_some() {
+                    self.guarded.renew(cgroup, Guarded { reported });
                 }
-                let reported = self.guarded.record(cgroup).map_or(0, |record| record.reported);
-                if reported > 0 {
-                    self.guarded.renew(cgroup, Guarded::default());
-                }
-                reported
             }
         }
     }

@@ -4,6 +4,7 @@ use std::{
     time::Duration,
 };
 
+use enforcer_common::guard::CREDIT;
 use tokio::time::Instant;
 
 use super::Kept;
@@ -16,6 +17,10 @@ pub(super) const TURN: Duration = Duration::from_millis(50);
 /// How often the interval of a cgroup is doubled that uses up one after the other: an endless writer is checked a few
 /// times a second, and costs the daemon no more than that.
 const MOST_DOUBLINGS: u32 = 3;
+
+/// The credit of a cgroup whose files are written without end: enough to name the writer, while each record costs the
+/// daemon a pass of its loop. Scores keep the whole of it, since a record leads to the one process that is wrong.
+pub(super) const FLOOD_CREDIT: u32 = 8;
 
 /// The shortest time between reports of losses: each means a check of everything.
 pub(super) const BETWEEN_LOSSES: Duration = Duration::from_millis(100);
@@ -70,6 +75,14 @@ impl Pace {
             let doublings = (before + 1).min(MOST_DOUBLINGS);
             self.used_up.insert(key, doublings);
             self.turns.insert((now + TURN * (1 << doublings), key));
+        }
+    }
+
+    /// How many records a cgroup may emit in its current interval, at most [`CREDIT`].
+    pub(super) fn credit(&self, key: Key) -> u32 {
+        match (key.0, self.used_up.get(&key)) {
+            (Kept::Files, Some(used_up)) if *used_up > 0 => FLOOD_CREDIT,
+            (Kept::Files | Kept::Scores, _) => CREDIT,
         }
     }
 
@@ -129,6 +142,26 @@ mod tests {
         assert_eq!(pace.due(now), None, "and nothing is kept of it");
         pace.saw(SCORES, now);
         assert_eq!(pace.due(now), Some(now + TURN));
+    }
+
+    #[test]
+    fn who_writes_without_end_is_reported_a_few_times_an_interval() {
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
+        for key in [FILES, SCORES] {
+            assert_eq!(pace.credit(key), CREDIT);
+            pace.saw(key, now);
+        }
+        now += TURN;
+        for (key, credit) in [(SCORES, CREDIT), (FILES, FLOOD_CREDIT)] {
+            assert_eq!(pace.pop(now), Some(key));
+            pace.ended(key, true, now);
+            assert_eq!(pace.credit(key), credit);
+        }
+        now += TURN * 2;
+        assert_eq!(pace.pop(now), Some(FILES));
+        pace.ended(FILES, false, now);
+        assert_eq!(pace.credit(FILES), CREDIT, "it has stopped");
     }
 
     #[test]
