@@ -4,7 +4,9 @@ use std::{fs, path::PathBuf, thread, time::Duration};
 
 use enforcer::{model::QosClass, policy::CgroupDriver::Systemd};
 use enforcer_tests::{
+    cgroup::Cgroup,
     daemon::Daemon,
+    disk::StateDisk,
     expect::assert_holds,
     kernel,
     load::Load,
@@ -59,8 +61,29 @@ fn spec(placed: &Placed, name: &str, class: &str, priority: i32, request: &str) 
     }
 }
 
+/// Serves the kubelet's Pods API. Returns its socket.
+fn serve_pods_api(node: &Node, kubelet: &FakeKubelet) -> PathBuf {
+    let socket = node.pods_api();
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let kubelet = kubelet.clone();
+    serve(move || kubelet.serve_pods_api(tokio::net::UnixListener::from_std(listener).unwrap()));
+    socket
+}
+
+/// Evicts a pod at this threshold.
+fn evicting_below(threshold_bytes: u64) -> String {
+    format!(
+        "mode: enforce\nevictionPressureTransitionPeriod: 1ms\nevictionHard: {{memory.available: {threshold_bytes}}}"
+    )
+}
+
 fn hold(placed: &Placed, size: &str) -> Load {
-    let mut load = Load::start(placed.cgroup(1), &["hold", "--size", size]).unwrap();
+    hold_in(placed.cgroup(1), size)
+}
+
+fn hold_in(cgroup: &Cgroup, size: &str) -> Load {
+    let mut load = Load::start(cgroup, &["hold", "--size", size]).unwrap();
     load.wait_for("ready").unwrap();
     load
 }
@@ -96,17 +119,10 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
     let [within, lowest, critical, own, first, second] = &placed;
     let mut spared =
         [hold(within, "250Mi"), hold(lowest, "100Mi"), hold(critical, "100Mi"), hold(own, "100Mi")];
-    let sandbox = Load::start(first.cgroup(SANDBOX), &["hold", "--size", "1Mi"]).unwrap();
+    let sandbox = hold_in(first.cgroup(SANDBOX), "1Mi");
 
-    let socket = node.pods_api();
-    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let serving = kubelet.clone();
-    serve(move || serving.serve_pods_api(tokio::net::UnixListener::from_std(listener).unwrap()));
-    let settings = format!(
-        "mode: enforce\nevictionPressureTransitionPeriod: 1ms\nevictionHard: {{memory.available: {threshold_bytes}}}"
-    );
-    let mut daemon = node.start(&settings);
+    let socket = serve_pods_api(&node, &kubelet);
+    let mut daemon = node.start(&evicting_below(threshold_bytes));
     let mut stream = daemon.follow().unwrap();
     wait_until("a spec", || !pod_of(&daemon, "second")["spec"].is_null());
     assert_holds(
@@ -148,6 +164,50 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
         assert!(load.lives().unwrap(), "{name} died");
     }
     assert_eq!(stream.of("eviction.decided").count(), 2);
+    daemon.stop().unwrap();
+}
+
+/// Its disk takes no event of the eviction, and then the daemon is killed: the next one finds the containers dead.
+#[guest_test(kernel)]
+fn containers_that_a_daemon_killed_right_before_its_own_end_are_dead_for_the_next() {
+    const NAME: &str = "crashed";
+    let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(400 * MIB);
+    let mut node = Node::new(NAME, Systemd);
+    node.serve();
+    let hog = node.pod(QosClass::Burstable, "shop", "hog", &["app", "side"]);
+    let kubelet = FakeKubelet::new();
+    let mut containers = spec(&hog, "hog", "Burstable", 0, "16Mi");
+    containers.containers.push((String::from("side"), String::from("8Mi"), String::new()));
+    kubelet.put(containers);
+    serve_pods_api(&node, &kubelet);
+    let disk = StateDisk::mount(node.folder()).unwrap();
+    let mut daemon = node.start(&format!("{}\njournalMaxBytes: 4Mi", evicting_below(threshold_bytes)));
+    wait_until("the spec", || !pod_of(&daemon, "hog")["spec"].is_null());
+    let ballast = disk.fill().unwrap();
+    let mut stream = daemon.follow().unwrap();
+    let sandbox = hold_in(hog.cgroup(SANDBOX), "1Mi");
+    let mut side = hold_in(hog.cgroup(2), "1Mi");
+    let mut app =
+        Load::start(hog.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap();
+    let signalled = stream.wait_for_pod("eviction.signalled", "shop/hog", TIMEOUT).unwrap();
+    assert!(!app.wait().unwrap().success() && !side.wait().unwrap().success());
+    daemon.succeed().unwrap();
+
+    let mut stream = daemon.follow().unwrap();
+    let completed = stream.wait_for_pod("eviction.completed", "shop/hog", TIMEOUT).unwrap();
+    let id = &signalled["data"]["evictionId"];
+    assert_holds(
+        &completed["data"],
+        &json!({"evictionId": id, "uid": hog.uid, "reason": "interrupted", "reconstructed": true}),
+    );
+    fs::remove_file(ballast).unwrap();
+    let is_back = |event: &Value| is(event, "degraded.left") && event["data"]["what"] == "journal";
+    stream.wait_for("room on the disk", TIMEOUT, is_back).unwrap();
+    let events = daemon.events().unwrap();
+    let of: Vec<_> = events.iter().filter(|event| event["data"]["evictionId"] == *id).collect();
+    let kinds: Vec<_> = of.iter().filter_map(|event| event["type"].as_str()).collect();
+    assert_eq!(kinds, ["eviction.decided", "eviction.completed"], "{of:?}");
+    assert!({ sandbox }.lives().unwrap());
     daemon.stop().unwrap();
 }
 
