@@ -2,7 +2,7 @@
 
 mod placed;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::model::{
     CgroupPath, CgroupValues, Container, ContainerKind, Knowledge, Node, Placement, Pod, PodName, PodUid,
@@ -35,9 +35,21 @@ pub struct Plan {
     /// The cgroups of the classes Burstable and BestEffort; Guaranteed pods are directly below kubepods.
     pub qos: Vec<(QosClass, CgroupPlan)>,
     /// Every pod, in the order given, whether it is admitted or not.
-    pub pods: Vec<PodPlan>,
+    pub pods: Vec<Arc<PodPlan>>,
     /// The system's own cgroups that are limited to their reservation. They are never created, and never removed.
     pub reserved: Vec<CgroupPlan>,
+}
+
+impl Plan {
+    /// Shares the pods that `before` has alike, so that both plans, and whoever keeps one of their pods, hold each once.
+    pub fn share_with(&mut self, before: &Self) {
+        let known: BTreeMap<&PodUid, &Arc<PodPlan>> = before.pods.iter().map(|pod| (&pod.uid, pod)).collect();
+        for pod in &mut self.pods {
+            if let Some(same) = known.get(&pod.uid).filter(|known| **known == pod) {
+                *pod = Arc::clone(same);
+            }
+        }
+    }
 }
 
 /// The desired state of one pod.
@@ -146,21 +158,21 @@ pub fn plan_placed(
     let driver = settings.cgroup_driver;
     let kubepods = name::kubepods(&settings.cgroup_root, driver);
     let uids = name::cgroup_uids(pods.iter().map(|(pod, _)| *pod));
-    let pods: Vec<_> = pods
+    let pods: Vec<Arc<PodPlan>> = pods
         .iter()
         .zip(&uids)
         .map(|((pod, admission), uid)| {
             let planned = plan_pod(node, settings, &kubepods, (pod, uid), admission.clone());
-            match placements.get(uid) {
+            Arc::new(match placements.get(uid) {
                 Some(placement) => placed::place(planned, placement),
                 None => planned,
-            }
+            })
         })
         .collect();
     let has_spec = |placement: &Placement| matches!(placement.knowledge, Knowledge::Spec { .. });
     let are_sums_known = placements.values().all(has_spec);
     let requested = |classes: &[QosClass]| {
-        let counts = |pod: &&PodPlan| pod.admission.is_admitted() && classes.contains(&pod.qos_class);
+        let counts = |pod: &&Arc<PodPlan>| pod.admission.is_admitted() && classes.contains(&pod.qos_class);
         Requested::sum(pods.iter().filter(counts).map(|pod| &pod.requests))
     };
     let burstable = requested(&[QosClass::Burstable]);

@@ -291,7 +291,7 @@ mod tests {
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
         let dir = |plan: &PodPlan| temp.path().join(plan.cgroup.path.as_str().trim_start_matches('/'));
-        let open = |plan: &PodPlan| {
+        let open = |plan: &Arc<PodPlan>| {
             stand(&dir(plan), MIB);
             Arc::new(Candidate::open(&root, &guard, plan).unwrap())
         };
@@ -327,8 +327,9 @@ mod tests {
         }
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
-        let open =
-            |(index, plan)| Arc::new(Candidate::open(&root, &guard, plan).unwrap().protected(index == 2));
+        let open = |(index, plan): (usize, &Arc<PodPlan>)| {
+            Arc::new(Candidate::open(&root, &guard, plan).unwrap().protected(index == 2))
+        };
         let candidates: Vec<_> = plan.pods.iter().enumerate().map(open).collect();
         let settings = Arc::new(Mutex::new(EngineSettings::default()));
         let recent = Arc::new(Recent::default());

@@ -121,7 +121,7 @@ pub(super) fn plan(memory: &str) -> Plan {
     Plan {
         node: cgroup("/kubepods", &[("cpu.weight", "157")]),
         qos: Vec::new(),
-        pods: vec![pod],
+        pods: vec![pod.into()],
         reserved: Vec::new(),
     }
 }
@@ -244,7 +244,7 @@ fn a_new_plan_is_reported_as_such_and_a_dropped_value_given_back() {
     let mut fixture = Fixture::new(TREE);
     drop(fixture.reconcile(&plan("8192")));
     let mut next = plan("4096");
-    next.pods[0].cgroup.values.cpu_weight = None;
+    Arc::make_mut(&mut next.pods[0]).cgroup.values.cpu_weight = None;
     let report = fixture.reconcile(&next);
     let reasons: BTreeSet<Reason> = report.written.iter().map(|write| write.reason).collect();
     assert_eq!(reasons, BTreeSet::from([Reason::PlanChanged, Reason::Released]));

@@ -154,7 +154,7 @@ impl Document {
                 .iter()
                 .map(|(class, plan)| QosCgroup { qos_class: class.as_str(), cgroup: cgroup(plan) })
                 .collect(),
-            pods: plan.pods.iter().map(pod).collect(),
+            pods: plan.pods.iter().map(|planned| pod(planned)).collect(),
             errors: errors.iter().map(ErrorDocument::from).collect(),
         }
     }

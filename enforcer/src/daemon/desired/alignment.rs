@@ -106,7 +106,7 @@ impl Aligning {
     /// The pods of the plan as they were weighed last. `is_protected`: whether an operator has spared a pod.
     fn weighed(&self, plan: &Plan, is_protected: impl Fn(&PodName) -> bool) -> Vec<Weighed<PodUid>> {
         let places: BTreeMap<&PodUid, (u32, &PodPlan)> =
-            (0_u32..).zip(&plan.pods).map(|(place, pod)| (&pod.uid, (place, pod))).collect();
+            (0_u32..).zip(&plan.pods).map(|(place, pod)| (&pod.uid, (place, &**pod))).collect();
         let weighed = |member: &Member| {
             let (order, pod) = *places.get(&member.uid)?;
             let weight = member.weight?;
@@ -250,7 +250,7 @@ fn reopened(
 ) -> Vec<Member> {
     let mut before: BTreeMap<PodUid, Member> =
         members.into_iter().map(|member| (member.uid.clone(), member)).collect();
-    let pods = plan.pods.iter().filter_map(|pod| Some((pod, *wanted.get(&pod.uid)?)));
+    let pods = plan.pods.iter().filter_map(|pod| Some((&**pod, *wanted.get(&pod.uid)?)));
     let open = |(pod, cgroup): (&PodPlan, CgroupId)| {
         if let Some(member) = before.remove(&pod.uid).filter(|member| member.cgroup == cgroup) {
             return Some(member);

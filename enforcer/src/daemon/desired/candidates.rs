@@ -1,6 +1,5 @@
 //! The pods that the reflex may evict, and that are ended for a critical one.
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::Arc,
@@ -96,7 +95,7 @@ pub(super) struct Renewed {
 
 /// A candidate, and the state for which it was opened.
 struct OpenCandidate {
-    plan: PodPlan,
+    plan: Arc<PodPlan>,
     candidate: Arc<Candidate>,
     opened: Instant,
     /// The containers' cgroups that existed then: their throttle files are open.
@@ -200,7 +199,7 @@ impl CandidateSet {
         let holders = present.holders();
         let evicted_by = |pod| existing.evicted_by(pod, pods.retired(), &holders);
         let planned = pods.plan().pods.iter().filter_map(evicted_by);
-        let wanted = planned.chain(pods.leaving().cloned().map(Cow::Owned));
+        let wanted = planned.chain(pods.leaving().cloned());
         let wanted: Vec<_> = wanted.filter(|plan| plan.is_known_enough()).collect();
         let uids: BTreeSet<_> = wanted.iter().map(|plan| plan.uid.clone()).collect();
         self.former.clear();
@@ -209,7 +208,7 @@ impl CandidateSet {
             let known =
                 former.iter().map(|(path, id)| (path.clone(), Former { id: *id, uid: plan.uid.clone() }));
             self.former.extend(known);
-            let plan = plan.as_ref();
+            let plan = &plan;
             let held = |path: &CgroupPath| existing.held(&plan.uid, path, &holders);
             let containers: Vec<_> =
                 plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
@@ -268,7 +267,7 @@ impl CandidateSet {
                     self.branched.remove(&plan.uid);
                     order.push(Arc::clone(&candidate));
                     let standing =
-                        OpenCandidate { plan: plan.clone(), candidate, opened: now, containers, former };
+                        OpenCandidate { plan: Arc::clone(plan), candidate, opened: now, containers, former };
                     self.open.insert(plan.uid.clone(), standing);
                 }
                 // The next cgroup there has another id.
@@ -336,7 +335,7 @@ impl CandidateSet {
         present: Present<'_>,
         plan: &PodPlan,
     ) -> Option<Result<Arc<Candidate>, OpenError>> {
-        let mut plan = Cow::Owned(present.let_in(plan)?);
+        let mut plan = Arc::new(present.let_in(plan)?);
         let (_, former) = present.existing.place(&mut plan, &present.holders());
         Some(self.open(present.root, &plan, &former))
     }

@@ -1,6 +1,6 @@
 //! The pods' cgroups that exist, as the last work on them left them.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     cgroup,
@@ -81,7 +81,7 @@ impl Existing {
     /// available, all of the pod is in the former one, which then takes its place in the plan.
     pub(super) fn place(
         &self,
-        plan: &mut Cow<'_, PodPlan>,
+        plan: &mut Arc<PodPlan>,
         holders: &Holders,
     ) -> (Option<CgroupId>, Vec<(CgroupPath, CgroupId)>) {
         let mut former = self.former(plan, holders);
@@ -90,30 +90,30 @@ impl Existing {
             return (own, former);
         }
         let (path, id) = former.remove(0);
-        let PodPlan { uid, cgroup, adopted, containers, .. } = plan.to_mut();
+        let PodPlan { uid, cgroup, adopted, containers, .. } = Arc::make_mut(plan);
         (cgroup.path, *adopted) = (path, false);
         containers.retain(|container| self.held(uid, &container.cgroup.path, holders).is_some());
         (Some(id), former)
     }
 
     /// The plan by which a pod may be evicted, if it may. `retired`: the pods that are to leave.
-    pub(super) fn evicted_by<'a>(
+    pub(super) fn evicted_by(
         &self,
-        plan: &'a PodPlan,
+        plan: &Arc<PodPlan>,
         retired: &[PodUid],
         holders: &Holders,
-    ) -> Option<Cow<'a, PodPlan>> {
+    ) -> Option<Arc<PodPlan>> {
         let is_evicted = plan.admission.rejection() == Some(&Rejection::Evicted);
         let stands = || self.going(plan, holders).is_some() || !self.former(plan, holders).is_empty();
         if !retired.contains(&plan.uid) || (plan.adopted && is_evicted) || stands() {
-            return Some(Cow::Borrowed(plan));
+            return Some(Arc::clone(plan));
         }
         // Its own cgroup is gone, but its containers' adopted cgroups exist.
         let stands = |container: &&ContainerPlan| {
             container.adopted && self.held(&plan.uid, &container.cgroup.path, holders).is_some()
         };
         let elsewhere = plan.containers.iter().find(stands).filter(|_| is_evicted)?;
-        Some(Cow::Owned(PodPlan { cgroup: elsewhere.cgroup.clone(), adopted: true, ..plan.clone() }))
+        Some(Arc::new(PodPlan { cgroup: elsewhere.cgroup.clone(), adopted: true, ..PodPlan::clone(plan) }))
     }
 
     /// The scope that a container still has in its pod's former slice: a unit name is unique on the machine, so until
@@ -195,15 +195,15 @@ mod tests {
     fn a_pod_is_in_its_former_cgroup_until_it_has_its_own() {
         let (plan, mut existing) = moved();
         let holders = holders(&plan, []);
-        let mut placed = Cow::Borrowed(&plan.pods[0]);
+        let mut placed = Arc::clone(&plan.pods[0]);
         assert_eq!(existing.place(&mut placed, &holders), (Some(CgroupId(9)), vec![]));
         assert_eq!((placed.cgroup.path.as_str(), placed.containers.len()), (OLD, 0));
 
         existing.planned.insert(plan.pods[0].cgroup.path.clone(), CgroupId(7));
-        let mut placed = Cow::Borrowed(&plan.pods[0]);
+        let mut placed = Arc::clone(&plan.pods[0]);
         let former = vec![(CgroupPath::parse(OLD).unwrap(), CgroupId(9))];
         assert_eq!(existing.place(&mut placed, &holders), (Some(CgroupId(7)), former));
-        assert_eq!(*placed, plan.pods[0]);
+        assert_eq!(placed, plan.pods[0]);
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
         let (mut plan, existing) = moved();
         let other = planned(&[adopting("other", Some("/kubepods/old/inner"), &[])]);
         plan.pods.extend(other.pods);
-        let mut placed = Cow::Borrowed(&plan.pods[0]);
+        let mut placed = Arc::clone(&plan.pods[0]);
         assert_eq!(existing.place(&mut placed, &holders(&plan, [])), (None, vec![]));
     }
 

@@ -38,7 +38,7 @@ pub(super) struct PodSet {
     /// The pods in the plan that are not to run.
     retired: Vec<PodUid>,
     /// The plans of pods that no source names any longer.
-    leaving: BTreeMap<PodUid, PodPlan>,
+    leaving: BTreeMap<PodUid, Arc<PodPlan>>,
     /// Where a kubelet's pods are.
     placements: BTreeMap<PodUid, Placement>,
 }
@@ -158,7 +158,9 @@ impl PodSet {
         let entries = self.roster.entries();
         let pods: Vec<(&Pod, Admission)> =
             entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
-        let plan = Arc::new(policy::plan_placed(node, settings, &pods, &self.placements));
+        let mut plan = policy::plan_placed(node, settings, &pods, &self.placements);
+        plan.share_with(&self.plan);
+        let plan = Arc::new(plan);
         let retired: Vec<PodUid> =
             entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
         let differs = self.plan != plan || self.retired != retired;
@@ -180,7 +182,7 @@ impl PodSet {
     }
 
     /// The plans of pods that no source names any longer, for the cgroups that they own.
-    pub(super) fn leaving(&self) -> impl Iterator<Item = &PodPlan> {
+    pub(super) fn leaving(&self) -> impl Iterator<Item = &Arc<PodPlan>> {
         self.leaving.values()
     }
 
@@ -235,13 +237,13 @@ impl PodSet {
     }
 }
 
-fn keep_leaving(kept: &mut BTreeMap<PodUid, PodPlan>, before: &Plan, leaving: &BTreeSet<&PodUid>) {
+fn keep_leaving(kept: &mut BTreeMap<PodUid, Arc<PodPlan>>, before: &Plan, leaving: &BTreeSet<&PodUid>) {
     kept.retain(|uid, _| leaving.contains(uid));
     for plan in before.pods.iter().filter(|plan| !plan.adopted && leaving.contains(&plan.uid)) {
         // Adopted cgroups live on without the daemon.
-        let mut left = plan.clone();
+        let mut left = PodPlan::clone(plan);
         left.containers.retain(|container| !container.adopted);
-        kept.insert(plan.uid.clone(), left);
+        kept.insert(plan.uid.clone(), Arc::new(left));
     }
 }
 
@@ -358,7 +360,7 @@ mod tests {
         take(&mut pods, &all, Health::Up);
         pods.stand(all.iter().map(|pod| pod.uid.clone()).collect());
         let known = |pods: &PodSet| {
-            let of = |plan: &PodPlan| (plan.name.name.clone(), plan.containers.len());
+            let of = |plan: &Arc<PodPlan>| (plan.name.name.clone(), plan.containers.len());
             let mut known: Vec<_> = pods.leaving().map(of).collect();
             known.sort();
             known

@@ -86,7 +86,7 @@ mod tests {
     fn plan(name: &str) -> PodPlan {
         let pod = sample::pod(name, &["a"]);
         let plan: Plan = plan_decided(&sample::node(), &Settings::default(), &[(&pod, Admission::plain())]);
-        plan.pods.into_iter().next().unwrap()
+        PodPlan::clone(&plan.pods[0])
     }
 
     fn reported(journal: &Journal) -> Vec<EventType> {

@@ -28,7 +28,7 @@ impl Desired {
         let in_force = entry.is_some_and(|entry| entry.pod == *pod);
         let plan = self.pods.plan().pods.iter().find(|plan| in_force && plan.uid == pod.uid);
         let source = entry.map_or(SourceName::STATIC, |entry| entry.source);
-        let data = emit::pod(pod, source, plan);
+        let data = emit::pod(pod, source, plan.map(AsRef::as_ref));
         let payload = match change {
             Change::Added(_) => Payload::PodAdded(data),
             Change::Removed(_) => Payload::PodRemoved(data),

@@ -1,5 +1,7 @@
 //! Cgroups that somebody else made, within a pod or for it.
 
+use std::sync::Arc;
+
 use super::*;
 
 #[test]
@@ -21,7 +23,7 @@ fn a_cgroup_that_a_runtime_made_in_a_pod_is_its_container() {
     let mut two = plan("8192");
     let mut other = two.pods[0].containers[0].clone();
     (other.name, other.cgroup) = ("other".into(), cgroup("/kubepods/pod1/other", &[]));
-    two.pods[0].containers.push(other);
+    Arc::make_mut(&mut two.pods[0]).containers.push(other);
     let mut fixture = Fixture::new(&[TREE, &["kubepods/pod1/other", "kubepods/pod1/crio-5f3a"]].concat());
     drop(fixture.reconcile(&two));
     assert_eq!(fixture.read("kubepods/pod1/crio-5f3a/memory.max"), "max\n");
@@ -33,7 +35,7 @@ fn a_cgroup_that_a_runtime_made_in_a_pod_is_its_container() {
 /// The plan of a pod that takes `path`, and of nothing else.
 pub(super) fn adopting(path: &str, memory: &str) -> Plan {
     let mut adopting = plan(memory);
-    let pod = &mut adopting.pods[0];
+    let pod = Arc::make_mut(&mut adopting.pods[0]);
     pod.adopted = true;
     pod.cgroup = cgroup(path, &[("memory.max", memory), ("cpu.weight", "79")]);
     pod.containers[0].cgroup = pod.cgroup.clone();
@@ -99,7 +101,8 @@ fn no_pod_adopts_what_another_holds_or_is_held_in() {
         let mut all = plan("8192");
         for (uid, adopted) in [("2", OTHERS), ("3", path)] {
             let mut pod = adopting(adopted, "8192").pods.remove(0);
-            (pod.uid, pod.name.name) = (PodUid::new(uid).unwrap(), uid.to_owned());
+            let named = Arc::make_mut(&mut pod);
+            (named.uid, named.name.name) = (PodUid::new(uid).unwrap(), uid.to_owned());
             all.pods.push(pod);
         }
         drop(fixture.reconcile(&all));

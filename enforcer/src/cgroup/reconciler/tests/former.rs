@@ -1,6 +1,9 @@
 //! Pods that stand elsewhere by a new plan.
 
-use std::process::{Child, Command};
+use std::{
+    process::{Child, Command},
+    sync::Arc,
+};
 
 use super::*;
 
@@ -13,7 +16,7 @@ fn pod_at(path: &str, memory: &str, containers: &[(&str, i16)]) -> Plan {
     plan.qos = [(QosClass::Burstable, "burstable"), (QosClass::BestEffort, "besteffort")]
         .map(|(class, name)| (class, cgroup(&format!("/kubepods/{name}"), &[])))
         .into();
-    let pod = &mut plan.pods[0];
+    let pod = Arc::make_mut(&mut plan.pods[0]);
     pod.cgroup = cgroup(path, &[("memory.max", memory)]);
     let container = pod.containers.remove(0);
     pod.containers = containers
