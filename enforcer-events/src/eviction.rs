@@ -493,3 +493,50 @@ pub struct EvictionSuppressed {
     /// The same in words.
     pub message: String,
 }
+
+/// The payload of `eviction.requested`: what came of telling the API server that a kubelet's pod was evicted.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictionRequested {
+    /// The eviction's id.
+    pub eviction_id: String,
+    /// The victim's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// `accepted`; or why nothing had to be asked: `gone`, `anotherPod` (the name belongs to another uid), `terminating` or
+    /// `ended`; or why nothing was asked: `withheld`, `expired`; or `refused`, and it is asked again.
+    pub outcome: Word,
+    /// What was asked for: `evict`, `delete` or `status`; absent if nothing was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<Word>,
+    /// Why it was withheld or refused: `barePod`, `daemonSetPod`, `staticPod` or `disruptionBudget`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Word>,
+    /// How many requests that change something were sent, by this process of the daemon.
+    pub requests: u32,
+    /// From the signal to the sending of the request that was accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signalled_to_requested_ms: Option<u64>,
+    /// The same in words.
+    pub message: String,
+}
+
+/// The payload of `eviction.confirmed`: the API server no longer has the evicted pod.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictionConfirmed {
+    /// The eviction's id.
+    pub eviction_id: String,
+    /// The victim's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// From the signal until that was seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signalled_to_confirmed_ms: Option<u64>,
+}

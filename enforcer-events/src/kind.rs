@@ -46,6 +46,10 @@ event_types! {
     EvictionFailed = "eviction.failed",
     /// No victim was chosen, and why.
     EvictionSuppressed = "eviction.suppressed",
+    /// The API server was asked to evict the victim, or did not have to be.
+    EvictionRequested = "eviction.requested",
+    /// The API server no longer has the victim.
+    EvictionConfirmed = "eviction.confirmed",
     /// The kernel's OOM killer marked its first victim.
     OomDetected = "oom.detected",
     /// One kernel OOM, closed and reconciled.

@@ -88,6 +88,10 @@ payloads! {
     EvictionFailed(eviction::EvictionEnded),
     /// No victim was chosen.
     EvictionSuppressed(eviction::EvictionSuppressed),
+    /// The API server was asked to evict the victim, or did not have to be.
+    EvictionRequested(eviction::EvictionRequested),
+    /// The API server no longer has the victim.
+    EvictionConfirmed(eviction::EvictionConfirmed),
     /// The kernel's OOM killer marked its first victim.
     OomDetected(oom::Detected),
     /// One kernel OOM, closed.
@@ -134,6 +138,8 @@ impl Payload {
             Self::EvictionContained(contained) => Some(&contained.eviction_id),
             Self::EvictionSignalled(signalled) => Some(&signalled.eviction_id),
             Self::EvictionCompleted(ended) | Self::EvictionFailed(ended) => Some(&ended.eviction_id),
+            Self::EvictionRequested(requested) => Some(&requested.eviction_id),
+            Self::EvictionConfirmed(confirmed) => Some(&confirmed.eviction_id),
             _ => None,
         }
     }
@@ -158,6 +164,7 @@ impl Payload {
             Self::EvictionContained(contained) => contained.message.as_deref(),
             Self::EvictionCompleted(ended) | Self::EvictionFailed(ended) => ended.message.as_deref(),
             Self::EvictionSuppressed(suppressed) => Some(&suppressed.message),
+            Self::EvictionRequested(requested) => Some(&requested.message),
             Self::PodRejected(rejected) => Some(&rejected.message),
             Self::ConfigLoaded(ConfigLoaded::Started(started)) => Some(&started.message),
             Self::ConfigLoaded(ConfigLoaded::Changed(changed)) | Self::ConfigRejected(changed) => {

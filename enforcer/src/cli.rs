@@ -35,7 +35,7 @@ pub use self::exit::Failure;
 use self::format::Output;
 use crate::{
     config::{Config, Effective},
-    cri, network, specs,
+    cri, kube, network, specs,
 };
 
 /// Quality of service for the pods of one Linux node.
@@ -148,6 +148,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(network::VERB) => return network::main(),
         Some(cri::VERB) => return cri::main(),
         Some(specs::VERB) => return specs::main(),
+        Some(kube::VERB) => return kube::main(),
         _ => {}
     }
     let cli = match Cli::try_parse_from(args) {

@@ -22,6 +22,7 @@ use self::fields::{Fields, Provenance};
 use crate::{
     cgroup,
     journal::Limits,
+    kube::ApiSettings,
     model::{CgroupPath, NodeComponent},
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
     regular,
@@ -89,6 +90,8 @@ pub struct Config {
     pub kubelet_root_dir: PathBuf,
     /// `kubeletPort`: the port of the kubelet's HTTPS server.
     pub kubelet_port: u16,
+    /// `apiAction`, `onPdb`, `barePods` and `daemonSetPods`: what is asked of the API server for an evicted pod.
+    pub api: ApiSettings,
     /// `unknownPodGrace`: how long a pod must be known before it may be evicted without its spec, in milliseconds.
     pub unknown_pod_grace_ms: u64,
     /// `onDrift`: the reaction to a value that something else wrote.
@@ -194,6 +197,7 @@ impl Default for Config {
             kubeconfig: None,
             kubelet_root_dir: PathBuf::from("/var/lib/kubelet"),
             kubelet_port: 10_250,
+            api: ApiSettings::default(),
             unknown_pod_grace_ms: 10_000,
             on_drift: OnDrift::Restore,
             node_components: cgroup::COMPONENTS

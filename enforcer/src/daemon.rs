@@ -29,6 +29,7 @@ mod incompatible_host;
 mod instance_lock;
 mod keeper;
 mod kept_specs;
+mod kubernetes;
 mod metrics;
 mod naming;
 mod ooms;
@@ -196,6 +197,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let counts = Counts::default();
     let opened = unless_stopped(&mut signals, Sinks::open(&config, &host, &counts)).await?;
     let Some((journal, mut sinks)) = opened else { return Ok(Ended::Stopped) };
+    // Before this daemon's first event: recovery reports evictions that an earlier one did not live to report.
+    let _evictions = kubernetes::evictions(&config, kubelets, &journal, sinks.api_server())
+        .context("cannot start the thread for the API server")?;
     let host_facts = HostFacts::gather();
     emit_start(&journal, &config, &host, &host_facts);
     instance_lock.emit(&journal);

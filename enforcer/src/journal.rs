@@ -7,6 +7,7 @@
 //! a separate thread writes it to a segment, in batches, and syncs it. Segments are plain NDJSON, each with an index
 //! that says which lines are whole. Retention removes the oldest segments as whole files.
 
+mod cursor_file;
 mod disk;
 mod event;
 mod intent;
@@ -27,6 +28,7 @@ mod writer;
 
 pub use enforcer_events::EventType;
 
+pub(crate) use self::cursor_file::{CursorFile, before_all, resume};
 pub use self::{
     disk::folder,
     event::{Event, Observer, RawEvent, Subject, named_type},

@@ -14,6 +14,7 @@ pub mod evict;
 mod grpc;
 mod helper;
 pub mod journal;
+pub mod kube;
 pub mod logging;
 pub mod metrics;
 mod nearest;

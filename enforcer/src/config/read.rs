@@ -15,6 +15,7 @@ use super::{
 use crate::{
     evict::HookProgram,
     journal::Limits,
+    kube::{Action, ApiSettings, OnPdb},
     model::{CgroupPath, NodeComponent, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
@@ -26,6 +27,32 @@ use crate::{
 
 /// The default of `preKillHook.timeout`.
 const DEFAULT_HOOK_TIMEOUT_MS: u64 = 1_000;
+
+/// `apiAction`.
+const WHEN_EVICTED: [(&str, Option<Action>); 4] = [
+    ("evict", Some(Action::Evict)),
+    ("delete", Some(Action::Delete)),
+    ("status", Some(Action::Status)),
+    ("none", None),
+];
+
+/// `barePods` and `daemonSetPods`.
+const WHEN_NOT_REPLACED: [(&str, Option<Action>); 3] =
+    [("killOnly", None), ("evict", Some(Action::Evict)), ("status", Some(Action::Status))];
+
+/// What is asked of the API server.
+fn api(fields: &mut Fields, default: ApiSettings) -> ApiSettings {
+    ApiSettings {
+        action: fields.choice("apiAction", &WHEN_EVICTED).unwrap_or(default.action),
+        on_pdb: fields
+            .choice("onPdb", &[("override", OnPdb::Override), ("respect", OnPdb::Respect)])
+            .unwrap_or(default.on_pdb),
+        bare_pods: fields.choice("barePods", &WHEN_NOT_REPLACED).unwrap_or(default.bare_pods),
+        daemon_set_pods: fields
+            .choice("daemonSetPods", &WHEN_NOT_REPLACED)
+            .unwrap_or(default.daemon_set_pods),
+    }
+}
 
 /// Takes every field, fills in defaults, and checks rules that span fields.
 pub(super) fn read(fields: &mut Fields) -> Config {
@@ -84,6 +111,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         kubeconfig: fields.text("kubeconfig", absolute),
         kubelet_root_dir: fields.text("kubeletRootDir", absolute).unwrap_or(default.kubelet_root_dir),
         kubelet_port: fields.text("kubeletPort", port).unwrap_or(default.kubelet_port),
+        api: api(fields, default.api),
         unknown_pod_grace_ms: fields
             .text("unknownPodGrace", unknown_pod_grace_ms)
             .unwrap_or(default.unknown_pod_grace_ms),

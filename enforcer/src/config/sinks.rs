@@ -14,7 +14,7 @@ use crate::{
     journal::EventType,
     model::{ParseQuantityError, Quantity},
     policy::duration as durations,
-    sink::{BatchSettings, JournaldSettings, SinkSettings, Url, WebhookSettings},
+    sink::{BatchSettings, JournaldSettings, KubernetesSettings, SinkSettings, Url, WebhookSettings},
 };
 
 /// The most webhooks; each has a thread.
@@ -26,6 +26,7 @@ const DEFAULT_TIMEOUT_MS: u64 = 10_000;
 /// The form of `sinks`.
 pub(super) const FORM: Form = Form::Object(&[
     ("journald", Form::Object(&[("enabled", Form::Boolean), ("socket", Form::Path), ("types", Form::Names)])),
+    ("kubernetes", Form::Object(&[("enabled", Form::Boolean), ("dryRun", Form::Boolean)])),
     (
         "webhook",
         Form::Objects(&[
@@ -49,6 +50,13 @@ pub(super) fn read(fields: &mut Fields) -> SinkSettings {
     let Some(mut inner) = fields.inner("sinks") else { return settings };
     if let Some(inner) = fields.inner_of(&mut inner, "journald") {
         settings.journald = journald(fields, inner);
+    }
+    if let Some(mut inner) = fields.inner_of(&mut inner, "kubernetes") {
+        settings.kubernetes = KubernetesSettings {
+            enabled: fields.inner_boolean(&mut inner, "enabled").unwrap_or(false),
+            dry_run: fields.inner_boolean(&mut inner, "dryRun").unwrap_or(false),
+        };
+        fields.inner_end(inner);
     }
     let webhooks = fields.inners_of(&mut inner, "webhook");
     fields.inner_end(inner);
@@ -187,13 +195,17 @@ fn timeout_ms(text: &str, most_ms: u64, range: &str) -> Result<u64, String> {
 
 /// The field as written in a file; null at its default. It contains no secrets, as those have their own files.
 pub(super) fn show(config: &Config) -> Value {
-    let SinkSettings { journald, webhooks } = &config.sinks;
+    let SinkSettings { journald, kubernetes, webhooks } = &config.sinks;
     let mut shown = Map::new();
     if *journald != JournaldSettings::default() {
         let JournaldSettings { enabled, socket, types } = journald;
         let mut object = json!({"enabled": enabled, "socket": socket});
         show_types(&mut object, types);
         shown.insert(String::from("journald"), object);
+    }
+    if *kubernetes != KubernetesSettings::default() {
+        let KubernetesSettings { enabled, dry_run } = kubernetes;
+        shown.insert(String::from("kubernetes"), json!({"enabled": enabled, "dryRun": dry_run}));
     }
     if !webhooks.is_empty() {
         shown.insert(String::from("webhook"), webhooks.iter().map(show_webhook).collect());

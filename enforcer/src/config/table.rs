@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Account, Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook, sinks};
 use crate::{
+    kube::{Action, OnPdb},
     model::{Quantity, ResourceList},
     policy::{
         CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedCgroup, ReservedScope, SwapBehavior,
@@ -203,6 +204,39 @@ pub const FIELDS: &[Field] = &[
     ours("kubeletPort", Form::Integer(1), "the port of the kubelet's HTTPS server", |config| {
         json!(config.kubelet_port)
     }),
+    ours(
+        "apiAction",
+        Form::Choice(&["evict", "delete", "status", "none"]),
+        "what is asked of the API server for a kubelet's pod that was evicted here: its eviction, its deletion, to mark it as \
+         failed and evicted, or nothing, so that the kubelet starts its containers anew",
+        |config| json!(config.api.action.map_or("none", Action::as_str)),
+    ),
+    ours(
+        "onPdb",
+        Form::Choice(&["override", "respect"]),
+        "what to do if a disruption budget refuses the eviction of a pod whose processes are dead: delete the pod, as a \
+         kubelet's own eviction ignores budgets too, or ask again for an hour",
+        |config| {
+            json!(match config.api.on_pdb {
+                OnPdb::Override => "override",
+                OnPdb::Respect => "respect",
+            })
+        },
+    ),
+    ours(
+        "barePods",
+        Form::Choice(&["killOnly", "evict", "status"]),
+        "what is asked for a pod without a controller, which nothing makes anew: nothing, its eviction, or to mark it as failed \
+         and evicted",
+        |config| json!(config.api.bare_pods.map_or("killOnly", Action::as_str)),
+    ),
+    ours(
+        "daemonSetPods",
+        Form::Choice(&["killOnly", "evict", "status"]),
+        "what is asked for a pod of a DaemonSet, which is made anew on this node: nothing, its eviction, or to mark it as failed \
+         and evicted",
+        |config| json!(config.api.daemon_set_pods.map_or("killOnly", Action::as_str)),
+    ),
     ours(
         "unknownPodGrace",
         Form::Duration,

@@ -10,10 +10,11 @@ use anyhow::Context as _;
 use enforcer_events::{Payload, node::Degraded};
 use tokio::time::timeout;
 
-use super::{emit, host::Host, start};
+use super::{emit, host::Host, kubernetes, start};
 use crate::{
     config::Config,
     journal::{Journal, Subject},
+    kube::ApiServer,
     metrics::Counts,
     network::Network,
     sink::{Ground, Healths, Kind, Sink, Wanted},
@@ -61,6 +62,7 @@ impl Sinks {
             node: host.name.clone(),
             healths: Healths::default(),
             network: Network::start().context("cannot start the network thread")?,
+            api_server: kubernetes::server(config).context("cannot start the thread for the API server")?,
         };
         let begin = journal.range().newest;
         let mut sinks =
@@ -123,6 +125,11 @@ impl Sinks {
                 }
             }
         }
+    }
+
+    /// The API server, which takes Events, and evictions.
+    pub(super) fn api_server(&self) -> &ApiServer {
+        &self.ground.api_server
     }
 
     /// The sinks' states.

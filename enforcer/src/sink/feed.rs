@@ -85,34 +85,12 @@ impl Feed {
     }
 }
 
-/// The sequence after which a sink with this cursor continues. The error holds that sequence too, and means that
-/// nothing of the cursor's epoch is kept.
-///
-/// A power cut can lose events that were delivered already. The log then continues under another epoch, with other
-/// events of the same sequences. The sink continues after the last event that both epochs share. If nothing of the
-/// epoch is kept, that event is unknown: all kept events are delivered, and only those after the cursor are missing.
-pub(super) fn resume(journal: &Journal, cursor: &Cursor) -> Result<u64, u64> {
-    let range = journal.range();
-    let last = cursor.sequence.min(range.newest);
-    if journal.cursor(last).epoch == cursor.epoch {
-        return Ok(last);
-    }
-    let mut kept = (range.oldest..last).rev();
-    let shared = kept.find(|sequence| journal.cursor(*sequence).epoch == cursor.epoch);
-    shared.ok_or_else(|| last.min(before_all(journal)))
-}
-
-/// The sequence just before the oldest kept event.
-pub(super) fn before_all(journal: &Journal) -> u64 {
-    journal.range().oldest.saturating_sub(1)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::journal::{EventType, RawEvent, Subject};
+    use crate::journal::{EventType, RawEvent, Subject, resume};
 
     fn append(journal: &Journal, count: usize, kind: EventType) {
         for _ in 0..count {
@@ -185,16 +163,6 @@ mod tests {
         assert_eq!(health.lost(), oldest - 11);
     }
 
-    #[test]
-    fn a_cursor_of_another_log_begins_with_what_is_kept() {
-        let journal = Journal::new("n", "b");
-        append(&journal, 5, EventType::PodAdded);
-        assert_eq!(resume(&journal, &journal.cursor(3)), Ok(3));
-        let ahead = Cursor { sequence: 70, ..journal.cursor(3) };
-        assert_eq!(resume(&journal, &ahead), Ok(5), "events that were lost are not waited for");
-        assert_eq!(resume(&journal, &Cursor { epoch: String::from("other"), sequence: 4 }), Err(0));
-    }
-
     /// What went before the sink was there, or was delivered, is no loss.
     #[test]
     fn a_cursor_of_an_epoch_that_is_kept_no_longer_invents_no_loss() {
@@ -213,26 +181,5 @@ mod tests {
             assert_eq!((front[0].first, front[0].is_gap), (after + 1, after + 1 < oldest), "{sequence}");
             assert_eq!(health.lost(), oldest - 1 - after, "{sequence}");
         }
-    }
-
-    #[test]
-    fn after_a_power_cut_it_goes_on_where_the_epochs_part() {
-        let dir = tempfile::tempdir().unwrap();
-        let (state, run) = (dir.path().join("state"), dir.path().join("run"));
-        std::fs::create_dir(&run).unwrap();
-        let (journal, _) = Journal::open("n", "b1", &state, &run).unwrap();
-        append(&journal, 5, EventType::PodAdded);
-        let delivered = Cursor { sequence: 8, ..journal.cursor(5) };
-        journal.close();
-        drop(journal);
-        // Three more were delivered, and the power cut took them with the tail.
-        std::fs::remove_file(run.join("journal.tail")).unwrap();
-        std::fs::remove_file(state.join("journal/clean")).unwrap();
-        let (journal, recovered) = Journal::open("n", "b2", &state, &run).unwrap();
-        append(&journal, 9, EventType::PodAdded);
-        assert!(recovered.after_power_cut);
-        assert_ne!(journal.cursor(9).epoch, delivered.epoch);
-        assert_eq!(resume(&journal, &delivered), Ok(5));
-        journal.close();
     }
 }

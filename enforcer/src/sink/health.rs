@@ -13,18 +13,21 @@ pub enum Kind {
     Journald,
     /// An HTTP receiver.
     Webhook,
+    /// The Kubernetes API server.
+    Kubernetes,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: &'static [Self] = &[Self::Journald, Self::Webhook];
+    pub const ALL: &'static [Self] = &[Self::Journald, Self::Webhook, Self::Kubernetes];
 
-    /// Its name: `journald` or `webhook`.
+    /// Its name: `journald`, `webhook` or `kubernetes`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Journald => "journald",
             Self::Webhook => "webhook",
+            Self::Kubernetes => "kubernetes",
         }
     }
 }
@@ -34,6 +37,7 @@ impl Kind {
 pub struct Healths {
     journald: Arc<Health>,
     webhook: Arc<Health>,
+    kubernetes: Arc<Health>,
 }
 
 impl Healths {
@@ -43,6 +47,7 @@ impl Healths {
         match kind {
             Kind::Journald => &self.journald,
             Kind::Webhook => &self.webhook,
+            Kind::Kubernetes => &self.kubernetes,
         }
     }
 }

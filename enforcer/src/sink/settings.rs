@@ -9,6 +9,8 @@ use crate::journal::EventType;
 pub struct SinkSettings {
     /// `sinks.journald`.
     pub journald: JournaldSettings,
+    /// `sinks.kubernetes`.
+    pub kubernetes: KubernetesSettings,
     /// `sinks.webhook`, with unique names.
     pub webhooks: Vec<WebhookSettings>,
 }
@@ -28,6 +30,15 @@ impl Default for JournaldSettings {
     fn default() -> Self {
         Self { enabled: false, socket: "/run/systemd/journal/socket".into(), types: Vec::new() }
     }
+}
+
+/// `sinks.kubernetes`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct KubernetesSettings {
+    /// `enabled`.
+    pub enabled: bool,
+    /// `dryRun`: whether evictions that are only decided are reported too.
+    pub dry_run: bool,
 }
 
 /// One of `sinks.webhook`.

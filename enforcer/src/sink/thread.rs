@@ -11,17 +11,18 @@ use tokio::{
 };
 
 use super::{
-    Healths, JournaldSettings, Kind, SinkSettings, WebhookSettings,
-    cursor::CursorFile,
-    feed::{self, Feed},
+    Healths, JournaldSettings, Kind, KubernetesSettings, SinkSettings, WebhookSettings,
+    feed::Feed,
     health::{Health, Progress},
     journald::Journald,
+    kubernetes::{self, Kubernetes},
     run::{FAILING, Outlet, Run},
     webhook::Webhook,
 };
 use crate::{
     durable::StateError,
-    journal::{Cursor, EventType, Filter, Journal, Subject},
+    journal::{self, Cursor, CursorFile, EventType, Filter, Journal, Subject},
+    kube::ApiServer,
     network::Network,
 };
 
@@ -41,6 +42,8 @@ pub struct Ground {
     pub healths: Healths,
     /// Makes the requests of webhooks.
     pub network: Network,
+    /// Takes Events.
+    pub api_server: ApiServer,
 }
 
 /// A configured sink.
@@ -50,6 +53,8 @@ pub enum Wanted {
     Journald(JournaldSettings),
     /// To an HTTP receiver.
     Webhook(Box<WebhookSettings>),
+    /// To the Kubernetes API server.
+    Kubernetes(KubernetesSettings),
 }
 
 impl Wanted {
@@ -57,8 +62,10 @@ impl Wanted {
     #[must_use]
     pub fn all(settings: &SinkSettings) -> Vec<Self> {
         let journald = settings.journald.enabled.then(|| Self::Journald(settings.journald.clone()));
+        let kubernetes = settings.kubernetes.enabled.then_some(Self::Kubernetes(settings.kubernetes));
         journald
             .into_iter()
+            .chain(kubernetes)
             .chain(settings.webhooks.iter().cloned().map(Box::new).map(Self::Webhook))
             .collect()
     }
@@ -69,6 +76,7 @@ impl Wanted {
         match self {
             Self::Journald(_) => String::from("journald"),
             Self::Webhook(webhook) => format!("webhook-{}", webhook.name),
+            Self::Kubernetes(_) => String::from("kubernetes"),
         }
     }
 
@@ -76,6 +84,7 @@ impl Wanted {
         match self {
             Self::Journald(_) => Kind::Journald,
             Self::Webhook(_) => Kind::Webhook,
+            Self::Kubernetes(_) => Kind::Kubernetes,
         }
     }
 
@@ -83,6 +92,7 @@ impl Wanted {
         match self {
             Self::Journald(journald) => &journald.types,
             Self::Webhook(webhook) => &webhook.types,
+            Self::Kubernetes(_) => kubernetes::TYPES,
         }
     }
 }
@@ -177,6 +187,11 @@ impl Work {
                 let webhook = Webhook::new(*settings, &self.ground.node, self.ground.network.clone());
                 runtime.block_on(self.deliver(webhook, stopping));
             }
+            Wanted::Kubernetes(settings) => {
+                let Ground { node, api_server, .. } = &self.ground;
+                let kubernetes = Kubernetes::new(node, settings.dry_run, api_server.clone());
+                runtime.block_on(self.deliver(kubernetes, stopping));
+            }
         }
     }
 
@@ -221,7 +236,7 @@ fn beginning(
 ) -> (u64, Option<String>) {
     match cursor {
         Ok(None) => (new, None),
-        Ok(Some(cursor)) => match feed::resume(journal, &cursor) {
+        Ok(Some(cursor)) => match journal::resume(journal, &cursor) {
             Ok(after) => (after, None),
             Err(after) => {
                 let why = format!(
@@ -233,7 +248,7 @@ fn beginning(
         Err(error) => {
             let why = crate::chain(&error);
             let why = format!("it begins again with the oldest event that is kept: {why}");
-            (feed::before_all(journal), Some(why))
+            (journal::before_all(journal), Some(why))
         }
     }
 }

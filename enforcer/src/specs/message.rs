@@ -34,11 +34,11 @@ pub enum Feed {
 #[serde(rename_all = "camelCase")]
 pub struct HttpsFeed {
     /// Where it is.
-    pub(super) endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     /// Whom to trust there, and who this is.
-    pub(super) security: Security,
+    pub(crate) security: Security,
     /// The bearer token, if there is one.
-    pub(super) token: Option<String>,
+    pub(crate) token: Option<String>,
 }
 
 impl fmt::Debug for HttpsFeed {

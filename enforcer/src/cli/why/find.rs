@@ -49,7 +49,9 @@ fn subject(place: usize, entry: &Entry) -> Option<Subject> {
         | EventType::EvictionContained
         | EventType::EvictionSignalled
         | EventType::EvictionCompleted
-        | EventType::EvictionFailed => entry.case.clone().map(Subject::Eviction),
+        | EventType::EvictionFailed
+        | EventType::EvictionRequested
+        | EventType::EvictionConfirmed => entry.case.clone().map(Subject::Eviction),
         EventType::OomDetected | EventType::OomIncident => entry.case.clone().map(Subject::Oom),
         EventType::OomAverted => Some(entry.case.clone().map_or(Subject::Event(place), Subject::Oom)),
         EventType::EvictionSuppressed => Some(Subject::Event(place)),

@@ -66,6 +66,12 @@ fn rung(payload: &Payload) -> Vec<Rung> {
             rungs.extend(reconstructed(ended));
             rungs
         }
+        Payload::EvictionRequested(requested) => {
+            let after = requested.signalled_to_requested_ms;
+            let after = after.map(|ms| format!(", {ms} ms after the signal")).unwrap_or_default();
+            vec![(None, format!("{}{after}", requested.message))]
+        }
+        Payload::EvictionConfirmed(_) => vec![(None, String::from("the API server has it no more"))],
         Payload::EvictionFailed(ended) => {
             let mut rungs: Vec<_> = ran(ended.hook.as_ref()).into_iter().collect();
             let why = failed(ended.message.as_deref(), ended.reason.as_deref());

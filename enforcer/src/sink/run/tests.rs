@@ -92,7 +92,7 @@ impl Scene {
         let after = cursor
             .read()
             .unwrap()
-            .map_or(0, |cursor| crate::sink::feed::resume(&self.journal, &cursor).unwrap());
+            .map_or(0, |cursor| crate::journal::resume(&self.journal, &cursor).unwrap());
         let run = Run {
             shown: String::from("fake"),
             feed: Feed::new(self.journal.clone(), after, Filter::default(), Arc::clone(&self.health)),

@@ -1,0 +1,32 @@
+//! The Kubernetes API server as the daemon has it: who it is to that, and the evictions that are asked for.
+
+use std::{io, sync::Arc};
+
+use crate::{
+    config::{Config, Mode},
+    journal::Journal,
+    kube::{ApiServer, ApiSettings, Evictions},
+};
+
+/// The API server by the configured credentials.
+pub(super) fn server(config: &Config) -> io::Result<ApiServer> {
+    let _ = config;
+    ApiServer::start(Arc::new(move || Err(String::from("TODO"))))
+}
+
+/// Starts to ask for the evictions of a kubelet's pods, if there are any and something is to be asked. Without a position
+/// of an earlier daemon it begins with the next event.
+pub(super) fn evictions(
+    config: &Config,
+    is_beside_kubelet: bool,
+    journal: &Journal,
+    server: &ApiServer,
+) -> io::Result<Option<Evictions>> {
+    let ApiSettings { action, bare_pods, daemon_set_pods, on_pdb: _ } = config.api;
+    let asks = action.or(bare_pods).or(daemon_set_pods).is_some();
+    if !is_beside_kubelet || config.mode != Mode::Enforce || !asks {
+        return Ok(None);
+    }
+    let begin = journal.range().newest;
+    Evictions::start(journal, &config.state_dir, begin, config.api, server.clone()).map(Some)
+}

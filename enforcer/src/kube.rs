@@ -1,0 +1,22 @@
+//! What is done at the Kubernetes API server with pods that were evicted here.
+//!
+//! A kubelet restarts containers that are killed. The API server's eviction is what removes the pod for good, and has its
+//! controller make another. What has to be asked for is read from the journal, so that nothing is lost or done twice over
+//! a crash ([`Outbox`]). Requests are made by a process of its own, without privileges ([`helper`](crate::helper)).
+
+mod api;
+mod client;
+mod evictions;
+mod message;
+mod outbox;
+mod process;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    client::{Access, ApiServer},
+    evictions::Evictions,
+    message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report},
+    outbox::{ApiSettings, OnPdb, Outbox, Owned},
+    process::{VERB, main},
+};

@@ -1,0 +1,378 @@
+//! The requests to the API server, and its answers.
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use hyper::{
+    HeaderMap, Method, Request, StatusCode,
+    body::Incoming,
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT},
+    http,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::message::{About, Call, FoundPod, Outcome, PodRef, Report, is_plain};
+use crate::{
+    network::{Connection, ConnectionError},
+    specs::HttpsFeed,
+};
+
+/// The longest answer that is read. etcd keeps objects of 1.5 MiB.
+const MOST_ANSWER_BYTES: usize = 4 << 20;
+
+/// Who reports Events.
+const CONTROLLER: &str = "enforcer.dev/enforcer";
+
+/// The longest word and the longest note of an Event (`pkg/apis/core/validation/events.go`).
+const MOST_WORD_BYTES: usize = 128;
+const MOST_NOTE_BYTES: usize = 1_024;
+
+/// The annotation of a pod that stands for a static one of the kubelet.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error("the request cannot be written")]
+    Request(#[from] http::Error),
+    #[error("the token contains characters that an HTTP header may not have: check the token file")]
+    Token,
+    #[error("the pod's name or namespace is none that the API server could have")]
+    Name,
+    #[error("the answer is longer than {MOST_ANSWER_BYTES} bytes")]
+    TooLong,
+    #[error("the answer cannot be read")]
+    Unreadable(#[from] serde_json::Error),
+}
+
+/// A client of the API server, with one connection.
+#[derive(Debug, Default)]
+pub(super) struct Api {
+    open: Option<(HttpsFeed, Connection)>,
+}
+
+/// An answer to one request.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Api {
+    /// Asks, over the connection of the last question if that is still open.
+    pub(super) async fn ask(&mut self, access: &HttpsFeed, call: &Call) -> Result<Outcome, ApiError> {
+        let answer = self.exchange(access, call).await?;
+        outcome(call, answer)
+    }
+
+    async fn exchange(&mut self, access: &HttpsFeed, call: &Call) -> Result<Answer, ApiError> {
+        let present = self.open.take().filter(|(of, connection)| of == access && connection.is_open());
+        if let Some((_, mut connection)) = present {
+            match connection.send(request(access, call)?).await {
+                Ok(answer) => return self.read(access, connection, answer).await,
+                // The server may close a connection just as it is used again. Whether it has done what was asked is
+                // found out by another look.
+                Err(_closed) if call.changes_nothing() => {}
+                Err(closed) => return Err(closed.into()),
+            }
+        }
+        let mut connection = Connection::open(&access.endpoint, &access.security).await?;
+        let answer = connection.send(request(access, call)?).await?;
+        self.read(access, connection, answer).await
+    }
+
+    /// Reads the whole answer, and keeps the connection.
+    async fn read(
+        &mut self,
+        access: &HttpsFeed,
+        connection: Connection,
+        (status, headers, mut rest): (StatusCode, HeaderMap, Incoming),
+    ) -> Result<Answer, ApiError> {
+        let mut body = Vec::new();
+        while let Some(frame) = rest.frame().await {
+            if let Some(data) = frame.map_err(ConnectionError::from)?.data_ref() {
+                if body.len() + data.len() > MOST_ANSWER_BYTES {
+                    return Err(ApiError::TooLong);
+                }
+                body.extend_from_slice(data);
+            }
+        }
+        self.open = Some((access.clone(), connection));
+        Ok(Answer { status, headers, body })
+    }
+}
+
+fn request(access: &HttpsFeed, call: &Call) -> Result<Request<Bytes>, ApiError> {
+    let (method, target, content_type, body) = match call {
+        Call::Discover => (Method::GET, String::from("/api/v1"), None, None),
+        Call::Look(pod) => (Method::GET, path(pod)?, None, None),
+        Call::Evict { pod, group_version, grace_seconds } => {
+            let target = format!("{}/eviction", path(pod)?);
+            (
+                Method::POST,
+                target,
+                Some("application/json"),
+                Some(eviction(pod, group_version, *grace_seconds)),
+            )
+        }
+        Call::Delete { pod, grace_seconds } => {
+            let mut options = options(pod, *grace_seconds);
+            options["apiVersion"] = "v1".into();
+            options["kind"] = "DeleteOptions".into();
+            (Method::DELETE, path(pod)?, Some("application/json"), Some(options))
+        }
+        Call::Status { pod, message } => {
+            let target = format!("{}/status", path(pod)?);
+            let content_type = "application/strategic-merge-patch+json";
+            (Method::PATCH, target, Some(content_type), Some(status(pod, message)))
+        }
+        Call::Report(report) => {
+            let target = events_of(report.about.namespace())?;
+            (Method::POST, target, Some("application/json"), Some(event(report)))
+        }
+        Call::Repeat { namespace, name, count, time_ms } => {
+            if !is_plain(name) {
+                return Err(ApiError::Name);
+            }
+            let target = format!("{}/{name}", events_of(namespace)?);
+            let series = json!({"series": {"count": count, "lastObservedTime": micros(*time_ms)}});
+            (Method::PATCH, target, Some("application/merge-patch+json"), Some(series))
+        }
+    };
+    let mut request = Request::builder()
+        .method(method)
+        .uri(target)
+        .header(HOST, access.endpoint.authority.as_str())
+        .header(ACCEPT, "application/json")
+        .header(USER_AGENT, crate::USER_AGENT);
+    if let Some(token) = &access.token {
+        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_error| ApiError::Token)?;
+        value.set_sensitive(true);
+        request = request.header(AUTHORIZATION, value);
+    }
+    if let Some(content_type) = content_type {
+        request = request.header(CONTENT_TYPE, content_type);
+    }
+    let body = body.map(|body| serde_json::to_vec(&body)).transpose()?.unwrap_or_default();
+    Ok(request.body(body.into())?)
+}
+
+fn path(pod: &PodRef) -> Result<String, ApiError> {
+    if !pod.is_valid() {
+        return Err(ApiError::Name);
+    }
+    Ok(format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name))
+}
+
+/// The uid is a precondition: another pod of that name is not touched.
+fn options(pod: &PodRef, grace_seconds: u64) -> Value {
+    json!({"gracePeriodSeconds": grace_seconds, "preconditions": {"uid": pod.uid}})
+}
+
+fn eviction(pod: &PodRef, group_version: &str, grace_seconds: u64) -> Value {
+    json!({
+        "apiVersion": group_version,
+        "kind": "Eviction",
+        "metadata": {"namespace": pod.namespace, "name": pod.name},
+        "deleteOptions": options(pod, grace_seconds),
+    })
+}
+
+/// What a kubelet writes of a pod that it has evicted (`pkg/kubelet/eviction`: phase, reason and message), and the
+/// condition by which a job's `podFailurePolicy` knows a disruption. A patch with another uid is a conflict.
+fn status(pod: &PodRef, message: &str) -> Value {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    json!({
+        "metadata": {"uid": pod.uid},
+        "status": {
+            "phase": "Failed",
+            "reason": "Evicted",
+            "message": message,
+            "conditions": [{
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "TerminationByEnforcer",
+                "message": message,
+                "lastTransitionTime": now,
+            }],
+        },
+    })
+}
+
+fn events_of(namespace: &str) -> Result<String, ApiError> {
+    if !is_plain(namespace) {
+        return Err(ApiError::Name);
+    }
+    Ok(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"))
+}
+
+fn event(report: &Report) -> Value {
+    let Report { name, about, node, reason, action, is_warning, note, annotations, time_ms } = report;
+    let of_node = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node});
+    let mut event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"namespace": about.namespace(), "name": name, "annotations": annotations},
+        "eventTime": micros(*time_ms),
+        "reportingController": CONTROLLER,
+        "reportingInstance": cut(node, MOST_WORD_BYTES),
+        "reason": cut(reason, MOST_WORD_BYTES),
+        "action": cut(action, MOST_WORD_BYTES),
+        "type": if *is_warning { "Warning" } else { "Normal" },
+        "note": cut(note, MOST_NOTE_BYTES),
+    });
+    match about {
+        About::Node => event["regarding"] = of_node,
+        About::Pod(PodRef { namespace, name, uid }, container) => {
+            let mut pod =
+                json!({"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid});
+            if let Some(container) = container {
+                pod["fieldPath"] = format!("spec.containers{{{container}}}").into();
+            }
+            event["regarding"] = pod;
+            event["related"] = of_node;
+        }
+    }
+    event
+}
+
+/// A time of the kind `MicroTime`.
+fn micros(time_ms: i64) -> String {
+    let time = jiff::Timestamp::from_millisecond(time_ms).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+}
+
+fn cut(text: &str, most_bytes: usize) -> &str {
+    let mut end = most_bytes.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+#[derive(Deserialize)]
+struct Resources {
+    resources: Vec<Resource>,
+}
+
+#[derive(Deserialize)]
+struct Resource {
+    name: String,
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    version: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Pod {
+    metadata: Metadata,
+    status: PodStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    uid: String,
+    deletion_timestamp: Option<String>,
+    owner_references: Option<Vec<Owner>>,
+    annotations: Option<std::collections::BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Owner {
+    kind: String,
+    controller: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodStatus {
+    phase: String,
+}
+
+/// A `Status`: what the server says when it does not do what was asked.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Refusal {
+    message: String,
+    details: Details,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Details {
+    retry_after_seconds: u64,
+    causes: Vec<Cause>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Cause {
+    reason: String,
+}
+
+fn outcome(call: &Call, answer: Answer) -> Result<Outcome, ApiError> {
+    let Answer { status, headers, body } = answer;
+    if status.is_success() {
+        return Ok(match call {
+            Call::Discover => {
+                let Resources { resources } = serde_json::from_slice(&body)?;
+                let eviction = resources.into_iter().find(|resource| resource.name == "pods/eviction");
+                // The group of the kind; servers before 1.22 serve policy/v1beta1.
+                Outcome::Discovered(eviction.map(|of| format!("{}/{}", of.group, of.version)))
+            }
+            Call::Look(_) => Outcome::Found(found(serde_json::from_slice(&body)?)),
+            Call::Evict { .. }
+            | Call::Delete { .. }
+            | Call::Status { .. }
+            | Call::Report(_)
+            | Call::Repeat { .. } => Outcome::Done,
+        });
+    }
+    Ok(match status {
+        StatusCode::NOT_FOUND | StatusCode::GONE => Outcome::Missing,
+        StatusCode::CONFLICT => Outcome::Conflict,
+        _ => refused(status, &headers, &body),
+    })
+}
+
+fn found(pod: Pod) -> FoundPod {
+    let Pod { metadata, status } = pod;
+    let controller = metadata
+        .owner_references
+        .unwrap_or_default()
+        .into_iter()
+        .find(|owner| owner.controller == Some(true));
+    FoundPod {
+        uid: metadata.uid,
+        is_terminating: metadata.deletion_timestamp.is_some(),
+        has_ended: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
+        controller: controller.map(|owner| owner.kind),
+        is_mirror: metadata.annotations.is_some_and(|annotations| annotations.contains_key(MIRROR)),
+    }
+}
+
+fn refused(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
+    let refusal: Refusal = serde_json::from_slice(body).unwrap_or_default();
+    let words = if refusal.message.is_empty() {
+        String::from_utf8_lossy(body).trim().to_owned()
+    } else {
+        refusal.message
+    };
+    // One budget answers 429 with its cause (`pkg/registry/core/pod/storage/eviction.go`), two budgets 500 with words.
+    let is_budget = refusal.details.causes.iter().any(|cause| cause.reason == "DisruptionBudget")
+        || status == StatusCode::INTERNAL_SERVER_ERROR && words.contains("PodDisruptionBudget");
+    if is_budget {
+        return Outcome::Budget { words };
+    }
+    let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
+    let seconds =
+        header.or((refusal.details.retry_after_seconds > 0).then_some(refusal.details.retry_after_seconds));
+    let after_ms = seconds.map(|seconds| seconds.saturating_mul(1_000));
+    Outcome::Refused { status: status.as_u16(), words, after_ms }
+}

@@ -1,0 +1,83 @@
+//! The daemon's side: a handle for asking the API server.
+
+use std::{fmt, io, os::unix::net::UnixStream as StdStream, process::Child, sync::Arc};
+
+use super::{
+    message::{Ask, Call, Lane, Outcome},
+    process::VERB,
+};
+use crate::{
+    helper::{self, Helper, Protocol},
+    specs::HttpsFeed,
+};
+
+/// How long one request may take with its connection, in milliseconds.
+const TIMEOUT_MS: u64 = 5_000;
+
+/// Where the API server is, and who this is; read anew for each question. The error says what is missing.
+pub type Access = Arc<dyn Fn() -> Result<HttpsFeed, String> + Send + Sync>;
+
+/// A handle for asking the API server, from any async runtime. The process ends with the last of its clones.
+#[derive(Clone)]
+pub struct ApiServer {
+    process: Helper<KubeApi>,
+    access: Access,
+}
+
+impl fmt::Debug for ApiServer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ApiServer").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+/// What the kube process is asked and answers.
+pub(super) struct KubeApi;
+
+impl Protocol for KubeApi {
+    const NAME: &'static str = "kube";
+    const MOST_ASK_BYTES: usize = 0;
+    const MOST_ANSWER_BYTES: usize = 0;
+
+    type Question = (Lane, HttpsFeed, Call);
+    type Answer = Outcome;
+    type Place = ();
+    type Ask = Ask;
+    type Outcome = Outcome;
+
+    fn place(_question: &Self::Question) {}
+
+    fn timeout_ms(_question: &Self::Question) -> u64 {
+        // A question that was given up may still be under way in its lane.
+        2 * TIMEOUT_MS
+    }
+
+    fn ask((lane, access, call): Self::Question) -> (Ask, Vec<u8>) {
+        (Ask { lane, access, call, timeout_ms: TIMEOUT_MS }, Vec::new())
+    }
+
+    fn answer(outcome: Outcome, _body: &[u8]) -> Result<Outcome, String> {
+        outcome.taken()
+    }
+}
+
+impl ApiServer {
+    /// Starts the thread that starts the process with the first question. Fails if there is no thread or no descriptor for
+    /// it.
+    pub fn start(access: Access) -> io::Result<Self> {
+        Self::start_with(access, |theirs| helper::command(VERB, theirs).spawn().map(Some))
+    }
+
+    pub(super) fn start_with(
+        access: Access,
+        mut spawn: impl FnMut(StdStream) -> io::Result<Option<Child>> + Send + 'static,
+    ) -> io::Result<Self> {
+        Ok(Self { process: Helper::start(move |(), theirs| spawn(theirs))?, access })
+    }
+
+    /// Asks, one question of a lane after the other; the error says why there is no answer. Reads the files of the
+    /// credentials in the calling thread. Safe to cancel; the server may do what was asked all the same.
+    pub async fn ask(&self, lane: Lane, call: Call) -> Result<Outcome, String> {
+        let access = (self.access)()?;
+        self.process.ask((lane, access, call)).await.map_err(|error| crate::chain(&error))
+    }
+}

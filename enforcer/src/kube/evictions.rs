@@ -1,0 +1,253 @@
+//! The thread that tells the API server of evictions: it reads the journal, asks, and reports what came of it.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use enforcer_events::{Event, EventType, Payload, node::Degraded};
+use tokio::{runtime::Builder, sync::watch};
+
+use super::{
+    client::ApiServer,
+    message::{Call, Lane, Outcome},
+    outbox::{ApiSettings, Now, Outbox},
+};
+use crate::{
+    clock,
+    journal::{Batch, CursorFile, Filter, Journal, Reader, Record, Subject, resume},
+};
+
+/// The stack of the thread.
+const STACK_BYTES: usize = 512 << 10;
+
+/// The name of the thread and of the cursor's file.
+const NAME: &str = "kube-evictions";
+
+/// The `what` of the degradation while the API server cannot be asked.
+const WHAT: &str = "apiServer";
+
+/// How soon the server is asked again for the version of its evictions, as long as no eviction needs it.
+const DISCOVER_AGAIN: Duration = Duration::from_mins(1);
+
+/// The running thread. Dropping it makes it stop.
+#[derive(Debug)]
+pub struct Evictions {
+    stop: watch::Sender<bool>,
+}
+
+struct Run {
+    journal: Journal,
+    reader: Reader,
+    cursor: CursorFile,
+    outbox: Outbox,
+    server: ApiServer,
+    /// Why the server cannot be asked, as reported.
+    trouble: Option<String>,
+    /// When the version of evictions is asked for, if none needs it.
+    discover: Option<Instant>,
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Run").field("outbox", &self.outbox).finish_non_exhaustive()
+    }
+}
+
+impl Evictions {
+    /// Starts the thread. It goes on where an earlier one stopped; without a cursor it begins after the sequence `begin`.
+    pub fn start(
+        journal: &Journal,
+        state_dir: &Path,
+        begin: u64,
+        settings: ApiSettings,
+        server: ApiServer,
+    ) -> io::Result<Self> {
+        let (stop, stopping) = watch::channel(false);
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
+        std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            let mut cursor = CursorFile::new(&state_dir, NAME);
+            let begin = match cursor.read() {
+                Ok(Some(kept)) => resume(&journal, &kept).unwrap_or_else(|oldest| oldest),
+                Ok(None) => begin,
+                Err(error) => {
+                    let why = crate::chain(&error);
+                    tracing::warn!("evictions of before are not reported to the API server again: {why}");
+                    begin
+                }
+            };
+            let kinds = vec![
+                EventType::EvictionDecided,
+                EventType::EvictionSignalled,
+                EventType::EvictionCompleted,
+                EventType::EvictionFailed,
+                EventType::EvictionRequested,
+                EventType::EvictionConfirmed,
+            ];
+            let reader = journal.reader(Some(begin), Filter { kinds, ..Filter::default() });
+            let run = Run {
+                journal,
+                reader,
+                cursor,
+                outbox: Outbox::new(settings),
+                server,
+                trouble: None,
+                discover: Some(Instant::now()),
+            };
+            runtime.block_on(run.run(stopping));
+        })?;
+        Ok(Self { stop })
+    }
+}
+
+impl Drop for Evictions {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+    }
+}
+
+impl Run {
+    async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        tokio::select! {
+            () = self.work() => {}
+            // A request under way may still arrive. The next process looks before it asks again.
+            () = stopped(&mut stop) => {}
+        }
+        self.write_cursor();
+    }
+
+    async fn work(&mut self) {
+        loop {
+            self.read();
+            let now = now();
+            if let Some((id, call)) = self.outbox.next(now) {
+                let answer = self.ask(call).await;
+                if let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now()) {
+                    self.report(payload);
+                }
+                continue;
+            }
+            if self.discover.is_some_and(|due| due <= now.instant) {
+                // The connection is open before the first eviction, and what is missing is reported before it.
+                let found = self.ask(Call::Discover).await;
+                self.discover = match found {
+                    Ok(Outcome::Discovered(found)) => {
+                        self.outbox.discovered(found);
+                        None
+                    }
+                    _ => Some(Instant::now() + DISCOVER_AGAIN),
+                };
+                continue;
+            }
+            let position = self.journal.cursor(self.outbox.position(self.reader.position()));
+            let written = self.cursor.due(&position);
+            let due = [written, self.outbox.due(), self.discover].into_iter().flatten().min();
+            tokio::select! {
+                () = self.reader.readable() => {}
+                () = sleep_until(due) => if written.is_some_and(|due| due <= Instant::now()) {
+                    self.write_cursor();
+                },
+            }
+        }
+    }
+
+    /// Takes in all events that are there.
+    fn read(&mut self) {
+        while let Some(batch) = self.reader.read() {
+            match batch {
+                Batch::Gap { from, to } => {
+                    tracing::warn!(
+                        from,
+                        to,
+                        "the API server is not asked for evictions in events that are lost"
+                    );
+                }
+                Batch::Records(records) => {
+                    for Record { sequence, time_ms, kind: _, pod, line } in records {
+                        match Event::parse(&line) {
+                            Ok(event) => {
+                                self.outbox.take(sequence, time_ms, pod.as_ref(), &event.payload, now());
+                            }
+                            Err(error) => tracing::warn!(%error, sequence, "an event cannot be read back"),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn ask(&mut self, call: Call) -> Result<Outcome, String> {
+        let answer = self.server.ask(Lane::Evictions, call).await;
+        match &answer {
+            Err(why) => self.troubled(why),
+            Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
+                self.troubled(&format!("status {status}: {words}"));
+            }
+            Ok(_) => self.recovered(),
+        }
+        answer
+    }
+
+    fn troubled(&mut self, why: &str) {
+        if self.trouble.as_deref() == Some(why) {
+            return;
+        }
+        self.trouble = Some(why.to_owned());
+        let message = format!(
+            "the API server cannot be asked to evict pods; the kubelet starts the containers anew that are killed here: {why}"
+        );
+        tracing::warn!("{message}");
+        let data = Degraded { message: Some(message), ..Degraded::of(WHAT) };
+        self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
+    }
+
+    fn recovered(&mut self) {
+        if self.trouble.take().is_some() {
+            let message = Some(String::from("the API server can be asked to evict pods"));
+            let data = Degraded { message, ..Degraded::of(WHAT) };
+            self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
+        }
+    }
+
+    fn report(&self, payload: Payload) {
+        let pod = match &payload {
+            Payload::EvictionRequested(of) => (&of.namespace, &of.name),
+            Payload::EvictionConfirmed(of) => (&of.namespace, &of.name),
+            _ => return,
+        };
+        let (namespace, name) = (pod.0.clone(), pod.1.clone());
+        self.journal.emit(Subject::Pod(crate::model::PodName { namespace, name }), payload);
+    }
+
+    fn write_cursor(&mut self) {
+        let position = self.journal.cursor(self.outbox.position(self.reader.position()));
+        if self.cursor.due(&position).is_none() {
+            return;
+        }
+        if let Err(error) = self.cursor.write(&position) {
+            tracing::warn!(%error, "the position of evictions that the API server knows of cannot be written");
+        }
+    }
+}
+
+fn now() -> Now {
+    Now {
+        instant: Instant::now(),
+        time_ms: jiff::Timestamp::now().as_millisecond(),
+        boot_ms: clock::boottime_ns() / 1_000_000,
+    }
+}
+
+async fn sleep_until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // A dropped sender means stop, too.
+    drop(stop.wait_for(|stop| *stop).await);
+}

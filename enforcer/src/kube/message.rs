@@ -1,0 +1,260 @@
+//! What the daemon and the kube process say to each other.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    helper::{is_id, is_name, plain},
+    specs::HttpsFeed,
+};
+
+/// The longest wait that a server may ask for, in milliseconds.
+const MOST_AFTER_MS: u64 = 300_000;
+
+/// The longest version of an API group.
+const MOST_VERSION_BYTES: usize = 128;
+
+/// A pod, and no other that has its name later.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct PodRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+/// What is asked of the API server.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Call {
+    /// In which group and version pods are evicted.
+    Discover,
+    /// How the pod of that name is.
+    Look(PodRef),
+    /// To evict the pod.
+    #[serde(rename_all = "camelCase")]
+    Evict {
+        /// The pod.
+        pod: PodRef,
+        /// The group and version of the eviction, as discovered.
+        group_version: String,
+        /// The grace of its containers, in seconds.
+        grace_seconds: u64,
+    },
+    /// To delete the pod, whatever its disruption budget.
+    #[serde(rename_all = "camelCase")]
+    Delete {
+        /// The pod.
+        pod: PodRef,
+        /// The grace of its containers, in seconds.
+        grace_seconds: u64,
+    },
+    /// To mark the pod as failed and evicted, as a kubelet does.
+    Status {
+        /// The pod.
+        pod: PodRef,
+        /// Why, in the kubelet's words.
+        message: String,
+    },
+    /// To keep an Event.
+    Report(Box<Report>),
+    /// To note that an Event has happened again.
+    #[serde(rename_all = "camelCase")]
+    Repeat {
+        /// The Event's namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// How often it has happened.
+        count: u32,
+        /// When it happened last, in milliseconds since 1970.
+        time_ms: i64,
+    },
+}
+
+/// An Event of Kubernetes (`events.k8s.io/v1`), as `kubectl describe` shows it.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Its own name, which is the same if it is sent again.
+    pub name: String,
+    /// What it is about.
+    pub about: About,
+    /// The node.
+    pub node: String,
+    /// A word of upper and lower case, such as `Evicted`.
+    pub reason: String,
+    /// What was done, such as `Evict`.
+    pub action: String,
+    /// Whether it is one of trouble.
+    pub is_warning: bool,
+    /// For people; longer ones are cut.
+    pub note: String,
+    /// Further facts.
+    pub annotations: BTreeMap<String, String>,
+    /// When it was, in milliseconds since 1970.
+    pub time_ms: i64,
+}
+
+/// What an Event is about.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum About {
+    /// A pod, or one of its containers.
+    Pod(PodRef, Option<String>),
+    /// The node.
+    Node,
+}
+
+impl About {
+    /// The namespace of the Event: that of the pod, and `default` for the node.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        match self {
+            Self::Pod(pod, _) => &pod.namespace,
+            Self::Node => "default",
+        }
+    }
+}
+
+/// Whose questions do not wait for those of the other.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Lane {
+    /// What evictions need.
+    Evictions,
+    /// Events.
+    Events,
+}
+
+/// What changes a pod at the API server.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Action {
+    /// The eviction subresource, which heeds disruption budgets.
+    Evict,
+    /// A deletion.
+    Delete,
+    /// The status: phase Failed, reason Evicted. The object stays.
+    Status,
+}
+
+impl Action {
+    /// Its name in events and the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Evict => "evict",
+            Self::Delete => "delete",
+            Self::Status => "status",
+        }
+    }
+}
+
+/// A pod as the API server has it.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FoundPod {
+    /// Its uid.
+    pub uid: String,
+    /// Whether it is to be deleted.
+    pub is_terminating: bool,
+    /// Whether its phase is Succeeded or Failed.
+    pub has_ended: bool,
+    /// The kind of its controller.
+    pub controller: Option<String>,
+    /// Whether it mirrors a static pod of the kubelet.
+    pub is_mirror: bool,
+}
+
+/// What the API server answers.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// The group and version of evictions; `None`: it has none.
+    Discovered(Option<String>),
+    /// The pod of that name.
+    Found(FoundPod),
+    /// It is not there: the pod, or what was to be done with it.
+    Missing,
+    /// It has done what was asked.
+    Done,
+    /// The pod has another uid, or has just changed.
+    Conflict,
+    /// A disruption budget does not allow it.
+    Budget {
+        /// Why, in the server's words.
+        words: String,
+    },
+    /// It does not do it.
+    #[serde(rename_all = "camelCase")]
+    Refused {
+        /// The status of its answer.
+        status: u16,
+        /// Why, in its words.
+        words: String,
+        /// How long to wait before the next request, in milliseconds.
+        after_ms: Option<u64>,
+    },
+    /// There is no answer, for that reason.
+    Failed(String),
+}
+
+/// The head of a question's frame, which has no body.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Ask {
+    pub(super) lane: Lane,
+    pub(super) access: HttpsFeed,
+    pub(super) call: Call,
+    pub(super) timeout_ms: u64,
+}
+
+impl Call {
+    /// How the next request may be sent although this one is not answered: it asks only.
+    pub(super) const fn changes_nothing(&self) -> bool {
+        matches!(self, Self::Discover | Self::Look(_))
+    }
+}
+
+impl PodRef {
+    /// Whether its names can stand in a path, and its uid in a precondition.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        is_plain(&self.namespace) && is_plain(&self.name) && is_id(&self.uid)
+    }
+}
+
+/// Whether a text can be the name of an object, and stand in a path.
+pub(super) fn is_plain(text: &str) -> bool {
+    is_name(text)
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte))
+}
+
+impl Outcome {
+    /// The answer as the daemon takes it: the process is not trusted. The error says why there is none.
+    pub(super) fn taken(self) -> Result<Self, String> {
+        match self {
+            Self::Failed(why) => Err(plain(&why)),
+            Self::Discovered(Some(version)) if version.len() > MOST_VERSION_BYTES => {
+                Err(String::from("the kube process sends no version"))
+            }
+            Self::Found(found) if !is_id(&found.uid) => Err(String::from("the kube process sends no uid")),
+            Self::Found(found) => {
+                let controller = found.controller.as_deref().map(plain);
+                Ok(Self::Found(FoundPod { controller, ..found }))
+            }
+            Self::Budget { words } => Ok(Self::Budget { words: plain(&words) }),
+            Self::Refused { status, words, after_ms } => Ok(Self::Refused {
+                status,
+                words: plain(&words),
+                after_ms: after_ms.map(|after_ms| after_ms.min(MOST_AFTER_MS)),
+            }),
+            other => Ok(other),
+        }
+    }
+}

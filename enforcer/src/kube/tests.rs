@@ -1,0 +1,553 @@
+//! With a fake API server, and a kube process that is a thread.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use enforcer_events::{
+    Event, EventType, Payload,
+    eviction::{EvictionEnded, EvictionRequested, EvictionSignalled, Timeline},
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    journal::{Batch, Filter, Journal, Subject},
+    model::PodName,
+    network::{Endpoint, Security},
+    specs::HttpsFeed,
+};
+
+/// What the fake has, and what was done to it.
+#[derive(Debug, Default)]
+struct Server {
+    /// By namespace and name.
+    pods: BTreeMap<String, FakePod>,
+    has_budget: bool,
+    may_delete: bool,
+    /// The status of every answer, if it is none that serves.
+    fails_with: Option<u16>,
+    /// Whether it does what is asked, and closes the connection without an answer.
+    swallows_answers: bool,
+    /// What changed a pod: method, path and the uid of the precondition.
+    done: Vec<(String, String)>,
+    asked: usize,
+}
+
+#[derive(Clone, Debug)]
+struct FakePod {
+    uid: String,
+    controller: Option<&'static str>,
+    annotations: Value,
+    is_terminating: bool,
+}
+
+#[derive(Clone)]
+struct Api(Arc<Mutex<Server>>, SocketAddr);
+
+impl Api {
+    /// Serves until the test ends.
+    fn serve() -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let api = Self(
+            Arc::new(Mutex::new(Server { may_delete: true, ..Server::default() })),
+            listener.local_addr().unwrap(),
+        );
+        let serving = api.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                while let Ok((stream, _)) = listener.accept().await {
+                    let api = serving.clone();
+                    tokio::spawn(async move {
+                        let service = service_fn(|request| api.answer(request));
+                        let connection = hyper::server::conn::http1::Builder::new()
+                            .serve_connection(TokioIo::new(stream), service);
+                        // A swallowed answer breaks the connection.
+                        drop(connection.await);
+                    });
+                }
+            });
+        });
+        api
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Server) -> T) -> T {
+        change(&mut self.0.lock().unwrap())
+    }
+
+    fn put(&self, name: &str, uid: &str, controller: Option<&'static str>) {
+        let pod = FakePod { uid: uid.to_owned(), controller, annotations: json!({}), is_terminating: false };
+        self.change(|server| server.pods.insert(format!("shop/{name}"), pod));
+    }
+
+    fn done(&self) -> Vec<(String, String)> {
+        self.change(|server| server.done.clone())
+    }
+
+    fn access(&self) -> Access {
+        let address = self.1;
+        Arc::new(move || {
+            Ok(HttpsFeed {
+                endpoint: Endpoint {
+                    client: String::from("kube"),
+                    tls: false,
+                    host: address.ip().to_string(),
+                    port: address.port(),
+                    authority: address.to_string(),
+                    connect_timeout_ms: 5_000,
+                },
+                security: Security::default(),
+                token: Some(String::from("secret")),
+            })
+        })
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::io::Error> {
+        assert_eq!(request.headers()["authorization"], "Bearer secret");
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let (status, answer, is_swallowed) = self.change(|server| {
+            server.asked += 1;
+            let before = server.done.len();
+            let (status, answer) = server.answer(&method, &path, &body);
+            (status, answer, server.swallows_answers && server.done.len() > before)
+        });
+        if is_swallowed {
+            return Err(std::io::Error::other("no answer"));
+        }
+        let answer = Response::builder().status(status).body(Full::from(answer.to_string()));
+        answer.map_err(std::io::Error::other)
+    }
+}
+
+impl Server {
+    fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
+        let refused = |status: u16, message: &str| {
+            (StatusCode::from_u16(status).unwrap(), json!({"kind": "Status", "message": message}))
+        };
+        if let Some(status) = self.fails_with {
+            return refused(status, "not now");
+        }
+        if path == "/api/v1" {
+            let resources = json!([
+                {"name": "pods"},
+                {"name": "pods/eviction", "group": "policy", "version": "v1", "kind": "Eviction"},
+            ]);
+            return (StatusCode::OK, json!({"resources": resources}));
+        }
+        let below = path.strip_prefix("/api/v1/namespaces/").unwrap();
+        let (namespace, rest) = below.split_once("/pods/").unwrap();
+        let (name, subresource) = rest.split_once('/').unwrap_or((rest, ""));
+        let Some(pod) = self.pods.get_mut(&format!("{namespace}/{name}")) else {
+            return refused(404, "no such pod");
+        };
+        let is_for = |uid: &Value| uid.as_str() == Some(&pod.uid);
+        match (method.as_str(), subresource) {
+            ("GET", "") => {
+                let owners = pod.controller.map(|kind| json!([{"kind": kind, "controller": true}]));
+                let mut metadata = json!({"uid": pod.uid, "annotations": pod.annotations});
+                if let Some(owners) = owners {
+                    metadata["ownerReferences"] = owners;
+                }
+                if pod.is_terminating {
+                    metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+                }
+                return (StatusCode::OK, json!({"metadata": metadata, "status": {"phase": "Running"}}));
+            }
+            ("POST", "eviction") => {
+                assert_eq!(body["apiVersion"], "policy/v1");
+                assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], 1);
+                if !is_for(&body["deleteOptions"]["preconditions"]["uid"]) {
+                    return refused(409, "another uid");
+                }
+                if self.has_budget {
+                    let causes = json!({"causes": [{"reason": "DisruptionBudget", "message": "needs 1"}]});
+                    let status = json!({"message": "Cannot evict pod", "details": causes});
+                    return (StatusCode::TOO_MANY_REQUESTS, status);
+                }
+            }
+            ("DELETE", "") => {
+                if !self.may_delete {
+                    return refused(403, "pods is forbidden");
+                }
+                if !is_for(&body["preconditions"]["uid"]) {
+                    return refused(409, "another uid");
+                }
+            }
+            ("PATCH", "status") => {
+                if !is_for(&body["metadata"]["uid"]) {
+                    return refused(409, "another uid");
+                }
+                assert_eq!(
+                    (&body["status"]["phase"], &body["status"]["reason"]),
+                    (&json!("Failed"), &json!("Evicted"))
+                );
+            }
+            other => panic!("{other:?} {path}"),
+        }
+        pod.is_terminating = method != Method::PATCH;
+        self.done.push((format!("{method} {subresource}").trim().to_owned(), name.to_owned()));
+        (StatusCode::CREATED, json!({}))
+    }
+}
+
+const SETTINGS: ApiSettings = ApiSettings {
+    action: Some(Action::Evict),
+    on_pdb: OnPdb::Override,
+    bare_pods: None,
+    daemon_set_pods: None,
+};
+
+/// A journal, and the thread that reads it.
+struct Scene {
+    journal: Journal,
+    state: tempfile::TempDir,
+    api: Api,
+    evictions: Option<Evictions>,
+}
+
+impl Scene {
+    fn new(settings: ApiSettings) -> Self {
+        let mut scene = Self {
+            journal: Journal::new("n", "b"),
+            state: tempfile::tempdir().unwrap(),
+            api: Api::serve(),
+            evictions: None,
+        };
+        scene.start(settings);
+        scene
+    }
+
+    fn start(&mut self, settings: ApiSettings) {
+        let server = ApiServer::start_with(self.api.access(), |theirs| {
+            theirs.set_nonblocking(true)?;
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                // It ends with the test.
+                drop(
+                    runtime
+                        .block_on(async { process::serve(tokio::net::UnixStream::from_std(theirs)?).await }),
+                );
+            });
+            Ok(None)
+        });
+        let state: &Path = self.state.path();
+        let evictions = Evictions::start(&self.journal, state, 0, settings, server.unwrap());
+        self.evictions = Some(evictions.unwrap());
+    }
+
+    fn signal(&self, id: &str, name: &str, uid: &str) {
+        let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: name.to_owned() });
+        self.journal.emit(subject, Payload::EvictionSignalled(signalled(id, name, uid)));
+    }
+
+    /// The events of that type, once there are so many.
+    fn wait(&self, kind: EventType, count: usize) -> Vec<Event> {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let events = self.events(kind);
+            if events.len() >= count {
+                return events;
+            }
+            assert!(
+                Instant::now() < end,
+                "{} of {count} {kind}: {:?}",
+                events.len(),
+                self.api.change(|server| server.asked)
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn events(&self, kind: EventType) -> Vec<Event> {
+        let mut reader = self.journal.reader(Some(0), Filter { kinds: vec![kind], ..Filter::default() });
+        let mut events = Vec::new();
+        while let Some(batch) = reader.read() {
+            let Batch::Records(records) = batch else { panic!("a gap") };
+            events.extend(records.iter().map(|record| Event::parse(&record.line).unwrap()));
+        }
+        events
+    }
+
+    fn requested(&self) -> EvictionRequested {
+        let events = self.wait(EventType::EvictionRequested, 1);
+        let Payload::EvictionRequested(requested) = events.last().unwrap().payload.clone() else { panic!() };
+        requested
+    }
+}
+
+fn signalled(id: &str, name: &str, uid: &str) -> EvictionSignalled {
+    EvictionSignalled {
+        eviction_id: id.to_owned(),
+        namespace: String::from("shop"),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        signal: Some("memory.available".into()),
+        sent: "SIGKILL".into(),
+        grace_ms: None,
+        killed_because: None,
+        brakes_failed: None,
+        boot_ms: Some(crate::clock::boottime_ns() / 1_000_000),
+        timeline: Timeline::default(),
+        decided_to_terminated_ms: None,
+        decided_to_signalled_ms: None,
+        hook: None,
+        operator: None,
+    }
+}
+
+#[test]
+fn a_pod_of_a_controller_is_evicted_once_and_seen_to_go() {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.signal("e1", "web", "u1");
+    // A second signal is that of the same eviction.
+    scene.signal("e1", "web", "u1");
+    let requested = scene.requested();
+    assert_eq!(
+        (&*requested.outcome, requested.action.as_deref(), requested.requests),
+        ("accepted", Some("evict"), 1)
+    );
+    assert!(requested.signalled_to_requested_ms.is_some(), "{requested:?}");
+    scene.api.change(|server| server.pods.clear());
+    let confirmed = scene.wait(EventType::EvictionConfirmed, 1);
+    assert_eq!(confirmed[0].payload.eviction_id(), Some("e1"));
+    assert_eq!(scene.api.done(), [("POST eviction".to_owned(), "web".to_owned())]);
+    assert_eq!(scene.events(EventType::EvictionRequested).len(), 1);
+}
+
+#[test]
+fn what_must_not_be_evicted_is_left_to_the_kubelet() {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("bare", "u1", None);
+    scene.api.put("agent", "u2", Some("DaemonSet"));
+    scene.api.put("mirror", "u3", Some("Node"));
+    scene.api.change(|server| {
+        server.pods.get_mut("shop/mirror").unwrap().annotations = json!({"kubernetes.io/config.mirror": "h"});
+    });
+    scene.api.put("again", "u5", Some("ReplicaSet"));
+    scene.api.put("going", "u6", Some("ReplicaSet"));
+    scene.api.change(|server| server.pods.get_mut("shop/going").unwrap().is_terminating = true);
+    for (id, name, uid) in [
+        ("e1", "bare", "u1"),
+        ("e2", "agent", "u2"),
+        ("e3", "mirror", "u3"),
+        ("e4", "gone", "u4"),
+        // Its name belongs to another pod by now.
+        ("e5", "again", "u-before"),
+        ("e6", "going", "u6"),
+        // A name that would lead elsewhere.
+        ("e7", "../../secrets/x", "u7"),
+    ] {
+        scene.signal(id, name, uid);
+    }
+    let events = scene.wait(EventType::EvictionRequested, 6);
+    let outcomes: BTreeMap<_, _> = events
+        .iter()
+        .map(|event| {
+            let Payload::EvictionRequested(of) = &event.payload else { panic!() };
+            (
+                of.eviction_id.clone(),
+                (of.outcome.to_string(), of.reason.clone().unwrap_or_default().to_string()),
+            )
+        })
+        .collect();
+    let is = |id: &str, outcome: &str, reason: &str| {
+        assert_eq!(outcomes[id], (outcome.to_owned(), reason.to_owned()), "{id}");
+    };
+    is("e1", "withheld", "barePod");
+    is("e2", "withheld", "daemonSetPod");
+    is("e3", "withheld", "staticPod");
+    is("e4", "gone", "");
+    is("e5", "anotherPod", "");
+    is("e6", "terminating", "");
+    assert!(scene.api.done().is_empty());
+}
+
+#[test]
+fn a_bare_pod_can_be_left_failed_as_a_kubelet_does() {
+    let scene = Scene::new(ApiSettings { bare_pods: Some(Action::Status), ..SETTINGS });
+    scene.api.put("bare", "u1", None);
+    scene.signal("e1", "bare", "u1");
+    assert_eq!(scene.requested().action.as_deref(), Some("status"));
+    assert_eq!(scene.api.done(), [("PATCH status".to_owned(), "bare".to_owned())]);
+}
+
+#[test]
+fn a_disruption_budget_is_overridden_or_waited_for() {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.api.change(|server| server.has_budget = true);
+    scene.signal("e1", "web", "u1");
+    let requested = scene.requested();
+    assert_eq!((requested.action.as_deref(), requested.requests), (Some("delete"), 2));
+
+    for (settings, may_delete) in
+        [(ApiSettings { on_pdb: OnPdb::Respect, ..SETTINGS }, true), (SETTINGS, false)]
+    {
+        let scene = Scene::new(settings);
+        scene.api.put("web", "u1", Some("ReplicaSet"));
+        scene.api.change(|server| (server.has_budget, server.may_delete) = (true, may_delete));
+        scene.signal("e1", "web", "u1");
+        let refused = scene.requested();
+        assert_eq!((&*refused.outcome, refused.reason.as_deref()), ("refused", Some("disruptionBudget")));
+        assert!(scene.api.done().is_empty());
+        // One report, however often it is asked.
+        let asked = scene.api.change(|server| server.asked);
+        while scene.api.change(|server| server.asked) < asked + 4 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(scene.events(EventType::EvictionRequested).len(), 1);
+        scene.api.change(|server| server.has_budget = false);
+        scene.wait(EventType::EvictionRequested, 2);
+        assert_eq!(scene.requested().outcome, "accepted");
+        assert_eq!(scene.api.done().len(), 1);
+    }
+}
+
+#[test]
+fn a_server_that_is_away_is_asked_when_it_is_back_and_only_once() {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.api.change(|server| server.fails_with = Some(503));
+    scene.signal("e1", "web", "u1");
+    let degraded = scene.wait(EventType::DegradedEntered, 1);
+    assert!(degraded[0].payload.message().unwrap().contains("status 503"), "{degraded:?}");
+    scene.api.change(|server| server.fails_with = None);
+    assert_eq!(scene.requested().outcome, "accepted");
+    scene.wait(EventType::DegradedLeft, 1);
+    assert_eq!(scene.api.done().len(), 1);
+}
+
+#[test]
+fn an_answer_that_is_lost_leads_to_a_look_and_not_to_a_second_eviction() {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.api.change(|server| server.swallows_answers = true);
+    scene.signal("e1", "web", "u1");
+    let requested = scene.requested();
+    assert_eq!((&*requested.outcome, requested.requests), ("terminating", 1));
+    assert_eq!(scene.api.done().len(), 1);
+}
+
+#[test]
+fn another_process_goes_on_where_the_first_was_killed() {
+    let mut scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.api.put("late", "u2", Some("ReplicaSet"));
+    scene.api.change(|server| server.fails_with = Some(500));
+    scene.signal("e1", "web", "u1");
+    scene.wait(EventType::DegradedEntered, 1);
+    drop(scene.evictions.take());
+    // The next one finds a pod that was killed without an event of the signal.
+    let ended = EvictionEnded {
+        eviction_id: String::from("e2"),
+        uid: Some(String::from("u2")),
+        boot_ms: Some(7),
+        reconstructed: true,
+        ..EvictionEnded::default()
+    };
+    let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: String::from("late") });
+    scene.journal.emit(subject, Payload::EvictionCompleted(ended));
+    scene.api.change(|server| server.fails_with = None);
+    scene.start(SETTINGS);
+    scene.wait(EventType::EvictionRequested, 2);
+    let mut done = scene.api.done();
+    done.sort();
+    assert_eq!(done.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>(), ["late", "web"]);
+    // A third one has nothing to do.
+    scene.start(SETTINGS);
+    scene.signal("e3", "gone", "u3");
+    scene.wait(EventType::EvictionRequested, 3);
+    assert_eq!(scene.api.done().len(), 2);
+}
+
+mod pure {
+    use super::*;
+    use crate::kube::outbox::{Now, Outbox};
+
+    fn now(ms: u64, start: Instant) -> Now {
+        let instant = start + Duration::from_millis(ms);
+        Now { instant, time_ms: i64::try_from(ms).unwrap(), boot_ms: ms }
+    }
+
+    fn taken(settings: ApiSettings, start: Instant) -> Outbox {
+        let mut outbox = Outbox::new(settings);
+        let signalled = EvictionSignalled { boot_ms: Some(0), ..signalled("e1", "web", "u1") };
+        outbox.take(7, 0, None, &Payload::EvictionSignalled(signalled), now(0, start));
+        outbox
+    }
+
+    #[test]
+    fn nothing_is_asked_after_an_hour() {
+        let start = Instant::now();
+        let mut outbox = taken(SETTINGS, start);
+        assert_eq!(outbox.position(40), 6);
+        let (mut at, mut asked) = (0, 0);
+        let payload = loop {
+            let present = now(at, start);
+            if let Some((id, call)) = outbox.next(present) {
+                assert!(matches!(call, Call::Look(_)), "{call:?}");
+                asked += 1;
+                if let Some(payload) = outbox.answered(&id, None, present, present) {
+                    break payload;
+                }
+            }
+            at += 50;
+        };
+        let Payload::EvictionRequested(requested) = payload else { panic!("{payload:?}") };
+        assert_eq!((&*requested.outcome, requested.requests), ("expired", 0));
+        assert!((3_600_000..3_640_000).contains(&at), "{at}");
+        assert!((100..400).contains(&asked), "{asked} requests in an hour");
+        assert_eq!((outbox.due(), outbox.position(40)), (None, 40));
+    }
+
+    /// What is refused for a moment is not asked before that is over.
+    #[test]
+    fn a_wait_that_the_server_asks_for_is_kept() {
+        let start = Instant::now();
+        let mut outbox = taken(SETTINGS, start);
+        let (id, _look) = outbox.next(now(0, start)).unwrap();
+        let refused = Outcome::Refused { status: 429, words: String::new(), after_ms: Some(9_000) };
+        assert_eq!(outbox.answered(&id, Some(refused), now(0, start), now(1, start)), None);
+        assert!(outbox.due().unwrap() >= start + Duration::from_secs(9));
+    }
+
+    #[test]
+    fn evictions_of_another_version_are_found_anew() {
+        let start = Instant::now();
+        let mut outbox = taken(SETTINGS, start);
+        outbox.discovered(Some(String::from("policy/v1beta1")));
+        let found = || FoundPod {
+            uid: String::from("u1"),
+            controller: Some(String::from("Job")),
+            ..FoundPod::default()
+        };
+        let mut at = 0;
+        let mut step = |outbox: &mut Outbox, answer: Outcome| {
+            at += 60_000;
+            let (id, call) = outbox.next(now(at, start)).unwrap();
+            outbox.answered(&id, Some(answer), now(at, start), now(at, start));
+            call
+        };
+        assert!(matches!(step(&mut outbox, Outcome::Found(found())), Call::Look(_)));
+        let Call::Evict { group_version, .. } = step(&mut outbox, Outcome::Missing) else { panic!() };
+        assert_eq!(group_version, "policy/v1beta1");
+        assert!(matches!(step(&mut outbox, Outcome::Found(found())), Call::Look(_)));
+        assert_eq!(step(&mut outbox, Outcome::Discovered(Some(String::from("policy/v1")))), Call::Discover);
+        let Call::Evict { group_version, .. } = step(&mut outbox, Outcome::Done) else { panic!() };
+        assert_eq!(group_version, "policy/v1");
+    }
+}

@@ -1,0 +1,100 @@
+//! Reports to the Kubernetes API server as Events, so that `kubectl describe` explains a pod's death.
+
+mod report;
+mod series;
+
+use std::time::{Duration, Instant};
+
+use enforcer_events::Event;
+
+pub(in crate::sink) use self::report::TYPES;
+use self::series::{Delivery, Series};
+use super::{
+    back_off::Bounds,
+    feed::Item,
+    run::{Outlet, Trouble},
+};
+use crate::kube::{ApiServer, Call, Lane, Outcome, Report};
+
+/// The outlet of the sink `kubernetes`.
+pub(super) struct Kubernetes {
+    node: String,
+    /// Whether what is decided only is reported too.
+    dry_run: bool,
+    server: ApiServer,
+    series: Series,
+}
+
+impl Kubernetes {
+    pub(super) fn new(node: &str, dry_run: bool, server: ApiServer) -> Self {
+        Self { node: node.to_owned(), dry_run, server, series: Series::default() }
+    }
+
+    async fn ask(&self, call: Call) -> Result<Outcome, Trouble> {
+        let later = |why: String, after| Trouble::Later { why, after };
+        match self.server.ask(Lane::Events, call).await.map_err(|why| later(why, None))? {
+            Outcome::Refused { status, words, after_ms } => {
+                let why = format!("the API server answers {status}: {words}");
+                // What it cannot take, or not any more, keeps no other back.
+                let is_of_namespace = words.contains("because it is being terminated");
+                if matches!(status, 400 | 413 | 422) || status == 403 && is_of_namespace {
+                    return Err(Trouble::Never { why });
+                }
+                Err(later(why, after_ms.map(Duration::from_millis)))
+            }
+            Outcome::Failed(why) => Err(later(why, None)),
+            outcome => Ok(outcome),
+        }
+    }
+
+    async fn report(&mut self, report: Report) -> Result<(), Trouble> {
+        let now = Instant::now();
+        match self.series.next(&report, now) {
+            Delivery::Suppressed => {}
+            Delivery::New => {
+                let (about, reason, name) =
+                    (report.about.clone(), report.reason.clone(), report.name.clone());
+                match self.ask(Call::Report(Box::new(report))).await? {
+                    // The namespace is gone, and all that was in it.
+                    Outcome::Missing => {}
+                    // It is there: an answer was lost, or the cursor.
+                    _ => self.series.begun((about, reason), name, now),
+                }
+            }
+            Delivery::Again { name, count } => {
+                let namespace = report.about.namespace().to_owned();
+                let call = Call::Repeat { namespace, name, count, time_ms: report.time_ms };
+                match self.ask(call).await? {
+                    // It is kept for an hour, and may have been deleted before.
+                    Outcome::Missing => {
+                        self.series.forget(&report);
+                        return Box::pin(self.report(report)).await;
+                    }
+                    _ => self.series.repeated(&report, now),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Outlet for Kubernetes {
+    const BACK_OFF: Bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_mins(1) };
+
+    fn limits(&self) -> (usize, usize) {
+        (1, usize::MAX)
+    }
+
+    async fn deliver(&mut self, items: &[Item]) -> Result<usize, Trouble> {
+        let Some(item) = items.first() else { return Ok(0) };
+        // A gap is for readers that need every event.
+        if !item.is_gap
+            && let Ok(event) = Event::parse(&item.line)
+        {
+            for report in report::reports(&event, &self.node, self.dry_run) {
+                self.report(report).await?;
+            }
+        }
+        Ok(1)
+    }
+}

@@ -1,0 +1,284 @@
+//! Which events become Events of Kubernetes, and in which words: those of the kubelet where it has them.
+
+use std::collections::BTreeMap;
+
+use enforcer_events::{
+    Event, EventType, Payload,
+    eviction::{Decision, EvictionDecided, EvictionEnded},
+    oom::{Incident, Scope, Victim},
+    pod::Place,
+    pressure::{PressureRising, Stalling},
+};
+
+use crate::{
+    kube::{About, PodRef, Report},
+    render::human_bytes,
+};
+
+/// The types that become Events.
+pub(in crate::sink) const TYPES: &[EventType] = &[
+    EventType::ThresholdCrossed,
+    EventType::PressureRising,
+    EventType::EvictionDecided,
+    EventType::EvictionFailed,
+    EventType::OomIncident,
+];
+
+/// The longest name of a pod that is in an Event's name: with the event's id it must be a name too.
+const MOST_NAME_BYTES: usize = 200;
+
+/// The Events for an event; none for most.
+pub(super) fn reports(event: &Event, node: &str, dry_run: bool) -> Vec<Report> {
+    let make = |about: About, reason: &str, action: &str, note: String| {
+        let of = match &about {
+            About::Pod(pod, _) => &pod.name,
+            About::Node => node,
+        };
+        let of = of.get(..MOST_NAME_BYTES).unwrap_or(of).trim_end_matches(['.', '-']);
+        Report {
+            name: format!("{of}.{}", event.id.to_ascii_lowercase()),
+            about,
+            node: node.to_owned(),
+            reason: reason.to_owned(),
+            action: action.to_owned(),
+            is_warning: true,
+            note,
+            annotations: BTreeMap::new(),
+            time_ms: event.time.parse().map_or(0, jiff::Timestamp::as_millisecond),
+        }
+    };
+    let mut reports = match &event.payload {
+        Payload::ThresholdCrossed(shortage) => {
+            // `pkg/kubelet/eviction/eviction_manager.go`: "Attempting to reclaim %s".
+            let resource = shortage.signal.split('.').next().unwrap_or_default();
+            vec![make(
+                About::Node,
+                "EvictionThresholdMet",
+                "Reclaim",
+                format!("Attempting to reclaim {resource}"),
+            )]
+        }
+        Payload::EvictionDecided(EvictionDecided::Decision(decision)) => decided(decision, dry_run, make),
+        Payload::EvictionFailed(ended) => failed(ended, make),
+        Payload::OomIncident(incident) => oom(incident, make),
+        Payload::PressureRising(PressureRising::Stalls(stalling)) => stalls(stalling, make),
+        _ => Vec::new(),
+    };
+    for (number, report) in reports.iter_mut().enumerate().skip(1) {
+        report.name.push_str(&format!(".{number}"));
+    }
+    reports
+}
+
+fn decided(
+    decision: &Decision,
+    dry_run: bool,
+    make: impl Fn(About, &str, &str, String) -> Report,
+) -> Vec<Report> {
+    let Some(victim) = decision.victim.as_ref().filter(|_| !decision.dry_run || dry_run) else {
+        return Vec::new();
+    };
+    let pod =
+        PodRef { namespace: victim.namespace.clone(), name: victim.name.clone(), uid: victim.uid.clone() };
+    let reason = if decision.dry_run { "WouldEvict" } else { "Evicted" };
+    let mut report = make(About::Pod(pod, None), reason, "Evict", decision.message.clone());
+    report.annotations =
+        decision.annotations.iter().map(|(key, value)| (key.to_string(), value.clone())).collect();
+    vec![report]
+}
+
+fn failed(ended: &EvictionEnded, make: impl Fn(About, &str, &str, String) -> Report) -> Vec<Report> {
+    let (Some(namespace), Some(name), Some(uid)) = (&ended.namespace, &ended.name, &ended.uid) else {
+        return Vec::new();
+    };
+    let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
+    let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or("for an unknown reason");
+    vec![make(About::Pod(pod, None), "EvictionFailed", "Evict", format!("The pod was not evicted: {why}"))]
+}
+
+/// One for each container that lost a process, and one for the node if its memory ran out.
+fn oom(incident: &Incident, make: impl Fn(About, &str, &str, String) -> Report) -> Vec<Report> {
+    let mut by_container: BTreeMap<About, Vec<&Victim>> = BTreeMap::new();
+    for victim in &incident.victims {
+        if let Some(about) = about(&victim.place) {
+            by_container.entry(about).or_default().push(victim);
+        }
+    }
+    let limit = match (incident.scope, &incident.limit_owner) {
+        (Some(Scope::Container), _) => String::from("the container's memory limit was hit"),
+        (Some(Scope::Pod), _) => String::from("the pod's memory limit was hit"),
+        (Some(Scope::Node), Some(owner)) if owner == "/" => String::from("the node ran out of memory"),
+        (_, Some(owner)) => format!("the memory limit of {owner} was hit"),
+        (_, None) => String::from("a memory limit was hit"),
+    };
+    let mut reports: Vec<Report> = by_container
+        .into_iter()
+        .map(|(about, victims)| {
+            let Some(first) = victims.first() else {
+                return make(about, "OOMKilling", "Kill", limit.clone());
+            };
+            let held = first.memory.map(|memory| {
+                format!(", which held {}", human_bytes(memory.anon_bytes + memory.shmem_bytes))
+            });
+            let more = match victims.len() {
+                1 => String::new(),
+                count => format!(" and {} more", count - 1),
+            };
+            let note = format!(
+                "The kernel killed process {} ({}){}{more}: {limit}",
+                first.pid,
+                first.comm,
+                held.unwrap_or_default()
+            );
+            make(about, "OOMKilling", "Kill", note)
+        })
+        .collect();
+    if incident.scope == Some(Scope::Node) || incident.scope == Some(Scope::System) {
+        // `pkg/kubelet/oom/oom_watcher_linux.go`.
+        let victim = incident.victims.first();
+        let victim = victim.map(|victim| format!(", victim process: {}, pid: {}", victim.comm, victim.pid));
+        let note = format!("System OOM encountered{}", victim.unwrap_or_default());
+        reports.push(make(About::Node, "SystemOOM", "Kill", note));
+    }
+    reports
+}
+
+fn stalls(stalling: &Stalling, make: impl Fn(About, &str, &str, String) -> Report) -> Vec<Report> {
+    let Some(about) = about(&stalling.place) else { return Vec::new() };
+    let ms = stalling.window_stall_ms;
+    let (reason, note) = match &*stalling.kind {
+        "memoryHigh" | "throttled" => {
+            ("MemoryThrottled", format!("Its tasks were slowed at memory.high for {ms} ms within a second"))
+        }
+        "memcgReclaim" => (
+            "MemoryStalled",
+            format!("Its tasks waited {ms} ms within a second for memory below their limit"),
+        ),
+        _ => ("MemoryStalled", format!("Its tasks waited {ms} ms within a second for memory of the node")),
+    };
+    vec![make(about, reason, "Stall", note)]
+}
+
+fn about(place: &Place) -> Option<About> {
+    let Place { namespace, pod, uid, container, cgroup: _ } = place;
+    let pod = PodRef { namespace: namespace.clone()?, name: pod.clone()?, uid: uid.clone()? };
+    Some(About::Pod(pod, container.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(kind: EventType, data: &serde_json::Value) -> Event {
+        Event {
+            id: String::from("01J0000000000000000000000A"),
+            source: String::new(),
+            subject: String::new(),
+            time: String::from("2026-01-02T03:04:05.678Z"),
+            sequence: String::new(),
+            payload: Payload::parse(kind, data).unwrap(),
+        }
+    }
+
+    fn notes(event: &Event, dry_run: bool) -> Vec<(String, String, String)> {
+        let of = |report: Report| {
+            let about = match report.about {
+                About::Node => String::from("node"),
+                About::Pod(pod, container) => {
+                    format!("{}/{}/{} {}", pod.namespace, pod.name, pod.uid, container.unwrap_or_default())
+                }
+            };
+            (about, report.reason, report.note)
+        };
+        reports(event, "n1", dry_run).into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn a_decision_is_reported_in_the_kubelets_words() {
+        let decision = |dry_run: bool| {
+            let victim = json!({
+                "namespace": "shop", "name": "web", "uid": "u1", "qosClass": "Burstable", "priority": 0, "cgroup": "/c",
+                "cgroupId": 7, "requestBytes": 1, "statsMissing": false, "usageBytes": 2, "anonBytes": 2, "fileBytes": 0,
+                "shmemBytes": 0, "processCount": 1, "growthBytesPerSecond": 0,
+            });
+            event(
+                EventType::EvictionDecided,
+                &json!({
+                    "evictionId": "e", "dryRun": dry_run, "hard": true, "graceMs": 0, "victim": victim,
+                    "decidedBy": "order", "ranking": [], "rankedCount": 1, "excluded": [], "excludedCount": 0,
+                    "predictedFreedBytes": 1, "message": "The node was low on resource: memory. ",
+                    "annotations": {"starved_resource": "memory"}, "configHash": "h",
+                }),
+            )
+        };
+        let evicted = reports(&decision(false), "n1", false);
+        assert_eq!(evicted.len(), 1);
+        assert_eq!((&*evicted[0].reason, &*evicted[0].action), ("Evicted", "Evict"));
+        assert_eq!(evicted[0].note, "The node was low on resource: memory. ");
+        assert_eq!(evicted[0].annotations["starved_resource"], "memory");
+        assert_eq!(evicted[0].name, "web.01j0000000000000000000000a");
+        assert_eq!(evicted[0].time_ms % 100_000, 45_678);
+        assert_eq!(reports(&decision(true), "n1", false), []);
+        assert_eq!(reports(&decision(true), "n1", true)[0].reason, "WouldEvict");
+    }
+
+    #[test]
+    fn each_container_that_lost_a_process_has_an_event_of_its_own() {
+        let victim = |pid: u32, container: &str| {
+            json!({
+                "pid": pid, "comm": "java", "namespace": "shop", "pod": "web", "uid": "u1", "container": container,
+                "anonBytes": 1 << 20, "fileBytes": 0, "shmemBytes": 0, "swapBytes": 0, "pgtablesBytes": 0,
+            })
+        };
+        let counters = json!({"oom": 1, "oomKill": 1, "oomGroupKill": 0});
+        let of = |scope: &str, owner: &str| {
+            event(
+                EventType::OomIncident,
+                &json!({
+                    "incidentId": "01J0000000000000000000000A", "scope": scope, "limitOwner": owner, "limitSource": "traced",
+                    "kills": 3, "victims": [victim(7, "app"), victim(8, "app"), victim(9, "side")], "timelineMs": {},
+                    "counters": counters, "countersBefore": counters, "countersAfter": counters, "reconciled": true,
+                    "reconciliation": "matched", "reconstructed": false,
+                }),
+            )
+        };
+        assert_eq!(
+            notes(&of("pod", "/kubepods/pod1"), false),
+            [
+                (
+                    "shop/web/u1 app".to_owned(),
+                    "OOMKilling".to_owned(),
+                    "The kernel killed process 7 (java), which held 1.0 MiB and 1 more: the pod's memory limit was hit".to_owned()
+                ),
+                (
+                    "shop/web/u1 side".to_owned(),
+                    "OOMKilling".to_owned(),
+                    "The kernel killed process 9 (java), which held 1.0 MiB: the pod's memory limit was hit".to_owned()
+                ),
+            ]
+        );
+        let of_node = reports(&of("node", "/"), "n1", false);
+        assert_eq!(
+            of_node.last().map(|report| (&*report.reason, report.name.ends_with(".2"))),
+            Some(("SystemOOM", true))
+        );
+    }
+
+    #[test]
+    fn what_is_no_trouble_of_a_pod_or_the_node_is_not_reported() {
+        let crossed =
+            event(EventType::ThresholdCrossed, &json!({"signal": "memory.available", "hard": true}));
+        assert_eq!(
+            notes(&crossed, false),
+            [(
+                "node".to_owned(),
+                "EvictionThresholdMet".to_owned(),
+                "Attempting to reclaim memory".to_owned()
+            )]
+        );
+        let left = event(EventType::DegradedLeft, &json!({"what": "sink"}));
+        assert_eq!(notes(&left, true), []);
+    }
+}

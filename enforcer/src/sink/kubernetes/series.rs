@@ -1,0 +1,185 @@
+//! Which Events repeat another, and which are too many.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use crate::kube::{About, Report};
+
+/// For how long an Event is repeated instead of reported anew, from its last time on (client-go's `finishTime`).
+const REPEATS_WITHIN: Duration = Duration::from_mins(6);
+
+/// How many Events about one thing are sent at once, and how long one more takes (client-go's spam filter).
+const BURST: u32 = 25;
+const ONE_MORE: Duration = Duration::from_mins(5);
+
+/// The most things and kinds of Events that are kept.
+const MOST: usize = 1_024;
+
+/// What an Event is about, and why.
+pub(super) type Kind = (About, String);
+
+/// The latest Events, by what they are about and their reason.
+#[derive(Debug, Default)]
+pub(super) struct Series {
+    latest: BTreeMap<Kind, Latest>,
+    budgets: BTreeMap<About, Budget>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    name: String,
+    count: u32,
+    at: Instant,
+}
+
+#[derive(Debug)]
+struct Budget {
+    left: u32,
+    since: Instant,
+}
+
+/// How an Event is to be sent.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) enum Delivery {
+    /// As a new one.
+    New,
+    /// As the repetition of another.
+    Again {
+        /// The other's name.
+        name: String,
+        /// How often it has happened with this one.
+        count: u32,
+    },
+    /// There were too many about this.
+    Suppressed,
+}
+
+impl Series {
+    /// How to send it, if it is to be sent. That takes from the budget of what it is about.
+    pub(super) fn next(&mut self, report: &Report, now: Instant) -> Delivery {
+        let kind = (report.about.clone(), report.reason.clone());
+        let again = self
+            .latest
+            .get(&kind)
+            .filter(|latest| now.duration_since(latest.at) < REPEATS_WITHIN)
+            .map(|latest| (latest.name.clone(), latest.count + 1));
+        if again.as_ref().is_some_and(|(name, _)| *name == report.name) {
+            // It was sent, and its delivery was not noted.
+            return Delivery::New;
+        }
+        if !self.spend(&report.about, now) {
+            return Delivery::Suppressed;
+        }
+        again.map_or(Delivery::New, |(name, count)| Delivery::Again { name, count })
+    }
+
+    fn spend(&mut self, about: &About, now: Instant) -> bool {
+        if self.budgets.len() >= MOST {
+            self.budgets.retain(|_, budget| now.duration_since(budget.since) < ONE_MORE);
+        }
+        let budget = self.budgets.entry(about.clone()).or_insert(Budget { left: BURST, since: now });
+        let earned = now.duration_since(budget.since).as_secs() / ONE_MORE.as_secs();
+        if earned > 0 {
+            budget.left = budget.left.saturating_add(u32::try_from(earned).unwrap_or(BURST)).min(BURST);
+            budget.since = now;
+        }
+        let has_left = budget.left > 0;
+        budget.left = budget.left.saturating_sub(1);
+        has_left
+    }
+
+    /// Notes that it was sent as a new one.
+    pub(super) fn begun(&mut self, kind: Kind, name: String, now: Instant) {
+        if self.latest.len() >= MOST {
+            self.latest.retain(|_, latest| now.duration_since(latest.at) < REPEATS_WITHIN);
+            if self.latest.len() >= MOST {
+                self.latest.clear();
+            }
+        }
+        self.latest.insert(kind, Latest { name, count: 1, at: now });
+    }
+
+    /// Notes that it was sent as a repetition.
+    pub(super) fn repeated(&mut self, report: &Report, now: Instant) {
+        if let Some(latest) = self.latest.get_mut(&(report.about.clone(), report.reason.clone())) {
+            latest.count += 1;
+            latest.at = now;
+        }
+    }
+
+    /// The Event that was to be repeated is gone.
+    pub(super) fn forget(&mut self, report: &Report) {
+        self.latest.remove(&(report.about.clone(), report.reason.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(name: &str, reason: &str) -> Report {
+        Report {
+            name: name.to_owned(),
+            about: About::Node,
+            node: String::from("n"),
+            reason: reason.to_owned(),
+            action: String::new(),
+            is_warning: true,
+            note: String::new(),
+            annotations: BTreeMap::new(),
+            time_ms: 0,
+        }
+    }
+
+    fn send(series: &mut Series, name: &str, reason: &str, now: Instant) -> Delivery {
+        let report = report(name, reason);
+        let delivery = series.next(&report, now);
+        match delivery {
+            Delivery::New => {
+                series.begun((report.about.clone(), report.reason.clone()), report.name.clone(), now);
+            }
+            Delivery::Again { .. } => series.repeated(&report, now),
+            Delivery::Suppressed => {}
+        }
+        delivery
+    }
+
+    #[test]
+    fn what_happens_again_soon_is_counted() {
+        let (mut series, start) = (Series::default(), Instant::now());
+        let again = |count| Delivery::Again { name: String::from("a"), count };
+        assert_eq!(send(&mut series, "a", "OOMKilling", start), Delivery::New);
+        assert_eq!(send(&mut series, "b", "OOMKilling", start + REPEATS_WITHIN / 2), again(2));
+        assert_eq!(
+            send(&mut series, "c", "OOMKilling", start + REPEATS_WITHIN),
+            again(3),
+            "since its last time"
+        );
+        assert_eq!(
+            send(&mut series, "d", "Evicted", start + REPEATS_WITHIN),
+            Delivery::New,
+            "another reason"
+        );
+        assert_eq!(send(&mut series, "e", "OOMKilling", start + REPEATS_WITHIN * 3), Delivery::New);
+        assert_eq!(
+            send(&mut series, "e", "OOMKilling", start + REPEATS_WITHIN * 3),
+            Delivery::New,
+            "not by itself"
+        );
+    }
+
+    #[test]
+    fn a_flood_about_one_thing_is_sent_as_25_and_then_one_in_five_minutes() {
+        let (mut series, start) = (Series::default(), Instant::now());
+        let mut names = 0..;
+        let mut sent = |series: &mut Series, at: Instant| {
+            let names = names.by_ref().take(1_000).map(|number| number.to_string());
+            names.filter(|name| send(series, name, "R", at) != Delivery::Suppressed).count()
+        };
+        assert_eq!(sent(&mut series, start), 25);
+        assert_eq!(sent(&mut series, start + ONE_MORE), 1);
+        assert_eq!(sent(&mut series, start + ONE_MORE * 100), 25);
+    }
+}
