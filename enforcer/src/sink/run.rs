@@ -10,12 +10,14 @@ use enforcer_events::{Payload, node::Degraded};
 use tokio::sync::watch;
 
 use super::{
-    back_off::{BackOff, Bounds},
     cursor::CursorFile,
     feed::{Feed, Item},
     health::{Health, Progress},
 };
-use crate::journal::{Journal, Subject};
+use crate::{
+    journal::{Journal, Subject},
+    network::{BackOff, Bounds},
+};
 
 /// How long deliveries must fail before that is reported as an event.
 pub(super) const FAILING: Duration = Duration::from_secs(30);
