@@ -11,7 +11,7 @@ mod process;
 mod tls;
 
 pub(crate) use self::{
-    back_off::{BackOff, Bounds, retry_after},
+    back_off::{BackOff, Bounds, fraction, retry_after},
     connection::{Connection, ConnectionError},
 };
 pub use self::{

@@ -84,6 +84,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         kubeconfig: fields.text("kubeconfig", absolute),
         kubelet_root_dir: fields.text("kubeletRootDir", absolute).unwrap_or(default.kubelet_root_dir),
         kubelet_port: fields.text("kubeletPort", port).unwrap_or(default.kubelet_port),
+        node_name: fields.text("nodeName", node_name),
         unknown_pod_grace_ms: fields
             .text("unknownPodGrace", unknown_pod_grace_ms)
             .unwrap_or(default.unknown_pod_grace_ms),
@@ -255,6 +256,14 @@ fn host(name: &str) -> Result<String, String> {
         return Ok(name.to_owned());
     }
     Err(format!("{name:?} is not the name of a host, such as node-1.example.com, without a port"))
+}
+
+/// A node's name: a DNS subdomain.
+fn node_name(name: &str) -> Result<String, String> {
+    match host(name) {
+        Ok(name) if name.bytes().all(|byte| !byte.is_ascii_uppercase() && byte != b'_') => Ok(name),
+        _ => Err(format!("{name:?} is not the name of a node, such as node-1.example.com, in lower case")),
+    }
 }
 
 fn component(name: &str) -> Result<NodeComponent, String> {

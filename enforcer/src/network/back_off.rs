@@ -58,7 +58,7 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
 }
 
 /// A random number from 0 to below 1; 0.5 if the kernel has none available.
-fn fraction() -> f64 {
+pub(crate) fn fraction() -> f64 {
     let mut bytes = [0; 4];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) {
         Ok(4) => f64::from(u32::from_ne_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
