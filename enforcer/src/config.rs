@@ -84,12 +84,15 @@ pub struct Config {
     pub cri_socket: Option<PathBuf>,
     /// `podSource`: where a kubelet's pods have their specs from.
     pub pod_source: PodSource,
-    /// `kubeconfig`: who this is to the kubelet's server; `None` for the token that a cluster mounts into a pod.
+    /// `kubeconfig`: who this is to the kubelet's server and to the API server, and where that is; `None` for what a cluster
+    /// gives a pod.
     pub kubeconfig: Option<PathBuf>,
     /// `kubeletRootDir`: the kubelet's `--root-dir`.
     pub kubelet_root_dir: PathBuf,
     /// `kubeletPort`: the port of the kubelet's HTTPS server.
     pub kubelet_port: u16,
+    /// `nodeName`: the node's name in the cluster; `None` for the one that is found.
+    pub node_name: Option<String>,
     /// `apiAction`, `onPdb`, `barePods` and `daemonSetPods`: what is asked of the API server for an evicted pod.
     pub api: ApiSettings,
     /// `unknownPodGrace`: how long a pod must be known before it may be evicted without its spec, in milliseconds.
@@ -145,6 +148,8 @@ pub enum PodSource {
     PodsApi,
     /// The kubelet's HTTPS server.
     Kubelet,
+    /// The API server.
+    ApiServer,
 }
 
 impl PodSource {
@@ -154,6 +159,7 @@ impl PodSource {
         ("static", Self::Static),
         ("podsAPI", Self::PodsApi),
         ("kubelet", Self::Kubelet),
+        ("apiServer", Self::ApiServer),
     ];
 
     /// The name in the configuration.
@@ -164,6 +170,7 @@ impl PodSource {
             Self::Static => "static",
             Self::PodsApi => "podsAPI",
             Self::Kubelet => "kubelet",
+            Self::ApiServer => "apiServer",
         }
     }
 }
@@ -197,6 +204,7 @@ impl Default for Config {
             kubeconfig: None,
             kubelet_root_dir: PathBuf::from("/var/lib/kubelet"),
             kubelet_port: 10_250,
+            node_name: None,
             api: ApiSettings::default(),
             unknown_pod_grace_ms: 10_000,
             on_drift: OnDrift::Restore,

@@ -3,13 +3,17 @@
 //! Everything that speaks TLS or parses what comes from a network runs in that process, without privileges
 //! ([`helper`](crate::helper)).
 
+mod back_off;
 mod client;
 mod connection;
 mod message;
 mod process;
 mod tls;
 
-pub(crate) use self::connection::{Connection, ConnectionError};
+pub(crate) use self::{
+    back_off::{BackOff, Bounds, fraction, retry_after},
+    connection::{Connection, ConnectionError},
+};
 pub use self::{
     client::Network,
     message::{Answer, Certificates, Endpoint, Exchange, Identity, Security, Trust},

@@ -4,7 +4,6 @@
 //! and one that is slow, hangs or is removed costs the others nothing. The cursor moves after the receiver took an
 //! event, so every event arrives at least once, in the log's order.
 
-mod back_off;
 mod feed;
 mod health;
 mod journald;

@@ -1,14 +1,18 @@
-//! The specs of a kubelet's pods, from its Pods API or its HTTPS server.
+//! The specs of a kubelet's pods, from its Pods API, its HTTPS server, or the API server.
 //!
 //! Everything that speaks to them and parses what they say runs in a process of its own, without privileges
 //! ([`helper`](crate::helper)). It keeps the pods, cut to what decides here, and the daemon asks what has changed. Each
 //! source has a process to itself. The one for the Pods API has the connection to the kubelet's socket as its standard
 //! output: that socket takes root.
 
+mod api_server;
 mod client;
 mod credentials;
 #[cfg(test)]
 mod fake;
+#[cfg(test)]
+mod fake_api;
+mod https;
 mod items;
 mod kubelet;
 mod message;
@@ -20,8 +24,8 @@ mod store;
 
 pub use self::{
     client::{SpecError, Specs},
-    credentials::{CredentialsError, KubeletAccess},
-    message::{Change, Feed, HttpsFeed, Update},
+    credentials::{ClusterAccess, CredentialsError},
+    message::{ApiServerFeed, Change, Feed, HttpsFeed, Update},
     pod::{ApiPod, InvalidPod},
     process::{VERB, main},
 };

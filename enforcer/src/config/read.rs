@@ -40,6 +40,13 @@ const WHEN_EVICTED: [(&str, Option<Action>); 4] = [
 const WHEN_NOT_REPLACED: [(&str, Option<Action>); 3] =
     [("killOnly", None), ("evict", Some(Action::Evict)), ("status", Some(Action::Status))];
 
+fn journal(fields: &mut Fields, default: Limits) -> Limits {
+    Limits {
+        max_bytes: fields.text("journalMaxBytes", journal_bytes).unwrap_or(default.max_bytes),
+        max_age_ms: fields.text("journalMaxAge", journal_age_ms).unwrap_or(default.max_age_ms),
+    }
+}
+
 /// What is asked of the API server.
 fn api(fields: &mut Fields, default: ApiSettings) -> ApiSettings {
     ApiSettings {
@@ -101,16 +108,14 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         metrics_listen: fields.text("metricsListen", address),
         metrics_hosts: fields.list("metricsHosts", host).unwrap_or(default.metrics_hosts),
         metrics_pod_names: fields.boolean("metricsPodNames").unwrap_or(default.metrics_pod_names),
-        journal: Limits {
-            max_bytes: fields.text("journalMaxBytes", journal_bytes).unwrap_or(default.journal.max_bytes),
-            max_age_ms: fields.text("journalMaxAge", journal_age_ms).unwrap_or(default.journal.max_age_ms),
-        },
+        journal: journal(fields, default.journal),
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
         cri_socket: fields.text("criSocket", absolute),
         pod_source: fields.choice("podSource", PodSource::NAMES).unwrap_or(default.pod_source),
         kubeconfig: fields.text("kubeconfig", absolute),
         kubelet_root_dir: fields.text("kubeletRootDir", absolute).unwrap_or(default.kubelet_root_dir),
         kubelet_port: fields.text("kubeletPort", port).unwrap_or(default.kubelet_port),
+        node_name: fields.text("nodeName", node_name),
         api: api(fields, default.api),
         unknown_pod_grace_ms: fields
             .text("unknownPodGrace", unknown_pod_grace_ms)
@@ -283,6 +288,14 @@ fn host(name: &str) -> Result<String, String> {
         return Ok(name.to_owned());
     }
     Err(format!("{name:?} is not the name of a host, such as node-1.example.com, without a port"))
+}
+
+/// A node's name: a DNS subdomain.
+fn node_name(name: &str) -> Result<String, String> {
+    match host(name) {
+        Ok(name) if name.bytes().all(|byte| !byte.is_ascii_uppercase() && byte != b'_') => Ok(name),
+        _ => Err(format!("{name:?} is not the name of a node, such as node-1.example.com, in lower case")),
+    }
 }
 
 fn component(name: &str) -> Result<NodeComponent, String> {

@@ -183,16 +183,17 @@ pub const FIELDS: &[Field] = &[
     ),
     ours(
         "podSource",
-        Form::Choice(&["auto", "static", "podsAPI", "kubelet"]),
-        "where requests and priorities of a kubelet's pods are read: its Pods API, its HTTPS server, the first of them that \
-         answers (auto), or nowhere (static)",
+        Form::Choice(&["auto", "static", "podsAPI", "kubelet", "apiServer"]),
+        "where requests and priorities of a kubelet's pods are read: its Pods API, its HTTPS server, the API server, the first \
+         of them that answers (auto), or nowhere (static)",
         |config| json!(config.pod_source.as_str()),
     ),
     ours(
         "kubeconfig",
         Form::Path,
-        "a kubeconfig with the credentials for the kubelet's HTTPS server; not set, the service account's token that a \
-         cluster mounts into a pod",
+        "a kubeconfig with the credentials for the kubelet's HTTPS server and for the API server, and with the address of \
+         that; not set, what a cluster gives a pod: the service account's token, and the variables \
+         KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT",
         |config| json!(config.kubeconfig),
     ),
     ours(
@@ -204,6 +205,13 @@ pub const FIELDS: &[Field] = &[
     ours("kubeletPort", Form::Integer(1), "the port of the kubelet's HTTPS server", |config| {
         json!(config.kubelet_port)
     }),
+    ours(
+        "nodeName",
+        Form::Text,
+        "this node's name in the cluster, by which the API server is asked for its pods; not set, that of the variable \
+         NODE_NAME, or else the machine's host name in lower case",
+        |config| json!(config.node_name),
+    ),
     ours(
         "apiAction",
         Form::Choice(&["evict", "delete", "status", "none"]),

@@ -43,6 +43,9 @@ pub struct Sandbox {
     pub attempt: u32,
     /// Whether it runs.
     pub ready: bool,
+    /// Whether the kubelet has the pod from a manifest of its own. It notes that itself, whatever a pod's author wrote.
+    #[serde(default)]
+    pub is_static: bool,
 }
 
 /// A container.
@@ -83,7 +86,7 @@ pub(super) enum Outcome {
 impl Listing {
     /// Takes a sandbox, if there is room for it and its texts can be what they are to be.
     pub(super) fn add_sandbox(&mut self, sandbox: Sandbox) {
-        let Sandbox { id, pod_uid, namespace, name, attempt: _, ready: _ } = &sandbox;
+        let Sandbox { id, pod_uid, namespace, name, attempt: _, ready: _, is_static: _ } = &sandbox;
         let is_sound = is_id(id) && is_id(pod_uid) && is_name(namespace) && is_name(name);
         if is_sound && self.sandboxes.len() < MOST_SANDBOXES {
             self.sandboxes.push(sandbox);
@@ -131,6 +134,7 @@ mod tests {
             name: text("p"),
             attempt: 0,
             ready: true,
+            is_static: false,
         }
     }
 
@@ -182,6 +186,7 @@ mod tests {
             name: format!("{}.example", "x".repeat(MOST_NAME_BYTES - 8)),
             attempt: u32::MAX,
             ready: false,
+            is_static: false,
         });
         listing.add_container(container("crio_c.1"));
         assert_eq!((listing.sandboxes.len(), listing.containers.len(), listing.dropped), (1, 1, 0));
@@ -207,6 +212,7 @@ mod tests {
             name: name.clone(),
             attempt: u32::MAX,
             ready: false,
+            is_static: false,
         };
         let container = Container { id: id.clone(), sandbox_id: id, name, attempt: u32::MAX, running: false };
         let bytes = |item: String| item.len() + 1;

@@ -3,6 +3,8 @@
 
 use prost::{DecodeError, Message};
 
+use crate::policy::critical::CONFIG_SOURCE;
+
 /// What every method's path begins with.
 pub(super) const SERVICE: &str = "/runtime.v1.RuntimeService/";
 
@@ -58,6 +60,17 @@ struct PodSandbox {
     metadata: Option<PodSandboxMetadata>,
     #[prost(int32, tag = "3")]
     state: i32,
+    #[prost(message, repeated, tag = "6")]
+    annotations: Vec<Annotation>,
+}
+
+/// One entry of the map of annotations. A tenant can give it bytes that are no text, which must not hide the sandbox.
+#[derive(Clone, PartialEq, Message)]
+struct Annotation {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -101,9 +114,12 @@ impl ListContainersRequest {
 
 /// Reads a sandbox. One without metadata names nothing.
 pub(super) fn sandbox(bytes: &[u8]) -> Result<super::message::Sandbox, DecodeError> {
-    let PodSandbox { id, metadata, state } = PodSandbox::decode(bytes)?;
+    let PodSandbox { id, metadata, state, annotations } = PodSandbox::decode(bytes)?;
     let PodSandboxMetadata { name, uid, namespace, attempt } = metadata.unwrap_or_default();
-    Ok(super::message::Sandbox { id, pod_uid: uid, namespace, name, attempt, ready: state == READY })
+    let is_static =
+        annotations.iter().any(|entry| entry.key == CONFIG_SOURCE.as_bytes() && entry.value != b"api");
+    let ready = state == READY;
+    Ok(super::message::Sandbox { id, pod_uid: uid, namespace, name, attempt, ready, is_static })
 }
 
 /// Reads a container.

@@ -38,7 +38,9 @@ impl State for KeptSpecs {
 
 /// The source of that name; `None` if this version has none.
 pub(super) fn source(name: &str) -> Option<SourceName> {
-    [SourceName::PODS_API, SourceName::KUBELET].into_iter().find(|source| source.as_str() == name)
+    [SourceName::PODS_API, SourceName::KUBELET, SourceName::API_SERVER]
+        .into_iter()
+        .find(|source| source.as_str() == name)
 }
 
 /// Reads what an earlier daemon kept; nothing if there is no file.

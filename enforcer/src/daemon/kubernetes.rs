@@ -2,16 +2,18 @@
 
 use std::{io, sync::Arc};
 
+use super::specifying;
 use crate::{
     config::{Config, Mode},
     journal::Journal,
     kube::{ApiServer, ApiSettings, Evictions},
 };
 
-/// The API server by the configured credentials.
-pub(super) fn server(config: &Config) -> io::Result<ApiServer> {
-    let _ = config;
-    ApiServer::start(Arc::new(move || Err(String::from("TODO"))))
+/// The API server by the configured credentials. `host` is this machine's name.
+pub(super) fn server(config: &Config, host: &str) -> io::Result<ApiServer> {
+    let access = specifying::access(config, host);
+    let node = access.node.clone();
+    ApiServer::start(&node, Arc::new(move || access.api_server().map_err(|error| crate::chain(&error))))
 }
 
 /// Starts to ask for the evictions of a kubelet's pods, if there are any and something is to be asked. Without a position

@@ -32,6 +32,7 @@ const FIXED: &[&str] = &[
     "kubeconfig",
     "kubeletRootDir",
     "kubeletPort",
+    "nodeName",
     "apiAction",
     "onPdb",
     "barePods",

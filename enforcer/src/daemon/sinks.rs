@@ -62,7 +62,8 @@ impl Sinks {
             node: host.name.clone(),
             healths: Healths::default(),
             network: Network::start().context("cannot start the network thread")?,
-            api_server: kubernetes::server(config).context("cannot start the thread for the API server")?,
+            api_server: kubernetes::server(config, &host.name)
+                .context("cannot start the thread for the API server")?,
         };
         let begin = journal.range().newest;
         let mut sinks =

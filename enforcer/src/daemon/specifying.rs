@@ -14,11 +14,14 @@ use super::desired::Desired;
 use crate::{
     config::{Config, PodSource},
     source::SourceName,
-    specs::{CredentialsError, Feed, KubeletAccess, SpecError, Specs, Update},
+    specs::{ClusterAccess, CredentialsError, Feed, SpecError, Specs, Update},
 };
 
 /// Where a cluster mounts the token of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// The variable in which a cluster gives a pod the name of its node, where the pod asks for that.
+const NODE_NAME: &str = "NODE_NAME";
 
 /// How long a source is waited for while it has nothing new, in milliseconds.
 const WAIT_MS: u64 = 30_000;
@@ -55,10 +58,24 @@ pub(super) struct Specifying {
     news: mpsc::Receiver<SpecNews>,
 }
 
+/// Where the kubelet and the API server are, and who this is to them. `host` is this machine's name.
+pub(super) fn access(config: &Config, host: &str) -> ClusterAccess {
+    ClusterAccess {
+        kubelet_root: config.kubelet_root_dir.clone(),
+        kubelet_port: config.kubelet_port,
+        kubeconfig: config.kubeconfig.clone(),
+        service_account: PathBuf::from(SERVICE_ACCOUNT),
+        in_cluster: variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT")),
+        node: node_name(config.node_name.as_deref(), variable(NODE_NAME), host),
+    }
+}
+
 /// One source, and what is known of it.
 struct SpecSource {
     source: SourceName,
     specs: Specs,
+    /// Whether its process may be there, and read the source although it is not asked.
+    is_read: bool,
     /// The revision that it gave last.
     after: Option<u64>,
     /// Why it did not answer, since a source has.
@@ -66,28 +83,25 @@ struct SpecSource {
 }
 
 impl Specifying {
-    /// Starts to ask the sources that are configured; `None` if there is none. `node` is the node's name. Must be called
+    /// Starts to ask the sources that are configured; `None` if there is none. `host` is this machine's name. Must be called
     /// inside a tokio runtime.
-    pub(super) fn start(config: &Config, node: &str) -> io::Result<Option<Self>> {
+    pub(super) fn start(config: &Config, host: &str) -> io::Result<Option<Self>> {
         let sources: &[SourceName] = match config.pod_source {
             PodSource::Static => return Ok(None),
-            PodSource::Auto => &[SourceName::PODS_API, SourceName::KUBELET],
+            PodSource::Auto => &[SourceName::PODS_API, SourceName::KUBELET, SourceName::API_SERVER],
             PodSource::PodsApi => &[SourceName::PODS_API],
             PodSource::Kubelet => &[SourceName::KUBELET],
+            PodSource::ApiServer => &[SourceName::API_SERVER],
         };
         let start = |source: &SourceName| {
-            Ok(SpecSource { source: *source, specs: Specs::start()?, after: None, why: None })
+            let specs = Specs::start()?;
+            Ok(SpecSource { source: *source, specs, is_read: false, after: None, why: None })
         };
         let known = sources.iter().map(start).collect::<io::Result<Vec<_>>>()?;
-        let access = KubeletAccess {
-            kubelet_root: config.kubelet_root_dir.clone(),
-            kubelet_port: config.kubelet_port,
-            kubeconfig: config.kubeconfig.clone(),
-            service_account: PathBuf::from(SERVICE_ACCOUNT),
-        };
+        let access = access(config, host);
         let (looks, look) = watch::channel(0);
         let (sender, news) = mpsc::channel(1);
-        let credentials = CredentialsReader::start(access.clone(), node.to_owned())?;
+        let credentials = CredentialsReader::start(access.clone(), host.to_owned())?;
         tokio::spawn(run(known, (access, credentials), look, sender));
         Ok(Some(Self { looks, news }))
     }
@@ -100,6 +114,17 @@ impl Specifying {
             None => future::pending().await,
         }
     }
+}
+
+/// A variable of this process's environment that has a value.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The node's name in the cluster: the configured one, that which the cluster gives, or the machine's in lower case, as a
+/// kubelet takes it.
+fn node_name(configured: Option<&str>, given: Option<String>, host: &str) -> String {
+    configured.map(str::to_owned).or(given).unwrap_or_else(|| host.trim().to_lowercase())
 }
 
 /// Has a source that is not watched read at once, if the pods' cgroups have changed.
@@ -119,7 +144,7 @@ pub(super) async fn next(specifying: &mut Option<Specifying>) -> SpecNews {
 
 async fn run(
     mut known: Vec<SpecSource>,
-    (access, credentials): (KubeletAccess, CredentialsReader),
+    (access, credentials): (ClusterAccess, CredentialsReader),
     mut looks: watch::Receiver<u64>,
     sender: mpsc::Sender<SpecNews>,
 ) {
@@ -138,13 +163,14 @@ async fn run(
         let Some(asked) = known.get_mut(number) else { return };
         let look = *looks.borrow_and_update();
         let feed = match asked.source {
-            SourceName::KUBELET => credentials.read().await,
+            source @ (SourceName::KUBELET | SourceName::API_SERVER) => credentials.read(source).await,
             _ => Ok(access.pods_api()),
         };
         let answer = match feed {
             Err(refusal) => Err(refusal),
             Ok(feed) => {
                 // One that has pods has them at once.
+                asked.is_read = true;
                 let wait_ms = if asked.after.is_some() { WAIT_MS } else { FIRST_WAIT_MS };
                 tokio::select! {
                     answer = asked.specs.next(feed, asked.after, look, wait_ms) => answer.map_err(Into::into),
@@ -167,7 +193,8 @@ async fn run(
                 for (other_number, other) in known.iter_mut().enumerate() {
                     other.why = None;
                     // What it had is no longer what is known.
-                    if is_other && other_number != number && other.after.take().is_some() {
+                    if is_other && other_number != number && std::mem::take(&mut other.is_read) {
+                        other.after = None;
                         other.specs.end().await;
                     }
                 }
@@ -177,6 +204,8 @@ async fn run(
                 let why = crate::chain(&refusal);
                 tracing::debug!(source = %asked.source, "pods' specs are not read there: {why}");
                 (asked.after, asked.why) = (None, Some(why));
+                // The process of another source has ended by itself.
+                asked.is_read &= asked.source == SourceName::API_SERVER;
                 let reason = |of: &SpecSource| Some(format!("{}: {}", of.source, of.why.as_ref()?));
                 match known.iter().map(reason).collect::<Option<Vec<_>>>() {
                     Some(reasons) => SpecNews::NoneAnswers(reasons.join("; ")),
@@ -191,29 +220,49 @@ async fn run(
 }
 
 /// Reads credentials on a thread of its own, one at a time: the disk that they are on may hang.
-struct CredentialsReader(std_mpsc::SyncSender<oneshot::Sender<Result<Feed, CredentialsError>>>);
+struct CredentialsReader(std_mpsc::SyncSender<CredentialsJob>);
+
+/// The source that credentials are read for, and where they go.
+type CredentialsJob = (SourceName, oneshot::Sender<Result<Feed, CredentialsError>>);
 
 impl CredentialsReader {
-    fn start(access: KubeletAccess, node: String) -> io::Result<Self> {
-        let (sender, asked) = std_mpsc::sync_channel::<oneshot::Sender<_>>(1);
+    fn start(access: ClusterAccess, host: String) -> io::Result<Self> {
+        let (sender, asked) = std_mpsc::sync_channel::<CredentialsJob>(1);
         std::thread::Builder::new().name(String::from("credentials")).spawn(move || {
-            while let Ok(reply) = asked.recv() {
+            while let Ok((source, reply)) = asked.recv() {
+                let feed = match source {
+                    SourceName::API_SERVER => access.api_server().map(|feed| Feed::ApiServer(Box::new(feed))),
+                    _ => access.kubelet(&host),
+                };
                 // Who has asked may no longer wait.
-                drop(reply.send(access.kubelet(&node)));
+                drop(reply.send(feed));
             }
         })?;
         Ok(Self(sender))
     }
 
-    async fn read(&self) -> Result<Feed, SpecRefusal> {
+    async fn read(&self, source: SourceName) -> Result<Feed, SpecRefusal> {
         let hung = SpecRefusal::CredentialsHang { timeout_s: CREDENTIALS_TIMEOUT.as_secs() };
         let (reply, replied) = oneshot::channel();
-        if self.0.try_send(reply).is_err() {
+        if self.0.try_send((source, reply)).is_err() {
             return Err(hung);
         }
         match timeout(CREDENTIALS_TIMEOUT, replied).await {
             Ok(Ok(feed)) => Ok(feed?),
             Ok(Err(_)) | Err(_) => Err(hung),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nodes_name_is_the_machines_unless_it_is_given() {
+        let given = || Some(String::from("given"));
+        assert_eq!(node_name(Some("set"), given(), "Host"), "set");
+        assert_eq!(node_name(None, given(), "Host"), "given");
+        assert_eq!(node_name(None, None, "Host.Example"), "host.example");
     }
 }

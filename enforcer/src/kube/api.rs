@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::message::{About, Call, FoundPod, Outcome, PodRef, Report, is_plain};
 use crate::{
     network::{Connection, ConnectionError},
-    specs::HttpsFeed,
+    specs::ApiServerFeed,
 };
 
 /// The longest answer that is read. etcd keeps objects of 1.5 MiB.
@@ -50,7 +50,7 @@ pub(super) enum ApiError {
 /// A client of the API server, with one connection.
 #[derive(Debug, Default)]
 pub(super) struct Api {
-    open: Option<(HttpsFeed, Connection)>,
+    open: Option<(ApiServerFeed, Connection)>,
 }
 
 /// An answer to one request.
@@ -62,12 +62,12 @@ struct Answer {
 
 impl Api {
     /// Asks, over the connection of the last question if that is still open.
-    pub(super) async fn ask(&mut self, access: &HttpsFeed, call: &Call) -> Result<Outcome, ApiError> {
+    pub(super) async fn ask(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Outcome, ApiError> {
         let answer = self.exchange(access, call).await?;
         outcome(call, answer)
     }
 
-    async fn exchange(&mut self, access: &HttpsFeed, call: &Call) -> Result<Answer, ApiError> {
+    async fn exchange(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
         let present = self.open.take().filter(|(of, connection)| of == access && connection.is_open());
         if let Some((_, mut connection)) = present {
             match connection.send(request(access, call)?).await {
@@ -78,7 +78,7 @@ impl Api {
                 Err(closed) => return Err(closed.into()),
             }
         }
-        let mut connection = Connection::open(&access.endpoint, &access.security).await?;
+        let mut connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
         let answer = connection.send(request(access, call)?).await?;
         self.read(access, connection, answer).await
     }
@@ -86,7 +86,7 @@ impl Api {
     /// Reads the whole answer, and keeps the connection.
     async fn read(
         &mut self,
-        access: &HttpsFeed,
+        access: &ApiServerFeed,
         connection: Connection,
         (status, headers, mut rest): (StatusCode, HeaderMap, Incoming),
     ) -> Result<Answer, ApiError> {
@@ -104,7 +104,7 @@ impl Api {
     }
 }
 
-fn request(access: &HttpsFeed, call: &Call) -> Result<Request<Bytes>, ApiError> {
+fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiError> {
     let (method, target, content_type, body) = match call {
         Call::Discover => (Method::GET, String::from("/api/v1"), None, None),
         Call::Look(pod) => (Method::GET, path(pod)?, None, None),
@@ -143,11 +143,11 @@ fn request(access: &HttpsFeed, call: &Call) -> Result<Request<Bytes>, ApiError> 
     };
     let mut request = Request::builder()
         .method(method)
-        .uri(target)
-        .header(HOST, access.endpoint.authority.as_str())
+        .uri(format!("{}{target}", access.base))
+        .header(HOST, access.https.endpoint.authority.as_str())
         .header(ACCEPT, "application/json")
         .header(USER_AGENT, crate::USER_AGENT);
-    if let Some(token) = &access.token {
+    if let Some(token) = &access.https.token {
         let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_error| ApiError::Token)?;
         value.set_sensitive(true);
         request = request.header(AUTHORIZATION, value);

@@ -8,20 +8,21 @@ use super::{
 };
 use crate::{
     helper::{self, Helper, Protocol},
-    specs::HttpsFeed,
+    specs::ApiServerFeed,
 };
 
 /// How long one request may take with its connection, in milliseconds.
 const TIMEOUT_MS: u64 = 5_000;
 
 /// Where the API server is, and who this is; read anew for each question. The error says what is missing.
-pub type Access = Arc<dyn Fn() -> Result<HttpsFeed, String> + Send + Sync>;
+pub type Access = Arc<dyn Fn() -> Result<ApiServerFeed, String> + Send + Sync>;
 
 /// A handle for asking the API server, from any async runtime. The process ends with the last of its clones.
 #[derive(Clone)]
 pub struct ApiServer {
     process: Helper<KubeApi>,
     access: Access,
+    node: Arc<str>,
 }
 
 impl fmt::Debug for ApiServer {
@@ -38,7 +39,7 @@ impl Protocol for KubeApi {
     const MOST_ASK_BYTES: usize = 0;
     const MOST_ANSWER_BYTES: usize = 0;
 
-    type Question = (Lane, HttpsFeed, Call);
+    type Question = (Lane, ApiServerFeed, Call);
     type Answer = Outcome;
     type Place = ();
     type Ask = Ask;
@@ -62,16 +63,23 @@ impl Protocol for KubeApi {
 
 impl ApiServer {
     /// Starts the thread that starts the process with the first question. Fails if there is no thread or no descriptor for
-    /// it.
-    pub fn start(access: Access) -> io::Result<Self> {
-        Self::start_with(access, |theirs| helper::command(VERB, theirs).spawn().map(Some))
+    /// it. `node` is this node's name in the cluster.
+    pub fn start(node: &str, access: Access) -> io::Result<Self> {
+        Self::start_with(node, access, |theirs| helper::command(VERB, theirs).spawn().map(Some))
     }
 
     pub(super) fn start_with(
+        node: &str,
         access: Access,
         mut spawn: impl FnMut(StdStream) -> io::Result<Option<Child>> + Send + 'static,
     ) -> io::Result<Self> {
-        Ok(Self { process: Helper::start(move |(), theirs| spawn(theirs))?, access })
+        Ok(Self { process: Helper::start(move |(), theirs| spawn(theirs))?, access, node: node.into() })
+    }
+
+    /// This node's name in the cluster.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
     }
 
     /// Asks, one question of a lane after the other; the error says why there is no answer. Reads the files of the

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     helper::{is_id, is_name, plain},
-    specs::HttpsFeed,
+    specs::ApiServerFeed,
 };
 
 /// The longest wait that a server may ask for, in milliseconds.
@@ -207,7 +207,7 @@ pub enum Outcome {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Ask {
     pub(super) lane: Lane,
-    pub(super) access: HttpsFeed,
+    pub(super) access: ApiServerFeed,
     pub(super) call: Call,
     pub(super) timeout_ms: u64,
 }

@@ -23,7 +23,7 @@ use crate::{
     journal::{Batch, Filter, Journal, Subject},
     model::PodName,
     network::{Endpoint, Security},
-    specs::HttpsFeed,
+    specs::{ApiServerFeed, HttpsFeed},
 };
 
 /// What the fake has, and what was done to it.
@@ -98,7 +98,7 @@ impl Api {
     fn access(&self) -> Access {
         let address = self.1;
         Arc::new(move || {
-            Ok(HttpsFeed {
+            let https = HttpsFeed {
                 endpoint: Endpoint {
                     client: String::from("kube"),
                     tls: false,
@@ -109,13 +109,15 @@ impl Api {
                 },
                 security: Security::default(),
                 token: Some(String::from("secret")),
-            })
+            };
+            Ok(ApiServerFeed { https, base: String::from("/base"), node: String::from("n") })
         })
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::io::Error> {
         assert_eq!(request.headers()["authorization"], "Bearer secret");
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let (method, path) =
+            (request.method().clone(), request.uri().path().strip_prefix("/base").unwrap().to_owned());
         let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let (status, answer, is_swallowed) = self.change(|server| {
@@ -231,7 +233,7 @@ impl Scene {
     }
 
     fn start(&mut self, settings: ApiSettings) {
-        let server = ApiServer::start_with(self.api.access(), |theirs| {
+        let server = ApiServer::start_with("n", self.api.access(), |theirs| {
             theirs.set_nonblocking(true)?;
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

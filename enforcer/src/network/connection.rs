@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::{HeaderMap, Request, StatusCode, body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -22,6 +23,16 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// The longest head of an answer: a receiver must not fill this process's memory.
 const MOST_HEAD_BYTES: usize = 32 << 10;
+
+/// How long a connection may be silent before the kernel asks whether the other end is there, and how long it waits
+/// before it asks again.
+const KEEP_ALIVE: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(10)];
+
+/// How often the kernel asks in vain before it ends the connection.
+const KEEP_ALIVE_COUNT: u32 = 3;
+
+/// How long what was sent may go unacknowledged before the kernel ends the connection, in milliseconds.
+const UNACKNOWLEDGED_MS: u32 = 60_000;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +77,7 @@ impl Connection {
             let connect = TcpStream::connect((host.as_str(), *port)).await;
             let stream = connect
                 .map_err(|source| ConnectionError::Connect { authority: authority.clone(), source })?;
+            notice_a_dead_end(&stream);
             if *tls {
                 Self::over(tls::wrap(stream, host, security).await?).await
             } else {
@@ -110,6 +122,22 @@ impl Connection {
     }
 }
 
+/// Has the kernel notice that the other end is gone without a word: a machine that lost its power, or a firewall that
+/// forgot the connection. Where the kernel refuses, the time that a request may take is the bound.
+fn notice_a_dead_end(stream: &TcpStream) {
+    let [idle, interval] = KEEP_ALIVE;
+    let set = || {
+        sockopt::set_tcp_keepidle(stream, idle)?;
+        sockopt::set_tcp_keepintvl(stream, interval)?;
+        sockopt::set_tcp_keepcnt(stream, KEEP_ALIVE_COUNT)?;
+        sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS)?;
+        sockopt::set_socket_keepalive(stream, true)
+    };
+    if let Err(error) = set() {
+        tracing::debug!(%error, "a connection is not watched for a dead end");
+    }
+}
+
 /// Discards the rest of an answer, for a limited time. Returns whether it ended. The status counts even if the receiver
 /// closes the connection after it or sends no more.
 pub(super) async fn drain(body: Incoming) -> bool {
@@ -126,4 +154,21 @@ async fn read(mut body: Incoming) -> bool {
         }
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_kernel_watches_a_connection_for_a_dead_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        notice_a_dead_end(&stream);
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEP_ALIVE[0]);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), UNACKNOWLEDGED_MS);
+    }
 }

@@ -13,11 +13,10 @@ use std::{
 use self::socket::Socket;
 use super::{
     JournaldSettings,
-    back_off::Bounds,
     feed::Item,
     run::{Outlet, Trouble},
 };
-use crate::journal::Journal;
+use crate::{journal::Journal, network::Bounds};
 
 /// journald drops entries of a unit above 10,000 in 30 s (its `RateLimitBurst`), and does not notify the sender in
 /// time. The daemon's own log lines count too.

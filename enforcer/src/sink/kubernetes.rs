@@ -10,15 +10,16 @@ use enforcer_events::Event;
 pub(in crate::sink) use self::report::TYPES;
 use self::series::{Delivery, Series};
 use super::{
-    back_off::Bounds,
     feed::Item,
     run::{Outlet, Trouble},
 };
-use crate::kube::{ApiServer, Call, Lane, Outcome, Report};
+use crate::{
+    kube::{ApiServer, Call, Lane, Outcome, Report},
+    network::Bounds,
+};
 
 /// The outlet of the sink `kubernetes`.
 pub(super) struct Kubernetes {
-    node: String,
     /// Whether what is decided only is reported too.
     dry_run: bool,
     server: ApiServer,
@@ -26,8 +27,8 @@ pub(super) struct Kubernetes {
 }
 
 impl Kubernetes {
-    pub(super) fn new(node: &str, dry_run: bool, server: ApiServer) -> Self {
-        Self { node: node.to_owned(), dry_run, server, series: Series::default() }
+    pub(super) fn new(dry_run: bool, server: ApiServer) -> Self {
+        Self { dry_run, server, series: Series::default() }
     }
 
     async fn ask(&self, call: Call) -> Result<Outcome, Trouble> {
@@ -91,7 +92,7 @@ impl Outlet for Kubernetes {
         if !item.is_gap
             && let Ok(event) = Event::parse(&item.line)
         {
-            for report in report::reports(&event, &self.node, self.dry_run) {
+            for report in report::reports(&event, self.server.node(), self.dry_run) {
                 self.report(report).await?;
             }
         }

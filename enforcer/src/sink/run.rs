@@ -10,11 +10,13 @@ use enforcer_events::{Payload, node::Degraded};
 use tokio::sync::watch;
 
 use super::{
-    back_off::{BackOff, Bounds},
     feed::{Feed, Item},
     health::{Health, Progress},
 };
-use crate::journal::{CursorFile, Journal, Subject};
+use crate::{
+    journal::{CursorFile, Journal, Subject},
+    network::{BackOff, Bounds},
+};
 
 /// How long deliveries must fail before that is reported as an event.
 pub(super) const FAILING: Duration = Duration::from_secs(30);

@@ -188,8 +188,7 @@ impl Work {
                 runtime.block_on(self.deliver(webhook, stopping));
             }
             Wanted::Kubernetes(settings) => {
-                let Ground { node, api_server, .. } = &self.ground;
-                let kubernetes = Kubernetes::new(node, settings.dry_run, api_server.clone());
+                let kubernetes = Kubernetes::new(settings.dry_run, self.ground.api_server.clone());
                 runtime.block_on(self.deliver(kubernetes, stopping));
             }
         }

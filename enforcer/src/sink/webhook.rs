@@ -17,12 +17,11 @@ use hyper::{HeaderMap, Request, StatusCode, header, http};
 use self::{answer::Verdict, handshake::Leave, secret::SecretError};
 use super::{
     WebhookSettings,
-    back_off::Bounds,
     feed::Item,
     run::{Outlet, Trouble},
 };
 use crate::{
-    network::{Answer, Certificates, Endpoint, Exchange, Network, NetworkError},
+    network::{Answer, Bounds, Certificates, Endpoint, Exchange, Network, NetworkError},
     regular,
 };
 

@@ -27,6 +27,9 @@ impl SourceName {
     /// The kubelet's HTTPS server, which does so too.
     pub const KUBELET: Self = Self("kubelet");
 
+    /// The API server, which does so of what tenants wrote.
+    pub const API_SERVER: Self = Self("apiServer");
+
     /// The name.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -8,7 +8,7 @@ use std::{
 use super::SourceName;
 use crate::{
     helper::plain,
-    model::{Pod, PodUid},
+    model::{Pod, PodName, PodUid},
     specs::{ApiPod, Change},
 };
 
@@ -71,7 +71,13 @@ impl SpecifiedPods {
                 changed
             }
         };
-        for api in pods {
+        for mut api in pods {
+            // What is on the disk went through here before.
+            match provenance {
+                Provenance { is_from_disk: true, .. } => {}
+                Provenance { source: SourceName::API_SERVER, .. } => api.metadata.annotations.keep_mirrors(),
+                Provenance { .. } => api.metadata.annotations.keep_kubelets(),
+            }
             let uid = api.metadata.uid.clone();
             match api.to_pod() {
                 Ok(pod) => {
@@ -112,6 +118,17 @@ impl SpecifiedPods {
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<&SpecifiedPod> {
         self.known.get(uid)
+    }
+
+    /// The spec of a static pod's mirror, if one is known: it says that it is the mirror of the pod of this uid, and has this
+    /// name. Anyone can make a pod that says so; the caller knows that the pod is static, and its name.
+    #[must_use]
+    pub fn mirror(&self, uid: &PodUid, name: &PodName) -> Option<&SpecifiedPod> {
+        let is_mirror = |known: &&SpecifiedPod| {
+            known.api.metadata.annotations.mirrored() == Some(uid.as_str()) && known.pod.name == *name
+        };
+        // The kubelet makes a mirror again that was deleted. The former one may still be known.
+        self.known.values().filter(is_mirror).max_by_key(|known| known.is_listed)
     }
 
     /// All pods as sources gave them, for the disk.

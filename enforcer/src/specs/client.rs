@@ -45,7 +45,7 @@ impl Protocol for PodSpecs {
     fn place(question: &Question) -> Option<PathBuf> {
         match &question.feed {
             Some(Feed::PodsApi(socket)) => Some(socket.clone()),
-            Some(Feed::Kubelet(_)) | None => None,
+            Some(Feed::Kubelet(_) | Feed::ApiServer(_)) | None => None,
         }
     }
 

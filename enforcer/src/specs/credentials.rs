@@ -1,5 +1,5 @@
-//! The credentials for the kubelet's HTTPS server, and which server certificate to trust: from a kubeconfig, or from a
-//! mounted service account. Files are read again for each question, because they are replaced while the daemon runs.
+//! Where the kubelet's HTTPS server and the API server are, who this is to them, and which server certificate to trust: from
+//! a kubeconfig, or from a mounted service account. Files are read again for each question, because they are replaced while the daemon runs.
 
 use std::{
     io::{self, Read as _},
@@ -8,10 +8,12 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
+use hyper::Uri;
 use serde::Deserialize;
 
-use super::message::{Feed, HttpsFeed};
+use super::message::{ApiServerFeed, Feed, HttpsFeed};
 use crate::{
+    helper::is_name,
     network::{Certificates, Endpoint, Identity, Security, Trust},
     regular, trust,
 };
@@ -32,9 +34,9 @@ const PODS_API: &str = "pods-api/pods-api.sock";
 /// What begins and ends a certificate in PEM.
 const CERTIFICATE: [&str; 2] = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"];
 
-/// Where to look for a kubelet and for credentials.
+/// Where to look for a kubelet, for the API server, and for credentials.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct KubeletAccess {
+pub struct ClusterAccess {
     /// The kubelet's root directory, `/var/lib/kubelet` unless it is configured.
     pub kubelet_root: PathBuf,
     /// The port of the kubelet's HTTPS server.
@@ -43,14 +45,30 @@ pub struct KubeletAccess {
     pub kubeconfig: Option<PathBuf>,
     /// Where a cluster mounts the token of a pod's service account.
     pub service_account: PathBuf,
+    /// Host and port of the API server as a cluster gives them to a pod, if it did.
+    pub in_cluster: Option<(String, String)>,
+    /// The node's name in the cluster.
+    pub node: String,
 }
 
 /// What proves who this is, and whose certificates to trust.
 struct Credentials {
-    /// Whose certificates the API server's is signed by.
+    /// Who has signed the API server's certificate.
     authority: Option<Certificates>,
     identity: Option<Identity>,
     token: Option<String>,
+    /// Where the API server is; `None` if the cluster did not say it.
+    server: Option<ServerPlace>,
+}
+
+/// Where the API server is, as it is written.
+#[derive(Default)]
+struct ServerPlace {
+    url: String,
+    /// The name that its certificate must have, if that is not the host's.
+    tls_server_name: Option<String>,
+    /// What makes it impossible to use, and what to do.
+    obstacle: Option<&'static str>,
 }
 
 /// Why a source cannot be asked.
@@ -94,6 +112,24 @@ pub enum CredentialsError {
         .0.display()
     )]
     NoCertificate(PathBuf),
+    /// It is not known where the API server is.
+    #[error(
+        "no address of the API server: set kubeconfig, or run where KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT say it"
+    )]
+    NoServer,
+    /// The address of the API server cannot be used.
+    #[error("{server:?} of {} is not the address of an API server: {why}", place.display())]
+    Server {
+        /// Where it is written.
+        place: PathBuf,
+        /// The address.
+        server: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No node can have that name.
+    #[error("{0:?} cannot be a node's name, which has only a-z, 0-9, '-' and '.': set nodeName")]
+    Node(String),
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -126,6 +162,10 @@ struct Context {
 struct Cluster {
     certificate_authority: Option<PathBuf>,
     certificate_authority_data: Option<String>,
+    server: String,
+    tls_server_name: Option<String>,
+    insecure_skip_tls_verify: bool,
+    proxy_url: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -142,7 +182,7 @@ struct User {
     auth_provider: Option<serde::de::IgnoredAny>,
 }
 
-impl KubeletAccess {
+impl ClusterAccess {
     /// The kubelet's Pods API: a socket that takes root and no more.
     #[must_use]
     pub fn pods_api(&self) -> Feed {
@@ -152,7 +192,7 @@ impl KubeletAccess {
     /// The kubelet's HTTPS server on this machine, with the credentials that there are now. `node` is the node's name. Fails
     /// if there are no credentials, a file cannot be read or trusted, or no certificate is known.
     pub fn kubelet(&self, node: &str) -> Result<Feed, CredentialsError> {
-        let Credentials { authority, identity, token } = Credentials::read(self)?;
+        let Credentials { authority, identity, token, server: _ } = Credentials::read(self)?;
         let (trust, server_name) = match (self.serving_certificate()?, authority) {
             (Some(certificates), authority) => {
                 (Trust::Pinned { certificates, authority }, Some(node.to_owned()))
@@ -171,6 +211,28 @@ impl KubeletAccess {
         };
         let security = Security { trust, identity, server_name };
         Ok(Feed::Kubelet(Box::new(HttpsFeed { endpoint, security, token })))
+    }
+
+    /// The API server, for this node's pods, with the credentials that there are now. Fails if there are none, a file cannot
+    /// be read or trusted, or the server cannot be verified or its address is not known.
+    pub fn api_server(&self) -> Result<ApiServerFeed, CredentialsError> {
+        let is_of_a_name = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+        if !is_name(&self.node) || !self.node.bytes().all(is_of_a_name) {
+            return Err(CredentialsError::Node(self.node.clone()));
+        }
+        let Credentials { authority, identity, token, server } = Credentials::read(self)?;
+        let ServerPlace { url, tls_server_name, obstacle } = server.ok_or(CredentialsError::NoServer)?;
+        let place = self.kubeconfig.clone().unwrap_or_else(|| PathBuf::from("KUBERNETES_SERVICE_HOST"));
+        if let Some(why) = obstacle {
+            return Err(CredentialsError::Kubeconfig { path: place, why: why.to_owned() });
+        }
+        let (endpoint, base) =
+            endpoint(&url).map_err(|why| CredentialsError::Server { place, server: url, why })?;
+        // As other clients do, where the kubeconfig names no authority.
+        let trust = authority.map_or(Trust::System, Trust::Roots);
+        let security = Security { trust, identity, server_name: tls_server_name };
+        let https = HttpsFeed { endpoint, security, token };
+        Ok(ApiServerFeed { https, base, node: self.node.clone() })
     }
 
     /// The certificates that the kubelet may serve with, without a key that is in the same file.
@@ -192,7 +254,7 @@ impl KubeletAccess {
 }
 
 impl Credentials {
-    fn read(place: &KubeletAccess) -> Result<Self, CredentialsError> {
+    fn read(place: &ClusterAccess) -> Result<Self, CredentialsError> {
         if let Some(path) = &place.kubeconfig {
             return Self::of_kubeconfig(path);
         }
@@ -204,7 +266,11 @@ impl Credentials {
             }
             Err(error) => return Err(error),
         };
-        Ok(Self { authority: Some(file(&of_account("ca.crt"))?), identity: None, token })
+        let server = place.in_cluster.as_ref().map(|(host, port)| {
+            let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+            ServerPlace { url: format!("https://{host}:{port}"), ..ServerPlace::default() }
+        });
+        Ok(Self { authority: Some(file(&of_account("ca.crt"))?), identity: None, token, server })
     }
 
     fn of_kubeconfig(path: &Path) -> Result<Self, CredentialsError> {
@@ -252,8 +318,46 @@ impl Credentials {
                 "its user has neither a token nor a client certificate with its key",
             )));
         }
-        Ok(Self { authority, identity, token })
+        let obstacle = if cluster.insecure_skip_tls_verify {
+            Some(
+                "its cluster has insecure-skip-tls-verify, and enforcer gives its credentials to no server that it cannot \
+                 verify: give certificate-authority or certificate-authority-data",
+            )
+        } else {
+            let by_proxy =
+                "its cluster has a proxy-url, which enforcer does not use: give a server that can be reached";
+            cluster.proxy_url.map(|_| by_proxy)
+        };
+        let server = ServerPlace { url: cluster.server, tls_server_name: cluster.tls_server_name, obstacle };
+        Ok(Self { authority, identity, token, server: Some(server) })
     }
+}
+
+/// Where the server of that URL is, and what the paths of its resources begin with.
+fn endpoint(url: &str) -> Result<(Endpoint, String), String> {
+    let uri: Uri = url.parse().map_err(|error| format!("{error}"))?;
+    if uri.scheme_str() != Some("https") {
+        return Err(String::from("it must begin with https://, as credentials are sent there"));
+    }
+    let authority = uri.authority().ok_or("it has no host")?;
+    if authority.as_str().contains('@') || uri.query().is_some() {
+        return Err(String::from("it must have no user and no query"));
+    }
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    let port = match (authority.port_u16(), authority.as_str().strip_prefix(authority.host())) {
+        (Some(port), _) => port,
+        (None, Some("")) => 443,
+        (None, _) => return Err(String::from("its port is not a number from 1 to 65535")),
+    };
+    let endpoint = Endpoint {
+        client: String::from("apiServer"),
+        tls: true,
+        authority: format!("{}:{port}", authority.host()),
+        host,
+        port,
+        connect_timeout_ms: CONNECT_TIMEOUT_MS,
+    };
+    Ok((endpoint, uri.path().trim_end_matches('/').to_owned()))
 }
 
 /// Where a kubeconfig is wrong. What it says there may be a secret.
@@ -291,135 +395,4 @@ fn certificates(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt as _};
-
-    use super::*;
-
-    const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-    const KEY: &str = "-----BEGIN PRIVATE KEY-----\nBBBB\n-----END PRIVATE KEY-----\n";
-
-    struct Scene {
-        folder: tempfile::TempDir,
-        place: KubeletAccess,
-    }
-
-    impl Scene {
-        fn new() -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let at = |name: &str| folder.path().join(name);
-            let place = KubeletAccess {
-                kubelet_root: at("kubelet"),
-                kubelet_port: 10_250,
-                kubeconfig: None,
-                service_account: at("account"),
-            };
-            Self { folder, place }
-        }
-
-        fn write(&self, name: &str, text: &str) -> PathBuf {
-            let path = self.folder.path().join(name);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, text).unwrap();
-            path
-        }
-
-        fn kubelet(&self) -> Result<HttpsFeed, String> {
-            match self.place.kubelet("node-1") {
-                Ok(Feed::Kubelet(feed)) => Ok(*feed),
-                Ok(other) => panic!("{other:?}"),
-                Err(error) => Err(crate::chain(&error)),
-            }
-        }
-    }
-
-    #[test]
-    fn the_kubelets_own_certificate_is_pinned_without_its_key() {
-        let scene = Scene::new();
-        scene.write("account/token", "abc\n");
-        scene.write("account/ca.crt", CERTIFICATE);
-        let feed = scene.kubelet().unwrap();
-        assert_eq!(feed.token.as_deref(), Some("abc"));
-        assert_eq!(feed.security.server_name.as_deref(), Some("node-1"));
-        assert!(matches!(&feed.security.trust, Trust::Roots(file) if file.bytes == CERTIFICATE));
-
-        scene.write("kubelet/pki/kubelet.crt", CERTIFICATE);
-        scene.write(
-            "kubelet/pki/kubelet-server-current.pem",
-            &format!("{KEY}{CERTIFICATE}{CERTIFICATE}{KEY}"),
-        );
-        let feed = scene.kubelet().unwrap();
-        let Trust::Pinned { certificates, authority } = &feed.security.trust else { panic!("not pinned") };
-        assert_eq!(certificates.bytes, CERTIFICATE.repeat(3));
-        assert!(authority.is_some());
-        assert_eq!(feed.endpoint.authority, "127.0.0.1:10250");
-    }
-
-    #[test]
-    fn without_credentials_it_says_what_to_set() {
-        let scene = Scene::new();
-        let why = scene.kubelet().unwrap_err();
-        assert!(why.contains("kubeconfig") && why.contains("account"), "{why}");
-    }
-
-    /// A kubeconfig as `kubeadm` and `kubectl` write it, with a user of these lines.
-    fn kubeconfig(user: &str) -> String {
-        format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: c\npreferences: {{}}\n\
-             contexts:\n- name: other\n  context: {{cluster: none, user: none}}\n\
-             - name: c\n  context: {{cluster: k, user: u}}\n\
-             clusters:\n- name: k\n  cluster:\n    server: https://10.0.0.1:6443\n    certificate-authority: ca.crt\n\
-             users:\n- name: u\n  user:\n{user}"
-        )
-    }
-
-    #[test]
-    fn a_kubeconfig_gives_a_token_or_a_certificate() {
-        let mut scene = Scene::new();
-        scene.write("etc/ca.crt", CERTIFICATE);
-        scene.write("etc/token", "from a file\n");
-        scene.write("etc/cert.pem", CERTIFICATE);
-        let key = BASE64_STANDARD.encode(KEY);
-        for (user, token, has_identity) in [
-            ("    token: abc\n", Some("abc"), false),
-            ("    token: abc\n    tokenFile: token\n", Some("from a file"), false),
-            (&format!("    client-certificate: cert.pem\n    client-key-data: {key}\n"), None, true),
-        ] {
-            scene.place.kubeconfig = Some(scene.write("etc/kubelet.conf", &kubeconfig(user)));
-            let feed = scene.kubelet().unwrap();
-            assert_eq!(
-                (feed.token.as_deref(), feed.security.identity.is_some()),
-                (token, has_identity),
-                "{user}"
-            );
-            assert!(!format!("{:?}", feed.security.identity).contains("BBBB"));
-        }
-    }
-
-    #[test]
-    fn a_kubeconfig_that_cannot_be_used_says_why() {
-        let mut scene = Scene::new();
-        scene.write("etc/ca.crt", CERTIFICATE);
-        for (text, why) in [
-            (kubeconfig("    exec: {command: aws}\n"), "a program"),
-            (kubeconfig("    client-certificate-data: '!'\n"), "client-certificate-data"),
-            (kubeconfig("    client-certificate: none.pem\n"), "none.pem"),
-            (kubeconfig("    username: x\n"), "neither a token"),
-            (
-                kubeconfig("    token: a\n").replace("current-context: c", "current-context: x"),
-                "no context \"x\"",
-            ),
-            (kubeconfig("    token: a\n").replace("user: u", "user: x"), "no user \"x\""),
-            (String::from("["), "etc/kubelet.conf"),
-            (kubeconfig("    token: [secret\n"), "on line"),
-        ] {
-            scene.place.kubeconfig = Some(scene.write("etc/kubelet.conf", &text));
-            let error = scene.kubelet().unwrap_err();
-            assert!(error.contains(why) && !error.contains("secret"), "{error}");
-        }
-        let path = scene.write("etc/kubelet.conf", &kubeconfig("    token: a\n"));
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-        let error = scene.kubelet().unwrap_err();
-        assert!(error.contains("whom to trust"), "{error}");
-    }
-}
+mod tests;

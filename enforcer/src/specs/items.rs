@@ -8,6 +8,9 @@ const MOST_ITEM_BYTES: usize = 16 << 20;
 /// The longest key that is compared with `items`.
 const MOST_KEY_BYTES: usize = 16;
 
+/// The longest rest of a document around its elements that is kept: what it is, and where the next part of the list is.
+const MOST_AROUND_BYTES: usize = 64 << 10;
+
 /// The document is not a list of objects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub(super) enum ListError {
@@ -42,6 +45,8 @@ pub(super) struct Items {
     /// The last text at the top level.
     key: Vec<u8>,
     item: Vec<u8>,
+    /// The document without its elements.
+    around: Vec<u8>,
 }
 
 impl Default for Items {
@@ -53,6 +58,7 @@ impl Default for Items {
             is_escaped: false,
             key: Vec::new(),
             item: Vec::new(),
+            around: Vec::new(),
         }
     }
 }
@@ -61,6 +67,9 @@ impl Items {
     /// Takes the next part. Calls `each` with every element that ends in it; `None` is one that is too large.
     pub(super) fn add(&mut self, part: &[u8], mut each: impl FnMut(Option<&[u8]>)) -> Result<(), ListError> {
         for &byte in part {
+            if matches!(self.at, At::Around | At::Behind) && self.around.len() < MOST_AROUND_BYTES {
+                self.around.push(byte);
+            }
             if self.at == At::Item {
                 // One that is too large is passed over: it must not hide the others.
                 if self.item.len() <= MOST_ITEM_BYTES {
@@ -132,16 +141,19 @@ impl Items {
                 each((self.item.len() <= MOST_ITEM_BYTES).then_some(&self.item));
                 self.at = At::Between;
             }
-            At::Between => self.at = At::Behind,
+            At::Between => {
+                self.at = At::Behind;
+                self.around.push(b']');
+            }
             At::Around | At::Item | At::Behind => {}
         }
         Ok(())
     }
 
-    /// Whether all of the document has come.
-    pub(super) fn end(self) -> Result<(), ListError> {
+    /// Whether all of the document has come. Returns it without its elements; cut, if even that is too long.
+    pub(super) fn end(self) -> Result<Vec<u8>, ListError> {
         match self {
-            Self { depth: 0, in_string: false, at: At::Behind, .. } => Ok(()),
+            Self { depth: 0, in_string: false, at: At::Behind, around, .. } => Ok(around),
             Self { depth: 0, in_string: false, at: At::Around, .. } => Err(ListError::Shape),
             _ => Err(ListError::CutOff),
         }
@@ -162,7 +174,7 @@ mod tests {
                 |item: Option<&[u8]>| item.map_or("too large".into(), String::from_utf8_lossy).into_owned();
             items.add(part, |item| found.push(shown(item)))?;
         }
-        items.end().map(|()| found)
+        items.end().map(|_around| found)
     }
 
     const LIST: &[u8] = br#"{"kind":"PodList", "metadata":{"items":[{"no":1}]},"items":[{"a":"}\"]"},
@@ -180,6 +192,22 @@ mod tests {
         for empty in [r#"{"items":[]}"#, r#"{"kind":"items","items":null,"metadata":{}}"#] {
             assert_eq!(read(&[empty.as_bytes()]).unwrap(), [""; 0]);
         }
+    }
+
+    #[test]
+    fn what_is_around_the_elements_is_kept_and_bounded() {
+        let around = |text: &[u8]| {
+            let mut items = Items::default();
+            items.add(text, |_| {}).unwrap();
+            items.end().unwrap()
+        };
+        let list = around(br#"{"metadata":{"continue":"c"},"items":[{"a":[1]},{}],"kind":"PodList"}"#);
+        assert_eq!(
+            String::from_utf8(list).unwrap(),
+            r#"{"metadata":{"continue":"c"},"items":[],"kind":"PodList"}"#
+        );
+        let long = format!(r#"{{"a":"{}","items":[]}}"#, "x".repeat(2 * MOST_AROUND_BYTES));
+        assert!(around(long.as_bytes()).len() < MOST_AROUND_BYTES + 2);
     }
 
     #[test]

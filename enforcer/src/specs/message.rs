@@ -27,6 +27,20 @@ pub enum Feed {
     PodsApi(PathBuf),
     /// The kubelet's HTTPS server.
     Kubelet(Box<HttpsFeed>),
+    /// The API server, for the pods of one node.
+    ApiServer(Box<ApiServerFeed>),
+}
+
+/// The API server, and whose pods it is asked for.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiServerFeed {
+    /// How it is asked.
+    pub(crate) https: HttpsFeed,
+    /// What the paths of its resources begin with; empty, or a path without a slash at its end.
+    pub(crate) base: String,
+    /// The node's name in the cluster.
+    pub(crate) node: String,
 }
 
 /// A server that is asked over HTTPS.
@@ -68,6 +82,24 @@ pub(super) struct Ask {
 pub(super) enum FeedAsk {
     PodsApi,
     Kubelet(Box<HttpsFeed>),
+    ApiServer(Box<ApiServerFeed>),
+}
+
+impl FeedAsk {
+    /// Whether what is read there goes on being read, if with other credentials: a watch does not end as they are replaced.
+    pub(super) fn goes_on(&self, next: &Self) -> bool {
+        match (self, next) {
+            (Self::ApiServer(now), Self::ApiServer(next)) => {
+                (&now.base, &now.node, &now.https.endpoint) == (&next.base, &next.node, &next.https.endpoint)
+            }
+            (now, next) => now == next,
+        }
+    }
+
+    /// Whether it is tried again after a failure, by the same process.
+    pub(super) fn tries_again(&self) -> bool {
+        matches!(self, Self::ApiServer(_))
+    }
 }
 
 /// The head of an answer's frame.
@@ -148,6 +180,7 @@ impl Feed {
         match self {
             Self::PodsApi(_) => FeedAsk::PodsApi,
             Self::Kubelet(https) => FeedAsk::Kubelet(https.clone()),
+            Self::ApiServer(feed) => FeedAsk::ApiServer(feed.clone()),
         }
     }
 }

@@ -60,19 +60,50 @@ pub struct Metadata {
     pub namespace: String,
     /// Its uid as the source has it.
     pub uid: String,
-    /// What the kubelet itself has noted about it.
+    /// What a kubelet has noted about it.
     #[serde(deserialize_with = "nullable")]
     pub annotations: Annotations,
 }
 
-/// The one annotation that a kubelet sets on each pod that it serves, whatever the pod's author wrote. All others are
-/// tenants' input, and are left out: they must neither spare a pod nor give it another cgroup.
+/// The annotations that a kubelet sets. All others are tenants' input, and are left out: they must neither spare a pod nor
+/// give it another cgroup. Of these too, the source decides which are a kubelet's word.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Annotations {
-    /// Where the kubelet has the pod from: `api`, or `file` and the like for a static pod.
+    /// Where the kubelet has the pod from: `api`, or `file` and the like for a static pod. A kubelet sets it on each pod that
+    /// it serves, whatever the pod's author wrote; the API server has it as the author wrote it.
     #[serde(rename = "kubernetes.io/config.source", skip_serializing_if = "Option::is_none")]
-    pub config_source: Option<String>,
+    pub source: Option<String>,
+    /// The uid of the static pod that this is the mirror of, as the API server has it. Anyone can write it there.
+    #[serde(rename = "kubernetes.io/config.mirror", skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<String>,
+    /// The same again: the kubelet gives a mirror both, of one value.
+    #[serde(rename = "kubernetes.io/config.hash", skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+}
+
+impl Annotations {
+    /// Leaves what a kubelet's word is on a pod that it serves itself.
+    pub(crate) fn keep_kubelets(&mut self) {
+        let Self { source, mirror: _, hash: _ } = std::mem::take(self);
+        self.source = source;
+    }
+
+    /// Leaves what counts of a pod of the API server: of which static pod it says that it is the mirror. That makes no pod
+    /// static, and is believed only where the container runtime knows that pod under the same name.
+    pub(crate) fn keep_mirrors(&mut self) {
+        self.source = None;
+        if self.mirrored().is_none() {
+            *self = Self::default();
+        }
+    }
+
+    /// The uid of the static pod that this one says to be the mirror of.
+    #[must_use]
+    pub fn mirrored(&self) -> Option<&str> {
+        let Self { source: _, mirror, hash } = self;
+        mirror.as_deref().filter(|mirror| hash.as_deref() == Some(mirror) && is_id(mirror))
+    }
 }
 
 /// `spec` of a pod.
@@ -323,8 +354,8 @@ fn read_quantity(written: &str) -> Option<Quantity> {
 }
 
 /// Where the kubelet has a static pod from; `None` for a pod of the API server.
-fn metadata_source(Annotations { config_source }: &Annotations) -> Option<String> {
-    config_source.clone().filter(|source| source != "api")
+fn metadata_source(Annotations { source, .. }: &Annotations) -> Option<String> {
+    source.clone().filter(|source| source != "api")
 }
 
 /// Leaves the resources that decide here.

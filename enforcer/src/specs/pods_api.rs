@@ -30,6 +30,7 @@ async fn try_watch(kubelet: UnixStream, shared: &Arc<Shared>) -> Result<(), Fail
             ADDED | MODIFIED => {
                 match proto::pod(&pod) {
                     Ok(mut pod) => {
+                        pod.metadata.annotations.keep_kubelets();
                         pod.cut();
                         shared.change(|store| store.put(&pod));
                     }

@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    api_server::{self, ApiFailure, Pace},
     client::PodSpecs,
     items::ListError,
     kubelet,
@@ -62,6 +63,8 @@ pub(super) enum Failure {
     TimedOut { timeout_ms: u64 },
     #[error("the connection to the kubelet is missing")]
     Unconnected,
+    #[error(transparent)]
+    Api(#[from] ApiFailure),
 }
 
 impl Failure {
@@ -79,12 +82,54 @@ impl Failure {
 }
 
 /// The pods of the source, which one task changes and another reads.
-pub(super) struct Shared(watch::Sender<Store>);
+pub(super) struct Shared {
+    store: watch::Sender<Store>,
+    /// Why the source cannot be read now, although it is still tried.
+    trouble: watch::Sender<Option<String>>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { store: watch::Sender::new(Store::default()), trouble: watch::Sender::new(None) }
+    }
+}
 
 impl Shared {
+    /// Reports that the source cannot be read, while it is tried again; `None`: it can.
+    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+        self.trouble.send_if_modified(|known| {
+            let differs = *known != trouble;
+            *known = trouble;
+            differs
+        });
+    }
+
+    /// Whether all pods of the source are known as they were at one time.
+    pub(super) fn is_whole(&self) -> bool {
+        self.store.borrow().is_whole()
+    }
+
+    /// All pods, for tests.
+    #[cfg(test)]
+    pub(super) fn since(&self, revision: Option<u64>) -> Option<Since> {
+        self.store.borrow().since(revision)
+    }
+
+    /// How many pods are left out, for tests.
+    #[cfg(test)]
+    pub(super) fn dropped(&self) -> u64 {
+        self.store.borrow().dropped()
+    }
+
+    /// Why the source cannot be read now, for tests.
+    #[cfg(test)]
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.borrow().clone()
+    }
+
     /// Changes the pods, and wakes who waits for a change.
     pub(super) fn change(&self, change: impl FnOnce(&mut Store)) {
-        self.0.send_if_modified(|store| {
+        self.store.send_if_modified(|store| {
             let before = store.revision();
             change(store);
             store.revision() != before
@@ -115,66 +160,88 @@ pub(super) async fn serve(daemon: UnixStream, mut kubelet: Option<UnixStream>) -
     let (reader, mut writer) = daemon.into_split();
     let (sender, mut asked) = mpsc::channel(WAITING);
     tokio::spawn(read_all(reader, sender));
-    let shared = Arc::new(Shared(watch::channel(Store::default()).0));
+    let shared = Arc::new(Shared::default());
     let (looks, look) = watch::channel(0);
-    let mut running: Option<(FeedAsk, JoinHandle<Failure>)> = None;
+    let mut running: Option<Running> = None;
     let Some(mut ask) = asked.recv().await else { return Ok(()) };
     loop {
         let Numbered { id, content: Ask { feed, after, look: wanted, wait_ms } } = ask;
         let Some(feed) = feed else { return reply(&mut writer, id, Outcome::Same, &[]).await };
         looks.send_if_modified(|look| std::mem::replace(look, wanted) != wanted);
-        let mut task = match running.take() {
-            Some((known, task)) if known == feed => task,
+        let goes_on = running.as_ref().is_some_and(|known| known.feeds.borrow().goes_on(&feed));
+        let mut now = match running.take() {
+            Some(known) if goes_on => {
+                known.feeds.send_if_modified(|known| std::mem::replace(known, feed.clone()) != feed);
+                known
+            }
             former => {
-                if let Some((_, former)) = former {
-                    former.abort();
+                if let Some(former) = former {
+                    former.task.abort();
                     // What it had is not what the next one has.
-                    shared.0.send_replace(Store::default());
+                    shared.store.send_replace(Store::default());
+                    shared.set_trouble(None);
                 }
-                tokio::spawn(run(feed.clone(), kubelet.take(), look.clone(), Arc::clone(&shared)))
+                let (feeds, new) = watch::channel(feed);
+                let task = tokio::spawn(run(new, kubelet.take(), look.clone(), Arc::clone(&shared)));
+                Running { feeds, task }
             }
         };
         let deadline = Instant::now() + Duration::from_millis(wait_ms);
-        let mut store = shared.0.subscribe();
+        let (mut store, mut trouble) = (shared.store.subscribe(), shared.trouble.subscribe());
         let (outcome, body) = tokio::select! {
             // What is there is not sent once the source has failed: it may be old.
             biased;
             next = asked.recv() => {
                 let Some(next) = next else { return Ok(()) };
                 ask = next;
-                running = Some((feed, task));
+                running = Some(now);
                 continue;
             }
-            failure = &mut task => {
+            failure = &mut now.task => {
                 let failure = failure.unwrap_or(Failure::StreamEnded);
                 return reply(&mut writer, id, Outcome::Failed(crate::chain(&failure)), &[]).await;
             }
+            // What it has may be old by now.
+            why = troubled(&mut trouble) => (Outcome::Failed(why), Vec::new()),
             since = changed(&mut store, after) => changed_outcome(&shared, &since),
             () = sleep_until(deadline) => {
-                if !shared.0.borrow().is_whole() {
-                    let failure = Failure::TimedOut { timeout_ms: wait_ms };
-                    return reply(&mut writer, id, Outcome::Failed(crate::chain(&failure)), &[]).await;
+                if shared.is_whole() {
+                    (Outcome::Same, Vec::new())
+                } else {
+                    let failure = Outcome::Failed(crate::chain(&Failure::TimedOut { timeout_ms: wait_ms }));
+                    // One that tries again by itself has what it got so far, and knows when to ask.
+                    if !now.feeds.borrow().tries_again() {
+                        return reply(&mut writer, id, failure, &[]).await;
+                    }
+                    (failure, Vec::new())
                 }
-                (Outcome::Same, Vec::new())
             }
         };
         reply(&mut writer, id, outcome, &body).await?;
-        running = Some((feed, task));
+        running = Some(now);
         let Some(next) = asked.recv().await else { return Ok(()) };
         ask = next;
     }
 }
 
+/// The task that reads a source, and the source with the credentials of the last question.
+struct Running {
+    feeds: watch::Sender<FeedAsk>,
+    task: JoinHandle<Failure>,
+}
+
 async fn run(
-    feed: FeedAsk,
+    feeds: watch::Receiver<FeedAsk>,
     kubelet: Option<UnixStream>,
     looks: watch::Receiver<u64>,
     shared: Arc<Shared>,
 ) -> Failure {
+    let feed = feeds.borrow().clone();
     match (feed, kubelet) {
         (FeedAsk::PodsApi, Some(kubelet)) => pods_api::watch(kubelet, &shared).await,
         (FeedAsk::PodsApi, None) => Failure::Unconnected,
         (FeedAsk::Kubelet(feed), _) => kubelet::poll(*feed, looks, &shared).await,
+        (FeedAsk::ApiServer(feed), _) => api_server::watch(*feed, feeds, Pace::default(), &shared).await,
     }
 }
 
@@ -191,8 +258,21 @@ async fn changed(store: &mut watch::Receiver<Store>, after: Option<u64>) -> Sinc
     }
 }
 
+/// Waits until the source cannot be read although it is tried again, and returns why.
+async fn troubled(trouble: &mut watch::Receiver<Option<String>>) -> String {
+    loop {
+        if let Some(why) = trouble.borrow_and_update().clone() {
+            return why;
+        }
+        if trouble.changed().await.is_err() {
+            // Its sender lives as long as this task.
+            pending::<()>().await;
+        }
+    }
+}
+
 fn changed_outcome(shared: &Shared, since: &Since) -> (Outcome, Vec<u8>) {
-    let dropped = shared.0.borrow().dropped();
+    let dropped = shared.store.borrow().dropped();
     let outcome = Outcome::Changed { revision: since.revision, is_whole: since.is_whole, dropped };
     (outcome, since.body())
 }

@@ -132,8 +132,8 @@ pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
     let Pod { metadata, spec, status } = Pod::decode(bytes)?;
     let ObjectMeta { name, namespace, uid, annotations } = metadata.unwrap_or_default();
     let source = annotations.into_iter().find(|entry| entry.key == CONFIG_SOURCE.as_bytes());
-    let config_source = source.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
-    let annotations = pod::Annotations { config_source };
+    let source = source.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
+    let annotations = pod::Annotations { source, ..pod::Annotations::default() };
     let spec = spec.unwrap_or_default();
     let status = status.unwrap_or_default();
     Ok(ApiPod {

@@ -133,15 +133,27 @@ impl Store {
         let is_room = bytes <= MOST_BYTES && (known.is_some() || self.pods.len() < Self::MOST_PODS);
         if !is_id(uid) || written.len() > MOST_POD_BYTES || !is_room {
             self.forget(uid);
-            if self.left_out.len() < Self::MOST_PODS {
-                self.left_out.insert(uid.chars().take(MOST_ID_BYTES).collect());
-            }
+            self.note_left_out(uid);
             return;
         }
         self.left_out.remove(uid);
         self.bytes = bytes;
         self.revision += 1;
         self.pods.insert(uid.to_owned(), (self.revision, written));
+    }
+
+    /// Leaves a pod out that cannot be read: its former state is no longer right.
+    pub(super) fn leave_out(&mut self, uid: &str) {
+        let dropped = self.dropped();
+        self.forget(uid);
+        self.note_left_out(uid);
+        self.note_dropped(dropped);
+    }
+
+    fn note_left_out(&mut self, uid: &str) {
+        if self.left_out.len() < Self::MOST_PODS {
+            self.left_out.insert(uid.chars().take(MOST_ID_BYTES).collect());
+        }
     }
 
     /// Removes a pod.

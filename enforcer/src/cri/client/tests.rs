@@ -102,15 +102,16 @@ fn small_node() -> Node {
 #[tokio::test]
 async fn pods_are_listed_with_what_may_have_a_cgroup() {
     let sockets = Sockets::new();
+    let text = |text: &str| text.to_owned();
     let mut node = Node::default();
     let sandbox = node.add_pod("shop", "web-0", "uid-0");
     let dead = node.add_pod("shop", "web-1", "uid-1");
     node.sandboxes[1].state = 1;
+    node.sandboxes[1].annotations.insert(text("kubernetes.io/config.source"), text("file"));
     let running = node.add_container(&sandbox, "server", RUNNING);
     let created = node.add_container(&dead, "init", CREATED);
     node.add_container(&sandbox, "before", EXITED);
     let listing = client(&[&sockets.node("s", node)]).list().await.unwrap();
-    let text = |text: &str| text.to_owned();
     let pod = |id: &str, number: usize, ready| super::super::Sandbox {
         id: text(id),
         pod_uid: format!("uid-{number}"),
@@ -118,6 +119,7 @@ async fn pods_are_listed_with_what_may_have_a_cgroup() {
         name: format!("web-{number}"),
         attempt: 0,
         ready,
+        is_static: number == 1,
     };
     let container = |id: &str, sandbox: &str, name: &str, running| super::super::Container {
         id: text(id),

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use hyper::{HeaderMap, StatusCode, header};
+use hyper::{HeaderMap, StatusCode};
 
-/// The longest wait that a receiver can request.
-const MOST_AFTER: Duration = Duration::from_hours(1);
+use crate::network::retry_after;
 
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Verdict {
@@ -45,21 +44,10 @@ fn hint(status: StatusCode) -> &'static str {
     }
 }
 
-/// `Retry-After`, in seconds or as a date; `None` if it is neither.
-fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    let after = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // A number that does not fit means very long.
-        text.parse().map_or(MOST_AFTER, Duration::from_secs)
-    } else {
-        let date = httpdate::parse_http_date(text).ok()?;
-        date.duration_since(now).unwrap_or_default()
-    };
-    Some(after.min(MOST_AFTER))
-}
-
 #[cfg(test)]
 mod tests {
+    use hyper::header;
+
     use super::*;
 
     fn reported(status: u16, after: Option<&str>) -> Verdict {

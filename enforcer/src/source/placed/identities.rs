@@ -30,6 +30,8 @@ pub struct Identities(Arc<RwLock<Names>>);
 #[derive(Debug, Default)]
 struct Names {
     pods: BTreeMap<PodUid, PodName>,
+    /// The pods that the kubelet has from manifests of its own, as the runtime says.
+    statics: BTreeSet<PodUid>,
     containers: BTreeMap<ContainerId, ContainerName>,
     sandboxes: BTreeMap<ContainerId, PodUid>,
 }
@@ -115,6 +117,14 @@ impl Identities {
         self.0.read().unwrap_or_else(PoisonError::into_inner).pods.contains_key(uid)
     }
 
+    /// Whether the kubelet has the pod from a manifest of its own. Its uid is a hash of that, without hyphens, and the API
+    /// server gives no such uid (`applyDefaults` in `pkg/kubelet/config/common.go`). A manifest may also give a uid like
+    /// any other: then the sandbox says it.
+    pub(super) fn is_static(&self, uid: &PodUid) -> bool {
+        !uid.as_str().contains('-')
+            || self.0.read().unwrap_or_else(PoisonError::into_inner).statics.contains(uid)
+    }
+
     /// A container's name. One that the runtime says is in another pod than its cgroup has none.
     fn container(&self, pod: &PodUid, id: &ContainerId) -> Option<String> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -170,14 +180,18 @@ impl Identities {
         let containers: BTreeSet<&ContainerId> =
             standing.values().flat_map(|pod| &pod.cgroup.containers).map(|of| &of.container).collect();
         names.pods.retain(|uid, _| standing.contains_key(uid));
+        names.statics.retain(|uid| standing.contains_key(uid));
         names.containers.retain(|id, _| containers.contains(id));
         names.sandboxes.retain(|id, _| containers.contains(id));
         let mut sandboxes: BTreeMap<&str, PodUid> = BTreeMap::new();
-        for Sandbox { id, pod_uid, namespace, name, .. } in &listing.sandboxes {
+        for Sandbox { id, pod_uid, namespace, name, is_static, .. } in &listing.sandboxes {
             let Some(uid) = PodUid::new(pod_uid) else { continue };
             sandboxes.insert(id, uid.clone());
             if let Some(id) = ContainerId::new(id) {
                 names.sandboxes.insert(id, uid.clone());
+            }
+            if *is_static {
+                names.statics.insert(uid.clone());
             }
             let name = PodName { namespace: namespace.clone(), name: name.clone() };
             names.pods.insert(uid, name);

@@ -1,27 +1,37 @@
-//! How long a sink waits before a retry: longer each time, with jitter so that sinks do not retry in step.
+//! How long a client waits before a retry: longer each time, with jitter so that clients do not retry in step; or as long
+//! as the answer asks for.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use hyper::{HeaderMap, header};
+
+/// The longest wait that an answer can request.
+const MOST_AFTER: Duration = Duration::from_hours(1);
 
 /// The bounds of the wait, which doubles with each failure.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    pub(super) least: Duration,
-    pub(super) most: Duration,
+pub(crate) struct Bounds {
+    /// The first wait.
+    pub(crate) least: Duration,
+    /// The longest one.
+    pub(crate) most: Duration,
 }
 
+/// The waits of one client.
 #[derive(Debug)]
-pub(super) struct BackOff {
+pub(crate) struct BackOff {
     bounds: Bounds,
     failures: u32,
 }
 
 impl BackOff {
-    pub(super) fn new(bounds: Bounds) -> Self {
+    /// The first wait is the shortest.
+    pub(crate) fn new(bounds: Bounds) -> Self {
         Self { bounds, failures: 0 }
     }
 
     /// The next wait: a random time between half of the full wait and all of it.
-    pub(super) fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let doubled = self.bounds.least.saturating_mul(2_u32.saturating_pow(self.failures));
         self.failures = self.failures.saturating_add(1);
         let full = doubled.min(self.bounds.most);
@@ -29,13 +39,26 @@ impl BackOff {
     }
 
     /// Begins again with the shortest wait after a success.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 }
 
+/// `Retry-After`, in seconds or as a date, an hour at most; `None` if it is neither.
+pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
+    let after = if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // A number that does not fit means very long.
+        text.parse().map_or(MOST_AFTER, Duration::from_secs)
+    } else {
+        let date = httpdate::parse_http_date(text).ok()?;
+        date.duration_since(now).unwrap_or_default()
+    };
+    Some(after.min(MOST_AFTER))
+}
+
 /// A random number from 0 to below 1; 0.5 if the kernel has none available.
-fn fraction() -> f64 {
+pub(crate) fn fraction() -> f64 {
     let mut bytes = [0; 4];
     match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK) {
         Ok(4) => f64::from(u32::from_ne_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),

@@ -1,0 +1,335 @@
+//! An API server that has the pods that it is given: lists in parts, watches from a version on, and failures to order.
+//!
+//! It uses nothing of this crate, so that any test program may include it, and so that the client is not tested against
+//! its own idea of the messages.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    convert::Infallible,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Request, Response, StatusCode,
+    body::{Frame, Incoming},
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::watch};
+use tokio_rustls::TlsAcceptor;
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// The API server.
+#[derive(Clone)]
+pub(crate) struct FakeApi(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    pods: BTreeMap<String, Value>,
+    /// The lines of watches, each with its version.
+    events: Vec<(u64, Bytes)>,
+    /// The oldest version that can be watched from.
+    oldest: u64,
+    refusals: VecDeque<Refusal>,
+    asked: Vec<Asked>,
+    token: String,
+    watching: Watching,
+    /// How often all watches were closed.
+    closed: u64,
+}
+
+/// What a request gets instead of an answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Refusal {
+    /// That status, with `Retry-After` in seconds.
+    Status(u16, Option<u32>),
+    /// An error event with that code, in a watch.
+    ErrorEvent(u16),
+    /// Nothing.
+    Hang,
+    /// It is answered all the same.
+    None,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// Its path and query.
+    pub(crate) target: String,
+    pub(crate) token: String,
+    pub(crate) at: Instant,
+}
+
+/// How watches go on.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Watching {
+    #[default]
+    Open,
+    /// Each ends after what there is.
+    Ending,
+}
+
+impl Asked {
+    pub(crate) fn is_watch(&self) -> bool {
+        self.target.contains("watch=true")
+    }
+
+    /// A parameter of its query.
+    pub(crate) fn parameter(&self, name: &str) -> Option<String> {
+        let (_, query) = self.target.split_once('?')?;
+        let value = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='))?;
+        let mut decoded = Vec::new();
+        let mut bytes = value.bytes();
+        while let Some(byte) = bytes.next() {
+            decoded.push(match byte {
+                b'%' => {
+                    let digits = [bytes.next()?, bytes.next()?];
+                    u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+                }
+                byte => byte,
+            });
+        }
+        String::from_utf8(decoded).ok()
+    }
+}
+
+impl FakeApi {
+    /// One without pods, for who has that token.
+    pub(crate) fn new(token: &str) -> Self {
+        let state = State { version: 100, oldest: 100, token: token.to_owned(), ..State::default() };
+        Self(Arc::new(Inner { state: Mutex::new(state), changes: watch::Sender::new(0) }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.state());
+        self.0.changes.send_modify(|count| *count += 1);
+        changed
+    }
+
+    /// Adds a pod, or changes it; the version is set here.
+    pub(crate) fn put(&self, mut pod: Value) {
+        self.change(|state| {
+            state.version += 1;
+            pod["metadata"]["resourceVersion"] = json!(state.version.to_string());
+            let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            let kind = if state.pods.contains_key(&uid) { "MODIFIED" } else { "ADDED" };
+            state.note(kind, &pod);
+            state.pods.insert(uid, pod);
+        });
+    }
+
+    /// Removes a pod.
+    pub(crate) fn remove(&self, uid: &str) {
+        self.change(|state| {
+            if let Some(mut pod) = state.pods.remove(uid) {
+                state.version += 1;
+                pod["metadata"]["resourceVersion"] = json!(state.version.to_string());
+                state.note("DELETED", &pod);
+            }
+        });
+    }
+
+    /// Sends a bookmark at a version that nothing else has.
+    pub(crate) fn bookmark(&self) {
+        self.change(|state| {
+            state.version += 10;
+            let object = json!({"kind": "Pod", "metadata": {"resourceVersion": state.version.to_string(), "creationTimestamp": null}});
+            state.note("BOOKMARK", &object);
+        });
+    }
+
+    /// Sends a line in watches, whatever it is.
+    pub(crate) fn say(&self, line: &str) {
+        self.change(|state| {
+            state.version += 1;
+            state.events.push((state.version, Bytes::from(format!("{line}\n"))));
+        });
+    }
+
+    /// Forgets the versions up to now, and closes all watches.
+    pub(crate) fn expire(&self) {
+        self.change(|state| {
+            state.version += 1;
+            state.oldest = state.version;
+            state.closed += 1;
+        });
+    }
+
+    /// Closes all watches.
+    pub(crate) fn close_watches(&self) {
+        self.change(|state| state.closed += 1);
+    }
+
+    pub(crate) fn set_watching(&self, watching: Watching) {
+        self.change(|state| state.watching = watching);
+    }
+
+    pub(crate) fn set_token(&self, token: &str) {
+        self.state().token = token.to_owned();
+    }
+
+    /// Refuses so many requests from now on.
+    pub(crate) fn refuse(&self, refusal: &Refusal, times: usize) {
+        self.state().refusals.extend(std::iter::repeat_n(refusal.clone(), times));
+    }
+
+    /// All requests.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.state().asked.clone()
+    }
+
+    /// The requests for lists or for watches.
+    pub(crate) fn asked_for(&self, watches: bool) -> Vec<Asked> {
+        self.asked().into_iter().filter(|asked| asked.is_watch() == watches).collect()
+    }
+
+    /// Serves HTTPS there with a certificate and its key in PEM, for ever.
+    pub(crate) async fn serve(self, listener: TcpListener, server: (String, String)) -> io::Result<()> {
+        let (certificate, key) = server;
+        let chain = CertificateDer::pem_slice_iter(certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(io::Error::other)?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(io::Error::other)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(io::Error::other)?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        loop {
+            let (stream, _peer) = listener.accept().await?;
+            let (acceptor, api) = (acceptor.clone(), self.clone());
+            tokio::spawn(async move {
+                let stream = acceptor.accept(stream).await?;
+                let service = service_fn(move |request| {
+                    let api = api.clone();
+                    async move { Ok::<_, Infallible>(api.answer(&request).await) }
+                });
+                hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await
+                    .map_err(io::Error::other)
+            });
+        }
+    }
+
+    async fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+        let token = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+        let token = token.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned();
+        let asked = Asked { target: request.uri().to_string(), token, at: Instant::now() };
+        let refusal = {
+            let mut state = self.state();
+            state.asked.push(asked.clone());
+            state.refusals.pop_front()
+        };
+        match refusal {
+            Some(Refusal::Hang) => std::future::pending().await,
+            Some(Refusal::Status(code, retry_after)) => status(code, retry_after),
+            Some(Refusal::ErrorEvent(code)) => {
+                let status = json!({"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "to order"}});
+                full(StatusCode::OK, format!("{status}\n"))
+            }
+            _ if asked.token.starts_with("weak") => status(403, None),
+            _ if asked.token != self.state().token => status(401, None),
+            _ if !asked.target.starts_with("/api/v1/pods?") => status(404, None),
+            _ if asked.is_watch() => self.watch(&asked),
+            Some(Refusal::None) | None => self.list(&asked),
+        }
+    }
+
+    fn list(&self, asked: &Asked) -> Response<Body> {
+        let state = self.state();
+        let limit: usize =
+            asked.parameter("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
+        // What real ones look like has such characters too.
+        let begin = match asked.parameter("continue").as_deref().map(|mark| mark.split_once("/+=&")) {
+            None => 0,
+            Some(Some((version, at))) if version == state.version.to_string() => {
+                at.parse().unwrap_or(usize::MAX)
+            }
+            Some(_) => return status(410, None),
+        };
+        let selector = asked.parameter("fieldSelector").unwrap_or_default();
+        let node = selector.strip_prefix("spec.nodeName=").unwrap_or_default();
+        let pods: Vec<&Value> = state.pods.values().filter(|pod| pod["spec"]["nodeName"] == node).collect();
+        let items: Vec<&Value> = pods.iter().skip(begin).take(limit).copied().collect();
+        let end = begin + items.len();
+        let next = if end < pods.len() { format!("{}/+=&{end}", state.version) } else { String::new() };
+        let metadata = json!({"resourceVersion": state.version.to_string(), "continue": next});
+        let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items});
+        full(StatusCode::OK, list.to_string())
+    }
+
+    fn watch(&self, asked: &Asked) -> Response<Body> {
+        let version = asked.parameter("resourceVersion").and_then(|version| version.parse::<u64>().ok());
+        let (closed, oldest) = {
+            let state = self.state();
+            (state.closed, state.oldest)
+        };
+        let Some(version) = version.filter(|version| *version >= oldest) else { return status(410, None) };
+        let (api, changes) = (self.clone(), self.0.changes.subscribe());
+        let lines = stream::unfold((api, changes, version), move |(api, mut changes, version)| async move {
+            loop {
+                changes.mark_unchanged();
+                {
+                    let state = api.state();
+                    if let Some((next, line)) = state.events.iter().find(|(at, _)| *at > version) {
+                        let (next, line) = (*next, line.clone());
+                        drop(state);
+                        return Some((Ok::<_, Infallible>(Frame::data(line)), (api, changes, next)));
+                    }
+                    if state.closed != closed || state.watching == Watching::Ending {
+                        return None;
+                    }
+                }
+                changes.changed().await.ok()?;
+            }
+        });
+        Response::new(StreamBody::new(lines).boxed_unsync())
+    }
+}
+
+impl State {
+    fn note(&mut self, kind: &str, object: &Value) {
+        let line = json!({"type": kind, "object": object});
+        self.events.push((self.version, Bytes::from(format!("{line}\n"))));
+    }
+}
+
+fn full(status: StatusCode, body: String) -> Response<Body> {
+    let mut answer = Response::new(Full::from(body).boxed_unsync());
+    *answer.status_mut() = status;
+    answer
+}
+
+fn status(code: u16, retry_after: Option<u32>) -> Response<Body> {
+    let body = json!({"kind": "Status", "code": code, "message": "to order\u{1b}[31m"});
+    let mut answer = full(StatusCode::from_u16(code).unwrap_or_default(), body.to_string());
+    if let Some(seconds) = retry_after {
+        answer.headers_mut().insert("retry-after", seconds.into());
+    }
+    answer
+}
