@@ -19,6 +19,7 @@ use enforcer_tests::{
 };
 use serde_json::{Value, json};
 
+mod acting;
 mod arriving;
 mod node;
 #[path = "../../enforcer/src/cri/fake.rs"]

@@ -1,4 +1,5 @@
-//! An API server that has the pods that it is given: lists in parts, watches from a version on, and failures to order.
+//! An API server that has the pods that it is given: lists in parts, watches from a version on, evictions, Events, and
+//! failures to order.
 //!
 //! It uses nothing of this crate, so that any test program may include it, and so that the client is not tested against
 //! its own idea of the messages.
@@ -13,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::stream;
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt as _, Collected, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     Request, Response, StatusCode,
     body::{Frame, Incoming},
@@ -53,6 +54,8 @@ struct State {
     watching: Watching,
     /// How often all watches were closed.
     closed: u64,
+    /// The bodies of requests that change something, by method and path.
+    changed: Vec<(String, Value)>,
 }
 
 /// What a request gets instead of an answer.
@@ -194,6 +197,16 @@ impl FakeApi {
         self.state().refusals.extend(std::iter::repeat_n(refusal.clone(), times));
     }
 
+    /// Refuses no more.
+    pub(crate) fn serve_again(&self) {
+        self.state().refusals.clear();
+    }
+
+    /// The requests that changed something: method and path, and the body.
+    pub(crate) fn changed(&self) -> Vec<(String, Value)> {
+        self.state().changed.clone()
+    }
+
     /// All requests.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.state().asked.clone()
@@ -226,7 +239,7 @@ impl FakeApi {
                 let stream = acceptor.accept(stream).await?;
                 let service = service_fn(move |request| {
                     let api = api.clone();
-                    async move { Ok::<_, Infallible>(api.answer(&request).await) }
+                    async move { Ok::<_, Infallible>(api.answer(request).await) }
                 });
                 hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(stream), service)
@@ -236,10 +249,12 @@ impl FakeApi {
         }
     }
 
-    async fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
         let token = request.headers().get("authorization").and_then(|value| value.to_str().ok());
         let token = token.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned();
         let asked = Asked { target: request.uri().to_string(), token, at: Instant::now() };
+        let method = request.method().to_string();
+        let body = request.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
         let refusal = {
             let mut state = self.state();
             state.asked.push(asked.clone());
@@ -254,7 +269,9 @@ impl FakeApi {
             }
             _ if asked.token.starts_with("weak") => status(403, None),
             _ if asked.token != self.state().token => status(401, None),
-            _ if !asked.target.starts_with("/api/v1/pods?") => status(404, None),
+            _ if !asked.target.starts_with("/api/v1/pods?") => {
+                self.state().answer(&method, &asked.target, &body)
+            }
             _ if asked.is_watch() => self.watch(&asked),
             Some(Refusal::None) | None => self.list(&asked),
         }
@@ -313,6 +330,40 @@ impl FakeApi {
 }
 
 impl State {
+    /// Answers what is about one object.
+    fn answer(&mut self, method: &str, target: &str, body: &[u8]) -> Response<Body> {
+        if target == "/api/v1" {
+            let resources =
+                json!([{"name": "pods/eviction", "group": "policy", "version": "v1", "kind": "Eviction"}]);
+            return full(StatusCode::OK, json!({"resources": resources}).to_string());
+        }
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        if target.starts_with("/apis/events.k8s.io/v1/namespaces/") {
+            self.changed.push((format!("{method} {target}"), body));
+            return full(StatusCode::CREATED, String::from("{}"));
+        }
+        let below = target.strip_prefix("/api/v1/namespaces/").unwrap_or_default();
+        let (namespace, rest) = below.split_once("/pods/").unwrap_or_default();
+        let (name, subresource) = rest.split_once('/').unwrap_or((rest, ""));
+        let is_it =
+            |pod: &&mut Value| pod["metadata"]["name"] == name && pod["metadata"]["namespace"] == namespace;
+        let Some(pod) = self.pods.values_mut().find(is_it) else { return status(404, None) };
+        match (method, subresource) {
+            ("GET", "") => full(StatusCode::OK, pod.to_string()),
+            ("POST", "eviction")
+                if body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"] =>
+            {
+                status(409, None)
+            }
+            ("POST", "eviction") => {
+                pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+                self.changed.push((format!("{method} {target}"), body));
+                full(StatusCode::CREATED, String::from("{}"))
+            }
+            _ => status(405, None),
+        }
+    }
+
     fn note(&mut self, kind: &str, object: &Value) {
         let line = json!({"type": kind, "object": object});
         self.events.push((self.version, Bytes::from(format!("{line}\n"))));

@@ -22,14 +22,14 @@ use super::{
 
 #[path = "../../../enforcer/src/specs/fake.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]
-mod fake;
+pub(super) mod fake;
 
 use fake::{FakeKubelet, FakePod};
 
 const TOKEN: &str = "secret";
 
 /// A runtime of its own for a fake, which serves until the scene ends.
-fn serve<F>(future: impl FnOnce() -> F + Send + 'static) -> thread::JoinHandle<()>
+pub(super) fn serve<F>(future: impl FnOnce() -> F + Send + 'static) -> thread::JoinHandle<()>
 where
     F: Future<Output = std::io::Result<()>>,
 {
@@ -39,7 +39,7 @@ where
     })
 }
 
-fn spec(placed: &Placed, name: &str, class: &str, priority: i32, request: &str) -> FakePod {
+pub(super) fn spec(placed: &Placed, name: &str, class: &str, priority: i32, request: &str) -> FakePod {
     FakePod {
         uid: placed.uid.clone(),
         namespace: String::from("shop"),
@@ -62,7 +62,7 @@ fn spec(placed: &Placed, name: &str, class: &str, priority: i32, request: &str) 
 }
 
 /// Serves the kubelet's Pods API. Returns its socket.
-fn serve_pods_api(node: &Node, kubelet: &FakeKubelet) -> PathBuf {
+pub(super) fn serve_pods_api(node: &Node, kubelet: &FakeKubelet) -> PathBuf {
     let socket = node.pods_api();
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -72,7 +72,7 @@ fn serve_pods_api(node: &Node, kubelet: &FakeKubelet) -> PathBuf {
 }
 
 /// Evicts a pod at this threshold.
-fn evicting_below(threshold_bytes: u64) -> String {
+pub(super) fn evicting_below(threshold_bytes: u64) -> String {
     format!(
         "mode: enforce\nevictionPressureTransitionPeriod: 1ms\nevictionHard: {{memory.available: {threshold_bytes}}}"
     )
@@ -82,13 +82,13 @@ fn hold(placed: &Placed, size: &str) -> Load {
     hold_in(placed.cgroup(1), size)
 }
 
-fn hold_in(cgroup: &Cgroup, size: &str) -> Load {
+pub(super) fn hold_in(cgroup: &Cgroup, size: &str) -> Load {
     let mut load = Load::start(cgroup, &["hold", "--size", size]).unwrap();
     load.wait_for("ready").unwrap();
     load
 }
 
-fn pod_of(daemon: &Daemon, name: &str) -> Value {
+pub(super) fn pod_of(daemon: &Daemon, name: &str) -> Value {
     node::pods(daemon).into_iter().find(|pod| pod["name"] == name).unwrap_or_default()
 }
 

@@ -159,9 +159,11 @@ mod tests {
             assert_eq!(pace.credit(key), credit);
         }
         now += TURN * 2;
-        assert_eq!(pace.pop(now), Some(FILES));
-        pace.ended(FILES, false, now);
-        assert_eq!(pace.credit(FILES), CREDIT, "it has stopped");
+        for key in [SCORES, FILES] {
+            assert_eq!(pace.pop(now), Some(key));
+            pace.ended(key, false, now);
+            assert_eq!(pace.credit(key), CREDIT, "it has stopped");
+        }
     }
 
     #[test]

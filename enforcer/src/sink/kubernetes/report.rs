@@ -250,12 +250,12 @@ mod tests {
                 (
                     "shop/web/u1 app".to_owned(),
                     "OOMKilling".to_owned(),
-                    "The kernel killed process 7 (java), which held 1.0 MiB and 1 more: the pod's memory limit was hit".to_owned()
+                    "The kernel killed process 7 (java), which held 1Mi and 1 more: the pod's memory limit was hit".to_owned()
                 ),
                 (
                     "shop/web/u1 side".to_owned(),
                     "OOMKilling".to_owned(),
-                    "The kernel killed process 9 (java), which held 1.0 MiB: the pod's memory limit was hit".to_owned()
+                    "The kernel killed process 9 (java), which held 1Mi: the pod's memory limit was hit".to_owned()
                 ),
             ]
         );

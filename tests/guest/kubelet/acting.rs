@@ -1,0 +1,176 @@
+//! Evictions that the API server is asked for, and Events: with fakes of the runtime, the Pods API and the API server.
+
+use std::{fs, thread, time::Duration};
+
+use enforcer::{model::QosClass, policy::CgroupDriver::Systemd};
+use enforcer_tests::{
+    daemon::Daemon,
+    expect::assert_holds,
+    kernel,
+    load::Load,
+    stream::{Stream, is},
+    wait::{TIMEOUT, wait_until},
+};
+use serde_json::{Value, json};
+
+use super::{
+    MIB, SANDBOX,
+    node::{Node, Placed},
+    specs::{evicting_below, fake::FakeKubelet, hold_in, pod_of, serve, serve_pods_api, spec},
+};
+
+#[path = "../../../enforcer/src/specs/fake_api.rs"]
+#[expect(dead_code, reason = "the client's own tests use more of it")]
+mod fake_api;
+
+use fake_api::{FakeApi, Refusal};
+
+const TOKEN: &str = "secret";
+
+struct Scene {
+    node: Node,
+    kubelet: FakeKubelet,
+    api: FakeApi,
+    settings: String,
+}
+
+impl Scene {
+    fn new(name: &str) -> Self {
+        let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(400 * MIB);
+        let node = Node::new(name, Systemd);
+        node.serve();
+        let (kubelet, api) = (FakeKubelet::new(), FakeApi::new(TOKEN));
+        serve_pods_api(&node, &kubelet);
+        let signed = rcgen::generate_simple_self_signed([String::from("127.0.0.1")]).unwrap();
+        let (certificate, key) = (signed.cert.pem(), signed.signing_key.serialize_pem());
+        let folder = node.kubelet_root();
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("ca.pem"), &certificate).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        listener.set_nonblocking(true).unwrap();
+        let serving = api.clone();
+        serve(move || {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            serving.serve(listener, (certificate, key))
+        });
+        let kubeconfig = folder.join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: ca.pem}}}}]\n\
+             users: [{{name: u, user: {{token: {TOKEN}}}}}]\n"
+        );
+        fs::write(&kubeconfig, text).unwrap();
+        let settings = format!(
+            "{}\nkubeconfig: {}\nnodeName: node-1\nsinks: {{kubernetes: {{enabled: true}}}}",
+            evicting_below(threshold_bytes),
+            kubeconfig.display()
+        );
+        Self { node, kubelet, api, settings }
+    }
+
+    /// A pod that the kubelet and the API server know.
+    fn pod(&mut self, name: &str, controller: Option<&str>) -> Placed {
+        let placed = self.node.pod(QosClass::Burstable, "shop", name, &["app"]);
+        self.kubelet.put(spec(&placed, name, "Burstable", 0, "16Mi"));
+        let owners: Vec<Value> =
+            controller.iter().map(|kind| json!({"kind": kind, "name": "o", "controller": true})).collect();
+        self.api.put(json!({
+            "metadata": {"namespace": "shop", "name": name, "uid": placed.uid, "ownerReferences": owners},
+            "spec": {"nodeName": "node-1"},
+            "status": {"phase": "Running"},
+        }));
+        placed
+    }
+
+    fn start(&self, known: &str) -> (Daemon, Stream) {
+        let daemon = self.node.start(&self.settings);
+        wait_until("the spec", || !pod_of(&daemon, known)["spec"].is_null());
+        let stream = daemon.follow().unwrap();
+        (daemon, stream)
+    }
+
+    /// The evictions that were asked for, by the path.
+    fn evictions(&self) -> Vec<String> {
+        let changed = self.api.changed().into_iter().map(|(request, _)| request);
+        changed.filter(|request| request.ends_with("/eviction")).collect()
+    }
+}
+
+fn fill(placed: &Placed) -> Load {
+    Load::start(placed.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap()
+}
+
+#[guest_test(daemon)]
+fn an_evicted_pod_of_a_controller_is_evicted_at_the_api_server_and_explained_there() {
+    let mut scene = Scene::new("acting");
+    let web = scene.pod("web", Some("ReplicaSet"));
+    let bare = scene.pod("bare", None);
+    let (daemon, mut stream) = scene.start("bare");
+    let sandbox = hold_in(web.cgroup(SANDBOX), "1Mi");
+    let mut filling = fill(&web);
+    let requested = stream.wait_for_pod("eviction.requested", "shop/web", TIMEOUT).unwrap();
+    assert!(!filling.wait().unwrap().success());
+    assert_holds(
+        &requested["data"],
+        &json!({"outcome": "accepted", "action": "evict", "uid": web.uid, "requests": 1}),
+    );
+    println!("asked {} ms after the signal", requested["data"]["signalledToRequestedMs"]);
+    assert_eq!(scene.evictions(), ["POST /api/v1/namespaces/shop/pods/web/eviction"]);
+    let evicted = || {
+        let changed = scene.api.changed().into_iter();
+        let mut events = changed.filter(|(request, _)| request.ends_with("/namespaces/shop/events"));
+        events.find(|(_, event)| event["reason"] == "Evicted")
+    };
+    wait_until("the Event", || evicted().is_some());
+    let (_, event) = evicted().unwrap();
+    let regarding = json!({"kind": "Pod", "namespace": "shop", "name": "web", "uid": web.uid});
+    assert_holds(
+        &event,
+        &json!({"regarding": regarding, "related": {"name": "node-1"}, "type": "Warning", "action": "Evict"}),
+    );
+    assert!(event["note"].as_str().unwrap().starts_with("The node was low on resource: memory."), "{event}");
+    scene.api.remove(&web.uid);
+    stream.wait_for_pod("eviction.confirmed", "shop/web", TIMEOUT).unwrap();
+    stream
+        .wait_for("the end of the shortage", TIMEOUT, |event| {
+            is(event, "pressure.cleared") && event["data"]["crossedToClearedMs"].is_number()
+        })
+        .unwrap();
+    assert!({ sandbox }.lives().unwrap());
+
+    // Nothing would make this one anew.
+    let mut filling = fill(&bare);
+    let withheld = stream.wait_for_pod("eviction.requested", "shop/bare", TIMEOUT).unwrap();
+    assert!(!filling.wait().unwrap().success());
+    assert_holds(&withheld["data"], &json!({"outcome": "withheld", "reason": "barePod", "requests": 0}));
+    assert_eq!(scene.evictions().len(), 1);
+    daemon.stop().unwrap();
+}
+
+/// The API server is away while a pod is evicted, the daemon is killed, and the next one asks: once.
+#[guest_test(daemon)]
+fn an_api_server_that_was_away_is_asked_once_by_the_next_daemon() {
+    let mut scene = Scene::new("acting-away");
+    let web = scene.pod("web", Some("ReplicaSet"));
+    let (mut daemon, mut stream) = scene.start("web");
+    scene.api.refuse(&Refusal::Status(503, None), 100_000);
+    let mut filling = fill(&web);
+    stream.wait_for_pod("eviction.signalled", "shop/web", TIMEOUT).unwrap();
+    assert!(!filling.wait().unwrap().success());
+    let is_away = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == "apiServer";
+    stream.wait_for("no API server", TIMEOUT, is_away).unwrap();
+    daemon.succeed().unwrap();
+    let mut stream = daemon.follow().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    assert!(scene.evictions().is_empty());
+    scene.api.serve_again();
+    let requested = stream.wait_for_pod("eviction.requested", "shop/web", TIMEOUT).unwrap();
+    assert_eq!(requested["data"]["outcome"], "accepted", "{requested}");
+    daemon.succeed().unwrap();
+    let mut stream = daemon.follow().unwrap();
+    scene.api.remove(&web.uid);
+    stream.wait_for_pod("eviction.confirmed", "shop/web", TIMEOUT).unwrap();
+    assert_eq!(scene.evictions().len(), 1);
+    daemon.stop().unwrap();
+}
