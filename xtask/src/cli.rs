@@ -1,7 +1,7 @@
 //! The commands and their arguments.
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, builder::ArgPredicate};
+use clap::{Args, Parser, Subcommand};
 
 use crate::{
     fuzz::Target,
@@ -192,7 +192,7 @@ pub(crate) enum Vm {
         #[arg(
             long,
             default_value_t = 300,
-            default_value_if("kube", ArgPredicate::IsPresent, "1800"),
+            default_value_if("kube", "true", "1800"),
             value_parser = clap::value_parser!(u32).range(1..)
         )]
         timeout: u32,
@@ -239,7 +239,7 @@ pub(crate) struct MachineArgs {
     #[arg(
         long,
         default_value_t = 2048,
-        default_value_if("kube", ArgPredicate::IsPresent, "4096"),
+        default_value_if("kube", "true", "4096"),
         value_parser = clap::value_parser!(u32).range(128..=1_048_576)
     )]
     pub(crate) memory: u32,

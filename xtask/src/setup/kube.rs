@@ -61,14 +61,13 @@ pub(crate) fn provide(places: &Places, steps: Steps) -> anyhow::Result<Component
         steps.run(format_args!("containerd {version}, runc, etcd"), || node(places, &lock))?
     };
     let assets = env::var_os(ASSETS).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    let mut programs = match &assets {
-        Some(folder) => of_folder(&env::current_dir()?.join(folder))?,
-        None => {
-            let version = lock.kubernetes.first().map_or("", |package| upstream(&package.version));
-            let folder = steps.run(format_args!("kubernetes {version}"), || built(places, &lock))?;
-            let etcd = (ETCD.to_owned(), node.join("usr/bin").join(ETCD));
-            BUILT.iter().map(|name| ((*name).to_owned(), folder.join(name))).chain([etcd]).collect()
-        }
+    let mut programs = if let Some(folder) = assets {
+        of_folder(&env::current_dir()?.join(folder))?
+    } else {
+        let version = lock.kubernetes.first().map_or("", |package| upstream(&package.version));
+        let folder = steps.run(format_args!("kubernetes {version}"), || built(places, &lock))?;
+        let etcd = (ETCD.to_owned(), node.join("usr/bin").join(ETCD));
+        BUILT.iter().map(|name| ((*name).to_owned(), folder.join(name))).chain([etcd]).collect()
     };
     let release = Release::of(&programs)?;
     programs.extend(RUNTIME.map(|(name, folder)| (name.to_owned(), node.join(folder).join(name))));

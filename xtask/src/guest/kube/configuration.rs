@@ -1,4 +1,6 @@
 //! The units, configurations and objects of a node. What depends on the release is asked of it here.
+use serde_json::json;
+
 use crate::{
     guest::kube::{Made, image::PAUSE},
     setup::kube::Release,
@@ -19,6 +21,13 @@ pub(super) const IMAGES: &str = "etc/kubernetes/images.tar";
 
 /// The kubelet's manifests.
 pub(super) const STATIC_PODS: &str = "etc/kubernetes/manifests";
+
+/// The group and version of roles.
+const RBAC: &str = "rbac.authorization.k8s.io/v1";
+
+/// The controllers that tests of pods and nodes need: each takes processor time that an emulated node has not.
+const CONTROLLERS: &str = "daemonset,deployment,disruption,garbagecollector,job,namespace,nodelifecycle,podgc,replicaset,\
+                           root-ca-cert-publisher,serviceaccount,serviceaccount-token,statefulset";
 
 /// The first release whose kubelet has no other runtimes than those with a socket.
 const REMOTE_ALONE: u32 = 24;
@@ -43,7 +52,8 @@ pub(super) fn files(release: &Release) -> Vec<Made> {
         ("etc/cni/net.d/10-loopback.conflist", CNI.to_owned()),
         ("etc/resolv.conf", format!("nameserver {NODE_ADDRESS}\n")),
         ("etc/kubernetes/kubelet.yaml", kubelet_configuration(release)),
-        ("etc/kubernetes/objects.yaml", objects(release)),
+        ("etc/kubernetes/clusterroles.json", role(release)),
+        ("etc/kubernetes/clusterrolebindings.json", role_binding()),
         ("etc/enforcer/config.yaml", ENFORCER.to_owned()),
     ];
     let texts = texts.into_iter().map(|(path, text)| Made::text(path, text));
@@ -100,6 +110,8 @@ fn api_server() -> Vec<String> {
             "authorization-mode=Node,RBAC",
             "enable-admission-plugins=NodeRestriction",
             "allow-privileged=true",
+            // It makes twenty objects at the start, and shares out what a few clients never use up.
+            "enable-priority-and-fairness=false",
             "client-ca-file=/etc/kubernetes/pki/ca.crt",
             "tls-cert-file=/etc/kubernetes/pki/kube-apiserver.crt",
             "tls-private-key-file=/etc/kubernetes/pki/kube-apiserver.key",
@@ -115,7 +127,7 @@ fn api_server() -> Vec<String> {
 }
 
 fn controller_manager() -> Vec<String> {
-    words(
+    let mut command = words(
         "kube-controller-manager",
         &[
             "kubeconfig=/etc/kubernetes/kube-controller-manager.conf",
@@ -123,7 +135,9 @@ fn controller_manager() -> Vec<String> {
             "root-ca-file=/etc/kubernetes/pki/ca.crt",
             "service-account-private-key-file=/etc/kubernetes/pki/service-accounts.key",
         ],
-    )
+    );
+    command.push(format!("--controllers={CONTROLLERS}"));
+    command
 }
 
 fn kubelet(release: &Release) -> Vec<String> {
@@ -176,22 +190,23 @@ fn containerd() -> String {
 }
 
 /// What the daemon's user may: read the node's pods from the kubelet.
-fn objects(release: &Release) -> String {
+fn role(release: &Release) -> String {
     let resource = if release.minor < FINE_GRAINED { "nodes/proxy" } else { "nodes/pods" };
-    format!(
-        "apiVersion: rbac.authorization.k8s.io/v1\n\
-         kind: ClusterRole\n\
-         metadata: {{name: enforcer}}\n\
-         rules:\n\
-         - {{apiGroups: [''], resources: [{resource}], verbs: [get]}}\n\
-         ---\n\
-         apiVersion: rbac.authorization.k8s.io/v1\n\
-         kind: ClusterRoleBinding\n\
-         metadata: {{name: enforcer}}\n\
-         roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: enforcer}}\n\
-         subjects:\n\
-         - {{apiGroup: rbac.authorization.k8s.io, kind: User, name: enforcer}}\n"
-    )
+    let rule = json!({"apiGroups": [""], "resources": [resource], "verbs": ["get"]});
+    let (version, metadata) = (RBAC, json!({"name": "enforcer"}));
+    json!({"apiVersion": version, "kind": "ClusterRole", "metadata": metadata, "rules": [rule]}).to_string()
+}
+
+fn role_binding() -> String {
+    let group = "rbac.authorization.k8s.io";
+    json!({
+        "apiVersion": RBAC,
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "enforcer"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "enforcer"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "enforcer"}],
+    })
+    .to_string()
 }
 
 /// Starts the units, and waits until the node is Ready and pods can be made. The kubelet and the runtime want a file system
@@ -211,19 +226,35 @@ for folder in /var/lib/containerd /var/lib/kubelet; do
 done
 ip address add {NODE_ADDRESS}/24 dev lo && ip address add {CLUSTER_ADDRESS}/32 dev lo &&
     ip route add default dev lo || fail "cannot set the node's addresses"
-systemctl start --no-block kube-controller-manager kubelet || fail "cannot start the components"
+systemctl start --no-block kubelet || fail "cannot start the kubelet"
 systemctl start containerd || fail "containerd does not start"
 ctr --namespace k8s.io images import --snapshotter native /{IMAGES} > /var/log/kube/import.log 2>&1 ||
     fail "cannot import the images"
 systemctl start kube-apiserver || fail "the API server does not start"
-systemctl start kube-controller-manager kubelet || fail "the controller manager or the kubelet does not start"
+systemctl start kubelet || fail "the kubelet does not start"
 end=$(($(date +%s) + 600))
-until {{ kubectl apply -f /etc/kubernetes/objects.yaml &&
-    kubectl wait --for=condition=Ready --timeout=60s node/guest &&
-    kubectl --namespace default get serviceaccount default; }} > /var/log/kube/wait.log 2>&1; do
-    [ "$(date +%s)" -lt $end ] || fail "the node is not Ready after 600 s"
-    sleep 1
-done
+# Waits for an answer of the API server. Each request is raw: kubectl would ask for the whole API before another one.
+wait_for() {{
+    what="$1"
+    shift
+    until "$@" > /var/log/kube/wait.log 2>&1; do
+        [ "$(date +%s)" -lt $end ] || fail "$what after 600 s"
+        sleep 1
+    done
+}}
+created() {{
+    kubectl get --raw "/apis/{RBAC}/$1/enforcer" || kubectl create --raw "/apis/{RBAC}/$1" -f "/{FOLDER}/$1.json"
+}}
+ready() {{
+    kubectl get --raw /api/v1/nodes/guest | grep '"type":"Ready","status":"True"'
+}}
+# The controller manager ends if it waits longer than 10 s for that.
+wait_for "the API server is not healthy" kubectl get --raw /healthz
+systemctl start kube-controller-manager || fail "the controller manager does not start"
+wait_for "the daemon's user has no role" created clusterroles
+wait_for "the daemon's user has no role" created clusterrolebindings
+wait_for "the node is not Ready" ready
+wait_for "there is no service account for pods" kubectl get --raw /api/v1/namespaces/default/serviceaccounts/default
 "#
     )
 }
@@ -254,8 +285,8 @@ mod tests {
 
     #[test]
     fn the_daemon_may_read_pods_and_no_more() {
-        let rules = |minor| text(minor, "etc/kubernetes/objects.yaml");
-        assert!(rules(32).contains("resources: [nodes/proxy], verbs: [get]"));
-        assert!(rules(33).contains("resources: [nodes/pods], verbs: [get]"));
+        let rules = |minor| text(minor, "etc/kubernetes/clusterroles.json");
+        assert!(rules(32).contains(r#""resources":["nodes/proxy"],"verbs":["get"]"#), "{}", rules(32));
+        assert!(rules(33).contains(r#""resources":["nodes/pods"],"verbs":["get"]"#), "{}", rules(33));
     }
 }

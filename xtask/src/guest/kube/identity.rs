@@ -30,13 +30,13 @@ pub(super) fn files() -> anyhow::Result<Vec<Made>> {
     let server = CertificateParams::new(names.map(str::to_owned))?;
     files.extend(signed(
         "kube-apiserver",
-        with_name(server, "kube-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth),
+        &with_name(server, "kube-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth),
         &issuer,
     )?);
     for (file, name, group) in CLIENTS {
         let client =
             with_name(CertificateParams::default(), name, group, ExtendedKeyUsagePurpose::ClientAuth);
-        files.extend(signed(file, client, &issuer)?);
+        files.extend(signed(file, &client, &issuer)?);
         files.push(kubeconfig(file));
     }
     let accounts = KeyPair::generate()?;
@@ -74,7 +74,7 @@ fn with_name(
 }
 
 /// A certificate and its key.
-fn signed(file: &str, params: CertificateParams, issuer: &Issuer<'_, KeyPair>) -> anyhow::Result<[Made; 2]> {
+fn signed(file: &str, params: &CertificateParams, issuer: &Issuer<'_, KeyPair>) -> anyhow::Result<[Made; 2]> {
     let own = KeyPair::generate()?;
     let certificate =
         params.signed_by(&own, issuer).with_context(|| format!("cannot sign the certificate of {file}"))?;

@@ -1,5 +1,5 @@
 //! The images of a node that has no registry: archives with one program, as `docker save` writes them.
-use std::io::Write as _;
+use std::{fmt::Write as _, io::Write as _};
 
 use anyhow::{Context as _, ensure};
 use hmac_sha256::Hash;
@@ -24,7 +24,10 @@ pub(super) fn archive(program: &[u8]) -> anyhow::Result<Vec<u8>> {
     layer.folder("tmp/", 0o1777)?;
     layer.file(PLACE, 0o755, program)?;
     let layer = layer.finish();
-    let digest = hexadecimal(&Hash::hash(&layer));
+    let mut digest = String::from("sha256:");
+    for byte in Hash::hash(&layer) {
+        write!(digest, "{byte:02x}")?;
+    }
     let entry = format!("/{PLACE}");
     let images = [("workload.json", WORKLOAD, json!([entry])), ("pause.json", PAUSE, json!([entry, "wait"]))];
     let manifest: Vec<_> = images
@@ -38,7 +41,7 @@ pub(super) fn archive(program: &[u8]) -> anyhow::Result<Vec<u8>> {
             "architecture": "amd64",
             "os": "linux",
             "config": {"Entrypoint": entry, "Env": ["PATH=/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
+            "rootfs": {"type": "layers", "diff_ids": [digest]},
         });
         archive.file(config, 0o644, &serde_json::to_vec(&content)?)?;
     }
@@ -88,10 +91,6 @@ impl Tar {
         self.0.resize(self.0.len() + 2 * Self::BLOCK, 0);
         self.0
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
