@@ -41,11 +41,11 @@ const FINE_GRAINED: u32 = 33;
 /// All of them.
 pub(super) fn files(release: &Release) -> Vec<Made> {
     let units = [
-        unit("etcd", "", "notify", &etcd()),
-        unit("containerd", "", "notify", &["containerd".to_owned()]),
-        unit("kube-apiserver", "etcd.service", "notify", &api_server()),
-        unit("kube-controller-manager", "kube-apiserver.service", "exec", &controller_manager()),
-        unit("kubelet", "containerd.service kube-apiserver.service", "exec", &kubelet(release)),
+        unit("etcd", "", "notify", &etcd(), ""),
+        unit("containerd", "", "notify", &["containerd".to_owned()], RUNTIME),
+        unit("kube-apiserver", "etcd.service", "notify", &api_server(), ""),
+        unit("kube-controller-manager", "kube-apiserver.service", "exec", &controller_manager(), ""),
+        unit("kubelet", "containerd.service kube-apiserver.service", "exec", &kubelet(release), ""),
     ];
     let texts = [
         ("etc/containerd/config.toml", containerd()),
@@ -70,14 +70,16 @@ const ENFORCER: &str = "apiVersion: enforcer.dev/v1alpha1\n\
                         kind: EnforcerConfiguration\n\
                         kubeconfig: /etc/kubernetes/enforcer.conf\n";
 
+/// As in Debian's unit: containers outlive the runtime, have cgroups of their own, and die before it.
+const RUNTIME: &str = "Delegate=yes\nKillMode=process\nTasksMax=infinity\nOOMScoreAdjust=-999\n";
+
 /// A unit whose program is on the PATH, and which logs to a file of its own: the guest has no journal. Starting takes long
 /// where each instruction is emulated.
-fn unit(name: &str, after: &str, kind: &str, command: &[String]) -> Made {
+fn unit(name: &str, after: &str, kind: &str, command: &[String], further: &str) -> Made {
     let text = format!(
         "[Unit]\nRequires={after}\nAfter={after}\n\
-         [Service]\nType={kind}\nExecStart=/usr/local/bin/{}\nTimeoutStartSec=600\nRestart=on-failure\nRestartSec=1\n\
-         Delegate=yes\nKillMode=process\nTasksMax=infinity\nLimitNOFILE=524288\n\
-         StandardOutput=append:/var/log/kube/{name}.log\nStandardError=inherit\n",
+         [Service]\nType={kind}\nExecStart=/usr/local/bin/{}\nTimeoutStartSec=600\nRestart=always\nRestartSec=1\n\
+         LimitNOFILE=524288\nStandardOutput=append:/var/log/kube/{name}.log\nStandardError=inherit\n{further}",
         command.join(" ")
     );
     Made::text(format!("etc/systemd/system/{name}.service"), text)
