@@ -74,10 +74,10 @@ const ENFORCER: &str = "apiVersion: enforcer.dev/v1alpha1\n\
 const RUNTIME: &str = "Delegate=yes\nKillMode=process\nTasksMax=infinity\nOOMScoreAdjust=-999\n";
 
 /// A unit whose program is on the PATH, and which logs to a file of its own: the guest has no journal. Starting takes long
-/// where each instruction is emulated.
+/// where each instruction is emulated. A restart of one is none of those after it, as on a host.
 fn unit(name: &str, after: &str, kind: &str, command: &[String], further: &str) -> Made {
     let text = format!(
-        "[Unit]\nRequires={after}\nAfter={after}\n\
+        "[Unit]\nWants={after}\nAfter={after}\n\
          [Service]\nType={kind}\nExecStart=/usr/local/bin/{}\nTimeoutStartSec=600\nRestart=always\nRestartSec=1\n\
          LimitNOFILE=524288\nStandardOutput=append:/var/log/kube/{name}.log\nStandardError=inherit\n{further}",
         command.join(" ")
