@@ -35,6 +35,8 @@ pub(crate) enum Verb {
     },
     /// Rebuild the eBPF object, after a change of its sources
     Ebpf,
+    /// Build the components of Kubernetes 1.20.2, or take newer ones from the folder `KUBE_ASSETS`
+    Kube,
     /// Work in guests with real kernels
     #[command(subcommand)]
     Vm(Vm),
@@ -183,8 +185,16 @@ pub(crate) enum Vm {
     Exec {
         #[command(flatten)]
         machine: MachineArgs,
-        /// Seconds until a guest that is still busy is ended (exit status 124)
-        #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..))]
+        /// As a Kubernetes node named `guest`, once it is Ready: with `kubectl`, and the image `localhost/workload:latest`
+        #[arg(long, conflicts_with = "init")]
+        kube: bool,
+        /// Seconds until a guest that is still busy is ended (exit status 124); 1800 for a Kubernetes node
+        #[arg(
+            long,
+            default_value_t = 300,
+            default_value_if("kube", "true", "1800"),
+            value_parser = clap::value_parser!(u32).range(1..)
+        )]
         timeout: u32,
         /// What `sh -c` runs
         #[arg(last = true, required = true, num_args = 1)]
@@ -225,8 +235,13 @@ pub(crate) struct MachineArgs {
     /// Its kernel
     #[arg(long, value_enum, default_value = "6.12")]
     pub(crate) kernel: KernelName,
-    /// Its memory in MiB
-    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(128..=1_048_576))]
+    /// Its memory in MiB; 4096 for a Kubernetes node
+    #[arg(
+        long,
+        default_value_t = 2048,
+        default_value_if("kube", "true", "4096"),
+        value_parser = clap::value_parser!(u32).range(128..=1_048_576)
+    )]
     pub(crate) memory: u32,
     /// Its processors
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -297,5 +312,22 @@ mod tests {
         );
         assert!(Cli::try_parse_from(["xtask", "vm", "exec", "--kernel", "5.4", "--", "true"]).is_err());
         assert!(Cli::try_parse_from(["xtask", "vm", "exec"]).is_err());
+    }
+
+    #[test]
+    fn a_kubernetes_node_has_more_memory_and_time_and_an_init_of_its_own() {
+        let exec = |arguments: &[&str]| {
+            let words = ["xtask", "vm", "exec"].iter().chain(arguments).chain(&["--", "true"]);
+            match Cli::try_parse_from(words) {
+                Ok(Cli { command: Verb::Vm(Vm::Exec { machine, timeout, kube, .. }) }) => {
+                    Some((machine.memory, timeout, kube))
+                }
+                _ => None,
+            }
+        };
+        assert_eq!(exec(&[]), Some((2048, 300, false)));
+        assert_eq!(exec(&["--kube"]), Some((4096, 1800, true)));
+        assert_eq!(exec(&["--kube", "--memory", "6144", "--timeout", "60"]), Some((6144, 60, true)));
+        assert_eq!(exec(&["--kube", "--init", "own"]), None);
     }
 }

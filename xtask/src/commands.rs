@@ -15,10 +15,12 @@ use crate::{
     build::{self, Kind, Product},
     cli::{Bench, Cli, MachineArgs, Verb, Vm, seconds},
     ebpf, fuzz,
-    guest::{Guests, exec::Run, kernel::Kernel, shell},
+    guest::{Guests, Init, exec::Run, kernel::Kernel, shell},
     guest_tests,
     places::Places,
-    run, setup, soak,
+    run,
+    setup::{self, kube::Components},
+    soak,
     steps::Steps,
     test, tidy,
 };
@@ -41,6 +43,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Verb::Ebpf => ebpf::rebuild(&places),
+        Verb::Kube => kube(&places),
         Verb::Vm(vm) => self::vm(&places, vm),
         Verb::Test { no_guest } => test::everything(&places, !no_guest),
         Verb::Soak { hours, seed } => soak::command(&places, hours, seed),
@@ -76,7 +79,8 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
 
 fn vm(places: &Places, vm: Vm) -> anyhow::Result<u8> {
     match vm {
-        Vm::Exec { machine, timeout, script } => {
+        Vm::Exec { machine, kube, timeout, script } => {
+            let machine = if kube { MachineArgs { init: Init::Kube, ..machine } } else { machine };
             let guests = Guests::prepare(places, Steps::Aside, &[machine.kernel], Kind::Development, &[])?
                 .with_init(machine.init, Steps::Aside)?;
             let script = script.as_bytes();
@@ -130,6 +134,17 @@ fn daemon(places: &Places, kind: Kind) -> anyhow::Result<PathBuf> {
     let built =
         Steps::Out.work("enforcer", || build::build(places, object.as_deref(), kind, &[Product::Daemon]))?;
     build::program(&built, "enforcer").map(Path::to_owned)
+}
+
+/// Says where the components of Kubernetes are, and how large.
+fn kube(places: &Places) -> anyhow::Result<u8> {
+    let Components { programs, release } = setup::kube::provide(places, Steps::Out)?;
+    Steps::Out.say(format_args!("     the kubelet is {}", release.version));
+    for (_, path) in programs {
+        let size = path.metadata().with_context(|| format!("cannot read {}", path.display()))?.len();
+        Steps::Out.say(format_args!("     {} ({} MiB)", path.display(), size >> 20));
+    }
+    Ok(0)
 }
 
 fn on_host(places: &Places, args: Vec<OsString>) -> anyhow::Result<u8> {

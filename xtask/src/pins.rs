@@ -73,6 +73,16 @@ pub(crate) const SYSTEMD: &[&str] = &[
     "libzstd1",
 ];
 
+/// The source package that has all components of Kubernetes: the later suites' has kubectl alone.
+pub(crate) const KUBERNETES_SOURCE: &str = "kubernetes";
+
+/// The compiler that builds this source, and the folder of its release.
+pub(crate) const GO: &[&str] = &["golang-1.19-go", "golang-1.19-src"];
+pub(crate) const GO_ROOT: &str = "usr/lib/go-1.19";
+
+/// What a Kubernetes node has beside the components, with libraries that are all in [`SYSTEMD`].
+pub(crate) const KUBE_NODE: &[&str] = &["containerd", "runc", "etcd-server"];
+
 /// The mirror if the host's own configuration names none.
 pub(crate) const MIRROR: &str = "http://deb.debian.org/debian";
 

@@ -36,7 +36,12 @@ impl Places {
 
     /// Holds the cache for set-up, so that two commands do not fill it at once.
     pub(crate) fn lock_cache(&self) -> anyhow::Result<fs::File> {
-        let path = self.cache.join("lock");
+        self.lock("lock")
+    }
+
+    /// Holds one lock of the cache.
+    pub(crate) fn lock(&self, name: &str) -> anyhow::Result<fs::File> {
+        let path = self.cache.join(name);
         let file = fs::File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         flock(&file, FlockOperation::LockExclusive)
             .with_context(|| format!("cannot lock {}", path.display()))?;
@@ -45,7 +50,7 @@ impl Places {
 
     /// Makes a folder of the cache by filling a fresh one beside it and renaming that: it is complete or absent.
     ///
-    /// The caller holds the cache.
+    /// The caller holds the cache, or a lock of the folder's own.
     pub(crate) fn fill(
         &self,
         name: &str,

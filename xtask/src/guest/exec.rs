@@ -66,7 +66,8 @@ impl Run<'_> {
         let at = |name: &str| folder.path().join(name);
         let (bases, kernel_arguments) = guests.bases(self.kernel, self.init)?;
         let programs = guests.programs_of(self.init);
-        initramfs::write_run(&at("initrd"), &bases, &programs, self.files, self.script)?;
+        let script = self.init.script(self.script);
+        initramfs::write_run(&at("initrd"), &bases, &programs, self.files, &script)?;
 
         let (events, inbox) = channel();
         let out = Stream::listen(&at("out"), out, events.clone())?;
@@ -189,6 +190,7 @@ impl Console {
         let init = match init {
             Init::Own => "",
             Init::Systemd => "-systemd",
+            Init::Kube => "-kube",
         };
         let (own, count) = (std::process::id(), CONSOLES.fetch_add(1, Ordering::Relaxed));
         let path = folder.join(format!("console-{}{init}-{own}-{count}.log", kernel.name));

@@ -2,8 +2,10 @@
 pub(crate) mod accelerator;
 mod cpio;
 pub(crate) mod exec;
+mod folders;
 pub(crate) mod initramfs;
 pub(crate) mod kernel;
+mod kube;
 pub(crate) mod machine;
 pub(crate) mod modules;
 mod relay;
@@ -25,6 +27,7 @@ use crate::{
     ebpf,
     guest::{
         kernel::{Kernel, KernelName},
+        kube::Node,
         machine::Accelerator,
     },
     places::Places,
@@ -44,6 +47,24 @@ pub(crate) enum Init {
     Own,
     /// systemd, with a system bus
     Systemd,
+    /// systemd, which also starts the components of a Kubernetes node
+    #[value(skip)]
+    Kube,
+}
+
+impl Init {
+    /// Whether systemd is process 1.
+    pub(crate) fn is_systemd(self) -> bool {
+        self != Self::Own
+    }
+
+    /// What a guest with that init runs for a script.
+    fn script(self, script: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Own | Self::Systemd => script.to_owned(),
+            Self::Kube => kube::script(script),
+        }
+    }
 }
 
 /// Everything that is needed to boot guests.
@@ -58,6 +79,8 @@ pub(crate) struct Guests {
     pub(crate) programs: Programs,
     /// The part of the initramfs that makes systemd the init, if it was requested.
     systemd: Option<PathBuf>,
+    /// What makes the guest a Kubernetes node, if that was requested.
+    node: Option<Node>,
     /// The daemon for guests whose init is systemd, if that was requested: built as users run it.
     released: Option<PathBuf>,
 }
@@ -96,14 +119,19 @@ impl Guests {
             kernels,
             programs,
             systemd: None,
+            node: None,
             released: None,
         })
     }
 
     /// Sets up the additional needs of guests with that init.
     pub(crate) fn with_init(mut self, init: Init, steps: Steps) -> anyhow::Result<Self> {
-        if init == Init::Systemd && self.systemd.is_none() {
+        if init.is_systemd() && self.systemd.is_none() {
             self.systemd = Some(setup::systemd(&self.places, steps)?);
+        }
+        if init == Init::Kube && self.node.is_none() {
+            let components = setup::kube::provide(&self.places, steps)?;
+            self.node = Some(Node::make(components, &self.programs)?);
         }
         Ok(self)
     }
@@ -127,19 +155,22 @@ impl Guests {
                 path.clone_from(released);
             }
         }
+        if let (Init::Kube, Some(node)) = (init, &self.node) {
+            programs.extend(node.programs.iter().cloned());
+        }
         programs
     }
 
     /// The first parts of a guest's initramfs, and its kernel's parameters.
     fn bases<'a>(&'a self, kernel: &'a Kernel, init: Init) -> anyhow::Result<(Vec<&'a Path>, &'static str)> {
         let mut bases = vec![kernel.base.as_path()];
-        match init {
-            Init::Own => Ok((bases, "")),
-            Init::Systemd => {
-                bases.push(self.systemd.as_ref().context("systemd was not set up")?);
-                Ok((bases, systemd::KERNEL_ARGUMENTS))
-            }
+        if init.is_systemd() {
+            bases.push(self.systemd.as_ref().context("systemd was not set up")?);
         }
+        if init == Init::Kube {
+            bases.push(&self.node.as_ref().context("the Kubernetes node was not set up")?.archive);
+        }
+        Ok((bases, if init.is_systemd() { systemd::KERNEL_ARGUMENTS } else { "" }))
     }
 }
 

@@ -5,16 +5,14 @@
 //! the system bus, and `rig.service`, in which the guest's own program runs the script and reports its status.
 //! A scenario may start journald.
 use std::{
-    collections::BTreeSet,
     fs::{self, File},
     io::{BufWriter, Write as _},
-    os::unix::fs::PermissionsExt as _,
     path::Path,
 };
 
 use anyhow::Context as _;
 
-use crate::guest::{cpio::Archive, initramfs};
+use crate::guest::{cpio::Archive, folders::Folders};
 
 /// Part of the archive's name in the cache: incremented when the content of this file changes.
 pub(crate) const FORMAT: u32 = 4;
@@ -139,34 +137,4 @@ pub(crate) fn write(to: &Path, unpacked: &Path) -> anyhow::Result<()> {
         archive.file(name, 0o644, text.as_bytes())?;
     }
     archive.finish()?.flush().with_context(|| format!("cannot write {}", to.display()))
-}
-
-/// The folders that the archive has so far beyond the base's.
-#[derive(Debug, Default)]
-struct Folders(BTreeSet<String>);
-
-impl Folders {
-    /// Makes the folders above a file.
-    fn make<W: std::io::Write>(&mut self, archive: &mut Archive<W>, name: &str) -> anyhow::Result<()> {
-        for (end, _) in name.match_indices('/') {
-            let folder = name.get(..end).unwrap_or_default();
-            if !initramfs::is_base_path(folder) && self.0.insert(folder.to_owned()) {
-                archive.directory(folder)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds a file of the host, following links: the guest gets the content under the one name that is used.
-    fn file<W: std::io::Write>(
-        &mut self,
-        archive: &mut Archive<W>,
-        name: &str,
-        host: &Path,
-    ) -> anyhow::Result<()> {
-        self.make(archive, name)?;
-        let content = fs::read(host).with_context(|| format!("cannot read {}", host.display()))?;
-        let executable = fs::metadata(host)?.permissions().mode() & 0o111 != 0;
-        archive.file(name, if executable { 0o755 } else { 0o644 }, &content)
-    }
 }

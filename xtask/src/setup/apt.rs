@@ -39,6 +39,15 @@ pub(crate) struct Apt {
 impl Apt {
     /// Writes the configuration for some suites and fetches their indexes, which apt checks against Debian's keys.
     pub(crate) fn update(places: &Places, name: &str, suites: &[&str]) -> anyhow::Result<Self> {
+        Self::fetch_indexes(places, name, suites, "deb")
+    }
+
+    /// The same for the suites' source packages.
+    pub(crate) fn update_sources(places: &Places, name: &str, suites: &[&str]) -> anyhow::Result<Self> {
+        Self::fetch_indexes(places, name, suites, "deb-src")
+    }
+
+    fn fetch_indexes(places: &Places, name: &str, suites: &[&str], kind: &str) -> anyhow::Result<Self> {
         if !present() || !Path::new(pins::KEYRING).exists() {
             let missing = format!(
                 "guests are made of Debian packages, and this host has no apt or no {}",
@@ -58,7 +67,7 @@ impl Apt {
         let mirror = mirror();
         let line = |suite: &&str| {
             format!(
-                "deb [arch=amd64 signed-by={}] {mirror} {suite} main
+                "{kind} [arch=amd64 signed-by={}] {mirror} {suite} main
 ",
                 pins::KEYRING
             )
@@ -98,6 +107,11 @@ impl Apt {
         let text = run::text(&mut command)?;
         Ok(Record(text))
     }
+
+    /// A source package, from the suites' indexes of sources.
+    pub(crate) fn show_source(&self, package: &str) -> anyhow::Result<Record> {
+        run::text(self.command("apt-cache").args(["showsrc", "--only-source", package])).map(Record)
+    }
 }
 
 /// A package's paragraph in an index.
@@ -115,6 +129,19 @@ impl Record {
     pub(crate) fn depends(&self) -> anyhow::Result<Vec<&str>> {
         let names = self.field("Depends")?.split(',').filter_map(|one| one.split_whitespace().next());
         Ok(names.collect())
+    }
+
+    /// The upstream archive of a source package, with its SHA256.
+    pub(crate) fn upstream_archive(&self) -> anyhow::Result<(&str, &str)> {
+        let paragraph = self.0.split("\n\n").next().unwrap_or_default();
+        let sums = paragraph.lines().skip_while(|line| *line != "Checksums-Sha256:").skip(1);
+        let files = sums.take_while(|line| line.starts_with(' ')).filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let (sha256, _size, file) = (words.next()?, words.next()?, words.next()?);
+            Some((file, sha256))
+        });
+        let archive = files.into_iter().find(|(file, _)| file.contains(".orig.tar."));
+        archive.context("the source package's record has no upstream archive")
     }
 }
 
@@ -209,5 +236,16 @@ mod tests {
         assert_eq!(record.field("Version").unwrap(), "2");
         assert_eq!(record.depends().unwrap(), ["b", "c", "e"]);
         assert!(record.field("SHA256").unwrap_err().to_string().contains("SHA256"));
+    }
+
+    #[test]
+    fn a_source_record_names_its_upstream_archive() {
+        let record = Record(
+            "Package: a\nFiles:\n 11 1 a_1.orig.tar.gz\nChecksums-Sha256:\n 22 1 a_1-1.dsc\n \
+             33 2 a_1.orig.tar.gz\n 44 3 a_1-1.debian.tar.xz\nDirectory: pool/main/a/a\n\n"
+                .into(),
+        );
+        assert_eq!(record.upstream_archive().unwrap(), ("a_1.orig.tar.gz", "33"));
+        assert!(Record("Package: a\n".into()).upstream_archive().is_err());
     }
 }

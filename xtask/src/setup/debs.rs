@@ -19,7 +19,9 @@ use crate::{
 pub(crate) fn fetch(places: &Places, package: &Package) -> anyhow::Result<PathBuf> {
     let folder = places.cache.join("debs");
     std::fs::create_dir_all(&folder)?;
-    let file = folder.join(format!("{}-{}.deb", package.name, package.stamp()));
+    // A source ends with the kind of its archive.
+    let kind = Path::new(&package.path).extension().unwrap_or_default().to_string_lossy();
+    let file = folder.join(format!("{}-{}.{kind}", package.name, package.stamp()));
     if has_hash(&file, &package.sha256) {
         return Ok(file);
     }

@@ -23,11 +23,15 @@ pub(crate) struct Lock {
     pub(crate) systemd: Vec<Package>,
     /// Scrapes the daemon in tests.
     pub(crate) prometheus: Vec<Package>,
+    /// The source of Kubernetes, and the compiler for it.
+    pub(crate) kubernetes: Vec<Package>,
+    /// What a Kubernetes node has beside the components.
+    pub(crate) kube_node: Vec<Package>,
     /// Each kernel: image and modules.
     pub(crate) kernels: BTreeMap<String, Vec<Package>>,
 }
 
-/// One binary package of the Debian archive.
+/// One package of the Debian archive: a binary package, or the upstream source of a source package.
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Package {
@@ -37,7 +41,7 @@ pub(crate) struct Package {
     pub(crate) suite: String,
     /// Its path on a mirror.
     pub(crate) path: String,
-    /// Of the .deb file, from the suite's signed index.
+    /// Of the file, from the suite's signed index.
     pub(crate) sha256: String,
 }
 

@@ -4,6 +4,7 @@ mod bpf_toolchain;
 mod contenders;
 mod debs;
 mod kernel;
+pub(crate) mod kube;
 pub(crate) mod lock;
 pub(crate) mod prometheus;
 pub(crate) mod qemu;
@@ -126,6 +127,8 @@ pub(crate) fn all(places: &Places, steps: Steps) -> anyhow::Result<()> {
 /// A Debian version without epoch and revision.
 fn upstream(version: &str) -> &str {
     let version = version.split_once(':').map_or(version, |(_, rest)| rest);
+    // Debian went back to an older release, under a newer version.
+    let version = version.split_once("+really").map_or(version, |(_, really)| really);
     version.split(['-', '+', '~']).next().unwrap_or(version)
 }
 
@@ -138,5 +141,6 @@ mod tests {
         assert_eq!(upstream("1:10.0.2+ds-2+deb13u1~bpo12+1"), "10.0.2");
         assert_eq!(upstream("6.12.95-1~bpo12+1"), "6.12.95");
         assert_eq!(upstream("1.2"), "1.2");
+        assert_eq!(upstream("1.20.5+really1.20.2-1.1+deb12u1"), "1.20.2");
     }
 }

@@ -41,12 +41,21 @@ pub(crate) fn update_lock(places: &Places, steps: Steps) -> anyhow::Result<()> {
     let contenders = of_host_suite("contenders", pins::CONTENDERS)?;
     let systemd = of_host_suite("systemd", pins::SYSTEMD)?;
     let prometheus = of_host_suite("prometheus", pins::PROMETHEUS)?;
-    let lock = Lock { qemu, busybox, contenders, systemd, prometheus, kernels };
+    let source = steps.work(format_args!("{} of {}", pins::KUBERNETES_SOURCE, pins::HOST_SUITE), || {
+        let name = format!("{}-source", pins::HOST_SUITE);
+        let apt = Apt::update_sources(places, &name, &[pins::HOST_SUITE])?;
+        source(&apt, pins::KUBERNETES_SOURCE, pins::HOST_SUITE)
+    })?;
+    let mut kubernetes: Vec<Package> = of_host_suite("go", pins::GO)?;
+    kubernetes.insert(0, source);
+    let kube_node = of_host_suite("kubernetes node", pins::KUBE_NODE)?;
+    let lock = Lock { qemu, busybox, contenders, systemd, prometheus, kubernetes, kube_node, kernels };
     lock.write(places)?;
     if old.as_ref() == Some(&lock) {
         steps.say("nothing has changed");
     }
-    let rest = [&lock.qemu, &lock.busybox, &lock.contenders, &lock.systemd, &lock.prometheus];
+    let Lock { qemu, busybox, contenders, systemd, prometheus, kubernetes, kube_node, kernels: _ } = &lock;
+    let rest = [qemu, busybox, contenders, systemd, prometheus, kubernetes, kube_node];
     for package in lock.kernels.values().chain(rest).flatten() {
         steps.say(format_args!("     {} {}", package.name, package.version));
     }
@@ -84,5 +93,19 @@ fn package(apt: &Apt, name: &str, suite: &str) -> anyhow::Result<Package> {
         suite: suite.to_owned(),
         path: field("Filename")?,
         sha256: field("SHA256")?,
+    })
+}
+
+/// A source package's upstream archive.
+fn source(apt: &Apt, name: &str, suite: &str) -> anyhow::Result<Package> {
+    let record = apt.show_source(name)?;
+    let field = |field: &str| record.field(field).with_context(|| format!("the source {name} of {suite}"));
+    let (archive, sha256) = record.upstream_archive()?;
+    Ok(Package {
+        name: name.to_owned(),
+        version: field("Version")?.to_owned(),
+        suite: suite.to_owned(),
+        path: format!("{}/{archive}", field("Directory")?),
+        sha256: sha256.to_owned(),
     })
 }
