@@ -506,13 +506,14 @@ pub struct EvictionRequested {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// `accepted`; or why nothing had to be asked: `gone`, `anotherPod` (the name belongs to another uid), `terminating` or
-    /// `ended`; or why nothing was asked: `withheld`, `expired`; or `refused`, and it is asked again.
+    /// `accepted`; or why nothing had to be requested: `gone`, `anotherPod` (the name belongs to another uid), `terminating` or
+    /// `ended`; `withheld`: nothing is requested for such a pod; `refused`: it is requested again; `expired`: an hour passed
+    /// without success.
     pub outcome: Word,
-    /// What was asked for: `evict`, `delete` or `status`; absent if nothing was.
+    /// The request that the API server accepted: `evict`, `delete` or `status`; absent for all other outcomes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Word>,
-    /// Why it was withheld or refused: `barePod`, `daemonSetPod`, `staticPod` or `disruptionBudget`.
+    /// Why it was withheld or refused: `barePod`, `daemonSetPod`, `staticPod` or `disruptionBudget`; absent for other reasons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Word>,
     /// How many requests that change something were sent, by this process of the daemon.

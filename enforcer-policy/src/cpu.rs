@@ -85,5 +85,15 @@ pub fn weight_quadratic(shares: u64) -> u64 {
     weight.clamp(1, WEIGHT_MAX)
 }
 
+/// Whether two weights come from the same shares, by either formula. Shares that differ by one count as the same.
+#[must_use]
+pub fn are_of_same_shares(one: u64, other: u64) -> bool {
+    let are = |linear: u64, quadratic: u64| {
+        let shares = shares_of_weight(linear)..=shares_of_weight(linear.saturating_add(1));
+        (weight_quadratic(*shares.start())..=weight_quadratic(*shares.end())).contains(&quadratic)
+    };
+    one == other || are(one, other) || are(other, one)
+}
+
 #[cfg(test)]
 mod tests;

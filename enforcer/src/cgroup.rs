@@ -5,6 +5,7 @@
 //! scores and feeds the [`Index`].
 
 mod apply;
+mod audit;
 mod components;
 mod controller;
 mod desired;

@@ -17,6 +17,6 @@ pub use self::{
     client::{Access, ApiServer},
     evictions::Evictions,
     message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report},
-    outbox::{ApiSettings, OnPdb, Outbox, Owned},
+    outbox::{ApiSettings, OnPdb, Outbox, Owner},
     process::{VERB, main},
 };

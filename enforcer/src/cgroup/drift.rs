@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, fmt, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, Instant},
+};
 
 use crate::model::{CgroupFile, CgroupId, CgroupPath};
 
@@ -10,6 +14,11 @@ use super::report::Problem;
 /// A file is written back at once this many times within a minute; after that another process counts as insisting on
 /// its value.
 pub(super) const ROUNDS: usize = 3;
+
+/// How long a value of a kubelet's cgroup must differ before that is reported. Its owner sets values up in steps: a
+/// runtime makes a container's cgroup before it writes its limits, and the plan follows a changed pod before the kubelet
+/// does, or after it.
+const AUDIT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A file whose value is kept as planned.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -127,6 +136,37 @@ struct History {
     author: Option<Author>,
     /// The value that was reported and left, and the planned value at that time.
     left: Option<(String, String)>,
+    /// The planned value that an audited file does not have, and since when; until that is reported.
+    differing: Option<(String, Instant)>,
+}
+
+impl History {
+    /// Whether an audited file differs for long enough from the planned value. Once it is, each other value that it holds
+    /// is old enough too.
+    fn is_old(&mut self, planned: &str, now: Instant) -> bool {
+        if self.left.as_ref().is_some_and(|(_, before)| before == planned) {
+            return true;
+        }
+        self.left = None;
+        match &self.differing {
+            Some((before, since)) if before == planned => {
+                let is_old = now.duration_since(*since) >= AUDIT_PATIENCE;
+                if is_old {
+                    self.differing = None;
+                }
+                is_old
+            }
+            _ => {
+                self.differing = Some((planned.to_owned(), now));
+                false
+            }
+        }
+    }
+
+    /// Whether an audited file may differ for long enough now.
+    fn is_to_be_looked_at(&self, now: Instant) -> bool {
+        self.differing.as_ref().is_some_and(|(_, since)| now.duration_since(*since) >= AUDIT_PATIENCE)
+    }
 }
 
 impl DriftPolicy {
@@ -163,6 +203,9 @@ impl DriftPolicy {
                 };
             }
         };
+        if self.is_audit && !history.is_old(planned, now) {
+            return (action, false);
+        }
         let left = Some((found.to_owned(), planned.to_owned()));
         let is_news = history.left != left;
         history.left = left;
@@ -190,16 +233,20 @@ impl DriftPolicy {
     pub fn settled(&mut self, cgroup: CgroupId, file: KeptFile) {
         if let Some(history) = self.files.get_mut(&(cgroup, file)) {
             history.left = None;
+            history.differing = None;
             history.contest.settled();
         }
     }
 
     /// Notes the same of a file that was due to be written back and did not need it.
     pub fn settled_if_overdue(&mut self, cgroup: CgroupId, file: KeptFile, now: Instant) {
-        if let Some(history) = self.files.get_mut(&(cgroup, file))
-            && history.contest.is_overdue(now)
-        {
-            history.contest.settled();
+        if let Some(history) = self.files.get_mut(&(cgroup, file)) {
+            if history.contest.is_overdue(now) {
+                history.contest.settled();
+            }
+            if history.is_to_be_looked_at(now) {
+                history.differing = None;
+            }
         }
     }
 
@@ -218,16 +265,21 @@ impl DriftPolicy {
     pub fn turn(&mut self, now: Instant) -> Vec<(CgroupPath, CgroupId, KeptFile)> {
         self.files.retain(|_, history| {
             history.contest.turn(now);
-            history.left.is_some() || !history.contest.is_forgotten(now)
+            history.left.is_some() || history.differing.is_some() || !history.contest.is_forgotten(now)
         });
-        let due = self.files.iter().filter(|(_, history)| history.contest.is_overdue(now));
+        let is_due = |history: &History| history.contest.is_overdue(now) || history.is_to_be_looked_at(now);
+        let due = self.files.iter().filter(|(_, history)| is_due(history));
         due.filter_map(|((id, file), history)| Some((history.path.clone()?, *id, *file))).collect()
     }
 
     /// When to call [`turn`](Self::turn).
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        self.files.values().filter_map(|history| history.contest.due()).min()
+        let due = |history: &History| {
+            let differing = history.differing.as_ref().map(|(_, since)| *since + AUDIT_PATIENCE);
+            history.contest.due().into_iter().chain(differing).min()
+        };
+        self.files.values().filter_map(due).min()
     }
 
     /// The files that another process insists on, while it does.
@@ -250,8 +302,6 @@ impl DriftPolicy {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const ID: CgroupId = CgroupId(1);
@@ -301,5 +351,37 @@ mod tests {
         assert_eq!((policy.due(), policy.problems().count()), (None, 0));
         policy.forget(ID);
         assert!(policy.files.is_empty());
+    }
+
+    #[test]
+    fn what_a_kubelet_sets_up_in_steps_is_not_reported_and_what_stays_is_once() {
+        let (mut policy, start) = (DriftPolicy::audit(), Instant::now());
+        let path = CgroupPath::parse("/kubepods/pod1").unwrap();
+        let judge = |policy: &mut DriftPolicy, planned: &str, found: &str, now: Instant| {
+            policy.judge((&path, ID, FILE), (planned, found), ROUNDS, now).1
+        };
+        // A container is made, and gets its value a moment later.
+        assert!(!judge(&mut policy, "79", "100", start));
+        policy.settled(ID, FILE);
+        assert_eq!(policy.due(), None);
+        // The plan changes, and the kubelet follows it.
+        let mut now = start + AUDIT_PATIENCE;
+        assert!(!judge(&mut policy, "79", "100", now));
+        now += AUDIT_PATIENCE / 2;
+        assert!(!judge(&mut policy, "40", "100", now));
+        now += AUDIT_PATIENCE / 2;
+        assert!(!judge(&mut policy, "40", "100", now));
+        // It stays, also while it changes; nothing but the look that is due sees that.
+        let due = policy.due().unwrap();
+        assert_eq!(policy.turn(due).len(), 1);
+        assert!(judge(&mut policy, "40", "99", due));
+        assert!(!judge(&mut policy, "40", "99", due));
+        assert!(judge(&mut policy, "40", "98", due), "another value");
+        assert_eq!(policy.due(), None);
+        // The file that was to be looked at is gone.
+        assert!(!judge(&mut policy, "30", "98", due));
+        let later = due + AUDIT_PATIENCE;
+        policy.settled_if_overdue(ID, FILE, later);
+        assert_eq!((policy.due(), policy.turn(later)), (None, vec![]));
     }
 }

@@ -29,7 +29,7 @@ use crate::{
 const DEFAULT_HOOK_TIMEOUT_MS: u64 = 1_000;
 
 /// `apiAction`.
-const WHEN_EVICTED: [(&str, Option<Action>); 4] = [
+const API_ACTIONS: [(&str, Option<Action>); 4] = [
     ("evict", Some(Action::Evict)),
     ("delete", Some(Action::Delete)),
     ("status", Some(Action::Status)),
@@ -37,7 +37,7 @@ const WHEN_EVICTED: [(&str, Option<Action>); 4] = [
 ];
 
 /// `barePods` and `daemonSetPods`.
-const WHEN_NOT_REPLACED: [(&str, Option<Action>); 3] =
+const ACTIONS_FOR_SPECIAL_PODS: [(&str, Option<Action>); 3] =
     [("killOnly", None), ("evict", Some(Action::Evict)), ("status", Some(Action::Status))];
 
 fn journal(fields: &mut Fields, default: Limits) -> Limits {
@@ -50,13 +50,13 @@ fn journal(fields: &mut Fields, default: Limits) -> Limits {
 /// What is asked of the API server.
 fn api(fields: &mut Fields, default: ApiSettings) -> ApiSettings {
     ApiSettings {
-        action: fields.choice("apiAction", &WHEN_EVICTED).unwrap_or(default.action),
+        action: fields.choice("apiAction", &API_ACTIONS).unwrap_or(default.action),
         on_pdb: fields
             .choice("onPdb", &[("override", OnPdb::Override), ("respect", OnPdb::Respect)])
             .unwrap_or(default.on_pdb),
-        bare_pods: fields.choice("barePods", &WHEN_NOT_REPLACED).unwrap_or(default.bare_pods),
+        bare_pods: fields.choice("barePods", &ACTIONS_FOR_SPECIAL_PODS).unwrap_or(default.bare_pods),
         daemon_set_pods: fields
-            .choice("daemonSetPods", &WHEN_NOT_REPLACED)
+            .choice("daemonSetPods", &ACTIONS_FOR_SPECIAL_PODS)
             .unwrap_or(default.daemon_set_pods),
     }
 }

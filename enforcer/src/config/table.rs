@@ -215,15 +215,15 @@ pub const FIELDS: &[Field] = &[
     ours(
         "apiAction",
         Form::Choice(&["evict", "delete", "status", "none"]),
-        "what is asked of the API server for a kubelet's pod that was evicted here: its eviction, its deletion, to mark it as \
-         failed and evicted, or nothing, so that the kubelet starts its containers anew",
+        "the request to the API server after a pod of a controller (not a DaemonSet) was evicted: evict it, delete it, mark it \
+         Failed with the reason Evicted, or none, so that the kubelet restarts its containers",
         |config| json!(config.api.action.map_or("none", Action::as_str)),
     ),
     ours(
         "onPdb",
         Form::Choice(&["override", "respect"]),
-        "what to do if a disruption budget refuses the eviction of a pod whose processes are dead: delete the pod, as a \
-         kubelet's own eviction ignores budgets too, or ask again for an hour",
+        "what to do if a PodDisruptionBudget refuses the eviction of a pod whose processes are dead: delete the pod, as the \
+         kubelet's own eviction ignores budgets too, or retry for an hour",
         |config| {
             json!(match config.api.on_pdb {
                 OnPdb::Override => "override",
@@ -234,15 +234,15 @@ pub const FIELDS: &[Field] = &[
     ours(
         "barePods",
         Form::Choice(&["killOnly", "evict", "status"]),
-        "what is asked for a pod without a controller, which nothing makes anew: nothing, its eviction, or to mark it as failed \
-         and evicted",
+        "the request to the API server after a pod without a controller was evicted, which nothing recreates: none, evict it, or \
+         mark it Failed with the reason Evicted",
         |config| json!(config.api.bare_pods.map_or("killOnly", Action::as_str)),
     ),
     ours(
         "daemonSetPods",
         Form::Choice(&["killOnly", "evict", "status"]),
-        "what is asked for a pod of a DaemonSet, which is made anew on this node: nothing, its eviction, or to mark it as failed \
-         and evicted",
+        "the request to the API server after a pod of a DaemonSet was evicted, which is recreated on this node: none, evict it, \
+         or mark it Failed with the reason Evicted",
         |config| json!(config.api.daemon_set_pods.map_or("killOnly", Action::as_str)),
     ),
     ours(
@@ -374,7 +374,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "sinks",
         sinks::FORM,
-        "where events are pushed to: journald, and webhook, a list of HTTP receivers; docs/sinks.md has their fields",
+        "where events are pushed to: journald, kubernetes (Events of the API server), and webhook, a list of HTTP receivers; docs/sinks.md has their fields",
         sinks::show,
     ),
     kubelets(

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     clock,
-    journal::{Batch, CursorFile, Filter, Journal, Reader, Record, Subject, resume},
+    journal::{Batch, CursorFile, Filter, Journal, Reader, Record, Subject, before_all, resume},
 };
 
 /// The stack of the thread.
@@ -43,10 +43,12 @@ struct Run {
     cursor: CursorFile,
     outbox: Outbox,
     server: ApiServer,
-    /// Why the server cannot be asked, as reported.
-    trouble: Option<String>,
+    /// Whether it is reported that the server cannot be asked, and whether a request that changes something was refused.
+    trouble: Option<bool>,
     /// When the version of evictions is asked for, if none needs it.
     discover: Option<Instant>,
+    /// Whether it is reported that the cursor cannot be written.
+    is_unwritten: bool,
 }
 
 impl fmt::Debug for Run {
@@ -70,12 +72,12 @@ impl Evictions {
         std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
             let mut cursor = CursorFile::new(&state_dir, NAME);
             let begin = match cursor.read() {
-                Ok(Some(kept)) => resume(&journal, &kept).unwrap_or_else(|oldest| oldest),
+                Ok(Some(kept)) => resume(&journal, &kept).unwrap_or_else(|before| before),
                 Ok(None) => begin,
                 Err(error) => {
                     let why = crate::chain(&error);
-                    tracing::warn!("evictions of before are not reported to the API server again: {why}");
-                    begin
+                    tracing::warn!("the cursor of API evictions cannot be read, and each kept eviction is looked at: {why}");
+                    before_all(&journal)
                 }
             };
             let kinds = vec![
@@ -95,6 +97,7 @@ impl Evictions {
                 server,
                 trouble: None,
                 discover: Some(Instant::now()),
+                is_unwritten: false,
             };
             runtime.block_on(run.run(stopping));
         })?;
@@ -110,6 +113,8 @@ impl Drop for Evictions {
 
 impl Run {
     async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        // The starting position must survive a kill before the first request.
+        self.write_cursor();
         tokio::select! {
             () = self.work() => {}
             // A request under way may still arrive. The next process looks before it asks again.
@@ -130,7 +135,8 @@ impl Run {
                 continue;
             }
             if self.discover.is_some_and(|due| due <= now.instant) {
-                // The connection is open before the first eviction, and what is missing is reported before it.
+                // Opens the connection before the first eviction, and reports missing credentials or a server that cannot be
+                // reached. Missing rights appear only with the first eviction.
                 let found = self.ask(Call::Discover).await;
                 self.discover = match found {
                     Ok(Outcome::Discovered(found)) => {
@@ -179,33 +185,37 @@ impl Run {
     }
 
     async fn ask(&mut self, call: Call) -> Result<Outcome, String> {
+        let changes = !call.changes_nothing();
         let answer = self.server.ask(Lane::Evictions, call).await;
         match &answer {
-            Err(why) => self.troubled(why),
+            Err(why) => self.troubled(why, changes),
             Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
-                self.troubled(&format!("status {status}: {words}"));
+                self.troubled(&format!("status {status}: {words}"), changes);
             }
-            Ok(_) => self.recovered(),
+            // A look that is answered says nothing of the right to evict.
+            Ok(_) => self.recovered(changes),
         }
         answer
     }
 
-    fn troubled(&mut self, why: &str) {
-        if self.trouble.as_deref() == Some(why) {
+    fn troubled(&mut self, why: &str, changes: bool) {
+        // One report, whichever pod the words name.
+        if let Some(of_change) = &mut self.trouble {
+            *of_change |= changes;
             return;
         }
-        self.trouble = Some(why.to_owned());
+        self.trouble = Some(changes);
         let message = format!(
-            "the API server cannot be asked to evict pods; the kubelet starts the containers anew that are killed here: {why}"
+            "cannot evict pods at the API server; the kubelet restarts the containers that are killed here: {why}"
         );
         tracing::warn!("{message}");
         let data = Degraded { message: Some(message), ..Degraded::of(WHAT) };
         self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
     }
 
-    fn recovered(&mut self) {
-        if self.trouble.take().is_some() {
-            let message = Some(String::from("the API server can be asked to evict pods"));
+    fn recovered(&mut self, changes: bool) {
+        if self.trouble.take_if(|of_change| changes || !*of_change).is_some() {
+            let message = Some(String::from("pods can be evicted at the API server"));
             let data = Degraded { message, ..Degraded::of(WHAT) };
             self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
         }
@@ -226,8 +236,12 @@ impl Run {
         if self.cursor.due(&position).is_none() {
             return;
         }
-        if let Err(error) = self.cursor.write(&position) {
-            tracing::warn!(%error, "the position of evictions that the API server knows of cannot be written");
+        match self.cursor.write(&position) {
+            Ok(()) => self.is_unwritten = false,
+            Err(error) if !std::mem::replace(&mut self.is_unwritten, true) => {
+                tracing::warn!(%error, "cannot write the cursor of API evictions");
+            }
+            Err(_reported) => {}
         }
     }
 }

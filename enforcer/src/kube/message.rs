@@ -30,38 +30,38 @@ pub struct PodRef {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Call {
-    /// In which group and version pods are evicted.
+    /// Gets the group and version in which pods are evicted.
     Discover,
-    /// How the pod of that name is.
+    /// Gets the pod of that name.
     Look(PodRef),
-    /// To evict the pod.
+    /// Evicts the pod.
     #[serde(rename_all = "camelCase")]
     Evict {
         /// The pod.
         pod: PodRef,
         /// The group and version of the eviction, as discovered.
         group_version: String,
-        /// The grace of its containers, in seconds.
+        /// The grace period of its containers, in seconds.
         grace_seconds: u64,
     },
-    /// To delete the pod, whatever its disruption budget.
+    /// Deletes the pod, whatever its disruption budget.
     #[serde(rename_all = "camelCase")]
     Delete {
         /// The pod.
         pod: PodRef,
-        /// The grace of its containers, in seconds.
+        /// The grace period of its containers, in seconds.
         grace_seconds: u64,
     },
-    /// To mark the pod as failed and evicted, as a kubelet does.
+    /// Marks the pod as failed and evicted, as a kubelet does.
     Status {
         /// The pod.
         pod: PodRef,
         /// Why, in the kubelet's words.
         message: String,
     },
-    /// To keep an Event.
+    /// Creates an Event.
     Report(Box<Report>),
-    /// To note that an Event has happened again.
+    /// Counts another occurrence of an Event.
     #[serde(rename_all = "camelCase")]
     Repeat {
         /// The Event's namespace.
@@ -89,9 +89,9 @@ pub struct Report {
     pub reason: String,
     /// What was done, such as `Evict`.
     pub action: String,
-    /// Whether it is one of trouble.
+    /// Whether the Event's type is `Warning`; otherwise it is `Normal`.
     pub is_warning: bool,
-    /// For people; longer ones are cut.
+    /// Text for people, cut after 1,024 bytes.
     pub note: String,
     /// Further facts.
     pub annotations: BTreeMap<String, String>,
@@ -188,7 +188,7 @@ pub enum Outcome {
         /// Why, in the server's words.
         words: String,
     },
-    /// It does not do it.
+    /// The server refuses the request.
     #[serde(rename_all = "camelCase")]
     Refused {
         /// The status of its answer.
@@ -213,7 +213,7 @@ pub(super) struct Ask {
 }
 
 impl Call {
-    /// How the next request may be sent although this one is not answered: it asks only.
+    /// Whether the call only reads, so that it is safe to repeat.
     pub(super) const fn changes_nothing(&self) -> bool {
         matches!(self, Self::Discover | Self::Look(_))
     }

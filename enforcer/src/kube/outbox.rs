@@ -16,7 +16,8 @@ use crate::model::PodName;
 /// For how long after the signal the API server is asked. A pod that still runs then has been started anew for long.
 pub(super) const EXPIRY: Duration = Duration::from_hours(1);
 
-/// The grace of a pod whose processes are dead, in seconds; with 0 the API server would not wait for the kubelet.
+/// The grace period of a pod whose processes are dead, in seconds, as the kubelet's own hard eviction gives; with 0 the API
+/// server would not wait for the kubelet.
 const GRACE_SECONDS: u64 = 1;
 
 /// The pause after a failure; each further one is twice as long, up to the longest.
@@ -26,8 +27,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The pause before the first look whether an evicted pod is gone.
 const CONFIRM: Duration = Duration::from_secs(1);
 
-/// How many decisions' messages are kept until the signal.
-const MESSAGES: usize = 64;
+/// How many decisions' messages are kept until the signal, and how many ids of settled evictions.
+const LATEST: usize = 64;
+
+/// How often the status of one pod is asked for.
+const MOST_MARKS: u32 = 5;
 
 /// The most evictions that are kept. The breaker allows a fraction of that in an hour.
 const MOST: usize = 1_024;
@@ -62,13 +66,13 @@ pub enum OnPdb {
 
 /// Whose pod it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Owned {
-    /// A controller makes another, anywhere.
-    ByController,
-    /// Another is made on this node.
-    ByDaemonSet,
-    /// Nothing makes another.
-    ByNothing,
+pub enum Owner {
+    /// A controller, which creates another on any node.
+    Controller,
+    /// A `DaemonSet`, which creates another on this node.
+    DaemonSet,
+    /// None: nothing creates another.
+    None,
 }
 
 /// The evictions that the API server has to know of.
@@ -84,6 +88,8 @@ pub struct Outbox {
     group_version: Option<String>,
     /// The messages of the latest decisions, by eviction.
     messages: VecDeque<(String, String)>,
+    /// The latest evictions of which nothing has to be asked any more.
+    settled: VecDeque<String>,
 }
 
 #[derive(Debug)]
@@ -92,6 +98,8 @@ struct Entry {
     /// The position of the signal's event.
     sequence: u64,
     signalled: Signalled,
+    /// Whether a disruption budget refused its eviction.
+    has_budget: bool,
     message: String,
     stage: Stage,
     due: Instant,
@@ -101,6 +109,8 @@ struct Entry {
     /// How many requests that change something were sent.
     requests: u32,
     is_refusal_reported: bool,
+    /// Whether its status was what was asked for: the object stays.
+    is_marked_failed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -134,32 +144,32 @@ pub struct Now {
 }
 
 impl ApiSettings {
-    fn action(self, owned: Owned) -> Option<Action> {
-        match owned {
-            Owned::ByController => self.action,
-            Owned::ByDaemonSet => self.daemon_set_pods,
-            Owned::ByNothing => self.bare_pods,
+    fn action(self, owner: Owner) -> Option<Action> {
+        match owner {
+            Owner::Controller => self.action,
+            Owner::DaemonSet => self.daemon_set_pods,
+            Owner::None => self.bare_pods,
         }
     }
 }
 
-impl Owned {
+impl Owner {
     fn of(pod: &FoundPod) -> Self {
         match pod.controller.as_deref() {
-            None => Self::ByNothing,
-            Some("DaemonSet") => Self::ByDaemonSet,
-            Some(_) => Self::ByController,
+            None => Self::None,
+            Some("DaemonSet") => Self::DaemonSet,
+            Some(_) => Self::Controller,
         }
     }
 
     /// Why nothing is asked for such a pod: in a word, and in words.
     const fn withheld(self) -> (Option<&'static str>, &'static str) {
         match self {
-            Self::ByController => (None, "apiAction is none"),
-            Self::ByDaemonSet => {
-                (Some("daemonSetPod"), "the pod is of a DaemonSet, which would make another on this node")
+            Self::Controller => (None, "apiAction is none"),
+            Self::DaemonSet => {
+                (Some("daemonSetPod"), "the pod belongs to a DaemonSet, which would recreate it on this node")
             }
-            Self::ByNothing => (Some("barePod"), "the pod has no controller, and nothing would make another"),
+            Self::None => (Some("barePod"), "the pod has no controller, and nothing would recreate it"),
         }
     }
 }
@@ -168,56 +178,88 @@ impl Outbox {
     /// An empty one.
     #[must_use]
     pub fn new(settings: ApiSettings) -> Self {
-        Self { settings, entries: BTreeMap::new(), group_version: None, messages: VecDeque::new() }
+        Self {
+            settings,
+            entries: BTreeMap::new(),
+            group_version: None,
+            messages: VecDeque::new(),
+            settled: VecDeque::new(),
+        }
     }
 
     /// Takes an event of the journal in.
     pub fn take(&mut self, sequence: u64, time_ms: i64, pod: Option<&PodName>, payload: &Payload, now: Now) {
         match payload {
             Payload::EvictionDecided(EvictionDecided::Decision(decision)) => {
-                self.messages.truncate(MESSAGES - 1);
+                self.messages.truncate(LATEST - 1);
                 self.messages.push_front((decision.eviction_id.clone(), decision.message.clone()));
             }
-            Payload::EvictionSignalled(signalled) => {
+            // Before SIGKILL it may still be spared.
+            Payload::EvictionSignalled(signalled) if signalled.sent == "SIGKILL" => {
                 let EvictionSignalled { eviction_id, namespace, name, uid, boot_ms, .. } = signalled;
                 let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
                 self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now);
             }
-            // A crash came between the signal and its event, and the next process found the pod signalled.
+            // It has exited within its grace. Or a crash came between the signal and its event, and the next process found the
+            // pod signalled.
             Payload::EvictionCompleted(ended) | Payload::EvictionFailed(ended) => {
-                let EvictionEnded { eviction_id, uid, boot_ms, .. } = ended;
-                if let (true, Some(boot_ms), Some(uid), Some(PodName { namespace, name })) =
-                    (ended.reconstructed, *boot_ms, uid.clone(), pod.cloned())
+                let EvictionEnded { eviction_id, uid, boot_ms, reconstructed, .. } = ended;
+                let is_over = if *reconstructed {
+                    boot_ms.is_some()
+                } else {
+                    matches!(payload, Payload::EvictionCompleted(_))
+                };
+                if let (true, Some(uid), Some(PodName { namespace, name })) =
+                    (is_over, uid.clone(), pod.cloned())
                 {
-                    let signalled = Signalled { time_ms, boot_ms: Some(boot_ms) };
+                    let signalled = Signalled { time_ms, boot_ms: *boot_ms };
                     self.add(eviction_id, PodRef { namespace, name, uid }, sequence, signalled, now);
                 }
             }
             Payload::EvictionRequested(requested) => {
                 let Some(entry) = self.entries.get_mut(&requested.eviction_id) else { return };
                 match &*requested.outcome {
-                    "accepted" | "terminating" => entry.confirm(now.instant),
+                    "accepted" | "terminating" => {
+                        entry.is_marked_failed = requested.action.as_deref() == Some(Action::Status.as_str());
+                        entry.confirm(now.instant);
+                    }
                     "refused" => entry.is_refusal_reported = true,
-                    _ => drop(self.entries.remove(&requested.eviction_id)),
+                    _ => drop(self.remove(&requested.eviction_id)),
                 }
             }
-            Payload::EvictionConfirmed(confirmed) => drop(self.entries.remove(&confirmed.eviction_id)),
+            Payload::EvictionConfirmed(confirmed) => drop(self.remove(&confirmed.eviction_id)),
             _ => {}
         }
     }
 
     fn add(&mut self, id: &str, pod: PodRef, sequence: u64, signalled: Signalled, now: Now) {
-        // A grace has a second signal. A name that the API server cannot have is none of its pods'.
-        if self.entries.contains_key(id) || self.entries.len() >= MOST || !pod.is_valid() {
+        // A name that the API server cannot have is none of its pods'. A pod that is killed again, because the server could
+        // not be asked yet, is asked for once.
+        let is_known = self.settled.iter().any(|settled| settled == id)
+            || self.entries.iter().any(|(known, entry)| known == id || entry.pod.uid == pod.uid);
+        if is_known || !pod.is_valid() {
+            return;
+        }
+        if self.entries.len() >= MOST {
+            tracing::warn!(
+                eviction = id,
+                "more than {MOST} evictions wait for the API server: this one is not requested"
+            );
             return;
         }
         let message = self.messages.iter().find(|(of, _)| of == id).map(|(_, message)| message.clone());
-        let age_ms = u64::try_from(now.time_ms - signalled.time_ms).unwrap_or(0);
-        let expiry = now.instant + EXPIRY.saturating_sub(Duration::from_millis(age_ms));
+        let age = match signalled.boot_ms {
+            Some(boot_ms) => now.boot_ms.checked_sub(boot_ms),
+            None => Some(u64::try_from(now.time_ms - signalled.time_ms).unwrap_or(0)),
+        };
+        // Before the last boot: the kubelet has restarted all pods since.
+        let age = age.map_or(EXPIRY, Duration::from_millis);
+        let expiry = now.instant + EXPIRY.saturating_sub(age);
         let entry = Entry {
             pod,
             sequence,
             signalled,
+            has_budget: false,
             message: message.unwrap_or_else(|| String::from("The node was low on resource: memory. ")),
             stage: Stage::Look,
             due: now.instant,
@@ -225,6 +267,7 @@ impl Outbox {
             failures: 0,
             requests: 0,
             is_refusal_reported: false,
+            is_marked_failed: false,
         };
         self.entries.insert(id.to_owned(), entry);
     }
@@ -241,7 +284,8 @@ impl Outbox {
         let due = self.entries.iter().filter(|(_, entry)| entry.due <= now.instant);
         let (id, entry) = due.min_by_key(|(_, entry)| (entry.due, entry.sequence))?;
         let pod = entry.pod.clone();
-        let call = match (entry.stage, &self.group_version) {
+        let stage = if now.instant >= entry.expiry { Stage::Look } else { entry.stage };
+        let call = match (stage, &self.group_version) {
             (Stage::Look | Stage::Confirm, _) => Call::Look(pod),
             (Stage::Act(Action::Evict), None) => Call::Discover,
             (Stage::Act(Action::Evict), Some(group_version)) => {
@@ -258,18 +302,16 @@ impl Outbox {
         self.group_version = group_version;
     }
 
-    /// Takes the answer to what [`next`](Self::next) returned, asked at `asked`; `None`
-    /// means that there is none. Returns
-    /// what is to be reported.
+    /// Takes the answer to what [`next`](Self::next) returned, asked at `asked`; `None` means that there is none. Returns what
+    /// is to be reported.
     pub fn answered(&mut self, id: &str, answer: Option<Outcome>, asked: Now, now: Now) -> Option<Payload> {
         let settings = self.settings;
         let entry = self.entries.get_mut(id)?;
-        if now.instant >= entry.expiry {
-            let words =
-                "it was not asked in time; the kubelet has started the pod's containers anew meanwhile";
+        if now.instant >= entry.expiry && answer != Some(Outcome::Done) {
+            let words = "no request succeeded within an hour; the kubelet restarts the containers";
             // Whether it is gone at last is not waited for any longer.
             let payload = (entry.stage != Stage::Confirm).then(|| entry.settled(id, "expired", None, words));
-            self.entries.remove(id);
+            self.remove(id);
             return payload;
         }
         let asks_for_version = entry.stage == Stage::Act(Action::Evict) && self.group_version.is_none();
@@ -285,31 +327,45 @@ impl Outbox {
         match (entry.stage, answer) {
             (Stage::Look, Outcome::Found(found)) => return self.looked(id, &found, now),
             (Stage::Look, Outcome::Missing) => {
-                return self.settle(id, "gone", None, "it has no such pod any more");
+                return self.settle(id, "gone", None, "the pod no longer exists");
             }
             (Stage::Confirm, Outcome::Found(found)) if found.uid == entry.pod.uid => {
+                if entry.is_marked_failed && (found.has_ended || entry.requests >= MOST_MARKS) {
+                    self.remove(id);
+                    return None;
+                }
+                // The kubelet wrote the phase that it knew over the one that was asked for.
+                if entry.is_marked_failed {
+                    entry.stage = Stage::Act(Action::Status);
+                }
                 entry.retry(id, now.instant, None);
             }
             (Stage::Confirm, Outcome::Found(_) | Outcome::Missing) => {
-                let entry = self.entries.remove(id)?;
+                let entry = self.remove(id)?;
                 return Some(entry.confirmed(id, now));
             }
             (Stage::Act(Action::Evict), Outcome::Discovered(found)) => match found {
                 Some(_) => self.group_version = found,
-                None => entry.stage = Stage::Act(Action::Delete),
+                None if settings.on_pdb == OnPdb::Override => entry.stage = Stage::Act(Action::Delete),
+                None => {
+                    let words = "the API server has no subresource pods/eviction";
+                    return entry.refused(id, None, words, None, now.instant);
+                }
             },
             (Stage::Act(action), Outcome::Done) => {
                 entry.requests += 1;
                 let after_ms = entry.signalled.boot_ms.map(|boot_ms| asked.boot_ms.saturating_sub(boot_ms));
-                let words = format!("it has accepted: {}", action.as_str());
+                let words = format!("the API server accepted the request `{}`", action.as_str());
                 let mut requested = entry.requested(id, "accepted", None, &words);
                 requested.action = Some(action.as_str().into());
                 requested.signalled_to_requested_ms = after_ms;
+                let is_again = std::mem::replace(&mut entry.is_marked_failed, action == Action::Status);
                 entry.confirm(now.instant);
-                return Some(Payload::EvictionRequested(requested));
+                return (!is_again).then_some(Payload::EvictionRequested(requested));
             }
             (Stage::Act(Action::Evict), Outcome::Budget { words }) => {
                 entry.requests += 1;
+                entry.has_budget = true;
                 if settings.on_pdb == OnPdb::Override {
                     entry.stage = Stage::Act(Action::Delete);
                     return None;
@@ -325,15 +381,14 @@ impl Outbox {
             }
             (Stage::Act(action), Outcome::Refused { status, words, after_ms }) if !asks_for_version => {
                 entry.requests += 1;
-                let is_forbidden = matches!(status, 401 | 403);
-                if action == Action::Delete && settings.action == Some(Action::Evict) && is_forbidden {
+                if action == Action::Delete && entry.has_budget && matches!(status, 401 | 403) {
                     // Without the right to delete, a budget can only be waited for.
                     let words = format!(
-                        "a disruption budget refuses it, and these credentials may not delete pods: {words}"
+                        "a PodDisruptionBudget refuses the eviction, and these credentials may not delete pods: {words}"
                     );
                     return entry.refused(id, Some("disruptionBudget"), &words, None, now.instant);
                 }
-                let words = format!("status {status}: {words}");
+                let words = format!("the API server answers {status}: {words}");
                 let after = after_ms.map(Duration::from_millis);
                 return entry.refused(id, None, &words, after, now.instant);
             }
@@ -350,7 +405,7 @@ impl Outbox {
         let settings = self.settings;
         let entry = self.entries.get_mut(id)?;
         if found.uid != entry.pod.uid {
-            return self.settle(id, "anotherPod", None, "its pod of that name is another one");
+            return self.settle(id, "anotherPod", None, "another pod has this name now");
         }
         if found.is_terminating {
             entry.confirm(now.instant);
@@ -362,14 +417,14 @@ impl Outbox {
         if found.is_mirror {
             return self.settle(id, "withheld", Some("staticPod"), "the pod is a static one of the kubelet");
         }
-        let owned = Owned::of(found);
-        let Some(action) = settings.action(owned) else {
-            let (reason, words) = owned.withheld();
+        let owner = Owner::of(found);
+        let Some(action) = settings.action(owner) else {
+            let (reason, words) = owner.withheld();
             return self.settle(
                 id,
                 "withheld",
                 reason,
-                &format!("{words}: the kubelet starts its containers anew"),
+                &format!("{words}; the kubelet restarts its containers"),
             );
         };
         entry.stage = Stage::Act(action);
@@ -385,8 +440,14 @@ impl Outbox {
         reason: Option<&'static str>,
         words: &str,
     ) -> Option<Payload> {
-        let entry = self.entries.remove(id)?;
+        let entry = self.remove(id)?;
         Some(entry.settled(id, outcome, reason, words))
+    }
+
+    fn remove(&mut self, id: &str) -> Option<Entry> {
+        self.settled.truncate(LATEST - 1);
+        self.settled.push_front(id.to_owned());
+        self.entries.remove(id)
     }
 
     /// The position from which the events have to be read again after a restart; `read` is how far they were read.
@@ -425,7 +486,7 @@ impl Entry {
             reason: reason.map(Into::into),
             requests: self.requests,
             signalled_to_requested_ms: None,
-            message: format!("the API server: {words}"),
+            message: words.to_owned(),
         }
     }
 

@@ -457,7 +457,7 @@ fn another_process_goes_on_where_the_first_was_killed() {
     let ended = EvictionEnded {
         eviction_id: String::from("e2"),
         uid: Some(String::from("u2")),
-        boot_ms: Some(7),
+        boot_ms: Some(crate::clock::boottime_ns() / 1_000_000),
         reconstructed: true,
         ..EvictionEnded::default()
     };
@@ -476,6 +476,34 @@ fn another_process_goes_on_where_the_first_was_killed() {
     assert_eq!(scene.api.done().len(), 2);
 }
 
+#[test]
+fn what_may_still_be_spared_is_not_asked_for() {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.api.put("gentle", "u2", Some("ReplicaSet"));
+    let subject =
+        |name: &str| Subject::Pod(PodName { namespace: String::from("shop"), name: name.to_owned() });
+    for (id, name, uid) in [("e1", "web", "u1"), ("e2", "gentle", "u2")] {
+        let asked =
+            EvictionSignalled { sent: "SIGTERM".into(), grace_ms: Some(30_000), ..signalled(id, name, uid) };
+        scene.journal.emit(subject(name), Payload::EvictionSignalled(asked));
+    }
+    let ended = |id: &str, uid: &str| EvictionEnded {
+        eviction_id: id.to_owned(),
+        uid: Some(uid.to_owned()),
+        ..EvictionEnded::default()
+    };
+    // One is protected within its grace, the other exits by itself.
+    scene.journal.emit(subject("web"), Payload::EvictionFailed(ended("e1", "u1")));
+    scene.journal.emit(subject("gentle"), Payload::EvictionCompleted(ended("e2", "u2")));
+    assert_eq!(scene.requested().eviction_id, "e2");
+    // Killed by a later decision.
+    scene.signal("e3", "web", "u1");
+    scene.wait(EventType::EvictionRequested, 2);
+    let names: Vec<_> = scene.api.done().into_iter().map(|(_, name)| name).collect();
+    assert_eq!(names, ["gentle", "web"]);
+}
+
 mod pure {
     use super::*;
     use crate::kube::outbox::{Now, Outbox};
@@ -490,6 +518,62 @@ mod pure {
         let signalled = EvictionSignalled { boot_ms: Some(0), ..signalled("e1", "web", "u1") };
         outbox.take(7, 0, None, &Payload::EvictionSignalled(signalled), now(0, start));
         outbox
+    }
+
+    #[test]
+    fn a_pod_that_is_killed_twice_before_the_server_is_back_is_asked_for_once() {
+        let start = Instant::now();
+        let mut outbox = taken(SETTINGS, start);
+        let again = EvictionSignalled { boot_ms: Some(5), ..signalled("e2", "web", "u1") };
+        outbox.take(9, 5, None, &Payload::EvictionSignalled(again), now(5, start));
+        let (id, _) = outbox.next(now(5, start)).unwrap();
+        outbox.answered(&id, Some(Outcome::Missing), now(5, start), now(5, start));
+        assert_eq!((outbox.next(now(10_000, start)), outbox.position(40)), (None, 40));
+    }
+
+    #[test]
+    fn what_was_signalled_before_the_last_boot_is_not_asked_for() {
+        let start = Instant::now();
+        let mut outbox = Outbox::new(SETTINGS);
+        let before = EvictionSignalled { boot_ms: Some(90_000), ..signalled("e1", "web", "u1") };
+        outbox.take(7, 0, None, &Payload::EvictionSignalled(before), now(10, start));
+        let (id, call) = outbox.next(now(10, start)).unwrap();
+        assert!(matches!(call, Call::Look(_)));
+        let found = FoundPod {
+            uid: String::from("u1"),
+            controller: Some(String::from("Job")),
+            ..FoundPod::default()
+        };
+        let payload = outbox.answered(&id, Some(Outcome::Found(found)), now(10, start), now(11, start));
+        let Some(Payload::EvictionRequested(requested)) = payload else { panic!("{payload:?}") };
+        assert_eq!(requested.outcome, "expired");
+    }
+
+    /// The kubelet may write the phase that it knows over the one that was asked for.
+    #[test]
+    fn a_phase_that_does_not_hold_is_asked_for_again_a_few_times() {
+        let start = Instant::now();
+        let mut outbox = taken(ApiSettings { action: Some(Action::Status), ..SETTINGS }, start);
+        let found = |has_ended| {
+            let controller = Some(String::from("Job"));
+            Outcome::Found(FoundPod { uid: String::from("u1"), controller, has_ended, ..FoundPod::default() })
+        };
+        let (mut at, mut patches, mut reports) = (0, 0, 0);
+        while let Some(due) = outbox.due() {
+            at = at.max(u64::try_from(due.duration_since(start).as_millis()).unwrap()) + 1;
+            let (id, call) = outbox.next(now(at, start)).unwrap();
+            let answer = match call {
+                Call::Look(_) => found(false),
+                Call::Status { .. } => {
+                    patches += 1;
+                    Outcome::Done
+                }
+                other => panic!("{other:?}"),
+            };
+            reports +=
+                usize::from(outbox.answered(&id, Some(answer), now(at, start), now(at, start)).is_some());
+        }
+        assert_eq!((patches, reports), (5, 1));
     }
 
     #[test]

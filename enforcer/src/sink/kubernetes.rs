@@ -36,8 +36,12 @@ impl Kubernetes {
         match self.server.ask(Lane::Events, call).await.map_err(|why| later(why, None))? {
             Outcome::Refused { status, words, after_ms } => {
                 let why = format!("the API server answers {status}: {words}");
-                // What it cannot take, or not any more, keeps no other back.
-                let is_of_namespace = words.contains("because it is being terminated");
+                // What it will not take keeps no other back. A missing right is waited for; a namespace that is being deleted, a
+                // quota or a webhook refuses Events of that namespace alone.
+                let is_of_namespace =
+                    ["because it is being terminated", "exceeded quota", "denied the request"]
+                        .iter()
+                        .any(|reason| words.contains(reason));
                 if matches!(status, 400 | 413 | 422) || status == 403 && is_of_namespace {
                     return Err(Trouble::Never { why });
                 }

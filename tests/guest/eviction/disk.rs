@@ -1,15 +1,43 @@
 //! A disk that takes nothing costs no eviction, and no event as long as the daemon lives.
 
-use std::{ffi::CString, fs, path::Path, process::Command};
+use std::{
+    ffi::CString,
+    fs,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use enforcer_tests::{disk::StateDisk, stream::is, wait::TIMEOUT};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use enforcer_tests::{stream::is, wait::TIMEOUT};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 use serde_json::Value;
 
 use super::{LEFT_BYTES, MIB, Scene, to_leave};
 
-fn state_disk(scene: &str) -> StateDisk {
-    StateDisk::mount(&Path::new("/tmp").join(scene)).unwrap()
+/// A state directory on a disk of its own.
+struct State(PathBuf);
+
+impl State {
+    fn mount(scene: &str) -> Self {
+        let path = Path::new("/tmp").join(scene).join("state");
+        fs::create_dir_all(&path).unwrap();
+        mount("state", &path, "tmpfs", MountFlags::empty(), c"size=6m,mode=0750").unwrap();
+        Self(path)
+    }
+
+    /// Takes all the room that there is.
+    fn fill(&self) -> PathBuf {
+        let ballast = self.0.join("ballast");
+        let mut file = fs::File::create(&ballast).unwrap();
+        while file.write_all(&[7; 4_096]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let _busy = unmount(&self.0, UnmountFlags::DETACH);
+    }
 }
 
 /// What the kernel's log tells of the disk in that folder, or of that eviction.
@@ -52,8 +80,8 @@ fn evict(scene: &mut Scene) -> Value {
 #[guest_test(daemon)]
 fn that_is_full_hinders_no_hard_eviction_and_gets_the_events_once_there_is_room() {
     let name = "eviction-full-disk";
-    let state = state_disk(name);
-    let ballast = state.fill().unwrap();
+    let state = State::mount(name);
+    let ballast = state.fill();
     let mut scene = Scene::open_with(name, SETTINGS);
     let reported = entered(&mut scene);
     assert!(reported["data"]["message"].as_str().unwrap().contains("No space left on device"), "{reported}");
@@ -78,13 +106,13 @@ fn that_is_full_hinders_no_hard_eviction_and_gets_the_events_once_there_is_room(
 #[guest_test(daemon)]
 fn that_is_read_only_from_the_start_hinders_no_hard_eviction_and_is_read_from() {
     let name = "eviction-read-only-disk";
-    let state = state_disk(name);
+    let state = State::mount(name);
     let scene = Scene::open_with(name, SETTINGS);
     let before = ids(&scene);
     assert!(!before.is_empty());
     scene.daemon.stop().unwrap();
 
-    state.set_read_only(true).unwrap();
+    mount_remount(&state.0, MountFlags::RDONLY, "").unwrap();
     let mut scene = Scene::open_with(name, SETTINGS);
     let reported = entered(&mut scene);
     assert!(reported["data"]["message"].as_str().unwrap().contains("Read-only file system"), "{reported}");
@@ -93,7 +121,7 @@ fn that_is_read_only_from_the_start_hinders_no_hard_eviction_and_is_read_from() 
     assert_eq!(in_kernel_log(signalled["data"]["evictionId"].as_str().unwrap()), 1);
     assert_eq!(ids(&scene).get(..before.len()), Some(&before[..]), "what it held before can be read");
 
-    state.set_read_only(false).unwrap();
+    mount_remount(&state.0, MountFlags::empty(), "").unwrap();
     left(&mut scene);
     scene.clear(&["filler", "hog"]);
     scene.daemon.stop().unwrap();

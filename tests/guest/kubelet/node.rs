@@ -58,11 +58,6 @@ impl Node {
         Self { folder, driver, kubepods, has: Arc::default(), pods: 0, _root: above }
     }
 
-    /// Where the daemon's files are.
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Starts the daemon beside it.
     pub(super) fn start(&self, settings: &str) -> Daemon {
         let settings = format!(

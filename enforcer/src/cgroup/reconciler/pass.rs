@@ -6,7 +6,8 @@ use super::{Desired, Known, Reconciler, runtime::RUNTIME};
 use crate::{
     cgroup::{
         Diff, Drift, DriftAction, Error, Failure, Fate, KeptFile, Mark, Moved, Origin, Outcome, Permit,
-        Problem, Reason, Report, Snapshot, Step, Withheld, Write, apply, desired::Target, diff, observe,
+        Problem, Reason, Report, Snapshot, Step, Withheld, Write, apply, audit, desired::Target, diff,
+        observe,
     },
     model::{CgroupFile, CgroupId, CgroupPath, CgroupValues, OwnerLevel},
     policy::CgroupPlan,
@@ -73,7 +74,7 @@ impl Reconciler {
         let unwritten: BTreeSet<(CgroupPath, CgroupFile)>;
         if let Some(permit) = permit {
             steps.retain(|step| !self.failing.holds_back(step, now));
-            let (steps, held_back) = self.judge(steps, &ids, &throttled, report);
+            let (steps, held_back) = self.judge(steps, desired, (&ids, &throttled), report);
             let mut marks = self.marks(&steps, desired, &ids, &snapshot);
             if only.is_none() {
                 self.note_outside(desired, &ids, &mut marks);
@@ -103,7 +104,7 @@ impl Reconciler {
         } else {
             let mut left = Vec::new();
             if self.is_audit {
-                (steps, left) = self.judge(steps, &ids, &throttled, report);
+                (steps, left) = self.judge(steps, desired, (&ids, &throttled), report);
             }
             report.planned.extend(steps);
             unwritten = open_files(report.planned.iter(), &report.withheld).chain(left).collect();
@@ -185,8 +186,8 @@ impl Reconciler {
     fn judge(
         &mut self,
         steps: Vec<Step>,
-        ids: &Ids,
-        throttled: &BTreeSet<CgroupId>,
+        desired: &Desired,
+        (ids, throttled): (&Ids, &BTreeSet<CgroupId>),
         report: &mut Report,
     ) -> (Vec<Step>, Vec<(CgroupPath, CgroupFile)>) {
         let now = (self.clock)();
@@ -201,6 +202,15 @@ impl Reconciler {
             let is_throttled = |id: &CgroupId| throttled.contains(id) || self.throttled.holds(*id);
             let is_held = write.file() == CgroupFile::MemoryHigh
                 && (self.lowering.holds(&write.path) || ids.get(&write.path).is_some_and(is_throttled));
+            let level = || desired.targets.get(&write.path)?.owner.as_ref().map(|owner| &owner.level);
+            let is_alike = |old| audit::is_as_planned(write.value, old, level());
+            if self.is_audit && write.old.as_ref().is_some_and(is_alike) {
+                if let Some(id) = ids.get(&write.path) {
+                    self.drift.settled(*id, write.file().into());
+                }
+                left.push((write.path.clone(), write.file()));
+                continue;
+            }
             let drifted = (write.reason == Reason::Drifted || self.is_audit) && !is_held;
             let (id, found) = (ids.get(&write.path), write.old.as_ref());
             let action = match (id, found) {

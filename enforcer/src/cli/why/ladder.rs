@@ -71,7 +71,7 @@ fn rung(payload: &Payload) -> Vec<Rung> {
             let after = after.map(|ms| format!(", {ms} ms after the signal")).unwrap_or_default();
             vec![(None, format!("{}{after}", requested.message))]
         }
-        Payload::EvictionConfirmed(_) => vec![(None, String::from("the API server has it no more"))],
+        Payload::EvictionConfirmed(_) => vec![(None, String::from("the pod is gone from the API server"))],
         Payload::EvictionFailed(ended) => {
             let mut rungs: Vec<_> = ran(ended.hook.as_ref()).into_iter().collect();
             let why = failed(ended.message.as_deref(), ended.reason.as_deref());

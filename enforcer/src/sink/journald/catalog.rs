@@ -33,13 +33,11 @@ pub(crate) const fn meaning(kind: EventType) -> Meaning {
         EventType::EvictionSuppressed => {
             ("5c7a7330be4b366945b62a0d89996d3e", 4, "is short of a resource, and no pod is evicted")
         }
-        EventType::EvictionRequested => (
-            "6fd56c073f1143e589ab9d0c4649cf7c",
-            5,
-            "was evicted, and the API server was asked for it or did not have to be",
-        ),
+        EventType::EvictionRequested => {
+            ("6fd56c073f1143e589ab9d0c4649cf7c", 5, "has a result from the API server for its eviction")
+        }
         EventType::EvictionConfirmed => {
-            ("cb55740d236d4c41ad415fa417821cd4", 6, "was evicted, and the API server has it no more")
+            ("cb55740d236d4c41ad415fa417821cd4", 6, "is gone from the API server after its eviction")
         }
         EventType::OomDetected => {
             ("a1e488dd6fa1b52a8ac48bbcbfca9e0a", 3, "lost a process to the kernel's OOM killer")

@@ -12,7 +12,7 @@ use enforcer_events::{
 
 use crate::{
     kube::{About, PodRef, Report},
-    render::human_bytes,
+    render::{escape, human_bytes},
 };
 
 /// The types that become Events.
@@ -64,6 +64,11 @@ pub(super) fn reports(event: &Event, node: &str, dry_run: bool) -> Vec<Report> {
         Payload::PressureRising(PressureRising::Stalls(stalling)) => stalls(stalling, make),
         _ => Vec::new(),
     };
+    // A pod whose name is not known has no object at the API server.
+    reports.retain(|report| match &report.about {
+        About::Pod(pod, _) => pod.is_valid(),
+        About::Node => true,
+    });
     for (number, report) in reports.iter_mut().enumerate().skip(1) {
         report.name.push_str(&format!(".{number}"));
     }
@@ -93,7 +98,7 @@ fn failed(ended: &EvictionEnded, make: impl Fn(About, &str, &str, String) -> Rep
     };
     let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
     let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or("for an unknown reason");
-    vec![make(About::Pod(pod, None), "EvictionFailed", "Evict", format!("The pod was not evicted: {why}"))]
+    vec![make(About::Pod(pod, None), "EvictionFailed", "Evict", format!("The eviction failed: {why}"))]
 }
 
 /// One for each container that lost a process, and one for the node if its memory ran out.
@@ -127,7 +132,7 @@ fn oom(incident: &Incident, make: impl Fn(About, &str, &str, String) -> Report) 
             let note = format!(
                 "The kernel killed process {} ({}){}{more}: {limit}",
                 first.pid,
-                first.comm,
+                escape(&first.comm),
                 held.unwrap_or_default()
             );
             make(about, "OOMKilling", "Kill", note)
@@ -136,7 +141,8 @@ fn oom(incident: &Incident, make: impl Fn(About, &str, &str, String) -> Report) 
     if incident.scope == Some(Scope::Node) || incident.scope == Some(Scope::System) {
         // `pkg/kubelet/oom/oom_watcher_linux.go`.
         let victim = incident.victims.first();
-        let victim = victim.map(|victim| format!(", victim process: {}, pid: {}", victim.comm, victim.pid));
+        let victim =
+            victim.map(|victim| format!(", victim process: {}, pid: {}", escape(&victim.comm), victim.pid));
         let note = format!("System OOM encountered{}", victim.unwrap_or_default());
         reports.push(make(About::Node, "SystemOOM", "Kill", note));
     }
