@@ -110,12 +110,13 @@ pub enum About {
 }
 
 impl About {
-    /// The namespace of the Event: that of the pod, and `default` for the node.
+    /// The namespace of the Event: that of the pod, and `kube-system` for the node. Older API servers take no Event about an
+    /// object without a namespace anywhere else (`pkg/apis/core/validation/events.go`).
     #[must_use]
     pub fn namespace(&self) -> &str {
         match self {
             Self::Pod(pod, _) => &pod.namespace,
-            Self::Node => "default",
+            Self::Node => "kube-system",
         }
     }
 }
