@@ -541,3 +541,6 @@ impl Entry {
         self.due = now + jittered.max(after.unwrap_or_default());
     }
 }
+
+#[cfg(test)]
+mod tests;
