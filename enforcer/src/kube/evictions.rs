@@ -1,4 +1,4 @@
-//! The thread that tells the API server of evictions: it reads the journal, asks, and reports what came of it.
+//! The thread that requests evictions from the API server: it reads the journal, asks, and reports the result.
 
 use std::{
     fmt, io,
@@ -43,7 +43,7 @@ struct Run {
     cursor: CursorFile,
     outbox: Outbox,
     server: ApiServer,
-    /// Whether it is reported that the server cannot be asked, and whether a request that changes something was refused.
+    /// Whether it is reported that the server cannot be asked, and whether that is a missing right to change something.
     trouble: Option<bool>,
     /// When the version of evictions is asked for, if none needs it.
     discover: Option<Instant>,
@@ -167,7 +167,7 @@ impl Run {
                     tracing::warn!(
                         from,
                         to,
-                        "the API server is not asked for evictions in events that are lost"
+                        "lost events may include evictions; none of these is requested from the API server"
                     );
                 }
                 Batch::Records(records) => {
@@ -188,9 +188,10 @@ impl Run {
         let changes = !call.changes_nothing();
         let answer = self.server.ask(Lane::Evictions, call).await;
         match &answer {
-            Err(why) => self.troubled(why, changes),
+            // Any later answer shows that the server is back.
+            Err(why) => self.troubled(why, false),
             Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
-                self.troubled(&format!("status {status}: {words}"), changes);
+                self.troubled(&format!("status {status}: {words}"), changes && matches!(status, 401 | 403));
             }
             // A look that is answered says nothing of the right to evict.
             Ok(_) => self.recovered(changes),
@@ -198,13 +199,13 @@ impl Run {
         answer
     }
 
-    fn troubled(&mut self, why: &str, changes: bool) {
+    fn troubled(&mut self, why: &str, is_right_missing: bool) {
         // One report, whichever pod the words name.
-        if let Some(of_change) = &mut self.trouble {
-            *of_change |= changes;
+        if let Some(before) = &mut self.trouble {
+            *before |= is_right_missing;
             return;
         }
-        self.trouble = Some(changes);
+        self.trouble = Some(is_right_missing);
         let message = format!(
             "cannot evict pods at the API server; the kubelet restarts the containers that are killed here: {why}"
         );
@@ -214,7 +215,7 @@ impl Run {
     }
 
     fn recovered(&mut self, changes: bool) {
-        if self.trouble.take_if(|of_change| changes || !*of_change).is_some() {
+        if self.trouble.take_if(|is_right_missing| changes || !*is_right_missing).is_some() {
             let message = Some(String::from("pods can be evicted at the API server"));
             let data = Degraded { message, ..Degraded::of(WHAT) };
             self.journal.emit(Subject::Node, Payload::DegradedLeft(data));

@@ -459,12 +459,6 @@ impl Outbox {
             .min()
             .map_or(read, |first| first.min(read))
     }
-
-    /// Whether nothing has to be asked.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
 }
 
 impl Entry {

@@ -442,6 +442,9 @@ fn an_answer_that_is_lost_leads_to_a_look_and_not_to_a_second_eviction() {
     let requested = scene.requested();
     assert_eq!((&*requested.outcome, requested.requests), ("terminating", 1));
     assert_eq!(scene.api.done().len(), 1);
+    // The server is back, although no further request changes anything.
+    scene.wait(EventType::DegradedEntered, 1);
+    scene.wait(EventType::DegradedLeft, 1);
 }
 
 #[test]
