@@ -13,15 +13,21 @@ fn a_pod_whose_process_has_a_score_of_minus_1000_is_evicted() {
     // Otherwise the score is put right.
     let settings = "onDrift: report\nevictionHard: {memory.available: 200Mi}";
     let mut scene = Scene::open_with("eviction-immune", settings);
-    let work = "echo -1000 > /proc/self/oom_score_adj && exec workload hold --size 300Mi";
     scene.manifest(NAME, -10, "", "");
-    let mut immune = scene.daemon.exec_until_ready(&format!("default/{NAME}"), &["sh", "-c", work]).unwrap();
+    let work = ["workload", "hold", "--size", "300Mi"];
+    let mut immune = scene.daemon.exec_until_ready(&format!("default/{NAME}"), &work).unwrap();
+    let score = format!("/proc/{}/oom_score_adj", immune.id());
+    // The daemon sets the score of a process when it first sees it, which may be after this has written.
+    wait_until("the daemon to leave the score", || {
+        fs::write(&score, "-1000").unwrap();
+        thread::sleep(Duration::from_secs(2));
+        fs::read_to_string(&score).unwrap() == "-1000\n"
+    });
     // A new cgroup below the pod's makes the daemon open the candidate again, at most once a second.
     let made = scene.folder(NAME).join("made");
     fs::create_dir(&made).unwrap();
     thread::sleep(Duration::from_secs(3));
-    let score = fs::read_to_string(format!("/proc/{}/oom_score_adj", immune.id())).unwrap();
-    assert_eq!(score, "-1000\n", "something has put it right");
+    assert_eq!(fs::read_to_string(&score).unwrap(), "-1000\n", "something has put it right");
     let mut filler = scene.fill(&to_leave(u64::midpoint(THRESHOLD_BYTES, LEFT_BYTES)));
     scene.wait("eviction.completed", NAME);
     immune.wait_for_end(TIMEOUT).unwrap();
