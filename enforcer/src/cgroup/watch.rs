@@ -17,8 +17,11 @@ use crate::model::{CgroupId, CgroupPath};
 /// The most events taken at once.
 const MAX_EVENTS: usize = 4096;
 
-/// How long events gather in the kernel during a flood.
+/// How long events gather in the kernel when a flood begins. It doubles as long as they gather faster than they are read.
 const REST: Duration = Duration::from_millis(100);
+
+/// How often the rest doubles at most: a change elsewhere is noticed within 0.4 s beside an endless flood.
+const MOST_DOUBLINGS: u32 = 2;
 
 /// The file that says whether a cgroup holds processes, and whether it is frozen.
 const EVENTS: &str = "cgroup.events";
@@ -55,6 +58,8 @@ struct Watched {
 #[derive(Debug)]
 pub struct WatchEvents {
     source: Source,
+    /// The rests since no event came for as long as a rest.
+    rests: u32,
     names: Names,
 }
 
@@ -93,7 +98,7 @@ pub fn watch() -> io::Result<(Watch, WatchEvents)> {
     let inotify = Inotify::init()?;
     let names = Names::default();
     let watch = Watch { watches: inotify.watches(), names: Arc::clone(&names), watched: BTreeMap::new() };
-    Ok((watch, WatchEvents { source: listen(inotify)?, names }))
+    Ok((watch, WatchEvents { source: listen(inotify)?, rests: 0, names }))
 }
 
 fn listen(inotify: Inotify) -> io::Result<Source> {
@@ -181,7 +186,11 @@ impl WatchEvents {
         };
         *is_drained = false;
         let mut changes = Changes::default();
+        let begin = Instant::now();
         let mut next = stream.next().await;
+        if begin.elapsed() >= REST {
+            self.rests = 0;
+        }
         for count in 1.. {
             let Some(event) = next else { return Err(io::ErrorKind::UnexpectedEof.into()) };
             take(&self.names, &event?, &mut changes);
@@ -197,11 +206,13 @@ impl WatchEvents {
         Ok(changes)
     }
 
-    /// Lets events gather in the kernel for 100 ms, so that a flood of them costs ten reads a second.
+    /// Lets events gather in the kernel for 100 to 400 ms, so that an endless flood of them costs a few reads a second.
     pub fn rest(&mut self) {
         self.source = match std::mem::replace(&mut self.source, Source::Broken) {
             Source::Listening { stream, is_drained: true } => {
-                Source::Resting(stream.into_inotify(), Instant::now() + REST)
+                let rest = REST * (1 << self.rests.min(MOST_DOUBLINGS));
+                self.rests = self.rests.saturating_add(1);
+                Source::Resting(stream.into_inotify(), Instant::now() + rest)
             }
             other => other,
         };
@@ -330,6 +341,31 @@ mod tests {
         let changes = until(&mut events, |changes| !changes.populated.is_empty()).await;
         assert_eq!(changes.populated, BTreeSet::from([path("/a")]));
         assert!(begin.elapsed() >= REST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rests_become_longer_in_an_endless_flood_until_it_ends() {
+        let (_temp, root) = tree();
+        let (mut watch, mut events) = watch().unwrap();
+        assert_eq!(watch_anew(&mut watch, &root, "/a"), ["/a"]);
+        let write = || root.open(&path("/a")).unwrap().write(EVENTS, "populated 1\n").unwrap();
+        for rest in [1, 2, 4, 4] {
+            write();
+            until(&mut events, |changes| !changes.populated.is_empty()).await;
+            events.rest();
+            let Source::Resting(_, end) = &events.source else { panic!("it does not rest") };
+            assert_eq!(*end - Instant::now(), REST * rest);
+        }
+        write();
+        until(&mut events, |changes| !changes.populated.is_empty()).await;
+        let pause = async {
+            tokio::time::sleep(REST).await;
+            write();
+        };
+        tokio::join!(until(&mut events, |changes| !changes.populated.is_empty()), pause);
+        events.rest();
+        let Source::Resting(_, end) = &events.source else { panic!("it does not rest") };
+        assert_eq!(*end - Instant::now(), REST);
     }
 
     #[tokio::test]
