@@ -138,7 +138,7 @@ impl MarkVictim {
     pub const SIZE_BYTES: u16 = 208;
 
     /// Size of a record of earlier builds, which lacks the counters.
-    pub const COUNTLESS_BYTES: u16 = 184;
+    pub const BYTES_WITHOUT_COUNTERS: u16 = 184;
 
     /// A record with only its header set.
     pub const EMPTY: Self = Self {
@@ -175,7 +175,7 @@ impl MarkVictim {
     /// Reads a whole record of this build or of an earlier one; `None` if its length fits neither.
     #[must_use]
     pub fn read(record: &[u8]) -> Option<Self> {
-        read_grown::<Self, { Self::SIZE_BYTES as usize }>(record, Self::COUNTLESS_BYTES)
+        read_grown::<Self, { Self::SIZE_BYTES as usize }>(record, Self::BYTES_WITHOUT_COUNTERS)
     }
 
     /// Whether all of `flags` are set.

@@ -19,7 +19,7 @@ use std::{
 use enforcer::journal::EventType;
 
 use self::{
-    readers::{Told, monotonic_ns, reader_process},
+    readers::{Figures, monotonic_ns, reader_process},
     scene::{Scene, rss_kib},
 };
 
@@ -149,9 +149,9 @@ fn append_alone(plan: &Plan, table: &mut Table) {
         // So that the disk keeps up.
         std::thread::sleep(Duration::from_micros(50));
     }
-    let reported = Told::of(taken);
-    table.plain("append, median", reported.median_us(), "us");
-    table.plain("append, 99th percentile", reported.p99_us(), "us");
+    let figures = Figures::of(taken);
+    table.plain("append, median", figures.median_us(), "us");
+    table.plain("append, 99th percentile", figures.p99_us(), "us");
     scene.end();
 }
 
@@ -173,11 +173,11 @@ fn capacity(plan: &Plan, readers: usize, form: &str, table: &mut Table) {
     }
     scene.append(EventType::LimitsApplied, true);
     appended += 1;
-    let reported = clients.end();
+    let figures = clients.end();
     let seconds = begun.elapsed().as_secs_f64();
-    assert_eq!(reported.gaps, 0, "a reader missed something");
+    assert_eq!(figures.gaps, 0, "a reader missed something");
     assert_eq!(
-        reported.received,
+        figures.received,
         appended * u64::try_from(readers).unwrap(),
         "a reader did not get everything"
     );
@@ -187,7 +187,7 @@ fn capacity(plan: &Plan, readers: usize, form: &str, table: &mut Table) {
         table.at_least(&what, rate, "events/s", BAR_RATE);
     } else {
         table.plain(&what, rate, "events/s");
-        table.plain("  received by all together", rate * float(reported.readers), "events/s");
+        table.plain("  received by all together", rate * float(figures.readers), "events/s");
     }
     scene.end();
 }
@@ -199,12 +199,12 @@ fn delay(plan: &Plan, readers: usize, table: &mut Table) {
     let cpu = scene::cpu_seconds();
     scene.append_for(plan.seconds, 1_000);
     let cpu = scene::cpu_seconds() - cpu;
-    let reported = clients.end();
-    assert_eq!(reported.gaps, 0, "a reader missed something");
+    let figures = clients.end();
+    assert_eq!(figures.gaps, 0, "a reader missed something");
     let what = format!("append to reader, 1,000 events/s, {readers} readers");
-    table.plain(&format!("{what}, median"), reported.median_us() / 1e3, "ms");
-    table.at_most(&format!("{what}, 99th percentile"), reported.p99_us() / 1e3, "ms", BAR_DELAY_MS);
-    table.plain(&format!("{what}, longest"), reported.longest_us() / 1e3, "ms");
+    table.plain(&format!("{what}, median"), figures.median_us() / 1e3, "ms");
+    table.at_most(&format!("{what}, 99th percentile"), figures.p99_us() / 1e3, "ms", BAR_DELAY_MS);
+    table.plain(&format!("{what}, longest"), figures.longest_us() / 1e3, "ms");
     table.plain("  processor time", cpu / float(plan.seconds) * 100.0, "% of one");
     scene.end();
 }
@@ -224,9 +224,9 @@ fn stall(plan: &Plan, table: &mut Table) {
         most = most.max(rss_kib());
     }
     scene.append(EventType::LimitsApplied, true);
-    let reported = clients.end();
+    let figures = clients.end();
     let late = stalled.end();
-    assert_eq!(reported.gaps, 0, "a reader missed something");
+    assert_eq!(figures.gaps, 0, "a reader missed something");
     table.plain("memory before readers stall", float(before), "KiB");
     let each = (float(most) - float(before)) / f64::from(STALLED);
     table.at_most(
@@ -235,7 +235,7 @@ fn stall(plan: &Plan, table: &mut Table) {
         "KiB",
         BAR_STALLED_KIB,
     );
-    table.at_most("  another reader's delay, 99th percentile", reported.p99_us() / 1e3, "ms", BAR_DELAY_MS);
+    table.at_most("  another reader's delay, 99th percentile", figures.p99_us() / 1e3, "ms", BAR_DELAY_MS);
     table.plain("  of them hung up on", float(late.hung_up), "readers");
     table.plain("  of them told of what they missed", float(late.gaps), "readers");
     scene.end();
@@ -257,10 +257,10 @@ fn durable(plan: &Plan, table: &mut Table) {
         taken.push(monotonic_ns() - begun);
         std::thread::sleep(Duration::from_millis(5));
     }
-    let reported = Told::of(taken);
-    table.plain("decision to durable, median", reported.median_us() / 1e3, "ms");
-    table.at_most("decision to durable, 99th percentile", reported.p99_us() / 1e3, "ms", BAR_DURABLE_MS);
-    table.plain("decision to durable, longest", reported.longest_us() / 1e3, "ms");
+    let figures = Figures::of(taken);
+    table.plain("decision to durable, median", figures.median_us() / 1e3, "ms");
+    table.at_most("decision to durable, 99th percentile", figures.p99_us() / 1e3, "ms", BAR_DURABLE_MS);
+    table.plain("decision to durable, longest", figures.longest_us() / 1e3, "ms");
     scene.end();
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn monotonic_ns() -> u64 {
 
 /// What readers found.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct Figures {
     pub(crate) readers: u64,
     pub(crate) received: u64,
     /// How many were told of a gap.
@@ -37,7 +37,7 @@ pub(crate) struct Told {
     longest_ns: u64,
 }
 
-impl Told {
+impl Figures {
     /// Of times in nanoseconds.
     pub(crate) fn of(mut taken: Vec<u64>) -> Self {
         taken.sort_unstable();
@@ -67,7 +67,7 @@ impl Told {
 pub(crate) struct Readers {
     child: Child,
     slowest: Arc<AtomicU64>,
-    listener: std::thread::JoinHandle<Option<Told>>,
+    listener: std::thread::JoinHandle<Option<Figures>>,
 }
 
 impl Readers {
@@ -101,10 +101,10 @@ impl Readers {
     }
 
     /// Waits until all of them have the last event.
-    pub(crate) fn end(mut self) -> Told {
-        let reported = self.listener.join().unwrap();
+    pub(crate) fn end(mut self) -> Figures {
+        let figures = self.listener.join().unwrap();
         self.child.wait().unwrap();
-        reported.unwrap()
+        figures.unwrap()
     }
 }
 
@@ -136,18 +136,18 @@ pub(crate) fn reader_process(words: &[String]) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let mut all = Vec::new();
-    let mut reported = Told::default();
+    let mut figures = Figures::default();
     for thread in threads {
         let Found { taken, gap, hung_up } = thread.join().unwrap();
-        reported.readers += 1;
-        reported.received += u64::try_from(taken.len()).unwrap();
-        reported.gaps += u64::from(gap);
-        reported.hung_up += u64::from(hung_up);
+        figures.readers += 1;
+        figures.received += u64::try_from(taken.len()).unwrap();
+        figures.gaps += u64::from(gap);
+        figures.hung_up += u64::from(hung_up);
         all.extend(taken);
     }
-    let Told { median_ns, p99_ns, longest_ns, .. } = Told::of(all);
-    let reported = Told { median_ns, p99_ns, longest_ns, ..reported };
-    println!("{}", serde_json::to_string(&reported).unwrap());
+    let Figures { median_ns, p99_ns, longest_ns, .. } = Figures::of(all);
+    let figures = Figures { median_ns, p99_ns, longest_ns, ..figures };
+    println!("{}", serde_json::to_string(&figures).unwrap());
     std::io::stdout().flush().unwrap();
 }
 

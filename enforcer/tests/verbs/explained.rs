@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::{
     Scene,
-    journal::{FIRST, SECOND, Told, about, cleared, crossed, decided, eviction, oom, with},
+    journal::{FIRST, SECOND, Recorded, about, cleared, crossed, decided, eviction, oom, with},
 };
 
-fn why(reported: &[Told], arguments: &[&str]) -> String {
+fn why(reported: &[Recorded], arguments: &[&str]) -> String {
     let scene = Scene::new();
     scene.remember(reported);
     scene.run(&[&["why"], arguments].concat()).whole()
@@ -57,8 +57,8 @@ fn every_way_to_name_it_leads_to_the_same() {
 }
 
 /// Each scene's screen.
-fn screens(scenes: &[(&str, &[Told], &str)]) -> String {
-    let screen = |(name, reported, what): &(&str, &[Told], &str)| {
+fn screens(scenes: &[(&str, &[Recorded], &str)]) -> String {
+    let screen = |(name, reported, what): &(&str, &[Recorded], &str)| {
         format!("===== {name}\n{}\n", why(reported, &[what]))
     };
     scenes.iter().map(screen).collect()
@@ -67,7 +67,7 @@ fn screens(scenes: &[(&str, &[Told], &str)]) -> String {
 const HOG: Option<&str> = Some("default/hog");
 
 /// The decision with other values.
-fn otherwise(more: &Value) -> Told {
+fn otherwise(more: &Value) -> Recorded {
     (EventType::EvictionDecided, HOG, with(decided(), more))
 }
 
@@ -165,7 +165,7 @@ fn a_suppressed_eviction_has_its_reason() {
 fn every_limit_of_the_kernels_killer_has_its_words() {
     let incident = oom().remove(1).2;
     let own = with(incident["victims"][0].clone(), &json!({"pid": 412}));
-    let scenes: Vec<(&str, Told)> = vec![
+    let scenes: Vec<(&str, Recorded)> = vec![
         (
             "container",
             (

@@ -16,7 +16,7 @@ use crate::{
     Scene, assert_harmless,
     daemon::Answers,
     foreseen::{answers, headroom, ranking},
-    journal::{FIRST, SECOND, Told, eviction, oom},
+    journal::{FIRST, SECOND, Recorded, eviction, oom},
     shells::on_a_terminal,
 };
 
@@ -57,7 +57,7 @@ fn hostile(value: Value) -> Value {
 fn in_every_event_and_whatever_reports_of_it() {
     let scene = Scene::new();
     let subject: &'static str = Box::leak(format!("{HOSTILE}/{HOSTILE}").into_boxed_str());
-    let harm = |(kind, pod, data): Told| (kind, pod.map(|_| subject), hostile(data));
+    let harm = |(kind, pod, data): Recorded| (kind, pod.map(|_| subject), hostile(data));
     let mut reported: Vec<_> = eviction().into_iter().chain(oom()).map(harm).collect();
     for (kind, _, data) in &reported {
         assert!(Payload::parse(*kind, data).is_ok(), "{kind} is not rendered as what it is: {data}");

@@ -13,11 +13,11 @@ pub(crate) const FIRST: &str = "01J8Z3NDEKTSV4RRFFQ69G5FA1";
 pub(crate) const SECOND: &str = "01J8Z3NDEKTSV4RRFFQ69G5FB2";
 const MIB: u64 = 1 << 20;
 
-pub(crate) type Told = (EventType, Option<&'static str>, Value);
+pub(crate) type Recorded = (EventType, Option<&'static str>, Value);
 
 impl Scene {
     /// Writes these into the state directory; the daemon is down then.
-    pub(crate) fn remember(&self, reported: &[Told]) {
+    pub(crate) fn remember(&self, reported: &[Recorded]) {
         let (journal, _) = Journal::open("n1", "b1", &self.path("state"), &self.path("run")).unwrap();
         for (kind, pod, data) in reported {
             journal.emit(subject(*pod), Payload::parse(*kind, data).unwrap());
@@ -26,7 +26,7 @@ impl Scene {
     }
 
     /// The same for payloads that no daemon of this version emits.
-    pub(crate) fn remember_raw(&self, reported: &[Told]) {
+    pub(crate) fn remember_raw(&self, reported: &[Recorded]) {
         let (journal, _) = Journal::open("n1", "b1", &self.path("state"), &self.path("run")).unwrap();
         for (kind, pod, data) in reported {
             journal.append_raw(RawEvent { kind: *kind, subject: subject(*pod), data: data.clone() });
@@ -43,7 +43,7 @@ fn subject(pod: Option<&str>) -> Subject {
 }
 
 /// A pod that came.
-pub(crate) fn added(pod: &'static str, qos_class: &str) -> Told {
+pub(crate) fn added(pod: &'static str, qos_class: &str) -> Recorded {
     let (namespace, name) = pod.split_once('/').unwrap();
     let data = json!({
         "namespace": namespace, "name": name, "uid": "u", "source": "static", "priority": 0, "qosClass": qos_class,
@@ -106,12 +106,12 @@ pub(crate) fn about(id: &str, more: &Value) -> Value {
 }
 
 /// That threshold was crossed.
-pub(crate) fn crossed() -> Told {
+pub(crate) fn crossed() -> Recorded {
     let data = json!({"signal": "memory.available", "hard": true, "thresholdBytes": 200 * MIB, "observedBytes": 199 * MIB});
     (EventType::ThresholdCrossed, None, data)
 }
 
-pub(crate) fn cleared() -> Told {
+pub(crate) fn cleared() -> Recorded {
     let data = json!({
         "signal": "memory.available", "hard": true, "thresholdBytes": 200 * MIB, "observedBytes": 1_430 * MIB,
         "crossedToClearedMs": 1_061.2,
@@ -120,7 +120,7 @@ pub(crate) fn cleared() -> Told {
 }
 
 /// A whole eviction, from the warning to the end of the shortage.
-pub(crate) fn eviction() -> Vec<Told> {
+pub(crate) fn eviction() -> Vec<Recorded> {
     let hog = Some("default/hog");
     let warned = json!({
         "kind": "headroom", "signal": "memory.available", "hard": true, "thresholdBytes": 200 * MIB,
@@ -180,7 +180,7 @@ fn dead(pid: u64, container: &str, anon_mib: u64) -> Value {
 }
 
 /// A kill at a pod's limit, while another container allocated.
-pub(crate) fn oom() -> Vec<Told> {
+pub(crate) fn oom() -> Vec<Recorded> {
     let trigger = json!({
         "pid": 412, "tid": 412, "comm": "allocator", "namespace": "default", "pod": "p", "uid": "u", "container": "c2",
         "cgroup": "/kubepods/burstable/podu/c2",

@@ -71,7 +71,7 @@ pub struct Facts<'a> {
 
 /// Facts that do not come from the two witnesses.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Reported {
     /// The contender.
     pub contender: String,
     /// The workload.
@@ -101,7 +101,7 @@ struct Hit<'a> {
 
 /// Computes the figures.
 #[must_use]
-pub fn reckon(facts: &Facts<'_>, reported: Told) -> Outcome {
+pub fn reckon(facts: &Facts<'_>, reported: Reported) -> Outcome {
     let Facts { threshold_bytes, pods, expected, any_order, charge_cache_bytes, began_us, samples, events } =
         *facts;
     let samples = from(samples, began_us);

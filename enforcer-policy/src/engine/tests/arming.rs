@@ -41,7 +41,7 @@ fn a_threshold_that_is_crossed_when_it_is_loaded_decides_as_in_dry_run_until_it_
     assert!(evicts(&rig.look(GIB - 1)));
     assert_eq!(is_dry(&rig), (true, true));
     assert_eq!((rig.engine.unarmed().len(), rig.engine.armed().len(), rig.arming), (1, 0, 1));
-    // Told again as in dry-run, and no more than that.
+    // Reported again as in dry-run, and no more than that.
     assert!(!evicts(&rig.pass(59 * SECOND).look(GIB - 1)));
     assert!(evicts(&rig.pass(SECOND).look(GIB - 1)));
     assert_eq!(is_dry(&rig), (true, true));

@@ -106,7 +106,7 @@ fn pods_within_their_request_can_be_spared() {
         signal: Signal::MemoryAvailable,
         reason: Suppression::NoCandidate,
     }));
-    // Told once, tried again after a pause.
+    // Reported once, tried again after a pause.
     assert!(!rig.pass(MS).look(MIB).iter().any(|action| matches!(action, Action::Suppressed { .. })));
     rig.readings = vec![using(GIB + 1)];
     assert!(evicts(&rig.pass(100 * MS).look(MIB)));

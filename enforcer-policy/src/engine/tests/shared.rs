@@ -64,7 +64,7 @@ fn memory_in_a_tmpfs_is_reported_as_what_no_eviction_gives_back() {
     let is_spared =
         |action: &Action| matches!(action, Action::Suppressed { reason: Suppression::NoCandidate, .. });
     assert!(!evicts(&reported) && reported.iter().any(is_spared), "{reported:?}");
-    // Told once, and over when it is less than half of the threshold.
+    // Reported once, and over when it is less than half of the threshold.
     let node = with_unmapped(rig.pass(MS), 900, 101);
     assert!(!rig.see(node).iter().any(|action| matches!(action, Action::SharedMemoryFreed { .. })));
     let node = with_unmapped(rig.pass(MS), 900, 100);

@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_mark_of_the_build_before_is_known_to_this_one() {
         let mut again = Again::default();
-        let before = short(KIND_MARK_VICTIM, &mark(7, 5, 10 * S), MarkVictim::COUNTLESS_BYTES);
+        let before = short(KIND_MARK_VICTIM, &mark(7, 5, 10 * S), MarkVictim::BYTES_WITHOUT_COUNTERS);
         again.note(&before);
         assert!(again.is_one(&before));
         assert!(again.is_one(mark(7, 5, 10 * S).as_bytes()));

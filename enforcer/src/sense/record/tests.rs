@@ -86,7 +86,7 @@ fn a_mark_of_the_build_before_is_read_without_counts() {
     let whole = MarkVictim { counted_oom_kill: 1, ..victim(COUNTS_KNOWN) };
     assert_eq!(mark(&whole).counts, Some(OomCounts { oom_kill: 1, ..OomCounts::default() }));
 
-    let size_bytes = MarkVictim::COUNTLESS_BYTES;
+    let size_bytes = MarkVictim::BYTES_WITHOUT_COUNTERS;
     let before = MarkVictim { header: Header::new(KIND_MARK_VICTIM, size_bytes), ..victim(0) };
     let Ok(Record::Mark(read)) = decode(&before.as_bytes()[..usize::from(size_bytes)]) else {
         panic!("it is a mark")

@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use enforcer_tests::{
     contest::{
         outcome::Outcome,
-        reckon::{Facts, Pod, Told, charge_cache_bytes, reckon},
+        reckon::{Facts, Pod, Reported, charge_cache_bytes, reckon},
         witness,
     },
     process::Process,
@@ -125,7 +125,7 @@ fn measure(
     held: &mut Held,
     running: &mut Running,
     (contender, workload, number): (Contender, Workload, usize),
-) -> anyhow::Result<(Seen, Told)> {
+) -> anyhow::Result<(Seen, Reported)> {
     let folders = work.pods.iter().map(|spec| house.folder(spec.name)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut growing = Vec::new();
     for spec in work.pods.iter().filter(|spec| spec.grows) {
@@ -168,7 +168,7 @@ fn measure(
     };
     let pods = work.pods.iter().map(pod).collect::<anyhow::Result<Vec<_>>>()?;
     let journalled_us = house.journalled_us(&pods)?;
-    let reported = Told {
+    let reported = Reported {
         contender: contender.to_string(),
         workload: workload.to_string(),
         run: number,

@@ -23,8 +23,8 @@ fn emptied(time_us: u64, name: &str) -> Event {
     Event { time_us, by: 0, what: What::Emptied { cgroup: format!("/b/{name}") } }
 }
 
-fn reported() -> Told {
-    Told {
+fn reported() -> Reported {
+    Reported {
         contender: "c".into(),
         workload: "w".into(),
         run: 1,
@@ -98,7 +98,7 @@ fn the_signal_that_the_log_had_last_is_timed_from_itself() {
     };
     let journalled_us = [("first", 12_500), ("second", 53_500), ("spared", 900_000)];
     let journalled_us = journalled_us.map(|(name, us)| (name.to_owned(), us)).into();
-    let outcome = reckon(&facts, Told { journalled_us, ..reported() });
+    let outcome = reckon(&facts, Reported { journalled_us, ..reported() });
     assert!(is(outcome.journal_ms, 50.0), "{:?}", outcome.journal_ms);
     assert_eq!(judged(&pods, &[], &samples, &events).journal_ms, None);
 }

@@ -21,9 +21,9 @@ pub(super) struct Tally {
     pub(super) reported: usize,
     /// Of those, the ones told of the pod and container in which the process was, with its limit.
     pub(super) right: usize,
-    /// Told of another place, told twice, told of a process that nobody started, or told as no kill.
+    /// Reported in another place, twice, of a process that was never started, or as no kill.
     pub(super) wrong: usize,
-    /// Told by what was counted, without a record.
+    /// Reconstructed from counters, without a record.
     pub(super) reconstructed: usize,
     /// Kills that the kernel's log tells.
     pub(super) logged: usize,
