@@ -58,11 +58,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_pod_goes_later_than_allowed(priority: i32, wished: i32, ceiling: Option<i32>) {
-            let ranked = eviction_priority(&pod(Some(priority), Some(&wished.to_string())), ceiling);
+        fn no_pod_goes_later_than_allowed(priority: i32, requested: i32, ceiling: Option<i32>) {
+            let ranked = eviction_priority(&pod(Some(priority), Some(&requested.to_string())), ceiling);
             prop_assert!(ranked <= priority.max(ceiling.unwrap_or(priority)));
             // What is earlier than its own is granted as it is.
-            prop_assert!(wished > priority || ranked == wished);
+            prop_assert!(requested > priority || ranked == requested);
         }
     }
 }

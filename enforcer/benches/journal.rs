@@ -1,5 +1,5 @@
-//! What the journal costs: how long an append takes who tells something, and how long it is until what was told is in
-//! a segment that a kill cannot take, and on the disk. On the disk that `TMPDIR` is on; `cargo bench --bench journal`.
+//! What the journal costs: how long an append takes its caller, and how long it is until the event is in a segment that
+//! a kill cannot take, and on the disk. On the disk that `TMPDIR` is on; `cargo bench --bench journal`.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark ends where its input is wrong")]
 #![expect(clippy::print_stdout, reason = "its result")]
@@ -99,7 +99,7 @@ fn main() {
     let mut watch = journal.durable();
     runtime.block_on(watch.wait_for(|durable| *durable >= newest)).unwrap();
     println!(
-        "{count} events: told in {:.3} s, all durable after {:.3} s",
+        "{count} events: appended in {:.3} s, all durable after {:.3} s",
         reported.as_secs_f64(),
         start.elapsed().as_secs_f64()
     );

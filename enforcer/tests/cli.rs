@@ -180,7 +180,7 @@ fn without_a_daemon_it_says_what_to_do() {
     }
 }
 
-/// Who does not fit is told, with the kubelet's reason and message, and comes in when there is room.
+/// A pod that does not fit is rejected with the kubelet's reason and message, and is admitted when there is room.
 #[test]
 fn in_dry_run_pods_are_admitted_as_in_enforce() {
     let folder = tempfile::tempdir().unwrap();
@@ -235,7 +235,7 @@ fn in_dry_run_pods_are_admitted_as_in_enforce() {
         let state = |pod: &serde_json::Value| format!("{} {} {}", pod["name"], pod["state"], pod["reason"]);
         pods.as_array().unwrap().iter().map(state).collect::<Vec<_>>()
     };
-    // Nothing runs here, so there is nobody whose end the critical one would wait for.
+    // Nothing runs here, so the critical pod waits for no pod's end.
     let expected = [
         r#""b" "pending" null"#,
         r#""c" "rejected" "Preempting: Preempted in order to admit critical pod; it stays so until its manifest changes or goes""#,

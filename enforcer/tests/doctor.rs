@@ -79,7 +79,7 @@ fn without_a_daemon_it_looks_itself() {
     let table = doctor(&config, &["-v"]);
     let shown = text(&table.stdout);
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
-    assert!(!shown.contains('\u{1b}'), "nobody asked for colour: {shown}");
+    assert!(!shown.contains('\u{1b}'), "colour was not requested: {shown}");
     for facility in facilities {
         assert!(shown.contains(facility["name"].as_str().unwrap()), "{shown}");
     }

@@ -124,7 +124,7 @@ fn reflex_thread() -> i32 {
 /// So many rings at once end it.
 const GONE: u64 = 100;
 
-/// Tells one edge each time that it is rung.
+/// Emits one edge each time that it is rung.
 struct Waker(Arc<OwnedFd>);
 
 impl EdgeSource for Waker {
@@ -269,7 +269,7 @@ impl Scene {
         }
     }
 
-    /// An edge source comes, tells, and goes.
+    /// An edge source comes, emits edges, and goes.
     fn edges_come(&self) {
         let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         self.reflex.add_edges(Box::new(Waker(Arc::clone(&waker))));

@@ -93,7 +93,7 @@ impl Scene {
             fs::write(self.path(&format!("pods/p{}.yaml", self.pods)), manifest).unwrap();
         }
         let last = format!("default/p{}", self.pods);
-        self.until("the daemon tells of the pods", |scene| {
+        self.until("the daemon reports the pods", |scene| {
             scene.events("pod.added").iter().any(|event| event["subject"] == last)
         });
     }
@@ -218,7 +218,7 @@ enum Say {
     Half,
 }
 
-/// A receiver that says what it is told to, and 204 after that.
+/// A receiver that gives the set answers, and 204 after them.
 #[derive(Clone, Default)]
 struct Receiver {
     says: Arc<Mutex<VecDeque<Say>>>,
@@ -378,7 +378,7 @@ fn a_receiver_that_is_gone_is_left_alone_until_it_is_configured_anew() {
             event["data"]["sink"] == "webhook-r" && event["data"]["message"].as_str().unwrap().contains("410")
         })
     };
-    scene.until("that is told", is_reported);
+    scene.until("that is reported", is_reported);
     scene.add_pods(2);
     assert_eq!((receiver.requests(), receiver.sequences().len()), (1, 0));
     // Another sink is no reason to try again, a change of its own is.
@@ -391,7 +391,7 @@ fn a_receiver_that_is_gone_is_left_alone_until_it_is_configured_anew() {
     let reported = scene.sequences();
     scene.until("all arrive", |_| receiver.sequences().iter().max() >= reported.last());
     assert_all_in_order(&receiver.sequences(), &reported);
-    // Taken out, it is told nothing more.
+    // Taken out, it is sent nothing more.
     scene.configure("");
     scene.signal(Signal::HUP);
     scene.until("that is loaded", |scene| scene.events("config.loaded").len() == 4);

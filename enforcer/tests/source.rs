@@ -211,7 +211,7 @@ fn what_others_may_write_to_is_not_followed() {
     let (said, _status) = scene.verb(&["reload"]);
     assert!(said.contains("may be written to"), "{said}");
     assert_eq!(scene.pods(), ["db", "web"]);
-    // Nothing but the change of the folder's mode tells of this.
+    // Only the change of the folder's mode is notified.
     open_to_all("pods", 0o755);
     scene.wait_for("the late pod", || scene.pods() == ["db", "late", "web"]);
     open_to_all("pods/web.yaml", 0o666);
@@ -232,7 +232,7 @@ fn what_others_may_write_to_is_not_followed() {
 #[test]
 fn a_stuck_stderr_stops_nothing() {
     let mut scene = Scene::new();
-    // Nobody reads the pipe, which holds 64 KiB: less than it says about these.
+    // No process reads the pipe, which holds 64 KiB: less than the daemon logs about these.
     for number in 0..2_000 {
         fs::write(scene.file(&format!("pods/{number:0>200}")), "").unwrap();
     }
@@ -250,7 +250,7 @@ fn a_stuck_stderr_stops_nothing() {
         scene.manifest("pods", name);
         scene.wait_for("a new pod", || scene.pods().len() == count);
     }
-    // What was dropped is said where it was, once somebody reads again.
+    // Once the pipe is read again, the log says where lines were dropped.
     let mut stderr = scene.daemon.as_mut().unwrap().stderr.take().unwrap();
     let (sender, lines) = std::sync::mpsc::channel();
     thread::spawn(move || {

@@ -341,7 +341,7 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_again_and_again() {
             let mut until = None;
             let begun = Instant::now();
             while scene.daemon.is_some() {
-                assert!(begun.elapsed() < TIMEOUT, "round {round}: nothing is told");
+                assert!(begun.elapsed() < TIMEOUT, "round {round}: no event arrives");
                 let mut follower = scene.follower(last.as_deref());
                 let mut block = String::new();
                 for line in BufReader::new(follower.stdout.take().unwrap()).lines() {
@@ -390,7 +390,7 @@ fn a_follower_misses_nothing_while_the_daemon_is_killed_again_and_again() {
 /// Less than a pipe holds of those lines: it has 64 KiB, and of each page less than a line is left over.
 const FULL_PIPE_BYTES: u64 = 40 << 10;
 
-/// As a pager has it, in which nobody scrolls for a while.
+/// As with a pager that is not scrolled for a while.
 #[test]
 fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
     for comes_back in [true, false] {
@@ -401,7 +401,7 @@ fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
         let mut events = scene.events(&[]);
         let mut events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = events.stdout.take().unwrap();
-        // Until nobody reads on it asks nobody, so that it meets no daemon that is just ending or just starting.
+        // While its output is not read it sends no request, so that it meets no daemon that is just ending or starting.
         let (begun, mut before) = (Instant::now(), 0);
         loop {
             thread::sleep(Duration::from_millis(200));
@@ -443,7 +443,7 @@ fn sockets_belong_to_whom_the_configuration_says() {
         let socket = fs::metadata(scene.file(&format!("run/{name}.sock"))).unwrap();
         assert_eq!((socket.uid(), socket.gid(), socket.mode() & 0o777), (uid, gid, mode), "{name}");
     }
-    // curl as somebody of these groups, and as somebody of none.
+    // curl as a user in these groups, and as one in none.
     let as_user = |groups: &str, arguments: &[&str]| {
         let mut curl = Command::new("setpriv");
         curl.args(["--reuid=65534", "--regid=65534", groups, "curl", "--silent", "--unix-socket"]);

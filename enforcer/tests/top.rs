@@ -148,7 +148,7 @@ fn document(target: &str) -> Value {
                 "thresholds": [hard]}], "slices": []})
         }
         "/v1/orders" => json!([]),
-        // Nobody plays that, and no verb can read it.
+        // No answer is set for this path, and no verb can read null.
         _ => Value::Null,
     }
 }

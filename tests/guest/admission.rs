@@ -53,7 +53,7 @@ fn a_pod_that_does_not_fit_gets_no_cgroup_and_comes_in_when_it_does() {
     assert_eq!(accepted.status.code(), Some(0), "{}", String::from_utf8_lossy(&accepted.stderr));
 
     daemon.manifest("large.yaml", &manifest("large", 0, "memory: 128Mi")).unwrap();
-    // Its cgroup is there a moment before the pod is told as admitted.
+    // Its cgroup is there a moment before the pod is reported as admitted.
     wait_until("large's admission", || {
         let reported = daemon.verb(&["exec", "default/large", "--", "true"]).output().unwrap();
         reported.status.code() == Some(0)

@@ -72,7 +72,7 @@ fn scores_are_written_once_reported_and_undone() {
     scene.start(&by_priority()).unwrap();
     let scores = scene.settled_scores().unwrap();
     let score = |name: &str| scores.iter().find(|(of, _)| of == name).unwrap().1;
-    // The order of the ranking, and nobody below what its class may have.
+    // The order of the ranking, and no score below what its class may have.
     assert_eq!(score("small"), 1000, "{scores:?}");
     assert!(score("large") < 900 && score("within") < 1000 && score("within") >= 3, "{scores:?}");
 

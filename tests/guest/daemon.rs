@@ -127,7 +127,7 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     let mut trigger =
         Process::new(daemon.exec("default/p/c2", &["workload", "hold", "--size", "48Mi"]).unwrap());
 
-    // A second kill of the same allocator's, told of below, can be over before the first one's memory is back.
+    // A second kill of the same allocator's, reported below, can be over before the first one's memory is back.
     let of_c1 = |event: &Value| is(event, "oom.incident") && event["data"]["victims"][0]["container"] == "c1";
     let incident = stream.wait_for("oom.incident of c1", TIMEOUT, of_c1).unwrap();
     victim.wait_for_end(TIMEOUT).unwrap();
@@ -138,7 +138,7 @@ fn an_allocator_in_a_sibling_is_the_trigger_and_not_the_victim() {
     assert_eq!(data["trigger"]["container"], "c2", "{incident}");
     assert_eq!(data["trigger"]["pid"], trigger.id());
     assert_eq!(data["victims"][0]["pid"], victim.id());
-    // A kernel that gives up waiting for the first victim's memory kills a second one; then that is told as well.
+    // A kernel that gives up waiting for the first victim's memory kills a second one; then that is reported as well.
     stream.drain(Duration::from_secs(3));
     let is_second = |event: &Value| {
         is(event, "oom.incident")
@@ -175,7 +175,7 @@ fn victims_that_are_gone_at_once_are_all_named_and_none_twice() {
     let pids: Vec<_> = processes.iter().map(Process::id).collect();
     for (name, mut process) in names.iter().zip(processes) {
         process.wait_for_end(TIMEOUT).unwrap();
-        // Its cgroup goes while its OOM is still being told.
+        // Its cgroup goes while its OOM is still being reported.
         daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
     }
     for (name, pid) in names.iter().zip(pids) {
@@ -308,7 +308,7 @@ fn dry_run_and_observe_make_nothing() {
     }
 }
 
-/// Runs a daemon for the length of a script, however the command is changed, and gives back the events that it told.
+/// Runs a daemon for the length of a script, however the command is changed, and returns the events that it reported.
 fn reported_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Command) -> Vec<Value> {
     let folder = folder(&format!("lacks-{name}"));
     fs::create_dir_all(folder.join("pods")).unwrap();

@@ -71,7 +71,7 @@ fn join(cgroup: &Path, script: &str) -> Process {
     Process::new(command.spawn().unwrap())
 }
 
-/// When a process was started, in the kernel's ticks: with its pid, it tells it from any other.
+/// When a process was started, in the kernel's ticks: with its pid, it identifies the process.
 fn start_time(pid: u32) -> String {
     let stat = read(Path::new(&format!("/proc/{pid}/stat")));
     // The name may hold anything; what follows its last parenthesis does not.

@@ -142,7 +142,7 @@ fn a_hog_is_killed_and_the_modest_pod_lives() {
     assert_eq!(load.wait().unwrap().to_string(), "signal: 9 (SIGKILL)");
     assert_eq!(hog.number("memory.events", "oom_kill").unwrap(), 0);
 
-    // One was enough: the other lives, and nobody else is decided on, which the recording says.
+    // One was enough: the other lives, and no second decision is made, which the recording says.
     assert!(matches!(watch.reports.recv_timeout(TIMEOUT), Ok(Report::Cleared { .. })));
     steady.end().unwrap();
     assert_eq!(watch.reflex.stats().reports_dropped, 0);

@@ -85,7 +85,7 @@ impl Scene {
         self.hold(name, 0, &request, "", size)
     }
 
-    /// Starts a pod that heeds no SIGTERM and holds so many MiB.
+    /// Starts a pod that ignores SIGTERM and holds so many MiB.
     fn stubborn(&mut self, name: &str, priority: i32, mib: u64) -> Process {
         // A grace that no machine outlasts before what the scene is about; its settings may cut it.
         let manifest = pod(name, priority, &[Container { name: "app", requests: "", limits: "" }]);

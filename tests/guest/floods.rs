@@ -1,4 +1,4 @@
-//! What is done without end is answered a few times a second, and hides nobody else.
+//! Endless changes are answered a few times a second, and hide no other change.
 //!
 //! No test judges a rate: what counts is how often the daemon's loop woke for so many writes.
 

@@ -1,4 +1,5 @@
-//! What outlives the daemon in the kernel: OOM kills while nobody runs, and while one version takes over from another.
+//! What outlives the daemon in the kernel: OOM kills while no daemon runs, and while one version takes over from
+//! another.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,7 +48,7 @@ fn daemon(name: &str) -> Daemon {
 }
 
 /// A pod of one container with a small limit; its container's folder, once it stands. The name is one scenario's alone:
-/// a pod whose cgroup stands already is not told of.
+/// a pod whose cgroup stands already is not reported.
 fn small_pod(daemon: &Daemon, name: &str) -> PathBuf {
     let manifest = pod(name, 0, &[Container { name: "app", requests: "", limits: "memory: 8Mi" }]);
     daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
@@ -87,7 +88,7 @@ fn killed_in(cgroup: &Path) -> u32 {
     pid
 }
 
-/// How often each process was told as a victim in events of that type.
+/// How often each process was reported as a victim in events of that type.
 fn reported(stream: &Stream, kind: &str) -> BTreeMap<u64, usize> {
     let mut reported = BTreeMap::new();
     for event in stream.of(kind) {
@@ -106,7 +107,7 @@ fn once(pids: &[u32]) -> BTreeMap<u64, usize> {
     pids.iter().map(|pid| (u64::from(*pid), 1)).collect()
 }
 
-/// Waits until as many victims are told in each way, and some time more.
+/// Waits until each victim is reported, and some time more: no kill is reported twice.
 fn assert_reported_once(daemon: &Daemon, pids: &[u32]) -> Stream {
     let mut stream = daemon.follow().unwrap();
     let last = pids.iter().copied().collect::<BTreeSet<_>>();
@@ -158,7 +159,7 @@ fn pins() -> Pins {
     pins.unwrap()
 }
 
-/// The programs pinned as that version's; nobody reads them.
+/// The programs pinned as that version's, without a reader.
 fn leave(version: u64) {
     let attached =
         Programs::load_pinned(&choice(), pins(), Version::numbered(version), &mut |_record| ()).unwrap();
@@ -326,8 +327,8 @@ fn a_storm_through_a_change_of_versions_is_read_once() {
         last = Some(attached);
     }
     let mut pids = storm.end();
-    // A victim that has ended may be told a moment later, and none may be told twice: what comes until the exit of one more
-    // victim is all that there is of those before it.
+    // A victim that has ended may be reported a moment later, and none may be reported twice: what comes until the exit of
+    // one more victim is all that there is of those before it.
     let end = killed_in(&cgroup);
     pids.push(end);
     let mut attached = last.unwrap();
@@ -355,9 +356,9 @@ fn a_storm_through_a_change_of_versions_is_read_once() {
     assert!(unpin().status.success());
 }
 
-/// What the old programs tell as a victim exits, the new ones may tell when it is freed: where the kernel did not run them
-/// at the exit, or where the victim went just as the new ones were told of it. As then, it is among the awaited after it
-/// has exited.
+/// What the old programs report as a victim exits, the new ones may report when it is freed: where the kernel did not run
+/// them at the exit, or where the victim went just as it was entered in their map. As then, it is among the awaited after
+/// it has exited.
 #[guest_test(daemon)]
 fn an_exit_that_the_next_version_reports_much_later_is_read_once() {
     drop(unpin());
@@ -371,7 +372,7 @@ fn an_exit_that_the_next_version_reports_much_later_is_read_once() {
     let awaited = Path::new(PINS).join(versions().pop().unwrap()).join("map_MARKED");
     let awaited = Map::from_map_data(MapData::from_pin(awaited).unwrap()).unwrap();
     let mut awaited = HashMap::<_, u32, [u64; 2]>::try_from(awaited).unwrap();
-    assert!(awaited.get(&pid, 0).is_err(), "it has been told");
+    assert!(awaited.get(&pid, 0).is_err(), "it has been reported");
     awaited.insert(pid, [1, 0], 0).unwrap();
 
     let mut again = Again::default();

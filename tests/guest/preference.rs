@@ -11,7 +11,7 @@ use enforcer_tests::{
 };
 use serde_json::{Value, json};
 
-/// What nobody may write there: no whole number of 32 bits.
+/// Values that are not allowed there: no whole number of 32 bits.
 const HOSTILE: [&str; 9] =
     ["", "never", "1e9", "0x10", "2147483648", "-2147483649", "99999999999999999999999999", "1 2", "１"];
 

@@ -1,4 +1,4 @@
-//! Scores: of processes that come into containers by any way, of those that somebody else writes, and of the node's own.
+//! Scores: of processes that come into containers by any way, those that other processes write, and of the node's own.
 
 use std::{
     fs,
@@ -82,7 +82,7 @@ fn a_fork_storm_leaves_no_wrong_score() {
     fs::write(cgroup.join("cgroup.kill"), "1").unwrap();
     staying.wait().unwrap();
     wait_until("an empty container", || pids(&cgroup).is_empty());
-    // Hundreds that are gone before they can be looked at, more than one cgroup is told of at once; and one that stays.
+    // Hundreds that are gone before they can be looked at, more than are reported of one cgroup at once; and one that stays.
     let short = "i=0; while [ $i -lt 300 ]; do sleep 0 & i=$((i+1)); done; wait";
     let last = Process::new(shell(&format!("{join}; {short}; exec sleep 1000")));
     wait_until("the last one alone", || {
@@ -149,7 +149,7 @@ fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_reported_with_
             is(event, "degraded.left") && event["data"]["what"] == "drift"
         })
         .unwrap();
-    // A new process is nobody's drift.
+    // A new process is no drift.
     let other = Process::new(shell(&format!("echo $$ > {}/cgroup.procs; exec sleep 600", cgroup.display())));
     wait_until("the score of a new process", || score(other.id()) == Some(GUARANTEED));
     assert_eq!(stream.seen.iter().filter(|event| drifted(event)).count(), 5);
@@ -214,7 +214,7 @@ fn a_cgroup_file_that_somebody_writes_is_reported_with_the_writer() {
     assert_eq!(event["data"]["files"][0]["writer"]["pid"], writer_pid, "{event}");
     assert_eq!(fs::read_to_string(&file).unwrap().trim(), "1073741824");
     stream.drain(Duration::from_secs(1));
-    assert_eq!(stream.of("limits.drifted").count(), 1, "reported once, though inotify tells of it as well");
+    assert_eq!(stream.of("limits.drifted").count(), 1, "reported once, though inotify reports it as well");
     daemon.stop().unwrap();
 }
 

@@ -34,10 +34,14 @@ fn classic_tracepoint_serves_where_there_is_no_btf() {
     let mut eater = container.run(EATER);
     let (mark, exit) = tracer.victim(TIMEOUT);
     assert_eq!(mark.tid, eater.id());
-    assert_eq!((mark.pid, mark.cgroup, mark.limit), (None, None, None), "not told by this tracepoint");
+    assert_eq!(
+        (mark.pid, mark.cgroup, mark.limit),
+        (None, None, None),
+        "this tracepoint does not report them"
+    );
     assert_eq!(mark.comm, "tail");
     assert_eq!(mark.killed, Some(true));
-    assert_eq!(exit.cgroup, Some(container.id()), "the exit tells what the mark could not");
+    assert_eq!(exit.cgroup, Some(container.id()), "the exit reports what the mark could not");
     eater.wait().unwrap();
 }
 
@@ -109,7 +113,7 @@ fn sibling_allocates_and_the_other_dies() {
     );
     first.wait_for_bytes(38 << 20, TIMEOUT);
     let mut trigger = second.run(EATER);
-    // The allocator goes on and dies next, perhaps before the first victim's exit is told.
+    // The allocator goes on and dies next, perhaps before the first victim's exit is reported.
     let marks = tracer.marks(1, TIMEOUT);
     let mark = &marks[0];
     assert_eq!(mark.cgroup, Some(first.id()), "the victim is in c1");

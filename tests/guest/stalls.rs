@@ -1,4 +1,4 @@
-//! Stalls as the daemon tells them: pressure of a pod, and its end.
+//! Stalls as the daemon reports them: pressure of a pod, and its end.
 use std::{fs, path::Path};
 
 use enforcer_tests::{
@@ -35,7 +35,7 @@ fn a_container_that_sleeps_over_its_memory_high_is_reported_and_when_it_is_over(
     assert!(much("stallMs", 50) || much("windowStallMs", 100), "{data}");
     assert_eq!(data["lastingMs"], 0, "{data}");
 
-    // It sleeps on for some of its longest sleeps, of two seconds each, and is not told again and again.
+    // It sleeps on for some of its longest sleeps, of two seconds each, and is not reported again and again.
     let slept_us = || {
         let pressure = fs::read_to_string(format!("/sys/fs/cgroup{cgroup}/memory.pressure")).unwrap();
         pressure.split_whitespace().find_map(|word| word.strip_prefix("total=")?.parse::<u64>().ok()).unwrap()

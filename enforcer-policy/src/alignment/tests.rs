@@ -78,7 +78,7 @@ fn what_must_not_move_does_not_and_the_spared_come_last() {
     let order = [contender(950, 50), contender(-997, 500), critical];
     let Alignment { bands, depth } = align(scale(), &order);
     assert_eq!((single(&order, &bands), depth), (vec![999, -997, 604], 1));
-    // With nobody who could be picked instead there is nothing to agree on.
+    // Without a pod that could be picked instead there is nothing to agree on.
     assert_eq!(align(scale(), &[critical, contender(-997, 10)]).bands, [None, None]);
 }
 
@@ -130,7 +130,7 @@ fn usages_that_are_alike_do_not_change_the_order() {
     assert!(!still_in_order(&[standing(100, 0), standing(108, 1)], 1));
     assert!(still_in_order(&[standing(1_000, 0), standing(1_030, 1)], 1));
     assert!(!still_in_order(&[standing(100, 0), standing(100, 1), standing(200, 2)], 2));
-    // Beyond the depth nobody looks.
+    // Beyond the depth nothing is compared.
     assert!(still_in_order(&[standing(300, 0), standing(100, 1), standing(200, 2)], 1));
 }
 
@@ -198,7 +198,7 @@ fn is_apart(order: &[Contender], scores: &[(i128, i128)], depth: usize) -> bool 
 
 proptest! {
     /// However the memory is spread over processes, the kernel picks the first who may be picked; once it is gone, the
-    /// next, down to the depth that was reached. Nobody's score leaves its class's bounds.
+    /// next, down to the depth that was reached. No score leaves its class's bounds.
     #[test]
     fn the_kernel_picks_whom_the_ranking_would(pods in pods(), limit_mib in prop::option::of(1_990_u64..2_048)) {
         let scale = Scale::new(NODE_BYTES, 0, limit_mib.map(|mib| mib * MIB), PAGE);
@@ -222,7 +222,7 @@ proptest! {
         }
     }
 
-    /// Nobody who was raised could be one lower, and nobody who was lowered one higher.
+    /// No score that was raised could be one lower, and none that was lowered one higher.
     #[test]
     fn nothing_is_changed_further_than_it_must(pods in mixed_pods()) {
         let Alignment { bands, depth } = align(scale(), &pods);

@@ -61,7 +61,7 @@ fn a_steady_fill_is_reported_once_and_when_it_is_over() {
     for second in 8..40 {
         assert_eq!(forecast.look(second * SECOND, &[trend(610 - second * 10, -10)]), []);
     }
-    // Beyond the threshold somebody else tells.
+    // Beyond the threshold the engine reports the crossing.
     assert_eq!(forecast.look(60 * SECOND, &[trend(50, -10)]), []);
     for second in 61..76 {
         assert_eq!(forecast.look(second * SECOND, &[trend(1_000, 5)]), []);

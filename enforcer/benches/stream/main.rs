@@ -237,7 +237,7 @@ fn stall(plan: &Plan, table: &mut Table) {
     );
     table.at_most("  another reader's delay, 99th percentile", figures.p99_us() / 1e3, "ms", BAR_DELAY_MS);
     table.plain("  of them hung up on", float(late.hung_up), "readers");
-    table.plain("  of them told of what they missed", float(late.gaps), "readers");
+    table.plain("  of them with a gap reported", float(late.gaps), "readers");
     scene.end();
 }
 

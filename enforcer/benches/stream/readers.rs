@@ -28,7 +28,7 @@ pub(crate) fn monotonic_ns() -> u64 {
 pub(crate) struct Figures {
     pub(crate) readers: u64,
     pub(crate) received: u64,
-    /// How many were told of a gap.
+    /// How many got a gap reported.
     pub(crate) gaps: u64,
     /// How many were hung up on before the end.
     pub(crate) hung_up: u64,

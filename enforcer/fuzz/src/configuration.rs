@@ -34,7 +34,7 @@ fn short_lines(text: &str) -> impl Iterator<Item = &str> {
     text.lines().take(64).filter(|line| line.len() <= 500)
 }
 
-/// The same text as a kubelet's file: what is wrong with it is told in the same way, and what is passed over stands in it.
+/// The same text as a kubelet's file: errors are reported in the same way, and what is passed over stands in it.
 fn check_kubelets(text: &str) {
     let lines = line_count(text.as_bytes());
     match Effective::parse(None, Some(("fuzz.yaml", text))) {

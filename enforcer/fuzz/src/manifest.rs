@@ -1,4 +1,4 @@
-//! Manifests: what comes out is whole, what is wrong is told with its line, and all of it can be planned.
+//! Manifests: what comes out is whole, errors are reported with their line, and all of it can be planned.
 
 use std::collections::HashSet;
 

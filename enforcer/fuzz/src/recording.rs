@@ -1,5 +1,5 @@
-//! Recordings: a file of any bytes is refused or read with its damage told, and what is read can be run again, whatever
-//! state and inputs it claims, without a panic and with the same verdict each time.
+//! Recordings: a file of any bytes is refused, or read with its damage reported, and what is read can be run again,
+//! whatever state and inputs it claims, without a panic and with the same verdict each time.
 
 use enforcer::policy::{
     engine::{EngineSettings, Mode},

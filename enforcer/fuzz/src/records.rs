@@ -1,5 +1,5 @@
-//! The stream of records into the incidents: whatever comes in whatever order, each mark is told at most once, each
-//! incident is opened and closed once, and nothing is kept for ever.
+//! The stream of records into the incidents: whatever comes in whatever order, each mark is reported at most once,
+//! each incident is opened and closed once, and nothing is kept for ever.
 
 use std::collections::HashSet;
 
@@ -35,7 +35,7 @@ struct Machine {
     /// Incidents that were opened, and those that were closed.
     opened: HashSet<String>,
     closed: HashSet<String>,
-    /// The names of victims that were told at the end, each the name of one mark.
+    /// The names of victims that were reported at the end, each the name of one mark.
     reported: HashSet<String>,
 }
 
@@ -144,7 +144,7 @@ impl Machine {
     }
 
     fn emit(&mut self, comm: &str) {
-        assert!(self.reported.insert(comm.to_owned()), "the mark {comm} was told twice");
+        assert!(self.reported.insert(comm.to_owned()), "the mark {comm} was reported twice");
     }
 
     /// Time goes by, and nothing more comes.
@@ -157,7 +157,7 @@ impl Machine {
     }
 }
 
-/// Eight cgroups, some of them below others, some of nobody.
+/// Eight cgroups, some of them below others, some without an owner.
 #[derive(Default)]
 struct Few {
     ids: u128,

@@ -126,7 +126,7 @@ mod tests {
         let mut tries = 0;
         while now < start + Duration::from_mins(10) {
             if !failing.holds_back(&step("1"), now) {
-                assert!(!failing.failed(&step("1"), String::from("no"), now), "it was told already");
+                assert!(!failing.failed(&step("1"), String::from("no"), now), "it was reported already");
                 tries += 1;
             }
             now += Duration::from_secs(1);
@@ -135,7 +135,7 @@ mod tests {
         assert!(failing.failed(&step("1"), String::from("other"), now));
         assert_eq!(failing.due(), Some(now + DELAY_MAX));
         assert!(!failing.failed(&step("2"), String::from("other"), now));
-        assert_eq!(failing.due(), Some(now + DELAY_MIN), "another value begins anew");
+        assert_eq!(failing.due(), Some(now + DELAY_MIN), "another value starts at the shortest delay");
     }
 
     #[test]

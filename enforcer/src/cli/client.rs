@@ -242,7 +242,7 @@ mod tests {
         assert!(failure.to_string().contains("is it stopped or frozen?"), "{failure}");
     }
 
-    /// A listener that takes nobody in is full at some time.
+    /// The backlog of a listener that accepts no connection is full at some time.
     #[tokio::test]
     async fn a_door_before_which_too_many_wait_is_not_taken_for_none() {
         let dir = tempfile::tempdir().unwrap();

@@ -351,7 +351,7 @@ mod tests {
         let excluded: Vec<_> =
             ranking.excluded.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
         assert_eq!(excluded, [("spared", "protected")]);
-        // What is asked later tells of the growth since, and who grew most goes first.
+        // A later ranking reports the growth since, and the pod that grew most goes first.
         stand(&dir(0), 700 * MIB);
         thread::sleep(SPAN);
         let ranking = ranker.rank(Signal::MemoryAvailable);

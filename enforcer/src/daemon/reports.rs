@@ -207,7 +207,7 @@ mod tests {
             assert!(*journal.durable().borrow() >= sequence);
         }
         let ahead = journal.range().newest + 1;
-        assert!(!is_durable(&journal, ahead).await, "what was never told is on no disk");
+        assert!(!is_durable(&journal, ahead).await, "an event that was never appended is on no disk");
         journal.close();
     }
 
@@ -216,9 +216,9 @@ mod tests {
         let journal = journal::tests::stuck();
         let sequence = journal.append_raw(decided());
         let start = std::time::Instant::now();
-        assert!(!is_durable(&journal, sequence).await, "nobody may be signalled");
+        assert!(!is_durable(&journal, sequence).await, "no process may be signalled");
         assert!((RECORDING..RECORDING * 3).contains(&start.elapsed()));
-        // In memory alone, as was told at the start, it keeps nobody.
+        // A journal in memory alone, which is reported at the start, delays no eviction.
         let journal = Journal::new("n", "b");
         let sequence = journal.append_raw(decided());
         assert!(is_durable(&journal, sequence).await);

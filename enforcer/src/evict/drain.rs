@@ -251,7 +251,7 @@ mod tests {
         fs::write(proc.path().join(STAT_REFRESH), "").unwrap();
         fs::write(proc.path().join("zoneinfo"), "    cpu: 0\n  count:    7\n  high:     9\n").unwrap();
         let (mut drain, drainer) = open(proc.path()).unwrap();
-        assert_eq!(drain.coming_bytes(7), Ok(0), "nobody has asked");
+        assert_eq!(drain.coming_bytes(7), Ok(0), "no drain was requested");
         drain.ask(1, 7);
         let bytes = drain.coming_bytes(7).unwrap();
         assert!(bytes > 0 && bytes.is_multiple_of(7));

@@ -74,8 +74,8 @@ const VICTIM: &str = "victim";
 /// Its usage, large enough that its memory is awaited and the next pod throttled meanwhile.
 const VICTIM_BYTES: u64 = 8 << 20;
 
-/// A limit of an adopted cgroup.
-const LENT: &str = "20000 100000\n";
+/// `cpu.max` of an adopted cgroup.
+const ADOPTED_CPU_MAX: &str = "20000 100000\n";
 
 fn thresholds() -> [Threshold; 4] {
     let hard = |signal, amount| Threshold::hard(signal, ThresholdValue::Amount(amount));
@@ -251,7 +251,7 @@ impl Rehearsal {
         self.victim.counted.iter().try_for_each(|file| write(file, "1\n"))?;
         for brake in self.victim.brakes.iter().filter(|brake| brake.owner.is_some()) {
             was_killed &= starts_with(&brake.fd, b"max")?;
-            write(&brake.fd, LENT)?;
+            write(&brake.fd, ADOPTED_CPU_MAX)?;
         }
         Ok(was_killed)
     }
@@ -305,7 +305,10 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
         dir,
         charged: vec![BranchFiles::leaf(charged)],
         counted: vec![file("1\n")?],
-        brakes: vec![Brake { fd: file("")?, owner: None }, Brake { fd: file(LENT)?, owner: Some(owner) }],
+        brakes: vec![
+            Brake { fd: file("")?, owner: None },
+            Brake { fd: file(ADOPTED_CPU_MAX)?, owner: Some(owner) },
+        ],
         weight: Some(file("")?),
         targets: vec![Target {
             dir: open()?,
@@ -387,7 +390,7 @@ mod tests {
         while let Next::Value(work) = work.next_until(Some(Instant::now())) {
             given_back += usize::from(matches!(work, Work::GiveBack(_)));
         }
-        assert_eq!(given_back, 4, "what it was lent");
+        assert_eq!(given_back, 4, "the limits of adopted cgroups that are restored");
         let asked = std::iter::from_fn(|| match braking.next_until(Some(Instant::now())) {
             Next::Value(braking) => Some(matches!(braking, Braking::Hold { .. })),
             Next::Late | Next::End => None,

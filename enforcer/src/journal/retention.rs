@@ -146,7 +146,7 @@ mod tests {
             [header("a", 1, 0), header("b", 5, 10 * hour), header("c", 1, 900 * hour), header("d", 1, 0)];
         let now = Now { wall_ms: 3 * hour, boot_ms: 7 * HOUR_MS };
         assert_eq!(hours(&headers, "d", now), [6 + 24 + 10, 6 + 24, 6, 6]);
-        // What was written before the times were told has zeros.
+        // Segments of versions that did not record these times have zeros.
         let old = [header("d", 0, 0)];
         assert_eq!(hours(&old, "d", Now { wall_ms: 1_900_000_000_000, boot_ms: HOUR_MS }), [24]);
     }

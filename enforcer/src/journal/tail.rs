@@ -144,7 +144,7 @@ impl Tail {
         Ok((tail, Some(Left { epoch, opened, mark, records })))
     }
 
-    /// Discards the content and begins anew for a log of `epoch`, whose next event is `next`. `pending` are the events
+    /// Discards the content and starts again for a log of `epoch`, whose next event is `next`. `pending` are the events
     /// before it that the disk has not taken.
     pub(super) fn begin(&mut self, epoch: Ulid, next: u64, pending: &[Kept]) -> io::Result<()> {
         let opened = pending.first().map_or(next, |first| first.sequence);

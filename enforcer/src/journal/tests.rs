@@ -52,7 +52,7 @@ pub(super) struct Streamed {
 }
 
 impl Streamed {
-    /// Goes on to the log's end. Each step leads on, so that nobody turns in circles.
+    /// Reads to the end of the log. Each step must advance the position, so that no reader loops for ever.
     pub(super) fn read(reader: &mut Reader) -> Self {
         let mut streamed = Self::default();
         loop {

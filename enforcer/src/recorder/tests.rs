@@ -138,7 +138,7 @@ fn what_finds_no_room_is_reported_and_the_rest_can_be_run_again() {
     let (recorder, tap) = Recorder::start(temp.path(), Provenance::default(), failed).unwrap();
     let mut tapped = Tapped::new(tap);
     tapped.candidates(1_000);
-    // Nobody takes anything out of the ring: the thread is kept from it.
+    // The ring is not read: its thread waits for this lock.
     let held = lock(&recorder.shared.store);
     for _ in 0..40 {
         tapped.look(1 << 35);

@@ -172,7 +172,7 @@ impl SourceError {
         matches!(self, Self::Directory { .. } | Self::Away { .. })
     }
 
-    /// Whether there is no folder, and no pod of one in force: nobody uses manifests here.
+    /// Whether there is no folder, and no pod of one in force: manifests are not used here.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         matches!(self, Self::Away { why: Absence::Missing, pods: 0, .. })

@@ -32,7 +32,7 @@ fn fixture<T: serde::de::DeserializeOwned>(name: &str) -> Result<Vec<Group<T>>> 
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// Checks every case of every group, and tells all that differ. An empty table is a failure.
+/// Checks every case of every group, and reports all that differ. An empty table is a failure.
 fn check<T, V: Debug + PartialEq>(groups: &[Group<T>], judge: impl Fn(&T) -> Result<(V, V)>) -> Result<()>
 where
     T: case::Named,

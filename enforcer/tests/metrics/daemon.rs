@@ -30,7 +30,7 @@ pub(crate) struct Daemon {
     pub(crate) process: Running,
 }
 
-/// An address of this machine that nobody listens on.
+/// An address of this machine without a listener.
 pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

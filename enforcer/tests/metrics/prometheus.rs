@@ -248,7 +248,7 @@ fn prometheus_scrapes_it_and_answers_every_query() {
     });
     for rule in rules {
         assert_eq!(rule["health"], "ok", "{rule}");
-        // Nothing has happened here; what a host lacks is told after an hour.
+        // Nothing has happened here; the alerts about what a host lacks fire after an hour.
         assert_ne!(rule["state"], "firing", "{rule}");
     }
     // Nothing but what the page has came in, with its types.

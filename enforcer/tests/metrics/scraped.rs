@@ -67,7 +67,7 @@ fn over_tcp_there_are_metrics_and_nothing_else() {
     }
     assert!(ask(TcpStream::connect(address).unwrap(), "POST", "/metrics").starts_with("HTTP/1.0 405"));
 
-    // Those who connect and say nothing take a place for two seconds, and nobody on the socket waits for them.
+    // Clients that connect and send nothing take a place for two seconds, and no client of the socket waits for them.
     let silent: Vec<_> = (0..12).map(|_| TcpStream::connect(address).unwrap()).collect();
     let begin = Instant::now();
     assert!(daemon.get("/metrics").starts_with("HTTP/1.0 200"));
@@ -80,7 +80,7 @@ fn over_tcp_there_are_metrics_and_nothing_else() {
 fn an_address_that_is_taken_does_not_prevent_the_start() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let daemon = Daemon::start(&format!("metricsListen: {}\n", listener.local_addr().unwrap()));
-    let page = wait_for("it to be told", || {
+    let page = wait_for("the degraded metric", || {
         let page = Page::of(body(&daemon.get("/metrics")));
         let is_reported = page.find(r#"enforcer_degraded{reason="metricsListen"}"#).next().is_some();
         is_reported.then_some(page)
@@ -103,7 +103,7 @@ fn a_reader_that_does_not_read_holds_up_no_other() {
         .collect();
     daemon.add_pod("web.yaml", POD);
     let begin = Instant::now();
-    wait_for("events to be appended and metrics to be told", || {
+    wait_for("events to be appended and metrics to be served", || {
         let page = Page::of(body(&daemon.get("/metrics")));
         (page.get(r#"enforcer_events_written_total{type="pod.added"}"#) == 1.0).then_some(())
     });

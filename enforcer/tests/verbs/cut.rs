@@ -29,7 +29,7 @@ fn asked(reader: &mut BufReader<UnixStream>) -> String {
     first.split(' ').nth(1).unwrap().to_owned()
 }
 
-/// A log of which the daemon tells a part at a time.
+/// A log of which the daemon sends a part at a time.
 struct Log {
     scene: Scene,
     lines: Vec<String>,
@@ -61,7 +61,7 @@ impl Log {
     }
 
     /// Gives these answers, one after the other: all that is sent of each, after its head if that is one of ours. Then
-    /// nobody is there any more. What was asked for is kept.
+    /// no daemon listens any more. What was asked for is kept.
     fn answer(&self, answers: Vec<(&'static str, String)>) -> Arc<Mutex<Vec<String>>> {
         let path = self.scene.path("run/observe.sock");
         let listener = UnixListener::bind(&path).unwrap();
@@ -149,7 +149,7 @@ fn what_cannot_go_on_is_printed_once_and_fails() {
             (&["--live", "events"][..], first.clone(), "observe.sock"),
             (&["events", "-f"], first, "observe.sock"),
             (&["events"], (SSE, chunk(&elsewhere)), "does not go on behind 01J8Z3NDEKTSV4RRFFQ69G5FAV:2"),
-            // Of plain lines nobody knows where they end.
+            // Plain lines do not show where they end.
             (&["events"], (PLAIN, chunk(&(log.lines[..2].join("\n") + "\n"))), "the daemon hung up"),
         ]
     };

@@ -1,4 +1,4 @@
-//! A daemon that answers what it is told to.
+//! A fake daemon with set answers.
 use std::{
     collections::BTreeMap,
     io::{BufRead as _, BufReader, Read as _, Write as _},

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Scene,
-    journal::{FIRST, SECOND, Recorded, about, cleared, crossed, decided, eviction, oom, with},
+    journal::{FIRST, Recorded, SECOND, about, cleared, crossed, decided, eviction, oom, with},
 };
 
 fn why(reported: &[Recorded], arguments: &[&str]) -> String {
@@ -156,8 +156,8 @@ fn what_is_not_kept_is_not_made_up() {
 #[test]
 fn a_suppressed_eviction_has_its_reason() {
     let message = "memory is short and no pod may be evicted";
-    let nobody = json!({"signal": "memory.available", "reason": "noCandidate", "message": message});
-    let reported = [crossed(), (EventType::EvictionSuppressed, None, nobody), cleared()];
+    let no_candidate = json!({"signal": "memory.available", "reason": "noCandidate", "message": message});
+    let reported = [crossed(), (EventType::EvictionSuppressed, None, no_candidate), cleared()];
     insta::assert_snapshot!(why(&reported, &[]));
 }
 

@@ -1,4 +1,4 @@
-//! `next` and `headroom`, over a daemon that answers what it is told to.
+//! `next` and `headroom`, over a fake daemon with set answers.
 use serde_json::{Value, json};
 
 use crate::{Scene, daemon::Answers};
@@ -83,14 +83,14 @@ fn who_is_next_is_reported_key_by_key() {
     let ranked = json!({"signal": "pid.available", "order": [row(1, "forks", 0, 1, 0, Some("onlyCandidate"))], "excluded": []});
     pids.answer(answers(&ranked, &headroom(), "enforce", &pause()));
     reported.push_str(&pids.run(&["next", "--signal", "pid.available"]).whole());
-    let nobody = Scene::new();
-    nobody.answer(answers(
+    let no_candidate = Scene::new();
+    no_candidate.answer(answers(
         &json!({"signal": "memory.available", "order": [], "excluded": []}),
         &headroom(),
         "dry-run",
         &json!([]),
     ));
-    reported.push_str(&nobody.run(&["next"]).whole());
+    reported.push_str(&no_candidate.run(&["next"]).whole());
     insta::assert_snapshot!(reported);
     let json: Value = serde_json::from_str(&scene.run(&["-o", "json", "next"]).out).unwrap();
     assert_eq!(json, ranking());

@@ -16,7 +16,7 @@ use crate::{
     Scene, assert_harmless,
     daemon::Answers,
     foreseen::{answers, headroom, ranking},
-    journal::{FIRST, SECOND, Recorded, eviction, oom},
+    journal::{FIRST, Recorded, SECOND, eviction, oom},
     shells::on_a_terminal,
 };
 

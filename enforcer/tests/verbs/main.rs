@@ -1,5 +1,5 @@
-//! What the verbs print, on the real binary: over recorded journals while the daemon is down, and over a daemon that answers
-//! what it is told to. Needs no privileges.
+//! What the verbs print, on the real binary: over recorded journals while the daemon is down, and over a fake daemon
+//! with set answers. Needs no privileges.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
 mod cut;

@@ -215,7 +215,7 @@ fn recording() -> Vec<u8> {
         record(&mut bytes);
         evicts |= actions.iter().any(|action| *action == Action::Evict);
     }
-    assert!(evicts, "nobody is evicted");
+    assert!(evicts, "no pod is evicted");
     writer.finish()
 }
 

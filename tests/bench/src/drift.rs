@@ -142,7 +142,7 @@ fn kinds(planned: &Planned) -> BTreeMap<String, Vec<Place>> {
     kinds
 }
 
-/// Another value than the planned one, which harms nobody.
+/// Another value than the planned one, which harms no pod.
 fn foreign(file: &str, planned: &str) -> String {
     let other = match (file, planned) {
         ("cpu.weight", "77") => "78",
@@ -151,7 +151,7 @@ fn foreign(file: &str, planned: &str) -> String {
         ("cpu.max", _) => "max 100000",
         ("memory.low" | "memory.min", "0") => "4096",
         ("memory.low" | "memory.min" | "memory.oom.group", _) => "0",
-        // A limit that somebody lifts; one that is none gets one which nobody meets.
+        // A limit is lifted; where there is none, one is set that no pod reaches.
         (_, "max") => "1099511627776",
         (_, _) => "max",
     };

@@ -1,7 +1,7 @@
 //! Eviction side by side: enforcer, earlyoom, nohang, oomd, systemd-oomd, the bare kernel and a floor, in turn, in the
 //! same guest, on the same work.
 //!
-//! Nobody is asked what it did. A locked sampler of the real-time class sees when a threshold was crossed, and the
+//! No contender is asked what it did. A locked sampler of the real-time class sees when a threshold was crossed, and the
 //! kernel's tracepoints who was signalled and died, all on one clock (`enforcer_tests::contest`). `run` prints a line of
 //! JSON for each run; `judge` makes the table of such lines and holds our own figures to their bars.
 
@@ -107,7 +107,7 @@ fn run(runs: u16, tries: u16, contenders: &[Contender], workloads: &[Workload]) 
                 let Some(contender) = contenders.get((turn + run - 1) % contenders.len()) else { continue };
                 match seen(*contender, *workload, run, tries) {
                     Ok(outcome) => emit(&outcome)?,
-                    // One that could not be measured leaves the others to be measured, and is told.
+                    // A run that could not be measured is reported, and the others are measured.
                     Err(error) => {
                         failed += 1;
                         eprintln!("{run:>3} {workload:<12} {contender:<13} not measured: {error:#}");

@@ -2,7 +2,7 @@
 //! end.
 //!
 //! The kernel counts both. Processor time is that of the daemon's own cgroup, threads that have ended included. An
-//! emulated machine needs more of it; how much more a loop tells that was timed outside as well.
+//! emulated machine needs more of it; a loop that was timed outside as well shows how much more.
 
 mod floods;
 

@@ -28,7 +28,7 @@ pub(crate) struct Args {
 /// A question.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
-    /// From the kernel's OOM kills to what is told of them, alone and thousands at once
+    /// From the kernel's OOM kills to the events that report them, alone and thousands at once
     Ooms,
     /// What the programs cost those who are traced
     Overhead,

@@ -1,4 +1,4 @@
-//! What stands in the way is told, left alone, and costs nobody else anything.
+//! What stands in the way is reported, left alone, and harms no other pod.
 
 use std::{
     fs, io,
@@ -37,12 +37,12 @@ fn place(daemon: &Daemon, name: &str, resources: &str) {
     daemon.manifest(&format!("{name}.yaml"), &pod(name, resources)).unwrap();
 }
 
-/// Waits until it is told that something is wrong, in words that hold all of these.
+/// Waits for a report that something is wrong, in words that hold all of these.
 fn wait_for_trouble(stream: &mut Stream, words: &[&str]) {
     wait_for_word(stream, "degraded.entered", words);
 }
 
-/// Waits until it is told that it is wrong no longer.
+/// Waits for a report that it is wrong no longer.
 fn wait_for_relief(stream: &mut Stream, words: &[&str]) {
     wait_for_word(stream, "degraded.left", words);
 }
@@ -95,7 +95,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// Somebody removes cgroups all the time while they are written to.
+/// A thread removes cgroups all the time while they are written to.
 #[guest_test(daemon, repeats)]
 fn cgroups_that_vanish_while_they_are_written_stop_no_other() {
     let scene = Scene::open("vanishing", "");
@@ -149,7 +149,7 @@ fn processes_in_a_pods_own_cgroup_are_reported_and_the_pod_is_served_once_they_a
     for name in ["first", "other"] {
         assert_serves(&scene.daemon, name);
     }
-    assert_eq!(read(&busy.join("memory.max")), "33554432", "its own limits need nobody to move");
+    assert_eq!(read(&busy.join("memory.max")), "33554432", "its own limits need no process to move");
     assert_eq!(read(&busy.join("cgroup.procs")), squatter.id().to_string());
     assert!(squatter.lives().unwrap());
     drop(squatter);
@@ -159,12 +159,12 @@ fn processes_in_a_pods_own_cgroup_are_reported_and_the_pod_is_served_once_they_a
     scene.daemon.stop().unwrap();
 }
 
-/// A file system that takes no writes: each kind of trouble is told, and nothing is forgotten when it ends.
+/// A file system that takes no writes: each kind of trouble is reported, and nothing is forgotten when it ends.
 #[guest_test(daemon)]
 fn a_cgroup_file_system_that_is_read_only_is_reported_and_taken_up_when_it_is_writable() {
     let name = "readonly";
     let _root = Cgroup::create(name).unwrap();
-    // In a mount namespace of the daemon's own nobody else is disturbed.
+    // In a mount namespace of the daemon's own no other process is disturbed.
     let script = r#"mount -o remount,bind,ro /sys/fs/cgroup && exec "$0" "$@""#;
     let mut daemon =
         Daemon::launch(&folder(name), &settings_of(name, ""), &["unshare", "-m", "sh", "-c", script])
@@ -222,7 +222,7 @@ fn a_file_that_may_not_be_written_is_reported_and_the_others_are() {
     daemon.stop().unwrap();
 }
 
-/// Frozen cgroups take limits, and nobody else is held up by them.
+/// Frozen cgroups take limits, and hold up no other cgroup.
 #[guest_test(daemon)]
 fn a_frozen_class_holds_up_no_other() {
     let scene = Scene::open("frozen", "");
@@ -248,7 +248,8 @@ fn a_frozen_class_holds_up_no_other() {
     scene.daemon.stop().unwrap();
 }
 
-/// Cgroups that no pod names are told of, and neither written to, nor emptied, nor removed, nor are their processes scored.
+/// Cgroups that no pod names are reported, and neither written to, nor emptied, nor removed, nor are their processes
+/// scored.
 #[guest_test(daemon)]
 fn strays_foreign_and_threaded_cgroups_are_reported_and_left_alone() {
     let scene = Scene::open("strangers", "");

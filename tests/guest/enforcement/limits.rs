@@ -34,7 +34,7 @@ fn events(scene: &Scene, cgroup: &str, file: &str, key: &str) -> u64 {
     kernel::cgroup_counter(&format!("/{}/kubepods/{cgroup}", scene.name), file, key).unwrap()
 }
 
-/// All processes of the container go, as one; nobody else does, in its pod or beside.
+/// All processes of the container die as one, and no other process does, in its pod or beside.
 #[guest_test(kernel)]
 fn a_container_over_its_limit_dies_alone() {
     let scene = Scene::open("alone", "");

@@ -58,7 +58,7 @@ fn every_file_and_score_is_what_the_plan_says() {
         for process in &mut processes {
             assert!(process.lives().unwrap(), "{name}: process {} has ended", process.id());
         }
-        // Now that nobody puts it right.
+        // Now that no daemon restores them.
         assert_differences_are_seen(&planned);
     }
 }

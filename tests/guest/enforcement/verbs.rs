@@ -93,10 +93,10 @@ fn exec_passes_everything_on() {
     scene.daemon.stop().unwrap();
 }
 
-/// Under pressure who requests nothing does not start, and is told so in the kubelet's words; others do.
+/// Under pressure a pod without requests does not start, with the kubelet's message; others do.
 #[guest_test(daemon)]
 fn exec_of_besteffort_is_refused_under_memory_pressure() {
-    // More than this node has: the condition is there from the start, and nobody is evicted for it.
+    // More than this node has: the condition is there from the start, and no pod is evicted for it.
     let settings = "evictionHard: {memory.available: 1900Mi}\nevictWithinRequest: false";
     let scene = Scene::open("pressure", settings);
     let mut stream = scene.daemon.follow().unwrap();
@@ -140,7 +140,7 @@ fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
     let status = || exec(&scene.daemon, "default/besteffort").arg("true").output().unwrap();
     scene.daemon.wait_until_decided("default/besteffort").unwrap();
     assert_eq!(status().status.code(), Some(0));
-    // Nobody may be evicted for it: the besteffort pod has no process, and the other is critical.
+    // No pod may be evicted for it: the besteffort pod has no process, and the other is critical.
     let hold = ["workload", "hold", "--size", "400Mi"];
     let hog = Process::new(scene.daemon.exec("default/critical", &hold).unwrap());
     stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
@@ -152,7 +152,7 @@ fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
     scene.daemon.stop().unwrap();
 }
 
-/// The node really runs short: a dry run says who would go, marks it so, and nobody goes.
+/// The node really runs short: a dry run says which pod would go, marks it so, and evicts none.
 #[guest_test(daemon)]
 fn a_dry_run_under_real_pressure_decides_and_kills_no_pod() {
     let name = "dry";

@@ -1,4 +1,4 @@
-//! A wrong digit in a threshold kills nobody; an operator who means it arms it.
+//! A wrong digit in a threshold kills no pod; an operator who means it arms it.
 
 use std::fs;
 

@@ -31,8 +31,8 @@ fn what_if_foresees_the_order_that_next_reports() {
     assert_eq!(everybody["end"], "enough", "{everybody}");
     let in_vain = answer(&scene, &["what-if", "--threshold", "99%"]);
     assert_eq!((names(&in_vain["evictions"]).len(), &in_vain["end"]), (0, &"outOfReach".into()), "{in_vain}");
-    let nobody = answer(&scene, &["what-if", "--threshold", "1Mi"]);
-    assert_eq!((names(&nobody["evictions"]).len(), &nobody["end"]), (0, &"enough".into()), "{nobody}");
+    let no_pod = answer(&scene, &["what-if", "--threshold", "1Mi"]);
+    assert_eq!((names(&no_pod["evictions"]).len(), &no_pod["end"]), (0, &"enough".into()), "{no_pod}");
 
     // As large as the node: it goes first of those who exceed their requests, as its priority is lower than that of the other.
     let grown = answer(&scene, &["what-if", "--add", "100Gi", "--pod", "within"]);

@@ -40,7 +40,7 @@ impl Drop for State {
     }
 }
 
-/// What the kernel's log tells of the disk in that folder, or of that eviction.
+/// How many lines of the kernel's log report the disk in that folder, or that eviction.
 fn in_kernel_log(of: &str) -> usize {
     let log = Command::new("dmesg").output().unwrap().stdout;
     let log = String::from_utf8_lossy(&log);

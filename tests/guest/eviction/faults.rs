@@ -44,7 +44,7 @@ enum Fault {
     FullDisk,
     /// The reader of the daemon's log reads no more.
     Log,
-    /// A manifest is a pipe that nobody writes to.
+    /// A manifest is a pipe without a writer.
     Manifest,
     /// The file system of the manifests answers no more.
     Folder,

@@ -28,7 +28,7 @@ fn the_minimum_reclaim_is_fetched_and_pods_within_their_requests_are_spared() {
 
     let mut more = scene.fill_by("more", &to_leave(120 * MIB));
     let spared = |event: &Value| is(event, "eviction.suppressed") && event["data"]["reason"] == "noCandidate";
-    scene.stream.wait_for("that nobody is evicted", TIMEOUT, spared).unwrap();
+    scene.stream.wait_for("that no pod is evicted", TIMEOUT, spared).unwrap();
     scene.catch_up();
     assert_eq!(scene.stream.of("eviction.decided").count(), 2);
     assert!(filler.lives().unwrap() && more.lives().unwrap());

@@ -64,7 +64,7 @@ fn what_a_tmpfs_holds_is_reported_and_costs_no_pod_within_its_request() {
     writer.wait_for_end(TIMEOUT).unwrap();
     scene
         .stream
-        .wait_for("that nobody is left", TIMEOUT, |event| {
+        .wait_for("that no candidate is left", TIMEOUT, |event| {
             is(event, "eviction.suppressed") && event["data"]["reason"] == "noCandidate"
         })
         .unwrap();

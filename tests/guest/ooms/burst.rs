@@ -57,7 +57,7 @@ fn of_forty_containers_is_reported_in_full() {
         for _ in &names {
             let incident = scene.incident(&format!("default/b{pod}"));
             let cgroup = incident["victims"][0]["cgroup"].as_str().unwrap().to_owned();
-            assert_eq!(reported.insert(cgroup, incident), None, "told twice");
+            assert_eq!(reported.insert(cgroup, incident), None, "reported twice");
         }
     }
     for (cgroup, hog) in &running {
@@ -86,7 +86,7 @@ fn of_forty_containers_is_reported_in_full() {
     }
     // The witness that others rely on; the kernel limits the rate of these lines.
     let logged = log.victims().unwrap();
-    println!("told: {} of {}; by the kernel's log: {}", reported.len(), running.len(), logged.len());
+    println!("reported: {} of {}; by the kernel's log: {}", reported.len(), running.len(), logged.len());
     assert!((1..=running.len()).contains(&logged.len()), "{logged:?}");
     assert!(logged.iter().all(|cgroup| running.contains_key(cgroup)), "{logged:?}");
     scene.close(0);

@@ -63,7 +63,7 @@ fn by_a_process_whose_main_thread_has_ended() {
     let mut hog = scene.run("default/web/app", &["workload", "headless", "--size", "128Mi"]);
     let incident = scene.incident("default/web");
     hog.killed();
-    // The kernel marks a thread: the process is what is told.
+    // The kernel marks a thread: the process is reported.
     let task = merged(&json!({"pid": hog.pid(), "comm": "workload"}), &place("web", "app", &app("web")));
     assert_holds(
         &incident,

@@ -1,4 +1,4 @@
-//! Victims that somebody else had killed already: the kernel marks them all the same, and kills nobody.
+//! Victims that another process had killed already: the kernel marks them all the same, and kills none.
 use std::{
     fs,
     path::PathBuf,
@@ -53,7 +53,7 @@ fn by_another_hand_is_no_kill() {
         }),
     );
     victim.assert_is(&averted["victims"][0]);
-    // The kernel agrees: the limit was hit, often, and nobody was killed for it.
+    // The kernel agrees: the limit was hit, often, and no process was killed for it.
     assert!(counters(pod)["oom"].as_u64().unwrap() >= 1, "{}", counters(pod));
     for cgroup in [pod, &format!("{pod}/c1"), &format!("{pod}/c2")] {
         assert_eq!(counters(cgroup)["oomKill"], 0, "{cgroup}");
@@ -162,8 +162,8 @@ fn by_our_own_eviction_is_no_kill() {
     for running in &prey {
         pin(running.pid(), &only(1));
     }
-    // Nobody else runs there from now on, so that no victim of the eviction comes to its end; and nobody may wait for it
-    // who holds what others need.
+    // No other process runs there from now on, so that no victim of the eviction comes to its end; and no process that
+    // holds what others need may wait for it.
     let everywhere = sched_getaffinity(None).unwrap();
     pin_all(scene.daemon.pid(), &only(0));
     pin_all(std::process::id(), &only(0));

@@ -43,7 +43,7 @@ fn that_runs_out() {
 #[guest_test(kernel)]
 fn that_is_used_up_as_far_as_pods_may() {
     let total_mib = kernel::meminfo_bytes("MemTotal").unwrap() / MIB;
-    // Nobody is evicted before.
+    // No pod is evicted before.
     let settings = format!(
         "singleProcessOOMKill: true\nsystemReserved: {{memory: {}Mi}}\nevictionHard: {{memory.available: \"0%\"}}",
         total_mib - 300

@@ -40,7 +40,7 @@ fn an_allocator_in_one_container_kills_in_the_other() {
     // The kernel's own words: the limit was the pod's, and the kill is counted where the victim was.
     assert_eq!(counters(pod)["oomKill"], 0);
     assert_eq!(kills(&c1), json!({"oomKill": 1, "oomGroupKill": 0}));
-    // A kernel that does not see the first victim's memory come back in time kills a second one, which is told then.
+    // A kernel that does not see the first victim's memory come back in time kills a second one, which is reported then.
     if counters(&c2)["oomKill"] == 1 {
         allocator.killed();
         let second = scene.incident("default/p");

@@ -1,4 +1,4 @@
-//! A daemon, pods, processes in their containers, and what is told of their end.
+//! A daemon, pods, processes in their containers, and the events that report their end.
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -21,14 +21,14 @@ use super::assert_holds;
 
 pub(super) const MIB: u64 = 1 << 20;
 
-/// One OOM kill closes its incident within a second; what is told too much comes within this.
+/// One OOM kill closes its incident within a second; an event too many comes within this.
 pub(super) const SILENCE: Duration = Duration::from_millis(1500);
 
 /// The OOM counters of a cgroup, from its own `memory.events.local`.
 const COUNTERS: [(&str, &str); 3] =
     [("oom", "oom"), ("oom_kill", "oomKill"), ("oom_group_kill", "oomGroupKill")];
 
-/// A daemon in mode enforce, and all that it has told.
+/// A daemon in mode enforce, and all that it has reported.
 pub(super) struct Scene {
     pub(super) daemon: Daemon,
     pub(super) stream: Stream,
@@ -112,7 +112,7 @@ impl Scene {
         self.stream.wait_for_pod("oom.averted", subject, TIMEOUT).unwrap()["data"].clone()
     }
 
-    /// Asserts that no kill was told but those looked at, none averted but so many, nothing lost; and stops the daemon.
+    /// Asserts that no kill was reported but those looked at, none averted but so many, nothing lost; and stops the daemon.
     pub(super) fn close(mut self, averted: usize) {
         self.assert_nothing_else(averted);
         let Self { daemon, .. } = self;
@@ -136,7 +136,7 @@ fn ooms(stream: &Stream) -> Vec<&Value> {
     stream.seen.iter().filter(|event| kinds.iter().any(|kind| is(event, kind))).collect()
 }
 
-/// What was told at once and what was told at the end are of one kill.
+/// Asserts that what was reported at once and what was reported at the end are of one kill.
 #[track_caller]
 fn agree(detected: &Value, incident: &Value) {
     if incident["reconstructed"] == true {
@@ -144,7 +144,7 @@ fn agree(detected: &Value, incident: &Value) {
     }
     let first = &incident["victims"][0];
     let mut victim = detected["victim"].clone();
-    // The kernel tells this one only when the victim exits.
+    // The kernel reports this one only when the victim exits.
     victim.as_object_mut().unwrap().remove("exitCode");
     assert_holds(first, &victim);
     assert_eq!(detected["trigger"], incident["trigger"], "{detected:#} {incident:#}");
@@ -158,7 +158,7 @@ fn agree(detected: &Value, incident: &Value) {
 }
 
 /// Each moment comes after what led to it. A process gives its memory back while it exits: before or after its exit is
-/// told, as the kernel has it.
+/// reported, as the kernel has it.
 #[track_caller]
 pub(super) fn assert_in_order(incident: &Value) {
     let moment = |name: &str| incident["timelineMs"].get(name).map(|moment| moment.as_u64().unwrap());
@@ -192,8 +192,8 @@ impl Running {
         assert_eq!(status.signal(), Some(9), "{status}");
     }
 
-    /// Asserts that the event tells of this very process: when it started is told to a millisecond, and the kernel shows
-    /// it in hundredths of a second.
+    /// Asserts that the event reports this very process: the event has its start to a millisecond, and the kernel shows it
+    /// in hundredths of a second.
     #[track_caller]
     pub(super) fn assert_is(&self, victim: &Value) {
         assert_eq!(victim["pid"], self.pid(), "{victim:#}");

@@ -37,15 +37,15 @@ fn spares_who_is_exempt() {
     let mut expected = vec![u64::from(bystander.pid()), u64::from(hog.pid())];
     expected.sort_unstable();
     assert_eq!(victims(&incident), expected);
-    let nobody = json!({"namespace": null, "pod": null, "container": null, "cgroup": "/ooms-system"});
+    let no_pod = json!({"namespace": null, "pod": null, "container": null, "cgroup": "/ooms-system"});
     assert_holds(
         &incident,
         &json!({
             "scope": "system",
             "limitOwner": "/ooms-system",
             "limitSource": "traced",
-            "trigger": merged(&json!({"pid": hog.pid()}), &nobody),
-            "victims": vec![merged(&nobody, &json!({"exitCode": 9, "oomScoreAdj": 0})); 2],
+            "trigger": merged(&json!({"pid": hog.pid()}), &no_pod),
+            "victims": vec![merged(&no_pod, &json!({"exitCode": 9, "oomScoreAdj": 0})); 2],
             "reconstructed": false,
         }),
     );

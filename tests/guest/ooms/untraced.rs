@@ -1,4 +1,4 @@
-//! Kills of which no record came: what the kernel counted is told all the same.
+//! Kills of which no record came: what the kernel counted is reported all the same.
 use std::{path::Path, thread};
 
 use enforcer_tests::{cgroup::Cgroup, daemon::Daemon, stream::is, wait::TIMEOUT};
@@ -37,7 +37,7 @@ fn where_no_program_can_be_loaded() {
         let incident = scene.incident("default/web");
         let now = counters(cgroup);
         assert_eq!(now["oomGroupKill"], before + 1, "one OOM at a time");
-        // Whose it was is known, who it was is not: nobody is made up.
+        // The container is known, the process is not: no victim is made up.
         let expected = json!({
             "reconstructed": true,
             "scope": "container",

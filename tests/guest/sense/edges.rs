@@ -163,7 +163,7 @@ fn kubepods_may_come_after_the_start_and_go_and_come_again() {
     let daemon = Daemon::start(folder, "mode: observe\ncgroupRoot: /edges").unwrap();
     for round in 0..2 {
         let cgroup = Cgroup::create(KUBEPODS).unwrap();
-        // It is told of the new cgroup, and arms.
+        // It is notified of the new cgroup, and arms.
         let begin = Instant::now();
         while !breach_wakes() {
             assert!(begin.elapsed() < TIMEOUT * 2, "round {round}: never woken\n{}", daemon.log());

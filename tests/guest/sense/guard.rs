@@ -98,7 +98,7 @@ fn a_process_that_comes_forks_and_executes_is_reported_until_its_score_is_right(
     assert_eq!((attached.container, attached.cause), (id, ScoreCause::Attached));
     assert_eq!((attached.score, attached.wanted), (0, 500));
     assert_eq!((attached.process.comm.as_str(), attached.writer.comm.as_str()), ("sh", "sh"));
-    // As /proc tells it: in hundredths of a second, field 22.
+    // As /proc shows it: in hundredths of a second, field 22.
     let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
     let ticks: u64 = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();
     assert_eq!(attached.process.start_ns.unwrap() / 10_000_000, ticks);
@@ -115,7 +115,7 @@ fn a_process_that_comes_forks_and_executes_is_reported_until_its_score_is_right(
     expected.sort_unstable();
     assert_eq!(pids, expected);
 
-    // What we write ourselves is not told, wrong or right.
+    // What we write ourselves is not reported, wrong or right.
     for score in ["400", "500"] {
         fs::write(format!("/proc/{}/oom_score_adj", child.id()), score).unwrap();
     }
@@ -159,7 +159,7 @@ fn right_scores_and_others_processes_emit_nothing() {
     assert!(other.run("echo 77 > /proc/self/oom_score_adj").wait().unwrap().success());
     watch.assert_silent();
     assert_eq!(watch.guard.counts().unwrap().scores.seen, 0);
-    // No longer guarded, the same tells nothing either.
+    // A container that is no longer guarded reports nothing either.
     watch.guard.set_wanted(&BTreeMap::from([(container.id(), 100)])).unwrap();
     watch.guard.set_wanted(&BTreeMap::new()).unwrap();
     assert!(container.run("true").wait().unwrap().success());
@@ -253,7 +253,7 @@ fn one_cgroup_that_is_written_to_without_end_is_held_back_and_hides_no_other() {
 
 #[guest_test(kernel)]
 fn what_the_ring_has_no_room_for_is_counted_and_reported_together() {
-    // Nobody reads while more is told than the ring holds: 16 cgroups use up their credit of 64 records each.
+    // The ring is not read while more is reported than it holds: 16 cgroups use up their credit of 64 records each.
     let cgroups: Vec<_> = (0..16).map(|i| Cgroup::root(&format!("guard-many{i}"))).collect();
     let ids: BTreeSet<CgroupId> = cgroups.iter().map(Cgroup::id).collect();
     let mut watch = Watch::files(&cgroups);
@@ -263,7 +263,7 @@ fn what_the_ring_has_no_room_for_is_counted_and_reported_together() {
     let before = watch.guard.counts().unwrap().writes;
     assert_eq!((before.seen, before.held), (1024, 0));
     assert!(before.dropped > 0, "{before:?}");
-    // What is told and what is lost is all that there was.
+    // What is reported and what is lost is all that there was.
     let (mut reported, mut lost) = (0, 0);
     while reported + lost < before.seen {
         match watch.within(TIMEOUT) {
@@ -271,7 +271,7 @@ fn what_the_ring_has_no_room_for_is_counted_and_reported_together() {
             Some(GuardEvent::Written(_)) => reported += 1,
             // Whoever used all its credit is looked at.
             Some(GuardEvent::Overrun { .. }) => {}
-            other => panic!("{other:?} after {reported} told and {lost} lost"),
+            other => panic!("{other:?} after {reported} reported and {lost} lost"),
         }
     }
     watch.drain();

@@ -39,7 +39,7 @@ impl Watch {
         Self::with(&tracer::choice())
     }
 
-    /// One that tells stalls of that length, or as much within a second; each cgroup once.
+    /// One that reports stalls of that length, or as much within a second; each cgroup once.
     fn reporting(stall_ns: u64, budget_ns: u64) -> Self {
         let mut choice = tracer::choice();
         choice.stall_limits.stall_ns = stall_ns;
@@ -49,7 +49,7 @@ impl Watch {
     }
 
     fn with(choice: &Choice) -> Self {
-        assert_ne!(choice.reclaim.limit, LimitArgument::None, "these kernels all tell whose limit it is");
+        assert_ne!(choice.reclaim.limit, LimitArgument::None, "these kernels all report whose limit it is");
         let attached = Programs::load(choice).unwrap();
         assert!(attached.failed.is_empty(), "{:#?}", attached.failed);
         Self {
@@ -215,7 +215,7 @@ fn a_node_that_runs_short_stalls_by_no_cgroups_limit() {
     let events = ["mm_vmscan_direct_reclaim_begin", "mm_vmscan_direct_reclaim_end"];
     let (bracket, mut watch) = Bracket::around(None, events);
     let cgroup = Cgroup::create("stalls-node").unwrap();
-    // It dies of it, and nobody else.
+    // It dies of it, and no other process does.
     let mut load = Load::start(&cgroup, &["spike", "--size", "64Gi"]).unwrap();
     fs::write(format!("/proc/{}/oom_score_adj", load.pid()), "1000").unwrap();
     load.wait().unwrap();
@@ -228,7 +228,7 @@ fn a_node_that_runs_short_stalls_by_no_cgroups_limit() {
     let of_root: Vec<_> = watch.stalls.read().unwrap();
     assert!(
         of_root.iter().all(|stall| stall.cgroup != root || stall.kind != StallKind::Throttled),
-        "kswapd waits for nobody's sake: {of_root:?}"
+        "kswapd is throttled for no cgroup's limit: {of_root:?}"
     );
     let total_us = stalls[0].total_ns / 1_000;
     println!("{total_us} us in {count} stalls, {least_us} to {most_us} by the trace");
@@ -351,7 +351,7 @@ fn many_short_stalls_are_reported_when_their_budget_is_used_up() {
     assert!(record.window_ns >= 20_000_000, "{record:?}");
     assert!(
         record.window_ns - record.stall_ns < 20_000_000,
-        "told later than at the first excess: {record:?}"
+        "reported later than at the first excess: {record:?}"
     );
     cgroup.kill().unwrap();
     load.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The programs at work, and what they told.
+//! The programs at work, and what they report.
 use std::time::{Duration, Instant};
 
 use enforcer::sense::{

@@ -297,6 +297,6 @@ fn a_pods_slice_goes_with_its_manifest() {
     wait_until("its unit's end", || {
         shown("going-kubepods-burstable-podbusy.slice", "ActiveState") == "inactive"
     });
-    wait_until("nobody", || scene.pods().is_empty());
+    wait_until("no pods", || scene.pods().is_empty());
     scene.daemon.stop().unwrap();
 }

@@ -1,4 +1,4 @@
-//! systemd starts a daemon again that evicts nobody any more.
+//! systemd restarts a daemon that can evict no more.
 
 use std::{
     fs,
@@ -70,7 +70,7 @@ fn a_daemon_whose_eviction_thread_is_stuck_is_started_again() {
     stop_thread(thread);
     wait_until("what says so", || livez(folder).ends_with("the eviction thread is stuck\n"));
     wait_until("its successor", || {
-        // Whoever traces a thread is told of its end first, and the process has not ended before.
+        // The kernel reports a thread's end to its tracer first, and the process has not ended before.
         let _state = waitpid(Pid::from_raw(thread), WaitOptions::NOHANG);
         shown(UNIT, "NRestarts") == "1" && shown(UNIT, "ActiveState") == "active"
     });

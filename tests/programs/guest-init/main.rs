@@ -1,4 +1,4 @@
-//! PID 1 of the test guests: prepares the system, runs one script, and tells the host its exit status.
+//! PID 1 of the test guests: prepares the system, runs one script, and reports its exit status to the host.
 //!
 //! The host (`cargo xtask vm`) listens on named virtio-serial ports: the script's stdout and stderr each have
 //! one, and this program reports on the third, one line a message:
@@ -35,10 +35,10 @@ const FAILURES: &str = "/run/rig-failures";
 fn main() -> ExitCode {
     match run() {
         Ok(()) => {}
-        // The console is the only place left to tell it.
+        // The console is the only place left to report it.
         Err(error) => drop(writeln!(io::stderr(), "guest-init: {error:#}")),
     }
-    // PID 1 must not return, or the kernel panics; powering off tells the host that it is over.
+    // PID 1 must not return, or the kernel panics; the host sees the end by the power off.
     match rustix::system::reboot(rustix::system::RebootCommand::PowerOff) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -76,7 +76,7 @@ pub(crate) fn write_all(port: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The port on which this program itself tells the host something.
+/// The port on which this program itself reports to the host.
 pub(crate) struct Report(File);
 
 impl Report {

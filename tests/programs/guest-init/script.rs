@@ -30,7 +30,7 @@ const ENVIRONMENT: [(&str, &str); 4] = [
 
 /// How the script ended.
 pub(crate) struct End {
-    /// As a shell tells it: 128 plus the signal where one ended it.
+    /// As a shell reports it: 128 plus the signal where one ended it.
     pub(crate) status: i32,
     pub(crate) out_bytes: u64,
     pub(crate) err_bytes: u64,

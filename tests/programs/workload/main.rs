@@ -28,7 +28,7 @@ use crate::{
     units::{parse_duration, parse_size},
 };
 
-/// Puts a load on this machine until it is told to end.
+/// Puts a load on this machine until SIGTERM or SIGINT.
 #[derive(Debug, Parser)]
 #[command(name = "workload")]
 struct Cli {
@@ -108,7 +108,7 @@ enum Load {
     Spin {
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
         threads: u32,
-        /// Take this processor at real-time priority, so that nobody else runs on it
+        /// Take this processor at real-time priority, so that no other task runs on it
         #[arg(long, value_name = "CPU")]
         seize: Option<usize>,
     },

@@ -93,7 +93,7 @@ struct Stalls {
     recent_stall_us: u64,
 }
 
-/// Keeps memory in use and tells how late the latest write was.
+/// Keeps memory in use and reports how late the latest write was.
 pub(crate) fn hold(clock: &Clock, bytes: u64, huge: bool, every: Duration) -> anyhow::Result<()> {
     let mut held = Held::in_pieces_of(if huge { HUGE_PIECE_BYTES } else { PIECE_BYTES });
     held.grow_to(bytes, clock)?;

@@ -40,26 +40,26 @@ struct Line<T> {
     facts: T,
 }
 
-/// The load's own time, and whether it was told to end.
+/// The load's own time, and whether a signal asked it to end.
 #[derive(Debug)]
 pub(crate) struct Clock {
     begin: Instant,
     limit: Option<Duration>,
-    reported_to_end: Arc<AtomicBool>,
+    stop_requested: Arc<AtomicBool>,
     /// Becomes readable with the signal.
     wake: UnixStream,
 }
 
 impl Clock {
     pub(crate) fn start(limit: Option<Duration>) -> anyhow::Result<Self> {
-        let reported_to_end = Arc::new(AtomicBool::new(false));
+        let stop_requested = Arc::new(AtomicBool::new(false));
         let (wake, signalled) = UnixStream::pair().context("cannot make a socket")?;
         for signal in [consts::SIGTERM, consts::SIGINT] {
             // The flag first: who is woken must find it set.
-            flag::register(signal, Arc::clone(&reported_to_end)).context("cannot handle signals")?;
+            flag::register(signal, Arc::clone(&stop_requested)).context("cannot handle signals")?;
             pipe::register(signal, signalled.try_clone()?).context("cannot handle signals")?;
         }
-        Ok(Self { begin: Instant::now(), limit, reported_to_end, wake })
+        Ok(Self { begin: Instant::now(), limit, stop_requested, wake })
     }
 
     pub(crate) fn elapsed(&self) -> Duration {
@@ -67,8 +67,7 @@ impl Clock {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.reported_to_end.load(Ordering::Relaxed)
-            || self.limit.is_some_and(|limit| self.elapsed() >= limit)
+        self.stop_requested.load(Ordering::Relaxed) || self.limit.is_some_and(|limit| self.elapsed() >= limit)
     }
 
     /// Waits until `time` after the start, or for the end; answers whether to go on.

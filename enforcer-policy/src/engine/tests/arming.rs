@@ -1,4 +1,4 @@
-//! A threshold that is crossed when it is loaded, or cannot be reached, kills nobody.
+//! A threshold that is crossed when it is loaded, or cannot be reached, kills no pod.
 use super::rig::*;
 use crate::{
     engine::{
@@ -16,7 +16,7 @@ fn of(thresholds: &[Threshold]) -> EngineSettings {
     EngineSettings { thresholds: followed(thresholds), ..enforcing(0, 0) }
 }
 
-/// A rig whose thresholds nobody knows of.
+/// A rig whose thresholds were just loaded.
 fn loaded(settings: &EngineSettings) -> Rig {
     let mut rig = Rig::upstream(settings);
     let fresh = Engine::new(settings);
@@ -89,7 +89,7 @@ fn one_that_is_not_armed_keeps_none_that_is_from_acting() {
     assert_eq!(is_dry(&rig), (true, true));
     assert!(evicts(&rig.pass(MS).look(GIB / 2 - 1)), "its pause is no other's");
     assert_eq!((is_dry(&rig), rig.engine.decision().unwrap().shortage.hard), ((false, false), true));
-    // While that one dies nothing is told for the soft one's sake.
+    // While that one dies the soft threshold decides nothing.
     rig.signalled();
     assert!(!evicts(&rig.pass(MINUTE).look(GIB)));
 }

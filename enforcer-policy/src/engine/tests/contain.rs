@@ -86,7 +86,7 @@ fn no_pod_is_throttled_unless_the_pods_themselves_would_fill_the_node_meanwhile(
     // 49 MiB/s for 9.8 s is more than 476 MiB, and 48 is not.
     assert!(held(1_500 * MIB, 100 * MIB, 1_049 * MIB) && !held(1_500 * MIB, 100 * MIB, 1_048 * MIB));
     assert!(!held(1_500 * MIB, 48 * MIB, 1_100 * MIB), "the node does not fill as fast");
-    assert!(!held(1_500 * MIB, 5 * GIB, 1_000 * MIB), "somebody else fills it");
+    assert!(!held(1_500 * MIB, 5 * GIB, 1_000 * MIB), "another process fills it");
     assert!(!held(1_500 * MIB, 5 * GIB, 900 * MIB), "it shrinks");
 }
 

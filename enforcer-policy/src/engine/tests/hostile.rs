@@ -82,7 +82,7 @@ fn a_clock_that_jumps_neither_hurries_nor_forgets_a_victim() {
     assert!(lives(&rig.pass(3_600 * SECOND).progress(true, 100 * MIB)));
     rig.now_ns = SECOND;
     assert!(lives(&rig.progress(true, 100 * MIB)));
-    assert!(!evicts(&rig.look(MIB)), "nobody else meanwhile");
+    assert!(!evicts(&rig.look(MIB)), "no other victim meanwhile");
     let reported = rig.progress(false, 0);
     assert!(matches!(reported[..], [Action::Completed(_)]), "{reported:?}");
     assert!(evicts(&rig.pass(3_700 * SECOND).look(MIB)), "the next one");

@@ -175,7 +175,7 @@ fn key(
     }
 }
 
-/// Nobody is chosen while what the last one is still giving back would do.
+/// No pod is chosen while the memory that the last victim still gives back would do.
 fn is_more_needed(engine: &Engine, decision: &Decision, last: &Completion) {
     let shortage = decision.shortage;
     if shortage.resource() != Resource::Memory || last.moments.memory_back_ns.is_some() {

@@ -24,7 +24,7 @@ fn while_paused_the_same_is_decided_and_nothing_done_and_then_it_is() {
     assert_eq!(rig.engine.victim(), None);
     assert!(!evicts(&rig.pass(SECOND).look(MIB)), "reported once a minute");
     rig.engine.configure(&running);
-    // What was told does not put off what is to be done.
+    // A decision that was only reported does not delay one that is acted on.
     assert!(evicts(&rig.pass(MS).look(MIB)));
     let done = *rig.engine.decision().unwrap();
     assert!(!done.dry_run && !done.paused);

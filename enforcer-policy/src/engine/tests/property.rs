@@ -97,7 +97,7 @@ proptest! {
         prop_assert_eq!(decision(Mode::DryRun), decision(Mode::Enforce));
     }
 
-    /// The same where somebody is held back more often.
+    /// The same where pods are held back more often.
     #[test]
     fn the_rules_hold_while_much_is_done(
         (settings, first) in busy(),

@@ -199,5 +199,5 @@ fn what_the_last_one_killed_gave_back_to_per_cpu_lists_counts_for_the_next() {
     rig.pass(SECOND);
     assert!(!evicts(&rig.see(node(&rig))));
     let mut rig = Rig::new(&enforcing(200 * MIB, 0), &pods);
-    assert!(evicts(&rig.see(node(&rig))), "nobody has died");
+    assert!(evicts(&rig.see(node(&rig))), "no pod has died");
 }

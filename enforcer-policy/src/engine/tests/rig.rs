@@ -46,11 +46,11 @@ pub(super) struct Rig {
     pub(super) engine: Engine,
     pub(super) readings: Vec<Reading>,
     pub(super) now_ns: u64,
-    /// The conditions that were told last.
+    /// The conditions that were reported last.
     pub(super) conditions: Option<Conditions>,
-    /// How often it was told that other thresholds are armed, or not.
+    /// How often it was reported that thresholds are armed, or no longer are.
     pub(super) arming: u32,
-    /// What the readings that were wished for last were wished for.
+    /// The resource that the last requested readings are for.
     pub(super) wished: Option<Resource>,
 }
 
@@ -147,7 +147,7 @@ impl Rig {
         })
     }
 
-    /// Signals and buries the victim.
+    /// Signals the victim, which dies.
     pub(super) fn dies(&mut self) -> Completion {
         self.signalled();
         self.pass(5 * MS);

@@ -394,12 +394,12 @@ fn a_new_set_of_candidates_does_not_forget_the_victim() {
 #[test]
 fn a_new_candidate_is_not_kept_waiting_by_there_having_been_none() {
     let mut rig = Rig::new(&enforcing(GIB, 0), &[]);
-    let nobody = Action::Suppressed {
+    let no_candidate = Action::Suppressed {
         now_ns: SECOND,
         signal: Signal::MemoryAvailable,
         reason: Suppression::NoCandidate,
     };
-    assert!(rig.look(MIB).contains(&nobody));
+    assert!(rig.look(MIB).contains(&no_candidate));
     drop(rig.engine.replace(Candidates::new(&[candidate(1, 0, 0)])));
     rig.readings = vec![using(GIB)];
     assert!(evicts(&rig.pass(MS).look(MIB)));
@@ -485,7 +485,7 @@ fn per_cpu_lists_count_for_a_while_after_a_death_and_otherwise_not() {
     assert!(evicts(&rig.see(node)));
     let mut first = Rig::upstream(&enforcing(GIB, 0));
     let node = with_free(&first, 1_023, 500);
-    assert!(evicts(&first.see(node)), "nobody has died");
+    assert!(evicts(&first.see(node)), "no pod has died");
     assert!(!first.engine.counts_free_lists(first.now_ns));
 }
 

@@ -29,7 +29,7 @@ pub(super) fn both() -> EngineSettings {
     }
 }
 
-/// A rig whose soft threshold is due, with the decision made; told is what the deciding look said.
+/// A rig whose soft threshold is due, with the decision made, and the actions of the deciding look.
 fn decided() -> (Rig, Vec<Action>) {
     let mut rig = Rig::upstream(&both());
     assert!(!evicts(&rig.look(1_500 * MIB)));
@@ -122,7 +122,7 @@ fn after_a_refusal_that_took_long_the_next_one_is_chosen_by_fresh_readings() {
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(4), "the other one is within its request now");
 }
 
-/// Until the decision is on the disk nobody is asked to end, and that disk may be what stalls.
+/// Until the decision is on the disk no pod is asked to end, and that disk may be what stalls.
 #[test]
 fn a_hard_threshold_does_not_wait_for_a_soft_decision_to_be_recorded() {
     let (mut rig, _) = decided();
@@ -250,7 +250,7 @@ fn what_cannot_be_recorded_is_not_begun_and_tried_again_later() {
     let mut hard = rig.clone();
     assert!(evicts(&hard.look(MIB)));
     assert!(evicts(&rig.pass(SECOND).look(1_500 * MIB)));
-    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(5), "nobody is passed over for it");
+    assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(5), "no pod is passed over for it");
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn process_ids_are_short() {
     assert_eq!((decision.cgroup, decision.decided_by), (CgroupId(3), Some(DecidedBy::ProcessCount)));
     assert!(decision.ranking.iter().all(|ranked| matches!(ranked.standing, RankKey::Pids(_))));
     assert_eq!(decision.ranked_count, 3);
-    // What it held counts as available until it has come back, so that nobody else is chosen.
+    // What it held counts as available until it has come back, so that no other pod is chosen.
     rig.signalled();
     rig.pass(MS);
     let (number, now_ns) = (rig.number(), rig.now_ns);
@@ -392,7 +392,7 @@ fn one_whose_processes_could_not_be_counted_goes_last_of_its_priority() {
     }
 }
 
-/// Between the look that asked for memory and its answer: to rank by counts that nobody took would be to guess.
+/// Between the look that asked for memory and its answer: to rank by counts that were not read would be to guess.
 #[test]
 fn process_ids_that_run_short_while_memory_is_read_wait_for_their_own_reading() {
     let thresholds =

@@ -45,7 +45,7 @@ fn check(bytes: &[u8], written: &[Vec<u8>], sound: &Account, is_replayed: bool) 
             | NotARecording::Shape { .. },
         ) => {}
         Ok(recording) => {
-            assert!(!recording.whole, "damage that is not told");
+            assert!(!recording.whole, "damage that is not reported");
             for damage in recording.damages() {
                 assert!(damage.at + damage.bytes <= bytes.len(), "{damage:?}");
             }

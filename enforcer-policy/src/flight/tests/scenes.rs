@@ -181,7 +181,7 @@ fn a_higher_threshold_would_have_evicted_earlier_and_only_once() {
     let [only] = &other.decisions[..] else { panic!("{:?}", other.decisions) };
     assert_eq!(only.decision.decided_ns, 1_800 * MS);
     assert_eq!((only.decision.cgroup, only.modelled), (CgroupId(2), false));
-    // Nobody had read its usage by then: the first reading, at 350 MiB available, stands in.
+    // Its usage had not been read by then: the first reading, at 350 MiB available, stands in.
     assert_eq!(only.read_ns, Some(2_000 * MS));
     assert_eq!(other.parted_ns, Some(1_800 * MS));
     let [no_victims] = &other.no_victims[..] else { panic!("{:?}", other.no_victims) };

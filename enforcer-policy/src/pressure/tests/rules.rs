@@ -80,7 +80,7 @@ fn a_grace_period_runs_while_its_threshold_is_met() {
     assert_eq!(acted_on(&mut pressure, MINUTE - 1, &memory(GIB)), None);
     assert_eq!(acted_on(&mut pressure, MINUTE, &memory(GIB)), Some(Signal::MemoryAvailable));
     assert_eq!(acted_on(&mut pressure, MINUTE + 1, &memory(2 * GIB)), None);
-    assert_eq!(acted_on(&mut pressure, MINUTE + 2, &memory(GIB)), None, "it begins anew");
+    assert_eq!(acted_on(&mut pressure, MINUTE + 2, &memory(GIB)), None, "its grace period starts again");
     let mut pressure = Pressure::new(&settings(&[hard()]));
     assert_eq!(acted_on(&mut pressure, 0, &memory(0)), Some(Signal::MemoryAvailable));
 }

@@ -8,7 +8,7 @@ use crate::{
     sample::value,
 };
 
-/// Refuses what it is told to, and does the rest.
+/// Refuses to write the named file, and writes all others.
 struct Stubborn(&'static str);
 
 impl Stubborn {

@@ -231,7 +231,7 @@ mod tests {
     fn what_is_reported_of_now_and_then_is_looked_at_at_once() {
         let (mut watch_budget, mut now) = (WatchBudget::default(), Instant::now());
         for _ in 0..100 {
-            // A write, what tells of it again, and what undoes it.
+            // A write, another notification of it, and the write that undoes it.
             for _ in 0..3 {
                 assert!(watch_budget.admit(file("memory.max"), None, now));
             }

@@ -177,7 +177,7 @@ async fn a_storm_of_four_thousand_is_reported_whole_and_each_of_its_own_pod() {
             name.parse::<u64>().ok().map(|pod| pid(pod).into()),
             "{incident:#}"
         );
-        assert!(pods.insert(name.to_owned()), "told twice: {incident:#}");
+        assert!(pods.insert(name.to_owned()), "reported twice: {incident:#}");
     }
     assert_eq!((pods.len(), reader.of(EventType::OomDetected).len()), (count, count));
     assert_eq!(reader.producer.stored(), 2 * PODS);
@@ -186,7 +186,7 @@ async fn a_storm_of_four_thousand_is_reported_whole_and_each_of_its_own_pod() {
 #[tokio::test]
 async fn what_found_no_room_is_counted_and_all_else_is_reported() {
     const PODS: u64 = 1_000;
-    // Nobody reads meanwhile, and the ring is too small for them all.
+    // The ring is not read meanwhile, and is too small for them all.
     let mut reader = Reader::start(PODS, 64 * 1024);
     let reported: Vec<_> =
         (0..PODS).filter(|pod| reader.producer.output(mark(*pod, pid(*pod)).as_bytes())).collect();
@@ -202,7 +202,7 @@ async fn what_found_no_room_is_counted_and_all_else_is_reported() {
         detected.iter().map(|event| event["subject"].as_str().unwrap().to_owned()).collect();
     let expected: Vec<_> = reported.iter().map(|pod| format!("default/p{pod}")).collect();
     assert_eq!(subjects, expected);
-    // And what comes after it is told as ever.
+    // Later records are reported as ever.
     reader.put(mark(PODS - 1, 77).as_bytes()).await;
     let last = reader.reported(EventType::OomDetected, reported.len() + 1).await.pop().unwrap();
     assert_eq!(last["data"]["victim"]["pid"], 77, "{last:#}");

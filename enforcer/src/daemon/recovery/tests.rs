@@ -30,7 +30,7 @@ fn an_eviction_is_reported_once_and_its_pod_stays_evicted() {
     assert_eq!(
         kinds,
         [EventType::EvictionDecided, EventType::EvictionCompleted],
-        "the second start tells nothing"
+        "the second start reports nothing"
     );
     let payload = Event::parse(&records[0].line).unwrap().payload;
     let Payload::EvictionDecided(EvictionDecided::Reconstructed(decided)) = payload else {
@@ -98,7 +98,7 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
     }
 }
 
-/// A process of its own, which nobody has killed.
+/// A live process that was not killed.
 #[test]
 fn what_lives_elsewhere_is_not_dead() {
     assert_eq!(held(Some(("/no/such", CgroupId(1))), &[]), Holding::NoProcess);

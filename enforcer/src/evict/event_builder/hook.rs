@@ -171,7 +171,7 @@ mod tests {
             Some("timedOut"),
             "that of the other"
         );
-        assert_eq!(unreported.over(id(2), true), None, "told before");
+        assert_eq!(unreported.over(id(2), true), None, "it was reported before");
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Helper {
         self.node.read("a", "memory.high")
     }
 
-    /// What is told of the file that cannot be given back, or is at last.
+    /// The error in the next report of a file that cannot be restored; none once it is restored.
     fn stuck(&self) -> Option<String> {
         match self.reports.recv_timeout(Duration::from_secs(10)).expect("a report") {
             Report::Stuck(stuck) => stuck.error.clone(),
@@ -134,7 +134,7 @@ fn a_brake_that_stops_restores_the_value() {
     assert_eq!(helper.left(), []);
 }
 
-/// The file cannot be written once: it is told, and tried again until it can.
+/// The file cannot be written at first: that is reported, and tried again until it can.
 #[test]
 fn what_cannot_be_given_back_at_once_is_reported_and_tried_again() {
     let mut helper = Helper::new("max\n");
@@ -153,7 +153,7 @@ fn what_cannot_be_given_back_at_once_is_reported_and_tried_again() {
     assert!(matches!(helper.ease(1), Outcome::Eased { brake: 1, given_back: false, .. }));
     assert!(helper.stuck().is_some());
     assert_eq!(helper.left().len(), 1, "the next start would find it");
-    // Nobody is held back by it a second time, and what it held then would be ours.
+    // The pod is not held back a second time: the value to restore would be the one that we wrote.
     let again = helper.ask(Braking::Hold { brake: 2, candidate, high_bytes: 80 * MIB });
     assert_eq!(refused(again), Some(BrakeRefusal::Lower));
     fix_it("94371840\n");

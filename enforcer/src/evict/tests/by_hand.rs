@@ -11,7 +11,7 @@ fn by_hand(node: &Node, pod: &Pod, grace: Duration) -> ManualEviction {
     ManualEviction::new(Arc::new(node.open(pod).unwrap()), operator, grace)
 }
 
-/// What was told, in short.
+/// What was reported, in short.
 fn reported(events: &[crate::journal::Event]) -> Vec<(&'static str, Value)> {
     let short = |event: &crate::journal::Event| {
         let data = &event.data();

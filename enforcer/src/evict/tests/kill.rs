@@ -154,7 +154,7 @@ fn a_limit_that_cannot_be_put_back_at_once_is_put_back_later() {
     assert_eq!(node.read("a", "cpu.max"), "20000 100000");
 }
 
-/// What runs in the cgroup that the pod had before an edit is ranked and killed with it, and nobody else's is.
+/// The processes in the cgroup that the pod had before an edit are ranked and killed with it, and no other pod's are.
 #[test]
 fn a_pod_that_moves_is_measured_and_killed_in_both_places() {
     let node = Node::new(0);

@@ -77,7 +77,7 @@ fn for_process_ids_the_pod_with_the_most_of_them_goes_whatever_memory_it_uses() 
     assert!(matches!(next(&reports), Report::Signalled { .. }));
     assert!(node.killed("bomb") && !node.killed("large"));
 
-    // While its tasks go away nobody else is chosen.
+    // While its tasks exit no other pod is chosen.
     node.write("bomb", "cgroup.events", "populated 0\n");
     node.write("bomb", "pids.current", "4000\n");
     nothing_more(&reports);
@@ -300,7 +300,11 @@ fn at_rest_the_pods_share_is_read_seldom_and_close_to_its_threshold_always() {
             .map(|level| level.available / MIB)
     };
     assert_eq!(read(40 * SECOND + 99 * MS), None, "not a thousand times a second");
-    assert_eq!(read(40 * SECOND + 100 * MS), Some(74), "a shortage goes on while nobody sees it");
+    assert_eq!(
+        read(40 * SECOND + 100 * MS),
+        Some(74),
+        "a failed read is repeated soon, as a shortage may go on"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is told at once of a kill, and what waits.
+//! Which reports of a kill are emitted at once, and which wait.
 use std::{
     sync::{Arc, mpsc},
     thread,
@@ -82,7 +82,7 @@ fn what_goes_with_a_kill_is_seen_at_once_and_reported_with_what_cannot_wait() {
 
 #[test]
 fn what_waits_is_reported_when_its_time_has_come() {
-    // The last is sent when the one before has been told.
+    // The last is sent when the one before has been emitted.
     let noted = noted(Duration::from_millis(1), vec![crossed(true), crossed(true)], 2);
     assert_eq!(noted, [("seen", "crossed"), ("told", "crossed")].repeat(2));
 }
@@ -90,7 +90,7 @@ fn what_waits_is_reported_when_its_time_has_come() {
 #[test]
 fn what_waits_is_reported_at_the_end_and_when_it_is_too_much() {
     let noted = noted(Duration::from_hours(1), (0..40).map(|_| crossed(true)).collect(), 66);
-    // 33 were told together, while 7 still wait.
+    // 33 were emitted together, while 7 still wait.
     assert_eq!(noted[33..66], [("told", "crossed"); 33]);
     assert_eq!(noted[66..].iter().filter(|(how, _)| *how == "told").count(), 7);
 }

@@ -73,7 +73,7 @@ fn a_hard_threshold_does_not_wait_for_the_report_thread() {
     drop(release);
 }
 
-/// Nobody stays the victim whose decision was lost: the next one is made by what is so then.
+/// A pod whose decision was lost does not stay the victim: the next decision is made from the readings of its time.
 #[test]
 fn a_soft_decision_that_finds_no_room_is_not_waited_for() {
     let node = Node::new(1024 * MIB);

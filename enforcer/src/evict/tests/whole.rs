@@ -69,7 +69,7 @@ pub(super) fn start_with(
     };
     let reflex = Reflex::spawn(config, None, Vec::new(), None, forward).unwrap();
     reflex.set_candidates(pods.iter().map(|pod| node.candidate(pod)).collect());
-    // Until the set is taken there is nobody to evict.
+    // Until the set is taken there is no pod to evict.
     std::thread::sleep(Duration::from_millis(200));
     (reflex, reports)
 }
@@ -113,7 +113,7 @@ fn a_crossing_leads_to_one_kill_and_to_its_completion() {
     assert!(node.killed("hog"));
     assert!(!node.killed("modest"));
 
-    // It does not die at once, and nobody else is chosen.
+    // It does not die at once, and no other pod is chosen.
     nothing_more(&reports);
     node.set_available(800 * MIB);
     node.write("hog", "memory.current", "1048576\n");
@@ -272,7 +272,7 @@ fn edges_far_from_the_threshold_are_taken_together() {
     reflex.stop();
 }
 
-/// Tells one edge for each time that it is rung, and is gone when it is rung a hundred at once.
+/// Emits one edge for each time that it is rung, and is gone when it is rung a hundred times at once.
 struct Rung {
     waker: Arc<OwnedFd>,
     _alive: Arc<()>,
@@ -376,11 +376,11 @@ fn its_reports_make_the_events_of_an_eviction() {
 #[test]
 fn an_adopted_cgroups_limit_is_restored_once_its_processes_are_dead_or_given_up() {
     for dies in [true, false] {
-        lent(dies);
+        evict_adopted(dies);
     }
 }
 
-fn lent(dies: bool) {
+fn evict_adopted(dies: bool) {
     let node = Node::new(1024 * MIB);
     let pod = Pod::new("lent");
     node.add(&pod, 600 * MIB);
@@ -402,7 +402,7 @@ fn lent(dies: bool) {
         assert!(begin.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(node.read("lent", "cpu.weight"), "1", "nobody would put it back");
+    assert_eq!(node.read("lent", "cpu.weight"), "1", "nothing would restore it");
     assert_eq!(node.read("lent", "memory.high"), "1073741824", "whom it puts to sleep the signal wakes");
     // Were we killed now, the next start would.
     let copy = tempfile::tempdir().unwrap();
@@ -471,7 +471,7 @@ fn signalled(reports: &mpsc::Receiver<Report>) -> (u64, String) {
     }
 }
 
-/// The next start tells what became of it.
+/// The next start reports how it ended.
 #[test]
 fn an_eviction_under_way_outlives_an_end_in_order_on_the_intent_page() {
     let node = Node::new(1024 * MIB);
@@ -524,7 +524,7 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
     let (number, name) = signalled(&reports);
     assert_eq!(name, "second");
     until_left(&["default/second"]);
-    // What was told and kept is not left there until the next eviction.
+    // What is reported and recorded is not left there until the next eviction.
     recorded.store(number, Ordering::Release);
     node.write("second", "memory.current", "0\n");
     node.write("second", "cgroup.events", "populated 0\nfrozen 0\n");
@@ -533,7 +533,7 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
     assert_eq!(left(), Vec::<String>::new(), "an end in order leaves nothing");
 }
 
-/// The order is acknowledged, and then the disk answers: nobody gets SIGTERM any more.
+/// The order is acknowledged, and then the disk answers: no process gets SIGTERM any more.
 #[test]
 fn a_pod_that_is_spared_while_its_decision_is_written_is_not_asked_to_end() {
     let node = Node::new(1024 * MIB);
@@ -554,7 +554,7 @@ fn a_pod_that_is_spared_while_its_decision_is_written_is_not_asked_to_end() {
         let is_decision = matches!(report, Report::Decided { .. });
         drop(sender.send(report));
         if is_decision {
-            // Later ones are only told.
+            // Later ones are only reported.
             let _written = disk.recv();
         }
         true
@@ -577,7 +577,7 @@ fn a_pod_that_is_spared_while_its_decision_is_written_is_not_asked_to_end() {
         }
     };
     assert_eq!(failure.reason, FailureReason::Spared(Spared::Paused));
-    // As in a pause: the next decision is told only, and needs no disk.
+    // As in a pause: the next decision is only reported, and needs no disk.
     drop(written);
     assert!(process.try_wait().unwrap().is_none());
     process.kill().unwrap();

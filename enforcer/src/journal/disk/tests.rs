@@ -95,7 +95,7 @@ fn what_a_killed_daemon_had_not_written_is_read_too() {
         let offline = Offline::open(&state, dir.path(), after, Filter::default()).unwrap().unwrap();
         offline.map(|record| record.sequence).collect()
     };
-    assert_eq!(read(None), [1, 2, 3, 4, 5], "what is behind the hole was shown to nobody");
+    assert_eq!(read(None), [1, 2, 3, 4, 5], "no reader has seen what is behind the hole");
     tail.mark(6).unwrap();
     assert_eq!(read(None), [1, 2, 3, 4, 5, 7]);
     assert_eq!(read(Some(&cursor)), [7]);
@@ -122,8 +122,8 @@ fn what_a_killed_daemon_had_not_written_is_read_too() {
     }
 }
 
-/// What found no room in the tail was in memory alone, and what came behind it was shown to nobody: the log goes on at
-/// the hole, as if neither had been.
+/// An event that found no room in the tail was only in memory, and no reader saw the events behind it: the log continues
+/// at the hole, as if neither had been written.
 #[test]
 fn what_stands_behind_a_hole_in_the_tail_is_not_taken_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -208,7 +208,7 @@ fn without_the_tail_a_kill_ends_the_epoch() {
     journal.close();
 }
 
-/// After a newer version that was killed: what it told is in the tail, and then in a segment, in either case for good.
+/// After a newer version was killed: the events that it wrote are in the tail, and then in a segment. Both keep them.
 #[test]
 fn an_event_of_a_type_that_is_not_known_stays_and_is_passed_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn an_event_of_a_type_that_is_not_known_stays_and_is_passed_on() {
         assert_eq!(
             sequences_of(&journal, Filter::default()),
             [(1, 1), (2, 3), (4, 4)],
-            "it is told of a gap"
+            "a reader of types that are not known gets a gap"
         );
         journal.close();
         drop(journal);

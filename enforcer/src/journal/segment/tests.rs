@@ -113,7 +113,11 @@ fn the_first_format_is_read() {
     let Found::Segment(segment) = Segment::open(&folder, 5, Access::Write).unwrap() else { panic!() };
     assert_eq!(segment.header.epoch, "01KAN6Z8T5QJ6Q0S6V4V2M7B3C".parse().unwrap());
     assert_eq!(segment.header.boot_id, "6c1a4e95-6bb6-11e6-bc26-28d2444e470d");
-    assert_eq!((segment.header.begun_boot_ms, segment.header.begun_ms), (0, 0), "not told in those days");
+    assert_eq!(
+        (segment.header.begun_boot_ms, segment.header.begun_ms),
+        (0, 0),
+        "format 1 did not record them"
+    );
     let extent = segment.recover(true).unwrap();
     assert_eq!((extent.records, extent.damaged, extent.cut_bytes, extent.gone), (3, 0, 0, 0));
     assert_eq!(sequences(&segment, 0), [5, 6, 7]);

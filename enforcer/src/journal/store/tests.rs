@@ -29,7 +29,7 @@ fn open(dir: &Path, boot_id: &str) -> (Store, Recovered) {
     try_open(dir, boot_id, None).unwrap()
 }
 
-/// As after a kill: the tail of the process before tells of its log.
+/// Opens as after a kill: the tail of the previous process names its log.
 fn reopen(dir: &Path, epoch: Ulid) -> (Store, Recovered) {
     try_open(dir, BOOT, Some(Hint { epoch, opened: 1, records: &[] })).unwrap()
 }
@@ -375,9 +375,9 @@ fn a_hole_in_a_batch_begins_another_segment() {
     assert_eq!(sequences(&store.segments()), [5, 8, 9]);
     let firsts: Vec<_> = store.listed().iter().map(|segment| segment.header.first).collect();
     assert_eq!(firsts, [5, 8]);
-    assert_eq!(store.take_lost(), 1, "of two that are missing one was told");
+    assert_eq!(store.take_lost(), 1, "one of two missing events is already reported as lost");
     store.append(&[record(21)]).unwrap();
-    assert_eq!(store.take_lost(), 10, "of eleven one was told");
+    assert_eq!(store.take_lost(), 10, "one of eleven is already reported as lost");
     drop(store);
     let (store, recovered) = open(dir.path(), BOOT);
     assert_eq!((recovered.damaged, recovered.cut_bytes, store.next()), (0, 0, 22));

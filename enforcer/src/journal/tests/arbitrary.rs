@@ -1,4 +1,4 @@
-//! Whatever stands in the files, the log opens, tells what it cannot read, and goes on.
+//! Whatever the files hold, the log opens, reports what it cannot read, and continues.
 
 use std::sync::Arc;
 

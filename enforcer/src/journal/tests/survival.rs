@@ -218,7 +218,7 @@ fn check(
                 }
             }
             Batch::Gap { from, to } => {
-                assert_eq!(from, last + 1, "a gap is not where it is told");
+                assert_eq!(from, last + 1, "a gap does not begin behind the last event");
                 gaps.push((from, to));
                 last = to;
             }
@@ -255,7 +255,7 @@ fn check(
                     was_cut || weather != Weather::Fair,
                     "a kill made the cursor {cursor} stale: {stale:?}"
                 );
-                // It begins anew, as it is told to.
+                // A reader with a stale cursor reads from the start of the log.
                 known.cursor = None;
                 None
             }

@@ -183,7 +183,7 @@ fn a_restart_on_a_disk_that_is_still_full_loses_only_what_found_no_room() {
             rig.append(EventType::PodChanged, bytes);
         }
         rig.write();
-        // The third is told by the log itself.
+        // The third is the log's own event.
         let kept = [1, 2, 3, 5, 8, 9];
         let seen = stream(&rig, 0);
         assert_eq!(seen.sequences(), (1..=10).collect::<Vec<_>>());
@@ -210,7 +210,7 @@ fn a_restart_on_a_disk_that_is_still_full_loses_only_what_found_no_room() {
         hold_against(&rig, &all, &seen, &kept);
         let left: serde_json::Value = serde_json::from_slice(&all.lines.last().unwrap().1).unwrap();
         assert_eq!(left["type"], "dev.enforcer.degraded.left");
-        assert_eq!(left["data"]["lostEvents"], 0, "what was lost was told before");
+        assert_eq!(left["data"]["lostEvents"], 0, "the lost events are already reported");
         assert!(rig.sync());
         let (rig, lost) = restarted(rig);
         assert_eq!(lost, 0);
@@ -233,7 +233,7 @@ fn restarted(rig: Rig) -> (Rig, u64) {
     Rig::restart(state, run)
 }
 
-/// Each event is what it was, those are all there, and what is not is told.
+/// Asserts that no event changed, that those of `kept` are there, and that gaps report the others.
 fn hold_against(rig: &Rig, reported: &Streamed, seen: &BTreeMap<u64, Vec<u8>>, kept: &[u64]) {
     let sequences = reported.sequences();
     let gaps: Vec<u64> = reported.gaps.iter().flat_map(|(from, to)| *from..=*to).collect();

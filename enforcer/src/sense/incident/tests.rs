@@ -132,7 +132,7 @@ impl Machine {
         self.incidents.step(now_ns, input, &mut world)
     }
 
-    /// Gives an input and answers every request for counters at once; what is to be told.
+    /// Gives an input and answers every request for counters at once; returns what is to be reported.
     fn emit(&mut self, now_ns: u64, input: Input) -> Vec<Output> {
         let mut reported = Vec::new();
         let mut inputs = vec![input];
@@ -473,7 +473,7 @@ fn without_a_watch_on_kills_the_counters_decide() {
     let reported = machine.until(5_000 * MS);
     let [Output::Averted(averted)] = reported.as_slice() else { panic!("{reported:?}") };
     assert_eq!(averted.cause, AvertedCause::AlreadyDying);
-    assert!(averted.incident_id.is_some(), "it had been told as detected");
+    assert!(averted.incident_id.is_some(), "it was reported as detected");
 
     machine.count(C1, 0, 1, 0);
     machine.mark(Mark { killed: None, time_ns: 20_000 * MS, ..mark() });

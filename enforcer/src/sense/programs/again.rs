@@ -183,7 +183,7 @@ mod tests {
         assert!(!again.is_one(mark(7, 0, 12 * S).as_bytes()), "marked again");
         for marked_ns in [10 * S, 10 * S + S / 2, 90 * S] {
             let late = ProcessExit { time_ns: 200 * S, ..exit(7, 5, marked_ns) };
-            assert!(again.is_one(late.as_bytes()), "{marked_ns}: told by the build after");
+            assert!(again.is_one(late.as_bytes()), "{marked_ns}: reported by the next build");
             assert!(again.is_one(&startless(late)));
         }
         assert!(!again.is_one(exit(7, 5, 12 * S).as_bytes()));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::journal::{Cursor, EventType, Filter, RawEvent};
 
-/// An outlet that does as it is told, and takes everything after that.
+/// An outlet that gives the set results, and takes everything after them.
 #[derive(Clone, Debug, Default)]
 struct Fake {
     says: Arc<Mutex<VecDeque<Result<usize, Trouble>>>>,
@@ -185,7 +185,7 @@ async fn a_cursor_is_on_the_disk_while_a_receiver_hangs() {
         start
     };
     let ((), start) = tokio::join!(work, watch);
-    assert!(start.elapsed() < GOODBYE + Duration::from_secs(20), "a hanging receiver keeps nobody");
+    assert!(start.elapsed() < GOODBYE + Duration::from_secs(20), "a hanging receiver delays the shutdown");
     assert_eq!(scene.kept(), Some(scene.journal.cursor(1)));
 }
 
@@ -224,7 +224,7 @@ async fn short_failures_are_not_reported() {
     assert_eq!(scene.reported(), []);
 }
 
-/// The event that tells of an event that was passed over is passed over as well, and that is not told.
+/// The event that reports a passed-over event is passed over as well, which no further event reports.
 #[tokio::test]
 async fn what_is_never_taken_makes_no_storm() {
     let scene = Scene::new(Fake::saying(std::iter::repeat_n(Err(never()), 50)));

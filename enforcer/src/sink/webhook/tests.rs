@@ -37,7 +37,7 @@ enum Say {
     Break,
 }
 
-/// A receiver that says what it is told to, and 204 after that.
+/// A receiver that gives the set answers, and 204 after them.
 #[derive(Clone, Debug)]
 struct Receiver {
     port: u16,

@@ -75,7 +75,7 @@ fn uids(uids: &[&str]) -> Vec<PodUid> {
     uids.iter().map(|uid| PodUid::new(uid).unwrap()).collect()
 }
 
-/// Who was told of, and why.
+/// The rejected pods, each with the reason.
 fn reported(decisions: &Decisions) -> Vec<String> {
     let one = |(pod, rejection): &(Arc<Pod>, Rejection)| format!("{} {}", pod.name.name, rejection.reason());
     decisions.rejected.iter().map(one).collect()
@@ -261,7 +261,7 @@ fn a_critical_pod_waits_for_those_that_make_way() {
     assert_eq!(names(&roster, is_preempted), ["large"]);
     let may_start = |roster: &Roster| roster.get(&PodUid::new("3").unwrap()).unwrap().may_start();
     assert!(!may_start(&roster));
-    // Another one takes what the dying leaves over, and makes nobody else end.
+    // Another one takes what the dying leaves over, and preempts no other pod.
     let late = critical(requesting("late", "4", 1_000));
     let plain = requesting("plain", "5", 1);
     let all = vec![small, large, dns, late, plain];
@@ -311,7 +311,7 @@ fn a_changed_manifest_that_fits_only_later_is_reported_when_it_comes_into_force(
     apply(&mut roster, vec![new.clone()]);
     let decisions = admit(&mut roster, &[]);
     assert_eq!(decisions.in_force, [Change::Changed { old: Arc::new(old), new: Arc::new(new) }]);
-    // What fits at once was told when it came.
+    // A pod that fits at once was reported when it came.
     apply(&mut roster, vec![requesting("a", "1", 500)]);
     assert_eq!(admit(&mut roster, &[]).in_force, []);
 }

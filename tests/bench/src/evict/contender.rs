@@ -1,4 +1,4 @@
-//! Who is measured, and how each is started. What each is told is in [`config`].
+//! Who is measured, and how each is started. [`config`] holds the configuration of each.
 
 mod config;
 
@@ -64,7 +64,7 @@ impl std::fmt::Display for Contender {
 /// A contender at work; ended when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
-    /// None where the daemon of the house is the contender, or nobody.
+    /// None where the daemon of the house is the contender, or where there is no contender.
     process: Option<Process>,
     /// A unit that systemd runs.
     unit: Option<&'static str>,
@@ -88,7 +88,7 @@ impl Running {
         Ok(())
     }
 
-    /// Somebody who is ended elsewhere, or nobody.
+    /// A contender that is ended elsewhere, or none.
     fn of(pid: Option<u32>) -> Self {
         Self { process: None, unit: None, pid }
     }
@@ -149,8 +149,8 @@ impl Contender {
         self == Self::Enforcer
     }
 
-    /// Says how its unit is scheduled, if it is one. Once, before anything of systemd's is made: reading units anew takes away
-    /// cgroups that systemd made and nobody is in.
+    /// Says how its unit is scheduled, if it is one. Once, before anything of systemd's is made: reading units again takes
+    /// away empty cgroups that systemd made.
     pub(crate) fn prepare(self) -> anyhow::Result<()> {
         if self != Self::SystemdOomd {
             return Ok(());
@@ -209,7 +209,7 @@ impl Contender {
 
     /// Starts it anew where it must know what the pods hold at rest, and how much is available then.
     ///
-    /// oomd knows no `MemAvailable`: it is told how much the pods hold when it comes to the threshold.
+    /// oomd knows no `MemAvailable`: its configuration says how much the pods hold when the threshold is reached.
     pub(crate) fn start_at_rest(
         self,
         held_bytes: u64,

@@ -41,7 +41,7 @@ const AFTERWARDS: Duration = Duration::from_secs(2);
 /// And after one has died who should not: there is nothing left to be right.
 const AFTER_A_WRONG_ONE: Duration = Duration::from_secs(3);
 
-/// How long work is watched that nobody should die of.
+/// How long work is watched that should kill no pod.
 const CALM: Duration = Duration::from_secs(12);
 
 /// Compressed memory as a block device, whose page cache is read and written without any file system.

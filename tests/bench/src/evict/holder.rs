@@ -1,4 +1,4 @@
-//! The Guaranteed pod's process, which tells how late its writes were.
+//! The Guaranteed pod's process, which reports how late its writes were.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -64,7 +64,7 @@ impl Holder {
         Ok(())
     }
 
-    /// The longest stall that was told since then; the first line after it also tells of the second before.
+    /// The longest stall that was reported since then; the first line after it also reports the second before.
     pub(crate) fn longest_stall_ms_since(&self, since: Instant) -> Option<f64> {
         let reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         let stalls = reports.iter().filter(|report| report.at >= since);
@@ -73,12 +73,12 @@ impl Holder {
             .max_by(f64::total_cmp)
     }
 
-    /// Waits for a line that was written after this moment: it tells of the time until then. One that has ended has told
-    /// all that it will.
+    /// Waits for a line that was written after this moment: it reports the time until then. A process that has ended
+    /// reports nothing more.
     pub(crate) fn wait_for_a_report_after(&mut self, moment: Instant) -> anyhow::Result<()> {
         let start = Instant::now();
         while self.longest_stall_ms_since(moment).is_none() && self.process.lives()? {
-            ensure!(start.elapsed() < TIMEOUT, "the Guaranteed pod tells nothing within {TIMEOUT:?}");
+            ensure!(start.elapsed() < TIMEOUT, "the Guaranteed pod reports nothing within {TIMEOUT:?}");
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())

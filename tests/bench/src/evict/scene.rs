@@ -16,7 +16,7 @@ pub(crate) const THRESHOLD_BYTES: u64 = 200 * MIB;
 /// How much is available before the work begins, beyond the threshold.
 pub(crate) const RUN_UP_BYTES: u64 = 150 * MIB;
 
-/// The slice that all pods are below, so that systemd-oomd can be told to look after it.
+/// The slice that all pods are below, so that systemd-oomd can be configured to watch it.
 pub(crate) const SLICE: &str = "bench.slice";
 
 /// Emulated guests are slow.

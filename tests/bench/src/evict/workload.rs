@@ -42,7 +42,7 @@ pub(crate) enum Workload {
     /// Ten BestEffort pods that grow at once, all by 40 MiB/s
     #[value(name = "ten-hogs")]
     TenHogs,
-    /// A file larger than what is free, read again and again: nobody should die
+    /// A file larger than what is free, read again and again: no pod should die
     #[value(name = "churn")]
     Churn,
     /// A BestEffort pod of small processes, each of which starts another
@@ -73,7 +73,7 @@ pub(crate) struct Spec {
 #[derive(Clone, Debug)]
 pub(crate) struct Work {
     pub(crate) pods: Vec<Spec>,
-    /// Who should die, in this order, and nobody else.
+    /// The pods that should die, in this order, and no others.
     pub(crate) expected: &'static [&'static str],
     /// Whether they may die in any order.
     pub(crate) any_order: bool,

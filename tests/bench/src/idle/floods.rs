@@ -47,7 +47,7 @@ pub(super) fn measure(
     // Each of the cgroup's own files that a plan names is as good as another.
     let write = |file: PathBuf, value: &'static str| {
         move || {
-            // The daemon may have ended meanwhile, which is told by its figures.
+            // The daemon may have ended meanwhile, which its figures show.
             drop(fs::write(&file, value));
         }
     };

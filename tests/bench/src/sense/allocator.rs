@@ -1,4 +1,4 @@
-//! An allocator that counts while it is told to.
+//! An allocator that counts while counting is switched on.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

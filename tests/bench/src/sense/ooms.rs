@@ -1,8 +1,10 @@
-//! The kernel's OOM kills of containers, as many at once as this machine can: counted by the kernel, told by the daemon.
+//! The kernel's OOM kills of containers, as many at once as this machine can: counted by the kernel, reported by the
+//! daemon.
 //!
 //! Counted are the kills by `memory.events.local` of every container. Each process is known from its start on, so that
 //! every incident is compared with the pod and container that its victim was started in. The moment of a kill is that
-//! of the kernel's own trace; the moment in which it was told, that in which a reader of the observe socket had it.
+//! of the kernel's own trace; the moment in which it was reported, that in which a reader of the observe socket
+//! had it.
 
 mod burst;
 mod pool;
@@ -55,10 +57,10 @@ pub(crate) fn measure(rounds: u32, bursts: &[usize], held: usize) -> anyhow::Res
     let single = single.end().context("single kills")?;
     let mut all_hold = true;
     println!(
-        "{:>7} {:>7} {:>7} {:>7} {:>6} {:>6} {:>6} {:>8} {:>7} {:>9} {:>9} {:>9}",
+        "{:>7} {:>7} {:>8} {:>7} {:>6} {:>6} {:>6} {:>8} {:>7} {:>9} {:>9} {:>9}",
         "started",
         "killed",
-        "told",
+        "reported",
         "right",
         "wrong",
         "recon.",
@@ -76,7 +78,7 @@ pub(crate) fn measure(rounds: u32, bursts: &[usize], held: usize) -> anyhow::Res
         all_hold &= print(burst.end().with_context(|| format!("{size} kills"))?)?;
     }
     if held > 0 {
-        // More than the ring holds, while nobody reads it: what has no record is told by what was counted.
+        // More than the ring holds, while it is not read: kills without a record are reported from counters.
         let mut burst = Burst::begin(&pool, &reader)?;
         let pid =
             i32::try_from(daemon.pid()).ok().and_then(Pid::from_raw).context("the daemon has no pid")?;
@@ -88,7 +90,7 @@ pub(crate) fn measure(rounds: u32, bursts: &[usize], held: usize) -> anyhow::Res
     }
     daemon.stop()?;
     println!(
-        "bars: every kill is told, of the right pod and container, none wrong, none lost; p99 of the first line <= {BAR_MS} ms"
+        "bars: every kill is reported, of the right pod and container, none wrong, none lost; p99 of the first line <= {BAR_MS} ms"
     );
     println!("{}", if all_hold { "ok" } else { "NOT WITHIN THE BARS" });
     Ok(all_hold)
@@ -114,7 +116,7 @@ fn print(tally: Tally) -> anyhow::Result<bool> {
     let lost = killed.saturating_sub(reported);
     let p99_ms = rank(&latencies_ms, 99);
     println!(
-        "{started:>7} {killed:>7} {reported:>7} {right:>7} {wrong:>6} {reconstructed:>6} {lost:>6} {logged:>8} {:>7.1} {:>9.2} {p99_ms:>9.2} {:>9.2}",
+        "{started:>7} {killed:>7} {reported:>8} {right:>7} {wrong:>6} {reconstructed:>6} {lost:>6} {logged:>8} {:>7.1} {:>9.2} {p99_ms:>9.2} {:>9.2}",
         took.as_secs_f64(),
         rank(&latencies_ms, 50),
         rank(&latencies_ms, 100),

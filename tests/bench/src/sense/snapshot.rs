@@ -39,7 +39,7 @@ const CHARGE_BYTES: usize = 64 << 10;
 const OPEN_FILES: u64 = 4_096;
 /// More than any pod here uses.
 const LARGE_REQUEST_BYTES: u64 = 1 << 30;
-/// A call that nobody else makes, as the tracepoint shows it.
+/// A call that no other code makes, as the tracepoint shows it.
 const MARK: &str = "NR 110 ";
 
 /// Prints the figures; whether the bars hold.
@@ -132,7 +132,7 @@ fn guarded() -> anyhow::Result<Vec<Guarded>> {
     (0..PODS).map(open).collect()
 }
 
-/// The files that a snapshot reads, by what it told.
+/// The files that a snapshot reads, by what it holds.
 fn paths(snapshot: &Snapshot) -> anyhow::Result<Vec<PathBuf>> {
     let NodePaths { meminfo, pressure, zoneinfo } = NodePaths::default();
     let mut paths = vec![meminfo, pressure, zoneinfo];
@@ -178,7 +178,7 @@ fn calls(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<usize> {
     Ok(end - begin - 1)
 }
 
-/// What it told is what the files say: it would be no use to be fast and wrong.
+/// The snapshot holds what the files say: it would be no use to be fast and wrong.
 fn check(snapshot: &Snapshot) -> anyhow::Result<()> {
     for (number, view) in snapshot.cgroups.iter().enumerate() {
         let text = fs::read_to_string(Path::new(ROOT).join(name(number)).join("memory.current"))?;

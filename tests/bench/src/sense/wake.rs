@@ -22,7 +22,7 @@ use enforcer_tests::{
 
 /// The longest that the 99th percentile may be.
 const BAR_MS: f64 = 5.0;
-/// The kernel's function by which a cgroup's event file tells its readers, called where an event is counted.
+/// The kernel's function by which a cgroup's event file notifies its readers, called where an event is counted.
 const NOTIFY: &str = "cgroup_file_notify";
 const LOAD: &str = "workload";
 /// The kernel's thread behind a PSI trigger.
@@ -49,7 +49,7 @@ pub(crate) fn measure(rounds: u32) -> anyhow::Result<bool> {
     if place.exists() {
         fs::remove_dir_all(place)?;
     }
-    // It senses and decides nothing: the loads are nobody's pods.
+    // It senses and decides nothing: the loads belong to no pod.
     let daemon = Daemon::start(place, "mode: enforce\nevictionHard: {memory.available: 1Mi}")?;
     let mut times = Times::default();
     for _ in 0..rounds {

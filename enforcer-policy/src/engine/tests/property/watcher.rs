@@ -64,7 +64,7 @@ pub(super) struct Watcher {
     /// Of each threshold whether as much as its value, and whether also its minimum reclaim, was seen to be there since it
     /// was loaded, or it was armed otherwise.
     above: BTreeMap<(Signal, bool), (bool, bool)>,
-    /// Which thresholds are told as crossed.
+    /// Which thresholds are reported as crossed.
     crossed: BTreeMap<(Signal, bool), bool>,
     course: Option<Course>,
     /// Who was to be killed before it had been asked to end; that answer is still to come.
@@ -81,7 +81,7 @@ pub(super) struct Watcher {
     exhausted_in_ns: Option<u64>,
     /// Each pod's evictions so far, the latest, and the end of its back-off.
     back_offs: BTreeMap<u64, (u32, u64, u64)>,
-    /// When the latest victim that was told as dead had died.
+    /// When the latest victim that was reported as dead had died.
     died_ns: Option<u64>,
     /// As of the latest look.
     free_lists_bytes: u64,
@@ -177,13 +177,13 @@ impl Watcher {
             assert!(left_ns > 0 && !is_over, "it waits longer than it may");
             let is_too_late = self.exhausted_in_ns.is_some_and(|in_ns| in_ns <= 200 * MS);
             assert!(!is_too_late, "it waits until memory is exhausted");
-            assert!(self.acts(), "it waits though nobody is to be evicted");
+            assert!(self.acts(), "it waits though it evicts no pod");
         }
         let is_let_go_of = self.asked.iter().any(|asked| matches!(asked, Asked::Ease(_)));
         let on = self.held.is_some() || !self.asked.is_empty();
         if on && !is_let_go_of {
-            assert!(self.acts(), "held back by who only tells");
-            assert!(self.engine.victim().is_some(), "held back for nobody's sake");
+            assert!(self.acts(), "held back though it only reports");
+            assert!(self.engine.victim().is_some(), "held back without a victim");
         }
         let node = match happening {
             Happening::Look { node, .. } | Happening::Usages { node, .. } => Some(node.sample(self.now_ns)),
@@ -254,8 +254,8 @@ impl Watcher {
     }
 
     fn check_containment(&mut self, containment: &Containment) {
-        assert!(self.acts(), "held back by who only tells");
-        // One that could not be held back may still be about to be let go of.
+        assert!(self.acts(), "held back though it only reports");
+        // One that could not be held back may still be about to be released.
         let letting_go = |asked: &Asked| matches!(asked, Asked::Ease(_));
         assert!(self.held.is_none() && self.asked.iter().all(letting_go), "two held back");
         let (number, victim) = self.engine.victim().expect("a victim whose memory is awaited");
@@ -278,7 +278,7 @@ impl Watcher {
             Action::Ease { brake } => {
                 let eased = self.asked.contains(&Asked::Ease(*brake));
                 let on = self.held == Some(*brake) || self.asked.contains(&Asked::Contain(*brake));
-                assert!(on && !eased, "nobody to be let go of");
+                assert!(on && !eased, "no pod to be released");
                 self.asked.push_back(Asked::Ease(*brake));
             }
             Action::Crossed { shortage, .. } => {
@@ -321,7 +321,7 @@ impl Watcher {
             Action::Evict => self.check_decision(),
             Action::Ask { number } => {
                 let Some(Course::Hooked { number: of, grace: true, .. }) = self.course else {
-                    panic!("nobody to be asked")
+                    panic!("no pod to be asked to end")
                 };
                 assert_eq!(of, *number);
                 self.course = Some(Course::Asked { number: of, grace: true });
@@ -330,8 +330,8 @@ impl Watcher {
                 self.course = Some(Course::ToBeKilled { number: *number, terminated: false });
             }
             Action::Kill { number, reason } => {
-                assert!(self.acts(), "killed by who only tells");
-                let (_, victim) = self.engine.victim().expect("somebody to kill");
+                assert!(self.acts(), "killed though it only reports");
+                let (_, victim) = self.engine.victim().expect("a victim to kill");
                 assert!(!self.is_spared(victim), "a spared pod is killed after its grace");
                 let terminated = match self.course {
                     Some(Course::Terminated { number: asked }) if asked == *number => true,
@@ -384,7 +384,7 @@ impl Watcher {
         assert!(is_due, "{spared:?}");
     }
 
-    /// The shortage ends, and the helper answers: nobody is held back any more.
+    /// The shortage ends, and the helper answers: no pod is held back any more.
     fn settle(&mut self) {
         let plenty = Node {
             memory_mib: 4_096,
@@ -425,7 +425,7 @@ impl Watcher {
         self.back_offs.insert(self.key, (evictions, now_ns, until_ns));
     }
 
-    /// It is told who has returned; and nobody within its request dies in the place of one that is not.
+    /// The decision says whether the victim has returned; and no pod within its request dies in the place of one above it.
     fn check_back_off(&self, decision: &Decision) {
         assert!(decision.ranked_count <= decision.ranking.len(), "more pods than are shown");
         let first = decision.ranking.iter().next().expect("the victim");

@@ -1,4 +1,4 @@
-//! Cgroups that somebody else made, within a pod or for it.
+//! Cgroups that other software made, within a pod or for it.
 
 use std::sync::Arc;
 

@@ -94,7 +94,7 @@ fn what_runs_is_limited_where_it_is_and_moved_when_the_evictor_knows_both_places
 
     fixture.reconciler.set_movable([path(BEST_EFFORT)].into());
     let report = fixture.reconcile(&burstable);
-    // No kernel takes it off the list here: it is told as a process that stays.
+    // No kernel takes it off the list here: it is reported as a process that stays.
     let [moved] = &report.moved[..] else { panic!("{report:?}") };
     assert_eq!((&moved.from, &moved.to), (&from, &to));
     assert!(file(&fixture, BURSTABLE, "app/cgroup.procs").starts_with(&process.0.id().to_string()));

@@ -148,7 +148,7 @@ fn growth_is_reported_or_found_between_two_looks() {
 #[test]
 fn a_panel_takes_only_its_own_answer() {
     let mut state = shown();
-    assert_eq!(press(&mut state, "w"), None, "a class is nobody");
+    assert_eq!(press(&mut state, "w"), None, "a class is no pod");
     assert!(state.notice.is_some());
     let effect = press(&mut state, "jw");
     let ask = Effect::Ask { panel: 1, what: About::Why, namespace: "default".into(), name: "batch".into() };

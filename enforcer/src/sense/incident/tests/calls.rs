@@ -7,7 +7,7 @@ use crate::sense::{
 
 const CALLED: u64 = 99 * MS;
 
-/// As [`mark`], of a kernel that tells all there is: the call, its end, where it is counted, and the memory.
+/// As [`mark`], of a kernel that reports everything: the call, its end, where it is counted, and the memory.
 fn traced(time_ns: u64, pid: u32) -> Mark {
     Mark {
         time_ns,
@@ -242,7 +242,7 @@ fn a_dying_process_is_averted_once_however_many_threads_ask() {
         .collect();
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(matches!(&reported[0], Output::Averted(averted) if averted.cause == AvertedCause::AlreadyDying));
-    // The limit was hit thousands of times, and nobody was killed.
+    // The limit was hit thousands of times, and no process was killed.
     machine.count(C1, 19_500, 0, 0);
     assert_eq!(machine.look(1_000 * MS, C1), []);
     assert_eq!(machine.until(60_000 * MS), []);

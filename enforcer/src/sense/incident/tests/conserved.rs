@@ -1,4 +1,4 @@
-//! Whatever is lost, late, read or removed when: every kill is told exactly once.
+//! Whatever is lost, late, read or removed when: every kill is reported exactly once.
 use std::collections::BTreeMap;
 
 use super::*;
@@ -221,7 +221,7 @@ impl Run {
         }
     }
 
-    /// All that was told of each cgroup: kills in all, and those of them that were traced.
+    /// What was reported of each cgroup: kills in all, and those of them that were traced.
     fn reported(&self) -> BTreeMap<String, (u64, u64)> {
         let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for output in &self.reported {
@@ -257,16 +257,16 @@ proptest! {
         let reported = run.reported();
         for (cgroup, truth) in &run.truth {
             let (reported, traced) = reported.get(path(*cgroup).unwrap().as_str()).copied().unwrap_or_default();
-            prop_assert!(reported <= truth.kills + truth.blurred, "{cgroup}: {reported} told of {truth:?}");
+            prop_assert!(reported <= truth.kills + truth.blurred, "{cgroup}: {reported} reported of {truth:?}");
             if run.gone.contains(cgroup) {
-                // What was lost and not looked at before it went is not known by anybody.
-                prop_assert!(reported >= truth.marked, "{cgroup}: {reported} told of {truth:?}");
+                // Kills whose record was lost are unknown where the counters were not read before the cgroup went.
+                prop_assert!(reported >= truth.marked, "{cgroup}: {reported} reported of {truth:?}");
             } else {
-                prop_assert!(reported >= truth.kills, "{cgroup}: {reported} told of {truth:?}");
+                prop_assert!(reported >= truth.kills, "{cgroup}: {reported} reported of {truth:?}");
             }
             prop_assert!(traced <= truth.marked, "{cgroup}: {traced} traced of {truth:?}");
         }
-        // Nothing is told later of what is told.
+        // What is reported is not reported again.
         let before = run.reported.len();
         for at in 0..4 {
             run.act(Op::Look(at));

@@ -1,11 +1,11 @@
-//! What is told of an incident is what the metrics count.
+//! The metrics count what is reported of an incident.
 use super::*;
 use crate::{
     journal::Journal,
     metrics::{Counts, Format, Gauges, expose},
 };
 
-/// The rows of kills that are not 0, once an incident was told.
+/// The rows of kills that are not 0, once an incident is reported.
 fn counted(incident: &Incident) -> Vec<String> {
     let counts = Counts::default();
     let journal = Journal::new("n", "b").observed_by(std::sync::Arc::new(counts.clone()));

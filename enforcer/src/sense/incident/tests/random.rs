@@ -22,8 +22,8 @@ fn any_record() -> impl Strategy<Value = Record> {
 }
 
 proptest! {
-    /// Whatever comes: each detected incident is closed exactly once and in time, and each counter is told
-    /// at most once.
+    /// Whatever comes: each detected incident is closed exactly once and in time, and each kill that is
+    /// counted is reported at most once.
     #[test]
     fn every_incident_closes_once(
         steps in proptest::collection::vec((0_u64..80, any_record(), any::<bool>()), 1..60),
@@ -65,6 +65,6 @@ proptest! {
             }
         }
         prop_assert!(open.is_empty());
-        prop_assert!(counted <= kills, "{} told of {}", counted, kills);
+        prop_assert!(counted <= kills, "{} reported of {}", counted, kills);
     }
 }

@@ -1,4 +1,4 @@
-//! Kills that counters show and no record tells of.
+//! Kills that counters show and no record reports.
 use super::*;
 use crate::sense::incident::{GRACE_NS, SETTLE_NS};
 
@@ -101,7 +101,7 @@ fn a_record_that_comes_after_all_is_not_reported_again() {
     assert_eq!(machine.until(500 * MS + GRACE_NS).len(), 2);
     let late = machine.emit(1_000 * MS + GRACE_NS, Input::Record(Record::Mark(mark())));
     assert_eq!(late, []);
-    // The next kill is told again.
+    // The next kill is reported again.
     machine.count(C1, 0, 1, 0);
     let reported = machine.mark(Mark { time_ns: 5_000 * MS, ..mark() });
     assert_eq!(reported.len(), 1);

@@ -96,7 +96,7 @@ fn one_fact_flipped(#[case] flip: Flip, #[case] expected: &[(&str, State)]) {
     for facility in table.iter().filter(|facility| matches!(facility.state, State::Lesser | State::Missing)) {
         assert!(facility.lost.is_some() && facility.remedy.is_some(), "{facility:?}");
     }
-    // What the daemon tells at its start is what stands in the table, in the same words.
+    // What the daemon reports at its start is what the table shows, in the same words.
     let reported: Vec<_> = host_lost(&host).into_iter().chain(choose(&facts).lost).collect();
     for lost in &reported {
         let row = rows::of_word(lost.what).unwrap_or_else(|| panic!("{lost:?} has no row"));
@@ -109,7 +109,10 @@ fn one_fact_flipped(#[case] flip: Flip, #[case] expected: &[(&str, State)]) {
     let lost = table.iter().filter(|facility| matches!(facility.state, State::Lesser | State::Missing));
     for facility in lost {
         // Without eBPF one event says it for all that is made of it.
-        assert!(names.contains(facility.name.as_str()) || names.contains("ebpf"), "{facility:?} is not told");
+        assert!(
+            names.contains(facility.name.as_str()) || names.contains("ebpf"),
+            "{facility:?} is not reported"
+        );
     }
 }
 

@@ -104,7 +104,7 @@ fn it_is_over_when_it_has_been_quiet_and_says_what_it_came_to() {
     assert_eq!(pressures.quiet(13 * SECOND - 1, &mut world), []);
     let [cleared] = &ended(pressures.quiet(13 * SECOND, &mut world))[..] else { panic!("not one") };
     assert_eq!((cleared.lasted_ms, cleared.records, cleared.longest_stall_ms), (2_000, 2, 60));
-    // 500 ms were there before the 120 ms that the first record tells of.
+    // 500 ms were there before the 120 ms that the first record reports.
     assert_eq!(cleared.stalled_ms, BTreeMap::from([("memcgReclaim".into(), 400), ("memoryHigh".into(), 10)]));
     assert_eq!(pressures.due_ns(), None);
     rising(pressures.stalled(14 * SECOND, &stall(1, Some(1), StallKind::MemcgReclaim), &mut world));

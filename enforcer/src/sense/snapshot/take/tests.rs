@@ -85,7 +85,7 @@ fn reports_what_the_files_say() {
     let counts = EventCounts { low: 1, high: 2, max: 3, oom: 4, oom_kill: 5, oom_group_kill: 0 };
     assert_eq!(hog.events, Ok(counts));
     assert_eq!(hog.pressure.unwrap().full.total_us, 3);
-    // Within its request: who is nobody's concern is not looked at closely.
+    // A pod within its request is not read in detail.
     assert_eq!(snapshot.cgroup(calm_id).unwrap().split, Err(Missing::Unread));
     assert_eq!(snapshot.cgroup(CgroupId(u64::MAX)), None);
 }
@@ -125,7 +125,7 @@ fn what_cannot_be_read_is_missing_and_the_rest_is_there() {
     assert_eq!(snapshot.node.zones_missing, Some(Missing::Malformed));
     let hog = snapshot.cgroups[0];
     assert_eq!((hog.current_bytes, hog.events), (Err(Missing::Malformed), Err(Missing::Malformed)));
-    assert!(hog.split.is_ok(), "what cannot be told is looked at");
+    assert!(hog.split.is_ok(), "a cgroup of unknown usage is read in detail");
     assert_eq!(hog.swap_bytes, Err(Missing::Unread), "a node without swap has none");
     assert!(snapshot.cgroups[1].current_bytes.is_ok());
 }

@@ -132,6 +132,6 @@ async fn a_reader_that_does_not_read_does_not_delay_the_stop() {
     });
     patiently(served.task).await.unwrap().unwrap();
     assert!(begun.elapsed() < Duration::from_secs(5));
-    assert!(patiently(reading).await.unwrap().contains("default/p2999"), "it was not told the last");
+    assert!(patiently(reading).await.unwrap().contains("default/p2999"), "it did not get the last event");
     drop(asleep);
 }

@@ -1,4 +1,4 @@
-//! What each contender is told: the same threshold, as closely as it allows, and its package's defaults else.
+//! How each contender is configured: the same threshold, as closely as it allows, and its package's defaults else.
 
 use anyhow::ensure;
 
@@ -42,7 +42,7 @@ pub(super) fn nohang(packaged: &str, threshold_bytes: u64) -> anyhow::Result<Str
 
 /// One ruleset of oomd's: when the pods' anonymous memory is above an amount, the largest or fastest growing one goes.
 ///
-/// There is no detector of what is available; this amount comes to the same as long as nobody else takes any. It is
+/// There is no detector of what is available; this amount comes to the same as long as no other process takes any. It is
 /// looked at once a second, which is the shortest that oomd takes, and no pause follows a kill.
 pub(super) fn oomd(slice: &str, pods_bytes: u64) -> String {
     let kib = pods_bytes >> 10;

@@ -1,4 +1,4 @@
-//! One series of kills, from the processes that die to what was told of them.
+//! One series of kills, from the processes that die to the events that report them.
 use std::{
     collections::HashMap,
     fs::{self, File, OpenOptions},
@@ -105,7 +105,7 @@ impl<'a> Burst<'a> {
         Ok(())
     }
 
-    /// Waits until everything must have been told, and compares.
+    /// Waits until everything must have been reported, and compares.
     pub(super) fn end(mut self) -> anyhow::Result<Tally> {
         let lines = self.settle();
         self.logged.extend(self.log.victims()?);

@@ -1,4 +1,4 @@
-//! What was told, compared with what was done.
+//! What was reported, compared with what was done.
 use std::{
     collections::{HashMap, HashSet},
     time::Duration,
@@ -17,15 +17,15 @@ pub(super) struct Tally {
     pub(super) started: usize,
     /// Kills by the kernel's counters.
     pub(super) killed: usize,
-    /// Kills that were told by an incident, each once.
+    /// Kills that were reported by an incident, each once.
     pub(super) reported: usize,
-    /// Of those, the ones told of the pod and container in which the process was, with its limit.
+    /// Of those, the ones reported of the pod and container in which the process was, with its limit.
     pub(super) right: usize,
     /// Reported in another place, twice, of a process that was never started, or as no kill.
     pub(super) wrong: usize,
     /// Reconstructed from counters, without a record.
     pub(super) reconstructed: usize,
-    /// Kills that the kernel's log tells.
+    /// Kills in the kernel's log.
     pub(super) logged: usize,
     /// From the opening of the gates to the last end.
     pub(super) took: Duration,
@@ -104,7 +104,7 @@ impl Tally {
             } else if is(&event, "oom.averted") {
                 tally.wrong += 1;
             } else {
-                println!("        told beside: {}", data["message"]);
+                println!("        reported beside: {}", data["message"]);
             }
         }
         Ok(tally)
