@@ -22,7 +22,7 @@ use self::fields::{Fields, Provenance};
 use crate::{
     cgroup,
     journal::Limits,
-    kube::ApiSettings,
+    kube::{ApiSettings, NodeSettings},
     model::{CgroupPath, NodeComponent},
     policy::{EvictionSettings, Settings, allocatable, engine::Resource, threshold::Threshold},
     regular,
@@ -95,6 +95,8 @@ pub struct Config {
     pub node_name: Option<String>,
     /// `apiAction`, `onPdb`, `barePods` and `daemonSetPods`: what is asked of the API server for an evicted pod.
     pub api: ApiSettings,
+    /// What is set on the node at the API server while memory is short.
+    pub node_marks: NodeSettings,
     /// `unknownPodGrace`: how long a pod must be known before it may be evicted without its spec, in milliseconds.
     pub unknown_pod_grace_ms: u64,
     /// `onDrift`: the reaction to a value that something else wrote.
@@ -206,6 +208,7 @@ impl Default for Config {
             kubelet_port: 10_250,
             node_name: None,
             api: ApiSettings::default(),
+            node_marks: NodeSettings::default(),
             unknown_pod_grace_ms: 10_000,
             on_drift: OnDrift::Restore,
             node_components: cgroup::COMPONENTS

@@ -200,6 +200,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     // Before this daemon's first event: recovery reports evictions that an earlier one did not live to report.
     let _evictions = kubernetes::evictions(&config, kubelets, &journal, sinks.api_server())
         .context("cannot start the thread for the API server")?;
+    let node_marks = kubernetes::node_marks(&config, kubelets, &journal, sinks.api_server())
+        .context("cannot start the thread for the node's condition")?;
     let host_facts = HostFacts::gather();
     emit_start(&journal, &config, &host, &host_facts);
     instance_lock.emit(&journal);
@@ -339,7 +341,10 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
             due = orders.next() => if let Some(order) = orders.take(due, &desired, &config, &evictions) {
                 reloader.ask(Some(order));
             },
-            Some(event) = engine_events.recv() => desired.on_engine_event(&event),
+            Some(event) = engine_events.recv() => {
+                kubernetes::note(node_marks.as_ref(), &event);
+                desired.on_engine_event(&event);
+            }
             mut news = pods.next() => {
                 if let Some(loaded) = news.loaded.take() {
                     desired.load(loaded).await?;
@@ -400,6 +405,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     };
     // The reflex ends first, so that its last reports still reach the journal.
     drop(reflex);
+    drop(node_marks);
     drop(recording);
     restore_on_exit(&mut desired, engine_events, left).await?;
     detach(tracing, on_exit, &journal).await;

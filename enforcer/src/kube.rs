@@ -8,6 +8,7 @@ mod api;
 mod client;
 mod evictions;
 mod message;
+mod node;
 mod outbox;
 mod process;
 #[cfg(test)]
@@ -16,7 +17,8 @@ mod tests;
 pub use self::{
     client::{Access, ApiServer},
     evictions::Evictions,
-    message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report},
+    message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report, TaintEffect},
+    node::{NodeMarks, NodeSettings},
     outbox::{ApiSettings, OnPdb, Outbox, Owner},
     process::{VERB, main},
 };

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     evict::HookProgram,
     journal::Limits,
-    kube::{Action, ApiSettings, OnPdb},
+    kube::{Action, ApiSettings, NodeSettings, OnPdb, TaintEffect},
     model::{CgroupPath, NodeComponent, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
@@ -40,6 +40,13 @@ const API_ACTIONS: [(&str, Option<Action>); 4] = [
 const ACTIONS_FOR_SPECIAL_PODS: [(&str, Option<Action>); 3] =
     [("killOnly", None), ("evict", Some(Action::Evict)), ("status", Some(Action::Status))];
 
+/// `nodeTaint`.
+const TAINT_EFFECTS: [(&str, Option<TaintEffect>); 3] = [
+    ("none", None),
+    ("PreferNoSchedule", Some(TaintEffect::PreferNoSchedule)),
+    ("NoSchedule", Some(TaintEffect::NoSchedule)),
+];
+
 fn journal(fields: &mut Fields, default: Limits) -> Limits {
     Limits {
         max_bytes: fields.text("journalMaxBytes", journal_bytes).unwrap_or(default.max_bytes),
@@ -58,6 +65,14 @@ fn api(fields: &mut Fields, default: ApiSettings) -> ApiSettings {
         daemon_set_pods: fields
             .choice("daemonSetPods", &ACTIONS_FOR_SPECIAL_PODS)
             .unwrap_or(default.daemon_set_pods),
+    }
+}
+
+/// What is set on the node while memory is short.
+fn node_marks(fields: &mut Fields) -> NodeSettings {
+    NodeSettings {
+        condition: fields.boolean("nodeCondition").unwrap_or_default(),
+        taint: fields.choice("nodeTaint", &TAINT_EFFECTS).flatten(),
     }
 }
 
@@ -117,6 +132,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         kubelet_port: fields.text("kubeletPort", port).unwrap_or(default.kubelet_port),
         node_name: fields.text("nodeName", node_name),
         api: api(fields, default.api),
+        node_marks: node_marks(fields),
         unknown_pod_grace_ms: fields
             .text("unknownPodGrace", unknown_pod_grace_ms)
             .unwrap_or(default.unknown_pod_grace_ms),

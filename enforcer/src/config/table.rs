@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Account, Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook, sinks};
 use crate::{
-    kube::{Action, OnPdb},
+    kube::{Action, OnPdb, TaintEffect},
     model::{Quantity, ResourceList},
     policy::{
         CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedCgroup, ReservedScope, SwapBehavior,
@@ -244,6 +244,19 @@ pub const FIELDS: &[Field] = &[
         "the request to the API server after a pod of a DaemonSet was evicted, which is recreated on this node: none, evict it, \
          or mark it Failed with the reason Evicted",
         |config| json!(config.api.daemon_set_pods.map_or("killOnly", Action::as_str)),
+    ),
+    ours(
+        "nodeCondition",
+        Form::Boolean,
+        "whether the node has the condition EnforcerMemoryPressure at the API server, beside a kubelet and with mode: enforce",
+        |config| json!(config.node_marks.condition),
+    ),
+    ours(
+        "nodeTaint",
+        Form::Choice(&["none", "PreferNoSchedule", "NoSchedule"]),
+        "the effect of the taint enforcer.dev/memory-pressure, which the node has at the API server while memory is short, \
+         beside a kubelet and with mode: enforce",
+        |config| json!(config.node_marks.taint.map_or("none", TaintEffect::as_str)),
     ),
     ours(
         "unknownPodGrace",

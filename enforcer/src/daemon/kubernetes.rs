@@ -2,11 +2,12 @@
 
 use std::{io, sync::Arc};
 
-use super::specifying;
+use super::{EngineEvent, specifying};
 use crate::{
     config::{Config, Mode},
     journal::Journal,
-    kube::{ApiServer, ApiSettings, Evictions},
+    kube::{ApiServer, ApiSettings, Evictions, NodeMarks, NodeSettings},
+    policy::threshold::NodeCondition,
 };
 
 /// The API server by the configured credentials. `host` is this machine's name.
@@ -31,4 +32,24 @@ pub(super) fn evictions(
     }
     let begin = journal.range().newest;
     Evictions::start(journal, &config.state_dir, begin, config.api, server.clone()).map(Some)
+}
+
+/// Starts to show on the node whether memory is short, if that is wanted, and otherwise to remove what an earlier daemon
+/// left there.
+pub(super) fn node_marks(
+    config: &Config,
+    is_beside_kubelet: bool,
+    journal: &Journal,
+    server: &ApiServer,
+) -> io::Result<Option<NodeMarks>> {
+    let is_wanted = is_beside_kubelet && config.mode == Mode::Enforce;
+    let settings = if is_wanted { config.node_marks } else { NodeSettings::default() };
+    NodeMarks::start(journal, &config.state_dir, settings, server.clone())
+}
+
+/// Passes on that memory is short, or no longer.
+pub(super) fn note(marks: Option<&NodeMarks>, event: &EngineEvent) {
+    if let (Some(marks), EngineEvent::Conditions(conditions)) = (marks, event) {
+        marks.set_short(conditions.has(NodeCondition::MemoryPressure));
+    }
 }

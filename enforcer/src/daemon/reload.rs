@@ -37,6 +37,8 @@ const FIXED: &[&str] = &[
     "onPdb",
     "barePods",
     "daemonSetPods",
+    "nodeCondition",
+    "nodeTaint",
     "metricsListen",
     "metricsHosts",
     "memoryAvailableSource",

@@ -11,7 +11,9 @@ use hyper::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::message::{About, Call, FoundPod, Outcome, PodRef, Report, is_plain};
+use super::message::{
+    About, Call, ConditionStatus, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
+};
 use crate::{
     network::{Connection, ConnectionError},
     specs::ApiServerFeed,
@@ -29,6 +31,13 @@ const MOST_NOTE_BYTES: usize = 1_024;
 
 /// The annotation of a pod that stands for a static one of the kubelet.
 const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Our condition and our taint of a node.
+const CONDITION: &str = "EnforcerMemoryPressure";
+const TAINT: &str = "enforcer.dev/memory-pressure";
+
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -63,23 +72,42 @@ struct Answer {
 impl Api {
     /// Asks, over the connection of the last question if that is still open.
     pub(super) async fn ask(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Outcome, ApiError> {
+        if let Call::Taint { node, effect } = call {
+            let found = self.exchange(access, call).await?;
+            if !found.status.is_success() {
+                return outcome(call, found);
+            }
+            let Some(patch) = taints(&found.body, *effect)? else { return Ok(Outcome::Done) };
+            let answer = self.send(access, || self::patch_node(access, node, &patch), false).await?;
+            return outcome(call, answer);
+        }
         let answer = self.exchange(access, call).await?;
         outcome(call, answer)
     }
 
     async fn exchange(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
+        self.send(access, || request(access, call), call.changes_nothing()).await
+    }
+
+    /// Sends a request; one that is safe to repeat also a second time.
+    async fn send(
+        &mut self,
+        access: &ApiServerFeed,
+        request: impl Fn() -> Result<Request<Bytes>, ApiError>,
+        is_repeatable: bool,
+    ) -> Result<Answer, ApiError> {
         let present = self.open.take().filter(|(of, connection)| of == access && connection.is_open());
         if let Some((_, mut connection)) = present {
-            match connection.send(request(access, call)?).await {
+            match connection.send(request()?).await {
                 Ok(answer) => return self.read(access, connection, answer).await,
                 // The server may close a connection just as it is used again. Whether it has done what was asked is
                 // found out by another look.
-                Err(_closed) if call.changes_nothing() => {}
+                Err(_closed) if is_repeatable => {}
                 Err(closed) => return Err(closed.into()),
             }
         }
         let mut connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
-        let answer = connection.send(request(access, call)?).await?;
+        let answer = connection.send(request()?).await?;
         self.read(access, connection, answer).await
     }
 
@@ -125,8 +153,7 @@ fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiErr
         }
         Call::Status { pod, message } => {
             let target = format!("{}/status", path(pod)?);
-            let content_type = "application/strategic-merge-patch+json";
-            (Method::PATCH, target, Some(content_type), Some(status(pod, message)))
+            (Method::PATCH, target, Some(STRATEGIC_MERGE_PATCH), Some(status(pod, message)))
         }
         Call::Report(report) => {
             let target = events_of(report.about.namespace())?;
@@ -138,9 +165,30 @@ fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiErr
             }
             let target = format!("{}/{name}", events_of(namespace)?);
             let series = json!({"series": {"count": count, "lastObservedTime": micros(*time_ms)}});
-            (Method::PATCH, target, Some("application/merge-patch+json"), Some(series))
+            (Method::PATCH, target, Some(MERGE_PATCH), Some(series))
         }
+        Call::Condition { node, status } => {
+            let target = format!("{}/status", node_path(node)?);
+            (Method::PATCH, target, Some(STRATEGIC_MERGE_PATCH), Some(condition(*status)))
+        }
+        // The first half: what the node has.
+        Call::Taint { node, effect: _ } => (Method::GET, node_path(node)?, None, None),
     };
+    build(access, method, &target, content_type, body.as_ref())
+}
+
+/// The second half of [`Call::Taint`].
+fn patch_node(access: &ApiServerFeed, node: &str, patch: &Value) -> Result<Request<Bytes>, ApiError> {
+    build(access, Method::PATCH, &node_path(node)?, Some(MERGE_PATCH), Some(patch))
+}
+
+fn build(
+    access: &ApiServerFeed,
+    method: Method,
+    target: &str,
+    content_type: Option<&str>,
+    body: Option<&Value>,
+) -> Result<Request<Bytes>, ApiError> {
     let mut request = Request::builder()
         .method(method)
         .uri(format!("{}{target}", access.base))
@@ -155,8 +203,52 @@ fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiErr
     if let Some(content_type) = content_type {
         request = request.header(CONTENT_TYPE, content_type);
     }
-    let body = body.map(|body| serde_json::to_vec(&body)).transpose()?.unwrap_or_default();
+    let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
     Ok(request.body(body.into())?)
+}
+
+fn node_path(node: &str) -> Result<String, ApiError> {
+    if !is_plain(node) {
+        return Err(ApiError::Name);
+    }
+    Ok(format!("/api/v1/nodes/{node}"))
+}
+
+/// Conditions are merged by their type, so that the kubelet's stay.
+fn condition(status: Option<ConditionStatus>) -> Value {
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let condition = match status {
+        None => json!({"$patch": "delete", "type": CONDITION}),
+        Some(status) => {
+            let (status, reason, message) = match status {
+                ConditionStatus::True => {
+                    ("True", "MemoryIsShort", "enforcer evicts pods, or a threshold was met a short time ago")
+                }
+                ConditionStatus::False => ("False", "MemoryIsSufficient", "no threshold of enforcer is met"),
+            };
+            json!({
+                "type": CONDITION, "status": status, "reason": reason, "message": message,
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            })
+        }
+    };
+    json!({"status": {"conditions": [condition]}})
+}
+
+/// A patch of the node's taints, which are replaced as a whole: only if the node is still of that version. `None` if they
+/// are as they should be.
+fn taints(node: &[u8], effect: Option<TaintEffect>) -> Result<Option<Value>, ApiError> {
+    let Node { metadata, spec } = serde_json::from_slice(node)?;
+    let is_ours = |taint: &Value| taint["key"] == TAINT;
+    let before = spec.taints.unwrap_or_default();
+    let mut after: Vec<Value> = before.iter().filter(|taint| !is_ours(taint)).cloned().collect();
+    if let Some(effect) = effect {
+        let ours = before.iter().find(|taint| is_ours(taint) && taint["effect"] == effect.as_str());
+        after.push(ours.cloned().unwrap_or_else(|| json!({"key": TAINT, "effect": effect.as_str()})));
+    }
+    let is_same = before.len() == after.len() && before.iter().all(|taint| after.contains(taint));
+    let version = metadata.resource_version;
+    Ok((!is_same).then(|| json!({"metadata": {"resourceVersion": version}, "spec": {"taints": after}})))
 }
 
 fn path(pod: &PodRef) -> Result<String, ApiError> {
@@ -274,9 +366,23 @@ struct Pod {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(default)]
+struct Node {
+    metadata: Metadata,
+    spec: NodeSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeSpec {
+    taints: Option<Vec<Value>>,
+}
+
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {
     uid: String,
+    resource_version: String,
     deletion_timestamp: Option<String>,
     owner_references: Option<Vec<Owner>>,
     annotations: Option<std::collections::BTreeMap<String, String>>,
@@ -331,7 +437,9 @@ fn outcome(call: &Call, answer: Answer) -> Result<Outcome, ApiError> {
             | Call::Delete { .. }
             | Call::Status { .. }
             | Call::Report(_)
-            | Call::Repeat { .. } => Outcome::Done,
+            | Call::Repeat { .. }
+            | Call::Condition { .. }
+            | Call::Taint { .. } => Outcome::Done,
         });
     }
     Ok(match status {

@@ -73,6 +73,49 @@ pub enum Call {
         /// When it happened last, in milliseconds since 1970.
         time_ms: i64,
     },
+    /// Sets enforcer's own condition of the node, or removes it.
+    Condition {
+        /// The node.
+        node: String,
+        /// Whether memory is short; `None` removes the condition.
+        status: Option<ConditionStatus>,
+    },
+    /// Sets enforcer's own taint of the node, or removes it. Other taints stay.
+    Taint {
+        /// The node.
+        node: String,
+        /// What it does; `None` removes it.
+        effect: Option<TaintEffect>,
+    },
+}
+
+/// The status of a condition.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum ConditionStatus {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+}
+
+/// What a taint does with pods that do not tolerate it and are not yet on the node.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub enum TaintEffect {
+    /// The scheduler prefers other nodes.
+    PreferNoSchedule,
+    /// The scheduler uses other nodes.
+    NoSchedule,
+}
+
+impl TaintEffect {
+    /// Its name in Kubernetes and in the configuration.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoSchedule => "NoSchedule",
+        }
+    }
 }
 
 /// An Event of Kubernetes (`events.k8s.io/v1`), as `kubectl describe` shows it.

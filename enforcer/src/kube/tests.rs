@@ -1,5 +1,7 @@
 //! With a fake API server, and a kube process that is a thread.
 
+mod node;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -35,6 +37,8 @@ struct Server {
     may_delete: bool,
     /// The status of every answer, if it is none that serves.
     fails_with: Option<u16>,
+    /// The node `n`, as far as is used.
+    node: Value,
     /// Whether it does what is asked, and closes the connection without an answer.
     swallows_answers: bool,
     /// What changed a pod: method, path and the uid of the precondition.
@@ -114,6 +118,23 @@ impl Api {
         })
     }
 
+    /// A client whose process is a thread.
+    fn server(&self) -> ApiServer {
+        let server = ApiServer::start_with("n", self.access(), |theirs| {
+            theirs.set_nonblocking(true)?;
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                // It ends with the test.
+                drop(
+                    runtime
+                        .block_on(async { process::serve(tokio::net::UnixStream::from_std(theirs)?).await }),
+                );
+            });
+            Ok(None)
+        });
+        server.unwrap()
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::io::Error> {
         assert_eq!(request.headers()["authorization"], "Bearer secret");
         let (method, path) =
@@ -148,6 +169,9 @@ impl Server {
                 {"name": "pods/eviction", "group": "policy", "version": "v1", "kind": "Eviction"},
             ]);
             return (StatusCode::OK, json!({"resources": resources}));
+        }
+        if let Some(below) = path.strip_prefix("/api/v1/nodes/n") {
+            return node::answer(&mut self.node, method, below, body);
         }
         let below = path.strip_prefix("/api/v1/namespaces/").unwrap();
         let (namespace, rest) = below.split_once("/pods/").unwrap();
@@ -233,20 +257,9 @@ impl Scene {
     }
 
     fn start(&mut self, settings: ApiSettings) {
-        let server = ApiServer::start_with("n", self.api.access(), |theirs| {
-            theirs.set_nonblocking(true)?;
-            std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                // It ends with the test.
-                drop(
-                    runtime
-                        .block_on(async { process::serve(tokio::net::UnixStream::from_std(theirs)?).await }),
-                );
-            });
-            Ok(None)
-        });
+        let server = self.api.server();
         let state: &Path = self.state.path();
-        let evictions = Evictions::start(&self.journal, state, 0, settings, server.unwrap());
+        let evictions = Evictions::start(&self.journal, state, 0, settings, server);
         self.evictions = Some(evictions.unwrap());
     }
 

@@ -5,6 +5,7 @@
 //! it, and for no other reason.
 
 mod event;
+mod schedule;
 
 use std::{
     sync::Arc,
@@ -19,7 +20,10 @@ use tokio::{
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 
-use self::event::{Event, Lines, NoEvent};
+use self::{
+    event::{Event, Lines, NoEvent},
+    schedule::{End, Schedule},
+};
 use super::{
     https::{Https, Listed, words},
     message::{ApiServerFeed, FeedAsk},
@@ -28,7 +32,7 @@ use super::{
 };
 use crate::{
     helper::{is_id, plain},
-    network::{BackOff, Bounds, ConnectionError, fraction, retry_after},
+    network::{Bounds, ConnectionError, fraction, retry_after},
 };
 
 /// How many pods one part of the list has.
@@ -54,7 +58,8 @@ pub(super) struct Pace {
     lasting: Duration,
     /// The pauses before a request after one that failed, or after a watch that did not last.
     pauses: Bounds,
-    /// The longest random time before all pods are listed again: one restart of the server makes all nodes do it.
+    /// The longest random time before the first request and after one that failed: a cluster may start at once, and one
+    /// restart of the server ends the watches of all nodes.
     spread: Duration,
     /// How long the server may be away before it counts as one that does not answer.
     patience: Duration,
@@ -141,7 +146,7 @@ pub(super) async fn watch(
     pace: Pace,
     shared: &Arc<Shared>,
 ) -> Failure {
-    let back_off = BackOff::new(pace.pauses);
+    let mut schedule = Schedule::new(pace);
     let mut reader = Reader {
         feed,
         feeds,
@@ -150,33 +155,31 @@ pub(super) async fn watch(
         https: Https::default(),
         version: None,
         has_expired: false,
-        back_off,
         trouble: None,
     };
+    reader.pause(schedule.first()).await;
     loop {
         let began = Instant::now();
-        let (ended, is_watch) = match reader.version.clone() {
-            Some(version) => (reader.follow(&version).await, true),
-            None => (reader.list().await, false),
+        let (ended, lasted) = match reader.version.clone() {
+            Some(version) => (reader.follow(&version).await.map(|()| End::Watched), began.elapsed()),
+            None => (reader.list().await.map(|()| End::Listed), Duration::ZERO),
         };
-        if is_watch && began.elapsed() >= pace.lasting {
-            reader.back_off.reset();
-        }
-        let pause = match ended {
-            Ok(()) if is_watch && began.elapsed() < pace.lasting => reader.back_off.next(),
-            Ok(()) => continue,
+        let end = match ended {
+            Ok(end) => end,
             Err(Interruption::Final(failure)) => return failure,
             Err(Interruption::Expired(why)) => {
                 (reader.version, reader.has_expired) = (None, true);
                 reader.note_trouble(&why);
-                reader.back_off.next() + pace.spread.mul_f64(fraction())
+                End::Expired
             }
             Err(Interruption::Later { after, why }) => {
                 reader.note_trouble(&why);
-                after.unwrap_or_default() + reader.back_off.next()
+                End::Failed { after }
             }
         };
-        reader.pause(pause).await;
+        if let Some(pause) = schedule.after(end, lasted) {
+            reader.pause(pause).await;
+        }
     }
 }
 
@@ -191,7 +194,6 @@ struct Reader<'a> {
     version: Option<String>,
     /// Whether a version was too old once.
     has_expired: bool,
-    back_off: BackOff,
     /// Since when it does not work, and why.
     trouble: Option<(Instant, String)>,
 }

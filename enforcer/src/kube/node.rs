@@ -1,0 +1,247 @@
+//! The thread that shows at the API server that memory is short here: a condition and a taint of the node, both opt-in.
+//!
+//! The kubelet's own condition `MemoryPressure`, and its taint, are left alone. What was set is removed when the daemon stops,
+//! and after a crash by the next one: a small state file says that there is something to remove.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::mpsc::{Receiver, Sender, channel},
+    time::Duration,
+};
+
+use enforcer_events::{Payload, node::Degraded};
+use serde::{Deserialize, Serialize};
+use tokio::{runtime::Builder, sync::watch};
+
+use super::{
+    client::ApiServer,
+    message::{Call, ConditionStatus, Lane, Outcome, TaintEffect},
+};
+use crate::{
+    durable::{self, State},
+    journal::{Journal, Subject},
+    network::{BackOff, Bounds},
+};
+
+/// The name of the thread.
+const NAME: &str = "kube-node";
+
+const STACK_BYTES: usize = 512 << 10;
+
+/// The `what` of the degradation while the node cannot be changed.
+const WHAT: &str = "nodeCondition";
+
+/// How long a stop waits for the removal of what was set.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+const PAUSES: Bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_mins(1) };
+
+/// What is set on the node while memory is short.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct NodeSettings {
+    /// Whether the condition `EnforcerMemoryPressure` is set.
+    pub condition: bool,
+    /// The effect of the taint `enforcer.dev/memory-pressure`; `None` without one.
+    pub taint: Option<TaintEffect>,
+}
+
+impl NodeSettings {
+    /// Whether anything is set.
+    #[must_use]
+    pub fn is_some(self) -> bool {
+        self != Self::default()
+    }
+}
+
+/// What may have been set and has to be removed, on the disk.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+struct Marks {
+    node: String,
+    set: NodeSettings,
+}
+
+impl State for Marks {
+    const MAX_BYTES: u64 = 4 << 10;
+}
+
+/// What the node has; also what it should have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Shown {
+    condition: Option<ConditionStatus>,
+    taint: Option<TaintEffect>,
+}
+
+impl Shown {
+    const NOTHING: Self = Self { condition: None, taint: None };
+
+    fn of(settings: NodeSettings, is_short: bool) -> Self {
+        let condition = if is_short { ConditionStatus::True } else { ConditionStatus::False };
+        Self {
+            condition: settings.condition.then_some(condition),
+            taint: settings.taint.filter(|_| is_short),
+        }
+    }
+}
+
+/// The running thread. Dropping it removes what was set, and waits a moment for that.
+#[derive(Debug)]
+pub struct NodeMarks {
+    /// Whether memory is short; `None` ends the thread.
+    short: watch::Sender<Option<bool>>,
+    ended: Receiver<()>,
+}
+
+struct Run {
+    settings: NodeSettings,
+    server: ApiServer,
+    journal: Journal,
+    path: PathBuf,
+    /// What has been set since the start, and what a predecessor left.
+    marks: Option<Marks>,
+    /// What the node has, if known.
+    shown: Option<Shown>,
+    is_degraded: bool,
+}
+
+impl NodeMarks {
+    /// Starts the thread, if there is something to set or to remove.
+    pub fn start(
+        journal: &Journal,
+        state_dir: &Path,
+        settings: NodeSettings,
+        server: ApiServer,
+    ) -> io::Result<Option<Self>> {
+        let path = state_dir.join("node-marks.json");
+        let marks = durable::read::<Marks>(&path).unwrap_or_else(|error| {
+            tracing::warn!(
+                "what was set on the node is not known; `kubectl describe node` shows it: {}",
+                crate::chain(&error)
+            );
+            None
+        });
+        if !settings.is_some() && marks.is_none() {
+            return Ok(None);
+        }
+        let (short, shortage) = watch::channel(Some(false));
+        let (end, ended): (Sender<()>, _) = channel();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let mut run =
+            Run { settings, server, journal: journal.clone(), path, marks, shown: None, is_degraded: false };
+        std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            runtime.block_on(run.run(shortage));
+            drop(end);
+        })?;
+        Ok(Some(Self { short, ended }))
+    }
+
+    /// Notes whether memory is short.
+    pub fn set_short(&self, is_short: bool) {
+        self.short.send_if_modified(|short| short.replace(is_short) != Some(is_short));
+    }
+}
+
+impl Drop for NodeMarks {
+    fn drop(&mut self) {
+        self.short.send_replace(None);
+        // An API server that is away keeps the daemon no longer: the next start removes what is left.
+        let _ended = self.ended.recv_timeout(GOODBYE);
+    }
+}
+
+impl Run {
+    async fn run(&mut self, mut short: watch::Receiver<Option<bool>>) {
+        let mut back_off = BackOff::new(PAUSES);
+        loop {
+            let asked = *short.borrow_and_update();
+            let wanted = asked.map_or(Shown::NOTHING, |is_short| Shown::of(self.settings, is_short));
+            let done = if self.shown == Some(wanted) { Ok(()) } else { self.show(wanted).await };
+            if asked.is_none() {
+                return;
+            }
+            match done {
+                Ok(()) => {
+                    back_off.reset();
+                    self.recovered();
+                    // A dropped sender means stop.
+                    if short.changed().await.is_err() {
+                        return;
+                    }
+                }
+                Err(why) => {
+                    self.troubled(&why);
+                    let _is_over = tokio::time::timeout(back_off.next(), short.changed()).await;
+                }
+            }
+        }
+    }
+
+    /// Brings the node in line.
+    async fn show(&mut self, wanted: Shown) -> Result<(), String> {
+        let set = NodeSettings { condition: wanted.condition.is_some(), taint: wanted.taint };
+        self.mark(set)?;
+        let Some(Marks { node, set: before }) = self.marks.clone() else { return Ok(()) };
+        if before.condition || wanted.condition.is_some() {
+            self.ask(Call::Condition { node: node.clone(), status: wanted.condition }).await?;
+        }
+        if before.taint.is_some() || wanted.taint.is_some() {
+            self.ask(Call::Taint { node, effect: wanted.taint }).await?;
+        }
+        self.shown = Some(wanted);
+        if wanted == Shown::NOTHING {
+            std::fs::remove_file(&self.path)
+                .map_err(|error| format!("cannot remove {}: {error}", self.path.display()))?;
+            self.marks = None;
+        }
+        Ok(())
+    }
+
+    /// Notes on the disk what is about to be set, in addition to what was.
+    fn mark(&mut self, set: NodeSettings) -> Result<(), String> {
+        if !set.is_some() && self.marks.is_none() {
+            return Ok(());
+        }
+        let before = self.marks.as_ref().map(|marks| marks.set).unwrap_or_default();
+        let set =
+            NodeSettings { condition: set.condition || before.condition, taint: set.taint.or(before.taint) };
+        let marks = Marks { node: self.server.node().to_owned(), set };
+        if self.marks.as_ref() != Some(&marks) {
+            durable::write(&self.path, &marks)
+                .map_err(|error| format!("cannot write {}: {error}", self.path.display()))?;
+            self.marks = Some(marks);
+        }
+        Ok(())
+    }
+
+    async fn ask(&self, call: Call) -> Result<(), String> {
+        match self.server.ask(Lane::Events, call).await? {
+            Outcome::Done => Ok(()),
+            Outcome::Missing => Err(format!(
+                "the API server has no node {:?}: set `nodeName` to its name there",
+                self.server.node()
+            )),
+            Outcome::Conflict => Err(String::from("the node has just changed")),
+            Outcome::Refused { status, words, .. } => Err(format!("status {status}: {words}")),
+            other => Err(format!("the API server's answer is none to this request: {other:?}")),
+        }
+    }
+
+    fn troubled(&mut self, why: &str) {
+        if std::mem::replace(&mut self.is_degraded, true) {
+            return;
+        }
+        let message = format!("the node's condition or taint at the API server may not be true: {why}");
+        tracing::warn!("{message}");
+        let data = Degraded { message: Some(message), ..Degraded::of(WHAT) };
+        self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
+    }
+
+    fn recovered(&mut self) {
+        if std::mem::take(&mut self.is_degraded) {
+            let message =
+                Some(String::from("the node's condition and taint at the API server are as they should be"));
+            let data = Degraded { message, ..Degraded::of(WHAT) };
+            self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The node's condition and taint.
+
+use super::*;
+
+const OTHER: &str =
+    r#"{"key": "gpu", "value": "yes", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}"#;
+const ALL: NodeSettings = NodeSettings { condition: true, taint: Some(TaintEffect::NoSchedule) };
+
+/// The API server's part.
+pub(super) fn answer(node: &mut Value, method: &Method, below: &str, body: &Value) -> (StatusCode, Value) {
+    match (method.as_str(), below) {
+        ("GET", "") => return (StatusCode::OK, node.clone()),
+        ("PATCH", "") => {
+            if body["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"] {
+                return (StatusCode::CONFLICT, json!({}));
+            }
+            node["spec"]["taints"] = body["spec"]["taints"].clone();
+        }
+        ("PATCH", "/status") => {
+            let patch = &body["status"]["conditions"][0];
+            let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+            conditions.retain(|condition| condition["type"] != patch["type"]);
+            if patch["$patch"] != "delete" {
+                conditions.push(patch.clone());
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+    (StatusCode::OK, json!({}))
+}
+
+struct Marking {
+    journal: Journal,
+    state: tempfile::TempDir,
+    api: Api,
+}
+
+impl Marking {
+    fn new() -> Self {
+        let api = Api::serve();
+        let other: Value = serde_json::from_str(OTHER).unwrap();
+        let node = json!({
+            "metadata": {"resourceVersion": "7"}, "spec": {"taints": [other]},
+            "status": {"conditions": [{"type": "MemoryPressure", "status": "False"}]},
+        });
+        api.change(|server| server.node = node);
+        Self { journal: Journal::new("n", "b"), state: tempfile::tempdir().unwrap(), api }
+    }
+
+    fn start(&self, settings: NodeSettings) -> Option<NodeMarks> {
+        NodeMarks::start(&self.journal, self.state.path(), settings, self.api.server()).unwrap()
+    }
+
+    /// Our taint's effect and our condition's status.
+    fn ours(&self) -> (Option<String>, Option<String>) {
+        let node = self.api.change(|server| server.node.clone());
+        let find = |list: &Value, key: &str, of: &str| -> Option<Value> {
+            list.as_array().unwrap().iter().find(|one| one[key] == of).cloned()
+        };
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        assert!(find(&node["spec"]["taints"], "key", "gpu") == serde_json::from_str(OTHER).unwrap());
+        assert!(find(&node["status"]["conditions"], "type", "MemoryPressure").is_some());
+        let taint = find(&node["spec"]["taints"], "key", "enforcer.dev/memory-pressure");
+        let condition = find(&node["status"]["conditions"], "type", "EnforcerMemoryPressure");
+        (taint.map(|taint| text(&taint["effect"])), condition.map(|condition| text(&condition["status"])))
+    }
+
+    fn wait(&self, taint: Option<&str>, condition: Option<&str>) {
+        let end = Instant::now() + Duration::from_secs(20);
+        let expected = (taint.map(str::to_owned), condition.map(str::to_owned));
+        while self.ours() != expected {
+            assert!(Instant::now() < end, "{:?} and not {expected:?}", self.ours());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_shortage_is_shown_and_all_is_removed_at_the_end() {
+    let scene = Marking::new();
+    let marks = scene.start(ALL).unwrap();
+    scene.wait(None, Some("False"));
+    marks.set_short(true);
+    scene.wait(Some("NoSchedule"), Some("True"));
+    marks.set_short(false);
+    scene.wait(None, Some("False"));
+    marks.set_short(true);
+    scene.wait(Some("NoSchedule"), Some("True"));
+    drop(marks);
+    assert_eq!(scene.ours(), (None, None));
+    assert!(std::fs::read_dir(scene.state.path()).unwrap().next().is_none(), "nothing is left to remove");
+}
+
+#[test]
+fn what_a_crash_left_is_removed_by_the_next_start_also_if_it_sets_nothing() {
+    let scene = Marking::new();
+    let marks = scene.start(ALL).unwrap();
+    marks.set_short(true);
+    scene.wait(Some("NoSchedule"), Some("True"));
+    // The server is away when the daemon stops.
+    scene.api.change(|server| server.fails_with = Some(503));
+    drop(marks);
+    scene.api.change(|server| server.fails_with = None);
+    assert_eq!(scene.ours(), (Some(String::from("NoSchedule")), Some(String::from("True"))));
+    let marks = scene.start(NodeSettings::default()).unwrap();
+    scene.wait(None, None);
+    drop(marks);
+    assert!(scene.start(NodeSettings::default()).is_none(), "nothing is set, and nothing was left");
+}
+
+#[test]
+fn a_server_that_is_away_is_reported_once_and_asked_again() {
+    let scene = Marking::new();
+    scene.api.change(|server| server.fails_with = Some(403));
+    let marks = scene.start(ALL).unwrap();
+    let reader = || {
+        let kinds = vec![EventType::DegradedEntered, EventType::DegradedLeft];
+        scene.journal.reader(Some(0), Filter { kinds, ..Filter::default() })
+    };
+    let reported = || {
+        let mut reader = reader();
+        let mut kinds = Vec::new();
+        while let Some(Batch::Records(records)) = reader.read() {
+            kinds.extend(records.into_iter().map(|record| record.kind));
+        }
+        kinds
+    };
+    let wait = |expected: &[EventType]| {
+        let end = Instant::now() + Duration::from_secs(20);
+        while reported() != expected {
+            assert!(Instant::now() < end, "{:?}", reported());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    wait(&[EventType::DegradedEntered]);
+    scene.api.change(|server| server.fails_with = None);
+    scene.wait(None, Some("False"));
+    wait(&[EventType::DegradedEntered, EventType::DegradedLeft]);
+    drop(marks);
+}
+
+#[test]
+fn a_taint_that_is_there_is_not_set_again() {
+    let api = Api::serve();
+    let before = json!({"metadata": {"resourceVersion": "1"}, "spec": {}});
+    api.change(|server| server.node = before);
+    let server = api.server();
+    let call = Call::Taint { node: String::from("n"), effect: Some(TaintEffect::PreferNoSchedule) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ask = |call: Call| runtime.block_on(server.ask(Lane::Events, call)).unwrap();
+    assert_eq!(ask(call.clone()), Outcome::Done);
+    assert_eq!(ask(call), Outcome::Done);
+    let taints = api.change(|server| (server.node["spec"]["taints"].clone(), server.asked));
+    assert_eq!(taints.0, json!([{"key": "enforcer.dev/memory-pressure", "effect": "PreferNoSchedule"}]));
+    assert_eq!(taints.1, 3, "what is as it should be is not written again");
+    let nonsense = Call::Condition { node: String::from("../x"), status: None };
+    assert!(runtime.block_on(server.ask(Lane::Events, nonsense)).is_err());
+}
