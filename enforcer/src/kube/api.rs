@@ -78,7 +78,7 @@ impl Api {
                 return outcome(call, found);
             }
             let Some(patch) = taints(&found.body, *effect)? else { return Ok(Outcome::Done) };
-            let answer = self.send(access, || self::patch_node(access, node, &patch), false).await?;
+            let answer = self.send(access, || patch_node(access, node, &patch), false).await?;
             return outcome(call, answer);
         }
         let answer = self.exchange(access, call).await?;
