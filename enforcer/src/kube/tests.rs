@@ -296,6 +296,8 @@ pub(super) fn signalled(id: &str, name: &str, uid: &str) -> EvictionSignalled {
         namespace: String::from("shop"),
         name: name.to_owned(),
         uid: uid.to_owned(),
+        controller: None,
+        spec: None,
         signal: Some("memory.available".into()),
         sent: "SIGKILL".into(),
         grace_ms: None,
