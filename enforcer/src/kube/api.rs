@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::message::{About, Call, FoundPod, Outcome, PodRef, Report, is_plain};
 use crate::{
+    clock,
     network::{Connection, ConnectionError},
     specs::ApiServerFeed,
 };
@@ -58,6 +59,7 @@ struct Answer {
     status: StatusCode,
     headers: HeaderMap,
     body: Vec<u8>,
+    sent_boot_ms: u64,
 }
 
 impl Api {
@@ -70,8 +72,9 @@ impl Api {
     async fn exchange(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
         let present = self.open.take().filter(|(of, connection)| of == access && connection.is_open());
         if let Some((_, mut connection)) = present {
+            let sent_boot_ms = boot_ms();
             match connection.send(request(access, call)?).await {
-                Ok(answer) => return self.read(access, connection, answer).await,
+                Ok(answer) => return self.read(access, connection, answer, sent_boot_ms).await,
                 // The server may close a connection just as it is used again. Whether it has done what was asked is
                 // found out by another look.
                 Err(_closed) if call.changes_nothing() => {}
@@ -79,8 +82,9 @@ impl Api {
             }
         }
         let mut connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
+        let sent_boot_ms = boot_ms();
         let answer = connection.send(request(access, call)?).await?;
-        self.read(access, connection, answer).await
+        self.read(access, connection, answer, sent_boot_ms).await
     }
 
     /// Reads the whole answer, and keeps the connection.
@@ -89,6 +93,7 @@ impl Api {
         access: &ApiServerFeed,
         connection: Connection,
         (status, headers, mut rest): (StatusCode, HeaderMap, Incoming),
+        sent_boot_ms: u64,
     ) -> Result<Answer, ApiError> {
         let mut body = Vec::new();
         while let Some(frame) = rest.frame().await {
@@ -100,13 +105,15 @@ impl Api {
             }
         }
         self.open = Some((access.clone(), connection));
-        Ok(Answer { status, headers, body })
+        Ok(Answer { status, headers, body, sent_boot_ms })
     }
 }
 
 fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiError> {
     let (method, target, content_type, body) = match call {
         Call::Discover => (Method::GET, String::from("/api/v1"), None, None),
+        // All who are known to the server may read it (`system:public-info-viewer`), and it asks no storage.
+        Call::Ping => (Method::GET, String::from("/version"), None, None),
         Call::Look(pod) => (Method::GET, path(pod)?, None, None),
         Call::Evict { pod, group_version, grace_seconds } => {
             let target = format!("{}/eviction", path(pod)?);
@@ -157,6 +164,10 @@ fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiErr
     }
     let body = body.map(|body| serde_json::to_vec(&body)).transpose()?.unwrap_or_default();
     Ok(request.body(body.into())?)
+}
+
+fn boot_ms() -> u64 {
+    clock::boottime_ns() / 1_000_000
 }
 
 fn path(pod: &PodRef) -> Result<String, ApiError> {
@@ -317,7 +328,7 @@ struct Cause {
 }
 
 fn outcome(call: &Call, answer: Answer) -> Result<Outcome, ApiError> {
-    let Answer { status, headers, body } = answer;
+    let Answer { status, headers, body, sent_boot_ms } = answer;
     if status.is_success() {
         return Ok(match call {
             Call::Discover => {
@@ -327,11 +338,12 @@ fn outcome(call: &Call, answer: Answer) -> Result<Outcome, ApiError> {
                 Outcome::Discovered(eviction.map(|of| format!("{}/{}", of.group, of.version)))
             }
             Call::Look(_) => Outcome::Found(found(serde_json::from_slice(&body)?)),
-            Call::Evict { .. }
+            Call::Ping
+            | Call::Evict { .. }
             | Call::Delete { .. }
             | Call::Status { .. }
             | Call::Report(_)
-            | Call::Repeat { .. } => Outcome::Done,
+            | Call::Repeat { .. } => Outcome::Done { sent_boot_ms },
         });
     }
     Ok(match status {

@@ -121,6 +121,11 @@ fn an_evicted_pod_of_a_controller_is_evicted_at_the_api_server_and_explained_the
         &json!({"outcome": "accepted", "action": "evict", "uid": web.uid, "requests": 1}),
     );
     println!("asked {} ms after the signal", requested["data"]["signalledToRequestedMs"]);
+    let asked = scene.api.asked().into_iter().find(|asked| asked.target.contains("/pods/web"));
+    assert_eq!(
+        asked.map(|asked| asked.target),
+        Some(String::from("/api/v1/namespaces/shop/pods/web/eviction"))
+    );
     assert_holds(
         &pod_of(&daemon, "web"),
         &json!({"labels": {"app": "web"}, "controller": {"kind": "ReplicaSet", "name": "o", "uid": "u-o"}}),
