@@ -174,6 +174,18 @@ pub struct EvictionVictim {
     /// How many tasks it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_count: Option<u64>,
+    /// Its controller; absent if it has none, or if that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Controller>,
+}
+
+/// The object that made a pod, and makes another when it is gone.
+#[derive(Clone, Debug, Deserialize, Eq, JsonSchema, PartialEq, Serialize)]
+pub struct Controller {
+    /// Its kind, such as `ReplicaSet`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// A pod in the ranking, with every key.
@@ -389,6 +401,13 @@ pub struct EvictionSignalled {
     /// The signal of the threshold; absent if an operator ordered it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signal: Option<Word>,
+    /// Its controller; absent if it has none, or if that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Controller>,
+    /// Where the spec of a kubelet's pod is from: `live`, or `disk`; absent without a spec. With `live`, an absent controller
+    /// means that the pod has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec: Option<Word>,
     /// `SIGTERM` or `SIGKILL`.
     pub sent: Word,
     /// The grace period, with `SIGTERM`.

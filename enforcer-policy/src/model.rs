@@ -5,9 +5,11 @@ mod cgroup;
 mod component;
 mod fingerprint;
 mod id;
+mod labels;
 mod limit;
 mod node;
 mod owner;
+mod owner_reference;
 mod placement;
 mod pod;
 mod qos;
@@ -22,9 +24,11 @@ pub use self::{
     cgroup::{CgroupId, CgroupPath, InvalidCgroupName},
     component::{InvalidComponent, NodeComponent},
     id::{ContainerId, PodName, PodUid},
+    labels::Labels,
     limit::Limit,
     node::Node,
     owner::{Owner, OwnerLevel},
+    owner_reference::OwnerReference,
     placement::{Knowledge, Placement},
     pod::{Container, ContainerKind, Pod},
     qos::QosClass,

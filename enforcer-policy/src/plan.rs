@@ -5,8 +5,8 @@ mod placed;
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::model::{
-    CgroupPath, CgroupValues, Container, ContainerKind, Knowledge, Node, Placement, Pod, PodName, PodUid,
-    QosClass, ResourceList, ResourceName,
+    CgroupPath, CgroupValues, Container, ContainerKind, Knowledge, Node, OwnerReference, Placement, Pod,
+    PodName, PodUid, QosClass, ResourceList, ResourceName,
 };
 
 use crate::{
@@ -77,6 +77,8 @@ pub struct PodPlan {
     pub ranking_request_bytes: u64,
     /// The grace period that it requests, in seconds.
     pub termination_grace_period_seconds: u64,
+    /// Its controller, which creates another pod when this one is gone; `None` if it has none, or if that is not known.
+    pub controller: Option<Arc<OwnerReference>>,
     /// Its cgroup.
     pub cgroup: CgroupPlan,
     /// Whether another process creates and removes its cgroup.
@@ -105,6 +107,7 @@ impl PodPlan {
             requested: Requests::default(),
             ranking_request_bytes: 0,
             termination_grace_period_seconds: 30,
+            controller: None,
             cgroup: CgroupPlan { path: cgroup, values: CgroupValues::default() },
             adopted: false,
             containers: Vec::new(),
@@ -256,6 +259,7 @@ fn plan_pod(
         requested: Requests::of(pod),
         ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
         termination_grace_period_seconds: pod.termination_grace_period_seconds,
+        controller: pod.controller().cloned(),
         cgroup: CgroupPlan { path, values },
         adopted: is_adopted,
         containers,

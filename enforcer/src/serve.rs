@@ -35,7 +35,7 @@ pub use self::{
     metrics::{MetricsListener, Scrape},
     orders::{Done, No, OrderRequest, OrderView},
     peer::{Peer, PeerError},
-    pods::{ContainerView, PodState, PodView, SpecView, View},
+    pods::{ContainerView, ControllerView, PodState, PodView, SpecView, View},
     query::Query,
     ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},
     server::{Error, Observe, Sources, Vital},

@@ -17,6 +17,7 @@ mod https;
 mod items;
 mod kubelet;
 mod message;
+mod metadata;
 mod pod;
 mod pods_api;
 mod process;

@@ -28,6 +28,9 @@ impl Pod {
             // Follows from the annotations.
             adopts: _,
             stored_qos_class,
+            // Not read from manifests.
+            labels: _,
+            owners: _,
         } = self;
         let mut text = String::new();
         let mut put = |field: &str, value: &dyn std::fmt::Debug| {

@@ -22,6 +22,9 @@ pub enum Knowledge {
         /// Whether it may be evicted: it has not ended, and each of its cgroups is the sandbox's or a named container's, so
         /// that none is missed.
         is_settled: bool,
+        /// Whether a source has the pod now, and has given the spec since this process began; otherwise an earlier process
+        /// kept it, or the source no longer has the pod.
+        is_live: bool,
     },
     /// Only its cgroups and names: neither requests nor limits, priority nor grace period.
     Names {

@@ -1,6 +1,8 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Adoption, PodName, PodUid, QosClass, Requirements, ResourceList, Toleration};
+use super::{
+    Adoption, Labels, OwnerReference, PodName, PodUid, QosClass, Requirements, ResourceList, Toleration,
+};
 
 /// A pod as a source delivers it: checked, and with the API server's defaults applied.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -32,6 +34,10 @@ pub struct Pod {
     pub adopts: Option<Adoption>,
     /// `status.qosClass` as the API server stored it, which takes precedence; `None` if the manifest has no status.
     pub stored_qos_class: Option<QosClass>,
+    /// `metadata.labels`, for reports; none of a manifest's pod.
+    pub labels: Labels,
+    /// `metadata.ownerReferences`; none of a manifest's pod.
+    pub owners: Vec<Arc<OwnerReference>>,
 }
 
 impl Pod {
@@ -51,6 +57,8 @@ impl Pod {
             containers,
             adopts: None,
             stored_qos_class: None,
+            labels: Labels::default(),
+            owners: Vec::new(),
         }
     }
 
@@ -58,6 +66,12 @@ impl Pod {
     #[must_use]
     pub fn priority(&self) -> i32 {
         self.priority.unwrap_or_default()
+    }
+
+    /// The controller, which creates another pod when this one is gone; `None` if it has none.
+    #[must_use]
+    pub fn controller(&self) -> Option<&Arc<OwnerReference>> {
+        self.owners.iter().find(|owner| owner.is_controller)
     }
 
     /// The containers of `spec.containers`.

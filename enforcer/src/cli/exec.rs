@@ -281,6 +281,8 @@ mod tests {
             conditions: Vec::new(),
             pods: vec![PodView {
                 spec: None,
+                labels: crate::model::Labels::default(),
+                controller: None,
                 namespace: "default".into(),
                 name: "web".into(),
                 uid: "u".into(),

@@ -75,7 +75,10 @@ mod tests {
         assert!(read(dir.path()).unwrap().is_none());
         let keeper = start(dir.path(), Journal::new("n", "b")).unwrap();
         let pod: ApiPod = serde_json::from_value(serde_json::json!({
-            "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "metadata": {
+                "namespace": "n", "name": "p", "uid": "u", "labels": {"app": "web"},
+                "ownerReferences": [{"kind": "Job", "name": "j", "uid": "u-j", "controller": true}],
+            },
             "spec": {"priority": -7, "containers": [{"name": "c", "resources": {"requests": {"memory": "1Gi"}}}]},
         }))
         .unwrap();
@@ -89,5 +92,15 @@ mod tests {
             (source(&kept.source), kept.read_ms, kept.pods),
             (Some(SourceName::PODS_API), 2, vec![pod])
         );
+    }
+
+    #[test]
+    fn what_a_daemon_without_labels_and_owners_kept_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let before = r#"{"version":1,"source":"kubelet","readMs":7,"pods":[{"metadata":{"name":"p","namespace":"n",
+            "uid":"u","annotations":{}},"spec":{"priority":-7,"containers":[{"name":"c","resources":{}}]},"status":{}}]}"#;
+        std::fs::write(dir.path().join(FILE), before).unwrap();
+        let pod = read(dir.path()).unwrap().unwrap().pods[0].to_pod().unwrap();
+        assert_eq!((pod.priority, pod.controller(), pod.labels.is_empty()), (Some(-7), None, true));
     }
 }

@@ -66,6 +66,8 @@ mod tests {
             name: String::from("p"),
             uid: String::from("u"),
             signal: None,
+            controller: None,
+            spec: None,
             sent: "SIGKILL".into(),
             grace_ms: None,
             killed_because: None,

@@ -12,7 +12,10 @@ use super::{executor, stat};
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, Guard, Origin},
     journal::MOST_TARGETS,
-    model::{CgroupFile, CgroupId, CgroupPath, ContainerKind, PodName, PodUid, QosClass, ResourceName},
+    model::{
+        CgroupFile, CgroupId, CgroupPath, ContainerKind, Knowledge, OwnerReference, PodName, PodUid,
+        QosClass, ResourceName,
+    },
     policy::{
         ContainerPlan, PodPlan,
         engine::{CandidateFacts, PodKey, Reading, Resource, Usage},
@@ -34,6 +37,10 @@ pub struct Identity {
     pub limit_bytes: Option<u64>,
     /// Its cgroup.
     pub cgroup: CgroupPath,
+    /// Its controller; `None` if it has none, or if that is not known.
+    pub controller: Option<Arc<OwnerReference>>,
+    /// How much is known of it, if another made its cgroups.
+    pub placed: Option<Knowledge>,
 }
 
 /// A pod that can be evicted, with all files open that its eviction needs.
@@ -463,6 +470,8 @@ fn identity(plan: &PodPlan) -> Identity {
         qos_class: plan.qos_class,
         limit_bytes: plan.limits.get(ResourceName::MEMORY).map(|limit| limit.units()),
         cgroup: plan.cgroup.path.clone(),
+        controller: plan.controller.clone(),
+        placed: plan.placed,
     }
 }
 

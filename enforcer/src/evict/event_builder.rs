@@ -13,8 +13,9 @@ use std::{
 use enforcer_events::{
     Payload,
     eviction::{
-        Decision as DecisionData, EvictionContained, EvictionDecided, EvictionEnded, EvictionSignalled,
-        EvictionSuppressed, EvictionVictim, Excluded, Pressure, Ranked as RankedData, SharedMemory, Timeline,
+        Controller, Decision as DecisionData, EvictionContained, EvictionDecided, EvictionEnded,
+        EvictionSignalled, EvictionSuppressed, EvictionVictim, Excluded, Pressure, Ranked as RankedData,
+        SharedMemory, Timeline,
     },
     node::{Degraded, SharedMemoryReported, UnmappedMemory},
     pressure::{PressureCleared, Shortage as ShortageData, ShortageOver},
@@ -33,6 +34,7 @@ use super::{
 };
 use crate::{
     journal::{Event, Subject},
+    model::{Knowledge, OwnerReference},
     policy::{
         engine::{
             BrakeCause, Completion, Containment, Decision, Failure, Moments, RankKey, Ranked, Reading,
@@ -333,7 +335,7 @@ pub(super) fn victim_data(
     reading: &Reading,
     growth_bytes_per_second: i64,
 ) -> EvictionVictim {
-    let Identity { pod, uid, qos_class, limit_bytes, cgroup } = victim.identity();
+    let Identity { pod, uid, qos_class, limit_bytes, cgroup, controller, placed: _ } = victim.identity();
     let (facts, usage) = (victim.facts(), reading.usage());
     EvictionVictim {
         namespace: pod.namespace.clone(),
@@ -353,7 +355,12 @@ pub(super) fn victim_data(
         file_bytes: usage.map(|usage| usage.file_bytes),
         shmem_bytes: usage.map(|usage| usage.shmem_bytes),
         process_count: usage.and_then(|usage| usage.process_count),
+        controller: controller.as_deref().map(controller_data),
     }
+}
+
+fn controller_data(OwnerReference { kind, name, .. }: &OwnerReference) -> Controller {
+    Controller { kind: kind.clone(), name: name.clone() }
 }
 
 fn ranked_data(rank: u32, ranked: &Ranked, identity: &Identity, decided_ns: u64) -> RankedData {
@@ -490,6 +497,11 @@ pub(super) fn signalled_data(id: Ulid, candidate: &Candidate, sent: &'static str
         namespace,
         name,
         uid: identity.uid.to_string(),
+        controller: identity.controller.as_deref().map(controller_data),
+        spec: match identity.placed {
+            Some(Knowledge::Spec { is_live, .. }) => Some(if is_live { "live" } else { "disk" }.into()),
+            Some(Knowledge::Names { .. }) | None => None,
+        },
         sent: sent.into(),
         signal: None,
         grace_ms: None,

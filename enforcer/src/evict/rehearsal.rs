@@ -291,6 +291,8 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
             qos_class: QosClass::BestEffort,
             limit_bytes: None,
             cgroup: CgroupPath::root(),
+            controller: None,
+            placed: None,
         },
         label: format!("/{name}"),
         facts: CandidateFacts {

@@ -15,6 +15,7 @@ use super::message::{
     About, Call, ConditionStatus, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
 };
 use crate::{
+    clock,
     network::{Connection, ConnectionError},
     specs::ApiServerFeed,
 };
@@ -67,6 +68,7 @@ struct Answer {
     status: StatusCode,
     headers: HeaderMap,
     body: Vec<u8>,
+    sent_boot_ms: u64,
 }
 
 impl Api {
@@ -77,7 +79,9 @@ impl Api {
             if !found.status.is_success() {
                 return outcome(call, found);
             }
-            let Some(patch) = taints(&found.body, *effect)? else { return Ok(Outcome::Done) };
+            let Some(patch) = taints(&found.body, *effect)? else {
+                return Ok(Outcome::Done { sent_boot_ms: found.sent_boot_ms });
+            };
             let answer = self.send(access, || patch_node(access, node, &patch), false).await?;
             return outcome(call, answer);
         }
@@ -98,8 +102,9 @@ impl Api {
     ) -> Result<Answer, ApiError> {
         let present = self.open.take().filter(|(of, connection)| of == access && connection.is_open());
         if let Some((_, mut connection)) = present {
+            let sent_boot_ms = boot_ms();
             match connection.send(request()?).await {
-                Ok(answer) => return self.read(access, connection, answer).await,
+                Ok(answer) => return self.read(access, connection, answer, sent_boot_ms).await,
                 // The server may close a connection just as it is used again. Whether it has done what was asked is
                 // found out by another look.
                 Err(_closed) if is_repeatable => {}
@@ -107,8 +112,9 @@ impl Api {
             }
         }
         let mut connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
+        let sent_boot_ms = boot_ms();
         let answer = connection.send(request()?).await?;
-        self.read(access, connection, answer).await
+        self.read(access, connection, answer, sent_boot_ms).await
     }
 
     /// Reads the whole answer, and keeps the connection.
@@ -117,6 +123,7 @@ impl Api {
         access: &ApiServerFeed,
         connection: Connection,
         (status, headers, mut rest): (StatusCode, HeaderMap, Incoming),
+        sent_boot_ms: u64,
     ) -> Result<Answer, ApiError> {
         let mut body = Vec::new();
         while let Some(frame) = rest.frame().await {
@@ -128,13 +135,15 @@ impl Api {
             }
         }
         self.open = Some((access.clone(), connection));
-        Ok(Answer { status, headers, body })
+        Ok(Answer { status, headers, body, sent_boot_ms })
     }
 }
 
 fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiError> {
     let (method, target, content_type, body) = match call {
         Call::Discover => (Method::GET, String::from("/api/v1"), None, None),
+        // All who are known to the server may read it (`system:public-info-viewer`), and it asks no storage.
+        Call::Ping => (Method::GET, String::from("/version"), None, None),
         Call::Look(pod) => (Method::GET, path(pod)?, None, None),
         Call::Evict { pod, group_version, grace_seconds } => {
             let target = format!("{}/eviction", path(pod)?);
@@ -249,6 +258,10 @@ fn taints(node: &[u8], effect: Option<TaintEffect>) -> Result<Option<Value>, Api
     let is_same = before.len() == after.len() && before.iter().all(|taint| after.contains(taint));
     let version = metadata.resource_version;
     Ok((!is_same).then(|| json!({"metadata": {"resourceVersion": version}, "spec": {"taints": after}})))
+}
+
+fn boot_ms() -> u64 {
+    clock::boottime_ns() / 1_000_000
 }
 
 fn path(pod: &PodRef) -> Result<String, ApiError> {
@@ -423,7 +436,7 @@ struct Cause {
 }
 
 fn outcome(call: &Call, answer: Answer) -> Result<Outcome, ApiError> {
-    let Answer { status, headers, body } = answer;
+    let Answer { status, headers, body, sent_boot_ms } = answer;
     if status.is_success() {
         return Ok(match call {
             Call::Discover => {
@@ -433,13 +446,14 @@ fn outcome(call: &Call, answer: Answer) -> Result<Outcome, ApiError> {
                 Outcome::Discovered(eviction.map(|of| format!("{}/{}", of.group, of.version)))
             }
             Call::Look(_) => Outcome::Found(found(serde_json::from_slice(&body)?)),
-            Call::Evict { .. }
+            Call::Ping
+            | Call::Evict { .. }
             | Call::Delete { .. }
             | Call::Status { .. }
             | Call::Report(_)
             | Call::Repeat { .. }
             | Call::Condition { .. }
-            | Call::Taint { .. } => Outcome::Done,
+            | Call::Taint { .. } => Outcome::Done { sent_boot_ms },
         });
     }
     Ok(match status {

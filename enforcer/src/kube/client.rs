@@ -85,7 +85,22 @@ impl ApiServer {
     /// Asks, one question of a lane after the other; the error says why there is no answer. Reads the files of the
     /// credentials in the calling thread. Safe to cancel; the server may do what was asked all the same.
     pub async fn ask(&self, lane: Lane, call: Call) -> Result<Outcome, String> {
-        let access = (self.access)()?;
+        let access = self.access()?;
+        self.ask_as(access, lane, call).await
+    }
+
+    /// Reads the files of the credentials in the calling thread.
+    pub(super) fn access(&self) -> Result<ApiServerFeed, String> {
+        (self.access)()
+    }
+
+    /// Asks with credentials that were read before.
+    pub(super) async fn ask_as(
+        &self,
+        access: ApiServerFeed,
+        lane: Lane,
+        call: Call,
+    ) -> Result<Outcome, String> {
         self.process.ask((lane, access, call)).await.map_err(|error| crate::chain(&error))
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     fmt, io,
     path::{Path, PathBuf},
+    pin::pin,
     time::{Duration, Instant},
 };
 
@@ -17,6 +18,7 @@ use super::{
 use crate::{
     clock,
     journal::{Batch, CursorFile, Filter, Journal, Reader, Record, Subject, before_all, resume},
+    specs::ApiServerFeed,
 };
 
 /// The stack of the thread.
@@ -30,6 +32,13 @@ const WHAT: &str = "apiServer";
 
 /// How soon the server is asked again for the version of its evictions, as long as no eviction needs it.
 const DISCOVER_AGAIN: Duration = Duration::from_mins(1);
+
+/// The longest time without a request. The API server closes a connection after 90 s; to open one takes a busy node a
+/// second.
+const KEEP_ALIVE: Duration = Duration::from_mins(1);
+
+/// For how long credentials are used again for a first request: after a kill, the disk that they are on may be slow.
+const CREDENTIALS_LAST: Duration = Duration::from_mins(1);
 
 /// The running thread. Dropping it makes it stop.
 #[derive(Debug)]
@@ -47,6 +56,10 @@ struct Run {
     trouble: Option<bool>,
     /// When the version of evictions is asked for, if none needs it.
     discover: Option<Instant>,
+    /// When the connection is used next only to keep it open.
+    keep_alive: Instant,
+    /// The credentials that were read last, and when.
+    access: Option<(ApiServerFeed, Instant)>,
     /// Whether it is reported that the cursor cannot be written.
     is_unwritten: bool,
 }
@@ -67,6 +80,7 @@ impl Evictions {
         server: ApiServer,
     ) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
+        let replayed = journal.range().newest;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
         std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
@@ -93,10 +107,12 @@ impl Evictions {
                 journal,
                 reader,
                 cursor,
-                outbox: Outbox::new(settings),
+                outbox: Outbox::new(settings, replayed),
                 server,
                 trouble: None,
                 discover: Some(Instant::now()),
+                keep_alive: Instant::now() + KEEP_ALIVE,
+                access: None,
                 is_unwritten: false,
             };
             runtime.block_on(run.run(stopping));
@@ -128,8 +144,9 @@ impl Run {
             self.read();
             let now = now();
             if let Some((id, call)) = self.outbox.next(now) {
-                let answer = self.ask(call).await;
-                if let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now()) {
+                if let Some(answer) = self.ask(call).await
+                    && let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now())
+                {
                     self.report(payload);
                 }
                 continue;
@@ -139,7 +156,7 @@ impl Run {
                 // reached. Missing rights appear only with the first eviction.
                 let found = self.ask(Call::Discover).await;
                 self.discover = match found {
-                    Ok(Outcome::Discovered(found)) => {
+                    Some(Ok(Outcome::Discovered(found))) => {
                         self.outbox.discovered(found);
                         None
                     }
@@ -147,9 +164,15 @@ impl Run {
                 };
                 continue;
             }
+            if self.keep_alive <= now.instant {
+                // Whether the server is there matters once it is needed.
+                drop(self.ask_plainly(Call::Ping).await);
+                continue;
+            }
             let position = self.journal.cursor(self.outbox.position(self.reader.position()));
             let written = self.cursor.due(&position);
-            let due = [written, self.outbox.due(), self.discover].into_iter().flatten().min();
+            let due = [written, self.outbox.due(), self.discover, Some(self.keep_alive)];
+            let due = due.into_iter().flatten().min();
             tokio::select! {
                 () = self.reader.readable() => {}
                 () = sleep_until(due) => if written.is_some_and(|due| due <= Instant::now()) {
@@ -174,7 +197,12 @@ impl Run {
                     for Record { sequence, time_ms, kind: _, pod, line } in records {
                         match Event::parse(&line) {
                             Ok(event) => {
-                                self.outbox.take(sequence, time_ms, pod.as_ref(), &event.payload, now());
+                                let payload = &event.payload;
+                                let report =
+                                    self.outbox.take(sequence, time_ms, pod.as_ref(), payload, now());
+                                if let Some(report) = report {
+                                    self.report(report);
+                                }
                             }
                             Err(error) => tracing::warn!(%error, sequence, "an event cannot be read back"),
                         }
@@ -184,9 +212,11 @@ impl Run {
         }
     }
 
-    async fn ask(&mut self, call: Call) -> Result<Outcome, String> {
+    /// Asks, and reports whether the server can be asked. `None`: the answer is no longer waited for, as a request has become
+    /// urgent.
+    async fn ask(&mut self, call: Call) -> Option<Result<Outcome, String>> {
         let changes = !call.changes_nothing();
-        let answer = self.server.ask(Lane::Evictions, call).await;
+        let answer = self.ask_plainly(call).await?;
         match &answer {
             // Any later answer shows that the server is back.
             Err(why) => self.troubled(why, false),
@@ -196,7 +226,49 @@ impl Run {
             // A look that is answered says nothing of the right to evict.
             Ok(_) => self.recovered(changes),
         }
-        answer
+        Some(answer)
+    }
+
+    async fn ask_plainly(&mut self, call: Call) -> Option<Result<Outcome, String>> {
+        let lane = match call {
+            Call::Look(_) => Lane::Looks,
+            _ => Lane::Evictions,
+        };
+        if lane == Lane::Evictions {
+            self.keep_alive = Instant::now() + KEEP_ALIVE;
+        }
+        let access = match self.access(&call) {
+            Ok(access) => access,
+            Err(why) => return Some(Err(why)),
+        };
+        let server = self.server.clone();
+        let mut answer = pin!(server.ask_as(access, lane, call));
+        loop {
+            tokio::select! {
+                answer = &mut answer => return Some(answer),
+                // A look may take its time, and is repeated.
+                () = self.reader.readable(), if lane == Lane::Looks => {
+                    self.read();
+                    if self.outbox.is_urgent(now()) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The credentials: for what changes a pod those of the last minute, else as they are now.
+    fn access(&mut self, call: &Call) -> Result<ApiServerFeed, String> {
+        let now = Instant::now();
+        if let Some((access, read)) = &self.access
+            && !call.changes_nothing()
+            && now.duration_since(*read) < CREDENTIALS_LAST
+        {
+            return Ok(access.clone());
+        }
+        let access = self.server.access()?;
+        self.access = Some((access.clone(), now));
+        Ok(access)
     }
 
     fn troubled(&mut self, why: &str, is_right_missing: bool) {

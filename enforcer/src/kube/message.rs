@@ -32,6 +32,8 @@ pub struct PodRef {
 pub enum Call {
     /// Gets the group and version in which pods are evicted.
     Discover,
+    /// Keeps the connection open, or opens it.
+    Ping,
     /// Gets the pod of that name.
     Look(PodRef),
     /// Evicts the pod.
@@ -168,8 +170,10 @@ impl About {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Lane {
-    /// What evictions need.
+    /// What changes pods.
     Evictions,
+    /// What looks at them.
+    Looks,
     /// Events.
     Events,
 }
@@ -224,7 +228,11 @@ pub enum Outcome {
     /// It is not there: the pod, or what was to be done with it.
     Missing,
     /// It has done what was asked.
-    Done,
+    #[serde(rename_all = "camelCase")]
+    Done {
+        /// When the request was sent, since the machine was started, in milliseconds.
+        sent_boot_ms: u64,
+    },
     /// The pod has another uid, or has just changed.
     Conflict,
     /// A disruption budget does not allow it.
@@ -259,7 +267,7 @@ pub(super) struct Ask {
 impl Call {
     /// Whether the call only reads, so that it is safe to repeat.
     pub(super) const fn changes_nothing(&self) -> bool {
-        matches!(self, Self::Discover | Self::Look(_))
+        matches!(self, Self::Discover | Self::Ping | Self::Look(_))
     }
 }
 

@@ -215,7 +215,7 @@ impl Run {
 
     async fn ask(&self, call: Call) -> Result<(), String> {
         match self.server.ask(Lane::Events, call).await? {
-            Outcome::Done => Ok(()),
+            Outcome::Done { .. } => Ok(()),
             Outcome::Missing => Err(format!(
                 "the API server has no node {:?}: set `nodeName` to its name there",
                 self.server.node()

@@ -16,6 +16,9 @@ use crate::model::PodName;
 /// For how long after the signal the API server is asked. A pod that still runs then has been started anew for long.
 pub(super) const EXPIRY: Duration = Duration::from_hours(1);
 
+/// For how long after the signal a first request needs no look. What the event says of the pod is as old.
+const FRESH: Duration = Duration::from_secs(5);
+
 /// The grace period of a pod whose processes are dead, in seconds, as the kubelet's own hard eviction gives; with 0 the API
 /// server would not wait for the kubelet.
 const GRACE_SECONDS: u64 = 1;
@@ -90,6 +93,9 @@ pub struct Outbox {
     messages: VecDeque<(String, String)>,
     /// The latest evictions of which nothing has to be asked any more.
     settled: VecDeque<String>,
+    /// Up to this position the journal is that of earlier processes, or of an earlier outbox: what was asked then is not
+    /// known.
+    replayed: u64,
 }
 
 #[derive(Debug)]
@@ -106,6 +112,8 @@ struct Entry {
     expiry: Instant,
     /// How often in a row it failed.
     failures: u32,
+    /// Whether a request was not found or a conflict: if the pod is as it was, evictions have another version.
+    is_version_doubtful: bool,
     /// How many requests that change something were sent.
     requests: u32,
     is_refusal_reported: bool,
@@ -154,8 +162,8 @@ impl ApiSettings {
 }
 
 impl Owner {
-    fn of(pod: &FoundPod) -> Self {
-        match pod.controller.as_deref() {
+    fn of(controller: Option<&str>) -> Self {
+        match controller {
             None => Self::None,
             Some("DaemonSet") => Self::DaemonSet,
             Some(_) => Self::Controller,
@@ -175,20 +183,29 @@ impl Owner {
 }
 
 impl Outbox {
-    /// An empty one.
+    /// An empty one. Evictions whose events are up to the position `replayed` are looked at before anything is asked.
     #[must_use]
-    pub fn new(settings: ApiSettings) -> Self {
+    pub fn new(settings: ApiSettings, replayed: u64) -> Self {
         Self {
             settings,
             entries: BTreeMap::new(),
             group_version: None,
             messages: VecDeque::new(),
             settled: VecDeque::new(),
+            replayed,
         }
     }
 
-    /// Takes an event of the journal in.
-    pub fn take(&mut self, sequence: u64, time_ms: i64, pod: Option<&PodName>, payload: &Payload, now: Now) {
+    /// Takes an event of the journal in. Returns what is to be reported.
+    #[must_use]
+    pub fn take(
+        &mut self,
+        sequence: u64,
+        time_ms: i64,
+        pod: Option<&PodName>,
+        payload: &Payload,
+        now: Now,
+    ) -> Option<Payload> {
         match payload {
             Payload::EvictionDecided(EvictionDecided::Decision(decision)) => {
                 self.messages.truncate(LATEST - 1);
@@ -198,7 +215,13 @@ impl Outbox {
             Payload::EvictionSignalled(signalled) if signalled.sent == "SIGKILL" => {
                 let EvictionSignalled { eviction_id, namespace, name, uid, boot_ms, .. } = signalled;
                 let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
-                self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now);
+                let is_new =
+                    self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now);
+                let owner = self.fresh_owner(sequence, signalled, now).filter(|_| is_new)?;
+                // A phase that has become Succeeded meanwhile must not be overwritten.
+                if self.settings.action(owner) != Some(Action::Status) {
+                    return self.decide(eviction_id, owner, now);
+                }
             }
             // It has exited within its grace. Or a crash came between the signal and its event, and the next process found the
             // pod signalled.
@@ -217,7 +240,7 @@ impl Outbox {
                 }
             }
             Payload::EvictionRequested(requested) => {
-                let Some(entry) = self.entries.get_mut(&requested.eviction_id) else { return };
+                let entry = self.entries.get_mut(&requested.eviction_id)?;
                 match &*requested.outcome {
                     "accepted" | "terminating" => {
                         entry.is_marked_failed = requested.action.as_deref() == Some(Action::Status.as_str());
@@ -230,22 +253,34 @@ impl Outbox {
             Payload::EvictionConfirmed(confirmed) => drop(self.remove(&confirmed.eviction_id)),
             _ => {}
         }
+        None
     }
 
-    fn add(&mut self, id: &str, pod: PodRef, sequence: u64, signalled: Signalled, now: Now) {
+    /// Whose pod it is by the event itself; `None` if the API server has to be looked at. The event must be of this process
+    /// and this moment, so that nothing was asked yet, and the spec one that a source has now.
+    fn fresh_owner(&self, sequence: u64, signalled: &EvictionSignalled, now: Now) -> Option<Owner> {
+        let age = now.boot_ms.checked_sub(signalled.boot_ms?)?;
+        let is_fresh = sequence > self.replayed && Duration::from_millis(age) < FRESH;
+        let is_live = signalled.spec.as_deref() == Some("live");
+        let kind = signalled.controller.as_ref().map(|controller| controller.kind.as_str());
+        (is_fresh && is_live).then(|| Owner::of(kind))
+    }
+
+    /// Keeps an eviction. Returns whether it is a new one.
+    fn add(&mut self, id: &str, pod: PodRef, sequence: u64, signalled: Signalled, now: Now) -> bool {
         // A name that the API server cannot have is none of its pods'. A pod that is killed again, because the server could
         // not be asked yet, is asked for once.
         let is_known = self.settled.iter().any(|settled| settled == id)
             || self.entries.iter().any(|(known, entry)| known == id || entry.pod.uid == pod.uid);
         if is_known || !pod.is_valid() {
-            return;
+            return false;
         }
         if self.entries.len() >= MOST {
             tracing::warn!(
                 eviction = id,
                 "more than {MOST} evictions wait for the API server: this one is not requested"
             );
-            return;
+            return false;
         }
         let message = self.messages.iter().find(|(of, _)| of == id).map(|(_, message)| message.clone());
         let age = match signalled.boot_ms {
@@ -265,11 +300,13 @@ impl Outbox {
             due: now.instant,
             expiry,
             failures: 0,
+            is_version_doubtful: false,
             requests: 0,
             is_refusal_reported: false,
             is_marked_failed: false,
         };
         self.entries.insert(id.to_owned(), entry);
+        true
     }
 
     /// When something is to be asked next; `None` if there is nothing.
@@ -278,11 +315,19 @@ impl Outbox {
         self.entries.values().map(|entry| entry.due).min()
     }
 
-    /// What is to be asked now, for which eviction.
+    /// Whether a first request is to be made now, for which nothing else may be waited for.
+    #[must_use]
+    pub fn is_urgent(&self, now: Now) -> bool {
+        let is_first = |entry: &Entry| matches!(entry.stage, Stage::Act(_)) && entry.failures == 0;
+        self.entries.values().any(|entry| is_first(entry) && entry.due <= now.instant)
+    }
+
+    /// What is to be asked now, for which eviction: at first what changes something.
     #[must_use]
     pub fn next(&self, now: Now) -> Option<(String, Call)> {
         let due = self.entries.iter().filter(|(_, entry)| entry.due <= now.instant);
-        let (id, entry) = due.min_by_key(|(_, entry)| (entry.due, entry.sequence))?;
+        let is_look = |stage| !matches!(stage, Stage::Act(_));
+        let (id, entry) = due.min_by_key(|(_, entry)| (is_look(entry.stage), entry.due, entry.sequence))?;
         let pod = entry.pod.clone();
         let stage = if now.instant >= entry.expiry { Stage::Look } else { entry.stage };
         let call = match (stage, &self.group_version) {
@@ -307,7 +352,7 @@ impl Outbox {
     pub fn answered(&mut self, id: &str, answer: Option<Outcome>, asked: Now, now: Now) -> Option<Payload> {
         let settings = self.settings;
         let entry = self.entries.get_mut(id)?;
-        if now.instant >= entry.expiry && answer != Some(Outcome::Done) {
+        if now.instant >= entry.expiry && !matches!(answer, Some(Outcome::Done { .. })) {
             let words = "no request succeeded within an hour; the kubelet restarts the containers";
             // Whether it is gone at last is not waited for any longer.
             let payload = (entry.stage != Stage::Confirm).then(|| entry.settled(id, "expired", None, words));
@@ -317,8 +362,8 @@ impl Outbox {
         let asks_for_version = entry.stage == Stage::Act(Action::Evict) && self.group_version.is_none();
         let Some(answer) = answer else {
             // Whether it was done nevertheless is seen by a look.
-            if matches!(entry.stage, Stage::Act(_)) && !asks_for_version {
-                entry.requests += 1;
+            if matches!(entry.stage, Stage::Act(_)) {
+                entry.requests += u32::from(!asks_for_version);
                 entry.stage = Stage::Look;
             }
             entry.retry(id, now.instant, None);
@@ -352,9 +397,11 @@ impl Outbox {
                     return entry.refused(id, None, words, None, now.instant);
                 }
             },
-            (Stage::Act(action), Outcome::Done) => {
+            (Stage::Act(action), Outcome::Done { sent_boot_ms }) => {
                 entry.requests += 1;
-                let after_ms = entry.signalled.boot_ms.map(|boot_ms| asked.boot_ms.saturating_sub(boot_ms));
+                // The process that says it is not trusted.
+                let sent_boot_ms = sent_boot_ms.clamp(asked.boot_ms, now.boot_ms.max(asked.boot_ms));
+                let after_ms = entry.signalled.boot_ms.map(|boot_ms| sent_boot_ms.saturating_sub(boot_ms));
                 let words = format!("the API server accepted the request `{}`", action.as_str());
                 let mut requested = entry.requested(id, "accepted", None, &words);
                 requested.action = Some(action.as_str().into());
@@ -375,7 +422,7 @@ impl Outbox {
             // It has changed meanwhile, or evictions are served in another version now.
             (Stage::Act(_), Outcome::Missing | Outcome::Conflict) if !asks_for_version => {
                 entry.requests += 1;
-                self.group_version = None;
+                entry.is_version_doubtful = true;
                 entry.stage = Stage::Look;
                 entry.retry(id, now.instant, None);
             }
@@ -392,17 +439,20 @@ impl Outbox {
                 let after = after_ms.map(Duration::from_millis);
                 return entry.refused(id, None, &words, after, now.instant);
             }
-            (_, Outcome::Refused { after_ms, .. }) => {
+            (stage, other) => {
+                // The version was asked for: what was known of the pod may be old when that is known.
+                if matches!(stage, Stage::Act(_)) {
+                    entry.stage = Stage::Look;
+                }
+                let after_ms = if let Outcome::Refused { after_ms, .. } = other { after_ms } else { None };
                 entry.retry(id, now.instant, after_ms.map(Duration::from_millis));
             }
-            (_, _) => entry.retry(id, now.instant, None),
         }
         None
     }
 
     /// Decides what to ask for a pod as the API server has it.
     fn looked(&mut self, id: &str, found: &FoundPod, now: Now) -> Option<Payload> {
-        let settings = self.settings;
         let entry = self.entries.get_mut(id)?;
         if found.uid != entry.pod.uid {
             return self.settle(id, "anotherPod", None, "another pod has this name now");
@@ -417,8 +467,15 @@ impl Outbox {
         if found.is_mirror {
             return self.settle(id, "withheld", Some("staticPod"), "the pod is a static one of the kubelet");
         }
-        let owner = Owner::of(found);
-        let Some(action) = settings.action(owner) else {
+        if std::mem::take(&mut entry.is_version_doubtful) {
+            self.group_version = None;
+        }
+        self.decide(id, Owner::of(found.controller.as_deref()), now)
+    }
+
+    /// Decides what to ask for a pod of such an owner.
+    fn decide(&mut self, id: &str, owner: Owner, now: Now) -> Option<Payload> {
+        let Some(action) = self.settings.action(owner) else {
             let (reason, words) = owner.withheld();
             return self.settle(
                 id,
@@ -427,6 +484,7 @@ impl Outbox {
                 &format!("{words}; the kubelet restarts its containers"),
             );
         };
+        let entry = self.entries.get_mut(id)?;
         entry.stage = Stage::Act(action);
         entry.due = now.instant;
         None

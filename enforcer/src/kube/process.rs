@@ -5,7 +5,7 @@ use std::{io, process::ExitCode, time::Duration};
 use tokio::{
     net::{UnixStream, unix::OwnedWriteHalf},
     runtime::{Builder, Runtime},
-    sync::mpsc,
+    sync::mpsc::{self, error::TrySendError},
 };
 
 use super::{
@@ -47,16 +47,24 @@ pub(super) async fn serve(stream: UnixStream) -> io::Result<()> {
         tokio::spawn(work(asked, answers.clone()));
         questions
     };
-    let (evictions, events) = (lane(), lane());
+    let (evictions, looks, events) = (lane(), lane(), lane());
     let writing = tokio::spawn(write_all(writer, outgoing));
     while let Some((question, _body)) =
         helper::read::<Numbered<Ask>>(&mut reader, KubeApi::MOST_ASK_BYTES).await?
     {
         let lane = match question.content.lane {
             Lane::Evictions => &evictions,
+            Lane::Looks => &looks,
             Lane::Events => &events,
         };
-        if lane.send(question).await.is_err() {
+        // One that is full must not hold up the others.
+        let refused = match lane.try_send(question) {
+            Ok(()) => continue,
+            Err(TrySendError::Closed(_)) => break,
+            Err(TrySendError::Full(refused)) => refused,
+        };
+        let content = Outcome::Failed(String::from("too many questions wait for the API server"));
+        if answers.send(Numbered { id: refused.id, content }).await.is_err() {
             break;
         }
     }

@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use enforcer_events::{
     Event, EventType, Payload,
-    eviction::{EvictionEnded, EvictionRequested, EvictionSignalled, Timeline},
+    eviction::{Controller, EvictionEnded, EvictionRequested, EvictionSignalled, Timeline},
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, service::service_fn};
@@ -41,7 +41,9 @@ struct Server {
     node: Value,
     /// Whether it does what is asked, and closes the connection without an answer.
     swallows_answers: bool,
-    /// What changed a pod: method, path and the uid of the precondition.
+    /// What was asked about pods: method and subresource, and the pod's name.
+    pod_requests: Vec<(String, String)>,
+    /// What changed a pod, alike.
     done: Vec<(String, String)>,
     asked: usize,
 }
@@ -147,6 +149,9 @@ impl Api {
             let (status, answer) = server.answer(&method, &path, &body);
             (status, answer, server.swallows_answers && server.done.len() > before)
         });
+        if path.ends_with("/pods/silent") {
+            std::future::pending::<()>().await;
+        }
         if is_swallowed {
             return Err(std::io::Error::other("no answer"));
         }
@@ -163,6 +168,9 @@ impl Server {
         if let Some(status) = self.fails_with {
             return refused(status, "not now");
         }
+        if path == "/version" {
+            return (StatusCode::OK, json!({"major": "1"}));
+        }
         if path == "/api/v1" {
             let resources = json!([
                 {"name": "pods"},
@@ -176,6 +184,8 @@ impl Server {
         let below = path.strip_prefix("/api/v1/namespaces/").unwrap();
         let (namespace, rest) = below.split_once("/pods/").unwrap();
         let (name, subresource) = rest.split_once('/').unwrap_or((rest, ""));
+        let request = (format!("{method} {subresource}").trim().to_owned(), name.to_owned());
+        self.pod_requests.push(request.clone());
         let Some(pod) = self.pods.get_mut(&format!("{namespace}/{name}")) else {
             return refused(404, "no such pod");
         };
@@ -224,7 +234,7 @@ impl Server {
             other => panic!("{other:?} {path}"),
         }
         pod.is_terminating = method != Method::PATCH;
-        self.done.push((format!("{method} {subresource}").trim().to_owned(), name.to_owned()));
+        self.done.push(request);
         (StatusCode::CREATED, json!({}))
     }
 }
@@ -264,8 +274,12 @@ impl Scene {
     }
 
     fn signal(&self, id: &str, name: &str, uid: &str) {
-        let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: name.to_owned() });
-        self.journal.emit(subject, Payload::EvictionSignalled(signalled(id, name, uid)));
+        self.emit(signalled(id, name, uid));
+    }
+
+    fn emit(&self, signalled: EvictionSignalled) {
+        let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: signalled.name.clone() });
+        self.journal.emit(subject, Payload::EvictionSignalled(signalled));
     }
 
     /// The events of that type, once there are so many.
@@ -309,6 +323,8 @@ pub(super) fn signalled(id: &str, name: &str, uid: &str) -> EvictionSignalled {
         namespace: String::from("shop"),
         name: name.to_owned(),
         uid: uid.to_owned(),
+        controller: None,
+        spec: None,
         signal: Some("memory.available".into()),
         sent: "SIGKILL".into(),
         grace_ms: None,
@@ -321,6 +337,63 @@ pub(super) fn signalled(id: &str, name: &str, uid: &str) -> EvictionSignalled {
         hook: None,
         operator: None,
     }
+}
+
+/// A signal that says by a live spec whose pod it is.
+pub(super) fn signalled_live(id: &str, name: &str, uid: &str, kind: Option<&str>) -> EvictionSignalled {
+    let controller = kind.map(|kind| Controller { kind: kind.to_owned(), name: String::from("o") });
+    EvictionSignalled { controller, spec: Some("live".into()), ..signalled(id, name, uid) }
+}
+
+#[test]
+fn a_fresh_eviction_is_requested_without_a_look() {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    // The same name belongs to another pod by now.
+    scene.api.put("again", "u3", Some("ReplicaSet"));
+    scene.emit(signalled_live("e1", "web", "u1", Some("ReplicaSet")));
+    let requested = scene.requested();
+    assert_eq!((&*requested.outcome, requested.requests), ("accepted", 1));
+    scene.emit(signalled_live("e2", "again", "u2", Some("ReplicaSet")));
+    // The event itself says that nothing is to be asked for these.
+    scene.emit(signalled_live("e3", "bare", "u4", None));
+    scene.emit(signalled_live("e4", "agent", "u5", Some("DaemonSet")));
+    let outcomes: BTreeMap<String, String> = scene
+        .wait(EventType::EvictionRequested, 4)
+        .into_iter()
+        .map(|event| {
+            let Payload::EvictionRequested(of) = event.payload else { panic!() };
+            (of.eviction_id, of.outcome.into_owned())
+        })
+        .collect();
+    let expected = [("e1", "accepted"), ("e2", "anotherPod"), ("e3", "withheld"), ("e4", "withheld")];
+    assert_eq!(outcomes, expected.map(|(id, outcome)| (id.to_owned(), outcome.to_owned())).into());
+    let asked = scene.api.change(|server| server.pod_requests.clone());
+    let of = |name: &str| -> Vec<String> {
+        asked.iter().filter(|(_, pod)| pod == name).map(|(request, _)| request.clone()).collect()
+    };
+    assert_eq!(of("web")[0], "POST eviction");
+    assert_eq!(of("again"), ["POST eviction", "GET"]);
+    assert_eq!((of("bare").len(), of("agent").len()), (0, 0));
+    assert_eq!(scene.api.done(), [("POST eviction".to_owned(), "web".to_owned())]);
+}
+
+/// A look that is not answered, at another pod, does not delay the next eviction.
+#[test]
+fn a_first_request_does_not_wait_for_a_look() {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.api.put("silent", "u2", Some("ReplicaSet"));
+    scene.signal("e1", "silent", "u2");
+    let is_looked_at =
+        || scene.api.change(|server| server.pod_requests.iter().any(|(_, name)| name == "silent"));
+    while !is_looked_at() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let begin = Instant::now();
+    scene.emit(signalled_live("e2", "web", "u1", Some("ReplicaSet")));
+    assert_eq!(scene.requested().eviction_id, "e2");
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
 #[test]

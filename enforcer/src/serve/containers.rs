@@ -230,6 +230,8 @@ mod tests {
         };
         PodView {
             spec: None,
+            labels: crate::model::Labels::default(),
+            controller: None,
             namespace: "default".into(),
             name: uid.to_owned(),
             uid: uid.to_owned(),

@@ -146,6 +146,8 @@ mod tests {
         };
         let pod = PodView {
             spec: None,
+            labels: crate::model::Labels::default(),
+            controller: None,
             namespace: "default".into(),
             name: "web".into(),
             uid: "u".into(),

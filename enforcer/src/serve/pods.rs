@@ -1,6 +1,9 @@
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{pressure::Conditions, threshold::NodeCondition};
+use crate::{
+    model::Labels,
+    policy::{pressure::Conditions, threshold::NodeCondition},
+};
 
 /// The roster: the answer to `GET /v1/pods`, updated after every change.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -57,10 +60,28 @@ pub struct PodView {
     /// Where its spec is from; `None` if only its cgroups and names are known, or if it is a manifest's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<SpecView>,
+    /// Its labels, of a kubelet's pod with a spec.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+    /// Its controller, which creates another pod when this one is gone; `None` if it has none, or if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<ControllerView>,
     /// Its cgroup's path below the mount point.
     pub cgroup: String,
     /// Its containers.
     pub containers: Vec<ContainerView>,
+}
+
+/// A pod's controller.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ControllerView {
+    /// Its kind, such as `ReplicaSet`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
 }
 
 /// Where the spec of a kubelet's pod is from.

@@ -49,6 +49,11 @@ impl SpecifiedPod {
     pub fn has_ended(&self) -> bool {
         self.api.has_ended()
     }
+
+    /// Whether a source has the pod now, and has given this spec since the start of the daemon.
+    pub(super) fn is_live(&self) -> bool {
+        self.is_listed && !self.provenance.is_from_disk
+    }
 }
 
 impl SpecifiedPods {

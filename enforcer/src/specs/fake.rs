@@ -43,6 +43,9 @@ pub(crate) struct FakePod {
     pub(crate) priority: i32,
     pub(crate) phase: String,
     pub(crate) annotations: BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// The kind of its controller; an empty text is none.
+    pub(crate) controller: String,
     /// Whether it is from a manifest of the kubelet's own.
     pub(crate) is_static: bool,
     /// Names, memory requests and memory limits; an empty text is none.
@@ -88,8 +91,26 @@ struct Meta {
     uid: String,
     #[prost(string, tag = "6")]
     resource_version: String,
+    #[prost(btree_map = "string, string", tag = "11")]
+    labels: BTreeMap<String, String>,
     #[prost(btree_map = "string, string", tag = "12")]
     annotations: BTreeMap<String, String>,
+    #[prost(message, repeated, tag = "13")]
+    owners: Vec<Owner>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Owner {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(string, tag = "3")]
+    name: String,
+    #[prost(string, tag = "4")]
+    uid: String,
+    #[prost(string, tag = "5")]
+    api_version: String,
+    #[prost(bool, optional, tag = "6")]
+    controller: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -143,6 +164,17 @@ impl FakePod {
         annotations
     }
 
+    fn owners(&self) -> Vec<Owner> {
+        let owner = Owner {
+            kind: self.controller.clone(),
+            name: String::from("o"),
+            uid: String::from("u-o"),
+            api_version: String::from("v1"),
+            controller: Some(true),
+        };
+        (!self.controller.is_empty()).then_some(owner).into_iter().collect()
+    }
+
     fn encoded(&self) -> Vec<u8> {
         let memory = |text: &str| {
             let quantity = (!text.is_empty()).then(|| Quantity { text: text.to_owned() });
@@ -159,7 +191,9 @@ impl FakePod {
                 namespace: self.namespace.clone(),
                 uid: self.uid.clone(),
                 resource_version: String::from("7"),
+                labels: self.labels.clone(),
                 annotations: self.annotations(),
+                owners: self.owners(),
             }),
             spec: Some(Spec {
                 containers: containers.collect(),
@@ -179,10 +213,17 @@ impl FakePod {
                 "resources": {"requests": memory(request), "limits": memory(limit)},
             })
         });
+        let owners = self.owners().into_iter().map(|owner| {
+            json!({
+                "apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid,
+                "controller": owner.controller, "blockOwnerDeletion": true,
+            })
+        });
         json!({
             "metadata": {
                 "name": self.name, "namespace": self.namespace, "uid": self.uid, "resourceVersion": "7",
-                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": self.annotations(),
+                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": self.annotations(), "labels": self.labels,
+                "ownerReferences": owners.collect::<Vec<_>>(),
             },
             "spec": {"containers": containers.collect::<Vec<_>>(), "nodeName": "n", "priority": self.priority},
             "status": {"phase": self.phase, "qosClass": self.class, "conditions": [{"type": "Ready"}]},

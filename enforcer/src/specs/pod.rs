@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::metadata::{Annotations, Metadata, Owners};
 use crate::{
     helper::{is_id, is_name},
     model::{
-        Container, ContainerKind, ParseQuantityError, Pod, PodName, PodUid, QosClass, Quantity, Requirements,
-        ResourceList, ResourceName,
+        Container, ContainerKind, Labels, ParseQuantityError, Pod, PodName, PodUid, QosClass, Quantity,
+        Requirements, ResourceList, ResourceName,
     },
     policy::critical::CONFIG_SOURCE,
 };
@@ -48,62 +49,6 @@ pub struct ApiPod {
     /// `status`.
     #[serde(deserialize_with = "nullable")]
     pub status: Status,
-}
-
-/// `metadata` of a pod.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Metadata {
-    /// The pod's name.
-    pub name: String,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its uid as the source has it.
-    pub uid: String,
-    /// What a kubelet has noted about it.
-    #[serde(deserialize_with = "nullable")]
-    pub annotations: Annotations,
-}
-
-/// The annotations that a kubelet sets. All others are tenants' input, and are left out: they must neither spare a pod nor
-/// give it another cgroup. Of these too, the source decides which are a kubelet's word.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default)]
-pub struct Annotations {
-    /// Where the kubelet has the pod from: `api`, or `file` and the like for a static pod. A kubelet sets it on each pod that
-    /// it serves, whatever the pod's author wrote; the API server has it as the author wrote it.
-    #[serde(rename = "kubernetes.io/config.source", skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
-    /// The uid of the static pod that this is the mirror of, as the API server has it. Anyone can write it there.
-    #[serde(rename = "kubernetes.io/config.mirror", skip_serializing_if = "Option::is_none")]
-    pub mirror: Option<String>,
-    /// The same again: the kubelet gives a mirror both, of one value.
-    #[serde(rename = "kubernetes.io/config.hash", skip_serializing_if = "Option::is_none")]
-    pub hash: Option<String>,
-}
-
-impl Annotations {
-    /// Leaves what a kubelet's word is on a pod that it serves itself.
-    pub(crate) fn keep_kubelets(&mut self) {
-        let Self { source, mirror: _, hash: _ } = std::mem::take(self);
-        self.source = source;
-    }
-
-    /// Leaves what counts of a pod of the API server: of which static pod it says that it is the mirror. That makes no pod
-    /// static, and is believed only where the container runtime knows that pod under the same name.
-    pub(crate) fn keep_mirrors(&mut self) {
-        self.source = None;
-        if self.mirrored().is_none() {
-            *self = Self::default();
-        }
-    }
-
-    /// The uid of the static pod that this one says to be the mirror of.
-    #[must_use]
-    pub fn mirrored(&self) -> Option<&str> {
-        let Self { source: _, mirror, hash } = self;
-        mirror.as_deref().filter(|mirror| hash.as_deref() == Some(mirror) && is_id(mirror))
-    }
 }
 
 /// `spec` of a pod.
@@ -215,7 +160,9 @@ pub enum InvalidPod {
 }
 
 /// Go writes `null` for what is empty.
-fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+pub(super) fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
@@ -230,7 +177,8 @@ impl ApiPod {
     /// sum, and all of a pod that has ended. The requests are those that are allocated from then on.
     pub(super) fn cut(&mut self) {
         if self.has_ended() {
-            let Self { metadata: _, spec, status } = self;
+            let Self { metadata, spec, status } = self;
+            (metadata.labels, metadata.owner_references) = (Labels::default(), Owners::default());
             *spec = Spec {
                 containers: vec![ApiContainer { name: OTHERS.to_owned(), ..ApiContainer::default() }],
                 ..Spec::default()
@@ -262,7 +210,8 @@ impl ApiPod {
     ///
     /// Annotations but the kubelet's own are left out. Fails if a name, the uid or a quantity is not valid.
     pub fn to_pod(&self) -> Result<Pod, InvalidPod> {
-        let Self { metadata: Metadata { name, namespace, uid, annotations }, spec, status } = self;
+        let Self { metadata, spec, status } = self;
+        let Metadata { name, namespace, uid, labels, owner_references, annotations } = metadata;
         let word = |field, is_valid| if is_valid { Ok(()) } else { Err(InvalidPod::Word { field }) };
         word("namespace", is_name(namespace))?;
         word("name", is_name(name))?;
@@ -297,6 +246,8 @@ impl ApiPod {
             overhead: read_list(&spec.overhead)?,
             resources,
             stored_qos_class: status.qos_class.as_deref().and_then(QosClass::from_name),
+            labels: labels.clone(),
+            owners: owner_references.read(),
             ..Pod::new(PodName { namespace: namespace.clone(), name: name.clone() }, uid, containers)
         })
     }
@@ -446,6 +397,10 @@ mod tests {
             "metadata": {
                 "name": "web", "namespace": "shop", "uid": "6c1a4e95-6bb6-11e6-bc26-28d2444e470d",
                 "creationTimestamp": null, "labels": {"app": "web"},
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u-c"},
+                    {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "u-r", "controller": true},
+                ],
                 "annotations": {"enforcer.dev/cgroup": "/system.slice/ssh.service", "kubernetes.io/config.source": "file"},
                 "managedFields": [{"fieldsV1": {"f:x": {}}}],
             },
@@ -478,7 +433,13 @@ mod tests {
         );
         let annotations: Vec<_> =
             pod.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        assert_eq!((annotations, pod.adopts), (vec![("kubernetes.io/config.source", "file")], None));
+        assert_eq!((annotations, &pod.adopts), (vec![("kubernetes.io/config.source", "file")], &None));
+        assert_eq!(pod.labels.iter().collect::<Vec<_>>(), [("app", "web")]);
+        let controller = pod.controller().unwrap();
+        assert_eq!(
+            (controller.kind.as_str(), controller.name.as_str(), controller.uid.as_str(), pod.owners.len()),
+            ("ReplicaSet", "web-1", "u-r", 2)
+        );
         let kinds: Vec<_> =
             pod.containers.iter().map(|container| (container.name.as_str(), container.kind)).collect();
         assert_eq!(
@@ -542,6 +503,30 @@ mod tests {
         let requests = crate::policy::effective::requests(&pod);
         let memory = requests.get(ResourceName::MEMORY).map(|quantity| quantity.units());
         assert_eq!(memory, Some((10_000 + 16) << 20));
+    }
+
+    /// Without its controller a pod would look like one that nothing makes anew.
+    #[test]
+    fn the_controller_is_kept_among_many_owners_whatever_it_is_called() {
+        let owner =
+            |number: usize| json!({"kind": "K", "name": format!("o{number}"), "uid": format!("u{number}")});
+        let mut owners: Vec<_> = (0..1_000).map(owner).collect();
+        owners.push(json!({"kind": "a b", "name": "x".repeat(1_000), "uid": "", "controller": true}));
+        owners.push(json!({"kind": "DaemonSet", "name": "late", "uid": "l", "controller": true}));
+        let mut pod = web();
+        pod["metadata"]["ownerReferences"] = owners.into();
+        let pod = api_pod(pod).to_pod().unwrap();
+        let controller = pod.controller().unwrap();
+        assert_eq!(
+            (controller.kind.as_str(), controller.name.as_str(), pod.owners.len()),
+            ("(invalid)", "(invalid)", 5)
+        );
+        for none in [json!(null), json!([])] {
+            let mut pod = web();
+            (pod["metadata"]["ownerReferences"], pod["metadata"]["labels"]) = (none, json!(null));
+            let pod = api_pod(pod).to_pod().unwrap();
+            assert!(pod.owners.is_empty() && pod.labels.is_empty());
+        }
     }
 
     /// What is summed up requests as much as it did.

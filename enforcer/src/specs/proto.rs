@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use prost::{DecodeError, Message};
 
-use super::pod::{self, Amounts, ApiPod};
+use super::{
+    metadata::{self, ApiOwner},
+    pod::{self, Amounts, ApiPod},
+};
 use crate::policy::critical::CONFIG_SOURCE;
 
 /// The services that may be there, by the version of their package.
@@ -50,17 +53,34 @@ struct ObjectMeta {
     namespace: String,
     #[prost(string, tag = "5")]
     uid: String,
+    #[prost(message, repeated, tag = "11")]
+    labels: Vec<Entry>,
     #[prost(message, repeated, tag = "12")]
-    annotations: Vec<Annotation>,
+    annotations: Vec<Entry>,
+    #[prost(message, repeated, tag = "13")]
+    owner_references: Vec<OwnerReference>,
 }
 
-/// One entry of the map of annotations. A tenant can give it bytes that are no text, which must not hide the pod.
+/// One entry of the map of labels or annotations. A tenant can give it bytes that are no text, which must not hide the pod.
 #[derive(Clone, PartialEq, Message)]
-struct Annotation {
+struct Entry {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     value: Vec<u8>,
+}
+
+/// Its words may be no text either: the API server checks only that there are any.
+#[derive(Clone, PartialEq, Message)]
+struct OwnerReference {
+    #[prost(bytes = "vec", tag = "1")]
+    kind: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    name: Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    uid: Vec<u8>,
+    #[prost(bool, optional, tag = "6")]
+    controller: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -130,14 +150,24 @@ struct ContainerStatus {
 /// Reads a pod.
 pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
     let Pod { metadata, spec, status } = Pod::decode(bytes)?;
-    let ObjectMeta { name, namespace, uid, annotations } = metadata.unwrap_or_default();
+    let ObjectMeta { name, namespace, uid, labels, annotations, owner_references: owners } =
+        metadata.unwrap_or_default();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let labels = labels.iter().filter_map(|Entry { key, value }| {
+        Some((std::str::from_utf8(key).ok()?, std::str::from_utf8(value).ok()?))
+    });
+    let labels = labels.collect();
+    let mut owner_references = metadata::Owners::default();
+    for OwnerReference { kind, name, uid, controller } in owners {
+        owner_references.add(ApiOwner { kind: text(kind), name: text(name), uid: text(uid), controller });
+    }
     let source = annotations.into_iter().find(|entry| entry.key == CONFIG_SOURCE.as_bytes());
-    let source = source.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
-    let annotations = pod::Annotations { source, ..pod::Annotations::default() };
+    let source = source.map(|entry| text(entry.value));
+    let annotations = metadata::Annotations { source, ..metadata::Annotations::default() };
     let spec = spec.unwrap_or_default();
     let status = status.unwrap_or_default();
     Ok(ApiPod {
-        metadata: pod::Metadata { name, namespace, uid, annotations },
+        metadata: metadata::Metadata { name, namespace, uid, labels, owner_references, annotations },
         spec: pod::Spec {
             priority: spec.priority,
             priority_class_name: spec.priority_class_name,
@@ -186,14 +216,20 @@ mod tests {
     fn a_pod_is_read_as_from_json() {
         let memory =
             |text: &str| BTreeMap::from([(String::from("memory"), Quantity { string: text.into() })]);
+        let entry = |key: &str, value: &[u8]| Entry { key: key.into(), value: value.into() };
         let sent = Pod {
             metadata: Some(ObjectMeta {
                 name: "web".into(),
                 namespace: "shop".into(),
                 uid: "u".into(),
-                annotations: [("x", &b"\xff"[..]), (CONFIG_SOURCE, b"api")]
-                    .map(|(key, value)| Annotation { key: key.into(), value: value.into() })
-                    .into(),
+                labels: vec![entry("tier", b"web"), entry("x", b"\xff")],
+                annotations: vec![entry("x", b"\xff"), entry(CONFIG_SOURCE, b"api")],
+                owner_references: vec![OwnerReference {
+                    kind: b"ReplicaSet".to_vec(),
+                    name: b"\xff".to_vec(),
+                    uid: b"u-o".to_vec(),
+                    controller: Some(true),
+                }],
             }),
             spec: Some(PodSpec {
                 containers: vec![Container {
@@ -225,7 +261,9 @@ mod tests {
         };
         let expected: ApiPod = serde_json::from_value(serde_json::json!({
             "metadata": {
-                "name": "web", "namespace": "shop", "uid": "u", "annotations": {"kubernetes.io/config.source": "api"},
+                "name": "web", "namespace": "shop", "uid": "u", "labels": {"tier": "web"},
+                "annotations": {"kubernetes.io/config.source": "api"},
+                "ownerReferences": [{"kind": "ReplicaSet", "name": "(invalid)", "uid": "u-o", "controller": true}],
             },
             "spec": {
                 "priority": 7, "priorityClassName": "important", "terminationGracePeriodSeconds": 5,

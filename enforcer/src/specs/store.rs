@@ -218,7 +218,7 @@ impl Since {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::pod::Metadata, *};
+    use super::{super::metadata::Metadata, *};
 
     fn pod(uid: &str, name: &str) -> ApiPod {
         let metadata = Metadata { name: name.into(), uid: uid.into(), ..Metadata::default() };

@@ -16,7 +16,11 @@ use serde_json::{Value, json};
 use super::{
     MIB, SANDBOX,
     node::{Node, Placed},
-    specs::{evicting_below, fake::FakeKubelet, hold_in, pod_of, serve, serve_pods_api, spec},
+    specs::{
+        evicting_below,
+        fake::{FakeKubelet, FakePod},
+        hold_in, pod_of, serve, serve_pods_api, spec,
+    },
 };
 
 #[path = "../../../enforcer/src/specs/fake_api.rs"]
@@ -72,7 +76,8 @@ impl Scene {
     /// A pod that the kubelet and the API server know.
     fn pod(&mut self, name: &str, controller: Option<&str>) -> Placed {
         let placed = self.node.pod(QosClass::Burstable, "shop", name, &["app"]);
-        self.kubelet.put(spec(&placed, name, "Burstable", 0, "16Mi"));
+        let controlled = controller.unwrap_or_default().to_owned();
+        self.kubelet.put(FakePod { controller: controlled, ..spec(&placed, name, "Burstable", 0, "16Mi") });
         let owners: Vec<Value> =
             controller.iter().map(|kind| json!({"kind": kind, "name": "o", "controller": true})).collect();
         self.api.put(json!({
@@ -116,6 +121,15 @@ fn an_evicted_pod_of_a_controller_is_evicted_at_the_api_server_and_explained_the
         &json!({"outcome": "accepted", "action": "evict", "uid": web.uid, "requests": 1}),
     );
     println!("asked {} ms after the signal", requested["data"]["signalledToRequestedMs"]);
+    let asked = scene.api.asked().into_iter().find(|asked| asked.target.contains("/pods/web"));
+    assert_eq!(
+        asked.map(|asked| asked.target),
+        Some(String::from("/api/v1/namespaces/shop/pods/web/eviction"))
+    );
+    assert_holds(
+        &pod_of(&daemon, "web"),
+        &json!({"labels": {"app": "web"}, "controller": {"kind": "ReplicaSet", "name": "o", "uid": "u-o"}}),
+    );
     assert_eq!(scene.evictions(), ["POST /api/v1/namespaces/shop/pods/web/eviction"]);
     let evicted = || {
         let changed = scene.api.changed().into_iter();

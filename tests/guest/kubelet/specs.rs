@@ -55,6 +55,8 @@ pub(super) fn spec(placed: &Placed, name: &str, class: &str, priority: i32, requ
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into(),
+        labels: [(String::from("app"), name.to_owned())].into(),
+        controller: String::new(),
         is_static: false,
         containers: vec![(String::from("app"), request.to_owned(), String::new())],
     }

@@ -7,7 +7,7 @@ use crate::{
         admission::{Rejection, under_conditions},
         threshold::NodeCondition,
     },
-    serve::{ContainerView, PodState, PodView, View},
+    serve::{ContainerView, ControllerView, PodState, PodView, View},
     source::{Entry, State},
 };
 
@@ -114,6 +114,12 @@ fn pod_view(
         reason,
         starts_under_memory_pressure: under_conditions(&entry.pod, &[NodeCondition::MemoryPressure]).is_ok(),
         spec: None,
+        labels: entry.pod.labels.clone(),
+        controller: entry.pod.controller().map(|owner| ControllerView {
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+            uid: owner.uid.clone(),
+        }),
         cgroup: plan.cgroup.path.to_string(),
         containers: plan
             .containers

@@ -56,6 +56,8 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
                 name: "hog".into(),
                 uid: "hog".into(),
                 signal: None,
+                controller: None,
+                spec: None,
                 sent: "SIGKILL".into(),
                 grace_ms: None,
                 killed_because: None,

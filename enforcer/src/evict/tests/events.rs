@@ -8,9 +8,9 @@ use crate::{
     evict::{Blindness, Candidate, EventBuilder, Report},
     journal::{Event, EventType, Journal},
     metrics::{Counts, Format, Gauges, expose},
-    model::{CgroupId, Quantity, ResourceList, ResourceName},
+    model::{CgroupId, Knowledge, OwnerReference, Quantity, ResourceList, ResourceName},
     policy::{
-        CgroupPlan, ContainerPlan,
+        CgroupPlan, ContainerPlan, PodPlan,
         engine::{
             Action, BrakeCause, BrakeRefusal, Candidates, Completion, Containment, Engine, EngineSettings,
             Failure, FailureReason, Input, KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal,
@@ -252,6 +252,45 @@ fn containment(cgroup: CgroupId) -> Containment {
         fill_bytes_per_second: 100 * MIB,
         headroom_bytes: 40 * MIB,
         awaited_ns: 450 * MS,
+    }
+}
+
+/// By these the API server is asked, or not.
+#[test]
+fn a_victims_controller_is_reported_and_how_current_that_is() {
+    let (node, pod) = (Node::new(0), Pod::new("hog"));
+    node.add(&pod, 1250 * MIB);
+    let owner = OwnerReference {
+        kind: String::from("ReplicaSet"),
+        name: String::from("hog-1"),
+        uid: String::from("u-r"),
+        is_controller: true,
+    };
+    let live = Knowledge::Spec { is_settled: true, is_live: true };
+    let kept = Knowledge::Spec { is_settled: true, is_live: false };
+    let named = json!({"kind": "ReplicaSet", "name": "hog-1"});
+    for (placed, controller, spec, shown) in [
+        (None, None, Value::Null, Value::Null),
+        (Some(live), None, json!("live"), Value::Null),
+        (Some(live), Some(owner.clone()), json!("live"), named.clone()),
+        (Some(kept), Some(owner), json!("disk"), named),
+        (Some(Knowledge::Names { is_settled: true }), None, Value::Null, Value::Null),
+    ] {
+        let plan = PodPlan { placed, controller: controller.map(Arc::new), ..pod.plan() };
+        let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
+        let decision = events().event(&decided(vec![Arc::clone(&candidate)].into())).unwrap().data();
+        assert_eq!(decision["victim"]["controller"], shown, "{decision:#}");
+        let signalled = Report::Signalled {
+            id: Ulid::from_parts(1, 7),
+            signal: Signal::MemoryAvailable,
+            number: 1,
+            candidate,
+            cut_short: None,
+            moments: moments(),
+            brakes_failed: 0,
+        };
+        let signalled = events().event(&signalled).unwrap().data();
+        assert_eq!((&signalled["controller"], &signalled["spec"]), (&shown, &spec), "{signalled:#}");
     }
 }
 

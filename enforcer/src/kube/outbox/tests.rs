@@ -1,5 +1,5 @@
 use super::*;
-use crate::kube::tests::{SETTINGS, signalled};
+use crate::kube::tests::{SETTINGS, signalled, signalled_live};
 
 fn now(ms: u64, start: Instant) -> Now {
     let instant = start + Duration::from_millis(ms);
@@ -7,9 +7,9 @@ fn now(ms: u64, start: Instant) -> Now {
 }
 
 fn taken(settings: ApiSettings, start: Instant) -> Outbox {
-    let mut outbox = Outbox::new(settings);
+    let mut outbox = Outbox::new(settings, 0);
     let signalled = EvictionSignalled { boot_ms: Some(0), ..signalled("e1", "web", "u1") };
-    outbox.take(7, 0, None, &Payload::EvictionSignalled(signalled), now(0, start));
+    assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(signalled), now(0, start)), None);
     outbox
 }
 
@@ -18,7 +18,7 @@ fn a_pod_that_is_killed_twice_before_the_server_is_back_is_asked_for_once() {
     let start = Instant::now();
     let mut outbox = taken(SETTINGS, start);
     let again = EvictionSignalled { boot_ms: Some(5), ..signalled("e2", "web", "u1") };
-    outbox.take(9, 5, None, &Payload::EvictionSignalled(again), now(5, start));
+    assert_eq!(outbox.take(9, 5, None, &Payload::EvictionSignalled(again), now(5, start)), None);
     let (id, _) = outbox.next(now(5, start)).unwrap();
     outbox.answered(&id, Some(Outcome::Missing), now(5, start), now(5, start));
     assert_eq!((outbox.next(now(10_000, start)), outbox.position(40)), (None, 40));
@@ -27,9 +27,9 @@ fn a_pod_that_is_killed_twice_before_the_server_is_back_is_asked_for_once() {
 #[test]
 fn what_was_signalled_before_the_last_boot_is_not_asked_for() {
     let start = Instant::now();
-    let mut outbox = Outbox::new(SETTINGS);
+    let mut outbox = Outbox::new(SETTINGS, 0);
     let before = EvictionSignalled { boot_ms: Some(90_000), ..signalled("e1", "web", "u1") };
-    outbox.take(7, 0, None, &Payload::EvictionSignalled(before), now(10, start));
+    assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(before), now(10, start)), None);
     let (id, call) = outbox.next(now(10, start)).unwrap();
     assert!(matches!(call, Call::Look(_)));
     let found =
@@ -56,7 +56,7 @@ fn a_phase_that_does_not_hold_is_asked_for_again_a_few_times() {
             Call::Look(_) => found(false),
             Call::Status { .. } => {
                 patches += 1;
-                Outcome::Done
+                Outcome::Done { sent_boot_ms: 0 }
             }
             other => panic!("{other:?}"),
         };
@@ -119,6 +119,100 @@ fn evictions_of_another_version_are_found_anew() {
     assert_eq!(group_version, "policy/v1beta1");
     assert!(matches!(step(&mut outbox, Outcome::Found(found())), Call::Look(_)));
     assert_eq!(step(&mut outbox, Outcome::Discovered(Some(String::from("policy/v1")))), Call::Discover);
-    let Call::Evict { group_version, .. } = step(&mut outbox, Outcome::Done) else { panic!() };
+    let Call::Evict { group_version, .. } = step(&mut outbox, Outcome::Done { sent_boot_ms: 0 }) else {
+        panic!()
+    };
     assert_eq!(group_version, "policy/v1");
+}
+
+/// What the first call is for an eviction whose event has this position, so long after the signal.
+fn first(settings: ApiSettings, signalled: EvictionSignalled, sequence: u64, age_ms: u64) -> Option<Call> {
+    let start = Instant::now();
+    let mut outbox = Outbox::new(settings, 6);
+    outbox.discovered(Some(String::from("policy/v1")));
+    let signalled = EvictionSignalled { boot_ms: Some(1_000), ..signalled };
+    let present = now(1_000 + age_ms, start);
+    let payload = outbox.take(sequence, 1_000, None, &Payload::EvictionSignalled(signalled), present);
+    let call = outbox.next(present).map(|(_, call)| call);
+    assert_eq!(outbox.is_urgent(present), call.as_ref().is_some_and(|call| !call.changes_nothing()));
+    assert_eq!(payload.is_some(), call.is_none(), "{payload:?} {call:?}");
+    call
+}
+
+#[test]
+fn only_what_is_known_from_this_moment_is_asked_for_without_a_look() {
+    let live = || signalled_live("e1", "web", "u1", Some("ReplicaSet"));
+    let call = first(SETTINGS, live(), 7, 20);
+    let Some(Call::Evict { pod, .. }) = call else { panic!("{call:?}") };
+    assert_eq!(pod.uid, "u1", "the precondition");
+    let is_looked_at = |signalled: EvictionSignalled, sequence, age_ms| {
+        let call = first(SETTINGS, signalled, sequence, age_ms);
+        assert!(matches!(call, Some(Call::Look(_))), "{call:?}");
+    };
+    // Of an earlier process, which may have asked already; and one that is read late.
+    is_looked_at(live(), 6, 20);
+    is_looked_at(live(), 7, 5_000);
+    is_looked_at(EvictionSignalled { spec: Some("disk".into()), ..live() }, 7, 20);
+    is_looked_at(EvictionSignalled { spec: None, ..live() }, 7, 20);
+    is_looked_at(signalled("e1", "web", "u1"), 7, 20);
+    is_looked_at(EvictionSignalled { spec: Some("disk".into()), controller: None, ..live() }, 7, 20);
+}
+
+#[test]
+fn the_action_follows_from_the_controller_in_the_event() {
+    let of = |settings, kind| first(settings, signalled_live("e1", "web", "u1", kind), 7, 20);
+    let deletes = ApiSettings {
+        action: Some(Action::Delete),
+        bare_pods: Some(Action::Evict),
+        daemon_set_pods: Some(Action::Status),
+        ..SETTINGS
+    };
+    assert!(matches!(of(deletes, Some("Job")), Some(Call::Delete { .. })));
+    assert!(matches!(of(deletes, None), Some(Call::Evict { .. })));
+    // A phase must not be written over another that the pod has by now.
+    assert!(matches!(of(deletes, Some("DaemonSet")), Some(Call::Look(_))));
+    assert_eq!((of(SETTINGS, None), of(SETTINGS, Some("DaemonSet"))), (None, None));
+}
+
+/// Whatever comes between, a second request is preceded by a look.
+#[test]
+fn a_first_request_that_is_not_answered_is_followed_by_a_look() {
+    let refused = || Outcome::Refused { status: 503, words: String::new(), after_ms: None };
+    for (is_discovered, answer) in [
+        (true, None),
+        (true, Some(Outcome::Conflict)),
+        (true, Some(Outcome::Missing)),
+        (true, Some(refused())),
+        // The version of evictions cannot be found.
+        (false, None),
+        (false, Some(refused())),
+    ] {
+        let start = Instant::now();
+        let mut outbox = Outbox::new(SETTINGS, 0);
+        outbox.discovered(is_discovered.then(|| String::from("policy/v1")));
+        let live = signalled_live("e1", "web", "u1", Some("Job"));
+        let live = EvictionSignalled { boot_ms: Some(0), ..live };
+        assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(live), now(0, start)), None);
+        let (id, call) = outbox.next(now(0, start)).unwrap();
+        assert_eq!(call.changes_nothing(), !is_discovered);
+        outbox.answered(&id, answer.clone(), now(0, start), now(1, start));
+        let (_, call) = outbox.next(now(60_000, start)).unwrap();
+        assert!(matches!(call, Call::Look(_)), "{answer:?}: {call:?}");
+    }
+}
+
+#[test]
+fn the_time_of_sending_is_what_can_be() {
+    for (sent_boot_ms, reported) in [(30, 30), (0, 20), (u64::MAX, 50)] {
+        let start = Instant::now();
+        let mut outbox = Outbox::new(ApiSettings { action: Some(Action::Delete), ..SETTINGS }, 0);
+        let live = signalled_live("e1", "web", "u1", Some("Job"));
+        let live = EvictionSignalled { boot_ms: Some(0), ..live };
+        assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(live), now(20, start)), None);
+        let (id, _) = outbox.next(now(20, start)).unwrap();
+        let done = Some(Outcome::Done { sent_boot_ms });
+        let payload = outbox.answered(&id, done, now(20, start), now(50, start));
+        let Some(Payload::EvictionRequested(requested)) = payload else { panic!("{payload:?}") };
+        assert_eq!(requested.signalled_to_requested_ms, Some(reported));
+    }
 }

@@ -148,8 +148,8 @@ fn a_taint_that_is_there_is_not_set_again() {
     let call = Call::Taint { node: String::from("n"), effect: Some(TaintEffect::PreferNoSchedule) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ask = |call: Call| runtime.block_on(server.ask(Lane::Events, call)).unwrap();
-    assert_eq!(ask(call.clone()), Outcome::Done);
-    assert_eq!(ask(call), Outcome::Done);
+    assert!(matches!(ask(call.clone()), Outcome::Done { .. }));
+    assert!(matches!(ask(call), Outcome::Done { .. }));
     let taints = api.change(|server| (server.node["spec"]["taints"].clone(), server.asked));
     assert_eq!(taints.0, json!([{"key": "enforcer.dev/memory-pressure", "effect": "PreferNoSchedule"}]));
     assert_eq!(taints.1, 3, "what is as it should be is not written again");

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::{
     model::{
-        Container, ContainerKind, Pod, PodName, PodUid, QosClass, Quantity, Requirements, ResourceList,
-        ResourceName,
+        Container, ContainerKind, Labels, Pod, PodName, PodUid, QosClass, Quantity, Requirements,
+        ResourceList, ResourceName,
     },
     policy::{critical, preference},
 };
@@ -74,6 +74,8 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
         containers,
         adopts,
         stored_qos_class: read_stored_qos_class(place, report),
+        labels: Labels::default(),
+        owners: Vec::new(),
     };
     defaults::apply(&mut pod);
     check_limits(&spec, &container_places, &pod, report);

@@ -115,14 +115,39 @@ fn a_pod_with_a_spec_may_be_evicted_at_once_and_has_its_requests() {
     let pod = pod.unwrap();
     assert_eq!((pod.priority, pod.containers.len()), (Some(7), 1));
     assert_eq!(pod.stored_qos_class, Some(QosClass::Burstable), "the cgroup's");
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: true });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: true, is_live: true });
     // One that has ended is not.
-    assert_eq!(specify(&mut pods, spec("web", "Failed")).1, Knowledge::Spec { is_settled: false });
+    assert_eq!(
+        specify(&mut pods, spec("web", "Failed")).1,
+        Knowledge::Spec { is_settled: false, is_live: true }
+    );
     // Nor is one of which a container has no name.
     specify(&mut pods, spec("web", "Running"));
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
     let knowledge = pods.snapshot(now, 1).1.into_values().next().unwrap().knowledge;
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: false });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, is_live: true });
+}
+
+/// What an earlier daemon kept, and what the source no longer has, says nothing of the pod's present controller.
+#[test]
+fn a_spec_is_live_while_a_source_has_it() {
+    let (mut pods, _) = named(QosClass::Burstable, "default");
+    let is_live = |pods: &PlacedPods| {
+        let Knowledge::Spec { is_live, .. } =
+            pods.snapshot(Instant::now(), 1).1.into_values().next().unwrap().knowledge
+        else {
+            panic!("no spec")
+        };
+        is_live
+    };
+    let provenance = Provenance { source: crate::source::SourceName::KUBELET, is_from_disk: true };
+    pods.specify(provenance, Change::Whole(vec![spec("web", "Running")]));
+    assert!(!is_live(&pods));
+    specify(&mut pods, spec("web", "Running"));
+    assert!(is_live(&pods));
+    let gone = Change::Some { changed: Vec::new(), removed: vec![UID.to_owned()] };
+    pods.specify(Provenance { is_from_disk: false, ..provenance }, gone);
+    assert!(!is_live(&pods));
 }
 
 #[test]
@@ -138,7 +163,7 @@ fn a_spec_names_a_pod_that_the_runtime_does_not() {
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0'])], Instant::now());
     let (pod, knowledge) = specify(&mut pods, spec("web", "Running"));
     assert_eq!(pod.unwrap().name.to_string(), "default/web");
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: false });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, is_live: true });
     pods.take(Vec::new(), Instant::now());
     assert_eq!(pods.specs().len(), 1, "the source still has it");
 }

@@ -258,7 +258,7 @@ mod tests {
             json!({&mirror: &long, &hash: &long}),
             json!(null),
         ] {
-            assert_eq!(read(forged), super::super::super::pod::Annotations::default());
+            assert_eq!(read(forged), super::super::super::metadata::Annotations::default());
         }
     }
 

@@ -470,7 +470,7 @@ async fn hostile_texts_change_nothing() {
     let is_plain = |reading: &Reading| {
         let all = pods(&reading.shared.since(None).unwrap());
         let pod = all.iter().find(|pod| pod.metadata.uid == "h").unwrap();
-        assert_eq!(pod.metadata.annotations, super::super::pod::Annotations::default());
+        assert_eq!(pod.metadata.annotations, super::super::metadata::Annotations::default());
         assert!(pod.to_pod().unwrap().annotations.is_empty());
     };
     is_plain(&reading);

@@ -42,12 +42,23 @@ fn pod(uid: &str, priority: i32) -> FakePod {
         priority,
         phase: "Running".into(),
         annotations: [(String::from("enforcer.dev/cgroup"), String::from("/system.slice"))].into(),
+        labels: [(String::from("app"), String::from(uid))].into(),
+        controller: String::from("ReplicaSet"),
         is_static: false,
         containers: vec![("app".into(), "1Gi".into(), String::new())],
     }
 }
 
+/// Each with its labels and its controller.
 fn shown(pods: &[ApiPod]) -> Vec<(String, Option<i32>)> {
+    for api in pods {
+        let pod = api.to_pod().unwrap();
+        assert_eq!(pod.labels.iter().collect::<Vec<_>>(), [("app", pod.uid.as_str())]);
+        assert_eq!(
+            pod.controller().map(|of| (&*of.kind, &*of.name, &*of.uid)),
+            Some(("ReplicaSet", "o", "u-o"))
+        );
+    }
     pods.iter().map(|pod| (pod.metadata.uid.clone(), pod.spec.priority)).collect()
 }
 

@@ -1,0 +1,139 @@
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{MapAccess, Visitor},
+};
+
+/// The most labels that are kept of a pod.
+const MOST: usize = 32;
+
+/// How long they may be together.
+const MOST_BYTES: usize = 2_048;
+
+/// The longest key: a prefix, a slash and a name.
+const MOST_KEY_BYTES: usize = 317;
+
+/// The longest value.
+const MOST_VALUE_BYTES: usize = 63;
+
+/// A pod's labels in the order of their keys, the first that have room. Clones share them.
+///
+/// Anyone who may create a pod chooses them, so nothing is decided by them. What Kubernetes does not take as a label is
+/// left out.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Labels(Arc<[(Box<str>, Box<str>)]>);
+
+impl Labels {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keys and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (&**key, &**value))
+    }
+}
+
+impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
+    fn from_iter<I: IntoIterator<Item = (&'a str, &'a str)>>(labels: I) -> Self {
+        let mut kept = Kept::default();
+        for (key, value) in labels {
+            kept.add(key, value);
+        }
+        kept.into_labels()
+    }
+}
+
+/// Labels as they come in, never more than are kept.
+#[derive(Default)]
+struct Kept(BTreeMap<Box<str>, Box<str>>);
+
+impl Kept {
+    fn add(&mut self, key: &str, value: &str) {
+        let is_word =
+            |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+        let is_key = (1..=MOST_KEY_BYTES).contains(&key.len()) && key.split('/').all(is_word);
+        if is_key && value.len() <= MOST_VALUE_BYTES && is_word(value) {
+            self.0.insert(key.into(), value.into());
+        }
+        if self.0.len() > MOST {
+            self.0.pop_last();
+        }
+    }
+
+    fn into_labels(self) -> Labels {
+        let mut bytes = 0;
+        let fits = |(key, value): &(Box<str>, Box<str>)| {
+            bytes += key.len() + value.len();
+            bytes <= MOST_BYTES
+        };
+        Labels(self.0.into_iter().take_while(fits).collect())
+    }
+}
+
+impl Serialize for Labels {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Labels {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reading;
+        impl<'de> Visitor<'de> for Reading {
+            type Value = Labels;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("labels")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut labels: A) -> Result<Labels, A::Error> {
+                let mut kept = Kept::default();
+                while let Some((key, value)) = labels.next_entry::<String, String>()? {
+                    kept.add(&key, &value);
+                }
+                Ok(kept.into_labels())
+            }
+        }
+        from.deserialize_map(Reading)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_kept_in_order_and_what_is_none_is_left_out() {
+        let long = "x".repeat(64);
+        let labels: Labels = [
+            ("tier", "web"),
+            ("app.kubernetes.io/name", "shop"),
+            ("empty", ""),
+            ("", "x"),
+            ("a b", "x"),
+            ("escape", "\u{1b}[31m"),
+            ("long", &long),
+        ]
+        .into_iter()
+        .collect();
+        let kept: Vec<_> = labels.iter().collect();
+        assert_eq!(kept, [("app.kubernetes.io/name", "shop"), ("empty", ""), ("tier", "web")]);
+    }
+
+    /// A pod's author can write as many as an object of the API server holds.
+    #[test]
+    fn many_labels_take_little_whatever_their_order() {
+        let all: Vec<(String, String)> =
+            (0..20_000).map(|number| (format!("example.com/{number:05}"), "v".repeat(60))).collect();
+        let forwards: Labels = all.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let backwards: Labels = all.iter().rev().map(|(key, value)| (&**key, &**value)).collect();
+        assert_eq!(forwards, backwards);
+        assert_eq!(forwards.iter().count(), MOST_BYTES / 77);
+        let short: Labels = all.iter().map(|(key, _)| (&**key, "v")).collect();
+        assert_eq!(short.iter().count(), MOST);
+    }
+}
