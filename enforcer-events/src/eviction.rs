@@ -220,7 +220,7 @@ pub struct Excluded {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest` or `passedOver`.
+    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest`, `passedOver` or `terminating`.
     pub reason: Word,
 }
 

@@ -6,7 +6,7 @@
 use super::{
     engine::{
         Action, CandidateFacts, Candidates, Decision, Engine, EngineSettings, Input, Mode, NodeSample,
-        Outcome, Reading, Suppression, Usage, Waiting,
+        Outcome, Reading, Suppression, TERMINATING_STANDSTILL_NS, Usage, Waiting,
     },
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -151,6 +151,10 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
             Waiting::Grace(threshold) => {
                 scene.node.now_ns = now_ns.saturating_add(threshold.grace_period_ms.saturating_mul(MS));
             }
+            // Nothing falls here: it is the worst case.
+            Waiting::Terminating => {
+                scene.node.now_ns = now_ns.saturating_add(TERMINATING_STANDSTILL_NS);
+            }
             Waiting::NotShort => {
                 foreseen.end = End::Enough;
                 return foreseen;
@@ -198,6 +202,8 @@ mod tests {
             critical: false,
             protected: false,
             grace_period_ns: 5_000 * MS,
+            terminating: false,
+            torn_down: false,
         };
         let bytes = used_mib * MIB;
         let usage =

@@ -22,6 +22,8 @@ pub enum Knowledge {
         /// Whether it may be evicted: it has not ended, and each of its cgroups is the sandbox's or a named container's, so
         /// that none is missed.
         is_settled: bool,
+        /// Whether its deletion was requested, so that it ends by itself.
+        is_terminating: bool,
     },
     /// Only its cgroups and names: neither requests nor limits, priority nor grace period.
     Names {

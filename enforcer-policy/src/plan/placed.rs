@@ -14,9 +14,15 @@ impl PodPlan {
     pub fn is_known_enough(&self) -> bool {
         match self.placed {
             None => true,
-            Some(Knowledge::Spec { is_settled }) => is_settled,
+            Some(Knowledge::Spec { is_settled, is_terminating: _ }) => is_settled,
             Some(Knowledge::Names { is_settled }) => is_settled && self.qos_class == QosClass::BestEffort,
         }
+    }
+
+    /// Whether its deletion was requested by others, so that it ends by itself.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        matches!(self.placed, Some(Knowledge::Spec { is_terminating: true, .. }))
     }
 
     /// Whether its containers' scores are known: those of class Burstable follow from requests, and pods that the node
@@ -106,7 +112,7 @@ mod tests {
     #[test]
     fn a_pod_with_a_spec_has_its_values_where_another_put_it() {
         let pod = pod("p", vec![app("app", &[("memory", "1Gi")], &[]), app("not-started", &[], &[])]);
-        let placed = &planned(&pod, Knowledge::Spec { is_settled: true }).pods[0];
+        let placed = &planned(&pod, Knowledge::Spec { is_settled: true, is_terminating: false }).pods[0];
         let own = &crate::plan(&node(), &Settings::default(), std::slice::from_ref(&pod)).pods[0];
         assert_eq!((&placed.cgroup.path, &placed.containers[0].cgroup.path), (&path(POD), &path(APP)));
         assert_eq!(placed.cgroup.values, own.cgroup.values);
@@ -118,7 +124,7 @@ mod tests {
     #[test]
     fn a_container_that_the_spec_does_not_name_is_part_of_the_pod() {
         let pod = pod("p", vec![app("main", &[("memory", "1Gi")], &[])]);
-        let placed = &planned(&pod, Knowledge::Spec { is_settled: false }).pods[0];
+        let placed = &planned(&pod, Knowledge::Spec { is_settled: false, is_terminating: false }).pods[0];
         let containers: Vec<_> =
             placed.containers.iter().map(|own| (own.name.as_str(), own.cgroup.path.as_str())).collect();
         assert_eq!(containers[1], ("app", APP));

@@ -180,6 +180,7 @@ impl PlacedPods {
             let knowledge = match spec {
                 Some(spec) => Knowledge::Spec {
                     is_settled: !spec.has_ended() && self.identities.are_distinct(&pod.cgroup),
+                    is_terminating: spec.is_terminating(),
                 },
                 None => Knowledge::Names { is_settled: self.is_settled(uid, pod, now) },
             };

@@ -49,6 +49,12 @@ impl SpecifiedPod {
     pub fn has_ended(&self) -> bool {
         self.api.has_ended()
     }
+
+    /// Whether its deletion was requested.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        self.api.metadata.is_terminating
+    }
 }
 
 impl SpecifiedPods {

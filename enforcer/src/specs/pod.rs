@@ -60,6 +60,13 @@ pub struct Metadata {
     pub namespace: String,
     /// Its uid as the source has it.
     pub uid: String,
+    /// Whether its deletion was requested: whether it has a `deletionTimestamp`, whatever that is.
+    #[serde(
+        rename = "deletionTimestamp",
+        deserialize_with = "is_there",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub is_terminating: bool,
     /// What a kubelet has noted about it.
     #[serde(deserialize_with = "nullable")]
     pub annotations: Annotations,
@@ -214,6 +221,11 @@ pub enum InvalidPod {
     NoContainers,
 }
 
+/// Whether a field is there and not null.
+fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<serde::de::IgnoredAny>::deserialize(deserializer)?.is_some())
+}
+
 /// Go writes `null` for what is empty.
 fn nullable<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
@@ -262,7 +274,7 @@ impl ApiPod {
     ///
     /// Annotations but the kubelet's own are left out. Fails if a name, the uid or a quantity is not valid.
     pub fn to_pod(&self) -> Result<Pod, InvalidPod> {
-        let Self { metadata: Metadata { name, namespace, uid, annotations }, spec, status } = self;
+        let Self { metadata: Metadata { name, namespace, uid, is_terminating: _, annotations }, spec, status } = self;
         let word = |field, is_valid| if is_valid { Ok(()) } else { Err(InvalidPod::Word { field }) };
         word("namespace", is_name(namespace))?;
         word("name", is_name(name))?;

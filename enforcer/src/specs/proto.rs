@@ -50,9 +50,15 @@ struct ObjectMeta {
     namespace: String,
     #[prost(string, tag = "5")]
     uid: String,
+    #[prost(message, optional, tag = "9")]
+    deletion_timestamp: Option<Time>,
     #[prost(message, repeated, tag = "12")]
     annotations: Vec<Annotation>,
 }
+
+/// A moment; only whether there is one is used.
+#[derive(Clone, PartialEq, Message)]
+struct Time {}
 
 /// One entry of the map of annotations. A tenant can give it bytes that are no text, which must not hide the pod.
 #[derive(Clone, PartialEq, Message)]
@@ -130,14 +136,14 @@ struct ContainerStatus {
 /// Reads a pod.
 pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
     let Pod { metadata, spec, status } = Pod::decode(bytes)?;
-    let ObjectMeta { name, namespace, uid, annotations } = metadata.unwrap_or_default();
+    let ObjectMeta { name, namespace, uid, deletion_timestamp, annotations } = metadata.unwrap_or_default();
     let source = annotations.into_iter().find(|entry| entry.key == CONFIG_SOURCE.as_bytes());
     let source = source.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
     let annotations = pod::Annotations { source, ..pod::Annotations::default() };
     let spec = spec.unwrap_or_default();
     let status = status.unwrap_or_default();
     Ok(ApiPod {
-        metadata: pod::Metadata { name, namespace, uid, annotations },
+        metadata: pod::Metadata { name, namespace, uid, is_terminating: deletion_timestamp.is_some(), annotations },
         spec: pod::Spec {
             priority: spec.priority,
             priority_class_name: spec.priority_class_name,
@@ -191,6 +197,7 @@ mod tests {
                 name: "web".into(),
                 namespace: "shop".into(),
                 uid: "u".into(),
+                deletion_timestamp: Some(Time {}),
                 annotations: [("x", &b"\xff"[..]), (CONFIG_SOURCE, b"api")]
                     .map(|(key, value)| Annotation { key: key.into(), value: value.into() })
                     .into(),
@@ -225,7 +232,8 @@ mod tests {
         };
         let expected: ApiPod = serde_json::from_value(serde_json::json!({
             "metadata": {
-                "name": "web", "namespace": "shop", "uid": "u", "annotations": {"kubernetes.io/config.source": "api"},
+                "name": "web", "namespace": "shop", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": {"kubernetes.io/config.source": "api"},
             },
             "spec": {
                 "priority": 7, "priorityClassName": "important", "terminationGracePeriodSeconds": 5,
