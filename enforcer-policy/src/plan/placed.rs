@@ -46,14 +46,17 @@ pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
                     container.cgroup.path = path;
                 }
             }
-            // Such as an ephemeral container, which has no requests and the pod's class.
+            // A name in parentheses stands for containers that are not kept one by one. Otherwise what the spec does not
+            // name is ephemeral: it has no requests, and the pod's class.
+            let is_whole = plan.containers.iter().all(|container| !container.name.starts_with('('));
+            let kind = if is_whole { ContainerKind::Ephemeral } else { ContainerKind::App };
             let score = score(plan.qos_class);
-            plan.containers.extend(others.iter().map(|container| named(container, score)));
+            plan.containers.extend(others.iter().map(|container| named(container, kind, score)));
         }
         Knowledge::Names { .. } => {
             plan.cgroup.values = CgroupValues::default();
             let score = score(plan.qos_class);
-            plan.containers = containers.iter().map(|container| named(container, score)).collect();
+            plan.containers = containers.iter().map(|container| named(container, ContainerKind::App, score)).collect();
             // In messages, a container without a request uses more than that.
             let requests = containers.keys().map(|name| (name.clone(), ResourceList::new()));
             plan.requested.containers = requests.collect();
@@ -72,10 +75,10 @@ fn score(class: QosClass) -> i16 {
 }
 
 /// A container of which only the name is known.
-fn named((name, path): (&String, &CgroupPath), oom_score_adj: i16) -> ContainerPlan {
+fn named((name, path): (&String, &CgroupPath), kind: ContainerKind, oom_score_adj: i16) -> ContainerPlan {
     ContainerPlan {
         name: name.clone(),
-        kind: ContainerKind::App,
+        kind,
         oom_score_adj,
         cgroup: CgroupPlan { path: path.clone(), values: CgroupValues::default() },
         adopted: false,
@@ -128,8 +131,16 @@ mod tests {
         let containers: Vec<_> =
             placed.containers.iter().map(|own| (own.name.as_str(), own.cgroup.path.as_str())).collect();
         assert_eq!(containers[1], ("app", APP));
+        assert_eq!(placed.containers[1].kind, ContainerKind::Ephemeral);
         assert!(placed.containers[1].cgroup.values == CgroupValues::default());
         assert!(!placed.is_known_enough());
+    }
+
+    #[test]
+    fn a_container_beyond_those_that_are_kept_is_not_called_ephemeral() {
+        let pod = pod("p", vec![app("(others)", &[], &[])]);
+        let placed = &planned(&pod, Knowledge::Spec { is_settled: true, is_terminating: false }).pods[0];
+        assert_eq!(placed.containers[1].kind, ContainerKind::App);
     }
 
     #[test]
