@@ -26,6 +26,7 @@ mod tests;
 mod victim;
 mod waiting;
 
+pub(crate) use self::terminating::STANDSTILL_NS as TERMINATING_STANDSTILL_NS;
 pub use self::{
     action::{
         Action, Actions, BrakeCause, Completion, Containment, Decision, Excluded, Exclusion, Failure,
@@ -47,7 +48,6 @@ use self::{
     breaker::Breaker,
     victim::{Next, Sight, Victim},
 };
-pub(super) use self::terminating::STANDSTILL_NS as TERMINATING_STANDSTILL_NS;
 pub use super::few::Few;
 use super::{
     pressure::{Conditions, Pressure, Reclaim, Tracked},

@@ -235,7 +235,9 @@ impl Slot {
             Reading::Usage(usage) => usage,
         };
         match resource {
-            Resource::Memory if await_terminating && self.is_releasing(now_ns) => Some(Exclusion::Terminating),
+            Resource::Memory if await_terminating && self.is_releasing(now_ns) => {
+                Some(Exclusion::Terminating)
+            }
             Resource::Memory if usage.working_set_bytes == 0 => Some(Exclusion::Empty),
             Resource::Memory => {
                 let within = usage.working_set_bytes <= self.facts.request_bytes;

@@ -1,5 +1,8 @@
 //! The order of the candidates, and which are excluded from it.
-use super::{Engine, Excluded, Ranked, Reading, Resource, candidates::{Rules, Slot}};
+use super::{
+    Engine, Excluded, Ranked, Reading, Resource,
+    candidates::{Rules, Slot},
+};
 
 /// The order of eviction at one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]

@@ -11,7 +11,7 @@ use crate::wire::wire;
 const LONGEST_NS: u64 = 10_000 * MS;
 
 /// How long its memory may stop falling: between SIGTERM and the exit a process writes its buffers.
-pub(super) const STANDSTILL_NS: u64 = 1_000 * MS;
+pub(crate) const STANDSTILL_NS: u64 = 1_000 * MS;
 
 /// How often usages are read while one is awaited.
 const READ_EVERY_NS: u64 = 100 * MS;

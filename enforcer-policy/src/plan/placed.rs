@@ -56,7 +56,8 @@ pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
         Knowledge::Names { .. } => {
             plan.cgroup.values = CgroupValues::default();
             let score = score(plan.qos_class);
-            plan.containers = containers.iter().map(|container| named(container, ContainerKind::App, score)).collect();
+            plan.containers =
+                containers.iter().map(|container| named(container, ContainerKind::App, score)).collect();
             // In messages, a container without a request uses more than that.
             let requests = containers.keys().map(|name| (name.clone(), ResourceList::new()));
             plan.requested.containers = requests.collect();

@@ -143,7 +143,13 @@ pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
     let spec = spec.unwrap_or_default();
     let status = status.unwrap_or_default();
     Ok(ApiPod {
-        metadata: pod::Metadata { name, namespace, uid, is_terminating: deletion_timestamp.is_some(), annotations },
+        metadata: pod::Metadata {
+            name,
+            namespace,
+            uid,
+            is_terminating: deletion_timestamp.is_some(),
+            annotations,
+        },
         spec: pod::Spec {
             priority: spec.priority,
             priority_class_name: spec.priority_class_name,

@@ -1,5 +1,5 @@
 //! The roster as it is reported.
-use super::{Desired, emit};
+use super::Desired;
 use crate::{
     model::{CgroupPath, Knowledge, PodUid, QosClass, ResourceName},
     policy::{

@@ -117,7 +117,10 @@ fn a_pod_with_a_spec_may_be_evicted_at_once_and_has_its_requests() {
     assert_eq!(pod.stored_qos_class, Some(QosClass::Burstable), "the cgroup's");
     assert_eq!(knowledge, Knowledge::Spec { is_settled: true, is_terminating: false });
     // One that has ended is not.
-    assert_eq!(specify(&mut pods, spec("web", "Failed")).1, Knowledge::Spec { is_settled: false, is_terminating: false });
+    assert_eq!(
+        specify(&mut pods, spec("web", "Failed")).1,
+        Knowledge::Spec { is_settled: false, is_terminating: false }
+    );
     // Nor is one of which a container has no name.
     specify(&mut pods, spec("web", "Running"));
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
