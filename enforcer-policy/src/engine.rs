@@ -26,7 +26,6 @@ mod tests;
 mod victim;
 mod waiting;
 
-pub(crate) use self::terminating::STANDSTILL_NS as TERMINATING_STANDSTILL_NS;
 pub use self::{
     action::{
         Action, Actions, BrakeCause, Completion, Containment, Decision, Excluded, Exclusion, Failure,

@@ -6,7 +6,7 @@
 use super::{
     engine::{
         Action, CandidateFacts, Candidates, Decision, Engine, EngineSettings, Input, Mode, NodeSample,
-        Outcome, Reading, Suppression, TERMINATING_STANDSTILL_NS, Usage, Waiting,
+        Outcome, Reading, Suppression, Usage, Waiting,
     },
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -114,7 +114,9 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
         EngineSettings { mode: Mode::Enforce, paused: false, hook_timeout_ns: 0, ..scene.settings };
     let mut engine = Engine::new(&settings);
     engine.arm_loaded();
-    let facts: Vec<_> = scene.pods.iter().map(|(facts, _)| *facts).collect();
+    // The worst case: pods that are being deleted free nothing by themselves, and volumes stay.
+    let facts = |facts: &CandidateFacts| CandidateFacts { terminating: false, torn_down: false, ..*facts };
+    let facts: Vec<_> = scene.pods.iter().map(|(of, _)| facts(of)).collect();
     drop(engine.replace(Candidates::new(&facts)));
     let began_ns = scene.node.now_ns;
     // Each pod is decided on once, and between two of them each threshold is awaited once.
@@ -151,10 +153,6 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
             Waiting::Grace(threshold) => {
                 scene.node.now_ns = now_ns.saturating_add(threshold.grace_period_ms.saturating_mul(MS));
             }
-            // Nothing falls here: it is the worst case.
-            Waiting::Terminating => {
-                scene.node.now_ns = now_ns.saturating_add(TERMINATING_STANDSTILL_NS);
-            }
             Waiting::NotShort => {
                 foreseen.end = End::Enough;
                 return foreseen;
@@ -162,6 +160,7 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
             Waiting::Observes
             | Waiting::Victim(_)
             | Waiting::GivingBack(_)
+            | Waiting::Terminating
             | Waiting::Pause
             | Waiting::Nothing => {
                 foreseen.end = End::NoneLeft;

@@ -11,7 +11,10 @@ use crate::wire::wire;
 const LONGEST_NS: u64 = 10_000 * MS;
 
 /// How long its memory may stop falling: between SIGTERM and the exit a process writes its buffers.
-pub(crate) const STANDSTILL_NS: u64 = 1_000 * MS;
+const STANDSTILL_NS: u64 = 1_000 * MS;
+
+/// The longest gap between two readings that counts: on a paused machine the pod had no time to end either.
+const LONGEST_GAP_NS: u64 = 300 * MS;
 
 /// How often usages are read while one is awaited.
 const READ_EVERY_NS: u64 = 100 * MS;
@@ -27,17 +30,22 @@ pub(super) struct Release {
     /// The lowest that was read, and when.
     lowest_bytes: u64,
     fell_ns: u64,
+    looked_ns: u64,
     /// Whether it has grown since.
     grows: bool,
 }
 
 impl Release {
     pub(super) fn new(now_ns: u64, bytes: u64) -> Self {
-        Self { since_ns: now_ns, lowest_bytes: bytes, fell_ns: now_ns, grows: false }
+        Self { since_ns: now_ns, lowest_bytes: bytes, fell_ns: now_ns, looked_ns: now_ns, grows: false }
     }
 
     /// Takes another reading.
     pub(super) fn look(&mut self, now_ns: u64, bytes: u64) {
+        let uncounted_ns = now_ns.saturating_sub(self.looked_ns).saturating_sub(LONGEST_GAP_NS);
+        self.since_ns = self.since_ns.saturating_add(uncounted_ns);
+        self.fell_ns = self.fell_ns.saturating_add(uncounted_ns);
+        self.looked_ns = now_ns;
         let step_bytes = (self.lowest_bytes / STEP_SHARE).max(STEP_BYTES);
         self.grows = bytes > self.lowest_bytes.saturating_add(step_bytes);
         if bytes.saturating_add(step_bytes) <= self.lowest_bytes {
@@ -47,7 +55,7 @@ impl Release {
     }
 
     fn is_awaited(&self, now_ns: u64) -> bool {
-        let Self { since_ns, lowest_bytes: _, fell_ns, grows } = *self;
+        let Self { since_ns, lowest_bytes: _, fell_ns, looked_ns: _, grows } = *self;
         let passed_ns = |since_ns| now_ns.saturating_sub(since_ns);
         !grows && passed_ns(since_ns) < LONGEST_NS && passed_ns(fell_ns) < STANDSTILL_NS
     }
@@ -97,4 +105,4 @@ impl Engine {
     }
 }
 
-wire!(struct Release { since_ns, lowest_bytes, fell_ns, grows });
+wire!(struct Release { since_ns, lowest_bytes, fell_ns, looked_ns, grows });

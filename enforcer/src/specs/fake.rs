@@ -42,6 +42,7 @@ pub(crate) struct FakePod {
     pub(crate) class: String,
     pub(crate) priority: i32,
     pub(crate) phase: String,
+    pub(crate) is_terminating: bool,
     pub(crate) annotations: BTreeMap<String, String>,
     /// Whether it is from a manifest of the kubelet's own.
     pub(crate) is_static: bool,
@@ -79,6 +80,12 @@ struct Pod {
 }
 
 #[derive(Clone, PartialEq, Message)]
+struct Time {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
 struct Meta {
     #[prost(string, tag = "1")]
     name: String,
@@ -88,6 +95,8 @@ struct Meta {
     uid: String,
     #[prost(string, tag = "6")]
     resource_version: String,
+    #[prost(message, optional, tag = "9")]
+    deletion_timestamp: Option<Time>,
     #[prost(btree_map = "string, string", tag = "12")]
     annotations: BTreeMap<String, String>,
 }
@@ -159,6 +168,7 @@ impl FakePod {
                 namespace: self.namespace.clone(),
                 uid: self.uid.clone(),
                 resource_version: String::from("7"),
+                deletion_timestamp: self.is_terminating.then_some(Time { seconds: 1_767_225_600 }),
                 annotations: self.annotations(),
             }),
             spec: Some(Spec {
@@ -182,7 +192,9 @@ impl FakePod {
         json!({
             "metadata": {
                 "name": self.name, "namespace": self.namespace, "uid": self.uid, "resourceVersion": "7",
-                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": self.annotations(),
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "deletionTimestamp": self.is_terminating.then_some("2026-01-01T00:00:00Z"),
+                "annotations": self.annotations(),
             },
             "spec": {"containers": containers.collect::<Vec<_>>(), "nodeName": "n", "priority": self.priority},
             "status": {"phase": self.phase, "qosClass": self.class, "conditions": [{"type": "Ready"}]},

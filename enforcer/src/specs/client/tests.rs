@@ -41,6 +41,7 @@ fn pod(uid: &str, priority: i32) -> FakePod {
         class: "Burstable".into(),
         priority,
         phase: "Running".into(),
+        is_terminating: false,
         annotations: [(String::from("enforcer.dev/cgroup"), String::from("/system.slice"))].into(),
         is_static: false,
         containers: vec![("app".into(), "1Gi".into(), String::new())],
