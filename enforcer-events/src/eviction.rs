@@ -232,7 +232,7 @@ pub struct Excluded {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest` or `passedOver`.
+    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest`, `passedOver` or `terminating`.
     pub reason: Word,
 }
 
@@ -408,6 +408,9 @@ pub struct EvictionSignalled {
     /// means that the pod has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<Word>,
+    /// Whether the pod was being deleted already.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub terminating: bool,
     /// `SIGTERM` or `SIGKILL`.
     pub sent: Word,
     /// The grace period, with `SIGTERM`.

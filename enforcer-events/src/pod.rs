@@ -63,7 +63,7 @@ pub struct PodReported {
 pub struct Container {
     /// Its name.
     pub name: String,
-    /// `app`, `init` or `sidecar`.
+    /// `app`, `init`, `sidecar` or `ephemeral`.
     pub kind: Word,
 }
 

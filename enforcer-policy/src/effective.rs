@@ -98,7 +98,7 @@ fn aggregate<'pod>(
     for container in containers {
         let own = side(&container.resources);
         match container.kind {
-            ContainerKind::App => {
+            ContainerKind::App | ContainerKind::Ephemeral => {
                 lists::add(&mut together, own);
                 seen(own);
             }

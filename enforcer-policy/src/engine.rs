@@ -20,6 +20,7 @@ mod outcome;
 mod ranking;
 mod settings;
 mod shared;
+mod terminating;
 #[cfg(test)]
 mod tests;
 mod victim;
@@ -452,7 +453,7 @@ impl Engine {
             if resource.is_some_and(|resource| now_ns < self.no_candidate_until_ns[resource.place()]) {
                 return false;
             }
-            reclaim.available.saturating_add(self.credit(reclaim)).saturating_add(more(reclaim))
+            reclaim.available.saturating_add(self.credit(now_ns, reclaim)).saturating_add(more(reclaim))
                 < reclaim.target
         };
         let mut armed = self.pressure.due().filter(|reclaim| self.is_armed(&reclaim.threshold));
@@ -462,16 +463,21 @@ impl Engine {
         })
     }
 
-    /// How much of the threshold's resource the last victim still releases.
-    fn credit(&self, reclaim: &Reclaim) -> u64 {
-        let resource = Resource::of(reclaim.threshold.signal);
-        self.victim.zip(resource).map_or(0, |(victim, resource)| victim.credit(resource))
+    /// How much of the threshold's resource the last victim and terminating pods still release, and its volumes.
+    fn credit(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
+        let Some(resource) = Resource::of(reclaim.threshold.signal) else { return 0 };
+        let victim = self.victim.map_or(0, |victim| victim.credit(resource));
+        let others = match resource {
+            Resource::Memory if self.awaits_others() => self.released_by_others(now_ns),
+            Resource::Memory | Resource::Pids => 0,
+        };
+        victim.saturating_add(others)
     }
 
-    /// How much of the threshold's resource is still to be released: by the last victim, and from the kernel's own
-    /// lists.
+    /// How much of the threshold's resource is still to be released: by the last victim and terminating pods, and from the
+    /// kernel's own lists.
     fn coming(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
-        self.credit(reclaim).saturating_add(self.on_free_lists(now_ns, reclaim))
+        self.credit(now_ns, reclaim).saturating_add(self.on_free_lists(now_ns, reclaim))
     }
 
     /// Whether usages must be read, and for which resource.
@@ -479,7 +485,7 @@ impl Engine {
         if let Some(reclaim) = self.may_decide(node.now_ns) {
             return Resource::of(reclaim.threshold.signal);
         }
-        if self.may_contain(node) {
+        if self.may_contain(node) || self.must_read_terminating(node.now_ns) {
             return Some(Resource::Memory);
         }
         let near = |tracked: &Tracked| {
@@ -504,6 +510,7 @@ impl Engine {
         };
         let short = self.pressure.thresholds().zip(&self.episodes).any(hard).then_some(IDLE_SHORTAGE_NS);
         let lists = self.waits_for_free_lists(now_ns).then_some(free_lists::WATCH_NS);
+        let short = short.or_else(|| self.waits_for_others(now_ns).then_some(IDLE_SHORTAGE_NS));
         if let Some(within_ns) = watch.or(lists).or(short) {
             push(actions, Action::LookAgainWithin(within_ns));
         }

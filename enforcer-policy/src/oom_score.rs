@@ -74,7 +74,7 @@ impl Scores {
         };
         let own = scaled(memory_request(container) + remainder, self.memory_bytes);
         let adj = match container.kind {
-            ContainerKind::App | ContainerKind::Init => own,
+            ContainerKind::App | ContainerKind::Init | ContainerKind::Ephemeral => own,
             ContainerKind::Sidecar => {
                 least_of_app.map_or(own, |least| own.min(scaled(least + remainder, self.memory_bytes)))
             }

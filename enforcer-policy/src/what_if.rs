@@ -114,7 +114,9 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
         EngineSettings { mode: Mode::Enforce, paused: false, hook_timeout_ns: 0, ..scene.settings };
     let mut engine = Engine::new(&settings);
     engine.arm_loaded();
-    let facts: Vec<_> = scene.pods.iter().map(|(facts, _)| *facts).collect();
+    // The worst case: pods that are being deleted free nothing by themselves, and volumes stay.
+    let facts = |facts: &CandidateFacts| CandidateFacts { terminating: false, torn_down: false, ..*facts };
+    let facts: Vec<_> = scene.pods.iter().map(|(of, _)| facts(of)).collect();
     drop(engine.replace(Candidates::new(&facts)));
     let began_ns = scene.node.now_ns;
     // Each pod is decided on once, and between two of them each threshold is awaited once.
@@ -158,6 +160,7 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
             Waiting::Observes
             | Waiting::Victim(_)
             | Waiting::GivingBack(_)
+            | Waiting::Terminating
             | Waiting::Pause
             | Waiting::Nothing => {
                 foreseen.end = End::NoneLeft;
@@ -198,6 +201,8 @@ mod tests {
             critical: false,
             protected: false,
             grace_period_ns: 5_000 * MS,
+            terminating: false,
+            torn_down: false,
         };
         let bytes = used_mib * MIB;
         let usage =

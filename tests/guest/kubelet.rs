@@ -26,6 +26,7 @@ mod node;
 #[expect(dead_code, reason = "the client's own tests use more of it")]
 mod runtime;
 mod specs;
+mod terminating;
 
 use node::{Node, Placed};
 

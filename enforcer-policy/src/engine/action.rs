@@ -78,6 +78,8 @@ pub enum Exclusion {
     WithinRequest,
     /// It was tried in this episode and could not be evicted.
     PassedOver,
+    /// Its deletion was requested, and its memory falls: what it releases counts as available.
+    Terminating,
 }
 
 impl Exclusion {
@@ -91,6 +93,7 @@ impl Exclusion {
             Self::Empty => "empty",
             Self::WithinRequest => "withinRequest",
             Self::PassedOver => "passedOver",
+            Self::Terminating => "terminating",
         }
     }
 }
@@ -445,7 +448,7 @@ pub type Actions = Few<Action, 16>;
 
 wire!(enum RankKey as "Standing" { 0 => Memory(standing: MemoryRankKey), 1 => Pids(standing: PidRankKey) });
 wire!(struct Ranked { index, cgroup, standing, read_ns });
-wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 => WithinRequest, 5 => PassedOver });
+wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 => WithinRequest, 5 => PassedOver, 6 => Terminating });
 wire!(struct Excluded { index, cgroup, reason });
 wire!(struct Shortage { signal, hard, threshold, observed });
 wire!(struct Decision {

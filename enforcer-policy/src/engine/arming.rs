@@ -186,7 +186,9 @@ impl Engine {
         let goal = if reclaim.available < reclaim.amount { reclaim.amount } else { reclaim.target };
         let mut within_reach = reclaim.available.saturating_add(self.coming(now_ns, reclaim));
         for (_, slot) in self.candidates.slots() {
-            if slot.facts.critical || slot.facts.protected || slot.reading.is_empty() {
+            let is_counted =
+                resource == Resource::Memory && slot.is_releasing(now_ns) && self.awaits_others();
+            if slot.facts.critical || slot.facts.protected || slot.reading.is_empty() || is_counted {
                 continue;
             }
             // An unknown usage may be enough.

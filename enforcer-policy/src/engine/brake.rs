@@ -107,9 +107,9 @@ impl Engine {
         if !awaited.is_too_long(fill_bytes_per_second) {
             return;
         }
-        let within = self.settings.evict_within_request;
+        let rules = self.rules();
         let next = others()
-            .filter(|(_, slot)| slot.exclusion(node.now_ns, Resource::Memory, within).is_none())
+            .filter(|(_, slot)| slot.exclusion(node.now_ns, Resource::Memory, rules).is_none())
             .map(|(index, slot)| (slot.ranked(index, Resource::Memory), slot))
             .min_by(|(one, _), (other, _)| one.standing.compare(&other.standing).0);
         let Some((ranked, slot)) = next else { return };

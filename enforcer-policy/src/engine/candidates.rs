@@ -1,7 +1,8 @@
 use super::{
     action::{Exclusion, RankKey, Ranked},
-    input::{CandidateFacts, Reading},
+    input::{CandidateFacts, Reading, Usage},
     settings::Resource,
+    terminating::Release,
 };
 use crate::{
     few::Few,
@@ -48,8 +49,19 @@ pub(super) struct Slot {
     passed_over_until_ns: u64,
     pub(super) growth_bytes_per_second: i64,
     /// When `reading` was read.
-    read_ns: u64,
+    pub(super) read_ns: u64,
     baseline: Option<(u64, u64)>,
+    /// Its memory since it is terminating.
+    pub(super) release: Option<Release>,
+}
+
+/// What spares candidates besides themselves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Whether pods within their request may be evicted.
+    pub(super) evict_within_request: bool,
+    /// Whether there is time to await terminating pods.
+    pub(super) await_terminating: bool,
 }
 
 impl Candidates {
@@ -63,6 +75,7 @@ impl Candidates {
             growth_bytes_per_second: 0,
             read_ns: 0,
             baseline: None,
+            release: None,
         };
         let slots: Vec<_> = facts.iter().map(slot).collect();
         let by_cgroup = by_cgroup(&slots);
@@ -165,6 +178,7 @@ impl Slot {
             self.reading = reading;
             self.read_ns = now_ns;
         }
+        self.watch_release(now_ns);
         let Some(usage) = reading.usage() else {
             self.baseline = None;
             self.growth_bytes_per_second = 0;
@@ -186,12 +200,21 @@ impl Slot {
         }
     }
 
+    fn watch_release(&mut self, now_ns: u64) {
+        let bytes = self.reading.usage().map(Usage::freed_by_death_bytes).filter(|_| self.facts.terminating);
+        match (bytes, &mut self.release) {
+            (Some(bytes), Some(release)) if self.read_ns == now_ns => release.look(now_ns, bytes),
+            (Some(bytes), release @ None) => *release = Some(Release::new(now_ns, bytes)),
+            (Some(_), Some(_)) | (None, _) => {}
+        }
+    }
+
     /// Why it may not be evicted for a shortage of this resource; `None` if it may.
     pub(super) fn exclusion(
         &self,
         now_ns: u64,
         resource: Resource,
-        evict_within_request: bool,
+        Rules { evict_within_request, await_terminating }: Rules,
     ) -> Option<Exclusion> {
         if self.facts.critical {
             return Some(Exclusion::Critical);
@@ -212,6 +235,9 @@ impl Slot {
             Reading::Usage(usage) => usage,
         };
         match resource {
+            Resource::Memory if await_terminating && self.is_releasing(now_ns) => {
+                Some(Exclusion::Terminating)
+            }
             Resource::Memory if usage.working_set_bytes == 0 => Some(Exclusion::Empty),
             Resource::Memory => {
                 let within = usage.working_set_bytes <= self.facts.request_bytes;
@@ -243,7 +269,7 @@ impl Slot {
 }
 
 wire!(struct Slot {
-    facts, reading, passed_over_until_ns, growth_bytes_per_second, read_ns, baseline,
+    facts, reading, passed_over_until_ns, growth_bytes_per_second, read_ns, baseline, release,
 });
 
 /// The order by cgroup follows from the slots, and is not written.
@@ -285,6 +311,8 @@ mod tests {
             critical: false,
             protected: false,
             grace_period_ns: 0,
+            terminating: false,
+            torn_down: false,
         }
     }
 
@@ -309,7 +337,8 @@ mod tests {
     fn who_is_passed_over_comes_back_when_the_time_is_up_or_all_are_forgiven() {
         let mut candidates = Candidates::new(&[facts(3)]);
         let passed_over = |candidates: &Candidates, now_ns| {
-            let reason = candidates.slot(0).unwrap().exclusion(now_ns, Resource::Memory, true);
+            let rules = Rules { evict_within_request: true, await_terminating: true };
+            let reason = candidates.slot(0).unwrap().exclusion(now_ns, Resource::Memory, rules);
             reason == Some(Exclusion::PassedOver)
         };
         candidates.pass_over(CgroupId(3), 100);

@@ -61,7 +61,8 @@ impl Engine {
             // Armed thresholds do not wait for it.
             self.quiet(&reclaim.threshold, until_ns);
         } else {
-            self.victim = Some(Victim::new(&decision));
+            let facts = self.candidates.slot(decision.index).map(|slot| slot.facts);
+            self.victim = Some(Victim::new(&decision, facts.is_some_and(|facts| facts.torn_down)));
         }
         push(actions, Action::Evict);
     }

@@ -24,6 +24,10 @@ pub struct CandidateFacts {
     /// The grace period that the pod requests, in nanoseconds: its `terminationGracePeriodSeconds`. Only a soft
     /// eviction grants one.
     pub grace_period_ns: u64,
+    /// Whether its deletion was requested, so that it ends by itself.
+    pub terminating: bool,
+    /// Whether another removes its memory-backed volumes once it is dead: a kubelet, which does so a moment later.
+    pub torn_down: bool,
 }
 
 /// What a pod's cgroup is charged for.
@@ -364,7 +368,7 @@ impl Input<'_> {
     }
 }
 
-wire!(struct CandidateFacts { cgroup, pod, priority, request_bytes, critical, protected, grace_period_ns });
+wire!(struct CandidateFacts { cgroup, pod, priority, request_bytes, critical, protected, grace_period_ns, terminating, torn_down });
 wire!(struct Usage {
     current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, file_mapped_bytes, process_count,
 });

@@ -137,11 +137,11 @@ impl Engine {
                 return self.pace(now_ns, actions);
             }
             // Settings may have changed since the order was made.
-            let within = self.settings.evict_within_request;
+            let rules = self.rules();
             let mut order = std::mem::take(&mut self.candidates.order);
             order.retain(|ranked| {
                 let slot = self.candidates.slot(ranked.index);
-                let may = slot.is_some_and(|slot| slot.exclusion(now_ns, resource, within).is_none());
+                let may = slot.is_some_and(|slot| slot.exclusion(now_ns, resource, rules).is_none());
                 may && ranked.cgroup != refused.cgroup
             });
             self.candidates.order = order;

@@ -1,5 +1,8 @@
 //! The order of the candidates, and which are excluded from it.
-use super::{Engine, Excluded, Ranked, Reading, Resource};
+use super::{
+    Engine, Excluded, Ranked, Reading, Resource,
+    candidates::{Rules, Slot},
+};
 
 /// The order of eviction at one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -24,20 +27,27 @@ impl Engine {
         Standings { order, excluded: self.left_out(now_ns, resource).collect() }
     }
 
+    pub(super) fn rules(&self) -> Rules {
+        Rules {
+            evict_within_request: self.settings.evict_within_request,
+            await_terminating: self.awaits_others(),
+        }
+    }
+
     /// The candidates that may be evicted for a shortage of this, with their keys, unsorted.
     pub(super) fn eligible(&self, now_ns: u64, resource: Resource) -> impl Iterator<Item = Ranked> {
-        let within = self.settings.evict_within_request;
-        let may_go = move |(index, slot): (usize, &super::candidates::Slot)| {
-            slot.exclusion(now_ns, resource, within).is_none().then(|| slot.ranked(index, resource))
+        let rules = self.rules();
+        let may_go = move |(index, slot): (usize, &Slot)| {
+            slot.exclusion(now_ns, resource, rules).is_none().then(|| slot.ranked(index, resource))
         };
         self.candidates.slots().filter_map(may_go)
     }
 
     /// The other candidates, and why.
     pub(super) fn left_out(&self, now_ns: u64, resource: Resource) -> impl Iterator<Item = Excluded> {
-        let within = self.settings.evict_within_request;
+        let rules = self.rules();
         self.candidates.slots().filter_map(move |(index, slot)| {
-            let reason = slot.exclusion(now_ns, resource, within)?;
+            let reason = slot.exclusion(now_ns, resource, rules)?;
             Some(Excluded { index, cgroup: slot.facts.cgroup, reason })
         })
     }
@@ -60,6 +70,8 @@ mod tests {
             critical: cgroup == 3,
             protected: cgroup == 4,
             grace_period_ns: 0,
+            terminating: false,
+            torn_down: false,
         }
     }
 

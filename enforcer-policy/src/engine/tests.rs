@@ -11,3 +11,4 @@ mod rig;
 mod scenario;
 mod shared;
 mod soft;
+mod terminating;

@@ -114,6 +114,8 @@ pub(super) struct Victim {
     memory: Release,
     /// The part of the predicted memory that a file in a tmpfs may hold.
     shared_bytes: u64,
+    /// Memory in volumes that another removes once the victim is dead. No prediction counts on it.
+    volume_bytes: u64,
     pids: Release,
     /// The victim's own clock, and when it last advanced.
     clock_ns: u64,
@@ -153,7 +155,7 @@ pub(super) enum Look {
 }
 
 impl Victim {
-    pub(super) fn new(decision: &Decision) -> Self {
+    pub(super) fn new(decision: &Decision, torn_down: bool) -> Self {
         let usage = decision.reading.usage();
         let release = |resource| Release {
             predicted: usage.map_or(0, |usage| usage.freed_by_death(resource)),
@@ -184,6 +186,7 @@ impl Victim {
             },
             memory: release(Resource::Memory),
             shared_bytes: usage.map_or(0, Usage::mapped_shmem_bytes),
+            volume_bytes: usage.filter(|_| torn_down).map_or(0, Usage::unmapped_shmem_bytes),
             pids: release(Resource::Pids),
             clock_ns: 0,
             looked_ns: decision.decided_ns,
@@ -339,7 +342,8 @@ impl Victim {
             }
             Stage::Settling { .. } => {}
         }
-        let is_back = self.credit(Resource::Memory) == 0 && self.credit(Resource::Pids) == 0;
+        let missing = [self.credit(Resource::Memory), self.credit(Resource::Pids), self.volume_credit()];
+        let is_back = missing == [0; 3];
         if current_bytes.is_none() || is_back {
             self.moments.memory_back_ns = Some(now_ns);
             return Look::Completed(self.completion());
@@ -368,6 +372,10 @@ impl Victim {
 
     /// How long the missing amount may stop falling before it is given up.
     fn standstill_ns(&self) -> u64 {
+        if self.volume_credit() > 0 {
+            // Nothing is removed while the kubelet ends the rest of the pod.
+            return self.allowed_ns();
+        }
         let others = self.credit(Resource::Pids) > 0;
         let missing = self.credit(Resource::Memory);
         if !others && missing <= self.shared_bytes { SHARED_STANDSTILL_NS } else { STANDSTILL_NS }
@@ -414,6 +422,14 @@ impl Victim {
             }
             Resource::Pids => self.pids.missing(0),
         }
+    }
+
+    /// How much of its volumes is still to be removed, which counts as available until the victim had its time.
+    pub(super) fn volume_credit(&self) -> u64 {
+        let missing = (self.memory.predicted.saturating_add(self.volume_bytes))
+            .saturating_sub(self.memory.freed.unwrap_or(0))
+            .min(self.volume_bytes);
+        if missing <= (self.volume_bytes / TOLERANCE_SHARE).max(TOLERANCE_BYTES) { 0 } else { missing }
     }
 
     /// Why and for how long its memory is awaited, if it is.
@@ -489,7 +505,7 @@ wire!(enum Stage {
 wire!(struct Release { predicted, before, freed });
 wire!(struct Victim {
     number, cgroup, pod, signal, observed, stage, grace_ns, moments, memory, shared_bytes,
-    pids, clock_ns, looked_ns,
+    volume_bytes, pids, clock_ns, looked_ns,
 });
 
 #[cfg(test)]

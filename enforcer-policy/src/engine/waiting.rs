@@ -14,6 +14,8 @@ pub enum Waiting {
     Victim(CgroupId),
     /// The memory that the last victim still releases suffices.
     GivingBack(CgroupId),
+    /// The memory that terminating pods are releasing suffices, or that of the last victim's volumes.
+    Terminating,
     /// A decision was tried just now; the next try waits a moment.
     Pause,
     /// Nothing prevents it: the engine waits for readings, or there is no candidate.
@@ -42,6 +44,9 @@ impl Engine {
             if suffices(reclaim) {
                 return Waiting::GivingBack(victim.cgroup);
             }
+        }
+        if self.waits_for_others(now_ns) {
+            return Waiting::Terminating;
         }
         if self.may_decide(now_ns).is_none() { Waiting::Pause } else { Waiting::Nothing }
     }

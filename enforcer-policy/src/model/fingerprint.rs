@@ -1,6 +1,6 @@
 use std::fmt::Write as _;
 
-use super::{Container, ContainerKind, Pod, Requirements, ResourceList};
+use super::{Container, Pod, Requirements, ResourceList};
 
 impl Pod {
     /// A hash of the manifest; another manifest of this pod most probably has another one. It is stored across
@@ -49,12 +49,7 @@ impl Pod {
         put("overhead", &amounts(overhead));
         put("resources", &resources.as_ref().map(requirements));
         for Container { name, kind, resources } in containers {
-            let kind = match kind {
-                ContainerKind::App => "app",
-                ContainerKind::Init => "init",
-                ContainerKind::Sidecar => "sidecar",
-            };
-            put("container", &(name, kind, requirements(resources)));
+            put("container", &(name, kind.as_str(), requirements(resources)));
         }
         text
     }

@@ -25,6 +25,8 @@ pub enum Knowledge {
         /// Whether a source has the pod now, and has given the spec since this process began; otherwise an earlier process
         /// kept it, or the source no longer has the pod.
         is_live: bool,
+        /// Whether its deletion was requested, so that it ends by itself.
+        is_terminating: bool,
     },
     /// Only its cgroups and names: neither requests nor limits, priority nor grace period.
     Names {

@@ -113,4 +113,19 @@ pub enum ContainerKind {
     Init,
     /// In `spec.initContainers` with `restartPolicy: Always`; runs as long as the pod (KEP-753).
     Sidecar,
+    /// In `spec.ephemeralContainers`: added to a running pod, such as by `kubectl debug`. It requests nothing.
+    Ephemeral,
+}
+
+impl ContainerKind {
+    /// Its name in events and answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::App => "app",
+            Self::Init => "init",
+            Self::Sidecar => "sidecar",
+            Self::Ephemeral => "ephemeral",
+        }
+    }
 }

@@ -14,9 +14,15 @@ impl PodPlan {
     pub fn is_known_enough(&self) -> bool {
         match self.placed {
             None => true,
-            Some(Knowledge::Spec { is_settled, is_live: _ }) => is_settled,
+            Some(Knowledge::Spec { is_settled, is_live: _, is_terminating: _ }) => is_settled,
             Some(Knowledge::Names { is_settled }) => is_settled && self.qos_class == QosClass::BestEffort,
         }
+    }
+
+    /// Whether its deletion was requested by others, so that it ends by itself.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        matches!(self.placed, Some(Knowledge::Spec { is_terminating: true, .. }))
     }
 
     /// Whether its containers' scores are known: those of class Burstable follow from requests, and pods that the node
@@ -40,14 +46,18 @@ pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
                     container.cgroup.path = path;
                 }
             }
-            // Such as an ephemeral container, which has no requests and the pod's class.
+            // A name in parentheses stands for containers that are not kept one by one. Otherwise what the spec does not
+            // name is ephemeral: it has no requests, and the pod's class.
+            let is_whole = plan.containers.iter().all(|container| !container.name.starts_with('('));
+            let kind = if is_whole { ContainerKind::Ephemeral } else { ContainerKind::App };
             let score = score(plan.qos_class);
-            plan.containers.extend(others.iter().map(|container| named(container, score)));
+            plan.containers.extend(others.iter().map(|container| named(container, kind, score)));
         }
         Knowledge::Names { .. } => {
             plan.cgroup.values = CgroupValues::default();
             let score = score(plan.qos_class);
-            plan.containers = containers.iter().map(|container| named(container, score)).collect();
+            plan.containers =
+                containers.iter().map(|container| named(container, ContainerKind::App, score)).collect();
             // In messages, a container without a request uses more than that.
             let requests = containers.keys().map(|name| (name.clone(), ResourceList::new()));
             plan.requested.containers = requests.collect();
@@ -66,10 +76,10 @@ fn score(class: QosClass) -> i16 {
 }
 
 /// A container of which only the name is known.
-fn named((name, path): (&String, &CgroupPath), oom_score_adj: i16) -> ContainerPlan {
+fn named((name, path): (&String, &CgroupPath), kind: ContainerKind, oom_score_adj: i16) -> ContainerPlan {
     ContainerPlan {
         name: name.clone(),
-        kind: ContainerKind::App,
+        kind,
         oom_score_adj,
         cgroup: CgroupPlan { path: path.clone(), values: CgroupValues::default() },
         adopted: false,
@@ -106,7 +116,9 @@ mod tests {
     #[test]
     fn a_pod_with_a_spec_has_its_values_where_another_put_it() {
         let pod = pod("p", vec![app("app", &[("memory", "1Gi")], &[]), app("not-started", &[], &[])]);
-        let placed = &planned(&pod, Knowledge::Spec { is_settled: true, is_live: true }).pods[0];
+        let placed =
+            &planned(&pod, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false }).pods
+                [0];
         let own = &crate::plan(&node(), &Settings::default(), std::slice::from_ref(&pod)).pods[0];
         assert_eq!((&placed.cgroup.path, &placed.containers[0].cgroup.path), (&path(POD), &path(APP)));
         assert_eq!(placed.cgroup.values, own.cgroup.values);
@@ -118,12 +130,22 @@ mod tests {
     #[test]
     fn a_container_that_the_spec_does_not_name_is_part_of_the_pod() {
         let pod = pod("p", vec![app("main", &[("memory", "1Gi")], &[])]);
-        let placed = &planned(&pod, Knowledge::Spec { is_settled: false, is_live: true }).pods[0];
+        let placed =
+            &planned(&pod, Knowledge::Spec { is_settled: false, is_live: true, is_terminating: false }).pods
+                [0];
         let containers: Vec<_> =
             placed.containers.iter().map(|own| (own.name.as_str(), own.cgroup.path.as_str())).collect();
         assert_eq!(containers[1], ("app", APP));
+        assert_eq!(placed.containers[1].kind, ContainerKind::Ephemeral);
         assert!(placed.containers[1].cgroup.values == CgroupValues::default());
         assert!(!placed.is_known_enough());
+    }
+
+    #[test]
+    fn a_container_beyond_those_that_are_kept_is_not_called_ephemeral() {
+        let pod = pod("p", vec![app("(others)", &[], &[])]);
+        let placed = &planned(&pod, Knowledge::Spec { is_settled: true, is_terminating: false }).pods[0];
+        assert_eq!(placed.containers[1].kind, ContainerKind::App);
     }
 
     #[test]

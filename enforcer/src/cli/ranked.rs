@@ -192,6 +192,7 @@ fn exclusion(reason: &str) -> &str {
         "gone" => "its cgroup is gone",
         "empty" => "holds nothing",
         "withinRequest" => "within its request, and such pods are spared",
+        "terminating" => "is being deleted and frees its memory",
         "passedOver" => "could not be evicted in this shortage",
         other => other,
     }

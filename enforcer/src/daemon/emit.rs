@@ -15,7 +15,7 @@ use crate::{
     },
     clock,
     journal::{Journal, Subject},
-    model::{self, CgroupPath, ContainerKind, Pod, PodName, Quantity, ResourceList},
+    model::{self, CgroupPath, Pod, PodName, Quantity, ResourceList},
     policy::{Plan, PodPlan, admission::Rejection},
     sense::Process,
     source::SourceName,
@@ -75,7 +75,7 @@ pub(super) fn pod(pod: &Pod, source: SourceName, plan: Option<&PodPlan>) -> PodR
 }
 
 fn container(container: &model::Container) -> Container {
-    Container { name: container.name.clone(), kind: kind(container.kind).into() }
+    Container { name: container.name.clone(), kind: container.kind.as_str().into() }
 }
 
 /// A pod that may not run.
@@ -99,15 +99,6 @@ fn resources(list: &ResourceList) -> BTreeMap<String, i64> {
         other => (other.to_owned(), quantity.value_ceil()),
     };
     list.iter().map(entry).collect()
-}
-
-/// The name of a container's kind.
-pub(super) fn kind(kind: ContainerKind) -> &'static str {
-    match kind {
-        ContainerKind::App => "app",
-        ContainerKind::Init => "init",
-        ContainerKind::Sidecar => "sidecar",
-    }
 }
 
 /// Which processes wrote to files, as far as the kernel reported it.

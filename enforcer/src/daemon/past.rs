@@ -68,6 +68,7 @@ mod tests {
             signal: None,
             controller: None,
             spec: None,
+            terminating: false,
             sent: "SIGKILL".into(),
             grace_ms: None,
             killed_because: None,

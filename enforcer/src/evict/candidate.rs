@@ -492,5 +492,7 @@ fn facts(plan: &PodPlan, cgroup: CgroupId) -> CandidateFacts {
         critical: plan.critical,
         protected: false,
         grace_period_ns: plan.termination_grace_period_seconds.saturating_mul(1_000_000_000),
+        terminating: plan.is_terminating(),
+        torn_down: plan.placed.is_some(),
     }
 }

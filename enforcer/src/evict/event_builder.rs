@@ -502,6 +502,7 @@ pub(super) fn signalled_data(id: Ulid, candidate: &Candidate, sent: &'static str
             Some(Knowledge::Spec { is_live, .. }) => Some(if is_live { "live" } else { "disk" }.into()),
             Some(Knowledge::Names { .. }) | None => None,
         },
+        terminating: matches!(identity.placed, Some(Knowledge::Spec { is_terminating: true, .. })),
         sent: sent.into(),
         signal: None,
         grace_ms: None,

@@ -303,6 +303,8 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
             critical: false,
             protected: false,
             grace_period_ns: GRACE_MS * MS,
+            terminating: false,
+            torn_down: false,
         },
         dir,
         charged: vec![BranchFiles::leaf(charged)],

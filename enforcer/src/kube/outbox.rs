@@ -261,7 +261,8 @@ impl Outbox {
     fn fresh_owner(&self, sequence: u64, signalled: &EvictionSignalled, now: Now) -> Option<Owner> {
         let age = now.boot_ms.checked_sub(signalled.boot_ms?)?;
         let is_fresh = sequence > self.replayed && Duration::from_millis(age) < FRESH;
-        let is_live = signalled.spec.as_deref() == Some("live");
+        // One that is being deleted keeps the grace period that was asked for.
+        let is_live = signalled.spec.as_deref() == Some("live") && !signalled.terminating;
         let kind = signalled.controller.as_ref().map(|controller| controller.kind.as_str());
         (is_fresh && is_live).then(|| Owner::of(kind))
     }

@@ -325,6 +325,7 @@ pub(super) fn signalled(id: &str, name: &str, uid: &str) -> EvictionSignalled {
         uid: uid.to_owned(),
         controller: None,
         spec: None,
+        terminating: false,
         signal: Some("memory.available".into()),
         sent: "SIGKILL".into(),
         grace_ms: None,

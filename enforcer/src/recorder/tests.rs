@@ -52,6 +52,8 @@ impl Tapped {
             critical: false,
             protected: false,
             grace_period_ns: 0,
+            terminating: false,
+            torn_down: false,
         };
         let candidates = Candidates::new(&(1..=count).map(facts).collect::<Vec<_>>());
         self.tap.candidates(&candidates);

@@ -119,7 +119,7 @@ pub enum PodState {
 pub struct ContainerView {
     /// Its name.
     pub name: String,
-    /// `app`, `init` or `sidecar`.
+    /// `app`, `init`, `sidecar` or `ephemeral`.
     pub kind: String,
     /// The `oom_score_adj` of its processes.
     pub oom_score_adj: i16,

@@ -181,6 +181,7 @@ impl PlacedPods {
                 Some(spec) => Knowledge::Spec {
                     is_settled: !spec.has_ended() && self.identities.are_distinct(&pod.cgroup),
                     is_live: spec.is_live(),
+                    is_terminating: spec.is_terminating(),
                 },
                 None => Knowledge::Names { is_settled: self.is_settled(uid, pod, now) },
             };

@@ -54,6 +54,12 @@ impl SpecifiedPod {
     pub(super) fn is_live(&self) -> bool {
         self.is_listed && !self.provenance.is_from_disk
     }
+
+    /// Whether its deletion was requested.
+    #[must_use]
+    pub fn is_terminating(&self) -> bool {
+        self.api.metadata.is_terminating
+    }
 }
 
 impl SpecifiedPods {

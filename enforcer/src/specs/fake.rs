@@ -42,6 +42,7 @@ pub(crate) struct FakePod {
     pub(crate) class: String,
     pub(crate) priority: i32,
     pub(crate) phase: String,
+    pub(crate) is_terminating: bool,
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) labels: BTreeMap<String, String>,
     /// The kind of its controller; an empty text is none.
@@ -82,6 +83,12 @@ struct Pod {
 }
 
 #[derive(Clone, PartialEq, Message)]
+struct Time {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
 struct Meta {
     #[prost(string, tag = "1")]
     name: String,
@@ -91,6 +98,8 @@ struct Meta {
     uid: String,
     #[prost(string, tag = "6")]
     resource_version: String,
+    #[prost(message, optional, tag = "9")]
+    deletion_timestamp: Option<Time>,
     #[prost(btree_map = "string, string", tag = "11")]
     labels: BTreeMap<String, String>,
     #[prost(btree_map = "string, string", tag = "12")]
@@ -191,6 +200,7 @@ impl FakePod {
                 namespace: self.namespace.clone(),
                 uid: self.uid.clone(),
                 resource_version: String::from("7"),
+                deletion_timestamp: self.is_terminating.then_some(Time { seconds: 1_767_225_600 }),
                 labels: self.labels.clone(),
                 annotations: self.annotations(),
                 owners: self.owners(),
@@ -222,7 +232,9 @@ impl FakePod {
         json!({
             "metadata": {
                 "name": self.name, "namespace": self.namespace, "uid": self.uid, "resourceVersion": "7",
-                "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": self.annotations(), "labels": self.labels,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "deletionTimestamp": self.is_terminating.then_some("2026-01-01T00:00:00Z"),
+                "annotations": self.annotations(), "labels": self.labels,
                 "ownerReferences": owners.collect::<Vec<_>>(),
             },
             "spec": {"containers": containers.collect::<Vec<_>>(), "nodeName": "n", "priority": self.priority},

@@ -29,6 +29,13 @@ pub struct Metadata {
     pub namespace: String,
     /// Its uid as the source has it.
     pub uid: String,
+    /// Whether its deletion was requested: whether it has a `deletionTimestamp`, whatever that is.
+    #[serde(
+        rename = "deletionTimestamp",
+        deserialize_with = "is_there",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    pub is_terminating: bool,
     /// Its labels.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
@@ -38,6 +45,11 @@ pub struct Metadata {
     /// What a kubelet has noted about it.
     #[serde(deserialize_with = "nullable")]
     pub annotations: Annotations,
+}
+
+/// Whether a field is there and not null.
+fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<serde::de::IgnoredAny>::deserialize(deserializer)?.is_some())
 }
 
 /// The objects that a pod belongs to: the controller, and a few others.

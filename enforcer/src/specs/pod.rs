@@ -211,7 +211,8 @@ impl ApiPod {
     /// Annotations but the kubelet's own are left out. Fails if a name, the uid or a quantity is not valid.
     pub fn to_pod(&self) -> Result<Pod, InvalidPod> {
         let Self { metadata, spec, status } = self;
-        let Metadata { name, namespace, uid, labels, owner_references, annotations } = metadata;
+        let Metadata { name, namespace, uid, is_terminating: _, labels, owner_references, annotations } =
+            metadata;
         let word = |field, is_valid| if is_valid { Ok(()) } else { Err(InvalidPod::Word { field }) };
         word("namespace", is_name(namespace))?;
         word("name", is_name(name))?;

@@ -53,6 +53,8 @@ struct ObjectMeta {
     namespace: String,
     #[prost(string, tag = "5")]
     uid: String,
+    #[prost(message, optional, tag = "9")]
+    deletion_timestamp: Option<Time>,
     #[prost(message, repeated, tag = "11")]
     labels: Vec<Entry>,
     #[prost(message, repeated, tag = "12")]
@@ -60,6 +62,10 @@ struct ObjectMeta {
     #[prost(message, repeated, tag = "13")]
     owner_references: Vec<OwnerReference>,
 }
+
+/// A moment; only whether there is one is used.
+#[derive(Clone, PartialEq, Message)]
+struct Time {}
 
 /// One entry of the map of labels or annotations. A tenant can give it bytes that are no text, which must not hide the pod.
 #[derive(Clone, PartialEq, Message)]
@@ -150,8 +156,15 @@ struct ContainerStatus {
 /// Reads a pod.
 pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
     let Pod { metadata, spec, status } = Pod::decode(bytes)?;
-    let ObjectMeta { name, namespace, uid, labels, annotations, owner_references: owners } =
-        metadata.unwrap_or_default();
+    let ObjectMeta {
+        name,
+        namespace,
+        uid,
+        deletion_timestamp,
+        labels,
+        annotations,
+        owner_references: owners,
+    } = metadata.unwrap_or_default();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let labels = labels.iter().filter_map(|Entry { key, value }| {
         Some((std::str::from_utf8(key).ok()?, std::str::from_utf8(value).ok()?))
@@ -167,7 +180,15 @@ pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
     let spec = spec.unwrap_or_default();
     let status = status.unwrap_or_default();
     Ok(ApiPod {
-        metadata: metadata::Metadata { name, namespace, uid, labels, owner_references, annotations },
+        metadata: metadata::Metadata {
+            name,
+            namespace,
+            uid,
+            is_terminating: deletion_timestamp.is_some(),
+            labels,
+            owner_references,
+            annotations,
+        },
         spec: pod::Spec {
             priority: spec.priority,
             priority_class_name: spec.priority_class_name,
@@ -222,6 +243,7 @@ mod tests {
                 name: "web".into(),
                 namespace: "shop".into(),
                 uid: "u".into(),
+                deletion_timestamp: Some(Time {}),
                 labels: vec![entry("tier", b"web"), entry("x", b"\xff")],
                 annotations: vec![entry("x", b"\xff"), entry(CONFIG_SOURCE, b"api")],
                 owner_references: vec![OwnerReference {
@@ -261,7 +283,8 @@ mod tests {
         };
         let expected: ApiPod = serde_json::from_value(serde_json::json!({
             "metadata": {
-                "name": "web", "namespace": "shop", "uid": "u", "labels": {"tier": "web"},
+                "name": "web", "namespace": "shop", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"tier": "web"},
                 "annotations": {"kubernetes.io/config.source": "api"},
                 "ownerReferences": [{"kind": "ReplicaSet", "name": "(invalid)", "uid": "u-o", "controller": true}],
             },

@@ -142,6 +142,8 @@ fn recording() -> Vec<u8> {
         critical: false,
         protected: false,
         grace_period_ns: 0,
+        terminating: false,
+        torn_down: false,
     }]);
     put(&|bytes| put_candidates(&candidates, bytes));
     drop(engine.replace(candidates));

@@ -194,6 +194,8 @@ fn recording() -> Vec<u8> {
         critical: false,
         protected: false,
         grace_period_ns: 0,
+        terminating: false,
+        torn_down: false,
     });
     let candidates = Candidates::new(&candidates);
     put_candidates(&candidates, &mut bytes);

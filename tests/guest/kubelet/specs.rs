@@ -46,6 +46,7 @@ pub(super) fn spec(placed: &Placed, name: &str, class: &str, priority: i32, requ
         class: class.to_owned(),
         priority,
         phase: String::from("Running"),
+        is_terminating: false,
         // A tenant's wish: another's cgroup, and never to be evicted.
         annotations: [
             ("enforcer.dev/cgroup", "/system.slice"),

@@ -119,7 +119,10 @@ fn is_ranked_as_upstream(engine: &Engine, decision: &Decision, fresh: bool) {
         let is_spared = matches!(due, Some(Exclusion::Critical | Exclusion::Protected));
         // Who is passed over was tried before, which is not known here.
         let is_tried = reason == Some(Exclusion::PassedOver) && !is_spared;
-        assert!(due == reason || is_tried, "{due:?} {reason:?}");
+        // So is whether one that terminates is awaited.
+        let may_be_awaited = facts.terminating && resource == Resource::Memory && reading.usage().is_some();
+        let is_awaited = reason == Some(Exclusion::Terminating) && may_be_awaited && !is_spared;
+        assert!(due == reason || is_tried || is_awaited, "{due:?} {reason:?}");
     }
     let keys: Vec<_> = decision
         .ranking

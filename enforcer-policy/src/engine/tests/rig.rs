@@ -25,6 +25,8 @@ pub(super) fn candidate(cgroup: u64, priority: i32, request_bytes: u64) -> Candi
         critical: false,
         protected: false,
         grace_period_ns: 30 * SECOND,
+        terminating: false,
+        torn_down: false,
     }
 }
 

@@ -110,6 +110,8 @@ fn candidates() -> impl Strategy<Value = Vec<CandidateFacts>> {
             critical,
             protected,
             grace_period_ns: grace * 100_000_000,
+            terminating: grace == 0,
+            torn_down: grace == 1,
         },
     );
     prop::collection::vec(one, 0..6)

@@ -112,6 +112,8 @@ fn scene_of(engine: Engine) -> Vec<u8> {
         critical: false,
         protected: false,
         grace_period_ns: 30_000 * MS,
+        terminating: false,
+        torn_down: false,
     });
     let candidates = Candidates::new(&facts);
     scene.put(|_, bytes| put_candidates(&candidates, bytes));

@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
-    model::{CgroupValues, ContainerKind, Node, ResourceList, ResourceName},
+    model::{CgroupValues, Node, ResourceList, ResourceName},
     policy::{CgroupPlan, Plan, PodPlan, Settings, admission::Admission, allocatable},
     source::Wrong,
 };
@@ -185,20 +185,12 @@ fn pod(plan: &PodPlan) -> PodDocument {
             .iter()
             .map(|container| ContainerDocument {
                 name: container.name.clone(),
-                kind: kind(container.kind),
+                kind: container.kind.as_str(),
                 oom_score_adj: container.oom_score_adj,
                 cgroup: cgroup(&container.cgroup),
             })
             .collect(),
         admission: admission(&plan.admission),
-    }
-}
-
-fn kind(kind: ContainerKind) -> &'static str {
-    match kind {
-        ContainerKind::App => "app",
-        ContainerKind::Init => "init",
-        ContainerKind::Sidecar => "sidecar",
     }
 }
 

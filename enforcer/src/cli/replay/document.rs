@@ -378,6 +378,9 @@ impl<'a> Namer<'a> {
             Waiting::GivingBack(cgroup) => {
                 format!("the memory that {} is freeing will suffice", self.pod(*cgroup))
             }
+            Waiting::Terminating => String::from(
+                "the memory that terminating pods or the last victim's volumes free will suffice",
+            ),
             Waiting::Pause => String::from("it waits after its last attempt"),
             Waiting::Nothing => String::from("no pod may be evicted"),
         }

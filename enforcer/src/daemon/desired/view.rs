@@ -1,5 +1,5 @@
 //! The roster as it is reported.
-use super::{Desired, emit};
+use super::Desired;
 use crate::{
     model::{CgroupPath, Knowledge, PodUid, QosClass, ResourceName},
     policy::{
@@ -126,7 +126,7 @@ fn pod_view(
             .iter()
             .map(|container| ContainerView {
                 name: container.name.clone(),
-                kind: emit::kind(container.kind).to_owned(),
+                kind: container.kind.as_str().to_owned(),
                 oom_score_adj: container.oom_score_adj,
                 cgroup: container.cgroup.path.to_string(),
                 cgroup_id: id_of(&container.cgroup.path),

@@ -58,6 +58,7 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
                 signal: None,
                 controller: None,
                 spec: None,
+                terminating: false,
                 sent: "SIGKILL".into(),
                 grace_ms: None,
                 killed_because: None,

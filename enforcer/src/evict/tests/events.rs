@@ -266,8 +266,8 @@ fn a_victims_controller_is_reported_and_how_current_that_is() {
         uid: String::from("u-r"),
         is_controller: true,
     };
-    let live = Knowledge::Spec { is_settled: true, is_live: true };
-    let kept = Knowledge::Spec { is_settled: true, is_live: false };
+    let live = Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false };
+    let kept = Knowledge::Spec { is_settled: true, is_live: false, is_terminating: false };
     let named = json!({"kind": "ReplicaSet", "name": "hog-1"});
     for (placed, controller, spec, shown) in [
         (None, None, Value::Null, Value::Null),

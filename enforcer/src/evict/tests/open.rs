@@ -114,8 +114,10 @@ fn no_target_is_ever_the_root() {
 
 #[test]
 fn of_a_kubelets_pod_only_containers_that_have_a_cgroup_are_killed() {
-    for placed in [Knowledge::Names { is_settled: true }, Knowledge::Spec { is_settled: true, is_live: true }]
-    {
+    for placed in [
+        Knowledge::Names { is_settled: true },
+        Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false },
+    ] {
         let candidate = opened_without_its_sandbox(placed);
         assert_eq!(candidate, vec![String::from("/kubepods/besteffort/poda/app")], "{placed:?}");
     }

@@ -154,6 +154,7 @@ fn only_what_is_known_from_this_moment_is_asked_for_without_a_look() {
     is_looked_at(live(), 7, 5_000);
     is_looked_at(EvictionSignalled { spec: Some("disk".into()), ..live() }, 7, 20);
     is_looked_at(EvictionSignalled { spec: None, ..live() }, 7, 20);
+    is_looked_at(EvictionSignalled { terminating: true, ..live() }, 7, 20);
     is_looked_at(signalled("e1", "web", "u1"), 7, 20);
     is_looked_at(EvictionSignalled { spec: Some("disk".into()), controller: None, ..live() }, 7, 20);
 }

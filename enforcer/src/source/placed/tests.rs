@@ -115,17 +115,17 @@ fn a_pod_with_a_spec_may_be_evicted_at_once_and_has_its_requests() {
     let pod = pod.unwrap();
     assert_eq!((pod.priority, pod.containers.len()), (Some(7), 1));
     assert_eq!(pod.stored_qos_class, Some(QosClass::Burstable), "the cgroup's");
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: true, is_live: true });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false });
     // One that has ended is not.
     assert_eq!(
         specify(&mut pods, spec("web", "Failed")).1,
-        Knowledge::Spec { is_settled: false, is_live: true }
+        Knowledge::Spec { is_settled: false, is_live: true, is_terminating: false }
     );
     // Nor is one of which a container has no name.
     specify(&mut pods, spec("web", "Running"));
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
     let knowledge = pods.snapshot(now, 1).1.into_values().next().unwrap().knowledge;
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, is_live: true });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, is_live: true, is_terminating: false });
 }
 
 /// What an earlier daemon kept, and what the source no longer has, says nothing of the pod's present controller.
@@ -151,6 +151,18 @@ fn a_spec_is_live_while_a_source_has_it() {
 }
 
 #[test]
+fn a_pod_whose_deletion_was_requested_is_terminating_also_from_the_disk() {
+    let (mut pods, _) = named(QosClass::Burstable, "default");
+    let mut api = spec("web", "Running");
+    api.metadata.is_terminating = true;
+    let (_, knowledge) = specify(&mut pods, api);
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: true });
+    let kept = serde_json::to_string(&pods.specs()).unwrap();
+    let kept: Vec<ApiPod> = serde_json::from_str(&kept).unwrap();
+    assert_eq!(specify(&mut pods, kept[0].clone()).1, knowledge);
+}
+
+#[test]
 fn the_spec_of_another_pod_is_not_taken() {
     let (mut pods, _) = named(QosClass::Burstable, "default");
     let (pod, knowledge) = specify(&mut pods, spec("other", "Running"));
@@ -163,7 +175,7 @@ fn a_spec_names_a_pod_that_the_runtime_does_not() {
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0'])], Instant::now());
     let (pod, knowledge) = specify(&mut pods, spec("web", "Running"));
     assert_eq!(pod.unwrap().name.to_string(), "default/web");
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, is_live: true });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, is_live: true, is_terminating: false });
     pods.take(Vec::new(), Instant::now());
     assert_eq!(pods.specs().len(), 1, "the source still has it");
 }

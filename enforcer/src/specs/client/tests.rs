@@ -41,6 +41,7 @@ fn pod(uid: &str, priority: i32) -> FakePod {
         class: "Burstable".into(),
         priority,
         phase: "Running".into(),
+        is_terminating: false,
         annotations: [(String::from("enforcer.dev/cgroup"), String::from("/system.slice"))].into(),
         labels: [(String::from("app"), String::from(uid))].into(),
         controller: String::from("ReplicaSet"),

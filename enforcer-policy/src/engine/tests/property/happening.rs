@@ -98,9 +98,9 @@ pub(super) fn node() -> impl Strategy<Value = Node> {
 
 pub(super) fn facts() -> impl Strategy<Value = Vec<CandidateFacts>> {
     let spared = || prop::bool::weighted(0.15);
-    let one = (-2_i32..3, 0_u64..300, spared(), spared(), 0_u64..10);
+    let one = (-2_i32..3, 0_u64..300, spared(), spared(), 0_u64..10, spared());
     prop::collection::vec(one, 0..6).prop_map(|pods| {
-        let number = |(place, (priority, request, critical, protected, grace)): (u64, _)| {
+        let number = |(place, (priority, request, critical, protected, grace, terminating)): (u64, _)| {
             let request: u64 = request;
             CandidateFacts {
                 cgroup: CgroupId(place + 1),
@@ -110,6 +110,8 @@ pub(super) fn facts() -> impl Strategy<Value = Vec<CandidateFacts>> {
                 critical,
                 protected,
                 grace_period_ns: grace * 1_000 * MS,
+                terminating,
+                torn_down: place % 2 == 0,
             }
         };
         (0..).zip(pods).map(number).collect()

@@ -1,0 +1,108 @@
+//! Pods whose deletion was requested by others: they are given a moment to release their memory by themselves.
+//!
+//! Such a pod is no candidate for a shortage of memory, and the memory that its death frees counts as available. Both end
+//! after 10 s, or as soon as its memory no longer falls: a pod whose grace period is an hour must not prevent evictions.
+//! Neither holds when memory will be exhausted before a later victim could release its own.
+
+use super::{Engine, MS, Reclaim, Resource, Usage, candidates::Slot, victim::is_too_late};
+use crate::wire::wire;
+
+/// The longest that a terminating pod is awaited, from the first reading of its usage.
+const LONGEST_NS: u64 = 10_000 * MS;
+
+/// How long its memory may stop falling: between SIGTERM and the exit a process writes its buffers.
+const STANDSTILL_NS: u64 = 1_000 * MS;
+
+/// The longest gap between two readings that counts: on a paused machine the pod had no time to end either.
+const LONGEST_GAP_NS: u64 = 300 * MS;
+
+/// How often usages are read while one is awaited.
+const READ_EVERY_NS: u64 = 100 * MS;
+
+/// By how much its memory falls or grows at least: a 64th, or 1 MiB. Counters are batched per CPU.
+const STEP_SHARE: u64 = 64;
+const STEP_BYTES: u64 = 1 << 20;
+
+/// The memory of a terminating pod over time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Release {
+    since_ns: u64,
+    /// The lowest that was read, and when.
+    lowest_bytes: u64,
+    fell_ns: u64,
+    looked_ns: u64,
+    /// Whether it has grown since.
+    grows: bool,
+}
+
+impl Release {
+    pub(super) fn new(now_ns: u64, bytes: u64) -> Self {
+        Self { since_ns: now_ns, lowest_bytes: bytes, fell_ns: now_ns, looked_ns: now_ns, grows: false }
+    }
+
+    /// Takes another reading.
+    pub(super) fn look(&mut self, now_ns: u64, bytes: u64) {
+        let uncounted_ns = now_ns.saturating_sub(self.looked_ns).saturating_sub(LONGEST_GAP_NS);
+        self.since_ns = self.since_ns.saturating_add(uncounted_ns);
+        self.fell_ns = self.fell_ns.saturating_add(uncounted_ns);
+        self.looked_ns = now_ns;
+        let step_bytes = (self.lowest_bytes / STEP_SHARE).max(STEP_BYTES);
+        self.grows = bytes > self.lowest_bytes.saturating_add(step_bytes);
+        if bytes.saturating_add(step_bytes) <= self.lowest_bytes {
+            self.lowest_bytes = bytes;
+            self.fell_ns = now_ns;
+        }
+    }
+
+    fn is_awaited(&self, now_ns: u64) -> bool {
+        let Self { since_ns, lowest_bytes: _, fell_ns, looked_ns: _, grows } = *self;
+        let passed_ns = |since_ns| now_ns.saturating_sub(since_ns);
+        !grows && passed_ns(since_ns) < LONGEST_NS && passed_ns(fell_ns) < STANDSTILL_NS
+    }
+}
+
+impl Slot {
+    /// Whether it is terminating and releases its memory, as far as is known.
+    pub(super) fn is_releasing(&self, now_ns: u64) -> bool {
+        self.release.is_some_and(|release| release.is_awaited(now_ns))
+    }
+}
+
+impl Engine {
+    /// Whether there is time to await what others make free.
+    pub(super) fn awaits_others(&self) -> bool {
+        !is_too_late(self.exhausted_in_ns, 0)
+    }
+
+    /// How much memory terminating pods still release, and the removal of the last victim's volumes.
+    pub(super) fn released_by_others(&self, now_ns: u64) -> u64 {
+        let volumes = self.victim.map_or(0, |victim| victim.volume_credit());
+        // What the victim still releases counts as its own.
+        let victim = self.victim.map(|victim| victim.cgroup);
+        let awaited = self.candidates.slots().map(|(_, slot)| slot);
+        let awaited = awaited.filter(|slot| slot.is_releasing(now_ns) && Some(slot.facts.cgroup) != victim);
+        let bytes = awaited.filter_map(|slot| slot.reading.usage()).map(Usage::freed_by_death_bytes);
+        bytes.fold(volumes, u64::saturating_add)
+    }
+
+    /// Whether an eviction is put off only because of what others make free.
+    pub(super) fn waits_for_others(&self, now_ns: u64) -> bool {
+        let is_put_off = |reclaim: Reclaim| {
+            let is_memory = Resource::of(reclaim.threshold.signal) == Some(Resource::Memory);
+            let with = reclaim.available.saturating_add(self.coming(now_ns, &reclaim));
+            let without = with.saturating_sub(self.released_by_others(now_ns));
+            is_memory && without < reclaim.target && with >= reclaim.target
+        };
+        let is_free = self.victim.is_none_or(|victim| !victim.is_alive());
+        is_free && self.awaits_others() && self.pressure.due().any(is_put_off)
+    }
+
+    /// Whether the usages of terminating pods must be read again.
+    pub(super) fn must_read_terminating(&self, now_ns: u64) -> bool {
+        let is_old =
+            |slot: &Slot| slot.is_releasing(now_ns) && now_ns.saturating_sub(slot.read_ns) >= READ_EVERY_NS;
+        self.candidates.slots().any(|(_, slot)| is_old(slot)) && self.waits_for_others(now_ns)
+    }
+}
+
+wire!(struct Release { since_ns, lowest_bytes, fell_ns, looked_ns, grows });
