@@ -15,6 +15,7 @@ use super::{
     format, render,
 };
 use crate::{
+    daemon::{self, Evictors},
     policy::{self, SettingsError},
     source::{self, Gathered, Given, Wrong},
 };
@@ -50,7 +51,13 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
     let node = capacity::node(args.capacity.as_ref(), &context.config)?;
     let Gathered { pods, errors } = source::gather(&args.given);
     let plan = policy::plan(&node, settings, &pods);
-    let document = Document::new(&node, settings, &plan, &errors);
+    // Another machine has no kubelet here.
+    let evictors = match args.capacity {
+        None => daemon::evictors(&context.config, &[])?,
+        Some(_) => None,
+    };
+    let beside_kubelet = evictors.map(|Evictors { notes, problems: _ }| notes).unwrap_or_default();
+    let document = Document { beside_kubelet, ..Document::new(&node, settings, &plan, &errors) };
     format::print(context.output, &document, || table::table(&document, context.verbose > 0))?;
     reported(context, &errors, "planned")
 }
