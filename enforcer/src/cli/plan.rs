@@ -66,6 +66,10 @@ fn live(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.capacity.is_some() {
         return Err(Failure::usage(anyhow!("--live is about this machine: leave --capacity out")));
     }
+    if let Some(Evictors { notes, problems: _ }) = daemon::evictors(&context.config, &[])? {
+        let document = live::Document::beside_kubelet(notes);
+        return format::print(context.output, &document, || document.table());
+    }
     let node = capacity::node(None, &context.config)?;
     let folder = [Given::Path(context.config.static_pod_path.clone())];
     let given = if args.given.is_empty() { &folder[..] } else { &args.given };
