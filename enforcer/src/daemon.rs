@@ -23,6 +23,7 @@ mod emit;
 mod ended_pods;
 mod evictors;
 mod forecaster;
+mod foreign;
 mod handover;
 mod hierarchy;
 mod host;
@@ -389,6 +390,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         specifying::look(specifying.as_ref(), &desired);
         edges.keep(&reflex);
         orders.put_in_force(&mut desired, &reflex, &config);
+        desired.foreign.report(|| recording.ranks(), &journal);
         if hand_on(&mut desired, &reflex, &forecaster, &recording) {
             trimming.note(Instant::now());
         }
