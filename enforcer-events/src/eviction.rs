@@ -563,3 +563,41 @@ pub struct EvictionConfirmed {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signalled_to_confirmed_ms: Option<u64>,
 }
+
+/// The payload of `eviction.foreign`: another evicted a pod that enforcer has not asked to end.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictionForeign {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+    /// Who evicted it: `kubelet`.
+    pub by: Word,
+    /// The reason in the pod's status: `Evicted`.
+    pub reason: Word,
+    /// The message in the pod's status, cut to 400 characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// The first of enforcer's own ranking for `memory.available` when this was seen; null if no pod may be evicted.
+    pub would_have_evicted: Option<OtherVictim>,
+    /// The evicted pod's place in that ranking, from 1, by the memory that it still used; null if it is not in the ranking any
+    /// more, or never was.
+    pub rank: Option<u32>,
+    /// How many pods were ranked.
+    pub ranked_count: u32,
+}
+
+/// A pod in the place of the one that was evicted.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OtherVictim {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}

@@ -50,6 +50,8 @@ event_types! {
     EvictionRequested = "eviction.requested",
     /// The API server no longer has the victim.
     EvictionConfirmed = "eviction.confirmed",
+    /// Another evicted a pod: the kubelet.
+    EvictionForeign = "eviction.foreign",
     /// The kernel's OOM killer marked its first victim.
     OomDetected = "oom.detected",
     /// One kernel OOM, closed and reconciled.

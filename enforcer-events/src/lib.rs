@@ -92,6 +92,8 @@ payloads! {
     EvictionRequested(eviction::EvictionRequested),
     /// The API server no longer has the victim.
     EvictionConfirmed(eviction::EvictionConfirmed),
+    /// Another evicted a pod: the kubelet.
+    EvictionForeign(eviction::EvictionForeign),
     /// The kernel's OOM killer marked its first victim.
     OomDetected(oom::Detected),
     /// One kernel OOM, closed.
@@ -165,6 +167,7 @@ impl Payload {
             Self::EvictionCompleted(ended) | Self::EvictionFailed(ended) => ended.message.as_deref(),
             Self::EvictionSuppressed(suppressed) => Some(&suppressed.message),
             Self::EvictionRequested(requested) => Some(&requested.message),
+            Self::EvictionForeign(foreign) => foreign.message.as_deref(),
             Self::PodRejected(rejected) => Some(&rejected.message),
             Self::ConfigLoaded(ConfigLoaded::Started(started)) => Some(&started.message),
             Self::ConfigLoaded(ConfigLoaded::Changed(changed)) | Self::ConfigRejected(changed) => {

@@ -51,7 +51,7 @@ pub use self::{
     handle::{Handles, Sought},
     held::{Held, PageSize},
     index::{Index, Resolved},
-    kubelet::kubelets,
+    kubelet::{KubeletProcess, host_program, hosts_root, kubelet_processes, kubelets},
     ledger::Ledger,
     limits::{CgroupsRs, LimitWriter},
     lowering::{Abandoned, Lowering},

@@ -3,7 +3,9 @@
 //! Reading it has no side effects. Every error names file, line and field, and all errors are reported at once.
 
 mod accounts;
+mod beside;
 mod fields;
+mod kubelet;
 mod read;
 mod schema;
 mod sinks;
@@ -31,6 +33,7 @@ use crate::{
 };
 
 pub use self::{
+    kubelet::{KubeletMemory, KubeletUnknown, kubelet_memory},
     schema::schema,
     table::{FIELDS, Field, Form},
 };
@@ -107,6 +110,10 @@ pub struct Config {
     pub oom_score_policy: OomScorePolicy,
     /// `memoryAvailableSource`.
     pub memory_available_source: MemoryAvailableSource,
+    /// Where our own file says that, if it does: beside a kubelet the default is another.
+    pub memory_available_source_at: Written,
+    /// Where our own file decides about the hard threshold of `memory.available`, if it does: the same.
+    pub hard_memory_at: Written,
     /// `evictionScheduling`: how the eviction thread is scheduled.
     pub eviction_scheduling: Scheduling,
     /// `protectedMaxShare`, in thousandths: the largest share of the node's memory for all protected pods.
@@ -218,6 +225,8 @@ impl Default for Config {
                 .collect(),
             oom_score_policy: OomScorePolicy::Static,
             memory_available_source: MemoryAvailableSource::MemAvailable,
+            memory_available_source_at: Written::default(),
+            hard_memory_at: Written::default(),
             eviction_scheduling: Scheduling::default(),
             protected_max_permille: 500,
             max_pods: 110,
@@ -378,6 +387,22 @@ impl fmt::Display for Origin {
     }
 }
 
+/// The place where our own file says something; `None` for a default. Two configurations are the same wherever they say it.
+#[derive(Clone, Default)]
+pub struct Written(pub Option<Origin>);
+
+impl PartialEq for Written {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.is_some() == other.0.is_some()
+    }
+}
+
+impl fmt::Debug for Written {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.is_some().fmt(formatter)
+    }
+}
+
 /// A field that was ignored.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Ignored {
@@ -451,10 +476,17 @@ fn borrowed((file, text): &(String, String)) -> (&str, &str) {
 
 /// Reads a text file of at most [`MAX_BYTES`]. Refuses anything but a regular file, as a pipe could block forever.
 fn text(path: &Path) -> Result<String, Error> {
-    let failed = |source| Error::Read { path: path.display().to_string(), source };
+    let shown = path.display().to_string();
+    let file = regular::open(path).map_err(|source| Error::Read { path: shown.clone(), source })?;
+    text_of(shown, file)
+}
+
+/// Reads an open text file of at most [`MAX_BYTES`].
+fn text_of(path: String, file: impl io::Read) -> Result<String, Error> {
+    let failed = |source| Error::Read { path: path.clone(), source };
     let wrong = |message: &str| failed(io::Error::new(io::ErrorKind::InvalidInput, message.to_owned()));
     let mut bytes = Vec::new();
-    regular::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes)).map_err(failed)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX_BYTES) {
         return Err(wrong("it is larger than 1 MiB"));
     }
@@ -463,7 +495,7 @@ fn text(path: &Path) -> Result<String, Error> {
         let line = before.split(|byte| *byte == b'\n').count();
         Error::Invalid {
             problems: vec![Problem {
-                file: path.display().to_string(),
+                file: path.clone(),
                 line: u64::try_from(line).unwrap_or(u64::MAX),
                 field: String::new(),
                 message: String::from("is not UTF-8 text"),

@@ -21,7 +21,9 @@ mod desired;
 mod edges;
 mod emit;
 mod ended_pods;
+mod evictors;
 mod forecaster;
+mod foreign;
 mod handover;
 mod hierarchy;
 mod host;
@@ -91,7 +93,11 @@ use self::{
     watchdog::Watchdog,
     watching::{Guarded, Watched},
 };
-pub use self::{incompatible_host::IncompatibleHost, reload::Load};
+pub use self::{
+    evictors::{Evictors, evictors},
+    incompatible_host::IncompatibleHost,
+    reload::Load,
+};
 use crate::{
     cgroup::{Index, MOUNT},
     config::Config,
@@ -139,8 +145,12 @@ enum EngineEvent {
 /// were gone now. Fails with an [`IncompatibleHost`] otherwise.
 pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
-    incompatible_host::check(config, &host, ownership::kubelet_owns_cgroups(config, &host.boot_id))?;
-    Ok(incompatible_host::check_reach(config, &host)?)
+    let (mut config, kubelets) = (config.clone(), ownership::kubelet_owns_cgroups(config, &host.boot_id));
+    if kubelets {
+        evictors::settle(&mut config, host.node.memory_bytes);
+    }
+    incompatible_host::check(&config, &host, kubelets)?;
+    Ok(incompatible_host::check_reach(&config, &host)?)
 }
 
 /// Gives the calling thread the daemon's nice value. If that is not permitted, the daemon reports it at its start.
@@ -178,12 +188,15 @@ pub enum Ended {
     clippy::too_many_lines,
     reason = "the wiring: every part is made, connected, waited for and ended here"
 )]
-pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow::Result<Ended> {
+pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> anyhow::Result<Ended> {
     let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
     let kubelets = ownership::kubelet_owns_cgroups(&config, &host.boot_id);
-    if kubelets && let Some(driver) = ownership::kubelets_driver(&config.settings.cgroup_root) {
-        config.settings.cgroup_driver = driver;
+    if kubelets {
+        let driver = ownership::kubelets_driver(&config.settings.cgroup_root);
+        config.settings.cgroup_driver = driver.unwrap_or(config.settings.cgroup_driver);
+        evictors::settle(&mut config, host.node.memory_bytes);
+        load = evictors::settling(load, host.node.memory_bytes);
     }
     incompatible_host::check(&config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
@@ -287,6 +300,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
     let doctor = ooms.doctor(&host_facts);
 
     let (views, view) = watch::channel(desired.view().clone());
+    let rivals =
+        kubelets.then(|| evictors::watch(&config, host.node.memory_bytes, view.clone(), journal.clone()));
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
@@ -331,6 +346,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
                     orders.configure(&reflex, &config, arm);
                     forecaster.configure(&config);
                     sinks.configure(&config);
+                    rivals.iter().for_each(|rivals| drop(rivals.send(config.clone())));
                     message
                 });
                 if outcome.is_ok() {
@@ -379,6 +395,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, load: Box<Load>) -> anyhow
         specifying::look(specifying.as_ref(), &desired);
         edges.keep(&reflex);
         orders.put_in_force(&mut desired, &reflex, &config);
+        desired.foreign.report(|| recording.ranks(), &journal);
         if hand_on(&mut desired, &reflex, &forecaster, &recording) {
             trimming.note(Instant::now());
         }

@@ -21,6 +21,6 @@ pub use self::{
     placed::{Identities, Kubelet, PlacedPods},
     roster::{Active, Change, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
     snapshot::{AdmittedBy, Health, Snapshot, SourceName, SourcePod, Sources},
-    specified::{Provenance, SpecifiedPods},
+    specified::{EvictedPod, Provenance, SpecifiedPods},
     static_dir::{Answer, News, StaticDir},
 };

@@ -2,15 +2,25 @@
 //! configuration.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs, io,
     os::{
-        fd::AsFd,
-        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+        fd::{AsFd, OwnedFd},
+        unix::{
+            ffi::OsStringExt as _,
+            fs::{MetadataExt as _, OpenOptionsExt as _},
+        },
     },
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{OFlags, StatVfsMountFlags};
+use rustix::{
+    fs::{FileType, Mode, OFlags, StatVfsMountFlags},
+    io::Errno,
+};
+
+/// The most links that lead to one file, as in the kernel (`MAXSYMLINKS`).
+const MOST_LINKS: usize = 40;
 
 /// Other users may change a file: they could remove records, or make the daemon do something that its operator never
 /// wrote.
@@ -82,9 +92,94 @@ pub(crate) fn check_file(path: &Path) -> io::Result<Result<(), (PathBuf, Untrust
     Ok(Ok(()))
 }
 
+/// Opens a regular file for reading, or a folder, below `root` as if that were `/`, unless others than this process's user
+/// and root may write to it or replace it: every folder on the way counts. The error contains the path that it is about.
+pub(crate) fn open_below(root: impl AsFd, path: &Path) -> io::Result<Result<OwnedFd, (PathBuf, Untrusted)>> {
+    let folder_flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut folders = vec![rustix::fs::openat(root, ".", folder_flags, Mode::empty())?];
+    let mut shown = vec![PathBuf::from("/")];
+    let mut rest: Vec<OsString> = Vec::new();
+    let push = |rest: &mut Vec<OsString>, path: &Path| {
+        rest.extend(path.components().rev().map(|component| component.as_os_str().to_owned()));
+    };
+    push(&mut rest, path);
+    let mut links = 0;
+    while let (Some(name), Some(folder), Some(at)) = (rest.pop(), folders.last(), shown.last()) {
+        if name == OsStr::new("/") {
+            folders.truncate(1);
+            shown.truncate(1);
+            continue;
+        }
+        if name == OsStr::new("..") {
+            // The root is its own parent.
+            if folders.len() > 1 {
+                folders.pop();
+                shown.pop();
+            }
+            continue;
+        }
+        if name == OsStr::new(".") {
+            continue;
+        }
+        if let Err(untrusted) = check_folder(at, folder)? {
+            return Ok(Err((at.clone(), untrusted)));
+        }
+        let path = at.join(&name);
+        let found = rustix::fs::openat(
+            folder,
+            &name,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
+            FileType::Symlink => {
+                links += 1;
+                if links > MOST_LINKS {
+                    return Err(Errno::LOOP.into());
+                }
+                let target = rustix::fs::readlinkat(&found, "", Vec::new())?;
+                push(&mut rest, Path::new(&OsString::from_vec(target.into_bytes())));
+            }
+            FileType::Directory => {
+                folders.push(rustix::fs::openat(&found, ".", folder_flags, Mode::empty())?);
+                shown.push(path);
+            }
+            FileType::RegularFile if rest.is_empty() => {
+                let flags =
+                    OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(folder, &name, flags, Mode::empty())?;
+                return Ok(match check_open(&path, &file)? {
+                    Ok(()) => Ok(file),
+                    Err(untrusted) => Err((path, untrusted)),
+                });
+            }
+            FileType::RegularFile => return Err(Errno::NOTDIR.into()),
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+        }
+    }
+    let (Some(folder), Some(at)) = (folders.pop(), shown.pop()) else { return Err(Errno::NOENT.into()) };
+    Ok(match check_folder(&at, &folder)? {
+        Ok(()) => Ok(folder),
+        Err(untrusted) => Err((at, untrusted)),
+    })
+}
+
+/// In a folder with the sticky bit users cannot replace the files of others.
+fn check_folder(path: &Path, folder: &OwnedFd) -> io::Result<Result<(), Untrusted>> {
+    let stat = rustix::fs::fstat(folder)?;
+    let mode = if stat.st_mode & 0o1000 == 0 { stat.st_mode } else { stat.st_mode & !0o022 };
+    match check(path, stat.st_uid, mode) {
+        Err(_) if rustix::fs::fstatvfs(folder)?.f_flag.contains(StatVfsMountFlags::RDONLY) => Ok(Ok(())),
+        checked => Ok(checked),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::{
+        io::Read as _,
+        os::unix::fs::{PermissionsExt as _, symlink},
+    };
 
     use super::*;
 
@@ -115,6 +210,44 @@ mod tests {
         set_mode(&shared, 0o777);
         assert_eq!(refused(&link), Some(shared));
         assert!(check_file(&temp.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn no_path_leaves_its_root_and_every_folder_on_the_way_counts() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path();
+        fs::create_dir_all(root.join("etc/kubelet")).unwrap();
+        fs::create_dir(root.join("shared")).unwrap();
+        set_mode(&root.join("shared"), 0o755);
+        fs::write(root.join("etc/kubelet/config"), "inside").unwrap();
+        set_mode(&root.join("etc/kubelet/config"), 0o644);
+        symlink("/etc/kubelet/config", root.join("shared/absolute")).unwrap();
+        symlink("../../../../etc/kubelet/config", root.join("shared/upwards")).unwrap();
+        symlink("round", root.join("round")).unwrap();
+        let open = |path: &str| {
+            let root = rustix::fs::open(root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            open_below(root, Path::new(path))
+        };
+        let read = |path: &str| {
+            let mut text = String::new();
+            fs::File::from(open(path).unwrap().unwrap()).read_to_string(&mut text).unwrap();
+            text
+        };
+        for path in ["/etc/kubelet/config", "/shared/absolute", "/shared/upwards", "/../etc/./kubelet/config"]
+        {
+            assert_eq!(read(path), "inside", "{path}");
+        }
+        assert!(open("/etc/kubelet").unwrap().is_ok(), "a folder can be opened too");
+        for (path, errno) in
+            [("/round", Errno::LOOP), ("/etc/none", Errno::NOENT), ("/etc/kubelet/config/x", Errno::NOTDIR)]
+        {
+            assert_eq!(open(path).unwrap_err().raw_os_error(), Some(errno.raw_os_error()), "{path}");
+        }
+        set_mode(&root.join("shared"), 0o777);
+        assert_eq!(open("/shared/absolute").unwrap().unwrap_err().0, Path::new("/shared"));
+        assert_eq!(read("/etc/kubelet/config"), "inside");
+        set_mode(&root.join("etc/kubelet/config"), 0o666);
+        assert_eq!(open("/etc/kubelet/config").unwrap().unwrap_err().0, Path::new("/etc/kubelet/config"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Recognizes a running kubelet by its identity: any process can be called `kubelet`.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, os::fd::OwnedFd, path::Path};
 
 use rustix::io::Errno;
 
@@ -9,11 +9,52 @@ use super::process::{Process, Processes};
 /// The arguments with which such a program is asked for something else.
 const NO_KUBELET: [&str; 5] = ["--version", "--version=true", "--help", "-h", "--disable-agent"];
 
+/// A process of this host's own kubelet, with what it says about its settings.
+#[derive(Debug)]
+pub struct KubeletProcess {
+    /// Its id.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The file name of its program.
+    pub program: String,
+    /// The words behind its program's name; `None` if it shows a title instead.
+    pub arguments: Option<Vec<String>>,
+    /// Its root folder, below which are the files that it names.
+    pub root: OwnedFd,
+}
+
 /// The processes of this host's own kubelet below `proc`, by id and start in clock ticks since boot.
 ///
 /// A process that cannot be identified is none: a kubelet in a container of its own is known by its kubepods. Fails if
 /// /proc or process 1 cannot be read.
 pub fn kubelets(proc: &Path) -> rustix::io::Result<BTreeSet<(u32, u64)>> {
+    let found = find(proc, |pid, process, _program| Ok((pid, process.start_ticks()?)))?;
+    Ok(found.into_iter().collect())
+}
+
+/// The same processes, with what they say about their settings.
+pub fn kubelet_processes(proc: &Path) -> rustix::io::Result<Vec<KubeletProcess>> {
+    find(proc, |pid, process, program| {
+        Ok(KubeletProcess {
+            pid,
+            start_ticks: process.start_ticks()?,
+            program,
+            arguments: process.words()?,
+            root: process.root()?,
+        })
+    })
+}
+
+/// The root folder of process 1.
+pub fn hosts_root(proc: &Path) -> rustix::io::Result<OwnedFd> {
+    Processes::open(proc)?.get(1)?.root()
+}
+
+fn find<T>(
+    proc: &Path,
+    read: impl Fn(u32, &Process, String) -> rustix::io::Result<T>,
+) -> rustix::io::Result<Vec<T>> {
     let processes = Processes::open(proc)?;
     let init = processes.get(1)?;
     let kubelet = |pid: u32| {
@@ -22,7 +63,7 @@ pub fn kubelets(proc: &Path) -> rustix::io::Result<BTreeSet<(u32, u64)>> {
         if !is_hosts_kubelet(&process, &name, &init)? {
             return Ok(None);
         }
-        Ok::<_, Errno>(Some((pid, process.start_ticks()?)))
+        Ok::<_, Errno>(Some(read(pid, &process, name)?))
     };
     Ok(processes.pids()?.into_iter().filter_map(|pid| kubelet(pid).ok().flatten()).collect())
 }
@@ -52,4 +93,19 @@ pub(super) fn is_hosts_kubelet(
 pub(super) fn is_below_kubepods(process: &Process) -> rustix::io::Result<bool> {
     let is_kubepods = |name: &str| name == "kubepods" || name == "kubepods.slice";
     Ok(process.cgroup()?.is_some_and(|cgroup| cgroup.split('/').any(is_kubepods)))
+}
+
+/// A process of the host that runs the program of that file name, under any user; `None` if there is none.
+pub fn host_program(proc: &Path, name: &str) -> rustix::io::Result<Option<u32>> {
+    let processes = Processes::open(proc)?;
+    let init = processes.get(1)?;
+    let is_it = |pid: u32| {
+        let process = processes.get(pid)?;
+        Ok::<_, Errno>(
+            process.executable()?.is_some_and(|program| program == name)
+                && !is_below_kubepods(&process)?
+                && process.runs_program_of(&init, false)?,
+        )
+    };
+    Ok(processes.pids()?.into_iter().find(|&pid| is_it(pid).unwrap_or(false)))
 }

@@ -198,11 +198,34 @@ impl Process {
         Ok(line.split(['\0', ' ']).filter(|word| !word.is_empty()).skip(1).map(str::to_owned).collect())
     }
 
+    /// The words after its program's name in its command line, as it was given them; `None` if it shows a title instead.
+    pub(super) fn words(&self) -> rustix::io::Result<Option<Vec<String>>> {
+        Ok(words(&read(&self.dir, "cmdline")?))
+    }
+
+    /// Its root folder.
+    pub(super) fn root(&self) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.dir, "root", flags, Mode::empty())
+    }
+
     /// Its PID namespace.
     pub(super) fn pid_namespace(&self) -> rustix::io::Result<String> {
         let name = rustix::fs::readlinkat(&self.dir, "ns/pid", Vec::new())?;
         Ok(name.to_string_lossy().into_owned())
     }
+}
+
+/// A command line without its program's name. One of a single word with spaces is a title.
+fn words(line: &str) -> Option<Vec<String>> {
+    let mut words = line.strip_suffix('\0').unwrap_or(line).split('\0');
+    let program = words.next().unwrap_or_default();
+    let words: Vec<_> = words.map(str::to_owned).collect();
+    // A title may leave zeros behind it.
+    let is_title = program.contains(' ')
+        || program.is_empty()
+        || words.iter().all(String::is_empty) && !words.is_empty();
+    (!is_title).then_some(words)
 }
 
 /// Whether the process is gone.
@@ -303,6 +326,16 @@ mod tests {
         let before = processes.newest().unwrap();
         assert!(std::process::Command::new("true").status().unwrap().success());
         assert_ne!(processes.newest().unwrap(), before);
+    }
+
+    #[test]
+    fn a_title_is_no_command_line() {
+        let joined = |line: &str| words(line).map(|words| words.join("|"));
+        assert_eq!(joined("/usr/bin/kubelet\0--config\0/a b\0").as_deref(), Some("--config|/a b"));
+        assert_eq!(joined("kubelet\0").as_deref(), Some(""));
+        for title in ["k3s server\0", "k3s\0\0\0\0", ""] {
+            assert_eq!(joined(title), None, "{title:?}");
+        }
     }
 
     #[test]

@@ -10,8 +10,9 @@ use serde::Serialize;
 use self::table::table;
 use super::{Context, Failure, client, format};
 use crate::{
+    daemon::{self, Evictors},
     sense::{self, Facility, Facts, HostFacts, State},
-    serve::{Doctor, OrderView, Programs},
+    serve::{Doctor, OrderView, PodView, Programs, View},
 };
 
 #[derive(Debug, clap::Args)]
@@ -46,6 +47,12 @@ struct Document {
     /// The operators' orders in force.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     orders: Vec<OrderView>,
+    /// The values that follow from the kubelet's, and where they are from.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    beside_kubelet: Vec<String>,
+    /// What else on this node may evict at the same time, and what to change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    evictors: Vec<String>,
     /// Configured or default values without effect, as disks are not watched. They are no loss of this host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
@@ -68,12 +75,19 @@ impl Document {
             facilities,
             programs,
             orders: Vec::new(),
+            beside_kubelet: Vec::new(),
+            evictors: Vec::new(),
             notes: Vec::new(),
         }
     }
 
     fn with_notes(self, notes: Vec<String>) -> Self {
         Self { notes, ..self }
+    }
+
+    fn with_evictors(self, evictors: Option<Evictors>) -> Self {
+        let Some(Evictors { notes, problems }) = evictors else { return self };
+        Self { ok: self.ok && problems.is_empty(), beside_kubelet: notes, evictors: problems, ..self }
     }
 
     fn with_orders(self, orders: Vec<OrderView>) -> Self {
@@ -97,8 +111,9 @@ fn is_indispensable_and_missing(facility: &Facility) -> bool {
 /// Exits with status 1 if something is lost, and with 2 if nothing can be enforced. Unknown facilities do not count as
 /// lost.
 pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
-    let document = if args.here { here() } else { from_daemon_or_here(context)? };
-    let document = document.with_notes(context.config.notes());
+    let (document, pods) = if args.here { (here(), Vec::new()) } else { from_daemon_or_here(context)? };
+    let evictors = daemon::evictors(&context.config, &pods)?;
+    let document = document.with_notes(context.config.notes()).with_evictors(evictors);
     format::print(context.output, &document, || table(&document, context.color, context.verbose > 0))?;
     if document.ok {
         return Ok(());
@@ -111,6 +126,7 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     let lost = document.facilities.iter().filter(|facility| is_lost(facility)).count();
     Err(match lost {
+        0 if !document.evictors.is_empty() => anyhow!("something else may evict at the same time"),
         0 => anyhow!("not every program could be attached"),
         1 => anyhow!("1 thing is lost in part or whole; the rest works"),
         lost => anyhow!("{lost} things are lost in part or whole; the rest works"),
@@ -118,21 +134,24 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     .into())
 }
 
-fn from_daemon_or_here(context: &Context) -> Result<Document, Failure> {
+/// The document, and the pods that the daemon knows.
+fn from_daemon_or_here(context: &Context) -> Result<(Document, Vec<PodView>), Failure> {
     let run_dir = &context.config.run_dir;
     let asked = client::block_on(async {
         let doctor: Doctor = client::get_json(run_dir, "/v1/doctor").await?;
-        Ok((doctor, client::get_json(run_dir, "/v1/orders").await?))
+        let View { pods, .. } = client::get_json(run_dir, "/v1/pods").await?;
+        Ok((doctor, pods, client::get_json(run_dir, "/v1/orders").await?))
     });
     match asked {
-        Ok((Doctor { facilities, programs }, orders)) => {
-            Ok(Document::new(Source::Daemon, None, facilities, Some(programs)).with_orders(orders))
+        Ok((Doctor { facilities, programs }, pods, orders)) => {
+            let document = Document::new(Source::Daemon, None, facilities, Some(programs));
+            Ok((document.with_orders(orders), pods))
         }
         Err(failure) if failure.is_unreachable() && !context.live => {
             let mut err = io::stderr().lock();
             // If this fails, there is nowhere to report it.
             drop(writeln!(err, "the daemon cannot be asked: this is what this process finds"));
-            Ok(here())
+            Ok((here(), Vec::new()))
         }
         Err(failure) => Err(failure),
     }

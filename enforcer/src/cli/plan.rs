@@ -15,6 +15,7 @@ use super::{
     format, render,
 };
 use crate::{
+    daemon::{self, Evictors},
     policy::{self, SettingsError},
     source::{self, Gathered, Given, Wrong},
 };
@@ -50,7 +51,13 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
     let node = capacity::node(args.capacity.as_ref(), &context.config)?;
     let Gathered { pods, errors } = source::gather(&args.given);
     let plan = policy::plan(&node, settings, &pods);
-    let document = Document::new(&node, settings, &plan, &errors);
+    // Another machine has no kubelet here.
+    let evictors = match args.capacity {
+        None => daemon::evictors(&context.config, &[])?,
+        Some(_) => None,
+    };
+    let beside_kubelet = evictors.map(|Evictors { notes, problems: _ }| notes).unwrap_or_default();
+    let document = Document { beside_kubelet, ..Document::new(&node, settings, &plan, &errors) };
     format::print(context.output, &document, || table::table(&document, context.verbose > 0))?;
     reported(context, &errors, "planned")
 }
@@ -58,6 +65,10 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
 fn live(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.capacity.is_some() {
         return Err(Failure::usage(anyhow!("--live is about this machine: leave --capacity out")));
+    }
+    if let Some(Evictors { notes, problems: _ }) = daemon::evictors(&context.config, &[])? {
+        let document = live::Document::beside_kubelet(notes);
+        return format::print(context.output, &document, || document.table());
     }
     let node = capacity::node(None, &context.config)?;
     let folder = [Given::Path(context.config.static_pod_path.clone())];

@@ -47,6 +47,13 @@ pub(super) struct Pair {
     line: u64,
 }
 
+impl Pair {
+    /// Its place.
+    pub(super) fn origin(&self) -> Origin {
+        Origin { file: self.file.clone(), line: self.line }
+    }
+}
+
 impl Fields {
     /// Reads a document on top of earlier ones; it must have that version and kind.
     pub(super) fn read(
@@ -114,6 +121,12 @@ impl Fields {
         }
         self.problems.sort_by(|left, right| (&left.file, left.line).cmp(&(&right.file, right.line)));
         Err(self.problems)
+    }
+
+    /// The place of a field that was taken from our own file, not a kubelet's.
+    pub(super) fn own_origin(&self, field: &str) -> Option<Origin> {
+        let is_kubelets = |file: &str| self.layers.iter().any(|layer| layer.kubelets && layer.file == file);
+        self.origins.get(field).filter(|origin| !is_kubelets(&origin.file)).cloned()
     }
 
     /// Whether there are problems so far.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership, PodSource, PreKillHook,
-    Scheduling, Sockets, accounts,
+    self as config, Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership,
+    PodSource, PreKillHook, Scheduling, Sockets, accounts,
     fields::{Fields, Pair},
     sinks,
     table::{ENFORCEABLE, RESERVABLE},
@@ -21,7 +21,7 @@ use crate::{
         CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
         ReservedScope, Settings, SwapBehavior, duration,
         engine::BreakerSettings,
-        threshold::{self, Map, Threshold, Written},
+        threshold::{self, Map, Signal, Threshold, Written},
     },
 };
 
@@ -98,14 +98,15 @@ pub(super) fn read(fields: &mut Fields) -> Config {
     let kube_held = held("kube", "kubeReservedCgroup", &kube_reserved_cgroup);
     let merge_default_eviction_settings =
         fields.boolean("mergeDefaultEvictionSettings").unwrap_or(default.merge_default_eviction_settings);
+    let (eviction, hard_memory_at) = eviction(fields, merge_default_eviction_settings, enforced.pods);
     let settings = Settings {
         enforce_pods: enforced.pods,
         system_reserved_cgroup: system_held,
         kube_reserved_cgroup: kube_held,
-        eviction: eviction(fields, merge_default_eviction_settings, enforced.pods),
+        eviction,
         ..settings(fields)
     };
-    let config = Config {
+    let mut config = Config {
         mode: fields.choice("mode", Mode::NAMES).unwrap_or(default.mode),
         ownership: fields
             .choice(
@@ -152,6 +153,8 @@ pub(super) fn read(fields: &mut Fields) -> Config {
                 ],
             )
             .unwrap_or(default.memory_available_source),
+        memory_available_source_at: config::Written::default(),
+        hard_memory_at,
         eviction_scheduling: fields
             .choice("evictionScheduling", Scheduling::NAMES)
             .unwrap_or(default.eviction_scheduling),
@@ -167,6 +170,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         sinks: sinks::read(fields),
         settings,
     };
+    config.memory_available_source_at = config::Written(fields.own_origin("memoryAvailableSource"));
     // Invalid values were replaced by defaults here, and checking these would report the problem twice.
     if !fields.has_problems()
         && let Err(errors) = config.settings.check()
@@ -449,7 +453,12 @@ fn swap_behavior(fields: &mut Fields) -> SwapBehavior {
     behaviors.into_iter().next().map(|(_, behavior)| behavior).unwrap_or_default()
 }
 
-fn eviction(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> EvictionSettings {
+/// The settings of evictions, and where our own file decides about the hard threshold of memory.
+fn eviction(
+    fields: &mut Fields,
+    merge_defaults: bool,
+    enforce_pods: bool,
+) -> (EvictionSettings, config::Written) {
     let default = EvictionSettings::default();
     let transition = fields.text("evictionPressureTransitionPeriod", |text| {
         duration::parse(text).map_err(|error| error.to_string())
@@ -459,13 +468,15 @@ fn eviction(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Ev
         .filter(|period| !period.is_zero())
         .map(|period| u64::try_from(period.as_millis()).unwrap_or(u64::MAX));
     let max_grace = whole(fields, "evictionMaxPodGracePeriod");
-    EvictionSettings {
-        thresholds: thresholds(fields, merge_defaults, enforce_pods),
+    let (thresholds, hard_memory_at) = thresholds(fields, merge_defaults, enforce_pods);
+    let settings = EvictionSettings {
+        thresholds,
         pressure_transition_period_ms: transition_ms.unwrap_or(default.pressure_transition_period_ms),
         max_pod_grace_period_seconds: max_grace.unwrap_or(default.max_pod_grace_period_seconds),
         evict_within_request: fields.boolean("evictWithinRequest").unwrap_or(default.evict_within_request),
         breaker: breaker(fields),
-    }
+    };
+    (settings, hard_memory_at)
 }
 
 fn breaker(fields: &mut Fields) -> BreakerSettings {
@@ -503,7 +514,11 @@ fn breaker(fields: &mut Fields) -> BreakerSettings {
     breaker
 }
 
-fn thresholds(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> Vec<Threshold> {
+fn thresholds(
+    fields: &mut Fields,
+    merge_defaults: bool,
+    enforce_pods: bool,
+) -> (Vec<Threshold>, config::Written) {
     const MAPS: [Map; 4] = [Map::Hard, Map::Soft, Map::SoftGracePeriod, Map::MinimumReclaim];
     let maps = MAPS.map(|map| fields.pairs(map.field()));
     let plain = maps.each_ref().map(|pairs| {
@@ -519,7 +534,16 @@ fn thresholds(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> 
         merge_defaults,
         enforce_pods,
     };
-    match threshold::from_configuration(&written) {
+    let named = maps
+        .first()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .find(|pair| pair.key == Signal::MemoryAvailable.as_str());
+    // Without the defaults, a map that does not name it decides that there is none.
+    let decides = fields.own_origin(Map::Hard.field()).filter(|_| named.is_some() || !merge_defaults);
+    let hard_memory_at = config::Written(decides.map(|field| named.map_or(field, Pair::origin)));
+    let thresholds = match threshold::from_configuration(&written) {
         Ok(thresholds) => thresholds,
         Err(wrong) => {
             for invalid in wrong {
@@ -532,5 +556,6 @@ fn thresholds(fields: &mut Fields, merge_defaults: bool, enforce_pods: bool) -> 
             }
             Vec::new()
         }
-    }
+    };
+    (thresholds, hard_memory_at)
 }

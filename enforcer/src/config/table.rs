@@ -290,7 +290,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "memoryAvailableSource",
         Form::Choice(&["memAvailable", "kubelet"]),
-        "how memory.available is computed: the kernel's own estimate, or the kubelet's formula, in which page cache in use counts as used and the kernel's own memory does not",
+        "how memory.available is computed: the kernel's own estimate, or the kubelet's formula, in which page cache in use counts as used and the kernel's own memory does not; beside a kubelet the default is kubelet",
         |config| {
             json!(match config.memory_available_source {
                 MemoryAvailableSource::MemAvailable => "memAvailable",
@@ -307,7 +307,7 @@ pub const FIELDS: &[Field] = &[
     kubelets(
         "evictionHard",
         Form::Thresholds,
-        "the thresholds below which pods are evicted at once; if set, only the signals that it names have one",
+        "the thresholds below which pods are evicted at once; if set, only the signals that it names have one; beside a kubelet the default of memory.available is above the kubelet's own",
         |config| thresholds(config, |threshold| threshold.is_hard().then(|| threshold.value.to_string())),
     ),
     kubelets(

@@ -158,6 +158,8 @@ fn what_is_shown_can_be_written() {
                 .eviction
                 .thresholds
                 .sort_by_key(|threshold| (threshold.grace_period_ms, threshold.signal));
+            // What is shown is written, also a default.
+            (config.memory_available_source_at, config.hard_memory_at) = Default::default();
             config
         };
         assert_eq!(sorted(Config::parse("shown.yaml", &text).unwrap()), sorted(config), "{text}");

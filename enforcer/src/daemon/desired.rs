@@ -12,6 +12,7 @@ use super::{
     EngineEvent,
     emit::{self, Writers},
     ended_pods::EndedPodStore,
+    foreign::Foreign,
     hierarchy::Hierarchy,
     host::Host,
     kept_specs,
@@ -97,6 +98,8 @@ pub(super) struct Desired {
     existing: Existing,
     /// The pods of the kubelet that owns the cgroups; `None` without one.
     placing: Option<Placing>,
+    /// The kubelet's own evictions.
+    pub(super) foreign: Foreign,
 }
 
 /// The outcome of work on the cgroups.
@@ -198,6 +201,7 @@ impl Desired {
             candidates,
             existing: Existing::default(),
             placing,
+            foreign: Foreign::default(),
         };
         (desired, events)
     }

@@ -10,7 +10,7 @@ use super::lock;
 use crate::{
     clock,
     evict::{Candidate, Identity},
-    model::CgroupId,
+    model::{CgroupId, PodUid},
     policy::{
         engine::{
             CandidateFacts, Candidates, Engine, EngineSettings, Excluded, Ranked, Reading, Resource,
@@ -118,6 +118,20 @@ impl Ranks {
         let standings = self.stand(candidates, &self.recent.take(candidates), Signal::MemoryAvailable);
         let next = standings.order.iter().take(most);
         next.filter_map(|ranked| candidates.get(ranked.index).map(Arc::clone)).collect()
+    }
+
+    /// Returns all in their order if memory runs short, without the pod of that uid if its usage cannot be read any more: it
+    /// is gone, and would come first.
+    pub(super) fn order_beside(&self, candidates: &[Arc<Candidate>], gone: &PodUid) -> Vec<Arc<Candidate>> {
+        let reading = self.recent.take(candidates);
+        let standings = self.stand(candidates, &reading, Signal::MemoryAvailable);
+        let is_there = |ranked: &&Ranked| {
+            let is_it =
+                candidates.get(ranked.index).is_some_and(|candidate| candidate.identity().uid == *gone);
+            !is_it || reading.readings.get(ranked.index).is_some_and(|reading| reading.usage().is_some())
+        };
+        let ranked = standings.order.iter().filter(is_there);
+        ranked.filter_map(|ranked| candidates.get(ranked.index).map(Arc::clone)).collect()
     }
 
     fn stand(&self, candidates: &[Arc<Candidate>], reading: &Readings, signal: Signal) -> Standings {

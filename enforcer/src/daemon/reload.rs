@@ -138,7 +138,10 @@ pub(super) fn reload(
             Ok((config, message))
         }
         Ok(config) => {
-            let message = format!("changed: {}", changed(running, &config).join(", "));
+            let message = match changed(running, &config).join(", ") {
+                same if same.is_empty() => String::from("unchanged but for which values are written"),
+                fields => format!("changed: {fields}"),
+            };
             let data = ConfigLoaded::Changed(report(&config, &message));
             journal.emit(Subject::Node, Payload::ConfigLoaded(data));
             Ok((config, message))

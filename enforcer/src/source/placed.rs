@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     Health, Snapshot,
-    specified::{Provenance, SpecifiedPod, SpecifiedPods},
+    specified::{EvictedPod, Provenance, SpecifiedPod, SpecifiedPods},
 };
 use crate::{
     cgroup::PodCgroup,
@@ -81,10 +81,11 @@ impl PlacedPods {
         differs || !before.is_empty()
     }
 
-    /// Takes what has changed about the pods' specs.
-    pub fn specify(&mut self, provenance: Provenance, change: Change) {
-        self.specs.take(provenance, change);
+    /// Takes what has changed about the pods' specs, and returns the pods that were evicted since they ran.
+    pub fn specify(&mut self, provenance: Provenance, change: Change) -> Vec<EvictedPod> {
+        let evicted = self.specs.take(provenance, change);
         self.forget_old_specs();
+        evicted
     }
 
     /// Which pods' specs are not valid, and why.

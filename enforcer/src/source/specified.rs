@@ -43,6 +43,17 @@ pub struct Provenance {
     pub is_from_disk: bool,
 }
 
+/// A pod that ran and is evicted now, by whom ever.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EvictedPod {
+    /// Its name.
+    pub name: PodName,
+    /// Its uid.
+    pub uid: PodUid,
+    /// Why, in words.
+    pub message: Option<String>,
+}
+
 impl SpecifiedPod {
     /// Whether its phase is Succeeded or Failed.
     #[must_use]
@@ -60,12 +71,19 @@ impl SpecifiedPod {
     pub fn is_terminating(&self) -> bool {
         self.api.metadata.is_terminating
     }
+
+    fn evicted(&self) -> Option<EvictedPod> {
+        let message = self.api.status.message.as_deref().map(plain);
+        let Pod { name, uid, .. } = &*self.pod;
+        self.api.is_evicted().then(|| EvictedPod { name: name.clone(), uid: uid.clone(), message })
+    }
 }
 
 impl SpecifiedPods {
-    /// Takes what has changed at a source. The spec of a pod that is not valid is not known: a former one may be of other
-    /// requests.
-    pub fn take(&mut self, provenance: Provenance, change: Change) {
+    /// Takes what has changed at a source, and returns the pods that were evicted since they ran. The spec of a pod that is not
+    /// valid is not known: a former one may be of other requests.
+    pub fn take(&mut self, provenance: Provenance, change: Change) -> Vec<EvictedPod> {
+        let mut evicted = Vec::new();
         let pods = match change {
             Change::Whole(pods) => {
                 self.known.values_mut().for_each(|known| known.is_listed = false);
@@ -94,7 +112,9 @@ impl SpecifiedPods {
                 Ok(pod) => {
                     self.invalid.remove(&uid);
                     let spec = SpecifiedPod { pod: Arc::new(pod), api, provenance, is_listed: true };
-                    self.known.insert(spec.pod.uid.clone(), spec);
+                    let after = spec.evicted();
+                    let before = self.known.insert(spec.pod.uid.clone(), spec);
+                    evicted.extend(after.filter(|_| before.is_some_and(|before| before.api.is_running())));
                 }
                 Err(invalid) => {
                     if let Some(uid) = PodUid::new(&uid) {
@@ -105,6 +125,7 @@ impl SpecifiedPods {
                 }
             }
         }
+        evicted
     }
 
     /// Which pods' specs are not valid, and why.
@@ -187,6 +208,33 @@ mod tests {
         specs.forget_all_but(&[uid("a")].into());
         assert_eq!(shown(&specs), [("a".into(), Some(2), false), ("d".into(), Some(4), false)]);
         assert_eq!(specs.to_kept(), [pod("a", 2), pod("d", 4)]);
+    }
+
+    #[test]
+    fn a_pod_that_ran_and_is_evicted_is_named_once() {
+        let with = |phase: &str, reason: Option<&str>| {
+            let mut pod = pod("a", 1);
+            pod.status.phase = Some(phase.to_owned());
+            pod.status.reason = reason.map(str::to_owned);
+            pod.status.message = Some(String::from("low on\u{1b} memory"));
+            vec![pod]
+        };
+        let evicted = || with("Failed", Some("Evicted"));
+        let mut specs = SpecifiedPods::default();
+        let mut take = |provenance, pods| specs.take(provenance, Change::Whole(pods)).len();
+        // One that is evicted when it is seen first may be so for long, or was not admitted.
+        assert_eq!(take(LIVE, evicted()), 0);
+        assert_eq!([take(LIVE, with("Pending", None)), take(LIVE, evicted())], [0, 0]);
+        assert_eq!([take(LIVE, with("Running", None)), take(LIVE, with("Failed", None))], [0, 0]);
+        // What an earlier daemon knew counts.
+        assert_eq!(
+            [take(KEPT, with("Running", None)), take(LIVE, evicted()), take(LIVE, evicted())],
+            [0, 1, 0]
+        );
+        specs.take(LIVE, Change::Whole(with("Running", None)));
+        let named = specs.take(LIVE, Change::Some { changed: evicted(), removed: Vec::new() });
+        let name = PodName { namespace: String::from("n"), name: String::from("a") };
+        assert_eq!(named, [EvictedPod { name, uid: uid("a"), message: Some(String::from("low on memory")) }]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::metadata::{Annotations, Metadata, Owners};
 use crate::{
-    helper::{is_id, is_name},
+    helper::{is_id, is_name, plain},
     model::{
         Container, ContainerKind, Labels, ParseQuantityError, Pod, PodName, PodUid, QosClass, Quantity,
         Requirements, ResourceList, ResourceName,
@@ -29,6 +29,9 @@ const MOST_PAGE_SIZE_BYTES: usize = 24;
 
 /// What the amounts of huge pages are called, with their size behind it.
 const HUGEPAGES: &str = "hugepages-";
+
+/// The reason of an eviction (`pkg/kubelet/eviction`, `Reason`).
+const EVICTED: &str = "Evicted";
 
 /// The names of the containers that stand for those beyond [`MOST_CONTAINERS`]. No container has parentheses.
 const OTHERS: &str = "(others)";
@@ -114,6 +117,12 @@ pub struct Status {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
+    /// Why it has ended, in a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The same in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// The QoS class as it was stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qos_class: Option<String>,
@@ -173,6 +182,19 @@ impl ApiPod {
         matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
     }
 
+    /// Whether a kubelet says of it that it was evicted. A pod that is not admitted because the node is short has the same
+    /// reason, but did not run before.
+    #[must_use]
+    pub fn is_evicted(&self) -> bool {
+        self.status.phase.as_deref() == Some("Failed") && self.status.reason.as_deref() == Some(EVICTED)
+    }
+
+    /// Whether its phase is Running.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.status.phase.as_deref() == Some("Running")
+    }
+
     /// Leaves out what does not decide: other resources, containers beyond [`MOST_CONTAINERS`], whose requests are kept as a
     /// sum, and all of a pod that has ended. The requests are those that are allocated from then on.
     pub(super) fn cut(&mut self) {
@@ -183,10 +205,13 @@ impl ApiPod {
                 containers: vec![ApiContainer { name: OTHERS.to_owned(), ..ApiContainer::default() }],
                 ..Spec::default()
             };
-            *status = Status { phase: status.phase.take(), ..Status::default() };
+            let reason = status.reason.take().filter(|reason| reason == EVICTED);
+            let message = status.message.take().filter(|_| reason.is_some()).map(|message| plain(&message));
+            *status = Status { phase: status.phase.take(), reason, message, ..Status::default() };
             return;
         }
         let Self { metadata: _, spec, status } = self;
+        (status.reason, status.message) = (None, None);
         for (containers, statuses) in [
             (&mut spec.init_containers, std::mem::take(&mut status.init_container_statuses)),
             (&mut spec.containers, std::mem::take(&mut status.container_statuses)),

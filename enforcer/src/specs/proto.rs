@@ -135,6 +135,10 @@ struct Quantity {
 struct PodStatus {
     #[prost(string, optional, tag = "1")]
     phase: Option<String>,
+    #[prost(string, optional, tag = "3")]
+    message: Option<String>,
+    #[prost(string, optional, tag = "4")]
+    reason: Option<String>,
     #[prost(message, repeated, tag = "8")]
     container_statuses: Vec<ContainerStatus>,
     #[prost(string, optional, tag = "9")]
@@ -200,6 +204,8 @@ pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
         },
         status: pod::Status {
             phase: status.phase,
+            reason: status.reason,
+            message: status.message,
             qos_class: status.qos_class,
             allocated_resources: amounts(status.allocated_resources),
             init_container_statuses: status.init_container_statuses.into_iter().map(of_container).collect(),
@@ -272,6 +278,8 @@ mod tests {
             }),
             status: Some(PodStatus {
                 phase: Some("Running".into()),
+                message: Some("in words".into()),
+                reason: Some("InAWord".into()),
                 container_statuses: vec![ContainerStatus {
                     name: "app".into(),
                     allocated_resources: memory("512Mi"),
@@ -295,7 +303,7 @@ mod tests {
                 "containers": [{"name": "app", "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}}],
             },
             "status": {
-                "phase": "Running", "qosClass": "Burstable",
+                "phase": "Running", "qosClass": "Burstable", "reason": "InAWord", "message": "in words",
                 "containerStatuses": [{"name": "app", "allocatedResources": {"memory": "512Mi"}}],
             },
         }))

@@ -78,14 +78,20 @@ impl Scene {
         let placed = self.node.pod(QosClass::Burstable, "shop", name, &["app"]);
         let controlled = controller.unwrap_or_default().to_owned();
         self.kubelet.put(FakePod { controller: controlled, ..spec(&placed, name, "Burstable", 0, "16Mi") });
+        self.put(name, &placed, controller, json!({"phase": "Running"}));
+        placed
+    }
+
+    /// A pod that the API server knows, with that status.
+    fn put(&self, name: &str, placed: &Placed, controller: Option<&str>, status: Value) {
         let owners: Vec<Value> =
             controller.iter().map(|kind| json!({"kind": kind, "name": "o", "controller": true})).collect();
+        let app = json!({"name": "app", "resources": {"requests": {"memory": "16Mi"}}});
         self.api.put(json!({
             "metadata": {"namespace": "shop", "name": name, "uid": placed.uid, "ownerReferences": owners},
-            "spec": {"nodeName": "node-1"},
-            "status": {"phase": "Running"},
+            "spec": {"nodeName": "node-1", "containers": [app]},
+            "status": status,
         }));
-        placed
     }
 
     fn start(&self, known: &str) -> (Daemon, Stream) {
@@ -186,5 +192,42 @@ fn an_api_server_that_was_away_is_asked_once_by_the_next_daemon() {
     scene.api.remove(&web.uid);
     stream.wait_for_pod("eviction.confirmed", "shop/web", TIMEOUT).unwrap();
     assert_eq!(scene.evictions().len(), 1);
+    daemon.stop().unwrap();
+}
+
+/// The kubelet evicts as well: its victims are reported beside the pod that would have been evicted, and the daemon's own are
+/// not taken for the kubelet's.
+#[guest_test(daemon)]
+fn a_pod_that_the_kubelet_evicts_is_reported_and_an_own_victim_is_not() {
+    let mut scene = Scene::new("foreign");
+    scene.settings.push_str("\npodSource: apiServer");
+    let [own, first, other] = ["own", "first", "other"].map(|name| scene.pod(name, Some("ReplicaSet")));
+    let _held = [hold_in(first.cgroup(1), "60Mi"), hold_in(other.cgroup(1), "30Mi")];
+    let (daemon, mut stream) = scene.start("other");
+    let mut filling = fill(&own);
+    stream.wait_for_pod("eviction.requested", "shop/own", TIMEOUT).unwrap();
+    assert!(!filling.wait().unwrap().success());
+
+    let message = "The node was low on resource: memory. ";
+    let evict = |name: &str, placed: &Placed| {
+        let status = json!({"phase": "Failed", "reason": "Evicted", "message": message});
+        scene.put(name, placed, Some("ReplicaSet"), status);
+    };
+    evict("own", &own);
+    evict("other", &other);
+    let foreign = stream.wait_for_pod("eviction.foreign", "shop/other", TIMEOUT).unwrap();
+    assert_holds(
+        &foreign["data"],
+        &json!({
+            "uid": other.uid, "by": "kubelet", "reason": "Evicted", "message": message, "rank": 2,
+            "wouldHaveEvicted": {"namespace": "shop", "name": "first", "uid": first.uid},
+        }),
+    );
+    // A status that is written anew is no other eviction.
+    scene.put("other", &other, Some("ReplicaSet"), json!({"phase": "Running"}));
+    evict("other", &other);
+    thread::sleep(Duration::from_secs(2));
+    let events = daemon.events().unwrap();
+    assert_eq!(events.iter().filter(|event| is(event, "eviction.foreign")).count(), 1);
     daemon.stop().unwrap();
 }

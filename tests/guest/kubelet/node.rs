@@ -61,7 +61,8 @@ impl Node {
     /// Starts the daemon beside it.
     pub(super) fn start(&self, settings: &str) -> Daemon {
         let settings = format!(
-            "ownership: kubelet\ncgroupRoot: {CGROUP_ROOT}\ncriSocket: {}\nkubeletRootDir: {}\n{settings}",
+            "ownership: kubelet\nmemoryAvailableSource: memAvailable\ncgroupRoot: {CGROUP_ROOT}\ncriSocket: {}\n\
+             kubeletRootDir: {}\n{settings}",
             self.socket().display(),
             self.kubelet_root().display()
         );

@@ -35,6 +35,9 @@ struct Cli {
     /// End by itself after this time
     #[arg(long = "for", global = true, value_name = "TIME", value_parser = parse_duration)]
     limit: Option<Duration>,
+    /// Unused: so is a kubelet called, which this is a copy of by name
+    #[arg(long, global = true, hide = true)]
+    config: Option<PathBuf>,
     #[command(subcommand)]
     load: Load,
 }
@@ -121,7 +124,7 @@ enum Load {
 }
 
 fn main() -> ExitCode {
-    let Cli { limit, load } = Cli::parse();
+    let Cli { limit, config: _, load } = Cli::parse();
     let run = || {
         // Signals are caught by those who report an end.
         let clock = || Clock::start(limit);

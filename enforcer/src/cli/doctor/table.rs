@@ -19,7 +19,8 @@ const TEXT: usize = 11;
 
 /// With `verbose`, it shows what was found for every facility, and each rung of its ladder.
 pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
-    let Document { source, ok: _, limited, facilities, programs, orders, notes } = document;
+    let Document { source, ok: _, limited, facilities, programs, orders, beside_kubelet, evictors, notes } =
+        document;
     let mut text = String::from(match source {
         Source::Daemon => "What the daemon found at its start, and uses:\n\n",
         Source::Here => "What this process finds:\n\n",
@@ -33,6 +34,15 @@ pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
     }
     if !orders.is_empty() {
         text.push_str(&format!("\n{}", crate::cli::orders::table(orders)));
+    }
+    if !beside_kubelet.is_empty() {
+        text.push_str("\nbeside the kubelet:\n");
+    }
+    for line in beside_kubelet.iter().flat_map(|value| wrap(value, WIDTH - KEY)) {
+        text.push_str(&format!("{:KEY$}{line}\n", ""));
+    }
+    for line in evictors.iter().flat_map(|evictor| wrap(&format!("another evictor: {evictor}"), WIDTH)) {
+        text.push_str(&format!("{line}\n"));
     }
     text.push_str(&format!("\n{}\n", summary(facilities)));
     for line in notes.iter().flat_map(|note| wrap(&format!("note: {note}"), WIDTH)) {

@@ -16,6 +16,9 @@ pub(super) struct Document {
     pub(super) qos_cgroups: Vec<QosCgroup>,
     pub(super) pods: Vec<PodDocument>,
     pub(super) errors: Vec<ErrorDocument>,
+    /// Beside a kubelet, the values of a daemon here that follow from the kubelet's, and where they are from.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) beside_kubelet: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -156,6 +159,7 @@ impl Document {
                 .collect(),
             pods: plan.pods.iter().map(|planned| pod(planned)).collect(),
             errors: errors.iter().map(ErrorDocument::from).collect(),
+            beside_kubelet: Vec::new(),
         }
     }
 }

@@ -30,6 +30,12 @@ pub(super) struct Document {
     problems: Vec<String>,
     /// What is wrong with the manifests.
     errors: Vec<ErrorDocument>,
+    /// Whether the cgroups are a kubelet's: then nothing is written to them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    kubelet_owns_cgroups: bool,
+    /// Beside a kubelet, the daemon's values that follow from the kubelet's, and where they are from.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    beside_kubelet: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -94,10 +100,26 @@ impl Document {
         Ok(Self { problems, errors, ..Self::from(report) })
     }
 
+    /// Where the cgroups are a kubelet's, nothing is planned for them.
+    pub(super) fn beside_kubelet(beside_kubelet: Vec<String>) -> Self {
+        Self { kubelet_owns_cgroups: true, beside_kubelet, ..Self::default() }
+    }
+
     pub(super) fn table(&self) -> String {
         // The errors go to stderr.
-        let Self { steps, waiting, problems, errors: _ } = self;
+        let Self { steps, waiting, problems, errors: _, kubelet_owns_cgroups, beside_kubelet } = self;
         let mut text = String::new();
+        if *kubelet_owns_cgroups {
+            let says = "the pods' cgroups are the kubelet's: nothing would be written to them. Limits that differ from those \
+                        that a pod's spec asks for are reported (limits.drifted, action: audited).";
+            let values = beside_kubelet.iter().map(|value| format!("beside the kubelet: {value}"));
+            for line in
+                std::iter::once(says.to_owned()).chain(values).flat_map(|line| render::wrap(&line, 80))
+            {
+                text.push_str(&format!("{line}\n"));
+            }
+            return text;
+        }
         let shown = |old: Option<&str>| old.unwrap_or("(none)").to_owned();
         for step in steps {
             text.push_str(&match step {
@@ -164,7 +186,7 @@ impl From<Report> for Document {
             new: withheld.write.value.to_string(),
             usage_bytes: withheld.usage_bytes,
         });
-        Self { steps: steps.collect(), waiting: waiting.collect(), problems: Vec::new(), errors: Vec::new() }
+        Self { steps: steps.collect(), waiting: waiting.collect(), ..Self::default() }
     }
 }
 
@@ -176,6 +198,25 @@ mod tests {
         model::CgroupPath,
         sample::value,
     };
+
+    #[test]
+    fn nothing_is_planned_for_the_cgroups_of_a_kubelet() {
+        let document =
+            Document::beside_kubelet(vec![String::from("memoryAvailableSource: kubelet (by default)")]);
+        let table = document.table();
+        assert!(
+            table.starts_with("the pods' cgroups are the kubelet's: nothing would be written"),
+            "{table}"
+        );
+        assert!(
+            table.ends_with("beside the kubelet: memoryAvailableSource: kubelet (by default)\n"),
+            "{table}"
+        );
+        let json = serde_json::to_value(&document).unwrap();
+        assert_eq!((&json["kubeletOwnsCgroups"], &json["steps"]), (&true.into(), &serde_json::json!([])));
+        let alone = serde_json::to_value(Document::default()).unwrap();
+        assert!(alone.get("kubeletOwnsCgroups").is_none(), "{alone}");
+    }
 
     #[test]
     fn steps_are_shown_in_their_order() {

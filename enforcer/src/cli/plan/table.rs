@@ -11,8 +11,13 @@ const NAME: usize = 30;
 const WIDTH: usize = 80;
 
 pub(super) fn table(document: &Document, verbose: bool) -> String {
-    let Document { node, qos_cgroups, pods, errors: _ } = document;
+    let Document { node, qos_cgroups, pods, errors: _, beside_kubelet } = document;
     let mut text = node_line(node);
+    for line in
+        beside_kubelet.iter().flat_map(|value| render::wrap(&format!("beside the kubelet: {value}"), WIDTH))
+    {
+        text.push_str(&format!("{line}\n"));
+    }
     if verbose {
         files(&mut text, "  ", &node.cgroup);
         for cgroup in node.reserved_cgroups.iter().chain(qos_cgroups.iter().map(|qos| &qos.cgroup)) {

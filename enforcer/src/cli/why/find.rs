@@ -54,7 +54,7 @@ fn subject(place: usize, entry: &Entry) -> Option<Subject> {
         | EventType::EvictionConfirmed => entry.case.clone().map(Subject::Eviction),
         EventType::OomDetected | EventType::OomIncident => entry.case.clone().map(Subject::Oom),
         EventType::OomAverted => Some(entry.case.clone().map_or(Subject::Event(place), Subject::Oom)),
-        EventType::EvictionSuppressed => Some(Subject::Event(place)),
+        EventType::EvictionSuppressed | EventType::EvictionForeign => Some(Subject::Event(place)),
         _ => None,
     }
 }

@@ -264,7 +264,8 @@ impl Desired {
         let is_change = change.is_some();
         placing.left_out = dropped.unwrap_or(placing.left_out);
         if let Some((_revision, change)) = change {
-            placing.pods.specify(Provenance { source, is_from_disk: false }, change);
+            let evicted = placing.pods.specify(Provenance { source, is_from_disk: false }, change);
+            self.foreign.take(evicted);
             placing.pods.forget_specs(&left_out);
             if let Some(keeper) = &placing.keeper {
                 let (source, read_ms) = (source.as_str().to_owned(), placing.specs_read_ms);

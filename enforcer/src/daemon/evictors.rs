@@ -1,0 +1,196 @@
+//! What else on this node ends pods when memory runs short, beside a kubelet: the kubelet itself, and others that rank by
+//! rules of their own.
+
+use std::{fs::File, io::Read as _, path::Path, time::Duration};
+
+use tokio::sync::watch;
+
+use super::{host::Host, ownership, problems::Problems, reload::Load};
+use crate::{
+    cgroup::{self, Problem},
+    config::{Config, kubelet_memory},
+    journal::Journal,
+    serve::{PodView, View},
+    threads, trust,
+};
+
+/// The `what` of events about other evictors.
+const WHAT: &str = "evictors";
+
+/// How often they are looked for.
+const LOOK: Duration = Duration::from_mins(1);
+
+const PROC: &str = "/proc";
+
+/// Where koordlet runs (Koordinator's Helm chart).
+const KOORDLET_NAMESPACE: &str = "koordinator-system";
+const KOORDLET: &str = "koordlet";
+
+const OOMD: &str = "systemd-oomd";
+
+/// The first release of Talos that kills pods when memory runs short, unless its `OOMConfig` says otherwise.
+const TALOS: (u64, u64) = (1, 12);
+
+/// The most bytes that are read of `/etc/os-release`.
+const MOST_BYTES: u64 = 1 << 14;
+
+/// What is known of this node's evictors, for a person.
+#[derive(Debug)]
+pub struct Evictors {
+    /// The values that follow from the kubelet's, and where they are from.
+    pub notes: Vec<String>,
+    /// Who may evict at the same time, and what to change.
+    pub problems: Vec<String>,
+}
+
+/// What this process finds of other evictors, and which values a daemon here would have; `None` where no kubelet owns the
+/// pods' cgroups. `pods` are those that the daemon knows.
+pub fn evictors(config: &Config, pods: &[PodView]) -> anyhow::Result<Option<Evictors>> {
+    let Host { boot_id, node, .. } = Host::read(config)?;
+    if !ownership::kubelet_owns_cgroups(config, &boot_id) {
+        return Ok(None);
+    }
+    let mut config = config.clone();
+    let kubelet = kubelet_memory(Path::new(PROC), &config.kubelet_root_dir);
+    config.settle_beside_kubelet(&kubelet, node.memory_bytes);
+    let problems = config.contest(&kubelet, node.memory_bytes).into_iter();
+    let others = others(Path::new(PROC), has_koordlet(pods)).into_iter().map(|problem| problem.message);
+    let problems = problems.chain(others).collect();
+    Ok(Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems }))
+}
+
+/// Fills in the defaults beside a kubelet.
+pub(super) fn settle(config: &mut Config, memory_bytes: u64) {
+    let kubelet = kubelet_memory(Path::new(PROC), &config.kubelet_root_dir);
+    config.settle_beside_kubelet(&kubelet, memory_bytes);
+    for line in config.beside_kubelet(&kubelet, memory_bytes) {
+        tracing::info!("{line}");
+    }
+}
+
+/// Has the configuration filled in with each reload, on the thread that reads it.
+pub(super) fn settling(load: Box<Load>, memory_bytes: u64) -> Box<Load> {
+    Box::new(move || {
+        let mut config = load()?;
+        settle(&mut config, memory_bytes);
+        Ok(config)
+    })
+}
+
+/// Reports other evictors for as long as they may act. Must be called inside a tokio runtime; it ends with its last
+/// sender.
+pub(super) fn watch(
+    config: &Config,
+    memory_bytes: u64,
+    view: watch::Receiver<View>,
+    journal: Journal,
+) -> watch::Sender<Config> {
+    let (sender, mut configs) = watch::channel(config.clone());
+    tokio::spawn(async move {
+        let mut problems = Problems::default();
+        loop {
+            let config = configs.borrow_and_update().clone();
+            let has_koordlet = has_koordlet(&view.borrow().pods);
+            let look = move || {
+                let kubelet = kubelet_memory(Path::new(PROC), &config.kubelet_root_dir);
+                let contest = config.contest(&kubelet, memory_bytes);
+                let contest = contest.map(|message| problem("kubelet", message));
+                contest.into_iter().chain(others(Path::new(PROC), has_koordlet)).collect()
+            };
+            problems.renew(threads::blocking(look).await, &journal);
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                changed = configs.changed() => if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    sender
+}
+
+fn problem(place: &str, message: String) -> Problem {
+    Problem { what: WHAT, place: place.to_owned(), message }
+}
+
+fn has_koordlet(pods: &[PodView]) -> bool {
+    pods.iter().any(|pod| is_koordlet(&pod.namespace, &pod.name))
+}
+
+/// A tenant can name a pod so, but not in that namespace.
+fn is_koordlet(namespace: &str, name: &str) -> bool {
+    namespace == KOORDLET_NAMESPACE && name.starts_with(KOORDLET)
+}
+
+/// All but the kubelet. What cannot be looked at is not there.
+fn others(proc: &Path, has_koordlet: bool) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if let Ok(Some(pid)) = cgroup::host_program(proc, OOMD) {
+        let message = format!(
+            "systemd-oomd runs (process {pid}), and kills whole cgroups by rules of its own where a unit's ManagedOOMSwap= or \
+             ManagedOOMMemoryPressure= is kill: see with oomctl whether it watches -.slice or kubepods.slice, and if so write \
+             ManagedOOMSwap=auto and ManagedOOMMemoryPressure=auto in a drop-in of that slice, or disable systemd-oomd.service"
+        );
+        problems.push(problem(OOMD, message));
+    }
+    if has_koordlet {
+        let message = format!(
+            "koordlet runs in {KOORDLET_NAMESPACE}, and may evict pods by rules of its own: in the ConfigMap \
+             slo-controller-config write \"enable\": false in resource-threshold-config, or leave evictions to it (mode: \
+             observe)"
+        );
+        problems.push(problem(KOORDLET, message));
+    }
+    if os_release(proc).is_some_and(|text| is_talos_with_handler(&text)) {
+        let message = "Talos kills pods by memory pressure on its own (its OOM handler): switch it off with an OOMConfig \
+                       document of triggerExpression: \"false\", or leave evictions to it (mode: observe)";
+        problems.push(problem("talos", message.to_owned()));
+    }
+    problems
+}
+
+/// `/etc/os-release` of the host.
+fn os_release(proc: &Path) -> Option<String> {
+    let root = cgroup::hosts_root(proc).ok()?;
+    let file = trust::open_below(root, Path::new("/etc/os-release")).ok()?.ok()?;
+    let mut text = String::new();
+    File::from(file).take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+fn is_talos_with_handler(os_release: &str) -> bool {
+    let value = |key: &str| {
+        let line = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        line.map(|value| value.trim_matches('"'))
+    };
+    let version = value("VERSION_ID").and_then(|version| {
+        let mut parts = version.trim_start_matches('v').split('.').map(str::parse::<u64>);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    });
+    value("ID") == Some("talos") && version.is_some_and(|version| version >= TALOS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn talos_kills_pods_since_a_release() {
+        for (text, kills) in [
+            ("NAME=\"Talos\"\nID=talos\nVERSION_ID=v1.12.0\n", true),
+            ("ID=talos\nVERSION_ID=v1.11.9\n", false),
+            ("ID=talos\nVERSION_ID=v2.0.0-alpha.1\n", true),
+            ("ID=debian\nVERSION_ID=\"13.1\"\n", false),
+            ("ID=talos\n", false),
+        ] {
+            assert_eq!(is_talos_with_handler(text), kills, "{text}");
+        }
+    }
+
+    #[test]
+    fn koordlet_is_known_by_its_namespace() {
+        assert!(is_koordlet("koordinator-system", "koordlet-x7k2p"));
+        assert!(!is_koordlet("default", "koordlet-x7k2p"));
+        assert!(!is_koordlet("koordinator-system", "koord-manager-1"));
+    }
+}
