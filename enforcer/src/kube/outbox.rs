@@ -99,6 +99,7 @@ pub struct Outbox {
 }
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Entry {
     pod: PodRef,
     /// The position of the signal's event.

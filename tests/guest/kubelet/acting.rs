@@ -76,8 +76,8 @@ impl Scene {
     /// A pod that the kubelet and the API server know.
     fn pod(&mut self, name: &str, controller: Option<&str>) -> Placed {
         let placed = self.node.pod(QosClass::Burstable, "shop", name, &["app"]);
-        let controlled = controller.unwrap_or_default().to_owned();
-        self.kubelet.put(FakePod { controller: controlled, ..spec(&placed, name, "Burstable", 0, "16Mi") });
+        let kind = controller.unwrap_or_default().to_owned();
+        self.kubelet.put(FakePod { controller: kind, ..spec(&placed, name, "Burstable", 0, "16Mi") });
         self.put(name, &placed, controller, json!({"phase": "Running"}));
         placed
     }
