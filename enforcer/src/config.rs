@@ -478,12 +478,12 @@ fn borrowed((file, text): &(String, String)) -> (&str, &str) {
 fn text(path: &Path) -> Result<String, Error> {
     let shown = path.display().to_string();
     let file = regular::open(path).map_err(|source| Error::Read { path: shown.clone(), source })?;
-    text_of(shown, file)
+    text_of(&shown, file)
 }
 
 /// Reads an open text file of at most [`MAX_BYTES`].
-fn text_of(path: String, file: impl io::Read) -> Result<String, Error> {
-    let failed = |source| Error::Read { path: path.clone(), source };
+fn text_of(path: &str, file: impl io::Read) -> Result<String, Error> {
+    let failed = |source| Error::Read { path: path.to_owned(), source };
     let wrong = |message: &str| failed(io::Error::new(io::ErrorKind::InvalidInput, message.to_owned()));
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
@@ -495,7 +495,7 @@ fn text_of(path: String, file: impl io::Read) -> Result<String, Error> {
         let line = before.split(|byte| *byte == b'\n').count();
         Error::Invalid {
             problems: vec![Problem {
-                file: path.clone(),
+                file: path.to_owned(),
                 line: u64::try_from(line).unwrap_or(u64::MAX),
                 field: String::new(),
                 message: String::from("is not UTF-8 text"),

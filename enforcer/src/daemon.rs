@@ -346,7 +346,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
                     orders.configure(&reflex, &config, arm);
                     forecaster.configure(&config);
                     sinks.configure(&config);
-                    rivals.iter().for_each(|rivals| drop(rivals.send(config.clone())));
+                    if let Some(rivals) = &rivals {
+                        rivals.send_replace(config.clone());
+                    }
                     message
                 });
                 if outcome.is_ok() {

@@ -136,6 +136,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
     const MIB: u64 = 1 << 20;
 
+    #[expect(clippy::unnecessary_wraps, reason = "what is not known is an error elsewhere")]
     fn kubelets(hard: Option<u64>) -> Known {
         Ok(KubeletMemory { hard: hard.map(ThresholdValue::Amount), origin: String::from("k.yaml:3") })
     }

@@ -116,10 +116,10 @@ pub fn kubelet_memory(proc: &Path, kubelet_root_dir: &Path) -> Result<KubeletMem
 fn of_kubelet(arguments: &[String], root: impl AsFd) -> Result<KubeletMemory, KubeletUnknown> {
     let flags = Flags::read(arguments)?;
     let mut layers = Vec::new();
-    if let Some(path) = flags.path("config", flags.config.as_deref())? {
+    if let Some(path) = path("config", flags.config.as_deref())? {
         layers.push(file(&root, path)?);
     }
-    if let Some(path) = flags.path("config-dir", flags.config_dir.as_deref())? {
+    if let Some(path) = path("config-dir", flags.config_dir.as_deref())? {
         for addition in additions(&root, path)? {
             layers.push(Layer { is_addition: true, ..file(&root, &addition)? });
         }
@@ -179,21 +179,16 @@ impl Flags {
         }
         Ok(())
     }
+}
 
-    /// A path of a flag; `None` if it is not set.
-    fn path<'a>(
-        &self,
-        flag: &'static str,
-        value: Option<&'a str>,
-    ) -> Result<Option<&'a Path>, KubeletUnknown> {
-        match value.filter(|value| !value.is_empty()).map(Path::new) {
-            Some(path) if !path.is_absolute() => Err(KubeletUnknown::Flag {
-                flag,
-                value: path.display().to_string(),
-                why: "is not an absolute path",
-            }),
-            path => Ok(path),
+/// The path in a flag's value; `None` if it is not set.
+fn path<'a>(flag: &'static str, value: Option<&'a str>) -> Result<Option<&'a Path>, KubeletUnknown> {
+    match value.filter(|value| !value.is_empty()).map(Path::new) {
+        Some(path) if !path.is_absolute() => {
+            let value = path.display().to_string();
+            Err(KubeletUnknown::Flag { flag, value, why: "is not an absolute path" })
         }
+        path => Ok(path),
     }
 }
 
@@ -241,7 +236,7 @@ fn open(root: impl AsFd, path: &Path) -> Result<OwnedFd, KubeletUnknown> {
 
 fn file(root: impl AsFd, path: &Path) -> Result<Layer, KubeletUnknown> {
     let shown = path.display().to_string();
-    let text = text_of(shown.clone(), File::from(open(root, path)?))?;
+    let text = text_of(&shown, File::from(open(root, path)?))?;
     Ok(Layer::read(&shown, &text)?)
 }
 

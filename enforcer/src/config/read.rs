@@ -106,7 +106,9 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         eviction,
         ..settings(fields)
     };
-    let mut config = Config {
+    let (memory_available_source, memory_available_source_at) = memory_available_source(fields)
+        .unwrap_or((default.memory_available_source, config::Written::default()));
+    let config = Config {
         mode: fields.choice("mode", Mode::NAMES).unwrap_or(default.mode),
         ownership: fields
             .choice(
@@ -144,16 +146,8 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         oom_score_policy: fields
             .choice("oomScorePolicy", OomScorePolicy::NAMES)
             .unwrap_or(default.oom_score_policy),
-        memory_available_source: fields
-            .choice(
-                "memoryAvailableSource",
-                &[
-                    ("memAvailable", MemoryAvailableSource::MemAvailable),
-                    ("kubelet", MemoryAvailableSource::Kubelet),
-                ],
-            )
-            .unwrap_or(default.memory_available_source),
-        memory_available_source_at: config::Written::default(),
+        memory_available_source,
+        memory_available_source_at,
         hard_memory_at,
         eviction_scheduling: fields
             .choice("evictionScheduling", Scheduling::NAMES)
@@ -170,7 +164,6 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         sinks: sinks::read(fields),
         settings,
     };
-    config.memory_available_source_at = config::Written(fields.own_origin("memoryAvailableSource"));
     // Invalid values were replaced by defaults here, and checking these would report the problem twice.
     if !fields.has_problems()
         && let Err(errors) = config.settings.check()
@@ -229,6 +222,14 @@ fn settings(fields: &mut Fields) -> Settings {
         eviction_priority_ceiling: priority(fields, "evictionPriorityCeiling"),
         ..default
     }
+}
+
+/// `memoryAvailableSource`, and where our own file says it.
+fn memory_available_source(fields: &mut Fields) -> Option<(MemoryAvailableSource, config::Written)> {
+    let choices =
+        [("memAvailable", MemoryAvailableSource::MemAvailable), ("kubelet", MemoryAvailableSource::Kubelet)];
+    let source = fields.choice("memoryAvailableSource", &choices)?;
+    Some((source, config::Written(fields.own_origin("memoryAvailableSource"))))
 }
 
 /// The owners and groups of the sockets.
