@@ -8,6 +8,7 @@ use crate::{
 
 /// A pod that could be evicted, as far as its plan shows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct CandidateFacts {
     /// Its cgroup.
     pub cgroup: CgroupId,

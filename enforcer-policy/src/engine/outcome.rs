@@ -121,12 +121,12 @@ impl Engine {
             }
         }
         if victim.terminated_ns().is_none() {
-            self.go_on(victim, now_ns, actions);
+            self.go_on(&victim, now_ns, actions);
         }
     }
 
     /// Continues after a refusal: with the next of the same order, if its readings are still fresh.
-    fn go_on(&mut self, refused: Victim, now_ns: u64, actions: &mut Actions) {
+    fn go_on(&mut self, refused: &Victim, now_ns: u64, actions: &mut Actions) {
         let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
         if let Some(reclaim) = self.may_decide(now_ns) {
             let resource = shortage(&reclaim).resource();

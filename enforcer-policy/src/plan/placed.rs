@@ -144,7 +144,9 @@ mod tests {
     #[test]
     fn a_container_beyond_those_that_are_kept_is_not_called_ephemeral() {
         let pod = pod("p", vec![app("(others)", &[], &[])]);
-        let placed = &planned(&pod, Knowledge::Spec { is_settled: true, is_terminating: false }).pods[0];
+        let placed =
+            &planned(&pod, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false }).pods
+                [0];
         assert_eq!(placed.containers[1].kind, ContainerKind::App);
     }
 

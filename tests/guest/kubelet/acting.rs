@@ -78,12 +78,12 @@ impl Scene {
         let placed = self.node.pod(QosClass::Burstable, "shop", name, &["app"]);
         let kind = controller.unwrap_or_default().to_owned();
         self.kubelet.put(FakePod { controller: kind, ..spec(&placed, name, "Burstable", 0, "16Mi") });
-        self.put(name, &placed, controller, json!({"phase": "Running"}));
+        self.put(name, &placed, controller, &json!({"phase": "Running"}));
         placed
     }
 
     /// A pod that the API server knows, with that status.
-    fn put(&self, name: &str, placed: &Placed, controller: Option<&str>, status: Value) {
+    fn put(&self, name: &str, placed: &Placed, controller: Option<&str>, status: &Value) {
         let owners: Vec<Value> =
             controller.iter().map(|kind| json!({"kind": kind, "name": "o", "controller": true})).collect();
         let app = json!({"name": "app", "resources": {"requests": {"memory": "16Mi"}}});
@@ -211,7 +211,7 @@ fn a_pod_that_the_kubelet_evicts_is_reported_and_an_own_victim_is_not() {
     let message = "The node was low on resource: memory. ";
     let evict = |name: &str, placed: &Placed| {
         let status = json!({"phase": "Failed", "reason": "Evicted", "message": message});
-        scene.put(name, placed, Some("ReplicaSet"), status);
+        scene.put(name, placed, Some("ReplicaSet"), &status);
     };
     evict("own", &own);
     evict("other", &other);
@@ -224,7 +224,7 @@ fn a_pod_that_the_kubelet_evicts_is_reported_and_an_own_victim_is_not() {
         }),
     );
     // A status that is written anew is no other eviction.
-    scene.put("other", &other, Some("ReplicaSet"), json!({"phase": "Running"}));
+    scene.put("other", &other, Some("ReplicaSet"), &json!({"phase": "Running"}));
     evict("other", &other);
     thread::sleep(Duration::from_secs(2));
     let events = daemon.events().unwrap();

@@ -120,7 +120,7 @@ mod tests {
             (self.starts, self.up_from) = (self.starts + 1, now + lasts);
             self.next.clear();
             for (place, client) in self.clients.iter_mut().enumerate() {
-                let lasted = client.watch.take().map_or(ZERO, |began| now - began);
+                let lasted = client.watch.take().map_or(ZERO, |began| now.saturating_sub(began));
                 let pause = client.schedule.after(End::Failed { after: None }, lasted).unwrap();
                 self.next.push(Reverse((now + pause, place, Request::Watch)));
             }
@@ -130,7 +130,7 @@ mod tests {
             let client = &mut self.clients[place];
             if let Some(began) = client.watch.take() {
                 assert_eq!(
-                    client.schedule.after(End::Watched, at - began),
+                    client.schedule.after(End::Watched, at.saturating_sub(began)),
                     None,
                     "the next watch begins at once"
                 );
