@@ -21,8 +21,7 @@ use super::{
     },
 };
 
-/// The first in the ranking is spared, and so are the others, while its memory falls. When it does not fall any more it is
-/// evicted like any other.
+/// The first in the ranking is spared, and so are the others, while its memory falls.
 #[guest_test(kernel)]
 fn a_pod_that_is_being_deleted_is_awaited_while_its_memory_falls_and_no_longer() {
     let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(800 * MIB);
@@ -30,10 +29,11 @@ fn a_pod_that_is_being_deleted_is_awaited_while_its_memory_falls_and_no_longer()
     node.serve();
     let kubelet = FakeKubelet::new();
     let leaving = node.pod(QosClass::Burstable, "shop", "leaving", &["app"]);
-    kubelet.put(FakePod { is_terminating: true, ..spec(&leaving, "leaving", "Burstable", -10, "16Mi") });
+    let spec_of_leaving = spec(&leaving, "leaving", "Burstable", -10, "16Mi");
+    kubelet.put(spec_of_leaving.clone());
     let growing = node.pod(QosClass::Burstable, "shop", "growing", &["app"]);
     kubelet.put(spec(&growing, "growing", "Burstable", 0, "16Mi"));
-    let mut held: Vec<_> = (0..10).map(|_| hold_in(leaving.cgroup(1), "60Mi")).collect();
+    let mut held: Vec<_> = (0..30).map(|_| hold_in(leaving.cgroup(1), "20Mi")).collect();
 
     let _socket = serve_pods_api(&node, &kubelet);
     let daemon = node.start(&evicting_below(threshold_bytes));
@@ -41,20 +41,20 @@ fn a_pod_that_is_being_deleted_is_awaited_while_its_memory_falls_and_no_longer()
     wait_until("the specs", || {
         ["leaving", "growing"].iter().all(|name| !pod_of(&daemon, name)["spec"].is_null())
     });
-    let ramp = ["ramp", "--no-catch-up", "--rate", "200Mi", "--to", "300Mi"];
-    let mut growing = Load::start(growing.cgroup(1), &ramp).unwrap();
-    stream.wait_for("a shortage", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
-    while held.len() > 3 {
-        drop(held.pop());
+    kubelet.put(FakePod { is_terminating: true, ..spec_of_leaving });
+    let mut growing = Load::start(growing.cgroup(1), &["hold", "--size", "400Mi"]).unwrap();
+    // Its processes end one after the other.
+    while let Some(last) = held.pop() {
+        drop(last);
         thread::sleep(Duration::from_millis(100));
     }
     let is_over =
         |event: &Value| is(event, "pressure.cleared") && event["data"]["crossedToClearedMs"].is_number();
-    stream.wait_for("its end", TIMEOUT, is_over).unwrap();
+    stream.wait_for("the end of a shortage", TIMEOUT, is_over).unwrap();
     assert_eq!(stream.of("eviction.decided").count(), 0, "{:?}", stream.seen);
 
-    // It holds on to the rest.
-    let more = Load::start(leaving.cgroup(1), &["hold", "--size", "420Mi"]).unwrap();
+    // One that takes more is evicted like any other.
+    let more = Load::start(leaving.cgroup(1), &["hold", "--size", "500Mi"]).unwrap();
     let decided = stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
     assert_eq!(decided["subject"], "shop/leaving", "{decided}");
     stream.wait_for_pod("eviction.completed", "shop/leaving", TIMEOUT).unwrap();
