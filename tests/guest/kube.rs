@@ -1,6 +1,7 @@
 //! On a Kubernetes node: `cargo xtask vm test kube::` runs this module in a guest of its own, once the node is Ready.
 //!
 //! The daemon's user has the roles that the documentation names, and no other right.
+mod budget;
 mod owners;
 mod replaced;
 
@@ -156,7 +157,6 @@ impl Scene {
 }
 
 impl Drop for Scene {
-    #[expect(clippy::print_stderr, reason = "the test runner shows it beside the panic")]
     fn drop(&mut self) {
         // A scene that fails is unwinding here: another panic would end the whole run.
         if let Err(error) = self.cluster.clear(&self.manifests, &self.created, &self.apps) {

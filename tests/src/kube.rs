@@ -237,8 +237,8 @@ impl Cluster {
 
     /// One request, and the status and body of its answer.
     fn ask(&self, method: &str, path: &str, content: &str, body: &str) -> anyhow::Result<(u16, String)> {
-        let context = || format!("{method} {path}");
-        let mut socket = UnixStream::connect(&self.socket).with_context(context)?;
+        let place = || format!("{method} {path}");
+        let mut socket = UnixStream::connect(&self.socket).with_context(place)?;
         socket.set_read_timeout(Some(ANSWER))?;
         let head = if body.is_empty() {
             String::new()
@@ -248,11 +248,11 @@ impl Cluster {
         let request = format!(
             "{method} {path} HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\n{head}\r\n{body}"
         );
-        socket.write_all(request.as_bytes()).with_context(context)?;
+        socket.write_all(request.as_bytes()).with_context(place)?;
         let mut answer = Vec::new();
-        socket.read_to_end(&mut answer).with_context(context)?;
-        let answer = String::from_utf8(answer).with_context(context)?;
-        let (head, body) = answer.split_once("\r\n\r\n").with_context(context)?;
+        socket.read_to_end(&mut answer).with_context(place)?;
+        let answer = String::from_utf8(answer).with_context(place)?;
+        let (head, body) = answer.split_once("\r\n\r\n").with_context(place)?;
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         Ok((status.with_context(|| format!("{method} {path}: {head:?}"))?, body.to_owned()))
     }
@@ -321,7 +321,7 @@ pub fn deployment(app: &str, containers: &[Value]) -> Value {
     })
 }
 
-/// A DaemonSet.
+/// A `DaemonSet`.
 #[must_use]
 pub fn daemon_set(app: &str, containers: &[Value]) -> Value {
     json!({
