@@ -13,6 +13,7 @@ mod enforcement;
 mod evict;
 mod eviction;
 mod floods;
+mod kube;
 mod kubelet;
 mod limits;
 mod ooms;

@@ -10,6 +10,7 @@ pub mod flood;
 pub mod host;
 pub mod kernel;
 pub mod kernel_log;
+pub mod kube;
 pub mod load;
 pub mod plan;
 pub mod pods;

@@ -4,6 +4,7 @@ mod environment;
 mod tier;
 
 use std::{
+    cmp::Reverse,
     io,
     path::Path,
     process::Command,
@@ -33,6 +34,8 @@ use crate::{
 };
 
 const MEMORY_MIB: u32 = 2048;
+/// The memory of a Kubernetes node.
+const NODE_MEMORY_MIB: u32 = 4096;
 const CPUS: u32 = 2;
 
 /// Guests together take at most two parts in this many of the machine's memory.
@@ -130,7 +133,10 @@ impl Suite {
             // One pass of the build that users run.
             guests = guests.with_init(Init::Systemd, steps)?.with_release(object, steps)?;
         }
-        let at_once = at_once()?.min(batches.len());
+        if batches.iter().any(|batch| batch.init == Init::Kube) {
+            guests = guests.with_init(Init::Kube, steps)?;
+        }
+        let at_once = at_once(&batches)?;
         Ok(Self { guests, batches, at_once })
     }
 
@@ -197,14 +203,22 @@ pub(crate) fn by_tier(durations: &[(String, Duration)]) -> impl Iterator<Item = 
     })
 }
 
-/// How many guests this machine can run side by side.
-fn at_once() -> anyhow::Result<usize> {
+/// How many of the guests this machine can run side by side.
+fn at_once(batches: &[Batch]) -> anyhow::Result<usize> {
     let cpus = thread::available_parallelism().context("cannot count the cpus")?.get();
     let info = rustix::system::sysinfo();
     let memory_mib = (info.totalram * u64::from(info.mem_unit)) >> 20;
-    let by_memory = memory_mib * 2 / u64::from(MEMORY_MIB * MEMORY_SHARE);
     // A guest keeps less than one processor busy: its tests wait for clocks and events.
-    Ok((cpus * 3 / 2).min(usize::try_from(by_memory)?).max(1))
+    Ok((cpus * 3 / 2).min(fitting(batches, memory_mib)))
+}
+
+/// How many of the guests, the largest ones, fit into a machine's memory; at least one.
+fn fitting(batches: &[Batch], memory_mib: u64) -> usize {
+    let mut left = memory_mib * 2 / u64::from(MEMORY_SHARE);
+    let mut sizes: Vec<u64> = batches.iter().map(|batch| batch.memory_mib().into()).collect();
+    sizes.sort_unstable_by_key(|size| Reverse(*size));
+    let fits = |size: &u64| left.checked_sub(*size).inspect(|rest| left = *rest).is_some();
+    sizes.into_iter().take_while(fits).count().max(1)
 }
 
 /// One guest and its tests.
@@ -228,11 +242,11 @@ impl Boot<'_> {
         };
         let label = if beside_others { format!("{name}: ") } else { String::new() };
         steps.say(format_args!("\n--- kernel {name} ---"));
-        let script = script(&batch.tests, environment, timeout);
+        let script = script(batch, environment, timeout);
         let run = Run {
             kernel,
             init: batch.init,
-            memory_mib: MEMORY_MIB,
+            memory_mib: batch.memory_mib(),
             cpus: CPUS,
             timeout,
             boot: &[],
@@ -288,12 +302,13 @@ done"#;
 
 /// Runs these tests; their names are Rust paths, which need no quoting in a shell. If they do not end in time, it
 /// prints what they wait for.
-fn script(tests: &[String], environment: Environment, timeout: Duration) -> String {
+fn script(batch: &Batch, environment: Environment, timeout: Duration) -> String {
     let variables = assignments(environment.variables());
-    // The output of a passed test has the number of its rounds.
-    let options = if environment.soak { " --show-output" } else { "" };
+    // The output of a passed test has the number of its rounds, or what was measured on a node.
+    let is_shown = environment.soak || batch.init == Init::Kube;
+    let options = if is_shown { " --show-output" } else { "" };
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
-    let tests = tests.join(" ");
+    let tests = batch.tests.join(" ");
     // The sleeping process keeps no stream open that the guest's end waits for.
     format!(
         "( sleep {patience} > /dev/null 2>&1; {PRINT_STACKS} ) >&2 2> /dev/null & watch=$!\n\
@@ -341,10 +356,12 @@ mod tests {
 
     #[test]
     fn the_script_names_each_test_and_the_seed() {
-        let own = ["rig::a", "rig::units"].map(str::to_owned);
-        let script = |seed, soak| {
-            script(&own, Environment { seed, soak, soak_seconds: None }, Duration::from_mins(10))
+        let of = |init, seed, soak| {
+            let tests = ["rig::a", "rig::units"].map(str::to_owned).to_vec();
+            let batch = Batch { kernel: KernelName::V6_12, init, name: String::new(), tests };
+            script(&batch, Environment { seed, soak, soak_seconds: None }, Duration::from_mins(10))
         };
+        let script = |seed, soak| of(Init::Own, seed, soak);
         let plain = script(None, false);
         assert!(plain.contains("\nenv guest --test-threads=1 --exact rig::a rig::units;"), "{plain}");
         assert!(plain.contains("sleep 540 "), "{plain}");
@@ -353,6 +370,8 @@ mod tests {
         let command =
             "\nenv ENFORCER_TEST_SEED=7 ENFORCER_SOAK=1 guest --test-threads=1 --show-output --exact ";
         assert!(soak.contains(command), "{soak}");
+        let node = of(Init::Kube, None, false);
+        assert!(node.contains("\nenv guest --test-threads=1 --show-output --exact rig::a"), "{node}");
     }
 
     #[test]
@@ -364,6 +383,15 @@ mod tests {
         };
         assert_eq!((of(&[], false), of(&[], true)), ((3, 1), (3, 3)));
         assert_eq!((of(&named, false), of(&named, true)), ((1, 1), (1, 1)));
+    }
+
+    #[test]
+    fn guests_run_side_by_side_as_far_as_they_fit_into_memory() {
+        let batch = |init| Batch { kernel: KernelName::V6_12, init, name: String::new(), tests: Vec::new() };
+        let own = [Init::Own, Init::Own, Init::Systemd].map(batch);
+        let with_node = [Init::Own, Init::Kube, Init::Own].map(batch);
+        assert_eq!([3_000, 6_200, 9_300].map(|memory_mib| fitting(&own, memory_mib)), [1, 2, 3]);
+        assert_eq!([6_200, 9_300, 12_400].map(|memory_mib| fitting(&with_node, memory_mib)), [1, 2, 3]);
     }
 
     #[test]

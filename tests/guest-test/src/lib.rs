@@ -2,7 +2,7 @@
 use proc_macro::{TokenStream, TokenTree};
 
 /// What a test is about, and so where it runs.
-const TIERS: [&str; 3] = ["kernel", "daemon", "systemd"];
+const TIERS: [&str; 4] = ["kernel", "daemon", "systemd", "kube"];
 
 /// May follow the tier: a soak runs the test, with many more rounds.
 const REPEATS: &str = "repeats";
@@ -12,6 +12,7 @@ const REPEATS: &str = "repeats";
 /// - `kernel`: it is about what the kernel does, and runs on every kernel.
 /// - `daemon`: it is about the daemon alone, and runs on one kernel.
 /// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
+/// - `kube`: it is about a kubelet and an API server, and runs on one kernel on a Kubernetes node.
 ///
 /// After the tier may stand `repeats`, if a soak runs the test with many more rounds.
 ///
@@ -82,7 +83,7 @@ mod tests {
         for words in ["", "kernal", "repeats", "kernel repeats", "kernel, daemon", "kernel, repeats, daemon"]
         {
             let refused = test(words, "kills").unwrap_err();
-            assert!(refused.contains("kernel, daemon, systemd"), "{refused}");
+            assert!(refused.contains("kernel, daemon, systemd, kube"), "{refused}");
         }
     }
 }

@@ -40,7 +40,7 @@ use crate::{
 const DAEMON: &str = "enforcer";
 
 /// What runs as process 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Init {
     /// A program of ours that runs the script and nothing else
     #[default]

@@ -3,7 +3,10 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::{
     guest::{Init, kernel::KernelName},
-    guest_tests::tier::{GuestTest, Tier},
+    guest_tests::{
+        MEMORY_MIB, NODE_MEMORY_MIB,
+        tier::{GuestTest, Tier},
+    },
 };
 
 /// No guest runs more tests than this, so that no guest runs long after the others have ended.
@@ -19,25 +22,34 @@ pub(crate) struct Batch {
     pub(crate) tests: Vec<String>,
 }
 
+impl Batch {
+    /// The memory of its guest.
+    pub(crate) fn memory_mib(&self) -> u32 {
+        if self.init == Init::Kube { NODE_MEMORY_MIB } else { MEMORY_MIB }
+    }
+}
+
 /// The batches in which tests run on some kernels, in the order in which they start. On `whole` kernels every test
 /// runs, on the others only tests of the tier `kernel`.
 pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[KernelName]) -> Vec<Batch> {
-    let mut groups: BTreeMap<(KernelName, bool), Vec<&GuestTest>> = BTreeMap::new();
+    let mut groups: BTreeMap<(KernelName, Init), Vec<&GuestTest>> = BTreeMap::new();
     for kernel in kernels {
         for test in tests.iter().filter(|test| test.tier == Tier::Kernel || whole.contains(kernel)) {
-            let with_systemd = test.tier == Tier::Systemd;
-            groups.entry((*kernel, with_systemd)).or_default().push(test);
+            groups.entry((*kernel, test.tier.init())).or_default().push(test);
         }
     }
     let mut batches = Vec::new();
-    for ((kernel, with_systemd), tests) in groups {
-        let init = if with_systemd { Init::Systemd } else { Init::Own };
-        let shares = shares(&tests);
+    for ((kernel, init), tests) in groups {
+        // A node takes minutes to be Ready: there is one.
+        let most = if init == Init::Kube { tests.len() } else { MOST_TESTS };
+        let shares = shares(&tests, most);
         let several = shares.len() > 1;
         for (number, tests) in (1..).zip(shares) {
             let mut name = kernel.to_string();
-            if with_systemd {
-                name.push_str(" systemd");
+            match init {
+                Init::Own => {}
+                Init::Systemd => name.push_str(" systemd"),
+                Init::Kube => name.push_str(" kube"),
             }
             if several {
                 name.push_str(&format!(" part {number}"));
@@ -45,14 +57,15 @@ pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[Kern
             batches.push(Batch { kernel, init, name, tests });
         }
     }
-    // Long batches start first, so that no guest runs long after the others have ended.
-    batches.sort_by_key(|batch| Reverse(batch.tests.len()));
+    // Long batches start first, so that no guest runs long after the others have ended. A node takes the longest, however few
+    // its tests are.
+    batches.sort_by_key(|batch| Reverse((batch.init == Init::Kube, batch.tests.len())));
     batches
 }
 
 /// Neighbours go to different guests: tests of one module take about equally long.
-fn shares(tests: &[&GuestTest]) -> Vec<Vec<String>> {
-    let count = tests.len().div_ceil(MOST_TESTS);
+fn shares(tests: &[&GuestTest], most: usize) -> Vec<Vec<String>> {
+    let count = tests.len().div_ceil(most);
     let share = |first| tests.iter().skip(first).step_by(count).map(|test| test.name.clone()).collect();
     (0..count).map(share).collect()
 }
@@ -69,11 +82,12 @@ mod tests {
 
     #[test]
     fn tests_run_where_their_tier_says() {
-        let tests = tests(&["a::kernel", "b::daemon", "c::systemd", "d::kernel::repeats"]);
+        let tests = tests(&["a::kernel", "b::daemon", "c::systemd", "d::kernel::repeats", "e::kube"]);
         let of = |batches: Vec<Batch>| -> Vec<_> {
             batches.into_iter().map(|batch| (batch.name, batch.tests.join(" "))).collect()
         };
         let expected = [
+            ("6.12 kube", "e::kube"),
             ("6.12", "a::kernel b::daemon d::kernel::repeats"),
             ("6.1", "a::kernel d::kernel::repeats"),
             ("7.2", "a::kernel d::kernel::repeats"),
@@ -84,6 +98,9 @@ mod tests {
         let all = batches(&tests, &KernelName::ALL, &KernelName::ALL);
         assert_eq!(all.iter().map(|batch| batch.tests.len()).sum::<usize>(), 3 * tests.len());
         assert!(batches(&tests, &[KernelName::V6_1], ONE).iter().all(|batch| batch.init == Init::Own));
+        let memory_mib: Vec<u32> =
+            batches(&tests, ONE, ONE).iter().map(|batch| batch.memory_mib() / 1024).collect();
+        assert_eq!(memory_mib, [4, 2, 2]);
     }
 
     #[test]
@@ -96,5 +113,8 @@ mod tests {
         let mut all: Vec<_> = batches.into_iter().flat_map(|batch| batch.tests).collect();
         all.sort();
         assert_eq!(all, names);
+        let names: Vec<_> = (0..=MOST_TESTS).map(|number| format!("t{number:03}::kube")).collect();
+        let of_node = self::tests(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(super::batches(&of_node, ONE, ONE).len(), 1, "one node");
     }
 }

@@ -1,4 +1,5 @@
 //! A guest test's name and tier, which says where the test runs.
+use crate::guest::Init;
 
 /// What a test is about. The attribute `guest_test` appends it to the test's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,10 +10,12 @@ pub(crate) enum Tier {
     Daemon,
     /// systemd's units: on one kernel, in a guest whose init is systemd.
     Systemd,
+    /// A kubelet and an API server: on one kernel, in a guest that is a Kubernetes node.
+    Kube,
 }
 
 impl Tier {
-    const ALL: [Self; 3] = [Self::Kernel, Self::Daemon, Self::Systemd];
+    const ALL: [Self; 4] = [Self::Kernel, Self::Daemon, Self::Systemd, Self::Kube];
 
     /// What the attribute appends.
     pub(crate) fn word(self) -> &'static str {
@@ -20,6 +23,16 @@ impl Tier {
             Self::Kernel => "kernel",
             Self::Daemon => "daemon",
             Self::Systemd => "systemd",
+            Self::Kube => "kube",
+        }
+    }
+
+    /// The init of its guests.
+    pub(crate) fn init(self) -> Init {
+        match self {
+            Self::Kernel | Self::Daemon => Init::Own,
+            Self::Systemd => Init::Systemd,
+            Self::Kube => Init::Kube,
         }
     }
 }
@@ -66,6 +79,7 @@ mod tests {
         assert_eq!(parse("ooms::node::that_runs_out::kernel"), Some((Tier::Kernel, false)));
         assert_eq!(parse("forecast::waves::daemon::repeats"), Some((Tier::Daemon, true)));
         assert_eq!(parse("units::exec::begins::systemd"), Some((Tier::Systemd, false)));
+        assert_eq!(parse("kube::owners::spared::kube"), Some((Tier::Kube, false)));
         for name in ["ooms::node::that_runs_out", "kernel", "a::repeats", "repeats", "a::kernel::daemons"] {
             assert_eq!(parse(name), None, "{name}");
         }
@@ -81,5 +95,9 @@ mod tests {
                 .all(|is| *is)
         );
         assert!(["kernel", "repeats", "node"].map(|f| test.matches(f)).iter().all(|is| !is));
+        // What beside a kubelet is tested with fakes is another module.
+        let [real, fake] =
+            ["kube::a::kube", "kubelet::a::daemon"].map(|name| GuestTest::parse(name).unwrap());
+        assert!(real.matches("kube::") && !fake.matches("kube::"));
     }
 }

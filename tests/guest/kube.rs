@@ -1,0 +1,217 @@
+//! On a Kubernetes node: `cargo xtask vm test kube::` runs this module in a guest of its own, once the node is Ready.
+//!
+//! The daemon's user has the roles that the documentation names, and no other right.
+mod budget;
+mod owners;
+mod replaced;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use enforcer_tests::{
+    daemon::Daemon,
+    kernel,
+    kube::{self, Cluster, NAMESPACE, PATIENCE, Role, wait_for},
+    process::Process,
+    stream::{Stream, is},
+};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+
+/// How far the threshold is below what is available: more than the node's components take meanwhile.
+const MARGIN_BYTES: u64 = 400 * MIB;
+
+/// A load that crosses the threshold.
+const HOG: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "900Mi"];
+
+/// Where the guest has the daemon's configuration.
+const CONFIGURATION: &str = "/etc/enforcer/config.yaml";
+
+/// What a test puts into the cluster. It is deleted when this is dropped.
+struct Scene {
+    name: &'static str,
+    cluster: Cluster,
+    /// The paths of the objects.
+    created: Vec<String>,
+    /// The manifests of static pods.
+    manifests: Vec<PathBuf>,
+    /// The labels `app` of the pods.
+    apps: Vec<String>,
+}
+
+impl Scene {
+    /// Gives the daemon's user these roles.
+    fn open(name: &'static str, roles: &[Role]) -> Self {
+        let cluster = Cluster::connect(&folder(name)).unwrap();
+        cluster.grant(roles).unwrap();
+        Self { name, cluster, created: Vec::new(), manifests: Vec::new(), apps: Vec::new() }
+    }
+
+    /// Creates an object in a list of objects.
+    fn create(&mut self, list: &str, object: &Value) -> Value {
+        let created = self.cluster.create(list, object).unwrap();
+        self.created.push(format!("{list}/{}", kube::name(&created)));
+        created
+    }
+
+    /// Creates pods, or a controller and its one pod, with the label `app`, and does not wait for them.
+    fn begin(&mut self, app: &str, object: &Value) {
+        let list = match object["kind"].as_str().unwrap() {
+            "Pod" => format!("/api/v1/namespaces/{NAMESPACE}/pods"),
+            "Deployment" => format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments"),
+            "DaemonSet" => format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"),
+            kind => panic!("no place for a {kind}"),
+        };
+        self.apps.push(app.to_owned());
+        self.create(&list, object);
+    }
+
+    /// The one pod with a label `app`, once it runs.
+    fn running(&self, app: &str) -> Value {
+        self.cluster.wait_for_pods("it runs", app, 1, kube::runs).unwrap().remove(0)
+    }
+
+    /// Makes a static pod, and waits until it runs.
+    fn static_pod(&mut self, app: &str, containers: &[Value]) -> Value {
+        let path = Path::new(kube::MANIFESTS).join(format!("{app}.json"));
+        fs::write(&path, kube::pod(app, containers).to_string()).unwrap();
+        self.manifests.push(path);
+        self.apps.push(app.to_owned());
+        self.running(app)
+    }
+
+    /// Starts a daemon that evicts below a threshold, and waits until it has the pods' specs.
+    fn evicting(&self, pods: &[&Value], settings: &str) -> (Daemon, Stream) {
+        let available_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
+        let daemon = self.start(&format!(
+            "mode: enforce\nevictionPressureTransitionPeriod: 1ms\n\
+             evictionHard: {{memory.available: {}}}\nsinks: {{kubernetes: {{enabled: true}}}}\n{settings}",
+            available_bytes.saturating_sub(MARGIN_BYTES)
+        ));
+        for pod in pods {
+            wait_for(&format!("the spec of {}", kube::name(pod)), || {
+                Ok(shown(&daemon, pod).filter(|pod| !pod["spec"].is_null()))
+            })
+            .unwrap();
+        }
+        let stream = daemon.follow().unwrap();
+        (daemon, stream)
+    }
+
+    /// Starts a daemon with the guest's own configuration and some settings. It keeps the state of an earlier one of this
+    /// scene.
+    fn start(&self, settings: &str) -> Daemon {
+        let own = fs::read_to_string(CONFIGURATION).unwrap();
+        let is_setting = |line: &&str| !line.starts_with("apiVersion:") && !line.starts_with("kind:");
+        let own: Vec<&str> = own.lines().filter(is_setting).collect();
+        let settings = format!("ownership: auto\n{}\n{settings}", own.join("\n"));
+        Daemon::start(&folder(self.name), &settings).unwrap()
+    }
+
+    /// How many evictions of pods the API server has carried out since its start.
+    fn evictions(&self) -> u64 {
+        let labels = [r#"resource="pods""#, r#"subresource="eviction""#, r#"verb="POST""#, r#"code="201""#];
+        self.cluster.metric("apiserver_request_total{", &labels).unwrap()
+    }
+
+    /// Waits until a pod is gone, or is replaced by another one of that name. Returns how often its containers were
+    /// restarted until then.
+    fn wait_for_end(&self, pod: &Value) -> u64 {
+        let mut restarts = 0;
+        wait_for(&format!("the end of {}", kube::name(pod)), || {
+            let present = self.cluster.pod(kube::name(pod))?.filter(|of| kube::uid(of) == kube::uid(pod));
+            restarts = present.as_ref().map_or(0, kube::restarts).max(restarts);
+            Ok(present.is_none().then_some(()))
+        })
+        .unwrap();
+        restarts
+    }
+
+    /// Waits until the kubelet has restarted a container of a pod that nobody deletes. Returns the pod.
+    fn wait_for_restart(&self, pod: &Value) -> Value {
+        let name = kube::name(pod);
+        let restarted = wait_for(&format!("the restart of {name}"), || {
+            let present = self.cluster.pod(name)?.unwrap_or_default();
+            assert_eq!(kube::uid(&present), kube::uid(pod), "another pod");
+            assert!(!kube::is_terminating(&present), "{present}");
+            Ok((kube::restarts(&present) > kube::restarts(pod) && kube::runs(&present)).then_some(present))
+        });
+        restarted.unwrap()
+    }
+
+    /// The Events that the daemon has created about a pod, with that reason.
+    fn reported(&self, pod: &Value, reason: &str) -> Vec<Value> {
+        let mut events = self.cluster.events_of(kube::uid(pod)).unwrap();
+        events.retain(|event| {
+            event["reportingComponent"] == "enforcer.dev/enforcer" && event["reason"] == reason
+        });
+        events
+    }
+
+    fn wait_until_reported(&self, pod: &Value, reason: &str) -> Value {
+        wait_for(&format!("the Event {reason}"), || Ok(self.reported(pod, reason).pop())).unwrap()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // A scene that fails is unwinding here: another panic would end the whole run.
+        if let Err(error) = self.cluster.clear(&self.manifests, &self.created, &self.apps) {
+            eprintln!("the scene {} leaves something behind: {error:#}", self.name);
+        }
+    }
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new("/tmp/kube").join(name)
+}
+
+/// A container that holds a little memory, which `requests` may say.
+fn small(name: &str, resources: &Value) -> Value {
+    kube::container(name, &["hold", "--size", "2Mi", "--touch-every", "1s"], resources)
+}
+
+/// Two small containers of a pod that requests less than it will use.
+fn two() -> [Value; 2] {
+    [small("app", &json!({"requests": {"memory": "16Mi"}})), small("side", &json!({}))]
+}
+
+/// Has a pod's container `app` take more memory than there is.
+fn hog(pod: &Value) -> Process {
+    kube::exec(pod, "app", &HOG).unwrap()
+}
+
+/// The pod's name in events.
+fn subject(pod: &Value) -> String {
+    format!("{NAMESPACE}/{}", kube::name(pod))
+}
+
+/// The pods that the daemon knows.
+fn pods(daemon: &Daemon) -> Vec<Value> {
+    let answer = daemon.get("/v1/pods").unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let view: Value = serde_json::from_str(body).unwrap();
+    view["pods"].as_array().unwrap().clone()
+}
+
+/// What the daemon knows of a pod.
+fn shown(daemon: &Daemon, pod: &Value) -> Option<Value> {
+    pods(daemon).into_iter().find(|known| known["name"] == kube::name(pod))
+}
+
+/// The `what` of what was degraded so far, as far as it is about the API server.
+fn of_api_server(stream: &Stream) -> Vec<&str> {
+    let all = stream.of("degraded.entered").filter_map(|event| event["data"]["what"].as_str());
+    all.filter(|what| ["apiServer", "sink"].contains(what)).collect()
+}
+
+/// Waits until a pod's eviction is over here and at the API server, and returns what came of the request.
+fn wait_for_eviction(stream: &mut Stream, pod: &Value) -> Value {
+    let decided = stream.wait_for("a decision", PATIENCE, |event| is(event, "eviction.decided")).unwrap();
+    assert_eq!(decided["subject"], subject(pod), "{decided}");
+    stream.wait_for_pod("eviction.completed", &subject(pod), PATIENCE).unwrap();
+    stream.wait_for_pod("eviction.requested", &subject(pod), PATIENCE).unwrap()
+}

@@ -1,0 +1,54 @@
+//! A `PodDisruptionBudget` that allows no disruption.
+
+use enforcer_tests::{
+    expect::assert_holds,
+    kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
+    stream::is,
+};
+use serde_json::{Value, json};
+
+use super::{Scene, hog, subject, two, wait_for_eviction};
+
+#[guest_test(kube)]
+fn a_disruption_budget_is_respected_if_that_is_wanted_and_else_overridden() {
+    let mut scene = Scene::open("budget", &documented_roles());
+    scene.begin("hog", &kube::deployment("hog", &two()));
+    let version = if scene.cluster.get("/apis/policy/v1").unwrap().is_some() { "v1" } else { "v1beta1" };
+    let list = format!("/apis/policy/{version}/namespaces/{NAMESPACE}/poddisruptionbudgets");
+    let budget = json!({
+        "apiVersion": format!("policy/{version}"),
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "hog"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "hog"}}},
+    });
+    scene.create(&list, &budget);
+    let pod = scene.running("hog");
+    wait_for("the budget", || {
+        let budget = scene.cluster.get(&format!("{list}/hog"))?.unwrap_or_default();
+        Ok((budget["status"]["currentHealthy"] == 1 && budget["status"]["disruptionsAllowed"] == 0)
+            .then_some(()))
+    })
+    .unwrap();
+
+    let (daemon, mut stream) = scene.evicting(&[&pod], "onPdb: respect");
+    let mut load = hog(&pod);
+    let refused = wait_for_eviction(&mut stream, &pod);
+    assert!(!load.wait_for_end(PATIENCE).unwrap().success());
+    assert_holds(
+        &refused["data"],
+        &json!({"outcome": "refused", "reason": "disruptionBudget", "requests": 1}),
+    );
+    // The kubelet restarts its containers, and nobody deletes it.
+    let restarted = scene.wait_for_restart(&pod);
+    daemon.stop().unwrap();
+
+    // The next daemon finds the same eviction in its journal, and may delete.
+    let (daemon, mut stream) = scene.evicting(&[&restarted], "");
+    let is_accepted =
+        |event: &Value| is(event, "eviction.requested") && event["data"]["outcome"] == "accepted";
+    let deleted = stream.wait_for("the deletion", PATIENCE, is_accepted).unwrap();
+    assert_holds(&deleted["data"], &json!({"action": "delete", "uid": kube::uid(&pod), "requests": 2}));
+    scene.wait_for_end(&pod);
+    stream.wait_for_pod("eviction.confirmed", &subject(&pod), PATIENCE).unwrap();
+    daemon.stop().unwrap();
+}

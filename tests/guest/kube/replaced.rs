@@ -1,0 +1,86 @@
+//! A Deployment's pod: killed here, evicted at the API server, and replaced.
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use enforcer_tests::{
+    expect::assert_holds,
+    kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
+    process::Process,
+};
+use serde_json::json;
+
+use super::{Scene, hog, of_api_server, small, subject, two, wait_for_eviction};
+
+#[guest_test(kube)]
+fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
+    let mut scene = Scene::open("replaced", &documented_roles());
+    let calm = small("app", &json!({"requests": {"memory": "64Mi"}}));
+    scene.begin("calm", &kube::deployment("calm", &[calm]));
+    scene.begin("hog", &kube::deployment("hog", &two()));
+    let [calm, pod] = ["calm", "hog"].map(|app| scene.running(app));
+    let evictions = scene.evictions();
+    let (daemon, mut stream) = scene.evicting(&[&calm, &pod], "");
+
+    let mut load = hog(&pod);
+    let requested = wait_for_eviction(&mut stream, &pod);
+    assert!(!load.wait_for_end(PATIENCE).unwrap().success());
+    let restarts = scene.wait_for_end(&pod);
+    assert_holds(
+        &requested["data"],
+        &json!({"outcome": "accepted", "action": "evict", "uid": kube::uid(&pod), "requests": 1}),
+    );
+    let signalled = stream.wait_for_pod("eviction.signalled", &subject(&pod), PATIENCE).unwrap();
+    println!(
+        "crossing to signal {} ms, signal to request {} ms",
+        signalled["data"]["crossedToSignalledMs"], requested["data"]["signalledToRequestedMs"]
+    );
+    stream.wait_for_pod("eviction.confirmed", &subject(&pod), PATIENCE).unwrap();
+    assert_eq!(restarts, 0, "the kubelet restarts what was killed");
+    assert_eq!(scene.evictions(), evictions + 1);
+
+    // Its ReplicaSet makes another, and the rest of the node is as before.
+    let fresh = scene.running("hog");
+    assert_ne!(kube::uid(&fresh), kube::uid(&pod));
+    let after = scene.running("calm");
+    assert_eq!((kube::uid(&after), kube::restarts(&after)), (kube::uid(&calm), 0));
+    assert_eq!(stream.of("eviction.decided").count(), 1);
+    assert_eq!(of_api_server(&stream), [""; 0]);
+
+    let event = scene.wait_until_reported(&pod, "Evicted");
+    assert_holds(
+        &event,
+        &json!({"type": "Warning", "involvedObject": {"kind": "Pod", "uid": kube::uid(&pod)}}),
+    );
+    assert!(
+        event["message"].as_str().unwrap().starts_with("The node was low on resource: memory."),
+        "{event}"
+    );
+    let kubelets = scene.cluster.events_of(kube::uid(&pod)).unwrap();
+    assert!(kubelets.iter().all(|event| event["reason"] != "SandboxChanged"), "{kubelets:?}");
+    let selector = format!("--field-selector=involvedObject.name={}", kube::name(&pod));
+    let events =
+        Command::new("kubectl").args(["get", "events", "-n", NAMESPACE, &selector]).output().unwrap();
+    let events = String::from_utf8_lossy(&events.stdout).into_owned();
+    assert!(events.contains("Evicted") && events.contains("low on resource: memory"), "{events}");
+
+    println!("kubectl delete to terminating {} ms", deleting(&scene, kube::name(&fresh)).as_millis());
+    daemon.stop().unwrap();
+}
+
+/// How long it takes from the start of `kubectl delete` until a pod is terminating.
+fn deleting(scene: &Scene, name: &str) -> Duration {
+    let start = Instant::now();
+    let command =
+        Command::new("kubectl").args(["delete", "pod", "-n", NAMESPACE, "--wait=false", name]).spawn();
+    let mut command = Process::new(command.unwrap());
+    wait_for("the deletion", || {
+        Ok(scene.cluster.pod(name)?.is_none_or(|pod| kube::is_terminating(&pod)).then_some(()))
+    })
+    .unwrap();
+    let took = start.elapsed();
+    assert!(command.wait_for_end(PATIENCE).unwrap().success());
+    took
+}
