@@ -564,7 +564,7 @@ pub struct EvictionConfirmed {
     pub signalled_to_confirmed_ms: Option<u64>,
 }
 
-/// The payload of `eviction.foreign`: another evicted a pod that enforcer has not asked to end.
+/// The payload of `eviction.foreign`: the kubelet evicted a pod that enforcer neither signalled nor requested from the API server.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionForeign {

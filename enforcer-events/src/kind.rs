@@ -50,7 +50,7 @@ event_types! {
     EvictionRequested = "eviction.requested",
     /// The API server no longer has the victim.
     EvictionConfirmed = "eviction.confirmed",
-    /// Another evicted a pod: the kubelet.
+    /// The kubelet evicted a pod by its own decision.
     EvictionForeign = "eviction.foreign",
     /// The kernel's OOM killer marked its first victim.
     OomDetected = "oom.detected",

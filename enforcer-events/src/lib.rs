@@ -92,7 +92,7 @@ payloads! {
     EvictionRequested(eviction::EvictionRequested),
     /// The API server no longer has the victim.
     EvictionConfirmed(eviction::EvictionConfirmed),
-    /// Another evicted a pod: the kubelet.
+    /// The kubelet evicted a pod by its own decision.
     EvictionForeign(eviction::EvictionForeign),
     /// The kernel's OOM killer marked its first victim.
     OomDetected(oom::Detected),

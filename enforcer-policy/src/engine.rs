@@ -45,6 +45,7 @@ use self::{
     back_off::BackOffs,
     brake::Brakes,
     breaker::Breaker,
+    terminating::Volume,
     victim::{Next, Sight, Victim},
 };
 pub use super::few::Few;
@@ -123,6 +124,8 @@ pub struct Engine {
     back_offs: BackOffs,
     /// When memory will be exhausted, as of the latest sample; `None` if it is not being filled.
     exhausted_in_ns: Option<u64>,
+    /// What a kubelet removes after the latest victim's death.
+    volume: Option<Volume>,
     /// When the latest victim was seen to have died.
     died_ns: Option<u64>,
     /// Free bytes on the kernel's per-CPU lists at the latest sample.
@@ -159,6 +162,7 @@ impl Engine {
             brakes: Brakes::default(),
             back_offs: BackOffs::default(),
             exhausted_in_ns: None,
+            volume: None,
             died_ns: None,
             free_lists_bytes: 0,
             unmapped_shmem_bytes: 0,
@@ -463,7 +467,7 @@ impl Engine {
         })
     }
 
-    /// How much of the threshold's resource the last victim and terminating pods still release, and its volumes.
+    /// How much of the threshold's resource the last victim still releases, and others make free.
     fn credit(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
         let Some(resource) = Resource::of(reclaim.threshold.signal) else { return 0 };
         let victim = self.victim.map_or(0, |victim| victim.credit(resource));
@@ -474,8 +478,8 @@ impl Engine {
         victim.saturating_add(others)
     }
 
-    /// How much of the threshold's resource is still to be released: by the last victim and terminating pods, and from the
-    /// kernel's own lists.
+    /// How much of the threshold's resource is still to be released: by the last victim and others, and from the kernel's own
+    /// lists.
     fn coming(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
         self.credit(now_ns, reclaim).saturating_add(self.on_free_lists(now_ns, reclaim))
     }
@@ -485,7 +489,7 @@ impl Engine {
         if let Some(reclaim) = self.may_decide(node.now_ns) {
             return Resource::of(reclaim.threshold.signal);
         }
-        if self.may_contain(node) || self.must_read_terminating(node.now_ns) {
+        if self.may_contain(node) || self.must_read_others(node.now_ns) {
             return Some(Resource::Memory);
         }
         let near = |tracked: &Tracked| {
@@ -547,5 +551,5 @@ wire!(struct Episode { crossed_ns, met, last_met_ns });
 wire!(struct Engine {
     settings, mode, candidates, arms, breaker, pressure, episodes, conditions, reported as "told", victim, decision, decided,
     quiet_until_ns, soft_quiet_until_ns, no_candidate_until_ns as "nobody_until_ns", is_forgotten, baseline_due_ns, asked_for, brakes,
-    back_offs, exhausted_in_ns, died_ns, free_lists_bytes, unmapped_shmem_bytes, shared_memory_limit_bytes,
+    back_offs, exhausted_in_ns, volume, died_ns, free_lists_bytes, unmapped_shmem_bytes, shared_memory_limit_bytes,
 });

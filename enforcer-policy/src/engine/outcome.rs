@@ -49,8 +49,9 @@ impl Engine {
             Outcome::Progress { number, now_ns, populated, current_bytes, process_count }
                 if number == victim.number =>
             {
+                let was_alive = victim.is_alive();
                 let look = victim.look(now_ns, populated, current_bytes, process_count);
-                self.died_ns = victim.dead_ns().or(self.died_ns);
+                self.note_death(&victim, was_alive, now_ns);
                 match look {
                     Look::Wait => self.victim = Some(victim),
                     Look::Completed(completion) => {
@@ -75,6 +76,14 @@ impl Engine {
         }
     }
 
+    /// Notes what follows from a victim's death.
+    fn note_death(&mut self, victim: &Victim, was_alive: bool, now_ns: u64) {
+        self.died_ns = victim.dead_ns().or(self.died_ns);
+        if was_alive && !victim.is_alive() {
+            self.volume = victim.volume(now_ns);
+        }
+    }
+
     fn refused(&mut self, mut victim: Victim, now_ns: u64, reason: Refusal, actions: &mut Actions) {
         let is_gone = matches!(reason, Refusal::Gone | Refusal::Empty);
         if victim.terminated_ns().is_some() && is_gone {
@@ -84,8 +93,9 @@ impl Engine {
                 Refusal::Empty => victim.last_seen(),
                 _ => (None, None),
             };
+            let was_alive = victim.is_alive();
             let look = victim.look(now_ns, false, bytes, processes);
-            self.died_ns = victim.dead_ns().or(self.died_ns);
+            self.note_death(&victim, was_alive, now_ns);
             self.victim = match look {
                 Look::Wait => Some(victim),
                 Look::Completed(completion) => {

@@ -1,14 +1,18 @@
-//! Pods whose deletion was requested by others: they are given a moment to release their memory by themselves.
+//! Pods whose deletion was requested by others: they are given a moment to release their memory by themselves. So is a
+//! kubelet, which removes a victim's memory-backed volumes.
 //!
 //! Such a pod is no candidate for a shortage of memory, and the memory that its death frees counts as available. Both end
 //! after 10 s, or as soon as its memory no longer falls: a pod whose grace period is an hour must not prevent evictions.
 //! Neither holds when memory will be exhausted before a later victim could release its own.
 
-use super::{Engine, MS, Reclaim, Resource, Usage, candidates::Slot, victim::is_too_late};
-use crate::wire::wire;
+use super::{Engine, MS, Reading, Reclaim, Resource, Usage, candidates::Slot, victim::is_too_late};
+use crate::{model::CgroupId, wire::wire};
 
 /// The longest that a terminating pod is awaited, from the first reading of its usage.
 const LONGEST_NS: u64 = 10_000 * MS;
+
+/// The same with the pauses of the machine: slow readings must not prolong it without end.
+const LONGEST_WITH_PAUSES_NS: u64 = 2 * LONGEST_NS;
 
 /// How long its memory may stop falling: between SIGTERM and the exit a process writes its buffers.
 const STANDSTILL_NS: u64 = 1_000 * MS;
@@ -26,6 +30,8 @@ const STEP_BYTES: u64 = 1 << 20;
 /// The memory of a terminating pod over time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
+    began_ns: u64,
+    /// When it began, later by the pauses of the machine.
     since_ns: u64,
     /// The lowest that was read, and when.
     lowest_bytes: u64,
@@ -37,7 +43,14 @@ pub(super) struct Release {
 
 impl Release {
     pub(super) fn new(now_ns: u64, bytes: u64) -> Self {
-        Self { since_ns: now_ns, lowest_bytes: bytes, fell_ns: now_ns, looked_ns: now_ns, grows: false }
+        Self {
+            began_ns: now_ns,
+            since_ns: now_ns,
+            lowest_bytes: bytes,
+            fell_ns: now_ns,
+            looked_ns: now_ns,
+            grows: false,
+        }
     }
 
     /// Takes another reading.
@@ -55,10 +68,21 @@ impl Release {
     }
 
     fn is_awaited(&self, now_ns: u64) -> bool {
-        let Self { since_ns, lowest_bytes: _, fell_ns, looked_ns: _, grows } = *self;
+        let Self { began_ns, since_ns, lowest_bytes: _, fell_ns, looked_ns: _, grows } = *self;
         let passed_ns = |since_ns| now_ns.saturating_sub(since_ns);
-        !grows && passed_ns(since_ns) < LONGEST_NS && passed_ns(fell_ns) < STANDSTILL_NS
+        let is_within = passed_ns(since_ns) < LONGEST_NS && passed_ns(began_ns) < LONGEST_WITH_PAUSES_NS;
+        !grows && is_within && passed_ns(fell_ns) < STANDSTILL_NS
     }
+}
+
+/// Memory in volumes of a dead victim, which a kubelet removes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Volume {
+    /// The pod's cgroup, which is charged for it.
+    pub(super) cgroup: CgroupId,
+    pub(super) bytes: u64,
+    /// Until when it is awaited.
+    pub(super) until_ns: u64,
 }
 
 impl Slot {
@@ -76,13 +100,27 @@ impl Engine {
 
     /// How much memory terminating pods still release, and the removal of the last victim's volumes.
     pub(super) fn released_by_others(&self, now_ns: u64) -> u64 {
-        let volumes = self.victim.map_or(0, |victim| victim.volume_credit());
         // What the victim still releases counts as its own.
         let victim = self.victim.map(|victim| victim.cgroup);
         let awaited = self.candidates.slots().map(|(_, slot)| slot);
         let awaited = awaited.filter(|slot| slot.is_releasing(now_ns) && Some(slot.facts.cgroup) != victim);
         let bytes = awaited.filter_map(|slot| slot.reading.usage()).map(Usage::freed_by_death_bytes);
-        bytes.fold(volumes, u64::saturating_add)
+        bytes.fold(self.volume_left(now_ns), u64::saturating_add)
+    }
+
+    /// How much of the last victim's volumes is still charged, while that is awaited.
+    fn volume_left(&self, now_ns: u64) -> u64 {
+        let Some(Volume { cgroup, bytes, until_ns }) = self.volume else { return 0 };
+        let slot = self.candidates.find(cgroup).and_then(|index| self.candidates.slot(index));
+        match slot.map(|slot| slot.reading) {
+            _ if now_ns >= until_ns => 0,
+            // A pod without a cgroup has no volume.
+            None | Some(Reading::Gone) => 0,
+            // A reading of a pod without processes says nothing of what it is charged for.
+            Some(reading) if reading.is_empty() => bytes,
+            Some(Reading::Missing) => bytes,
+            Some(Reading::Usage(usage)) => bytes.min(usage.unmapped_shmem_bytes()),
+        }
     }
 
     /// Whether an eviction is put off only because of what others make free.
@@ -97,12 +135,15 @@ impl Engine {
         is_free && self.awaits_others() && self.pressure.due().any(is_put_off)
     }
 
-    /// Whether the usages of terminating pods must be read again.
-    pub(super) fn must_read_terminating(&self, now_ns: u64) -> bool {
-        let is_old =
-            |slot: &Slot| slot.is_releasing(now_ns) && now_ns.saturating_sub(slot.read_ns) >= READ_EVERY_NS;
-        self.candidates.slots().any(|(_, slot)| is_old(slot)) && self.waits_for_others(now_ns)
+    /// Whether the usages of what is awaited must be read again.
+    pub(super) fn must_read_others(&self, now_ns: u64) -> bool {
+        let has_volume = |slot: &Slot| self.volume.is_some_and(|volume| volume.cgroup == slot.facts.cgroup);
+        let is_awaited = |slot: &Slot| slot.is_releasing(now_ns) || has_volume(slot);
+        let is_old = |slot: &Slot| now_ns.saturating_sub(slot.read_ns) >= READ_EVERY_NS;
+        let mut slots = self.candidates.slots().map(|(_, slot)| slot);
+        slots.any(|slot| is_awaited(slot) && is_old(slot)) && self.waits_for_others(now_ns)
     }
 }
 
-wire!(struct Release { since_ns, lowest_bytes, fell_ns, looked_ns, grows });
+wire!(struct Release { began_ns, since_ns, lowest_bytes, fell_ns, looked_ns, grows });
+wire!(struct Volume { cgroup, bytes, until_ns });

@@ -4,6 +4,7 @@ use super::{
     hook::HookPlan,
     input::Usage,
     settings::Resource,
+    terminating::Volume,
 };
 use crate::{model::CgroupId, threshold::Signal, wire::wire};
 
@@ -342,8 +343,7 @@ impl Victim {
             }
             Stage::Settling { .. } => {}
         }
-        let missing = [self.credit(Resource::Memory), self.credit(Resource::Pids), self.volume_credit()];
-        let is_back = missing == [0; 3];
+        let is_back = self.credit(Resource::Memory) == 0 && self.credit(Resource::Pids) == 0;
         if current_bytes.is_none() || is_back {
             self.moments.memory_back_ns = Some(now_ns);
             return Look::Completed(self.completion());
@@ -372,10 +372,6 @@ impl Victim {
 
     /// How long the missing amount may stop falling before it is given up.
     fn standstill_ns(&self) -> u64 {
-        if self.volume_credit() > 0 {
-            // Nothing is removed while the kubelet ends the rest of the pod.
-            return self.allowed_ns();
-        }
         let others = self.credit(Resource::Pids) > 0;
         let missing = self.credit(Resource::Memory);
         if !others && missing <= self.shared_bytes { SHARED_STANDSTILL_NS } else { STANDSTILL_NS }
@@ -424,12 +420,11 @@ impl Victim {
         }
     }
 
-    /// How much of its volumes is still to be removed, which counts as available until the victim had its time.
-    pub(super) fn volume_credit(&self) -> u64 {
-        let missing = (self.memory.predicted.saturating_add(self.volume_bytes))
-            .saturating_sub(self.memory.freed.unwrap_or(0))
-            .min(self.volume_bytes);
-        if missing <= (self.volume_bytes / TOLERANCE_SHARE).max(TOLERANCE_BYTES) { 0 } else { missing }
+    /// What another removes now that it is dead; `None` if that is nothing.
+    pub(super) fn volume(&self, now_ns: u64) -> Option<Volume> {
+        let bytes = self.volume_bytes;
+        let until_ns = now_ns.saturating_add(self.allowed_ns());
+        (bytes > 0).then_some(Volume { cgroup: self.cgroup, bytes, until_ns })
     }
 
     /// Why and for how long its memory is awaited, if it is.

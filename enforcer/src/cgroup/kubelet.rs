@@ -18,7 +18,7 @@ pub struct KubeletProcess {
     pub start_ticks: u64,
     /// The file name of its program.
     pub program: String,
-    /// The words behind its program's name; `None` if it shows a title instead.
+    /// The words after its program's name; `None` if it shows a title instead.
     pub arguments: Option<Vec<String>>,
     /// Its root folder, below which are the files that it names.
     pub root: OwnedFd,

@@ -126,7 +126,9 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     let lost = document.facilities.iter().filter(|facility| is_lost(facility)).count();
     Err(match lost {
-        0 if !document.evictors.is_empty() => anyhow!("something else may evict at the same time"),
+        0 if !document.evictors.is_empty() => {
+            anyhow!("something else on this node may evict at the same time: see the lines `another evictor`")
+        }
         0 => anyhow!("not every program could be attached"),
         1 => anyhow!("1 thing is lost in part or whole; the rest works"),
         lost => anyhow!("{lost} things are lost in part or whole; the rest works"),

@@ -26,16 +26,32 @@ impl Config {
             self.memory_available_source = MemoryAvailableSource::Kubelet;
         }
         let Ok(kubelet) = kubelet else { return };
-        let value = above(kubelet, memory_bytes);
+        let value = self.below_soft(kubelet, above(kubelet, memory_bytes), memory_bytes);
         if self.hard_memory_at.0.is_some() || value >= self.room(memory_bytes) {
             return;
         }
-        let is_default = |threshold: &&mut Threshold| {
-            let signals = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
-            threshold.is_hard() && signals.contains(&threshold.signal)
-        };
-        for threshold in self.settings.eviction.thresholds.iter_mut().filter(is_default) {
-            threshold.value = ThresholdValue::Amount(value);
+        let hard = |threshold: &&mut Threshold| threshold.is_hard();
+        for threshold in self.settings.eviction.thresholds.iter_mut().filter(hard) {
+            match (threshold.signal, kubelet.hard) {
+                (Signal::MemoryAvailable, _) => threshold.value = ThresholdValue::Amount(value),
+                // The kubelet subtracts no more than its own threshold from what pods may request: within a margin, pods
+                // that use what they requested would be evicted.
+                (Signal::AllocatableMemoryAvailable, Some(theirs)) => threshold.value = theirs,
+                _ => {}
+            }
+        }
+    }
+
+    /// A hard threshold of that value, or midway between the kubelet's and our soft one if it would be above that: pods that
+    /// may end within their grace period would be killed first.
+    fn below_soft(&self, kubelet: &KubeletMemory, value: u64, memory_bytes: u64) -> u64 {
+        let soft = self.settings.eviction.thresholds.iter();
+        let soft =
+            soft.filter(|threshold| !threshold.is_hard() && threshold.signal == Signal::MemoryAvailable);
+        let theirs = kubelet.hard.map_or(0, |hard| hard.amount(memory_bytes));
+        match soft.map(|threshold| threshold.value.amount(memory_bytes)).min() {
+            Some(soft) if soft <= value && soft > theirs => theirs + (soft - theirs) / 2,
+            Some(_) | None => value,
         }
     }
 
@@ -73,7 +89,7 @@ impl Config {
         let wanted = above(kubelet, memory_bytes);
         (ours <= theirs).then(|| {
             let change = match &self.hard_memory_at.0 {
-                _ if wanted >= self.room(memory_bytes) => String::from("lower the kubelet's"),
+                _ if wanted >= self.room(memory_bytes) => String::from("lower the kubelet's threshold"),
                 Some(_) => format!("write evictionHard.memory.available: {} or more", size(wanted)),
                 None => format!("enforcer reload makes ours {}", size(wanted)),
             };
@@ -171,7 +187,8 @@ mod tests {
             (Some(950 * MIB), GIB, 100),
         ] {
             let config = settled("", &kubelets(theirs), memory_bytes);
-            assert_eq!(hard(&config), [Some(ours), Some(ours)], "{theirs:?}");
+            let allocatable = theirs.filter(|_| ours > 100).map_or(100, |theirs| theirs / MIB);
+            assert_eq!(hard(&config), [Some(ours), Some(allocatable)], "{theirs:?}");
             assert_eq!(config.memory_available_source, MemoryAvailableSource::Kubelet);
         }
         assert_eq!(hard(&settled("", &unknown(), GIB)), [Some(100), Some(100)]);
@@ -181,6 +198,20 @@ mod tests {
         {
             assert_eq!(hard(&settled(taken, &kubelets(Some(100 * MIB)), GIB))[0], Some(100), "{taken}");
         }
+    }
+
+    #[test]
+    fn the_default_stays_below_our_own_soft_threshold() {
+        let of = |soft: &str| {
+            let text = format!(
+                "evictionSoft: {{memory.available: {soft}}}\nevictionSoftGracePeriod: {{memory.available: 1m}}\n"
+            );
+            hard(&settled(&text, &kubelets(Some(100 * MIB)), 64 * GIB))[0]
+        };
+        assert_eq!(of("500Mi"), Some(300));
+        assert_eq!(of("1Gi"), Some(756));
+        // There is nothing in between.
+        assert_eq!(of("100Mi"), Some(756));
     }
 
     #[test]
@@ -218,7 +249,7 @@ mod tests {
         );
         assert_eq!(contest("201Mi", Some(200 * MIB)), None);
         assert_eq!(contest("1Mi", None), None);
-        assert!(contest("200Mi", Some(8 * GIB)).unwrap().ends_with("lower the kubelet's"));
+        assert!(contest("200Mi", Some(8 * GIB)).unwrap().ends_with("lower the kubelet's threshold"));
         // The kubelet's has changed since ours followed from it.
         let config = settled("", &kubelets(Some(100 * MIB)), 8 * GIB);
         let message = config.contest(&kubelets(Some(200 * MIB)), 8 * GIB).unwrap();

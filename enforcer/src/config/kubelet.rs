@@ -79,10 +79,10 @@ pub enum KubeletUnknown {
         /// How to fix it.
         remedy: String,
     },
-    /// A file is not one of a kubelet.
+    /// A file is not a valid kubelet configuration.
     #[error(transparent)]
     File(#[from] Error),
-    /// The threshold is none.
+    /// The threshold is not valid.
     #[error("{origin}: {source}")]
     Threshold {
         /// Where it is written.
@@ -92,8 +92,20 @@ pub enum KubeletUnknown {
     },
 }
 
-/// Reads it: of the kubelet that runs, or of the usual file below `kubelet_root_dir` while none does. The files are those
-/// that the kubelet itself sees.
+impl KubeletUnknown {
+    /// Whether this process only lacks the rights to see it.
+    #[must_use]
+    pub fn is_for_lack_of_rights(&self) -> bool {
+        match self {
+            Self::Processes(errno) => matches!(*errno, Errno::ACCESS | Errno::PERM),
+            Self::Open { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
+    }
+}
+
+/// Reads the threshold of the running kubelet, or that of the usual file below `kubelet_root_dir` while none runs. The files
+/// are those that the kubelet itself sees.
 pub fn kubelet_memory(proc: &Path, kubelet_root_dir: &Path) -> Result<KubeletMemory, KubeletUnknown> {
     // While it is restarted, there may be two.
     let latest = cgroup::kubelet_processes(proc)?.into_iter().max_by_key(|process| process.start_ticks);

@@ -248,14 +248,14 @@ pub const FIELDS: &[Field] = &[
     ours(
         "nodeCondition",
         Form::Boolean,
-        "whether the node has the condition EnforcerMemoryPressure at the API server, beside a kubelet and with mode: enforce",
+        "whether the daemon sets the condition EnforcerMemoryPressure on its node at the API server; only beside a kubelet and with mode: enforce",
         |config| json!(config.node_marks.condition),
     ),
     ours(
         "nodeTaint",
         Form::Choice(&["none", "PreferNoSchedule", "NoSchedule"]),
-        "the effect of the taint enforcer.dev/memory-pressure, which the node has at the API server while memory is short, \
-         beside a kubelet and with mode: enforce",
+        "the effect of the taint enforcer.dev/memory-pressure, which the daemon sets on its node at the API server while memory is \
+         short; only beside a kubelet and with mode: enforce",
         |config| json!(config.node_marks.taint.map_or("none", TaintEffect::as_str)),
     ),
     ours(

@@ -53,7 +53,9 @@ pub fn evictors(config: &Config, pods: &[PodView]) -> anyhow::Result<Option<Evic
     let mut config = config.clone();
     let kubelet = kubelet_memory(Path::new(PROC), &config.kubelet_root_dir);
     config.settle_beside_kubelet(&kubelet, node.memory_bytes);
-    let problems = config.contest(&kubelet, node.memory_bytes).into_iter();
+    // What a user may not see says nothing of the daemon.
+    let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
+    let problems = config.contest(&kubelet, node.memory_bytes).into_iter().filter(|_| is_seen);
     let others = others(Path::new(PROC), has_koordlet(pods)).into_iter().map(|problem| problem.message);
     let problems = problems.chain(others).collect();
     Ok(Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems }))

@@ -6,6 +6,7 @@ use enforcer_events::{
     Event, Payload,
     eviction::{EvictionForeign, OtherVictim},
 };
+use tokio::sync::Mutex;
 
 use super::ranking::Ranks;
 use crate::{
@@ -24,6 +25,8 @@ const REMEMBERED: usize = 256;
 pub(super) struct Foreign {
     waiting: Vec<EvictedPod>,
     reported: VecDeque<PodUid>,
+    /// Held while the journal is read: one report at a time, so that a slow disk leaves threads for others.
+    reading: Arc<Mutex<()>>,
 }
 
 impl Foreign {
@@ -47,12 +50,17 @@ impl Foreign {
         }
         let (ranks, journal) = (ranks(), journal.clone());
         let candidates = ranks.candidates();
-        tokio::spawn(threads::blocking(move || {
-            for pod in evicted.iter().filter(|pod| !is_ours(&journal, pod)) {
-                let payload = Payload::EvictionForeign(payload(pod, &ranks, &candidates));
-                journal.emit(Subject::Pod(pod.name.clone()), payload);
-            }
-        }));
+        let reading = Arc::clone(&self.reading);
+        tokio::spawn(async move {
+            let _reading = reading.lock().await;
+            threads::blocking(move || {
+                for pod in evicted.iter().filter(|pod| !is_ours(&journal, pod)) {
+                    let payload = Payload::EvictionForeign(payload(pod, &ranks, &candidates));
+                    journal.emit(Subject::Pod(pod.name.clone()), payload);
+                }
+            })
+            .await;
+        });
     }
 }
 

@@ -230,10 +230,14 @@ fn condition(status: Option<ConditionStatus>) -> Value {
         None => json!({"$patch": "delete", "type": CONDITION}),
         Some(status) => {
             let (status, reason, message) = match status {
-                ConditionStatus::True => {
-                    ("True", "MemoryIsShort", "enforcer evicts pods, or a threshold was met a short time ago")
+                ConditionStatus::True => (
+                    "True",
+                    "MemoryIsShort",
+                    "a memory threshold of enforcer is met, or was met a short time ago",
+                ),
+                ConditionStatus::False => {
+                    ("False", "MemoryIsSufficient", "no memory threshold of enforcer is met")
                 }
-                ConditionStatus::False => ("False", "MemoryIsSufficient", "no threshold of enforcer is met"),
             };
             json!({
                 "type": CONDITION, "status": status, "reason": reason, "message": message,

@@ -165,7 +165,7 @@ impl Run {
                 continue;
             }
             if self.keep_alive <= now.instant {
-                // Whether the server is there matters once it is needed.
+                // A failure matters only once an eviction needs the server.
                 drop(self.ask_plainly(Call::Ping).await);
                 continue;
             }

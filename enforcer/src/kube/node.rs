@@ -56,9 +56,9 @@ impl NodeSettings {
 
 /// What may have been set and has to be removed, on the disk.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-struct Marks {
-    node: String,
-    set: NodeSettings,
+pub(super) struct Marks {
+    pub(super) node: String,
+    pub(super) set: NodeSettings,
 }
 
 impl State for Marks {
@@ -115,7 +115,7 @@ impl NodeMarks {
         let path = state_dir.join("node-marks.json");
         let marks = durable::read::<Marks>(&path).unwrap_or_else(|error| {
             tracing::warn!(
-                "what was set on the node is not known; `kubectl describe node` shows it: {}",
+                "cannot read which condition or taint an earlier daemon set on the node; `kubectl describe node` shows them: {}",
                 crate::chain(&error)
             );
             None
@@ -179,20 +179,39 @@ impl Run {
     /// Brings the node in line.
     async fn show(&mut self, wanted: Shown) -> Result<(), String> {
         let set = NodeSettings { condition: wanted.condition.is_some(), taint: wanted.taint };
+        // Until both are set, what the node has is not known: an answer may be lost.
+        self.shown = None;
+        if let Some(Marks { node, set }) = self.marks.clone().filter(|marks| marks.node != self.server.node())
+        {
+            // The node has another name now.
+            self.change(&node, set, Shown::NOTHING).await?;
+            self.forget()?;
+        }
         self.mark(set)?;
         let Some(Marks { node, set: before }) = self.marks.clone() else { return Ok(()) };
+        self.change(&node, before, wanted).await?;
+        self.shown = Some(wanted);
+        if wanted == Shown::NOTHING { self.forget() } else { Ok(()) }
+    }
+
+    /// Changes a node that may have what is in `before`.
+    async fn change(&self, node: &str, before: NodeSettings, wanted: Shown) -> Result<(), String> {
         if before.condition || wanted.condition.is_some() {
-            self.ask(Call::Condition { node: node.clone(), status: wanted.condition }).await?;
+            let call = Call::Condition { node: node.to_owned(), status: wanted.condition };
+            self.ask(call, wanted.condition.is_none()).await?;
         }
         if before.taint.is_some() || wanted.taint.is_some() {
-            self.ask(Call::Taint { node, effect: wanted.taint }).await?;
+            let call = Call::Taint { node: node.to_owned(), effect: wanted.taint };
+            self.ask(call, wanted.taint.is_none()).await?;
         }
-        self.shown = Some(wanted);
-        if wanted == Shown::NOTHING {
-            std::fs::remove_file(&self.path)
-                .map_err(|error| format!("cannot remove {}: {error}", self.path.display()))?;
-            self.marks = None;
-        }
+        Ok(())
+    }
+
+    /// Nothing is left to remove.
+    fn forget(&mut self) -> Result<(), String> {
+        std::fs::remove_file(&self.path)
+            .map_err(|error| format!("cannot remove {}: {error}", self.path.display()))?;
+        self.marks = None;
         Ok(())
     }
 
@@ -213,16 +232,18 @@ impl Run {
         Ok(())
     }
 
-    async fn ask(&self, call: Call) -> Result<(), String> {
+    async fn ask(&self, call: Call, is_removal: bool) -> Result<(), String> {
         match self.server.ask(Lane::Events, call).await? {
             Outcome::Done { .. } => Ok(()),
+            // A node that is gone has nothing any more.
+            Outcome::Missing if is_removal => Ok(()),
             Outcome::Missing => Err(format!(
                 "the API server has no node {:?}: set `nodeName` to its name there",
                 self.server.node()
             )),
             Outcome::Conflict => Err(String::from("the node has just changed")),
             Outcome::Refused { status, words, .. } => Err(format!("status {status}: {words}")),
-            other => Err(format!("the API server's answer is none to this request: {other:?}")),
+            other => Err(format!("unexpected answer of the API server: {other:?}")),
         }
     }
 
@@ -230,7 +251,9 @@ impl Run {
         if std::mem::replace(&mut self.is_degraded, true) {
             return;
         }
-        let message = format!("the node's condition or taint at the API server may not be true: {why}");
+        let message = format!(
+            "cannot set or remove the node's condition or taint at the API server, which may be out of date: {why}"
+        );
         tracing::warn!("{message}");
         let data = Degraded { message: Some(message), ..Degraded::of(WHAT) };
         self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
@@ -239,7 +262,7 @@ impl Run {
     fn recovered(&mut self) {
         if std::mem::take(&mut self.is_degraded) {
             let message =
-                Some(String::from("the node's condition and taint at the API server are as they should be"));
+                Some(String::from("the node's condition and taint at the API server are up to date"));
             let data = Degraded { message, ..Degraded::of(WHAT) };
             self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
         }

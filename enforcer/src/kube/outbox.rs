@@ -401,7 +401,7 @@ impl Outbox {
             },
             (Stage::Act(action), Outcome::Done { sent_boot_ms }) => {
                 entry.requests += 1;
-                // The process that says it is not trusted.
+                // The value comes from the kube process, which is not trusted.
                 let sent_boot_ms = sent_boot_ms.clamp(asked.boot_ms, now.boot_ms.max(asked.boot_ms));
                 let after_ms = entry.signalled.boot_ms.map(|boot_ms| sent_boot_ms.saturating_sub(boot_ms));
                 let words = format!("the API server accepted the request `{}`", action.as_str());

@@ -178,8 +178,11 @@ impl Server {
             ]);
             return (StatusCode::OK, json!({"resources": resources}));
         }
-        if let Some(below) = path.strip_prefix("/api/v1/nodes/n") {
-            return node::answer(&mut self.node, method, below, body);
+        if let Some(below) = path.strip_prefix("/api/v1/nodes/") {
+            return match below.strip_prefix('n') {
+                Some(below) => node::answer(&mut self.node, method, below, body),
+                None => refused(404, "no such node"),
+            };
         }
         let below = path.strip_prefix("/api/v1/namespaces/").unwrap();
         let (namespace, rest) = below.split_once("/pods/").unwrap();

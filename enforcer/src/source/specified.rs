@@ -43,7 +43,7 @@ pub struct Provenance {
     pub is_from_disk: bool,
 }
 
-/// A pod that ran and is evicted now, by whom ever.
+/// A pod that ran and is evicted now, by enforcer or by the kubelet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EvictedPod {
     /// Its name.

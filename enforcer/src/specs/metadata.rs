@@ -16,7 +16,7 @@ use crate::{
 /// The most owners that are kept of a pod, beside its controller.
 const MOST_OWNERS: usize = 4;
 
-/// What an owner is called whose kind, name or uid is not one.
+/// Stands for an invalid kind, name or uid of an owner.
 const INVALID: &str = "(invalid)";
 
 /// `metadata` of a pod.
@@ -72,7 +72,7 @@ impl Owners {
         self.0.is_empty()
     }
 
-    /// A controller is kept whatever it is called: without it the pod would look like one that nothing makes anew.
+    /// A controller is kept even if its name is invalid: without it the pod would look like one that nothing recreates.
     pub(super) fn add(&mut self, owner: ApiOwner) {
         let ApiOwner { kind, name, uid, controller } = owner;
         let has_controller = self.0.iter().any(|known| known.controller == Some(true));
@@ -90,7 +90,7 @@ impl Owners {
         });
     }
 
-    /// They in the model.
+    /// The owner references of the model.
     pub(super) fn read(&self) -> Vec<Arc<OwnerReference>> {
         let read = |ApiOwner { kind, name, uid, controller }: &ApiOwner| {
             Arc::new(OwnerReference {
@@ -138,13 +138,13 @@ pub struct Annotations {
     /// The uid of the static pod that this is the mirror of, as the API server has it. Anyone can write it there.
     #[serde(rename = "kubernetes.io/config.mirror", skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
-    /// The same again: the kubelet gives a mirror both, of one value.
+    /// The same uid: the kubelet sets both annotations of a mirror to it.
     #[serde(rename = "kubernetes.io/config.hash", skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
 }
 
 impl Annotations {
-    /// Leaves what a kubelet's word is on a pod that it serves itself.
+    /// Keeps only the annotation that the kubelet sets on pods that it serves itself.
     pub(crate) fn keep_kubelets(&mut self) {
         let Self { source, mirror: _, hash: _ } = std::mem::take(self);
         self.source = source;

@@ -1,6 +1,6 @@
 //! The node's condition and taint.
 
-use super::*;
+use super::{super::node::Marks, *};
 
 const OTHER: &str =
     r#"{"key": "gpu", "value": "yes", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}"#;
@@ -10,6 +10,9 @@ const ALL: NodeSettings = NodeSettings { condition: true, taint: Some(TaintEffec
 pub(super) fn answer(node: &mut Value, method: &Method, below: &str, body: &Value) -> (StatusCode, Value) {
     match (method.as_str(), below) {
         ("GET", "") => return (StatusCode::OK, node.clone()),
+        ("PATCH", "") if node["metadata"]["isTaintRefused"] == true => {
+            return (StatusCode::FORBIDDEN, json!({"message": "nodes is forbidden"}));
+        }
         ("PATCH", "") => {
             if body["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"] {
                 return (StatusCode::CONFLICT, json!({}));
@@ -137,6 +140,30 @@ fn a_server_that_is_away_is_reported_once_and_asked_again() {
     scene.wait(None, Some("False"));
     wait(&[EventType::DegradedEntered, EventType::DegradedLeft]);
     drop(marks);
+}
+
+/// The condition is set, and the taint is refused: the condition is taken back all the same.
+#[test]
+fn a_change_that_is_half_done_is_undone() {
+    let scene = Marking::new();
+    let marks = scene.start(ALL).unwrap();
+    scene.wait(None, Some("False"));
+    scene.api.change(|server| server.node["metadata"]["isTaintRefused"] = true.into());
+    marks.set_short(true);
+    scene.wait(None, Some("True"));
+    marks.set_short(false);
+    scene.wait(None, Some("False"));
+    drop(marks);
+}
+
+#[test]
+fn the_mark_of_a_node_with_another_name_is_removed_there() {
+    let scene = Marking::new();
+    let marks = Marks { node: String::from("gone"), set: ALL };
+    crate::durable::write(&scene.state.path().join("node-marks.json"), &marks).unwrap();
+    let marks = scene.start(NodeSettings::default()).unwrap();
+    drop(marks);
+    assert!(std::fs::read_dir(scene.state.path()).unwrap().next().is_none());
 }
 
 #[test]
