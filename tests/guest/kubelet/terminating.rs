@@ -1,7 +1,5 @@
 //! Pods that are being deleted.
 
-use std::{thread, time::Duration};
-
 use enforcer::{model::QosClass, policy::CgroupDriver::Systemd};
 use enforcer_tests::{
     kernel,
@@ -9,7 +7,6 @@ use enforcer_tests::{
     stream::is,
     wait::{TIMEOUT, wait_until},
 };
-use serde_json::Value;
 
 use super::{
     MIB,
@@ -21,19 +18,18 @@ use super::{
     },
 };
 
-/// The first in the ranking is spared, and so are the others, while its memory falls.
+/// A long grace period does not spare a pod that was deleted: its memory does not fall.
 #[guest_test(kernel)]
-fn a_pod_that_is_being_deleted_is_awaited_while_its_memory_falls_and_no_longer() {
-    let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(800 * MIB);
+fn a_pod_that_was_deleted_and_does_not_end_is_evicted_like_any_other() {
+    let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(500 * MIB);
     let mut node = Node::new("terminating", Systemd);
     node.serve();
     let kubelet = FakeKubelet::new();
     let leaving = node.pod(QosClass::Burstable, "shop", "leaving", &["app"]);
-    let spec_of_leaving = spec(&leaving, "leaving", "Burstable", -10, "16Mi");
-    kubelet.put(spec_of_leaving.clone());
+    kubelet.put(FakePod { is_terminating: true, ..spec(&leaving, "leaving", "Burstable", -10, "16Mi") });
     let growing = node.pod(QosClass::Burstable, "shop", "growing", &["app"]);
     kubelet.put(spec(&growing, "growing", "Burstable", 0, "16Mi"));
-    let mut held: Vec<_> = (0..30).map(|_| hold_in(leaving.cgroup(1), "20Mi")).collect();
+    let _held = hold_in(leaving.cgroup(1), "300Mi");
 
     let _socket = serve_pods_api(&node, &kubelet);
     let daemon = node.start(&evicting_below(threshold_bytes));
@@ -41,24 +37,13 @@ fn a_pod_that_is_being_deleted_is_awaited_while_its_memory_falls_and_no_longer()
     wait_until("the specs", || {
         ["leaving", "growing"].iter().all(|name| !pod_of(&daemon, name)["spec"].is_null())
     });
-    kubelet.put(FakePod { is_terminating: true, ..spec_of_leaving });
-    let mut growing = Load::start(growing.cgroup(1), &["hold", "--size", "400Mi"]).unwrap();
-    // Its processes end one after the other.
-    while let Some(last) = held.pop() {
-        drop(last);
-        thread::sleep(Duration::from_millis(100));
-    }
-    let is_over =
-        |event: &Value| is(event, "pressure.cleared") && event["data"]["crossedToClearedMs"].is_number();
-    stream.wait_for("the end of a shortage", TIMEOUT, is_over).unwrap();
-    assert_eq!(stream.of("eviction.decided").count(), 0, "{:?}", stream.seen);
-
-    // One that takes more is evicted like any other.
-    let more = Load::start(leaving.cgroup(1), &["hold", "--size", "500Mi"]).unwrap();
+    let ramp = ["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "300Mi"];
+    let mut growing = Load::start(growing.cgroup(1), &ramp).unwrap();
     let decided = stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
     assert_eq!(decided["subject"], "shop/leaving", "{decided}");
+    let signalled = stream.wait_for_pod("eviction.signalled", "shop/leaving", TIMEOUT).unwrap();
+    assert_eq!(signalled["data"]["terminating"], true, "{signalled}");
     stream.wait_for_pod("eviction.completed", "shop/leaving", TIMEOUT).unwrap();
     assert!(growing.lives().unwrap());
-    drop(more);
     daemon.stop().unwrap();
 }
