@@ -111,15 +111,18 @@ impl Engine {
     /// How much of the last victim's volumes is still charged, while that is awaited.
     fn volume_left(&self, now_ns: u64) -> u64 {
         let Some(Volume { cgroup, bytes, until_ns }) = self.volume else { return 0 };
+        if now_ns >= until_ns {
+            return 0;
+        }
         let slot = self.candidates.find(cgroup).and_then(|index| self.candidates.slot(index));
         match slot.map(|slot| slot.reading) {
-            _ if now_ns >= until_ns => 0,
             // A pod without a cgroup has no volume.
             None | Some(Reading::Gone) => 0,
+            Some(Reading::Usage(usage)) if usage.process_count != Some(0) => {
+                bytes.min(usage.unmapped_shmem_bytes())
+            }
             // A reading of a pod without processes says nothing of what it is charged for.
-            Some(reading) if reading.is_empty() => bytes,
-            Some(Reading::Missing) => bytes,
-            Some(Reading::Usage(usage)) => bytes.min(usage.unmapped_shmem_bytes()),
+            Some(Reading::Usage(_) | Reading::Missing) => bytes,
         }
     }
 
