@@ -88,7 +88,7 @@ pub(super) struct Volume {
 impl Slot {
     /// Whether it is terminating and releases its memory, as far as is known.
     pub(super) fn is_releasing(&self, now_ns: u64) -> bool {
-        self.release.is_some_and(|release| release.is_awaited(now_ns))
+        self.facts.terminating && self.release.is_some_and(|release| release.is_awaited(now_ns))
     }
 }
 

@@ -203,10 +203,11 @@ fn containers_that_a_daemon_killed_right_before_its_own_end_are_dead_for_the_nex
     println!("the signal was reported {was_reported} times before the crash");
     let counts = ["eviction.decided", "eviction.completed", "eviction.failed"].map(of);
     assert!(counts == [1, 1, 0] && was_reported <= 1, "{counts:?}, {was_reported}: {events:?}");
-    assert_holds(
-        &completed["data"],
-        &json!({"uid": hog.uid, "reason": "interrupted", "reconstructed": true}),
-    );
+    assert_eq!(completed["data"]["uid"], hog.uid.as_str());
+    // On a slow machine it may even have seen the memory come back.
+    let is_reconstructed = completed["data"]["reconstructed"] == true;
+    println!("the completion was reconstructed: {is_reconstructed}");
+    assert_eq!(completed["data"]["reason"] == "interrupted", is_reconstructed, "{completed}");
     assert!({ sandbox }.lives().unwrap());
     daemon.stop().unwrap();
 }

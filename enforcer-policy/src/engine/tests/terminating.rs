@@ -140,7 +140,6 @@ fn a_volume_that_stays_is_awaited_only_until_the_victims_deadline() {
         assert!(passed_ns < 3 * SECOND);
     }
     assert!(passed_ns >= 2 * SECOND);
-    assert_eq!(victim(&rig), CgroupId(2));
     // Alone, none is removed.
     assert!(evicts(&dead_with_volume(false).pass(MS).look(600 * MIB)));
 }
