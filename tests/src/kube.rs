@@ -395,10 +395,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documentation_names_three_roles() {
+    fn the_documentation_names_a_role_for_each_feature() {
         let roles = documented_roles();
         let names: Vec<_> = roles.iter().map(|role| role.name).collect();
-        assert_eq!(names, ["enforcer-specs", "enforcer-evictions", "enforcer-events"]);
+        assert_eq!(names, ["enforcer-specs", "enforcer-evictions", "enforcer-node", "enforcer-events"]);
         for Role { name, yaml } in roles {
             assert!(yaml.starts_with("apiVersion: ") && yaml.contains("\nrules:\n"), "{name}: {yaml}");
         }
