@@ -1,7 +1,6 @@
-//! Pods whose deletion was requested by others: they are given a moment to release their memory by themselves. So is a
-//! kubelet, which removes a victim's memory-backed volumes.
+//! Memory that others free: pods whose deletion was requested, and a kubelet that removes a victim's memory-backed volumes.
 //!
-//! Such a pod is no candidate for a shortage of memory, and the memory that its death frees counts as available. Both end
+//! A terminating pod is no candidate for a shortage of memory, and the memory that its death frees counts as available. Both end
 //! after 10 s, or as soon as its memory no longer falls: a pod whose grace period is an hour must not prevent evictions.
 //! Neither holds when memory will be exhausted before a later victim could release its own.
 

@@ -181,7 +181,7 @@ pub enum Lane {
 /// What changes a pod at the API server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Action {
-    /// The eviction subresource, which heeds disruption budgets.
+    /// The eviction subresource, which respects disruption budgets.
     Evict,
     /// A deletion.
     Delete,

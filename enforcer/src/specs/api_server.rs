@@ -269,7 +269,7 @@ impl Reader<'_> {
                     continue;
                 }
                 // The other end may be gone without a word. Nothing is lost: the next watch begins where this one was.
-                tracing::debug!("the watch of pods was silent, and begins anew");
+                tracing::debug!("the watch of pods was silent, and starts again");
                 self.https.close();
                 return Ok(());
             };

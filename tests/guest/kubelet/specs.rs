@@ -169,7 +169,7 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
     daemon.stop().unwrap();
 }
 
-/// The daemon is killed at the moment when the processes are dead, before or after its event of that: the next one finds
+/// The daemon is killed soon after the processes are dead, before or after its events of that: the next one finds
 /// the containers dead, and reports what is missing once.
 #[guest_test(kernel)]
 fn containers_that_a_daemon_killed_right_before_its_own_end_are_dead_for_the_next() {
