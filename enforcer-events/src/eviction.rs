@@ -327,6 +327,9 @@ pub struct Timeline {
     /// SIGTERM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crossed_to_terminated_ms: Option<f64>,
+    /// The API server had accepted to evict it; in a soft eviction that signalled nothing before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub crossed_to_requested_ms: Option<f64>,
     /// SIGKILL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crossed_to_signalled_ms: Option<f64>,
@@ -510,7 +513,7 @@ pub struct EvictionEnded {
 pub struct EvictionSuppressed {
     /// The signal.
     pub signal: Word,
-    /// `noCandidate`, `breakerOpen` or `outOfReach`.
+    /// `noCandidate`, `breakerOpen`, `outOfReach` or `disruptionBudget`.
     pub reason: Word,
     /// The same in words.
     pub message: String,
@@ -538,7 +541,7 @@ pub struct EvictionRequested {
     /// Why it was withheld or refused: `barePod`, `daemonSetPod`, `staticPod` or `disruptionBudget`; absent for other reasons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Word>,
-    /// How many requests that change something were sent, by this process of the daemon.
+    /// How many requests that change something were sent for this eviction, by this process of the daemon.
     pub requests: u32,
     /// From the signal to the sending of the request that was accepted.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -79,6 +79,9 @@ const IDLE_SHORTAGE_NS: u64 = 100 * MS;
 /// How long no soft eviction begins after one could not be recorded.
 const UNRECORDED_PAUSE_NS: u64 = 10_000 * MS;
 
+/// How long no soft eviction begins after a disruption budget has refused one.
+const BUDGET_PAUSE_NS: u64 = 60_000 * MS;
+
 /// How long a candidate without a process or cgroup is passed over: it may get processes again.
 const EMPTY_PAUSE_NS: u64 = 1_000 * MS;
 
@@ -249,10 +252,10 @@ impl Engine {
         self.spared(victim.cgroup).map(|_| victim.number)
     }
 
-    /// When the victim was sent SIGTERM, if it was.
+    /// The moments of the eviction under way so far.
     #[must_use]
-    pub fn terminated_ns(&self) -> Option<u64> {
-        self.victim.and_then(|victim| victim.terminated_ns())
+    pub fn moments(&self) -> Option<Moments> {
+        self.victim.map(|victim| victim.moments())
     }
 
     /// The highest threshold of that signal that is not met, in its base unit, if there is one: a falling level crosses

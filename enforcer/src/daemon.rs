@@ -260,8 +260,15 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let mut orders = OrderBook::open(&config.state_dir, &host.boot_id, &journal);
     let evictions = Evictions::new(&journal, &being_evicted, orders.view(), &sender, &workers);
     let (forecaster, fill_waker) = Forecaster::start(&config, host.node.max_pids, &journal, counts.clone());
-    let reporting =
-        ReportTargets { events: events.clone(), journal: journal.clone(), being_evicted, sender, fill_waker };
+    let requester = kubernetes::requester(&config, kubelets, &journal, sinks.api_server());
+    let reporting = ReportTargets {
+        events: events.clone(),
+        journal: journal.clone(),
+        being_evicted,
+        sender,
+        fill_waker,
+        requester,
+    };
     let reflex = start_reflex(&config, &orders.settings(&config), &host, reporting, intents, &mut recording)?;
 
     let mut edges = Edges::new(&journal, desired.kubepods());

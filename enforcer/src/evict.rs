@@ -38,6 +38,7 @@ mod reflex;
 mod rehearsal;
 mod report;
 mod scheduling;
+mod soft;
 mod sources;
 mod stat;
 #[cfg(test)]
@@ -59,4 +60,5 @@ pub use self::{
     reflex::{Reflex, ReflexConfig, ReflexError},
     report::{Blindness, Report},
     scheduling::Scheduling,
+    soft::{Requested, Requester},
 };

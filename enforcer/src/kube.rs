@@ -11,6 +11,7 @@ mod message;
 mod node;
 mod outbox;
 mod process;
+mod soft;
 #[cfg(test)]
 mod tests;
 
@@ -21,4 +22,5 @@ pub use self::{
     node::{NodeMarks, NodeSettings},
     outbox::{ApiSettings, OnPdb, Outbox, Owner},
     process::{VERB, main},
+    soft::{SoftEvictions, SoftOutcome},
 };

@@ -192,6 +192,7 @@ impl Scene {
             armed: settings.thresholds.iter().copied().collect(),
             hook: None,
             fill_waker: Some(FillWaker::new(std::thread::current(), Arc::clone(&rung))),
+            requester: None,
         };
         let intents = Intents::open(folder.path(), "boot").unwrap();
         let book = BrakeBook::new(intents.brakes, Throttled::default());

@@ -190,6 +190,8 @@ pub struct Moments {
     pub decided_ns: u64,
     /// It was sent SIGTERM, in a soft eviction.
     pub terminated_ns: Option<u64>,
+    /// The API server had accepted to evict it, in a soft eviction.
+    pub requested_ns: Option<u64>,
     /// It was killed.
     pub signalled_ns: Option<u64>,
     /// It held no process any more.
@@ -281,6 +283,8 @@ pub enum Suppression {
     BreakerOpen,
     /// The threshold cannot be reached even if every candidate is evicted.
     OutOfReach,
+    /// A disruption budget does not allow the eviction of the pod that is to be evicted first.
+    DisruptionBudget,
 }
 
 /// Why a victim that was not killed at once is killed after all.
@@ -332,6 +336,20 @@ pub struct Containment {
     pub awaited_ns: u64,
 }
 
+impl Moments {
+    /// When it was asked to end: by SIGTERM, or through the API server.
+    #[must_use]
+    pub fn asked_ns(&self) -> Option<u64> {
+        self.terminated_ns.or(self.requested_ns)
+    }
+
+    /// Whether its end has begun, by whatever means.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.asked_ns().or(self.signalled_ns).is_some()
+    }
+}
+
 /// What the engine requests or reports. A step awaits at most one answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
@@ -360,10 +378,10 @@ pub enum Action {
     ReadUsages(Resource),
     /// Carry out [`Engine::decision`](super::Engine::decision). If it awaits a hook, start that, and answer with
     /// `Outcome::HookEnded`; `Ask` or `Kill` follow. Otherwise, without a grace period, kill at once, and answer with
-    /// `Outcome::Signalled` or `Refused`; with one, send SIGTERM, and answer with `Outcome::Terminated` or `Refused`. A
-    /// dry run is only reported; no answer is awaited.
+    /// `Outcome::Signalled` or `Refused`; with one, do as for `Ask`. A dry run is only reported; no answer is awaited.
     Evict,
-    /// Send the victim SIGTERM, and answer with `Outcome::Terminated` or `Refused`.
+    /// Send the victim SIGTERM or have the API server evict it, and answer with `Outcome::Terminated`, `Requested` or
+    /// `Refused`.
     Ask {
         /// The number of its decision.
         number: u64,
@@ -457,14 +475,16 @@ wire!(struct Decision {
     decided_by, predicted_freed_bytes, unmapped_shmem_bytes,
     free_lists_bytes, ranking, ranked_count, excluded, excluded_count,
 });
-wire!(struct Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns });
+wire!(struct Moments {
+    crossed_ns, decided_ns, terminated_ns, requested_ns, signalled_ns, dead_ns, memory_back_ns,
+});
 wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
 wire!(enum FailureReason {
     0 => Refused(refusal: Refusal), 1 => StillPopulated, 2 => Spared(spared: Spared), 3 => Relieved
 });
 wire!(enum Spared { 0 => Protected, 1 => Critical, 2 => Paused, 3 => NotEnforcing });
 wire!(struct Failure { number, cgroup, moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason });
-wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen, 2 => OutOfReach });
+wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen, 2 => OutOfReach, 3 => DisruptionBudget });
 wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting, 3 => HookOver });
 wire!(enum BrakeCause { 0 => Grace, 1 => Release });
 wire!(struct Containment {

@@ -161,6 +161,7 @@ impl Engine {
             | Outcome::Uncontained { brake, .. }
             | Outcome::Eased { brake, .. } => (brake, *outcome),
             Outcome::Terminated { .. }
+            | Outcome::Requested { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
             | Outcome::HookEnded { .. }
@@ -189,6 +190,7 @@ impl Engine {
             Outcome::Contained { .. }
             | Outcome::Eased { .. }
             | Outcome::Terminated { .. }
+            | Outcome::Requested { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
             | Outcome::HookEnded { .. }

@@ -1,11 +1,15 @@
 //! Chooses the victim once an eviction is due: the first of the order, or none.
 
 use super::{
-    Action, Actions, Decision, Engine, HookPlan, MS, Mode, SHOWN_EXCLUDED, SHOWN_RANKING, Suppression, Usage,
-    push, ranking, shortage,
+    Action, Actions, Decision, Engine, HookPlan, MS, Mode, Resource, SHOWN_EXCLUDED, SHOWN_RANKING,
+    Suppression, Usage, push, ranking, shortage,
     victim::{Victim, is_too_late},
 };
-use crate::{few::Few, pressure::Reclaim, threshold::Threshold};
+use crate::{
+    few::Few,
+    pressure::Reclaim,
+    threshold::{Signal, Threshold},
+};
 
 /// How long to wait before trying again when there is no candidate: reading all usages costs milliseconds.
 const NO_CANDIDATE_PAUSE_NS: u64 = 100 * MS;
@@ -45,7 +49,7 @@ impl Engine {
         let left = self.candidates.alive();
         if may_kill && left > 0 && self.breaker.is_open(now_ns, shortage_ns, left) {
             self.mode = Mode::DryRun;
-            self.suppress(now_ns, &reclaim, Suppression::BreakerOpen, actions);
+            self.suppress(now_ns, reclaim.threshold.signal, Suppression::BreakerOpen, actions);
         }
         let Some(decision) = self.draw_up(now_ns, reclaim) else {
             self.no_candidate(now_ns, &reclaim, actions);
@@ -70,12 +74,12 @@ impl Engine {
     fn no_candidate(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
         self.no_candidate_until_ns[shortage(reclaim).resource().place()] =
             now_ns.saturating_add(NO_CANDIDATE_PAUSE_NS);
-        self.suppress(now_ns, reclaim, Suppression::NoCandidate, actions);
+        self.suppress(now_ns, reclaim.threshold.signal, Suppression::NoCandidate, actions);
     }
 
     fn out_of_reach(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
         self.quiet(&reclaim.threshold, now_ns.saturating_add(NO_CANDIDATE_PAUSE_NS));
-        self.suppress(now_ns, reclaim, Suppression::OutOfReach, actions);
+        self.suppress(now_ns, reclaim.threshold.signal, Suppression::OutOfReach, actions);
     }
 
     fn draw_up(&self, now_ns: u64, reclaim: Reclaim) -> Option<Decision> {
@@ -139,11 +143,17 @@ impl Engine {
         episode.map(|episode| episode.crossed_ns)
     }
 
-    fn suppress(&mut self, now_ns: u64, reclaim: &Reclaim, reason: Suppression, actions: &mut Actions) {
-        let reported = &mut self.reported[shortage(reclaim).resource().place()];
+    pub(super) fn suppress(
+        &mut self,
+        now_ns: u64,
+        signal: Signal,
+        reason: Suppression,
+        actions: &mut Actions,
+    ) {
+        let reported = &mut self.reported[Resource::of(signal).unwrap_or(Resource::Memory).place()];
         if *reported != Some(reason) {
             *reported = Some(reason);
-            push(actions, Action::Suppressed { now_ns, signal: reclaim.threshold.signal, reason });
+            push(actions, Action::Suppressed { now_ns, signal, reason });
         }
     }
 }

@@ -228,6 +228,8 @@ pub enum Refusal {
     Unrecorded,
     /// SIGTERM must not be sent any more: the victim was spared before.
     Withdrawn,
+    /// The API server was asked to evict it, and a disruption budget does not allow that now.
+    Budget,
     /// The kernel refused, with this error number (`EOPNOTSUPP` for a threaded cgroup).
     Kernel(i32),
 }
@@ -259,6 +261,13 @@ pub enum Outcome {
         /// The number of its decision.
         number: u64,
         /// When the last process was.
+        now_ns: u64,
+    },
+    /// The API server has accepted to evict it: the kubelet ends it within its grace period. Nothing was signalled here.
+    Requested {
+        /// The number of its decision.
+        number: u64,
+        /// When that was known.
         now_ns: u64,
     },
     /// Every process of the victim was sent SIGKILL.
@@ -356,6 +365,7 @@ impl Input<'_> {
             Self::Node(node) | Self::Usages { node, readings: _ } => node.now_ns,
             Self::Outcome(
                 Outcome::Terminated { now_ns, .. }
+                | Outcome::Requested { now_ns, .. }
                 | Outcome::Signalled { now_ns, .. }
                 | Outcome::Refused { now_ns, .. }
                 | Outcome::HookEnded { now_ns, .. }
@@ -379,7 +389,7 @@ wire!(struct NodeSample {
     now_ns, memory, allocatable, pids, fill_bytes_per_second, free_lists_bytes, unmapped_shmem_bytes,
 });
 wire!(enum Refusal {
-    0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32), 5 => Withdrawn,
+    0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32), 5 => Withdrawn, 6 => Budget,
 });
 wire!(enum BrakeRefusal {
     0 => Gone, 1 => Absent, 2 => Lower, 3 => Forbidden, 4 => Unwritten, 5 => Busy, 6 => Kernel(errno: i32),
@@ -395,4 +405,5 @@ wire!(enum Outcome {
     5 => Uncontained { brake: u64, now_ns: u64, reason: BrakeRefusal },
     6 => Eased { brake: u64, now_ns: u64, given_back: bool },
     7 => HookEnded { number: u64, now_ns: u64, end: HookEnd },
+    8 => Requested { number: u64, now_ns: u64 },
 });

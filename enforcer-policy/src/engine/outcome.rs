@@ -1,7 +1,8 @@
 //! Processes the outcomes of the engine's actions.
 
 use super::{
-    Action, Actions, EMPTY_PAUSE_NS, Engine, FailureReason, Outcome, Refusal, UNRECORDED_PAUSE_NS,
+    Action, Actions, BUDGET_PAUSE_NS, EMPTY_PAUSE_NS, Engine, FailureReason, Outcome, Refusal, Suppression,
+    UNRECORDED_PAUSE_NS,
     candidates::UNTIL_FORGIVEN,
     push, shortage,
     victim::{Look, Victim},
@@ -27,8 +28,14 @@ impl Engine {
                 self.count(victim.pod, now_ns);
                 self.pace(now_ns, actions);
             }
+            Outcome::Requested { number, now_ns } if number == victim.number && victim.is_deciding() => {
+                victim.requested(now_ns);
+                self.victim = Some(victim);
+                self.count(victim.pod, now_ns);
+                self.pace(now_ns, actions);
+            }
             Outcome::Signalled { number, now_ns } if number == victim.number => {
-                let is_first = victim.terminated_ns().is_none();
+                let is_first = !victim.is_asked();
                 victim.signalled(now_ns);
                 self.victim = Some(victim);
                 if is_first {
@@ -66,6 +73,7 @@ impl Engine {
                 }
             }
             Outcome::Terminated { .. }
+            | Outcome::Requested { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
             | Outcome::HookEnded { .. }
@@ -86,7 +94,7 @@ impl Engine {
 
     fn refused(&mut self, mut victim: Victim, now_ns: u64, reason: Refusal, actions: &mut Actions) {
         let is_gone = matches!(reason, Refusal::Gone | Refusal::Empty);
-        if victim.terminated_ns().is_some() && is_gone {
+        if victim.is_asked() && is_gone {
             // It ended by itself within its grace period. Its memory may still be coming back, unless its cgroup is
             // gone too.
             let (bytes, processes) = match reason {
@@ -123,6 +131,12 @@ impl Engine {
                 self.soft_quiet_until_ns = now_ns.saturating_add(UNRECORDED_PAUSE_NS);
                 return;
             }
+            // It stays the first in the order: no other pod dies in its place. A hard threshold asks no budget.
+            Refusal::Budget => {
+                self.soft_quiet_until_ns = now_ns.saturating_add(BUDGET_PAUSE_NS);
+                self.suppress(now_ns, victim.signal, Suppression::DisruptionBudget, actions);
+                return;
+            }
             Refusal::Gone | Refusal::Empty => {
                 self.candidates.pass_over(victim.cgroup, now_ns.saturating_add(EMPTY_PAUSE_NS));
             }
@@ -130,7 +144,7 @@ impl Engine {
                 self.candidates.pass_over(victim.cgroup, UNTIL_FORGIVEN);
             }
         }
-        if victim.terminated_ns().is_none() {
+        if !victim.is_asked() {
             self.go_on(&victim, now_ns, actions);
         }
     }

@@ -39,6 +39,10 @@ const STANDSTILL_NS: u64 = 500 * MS;
 /// holds it.
 const SHARED_STANDSTILL_NS: u64 = 50 * MS;
 
+/// How long after its grace period a victim may hold processes if the API server was asked to evict it: the kubelet hears of
+/// it through a watch, and a terminating pod counts as no candidate for as long.
+const REQUEST_ALLOWANCE_NS: u64 = 10_000 * MS;
+
 /// A prediction is met when no more than a sixteenth of it, or 4 MiB, is missing: counters are batched per CPU,
 /// and pages can be shared with processes elsewhere.
 const TOLERANCE_SHARE: u64 = 16;
@@ -59,7 +63,7 @@ enum Stage {
     Hooking { until_ns: u64 },
     /// To be signalled; the executor has not answered yet.
     Deciding,
-    /// Sent SIGTERM; has until then.
+    /// Sent SIGTERM, or ended by the kubelet; has until then.
     Terminating { until_ns: u64 },
     /// To be killed after all; the executor has not answered yet.
     Killing,
@@ -181,6 +185,7 @@ impl Victim {
                 crossed_ns: decision.crossed_ns,
                 decided_ns: decision.decided_ns,
                 terminated_ns: None,
+                requested_ns: None,
                 signalled_ns: None,
                 dead_ns: None,
                 memory_back_ns: None,
@@ -206,6 +211,16 @@ impl Victim {
         if self.stage == Stage::Deciding {
             self.moments.terminated_ns = Some(now_ns);
             self.stage = Stage::Terminating { until_ns: self.clock_ns.saturating_add(self.grace_ns) };
+        }
+    }
+
+    /// The API server has accepted to evict it.
+    pub(super) fn requested(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if self.stage == Stage::Deciding {
+            self.moments.requested_ns = Some(now_ns);
+            let until_ns = self.clock_ns.saturating_add(self.grace_ns).saturating_add(REQUEST_ALLOWANCE_NS);
+            self.stage = Stage::Terminating { until_ns };
         }
     }
 
@@ -242,9 +257,14 @@ impl Victim {
         matches!(self.stage, Stage::Deciding | Stage::Killing)
     }
 
-    /// When it was sent SIGTERM, if it was. A refusal to kill it may then mean that it has ended.
-    pub(super) fn terminated_ns(&self) -> Option<u64> {
-        self.moments.terminated_ns
+    /// Its moments so far.
+    pub(super) fn moments(&self) -> Moments {
+        self.moments
+    }
+
+    /// Whether it was asked to end. A refusal to kill it may then mean that it has ended.
+    pub(super) fn is_asked(&self) -> bool {
+        self.moments.asked_ns().is_some()
     }
 
     /// The next step for a victim that a hook runs for, or that has or is about to get time to end.
@@ -295,7 +315,7 @@ impl Victim {
                 match spared {
                     None => Next::Kill(due),
                     // Whether SIGTERM was sent is not known yet; the next look shows it.
-                    Some(_) if self.moments.terminated_ns.is_none() => return Next::Wait,
+                    Some(_) if !self.is_asked() => return Next::Wait,
                     Some(spared) => return Next::Spare(FailureReason::Spared(spared)),
                 }
             }

@@ -37,6 +37,11 @@ pub enum Happening {
         /// The number of the decision.
         number: u64,
     },
+    /// The API server had accepted to evict the victim.
+    Requested {
+        /// The number of the decision.
+        number: u64,
+    },
     /// The victim's grace period was over or cut short.
     CutShort {
         /// The number of the decision.
@@ -206,6 +211,7 @@ impl Player {
     fn emit_step(&mut self, step: &Step) {
         match step.given {
             Given::Outcome(Outcome::Terminated { number, .. }) => self.emit(Happening::Terminated { number }),
+            Given::Outcome(Outcome::Requested { number, .. }) => self.emit(Happening::Requested { number }),
             Given::Outcome(Outcome::Signalled { number, .. }) => self.emit(Happening::Signalled { number }),
             Given::Outcome(Outcome::HookEnded { number, end, .. }) => {
                 self.emit(Happening::HookEnded { number, end });

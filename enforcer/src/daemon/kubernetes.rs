@@ -1,12 +1,18 @@
 //! The Kubernetes API server as the daemon has it: who it is to that, and the evictions that are asked for.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
+
+use ulid::Ulid;
 
 use super::{EngineEvent, specifying};
 use crate::{
     config::{Config, Mode},
+    evict::{Identity, Requested, Requester},
     journal::Journal,
-    kube::{ApiServer, ApiSettings, Evictions, NodeMarks, NodeSettings},
+    kube::{
+        ApiServer, ApiSettings, Evictions, NodeMarks, NodeSettings, Owner, PodRef, SoftEvictions, SoftOutcome,
+    },
+    model::{Knowledge, PodName},
     policy::threshold::NodeCondition,
 };
 
@@ -25,13 +31,48 @@ pub(super) fn evictions(
     journal: &Journal,
     server: &ApiServer,
 ) -> io::Result<Option<Evictions>> {
-    let ApiSettings { action, bare_pods, daemon_set_pods, on_pdb: _ } = config.api;
-    let asks = action.or(bare_pods).or(daemon_set_pods).is_some();
-    if !is_beside_kubelet || config.mode != Mode::Enforce || !asks {
+    if !requests(config, is_beside_kubelet) {
         return Ok(None);
     }
     let begin = journal.range().newest;
     Evictions::start(journal, &config.state_dir, begin, config.api, server.clone()).map(Some)
+}
+
+/// Who is asked to end a soft eviction's victim, if anything is to be requested.
+pub(super) fn requester(
+    config: &Config,
+    is_beside_kubelet: bool,
+    journal: &Journal,
+    server: &ApiServer,
+) -> Option<Arc<dyn Requester>> {
+    let soft = SoftEvictions::new(server, config.api, journal);
+    requests(config, is_beside_kubelet).then(|| Arc::new(SoftRequests(soft)) as Arc<dyn Requester>)
+}
+
+/// Whether evictions are requested from the API server.
+fn requests(config: &Config, is_beside_kubelet: bool) -> bool {
+    let ApiSettings { action, bare_pods, daemon_set_pods, on_pdb: _ } = config.api;
+    let asks = action.or(bare_pods).or(daemon_set_pods).is_some();
+    is_beside_kubelet && config.mode == Mode::Enforce && asks
+}
+
+/// Requests the end of pods whose controller is known from their spec.
+#[derive(Debug)]
+struct SoftRequests(SoftEvictions);
+
+impl Requester for SoftRequests {
+    fn request(&self, id: Ulid, pod: &Identity, grace: Duration) -> Requested {
+        let Some(Knowledge::Spec { .. }) = pod.placed else { return Requested::Unanswered };
+        let PodName { namespace, name } = pod.pod.clone();
+        let owner = Owner::of(pod.controller.as_ref().map(|controller| controller.kind.as_str()));
+        let pod = PodRef { namespace, name, uid: pod.uid.to_string() };
+        match self.0.request(&id.to_string(), &pod, owner, grace) {
+            SoftOutcome::Accepted => Requested::Accepted,
+            SoftOutcome::Budget => Requested::Budget,
+            SoftOutcome::Gone => Requested::Gone,
+            SoftOutcome::Unanswered => Requested::Unanswered,
+        }
+    }
 }
 
 /// Starts to show on the node whether memory is short, if that is wanted, and otherwise to remove what an earlier daemon

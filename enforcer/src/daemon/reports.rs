@@ -19,7 +19,9 @@ use super::{
 use crate::{
     clock,
     config::Config,
-    evict::{self, EventBuilder, EvictionIntents, FillWaker, Listener, Reflex, ReflexConfig, Report},
+    evict::{
+        self, EventBuilder, EvictionIntents, FillWaker, Listener, Reflex, ReflexConfig, Report, Requester,
+    },
     journal::Journal,
     policy::engine::{EngineSettings, Thresholds},
     recorder::Asker,
@@ -33,6 +35,8 @@ pub(super) struct ReportTargets {
     pub(super) sender: mpsc::UnboundedSender<EngineEvent>,
     /// Woken when available memory begins to fall fast.
     pub(super) fill_waker: Option<FillWaker>,
+    /// Asked before a soft eviction signals anything.
+    pub(super) requester: Option<Arc<dyn Requester>>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -81,7 +85,9 @@ impl Listener for ReportListener {
     fn see(&mut self, report: &Report) {
         let reflexion = match report {
             Report::Conditions(conditions) => EngineEvent::Conditions(*conditions),
-            Report::Signalled { number, candidate, .. } | Report::Terminated { number, candidate, .. } => {
+            Report::Signalled { number, candidate, .. }
+            | Report::Terminated { number, candidate, .. }
+            | Report::Requested { number, candidate } => {
                 EngineEvent::Evicted { uid: candidate.identity().uid.clone(), number: *number }
             }
             Report::Arming { armed, unarmed: _ } => return self.keep_armed(armed),
@@ -140,7 +146,7 @@ pub(super) fn start_reflex(
     intents: Option<EvictionIntents>,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
-    let ReportTargets { events, journal, being_evicted, sender, fill_waker } = reporting;
+    let ReportTargets { events, journal, being_evicted, sender, fill_waker, requester } = reporting;
     let listener = ReportListener {
         events,
         journal: journal.clone(),
@@ -158,6 +164,7 @@ pub(super) fn start_reflex(
         hook: config.pre_kill_hook.as_ref().map(|hook| hook.program.clone()),
         cpus: host.node.cpu_milli / 1_000,
         fill_waker,
+        requester,
         past: past::read(&journal),
         armed: armed::read(&config.run_dir, &host.boot_id, &settings.thresholds),
         ..ReflexConfig::default()

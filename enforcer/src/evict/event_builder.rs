@@ -99,7 +99,7 @@ impl EventBuilder {
     pub fn event(&mut self, report: &Report) -> Option<Event> {
         Some(match report {
             // Admission shows these.
-            Report::Conditions(_) | Report::ToBeAsked { .. } => return None,
+            Report::Conditions(_) | Report::ToBeAsked { .. } | Report::Requested { .. } => return None,
             Report::Arming { armed: _, unarmed } => return self.arming(unarmed),
             Report::Stuck(stuck) => stuck_event(stuck),
             Report::Hooked { id, signal: _, candidate: _, plan, ran } => {
@@ -322,10 +322,11 @@ fn kubelets(decision: &Decision, victim: Option<&Candidate>) -> Message {
 
 /// The time from the decision to the first signal.
 fn waited_ns(moments: &Moments) -> u64 {
-    let signal_ns = moments.terminated_ns.or(moments.signalled_ns);
+    let signal_ns = moments.asked_ns().or(moments.signalled_ns);
     signal_ns.map_or(0, |at_ns| at_ns.saturating_sub(moments.decided_ns))
 }
 
+/// Whether a signal was sent, which has an event of its own.
 fn is_signalled(moments: &Moments) -> bool {
     moments.terminated_ns.or(moments.signalled_ns).is_some()
 }
@@ -531,11 +532,20 @@ pub(super) fn ended_data(id: Ulid, candidate: &Candidate) -> EvictionEnded {
 }
 
 fn timeline(moments: &Moments) -> Timeline {
-    let Moments { crossed_ns, decided_ns, terminated_ns, signalled_ns, dead_ns, memory_back_ns } = *moments;
+    let Moments {
+        crossed_ns,
+        decided_ns,
+        terminated_ns,
+        requested_ns,
+        signalled_ns,
+        dead_ns,
+        memory_back_ns,
+    } = *moments;
     let reached = |at_ns: Option<u64>| at_ns.map(|at_ns| milliseconds(crossed_ns, at_ns));
     Timeline {
         crossed_to_decided_ms: reached(Some(decided_ns)),
         crossed_to_terminated_ms: reached(terminated_ns),
+        crossed_to_requested_ms: reached(requested_ns),
         crossed_to_signalled_ms: reached(signalled_ns),
         crossed_to_dead_ms: reached(dead_ns),
         crossed_to_memory_back_ms: reached(memory_back_ns),

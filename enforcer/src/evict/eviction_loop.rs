@@ -40,8 +40,8 @@ use crate::{
     model::CgroupPath,
     policy::{
         engine::{
-            Action, Actions, Decision, EngineSettings, FailureReason, Input, Moments, NodeSample, Outcome,
-            Past, Reading, Refusal, Resource,
+            Action, Actions, Decision, EngineSettings, FailureReason, Input, NodeSample, Outcome, Past,
+            Reading, Refusal, Resource,
         },
         threshold::{Signal, Threshold},
     },
@@ -316,24 +316,20 @@ impl EvictionLoop {
         let undecided = self.core.engine().victim().map(|(number, _)| number);
         let actions = self.core.step(Input::Outcome(outcome));
         // A victim that was killed before SIGTERM is reported as killed.
-        let terminated_ns = self.core.engine().terminated_ns();
-        if let (Outcome::Terminated { number, .. }, Some(current)) = (outcome, &self.current)
+        let asked = self.core.engine().moments().filter(|moments| moments.asked_ns().is_some());
+        if let (Outcome::Terminated { number, .. } | Outcome::Requested { number, .. }, Some(current)) =
+            (outcome, &self.current)
             && current.number == number
-            && terminated_ns.is_some()
+            && let Some(moments) = asked
         {
             let Current { id, number: _, decision, candidate } = current;
-            let Decision { crossed_ns, decided_ns, grace_ns, .. } = *decision;
-            let moments = Moments {
-                crossed_ns,
-                decided_ns,
-                terminated_ns,
-                signalled_ns: None,
-                dead_ns: None,
-                memory_back_ns: None,
-            };
+            let Decision { grace_ns, .. } = *decision;
             self.watch(candidate);
-            let (signal, candidate) = (decision.shortage.signal, Arc::clone(candidate));
-            self.emit(Report::Terminated { id: *id, signal, number, candidate, grace_ns, moments });
+            let (id, signal, candidate) = (*id, decision.shortage.signal, Arc::clone(candidate));
+            self.emit(match moments.requested_ns {
+                None => Report::Terminated { id, signal, number, candidate, grace_ns, moments },
+                Some(_) => Report::Requested { number, candidate },
+            });
         } else if let (Outcome::Refused { number, .. }, Some(intents)) = (outcome, &mut self.wiring.intents)
             && undecided == Some(number)
             && self.core.engine().victim().is_none_or(|(next, _)| next != number)
@@ -485,8 +481,7 @@ impl EvictionLoop {
                     Action::Ask { number } => next = self.ask(number),
                     Action::Kill { number, reason } => next = self.kill(number, Some(reason)),
                     Action::Completed(completion) => {
-                        let Moments { terminated_ns, signalled_ns, .. } = completion.moments;
-                        if terminated_ns.or(signalled_ns).is_none() {
+                        if !completion.moments.has_begun() {
                             self.release_intent(completion.number);
                         }
                         if let Some(Current { id, decision, candidate, .. }) = self.forget(completion.number)
@@ -496,11 +491,9 @@ impl EvictionLoop {
                         }
                     }
                     Action::Failed(failure) => {
-                        let is_signalled =
-                            failure.moments.terminated_ns.is_some() || failure.moments.signalled_ns.is_some();
                         let is_let_off =
                             matches!(failure.reason, FailureReason::Relieved | FailureReason::Spared(_));
-                        if is_let_off && !is_signalled {
+                        if is_let_off && !failure.moments.has_begun() {
                             self.end_hook(failure.number);
                             self.release_intent(failure.number);
                         }

@@ -35,6 +35,10 @@ pub(super) fn failed_data(data: EvictionEnded, reason: FailureReason) -> Evictio
         FailureReason::Refused(Refusal::Withdrawn) => {
             ("withdrawn", String::from("it was spared for a while before it was asked to end: it was not"))
         }
+        FailureReason::Refused(Refusal::Budget) => (
+            "disruptionBudget",
+            String::from("a PodDisruptionBudget does not allow it now: nothing was signalled"),
+        ),
         FailureReason::Refused(Refusal::Kernel(errno)) => {
             number = Some(errno);
             ("refused", std::io::Error::from_raw_os_error(errno).to_string())

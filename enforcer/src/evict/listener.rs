@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{
-    candidate::Candidate,
     queue::{Next, Receiver},
     report::Report,
+    soft::ToBeAsked,
 };
 
 /// The longest delay of reports about a victim that is killed at once. The victim needs the CPUs to die, and earlier
@@ -40,15 +40,15 @@ impl<F: FnMut(Report) -> bool + Send + 'static> Listener for F {
     }
 }
 
-/// Passes reports to the listener until the reflex is gone. Calls `ask` for victims whose SIGTERM waits for a durable
-/// decision, with their number and whether it is durable. Reports that [may wait](Report::may_wait) are passed on after
+/// Passes reports to the listener until the reflex is gone. Calls `ask` for victims that are asked to end once their
+/// decision is durable, and whether it is. Reports that [may wait](Report::may_wait) are passed on after
 /// `held_back`, or with the next that may not.
 pub(super) fn run(
     reports: &Receiver<Report>,
     mut listener: impl Listener,
     held_back: Duration,
     ended: Option<&AtomicU64>,
-    ask: impl Fn(u64, &Candidate, bool),
+    ask: impl Fn(ToBeAsked, bool),
 ) {
     // The latest eviction that is durably recorded.
     let mut recorded = 0;
@@ -75,8 +75,9 @@ pub(super) fn run(
             if let (Some(number), Some(ended)) = (end, ended) {
                 ended.fetch_max(number, Ordering::Release);
             }
-            if let Some((number, victim)) = soft {
-                ask(number, &victim, recorded == number);
+            if let Some(victim) = soft {
+                let is_recorded = recorded == victim.number;
+                ask(victim, is_recorded);
             }
         }
         if is_over {

@@ -29,6 +29,7 @@ use super::{
     rehearsal::{self, Rehearsal},
     report::Report,
     scheduling::Scheduling,
+    soft::{self, Requester, ToBeAsked},
 };
 use crate::{
     clock,
@@ -91,6 +92,8 @@ pub struct ReflexConfig {
     pub hook: Option<HookProgram>,
     /// Woken when available memory or process ids begin to fall fast.
     pub fill_waker: Option<FillWaker>,
+    /// Asked to end a soft eviction's victim before it is signalled here.
+    pub requester: Option<Arc<dyn Requester>>,
 }
 
 impl Default for ReflexConfig {
@@ -107,6 +110,7 @@ impl Default for ReflexConfig {
             armed: Vec::new(),
             hook: None,
             fill_waker: None,
+            requester: None,
         }
     }
 }
@@ -220,6 +224,10 @@ impl Shared {
         self.wake();
     }
 
+    fn is_withdrawn(&self, number: u64) -> bool {
+        self.withdrawn.load(Ordering::Acquire) == number
+    }
+
     fn answer(&self, outcome: Outcome) {
         self.post(|inbox| {
             if !inbox.outcomes.push(outcome) {
@@ -309,15 +317,30 @@ impl Reflex {
             fill_detector: FillDetector::new(config.fill_waker.clone()),
         };
         let mut eviction_loop = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
+        let mut victims = None;
+        if let Some(requester) = config.requester.clone() {
+            let (to_ask, asked) = mpsc::channel();
+            victims = Some(to_ask);
+            let inbox = Arc::clone(&reflex.shared);
+            reflex.start("enforcer-ask", move || {
+                let is_withdrawn = |number| inbox.is_withdrawn(number);
+                soft::run(&asked, &*requester, is_withdrawn, |outcome| inbox.answer(outcome));
+            })?;
+        }
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-report", move || {
             for report in rehearsed {
                 listener.rehearse(report);
             }
-            listener::run(&received, listener, HELD_BACK, ended.as_deref(), |number, victim, is_recorded| {
-                let is_withdrawn = inbox.withdrawn.load(Ordering::Acquire) == number;
-                inbox.answer(graceful::ask(number, victim, is_recorded, is_withdrawn));
+            listener::run(&received, listener, HELD_BACK, ended.as_deref(), |victim, is_recorded| {
+                let ToBeAsked { number, candidate, .. } = match &victims {
+                    // Without that thread the daemon ends.
+                    Some(victims) => return drop(victims.send((victim, is_recorded))),
+                    None => &victim,
+                };
+                let is_withdrawn = inbox.is_withdrawn(*number);
+                inbox.answer(graceful::ask(*number, candidate, is_recorded, is_withdrawn));
             });
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work, from_reap))?;

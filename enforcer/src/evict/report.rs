@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ulid::Ulid;
 
-use super::{candidate::Candidate, hook::HookRun};
+use super::{candidate::Candidate, hook::HookRun, soft::ToBeAsked};
 use crate::{
     model::{CgroupPath, CgroupValue},
     policy::{
@@ -56,12 +56,16 @@ pub enum Report {
         /// The candidates that its indices point into.
         members: Arc<[Arc<Candidate>]>,
     },
-    /// The victim must get SIGTERM now, after its hook. It has no event.
+    /// The victim must be asked to end now, after its hook. It has no event.
     ToBeAsked {
+        /// The eviction.
+        id: Ulid,
         /// The engine's number of the eviction.
         number: u64,
         /// The victim.
         candidate: Arc<Candidate>,
+        /// Its grace period in nanoseconds.
+        grace_ns: u64,
     },
     /// The hook of an eviction has ended, or was not started.
     Hooked {
@@ -90,6 +94,13 @@ pub enum Report {
         grace_ns: u64,
         /// The times of its steps.
         moments: Moments,
+    },
+    /// The one who runs the victim will end it. Its event is that of the request.
+    Requested {
+        /// The engine's number of the eviction.
+        number: u64,
+        /// The victim.
+        candidate: Arc<Candidate>,
     },
     /// The victim got SIGKILL.
     Signalled {
@@ -253,17 +264,16 @@ impl Report {
         if let Self::Decided { decision, .. } = self { Some(decision.number) } else { None }
     }
 
-    /// The victim that gets SIGTERM once its decision is recorded, and the number of its eviction.
-    pub(super) fn to_be_asked(&self) -> Option<(u64, Arc<Candidate>)> {
-        if let Self::ToBeAsked { number, candidate } = self {
-            return Some((*number, Arc::clone(candidate)));
+    /// The victim that is asked to end once its decision is recorded.
+    pub(super) fn to_be_asked(&self) -> Option<ToBeAsked> {
+        if let Self::ToBeAsked { id, number, candidate, grace_ns } = self {
+            let candidate = Arc::clone(candidate);
+            return Some(ToBeAsked { id: *id, number: *number, candidate, grace_ns: *grace_ns });
         }
-        let Self::Decided { id: _, decision, members } = self else { return None };
+        let Self::Decided { id, decision, members } = self else { return None };
         let is_hooked = matches!(decision.hook, HookPlan::Awaited { .. });
         let asked = decision.grace_ns > 0 && !decision.dry_run && !is_hooked;
-        asked
-            .then(|| members.get(decision.index))
-            .flatten()
-            .map(|victim| (decision.number, Arc::clone(victim)))
+        let candidate = Arc::clone(members.get(decision.index).filter(|_| asked)?);
+        Some(ToBeAsked { id: *id, number: decision.number, candidate, grace_ns: decision.grace_ns })
     }
 }

@@ -8,5 +8,6 @@ mod levels;
 mod listener;
 pub(super) mod node;
 mod open;
+mod soft;
 mod unanswered;
 mod whole;

@@ -153,7 +153,7 @@ pub struct Now {
 }
 
 impl ApiSettings {
-    fn action(self, owner: Owner) -> Option<Action> {
+    pub(super) fn action(self, owner: Owner) -> Option<Action> {
         match owner {
             Owner::Controller => self.action,
             Owner::DaemonSet => self.daemon_set_pods,
@@ -163,7 +163,9 @@ impl ApiSettings {
 }
 
 impl Owner {
-    fn of(controller: Option<&str>) -> Self {
+    /// By the kind of its controller.
+    #[must_use]
+    pub fn of(controller: Option<&str>) -> Self {
         match controller {
             None => Self::None,
             Some("DaemonSet") => Self::DaemonSet,
@@ -241,6 +243,10 @@ impl Outbox {
                 }
             }
             Payload::EvictionRequested(requested) => {
+                if requested.outcome == "accepted" && !self.entries.contains_key(&requested.eviction_id) {
+                    self.add_soft(requested, sequence, time_ms, now);
+                    return None;
+                }
                 let entry = self.entries.get_mut(&requested.eviction_id)?;
                 match &*requested.outcome {
                     "accepted" | "terminating" => {
@@ -266,6 +272,16 @@ impl Outbox {
         let is_live = signalled.spec.as_deref() == Some("live") && !signalled.terminating;
         let kind = signalled.controller.as_ref().map(|controller| controller.kind.as_str());
         (is_fresh && is_live).then(|| Owner::of(kind))
+    }
+
+    /// Keeps a soft eviction, which was requested before any signal.
+    fn add_soft(&mut self, requested: &EvictionRequested, sequence: u64, time_ms: i64, now: Now) {
+        let EvictionRequested { eviction_id, namespace, name, uid, .. } = requested;
+        let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
+        let is_new = self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: None }, now);
+        if let Some(entry) = self.entries.get_mut(eviction_id).filter(|_| is_new) {
+            entry.confirm(now.instant);
+        }
     }
 
     /// Keeps an eviction. Returns whether it is a new one.

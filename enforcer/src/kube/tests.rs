@@ -1,6 +1,7 @@
 //! With a fake API server, and a kube process that is a thread.
 
 mod node;
+mod soft;
 
 use std::{
     collections::BTreeMap,
@@ -35,6 +36,8 @@ struct Server {
     pods: BTreeMap<String, FakePod>,
     has_budget: bool,
     may_delete: bool,
+    /// The grace period that every request must have.
+    grace_seconds: u64,
     /// The status of every answer, if it is none that serves.
     fails_with: Option<u16>,
     /// The node `n`, as far as is used.
@@ -65,7 +68,7 @@ impl Api {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let api = Self(
-            Arc::new(Mutex::new(Server { may_delete: true, ..Server::default() })),
+            Arc::new(Mutex::new(Server { may_delete: true, grace_seconds: 1, ..Server::default() })),
             listener.local_addr().unwrap(),
         );
         let serving = api.clone();
@@ -207,7 +210,7 @@ impl Server {
             }
             ("POST", "eviction") => {
                 assert_eq!(body["apiVersion"], "policy/v1");
-                assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], 1);
+                assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], self.grace_seconds);
                 if !is_for(&body["deleteOptions"]["preconditions"]["uid"]) {
                     return refused(409, "another uid");
                 }

@@ -139,6 +139,9 @@ impl Observer for Counts {
                 counted.reconstructed(decision);
             }
             Payload::EvictionSignalled(data) => counted.pending.sent(&data.eviction_id, &data.sent),
+            Payload::EvictionRequested(data) if data.outcome == "accepted" => {
+                counted.pending.requested(&data.eviction_id);
+            }
             Payload::EvictionCompleted(data) => counted.ended(namespace, data, Outcome::Completed),
             Payload::EvictionFailed(data) => counted.ended(namespace, data, Outcome::Failed),
             Payload::EvictionSuppressed(data) => {

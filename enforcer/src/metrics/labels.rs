@@ -78,6 +78,10 @@ words! {
         Term = "sigterm",
         /// SIGTERM, and SIGKILL after the grace period.
         TermThenKill = "sigterm_sigkill",
+        /// None: the API server was asked to evict it, which was enough.
+        Request = "request",
+        /// The same, and SIGKILL after all.
+        RequestThenKill = "request_sigkill",
         /// Nothing.
         Nothing = "none",
         /// Not known: signalled before a restart.
@@ -106,6 +110,8 @@ words! {
         Unrecorded = "unrecorded",
         /// It was spared before SIGTERM.
         Withdrawn = "withdrawn",
+        /// A disruption budget did not allow it.
+        DisruptionBudget = "disruptionBudget",
         /// It does not die.
         StillPopulated = "stillPopulated",
         /// An operator has protected it meanwhile.
@@ -132,6 +138,8 @@ words! {
         BreakerOpen = "breakerOpen",
         /// Evicting all pods would not be enough.
         OutOfReach = "outOfReach",
+        /// A disruption budget does not allow it.
+        DisruptionBudget = "disruptionBudget",
         /// Anything else.
         Unknown = "unknown",
     }

@@ -39,8 +39,18 @@ impl Pending {
                 ("SIGTERM", Method::Nothing) => Method::Term,
                 ("SIGKILL", Method::Nothing) => Method::Kill,
                 ("SIGKILL", Method::Term) => Method::TermThenKill,
+                ("SIGKILL", Method::Request) => Method::RequestThenKill,
                 (_, method) => method,
             };
+        }
+    }
+
+    /// The API server has accepted to evict it.
+    pub(super) fn requested(&self, id: &str) {
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let unsignalled = |begun: &&mut Begun| &*begun.id == id && begun.method == Method::Nothing;
+        if let Some(begun) = pending.iter_mut().find(unsignalled) {
+            begun.method = Method::Request;
         }
     }
 

@@ -76,7 +76,7 @@ impl Oracle {
         let (node, decision) = (self.node.unwrap(), engine.decision().unwrap());
         match reason {
             KillReason::GracePassed => {
-                let asked_ns = engine.terminated_ns().expect("asked to end");
+                let asked_ns = engine.moments().and_then(|moments| moments.asked_ns()).expect("asked to end");
                 assert!(!steady || now_ns - asked_ns >= decision.grace_ns, "before its grace has passed");
             }
             KillReason::HardThreshold => {

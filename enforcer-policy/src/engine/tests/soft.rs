@@ -4,7 +4,7 @@ use super::rig::{GIB, MIB, MINUTE, MS, Rig, SECOND, candidate, evicts, using};
 use crate::{
     engine::{
         Action, Actions, BreakerSettings, Candidates, EngineSettings, FailureReason, Input, KillReason,
-        Level, Mode, NodeSample, Outcome, RankKey, Reading, Refusal, Resource, Usage, followed,
+        Level, Mode, NodeSample, Outcome, RankKey, Reading, Refusal, Resource, Suppression, Usage, followed,
     },
     model::CgroupId,
     rank::DecidedBy,
@@ -169,7 +169,7 @@ fn a_hard_threshold_does_not_wait_until_it_has_been_asked() {
     // The answer comes all the same, and is no second eviction.
     let (number, now_ns) = (rig.number(), rig.now_ns);
     assert!(!rig.on_outcome(Outcome::Terminated { number, now_ns }).contains(&Action::Evict));
-    assert_eq!(rig.engine.terminated_ns(), None);
+    assert_eq!(rig.engine.moments().unwrap().asked_ns(), None);
     rig.pass(MS);
     let [Action::Completed(completion)] = rig.progress(false, 0)[..] else { panic!("not completed") };
     assert_eq!((completion.moments.terminated_ns, completion.moments.signalled_ns), (None, Some(now_ns)));
@@ -251,6 +251,66 @@ fn what_cannot_be_recorded_is_not_begun_and_tried_again_later() {
     assert!(evicts(&hard.look(MIB)));
     assert!(evicts(&rig.pass(SECOND).look(1_500 * MIB)));
     assert_eq!(rig.engine.decision().unwrap().cgroup, CgroupId(5), "no pod is passed over for it");
+}
+
+/// The kubelet ends it, and hears of that a little later than the API server.
+#[test]
+fn who_is_evicted_at_the_api_server_is_killed_only_if_it_outlives_its_grace_by_far() {
+    let (mut rig, _) = decided();
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    rig.on_outcome(Outcome::Requested { number, now_ns });
+    for _ in 0..199 {
+        let reported = rig.pass(100 * MS).look(1_500 * MIB);
+        assert_eq!((killed_for(&reported), evicts(&reported)), (None, false));
+    }
+    let mut ended = rig.clone();
+    let [Action::Completed(completion)] = ended.progress(false, 0)[..] else { panic!("not completed") };
+    let moments = completion.moments;
+    assert_eq!(
+        (moments.requested_ns, moments.terminated_ns, moments.signalled_ns),
+        (Some(now_ns), None, None)
+    );
+    assert_eq!(killed_for(&rig.pass(100 * MS).look(1_500 * MIB)), Some(KillReason::GracePassed));
+}
+
+#[test]
+fn a_hard_threshold_kills_who_is_evicted_at_the_api_server_at_once() {
+    let (mut rig, _) = decided();
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let mut unanswered = rig.clone();
+    rig.on_outcome(Outcome::Requested { number, now_ns });
+    for rig in [&mut rig, &mut unanswered] {
+        let reported = rig.pass(SECOND).look(GIB - 1);
+        assert_eq!((killed_for(&reported), evicts(&reported)), (Some(KillReason::HardThreshold), false));
+        rig.signalled();
+    }
+    // An answer that comes after that changes nothing.
+    for late in
+        [Outcome::Requested { number, now_ns }, Outcome::Refused { number, now_ns, reason: Refusal::Budget }]
+    {
+        assert_eq!(unanswered.on_outcome(late), [], "{late:?}");
+    }
+}
+
+#[test]
+fn a_disruption_budget_suppresses_a_soft_eviction_and_no_other_pod_takes_its_place() {
+    let (mut rig, _) = decided();
+    let first = rig.engine.decision().unwrap().cgroup;
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    let reported = rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Budget });
+    let [Action::Failed(failure), Action::Suppressed { signal, reason, .. }] = reported[..] else {
+        panic!("{reported:?}")
+    };
+    assert_eq!(failure.reason, FailureReason::Refused(Refusal::Budget));
+    assert_eq!((signal, reason), (Signal::MemoryAvailable, Suppression::DisruptionBudget));
+    for _ in 0..59 {
+        assert!(!evicts(&rig.pass(SECOND).look(1_500 * MIB)));
+    }
+    let mut hard = rig.clone();
+    assert!(evicts(&hard.look(GIB - 1)), "a hard threshold asks no budget");
+    assert_eq!(hard.engine.decision().unwrap().cgroup, first);
+    assert!(evicts(&rig.pass(SECOND).look(1_500 * MIB)));
+    assert_eq!(rig.engine.decision().unwrap().cgroup, first);
 }
 
 #[test]

@@ -72,12 +72,14 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Refusal::Replaced),
         Just(Refusal::Unrecorded),
         Just(Refusal::Withdrawn),
+        Just(Refusal::Budget),
         any::<i32>().prop_map(Refusal::Kernel),
     ];
     let number = || 0_u64..4;
     let at = || (0_u64..20).prop_map(|step| step * 50_000_000);
     prop_oneof![
         (number(), at()).prop_map(|(number, now_ns)| Outcome::Terminated { number, now_ns }),
+        (number(), at()).prop_map(|(number, now_ns)| Outcome::Requested { number, now_ns }),
         (number(), at()).prop_map(|(number, now_ns)| Outcome::Signalled { number, now_ns }),
         (number(), at(), refusal).prop_map(|(number, now_ns, reason)| Outcome::Refused {
             number,

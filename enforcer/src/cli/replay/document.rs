@@ -228,6 +228,7 @@ impl<'a> Namer<'a> {
                 say("decided", more);
             }
             Happening::Terminated { number } => say("terminated", about(*number)),
+            Happening::Requested { number } => say("requested", about(*number)),
             Happening::CutShort { number, reason } => {
                 let reason = match reason {
                     KillReason::GracePassed => "gracePassed",
@@ -256,6 +257,7 @@ impl<'a> Namer<'a> {
                     FailureReason::Refused(Refusal::Replaced) => String::from("replaced"),
                     FailureReason::Refused(Refusal::Unrecorded) => String::from("unrecorded"),
                     FailureReason::Refused(Refusal::Withdrawn) => String::from("withdrawn"),
+                    FailureReason::Refused(Refusal::Budget) => String::from("disruptionBudget"),
                     FailureReason::Refused(Refusal::Kernel(errno)) => {
                         std::io::Error::from_raw_os_error(errno).to_string()
                     }
@@ -267,6 +269,7 @@ impl<'a> Namer<'a> {
                     Suppression::NoCandidate => "noCandidate",
                     Suppression::BreakerOpen => "breakerOpen",
                     Suppression::OutOfReach => "outOfReach",
+                    Suppression::DisruptionBudget => "disruptionBudget",
                 };
                 let more = with(Map::new(), "signal", json!(signal.as_str()));
                 say("suppressed", with(more, "reason", json!(reason)));

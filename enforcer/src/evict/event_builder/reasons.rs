@@ -71,6 +71,11 @@ pub(super) fn suppression(signal: Signal, reason: Suppression) -> (&'static str,
             "too many evictions within the breaker's window: from now on they are only decided, not carried out, until \
              the configuration is reloaded",
         ),
+        Suppression::DisruptionBudget => (
+            "disruptionBudget",
+            "a PodDisruptionBudget does not allow the soft eviction of the pod that is first in the order: it is requested \
+             again each minute, and a hard threshold does not ask",
+        ),
         Suppression::OutOfReach => (
             "outOfReach",
             "the threshold asks for more than would be available if every pod that may be evicted were gone: no pod is \

@@ -35,13 +35,14 @@ impl EvictionLoop {
         }
     }
 
-    /// Has the report thread send SIGTERM, as it knows whether the decision is on disk.
+    /// Has the victim asked to end through the report thread, which knows whether the decision is on disk.
     pub(super) fn ask(&mut self, number: u64) -> Option<Actions> {
         self.end_hook(number);
         let current = self.current.as_ref().filter(|current| current.number == number)?;
-        let candidate = Arc::clone(&current.candidate);
-        // If the report is dropped, no SIGTERM follows.
-        (!self.offer(Report::ToBeAsked { number, candidate })).then(|| {
+        let Current { id, decision, candidate, .. } = current;
+        let (id, candidate, grace_ns) = (*id, Arc::clone(candidate), decision.grace_ns);
+        // If the report is dropped, it is not asked.
+        (!self.offer(Report::ToBeAsked { id, number, candidate, grace_ns })).then(|| {
             self.release_intent(number);
             self.refuse(number, Refusal::Unrecorded)
         })

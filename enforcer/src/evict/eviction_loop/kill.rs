@@ -8,7 +8,7 @@ use super::{Current, EvictionLoop, VICTIM};
 use crate::{
     clock,
     evict::{candidate::Candidate, executor, raised_limits::RaisedLimits, reap::Work, report::Report},
-    policy::engine::{Actions, Decision, Input, KillReason, Moments, Outcome},
+    policy::engine::{Actions, Input, KillReason, Moments, Outcome},
 };
 
 impl EvictionLoop {
@@ -24,15 +24,8 @@ impl EvictionLoop {
             Ok(signalled) => {
                 let now_ns = signalled.at_ns;
                 self.watch(&candidate);
-                let Decision { crossed_ns, decided_ns, .. } = decision;
-                let moments = Moments {
-                    crossed_ns,
-                    decided_ns,
-                    terminated_ns: self.core.engine().terminated_ns(),
-                    signalled_ns: Some(now_ns),
-                    dead_ns: None,
-                    memory_back_ns: None,
-                };
+                let moments = self.core.engine().moments()?;
+                let moments = Moments { signalled_ns: Some(now_ns), ..moments };
                 let brakes_failed = signalled.brakes_failed + self.raise_limits(&candidate);
                 // Reaping is only faster: if the queue is full, the victim frees its memory itself.
                 let bytes = decision.reading.usage().map_or(u64::MAX, |usage| usage.current_bytes);
@@ -51,7 +44,7 @@ impl EvictionLoop {
                 Outcome::Signalled { number, now_ns }
             }
             Err(reason) => {
-                if self.core.engine().terminated_ns().is_none() {
+                if self.core.engine().moments().is_none_or(|moments| moments.asked_ns().is_none()) {
                     self.release_intent(number);
                 }
                 Outcome::Refused { number, now_ns: clock::boottime_ns(), reason }

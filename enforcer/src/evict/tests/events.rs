@@ -221,6 +221,7 @@ fn moments() -> Moments {
         crossed_ns: MS,
         decided_ns: MS + 1_234_567,
         terminated_ns: None,
+        requested_ns: None,
         signalled_ns: Some(MS + 1_500_000),
         dead_ns: None,
         memory_back_ns: None,

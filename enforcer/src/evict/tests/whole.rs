@@ -45,6 +45,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         cpus: 2,
         hook: None,
         fill_waker: None,
+        requester: None,
     };
     let armed = config.settings.thresholds.iter().copied().collect();
     ReflexConfig { armed, ..config }

@@ -40,7 +40,10 @@ pub(super) enum Happening {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
-    Terminated,
+    /// Asked to end: by SIGTERM, or through the API server.
+    Terminated {
+        requested: bool,
+    },
     Signalled,
     Refused(Refusal),
     /// What was run before has ended.
@@ -125,6 +128,7 @@ pub(super) fn refusal() -> impl Strategy<Value = Refusal> {
         Just(Refusal::Replaced),
         Just(Refusal::Unrecorded),
         Just(Refusal::Withdrawn),
+        Just(Refusal::Budget),
         Just(Refusal::Kernel(95)),
     ]
 }
@@ -137,7 +141,7 @@ pub(super) fn used() -> impl Strategy<Value = Vec<Option<(u64, u64)>>> {
 
 pub(super) fn happening() -> impl Strategy<Value = Happening> {
     let answer = prop_oneof![
-        2 => Just(Answer::Terminated),
+        2 => any::<bool>().prop_map(|requested| Answer::Terminated { requested }),
         2 => Just(Answer::Signalled),
         1 => refusal().prop_map(Answer::Refused),
         1 => Just(Answer::Hook),

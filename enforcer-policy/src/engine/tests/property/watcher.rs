@@ -203,10 +203,13 @@ impl Watcher {
                 self.course = Some(Course::Hooked { number, grace, left_ns, is_over: true });
                 Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(0) }
             }
-            (Answer::Terminated, Some(Course::Asked { number, grace: true })) => {
+            (Answer::Terminated { requested }, Some(Course::Asked { number, grace: true })) => {
                 self.count_kill();
                 self.course = Some(Course::Terminated { number });
-                Outcome::Terminated { number, now_ns }
+                match requested {
+                    true => Outcome::Requested { number, now_ns },
+                    false => Outcome::Terminated { number, now_ns },
+                }
             }
             (
                 Answer::Signalled,

@@ -1,0 +1,81 @@
+//! Has a soft eviction's victim ended: by the one who runs the pod, if that can be asked, else by SIGTERM.
+
+use std::{
+    fmt,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use ulid::Ulid;
+
+use super::{
+    candidate::{Candidate, Identity},
+    graceful,
+};
+use crate::{
+    clock,
+    policy::engine::{Outcome, Refusal},
+};
+
+/// A victim that is to be asked to end.
+#[derive(Clone, Debug)]
+pub(super) struct ToBeAsked {
+    pub(super) id: Ulid,
+    pub(super) number: u64,
+    pub(super) candidate: Arc<Candidate>,
+    /// Its grace period.
+    pub(super) grace_ns: u64,
+}
+
+/// Has a pod ended by the one who runs it, without a signal from here.
+pub trait Requester: fmt::Debug + Send + Sync {
+    /// Requests the end of a pod within a grace period, at most once, for the eviction `id`. May block for seconds.
+    fn request(&self, id: Ulid, pod: &Identity, grace: Duration) -> Requested;
+}
+
+/// The answer to such a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Requested {
+    /// The pod will be ended within its grace period.
+    Accepted,
+    /// A disruption budget does not allow it now.
+    Budget,
+    /// The pod does not exist any more.
+    Gone,
+    /// There is no one to ask for this pod, or no answer.
+    Unanswered,
+}
+
+/// Who asks victims to end, on a thread of its own: the report thread must not wait for an answer.
+pub(super) fn run(
+    victims: &mpsc::Receiver<(ToBeAsked, bool)>,
+    requester: &dyn Requester,
+    is_withdrawn: impl Fn(u64) -> bool,
+    answer: impl Fn(Outcome),
+) {
+    for (victim, is_recorded) in victims {
+        answer(outcome(&victim, is_recorded, requester, &is_withdrawn));
+    }
+}
+
+fn outcome(
+    victim: &ToBeAsked,
+    is_recorded: bool,
+    requester: &dyn Requester,
+    is_withdrawn: &impl Fn(u64) -> bool,
+) -> Outcome {
+    let ToBeAsked { id, number, ref candidate, grace_ns } = *victim;
+    let requested = if is_recorded && !is_withdrawn(number) {
+        requester.request(id, candidate.identity(), Duration::from_nanos(grace_ns))
+    } else {
+        Requested::Unanswered
+    };
+    let refused = |reason| Outcome::Refused { number, now_ns: clock::boottime_ns(), reason };
+    match requested {
+        Requested::Accepted => Outcome::Requested { number, now_ns: clock::boottime_ns() },
+        Requested::Budget => refused(Refusal::Budget),
+        Requested::Gone => refused(Refusal::Gone),
+        // It may have been spared meanwhile.
+        Requested::Unanswered => graceful::ask(number, candidate, is_recorded, is_withdrawn(number)),
+    }
+}

@@ -1,0 +1,154 @@
+//! Soft evictions: the API server is asked before anything is signalled here, so that budgets count and the kubelet ends
+//! the pod.
+
+use std::time::Duration;
+
+use enforcer_events::{Payload, eviction::EvictionRequested};
+use tokio::runtime::Builder;
+
+use super::{
+    client::ApiServer,
+    message::{Action, Call, Lane, Outcome, PodRef},
+    outbox::{ApiSettings, Owner},
+};
+use crate::{
+    journal::{Journal, Subject},
+    model::PodName,
+};
+
+/// How long the answers may take in all. A soft threshold has time, but a stop of the daemon waits for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Requests soft evictions.
+#[derive(Clone, Debug)]
+pub struct SoftEvictions {
+    server: ApiServer,
+    settings: ApiSettings,
+    journal: Journal,
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SoftOutcome {
+    /// The API server has accepted it, and the kubelet ends the pod.
+    Accepted,
+    /// A disruption budget does not allow it now.
+    Budget,
+    /// The API server does not have that pod.
+    Gone,
+    /// Nothing is requested for such a pod, or there is no answer that settles it.
+    Unanswered,
+}
+
+impl SoftEvictions {
+    /// Requests through `server`, and reports to `journal`.
+    #[must_use]
+    pub fn new(server: &ApiServer, settings: ApiSettings, journal: &Journal) -> Self {
+        Self { server: server.clone(), settings, journal: journal.clone() }
+    }
+
+    /// Requests the end of a pod within `grace`, once, and reports the answer under the eviction `id`. Blocks for seconds at
+    /// most.
+    pub fn request(&self, id: &str, pod: &PodRef, owner: Owner, grace: Duration) -> SoftOutcome {
+        let action = match self.settings.action(owner) {
+            Some(action @ (Action::Evict | Action::Delete)) => action,
+            // A status leaves the containers running.
+            Some(Action::Status) | None => return SoftOutcome::Unanswered,
+        };
+        let grace_seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+        let (outcome, words) = judge(self.ask(action, pod, grace_seconds));
+        let (word, action, message) = match outcome {
+            SoftOutcome::Accepted => {
+                let name = action.as_str();
+                let words = format!(
+                    "the API server accepted the request `{name}`: the kubelet ends the pod within {grace_seconds} s"
+                );
+                ("accepted", Some(action), words)
+            }
+            SoftOutcome::Gone => ("gone", None, words),
+            SoftOutcome::Budget => ("refused", None, words),
+            SoftOutcome::Unanswered => {
+                ("refused", None, format!("{words}; its processes are sent SIGTERM here instead"))
+            }
+        };
+        let PodRef { namespace, name, uid } = pod.clone();
+        let requested = EvictionRequested {
+            eviction_id: id.to_owned(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+            uid,
+            outcome: word.into(),
+            action: action.map(|action| action.as_str().into()),
+            reason: (outcome == SoftOutcome::Budget).then(|| "disruptionBudget".into()),
+            requests: 1,
+            signalled_to_requested_ms: None,
+            message,
+        };
+        let subject = Subject::Pod(PodName { namespace, name });
+        self.journal.emit(subject, Payload::EvictionRequested(requested));
+        outcome
+    }
+
+    fn ask(&self, action: Action, pod: &PodRef, grace_seconds: u64) -> Result<Outcome, String> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot wait for an answer: {error}"))?;
+        let answer = async {
+            let pod = pod.clone();
+            let call = match action {
+                Action::Delete | Action::Status => Call::Delete { pod, grace_seconds },
+                Action::Evict => match self.server.ask(Lane::Looks, Call::Discover).await? {
+                    Outcome::Discovered(Some(group_version)) => {
+                        Call::Evict { pod, group_version, grace_seconds }
+                    }
+                    Outcome::Discovered(None) => {
+                        return Err(String::from("the API server has no subresource pods/eviction"));
+                    }
+                    other => return Ok(other),
+                },
+            };
+            self.server.ask(Lane::Looks, call).await
+        };
+        runtime.block_on(async {
+            let in_time = tokio::time::timeout(PATIENCE, answer).await;
+            in_time.unwrap_or_else(|_elapsed| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+        })
+    }
+}
+
+/// What an answer means, and its words.
+fn judge(answer: Result<Outcome, String>) -> (SoftOutcome, String) {
+    match answer {
+        Ok(Outcome::Done { .. }) => (SoftOutcome::Accepted, String::new()),
+        Ok(Outcome::Budget { words }) => (SoftOutcome::Budget, words),
+        Ok(Outcome::Missing | Outcome::Conflict) => {
+            (SoftOutcome::Gone, String::from("the API server does not have a pod of that name and uid"))
+        }
+        Ok(Outcome::Refused { status, words, .. }) => {
+            (SoftOutcome::Unanswered, format!("the API server answers {status}: {words}"))
+        }
+        Ok(Outcome::Failed(why)) | Err(why) => (SoftOutcome::Unanswered, why),
+        Ok(Outcome::Found(_) | Outcome::Discovered(_)) => {
+            (SoftOutcome::Unanswered, String::from("the API server gave an answer to another question"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_accepted_request_spares_a_signal() {
+        let of = |answer| judge(answer).0;
+        assert_eq!(of(Ok(Outcome::Done { sent_boot_ms: 1 })), SoftOutcome::Accepted);
+        assert_eq!(of(Ok(Outcome::Budget { words: String::from("0 left") })), SoftOutcome::Budget);
+        assert_eq!([Outcome::Missing, Outcome::Conflict].map(|out| of(Ok(out))), [SoftOutcome::Gone; 2]);
+        for (status, after_ms) in [(401, None), (403, None), (429, Some(10)), (500, None)] {
+            let refused = Outcome::Refused { status, words: String::from("no"), after_ms };
+            assert_eq!(of(Ok(refused)), SoftOutcome::Unanswered, "{status}");
+        }
+        assert_eq!(of(Ok(Outcome::Failed(String::from("refused")))), SoftOutcome::Unanswered);
+        assert_eq!(of(Err(String::from("no process"))), SoftOutcome::Unanswered);
+        assert_eq!(of(Ok(Outcome::Discovered(None))), SoftOutcome::Unanswered);
+    }
+}

@@ -1,0 +1,80 @@
+//! Requests before anything is signalled.
+use super::*;
+
+fn pod(uid: &str) -> PodRef {
+    PodRef { namespace: String::from("shop"), name: String::from("web"), uid: uid.to_owned() }
+}
+
+/// A scene with a pod `web` that has a grace period of 30 s, and the answer to one request for it.
+fn request(
+    change: impl FnOnce(&mut Server),
+    settings: ApiSettings,
+    uid: &str,
+    owner: Owner,
+) -> (Scene, SoftOutcome) {
+    let scene = Scene::new(settings);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.api.change(|server| {
+        server.grace_seconds = 30;
+        change(server);
+    });
+    let soft = SoftEvictions::new(&scene.api.server(), settings, &scene.journal);
+    let outcome = soft.request("e1", &pod(uid), owner, Duration::from_millis(29_500));
+    (scene, outcome)
+}
+
+#[test]
+fn an_accepted_request_is_reported_once_and_confirmed_when_the_pod_is_gone() {
+    let (scene, outcome) = request(|_| (), SETTINGS, "u1", Owner::Controller);
+    assert_eq!(outcome, SoftOutcome::Accepted);
+    let requested = scene.requested();
+    assert_eq!((&*requested.outcome, requested.action.as_deref()), ("accepted", Some("evict")));
+    assert_eq!((&*requested.eviction_id, &*requested.uid), ("e1", "u1"));
+    // What follows later under the same id is no other eviction.
+    scene.signal("e1", "web", "u1");
+    scene.api.change(|server| server.pods.clear());
+    scene.wait(EventType::EvictionConfirmed, 1);
+    assert_eq!(scene.api.done(), [(String::from("POST eviction"), String::from("web"))]);
+    assert_eq!(scene.events(EventType::EvictionRequested).len(), 1);
+}
+
+#[test]
+fn a_budget_refuses_and_is_not_overridden() {
+    let (scene, outcome) = request(|server| server.has_budget = true, SETTINGS, "u1", Owner::Controller);
+    assert_eq!(outcome, SoftOutcome::Budget);
+    let requested = scene.requested();
+    assert_eq!((&*requested.outcome, requested.reason.as_deref()), ("refused", Some("disruptionBudget")));
+    assert_eq!(scene.api.done(), []);
+}
+
+#[test]
+fn another_pod_of_the_name_is_not_touched() {
+    let (scene, outcome) = request(|_| (), SETTINGS, "u0", Owner::Controller);
+    assert_eq!((outcome, scene.api.done()), (SoftOutcome::Gone, Vec::new()));
+}
+
+#[test]
+fn without_an_answer_the_victim_is_signalled_here() {
+    for status in [401, 403, 500, 503] {
+        let (scene, outcome) =
+            request(|server| server.fails_with = Some(status), SETTINGS, "u1", Owner::Controller);
+        assert_eq!(outcome, SoftOutcome::Unanswered);
+        assert!(scene.requested().message.contains("SIGTERM"), "{status}");
+    }
+}
+
+#[test]
+fn what_the_settings_leave_to_the_kubelet_is_not_requested() {
+    let status = ApiSettings { action: Some(Action::Status), ..SETTINGS };
+    for (settings, owner) in
+        [(SETTINGS, Owner::None), (SETTINGS, Owner::DaemonSet), (status, Owner::Controller)]
+    {
+        let (scene, outcome) = request(|_| (), settings, "u1", owner);
+        assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()), "{owner:?}");
+        assert_eq!(scene.events(EventType::EvictionRequested).len(), 0);
+    }
+    let bare = ApiSettings { bare_pods: Some(Action::Delete), ..SETTINGS };
+    let (scene, outcome) = request(|_| (), bare, "u1", Owner::None);
+    assert_eq!(outcome, SoftOutcome::Accepted);
+    assert_eq!(scene.api.done(), [(String::from("DELETE"), String::from("web"))]);
+}
