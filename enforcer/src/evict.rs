@@ -5,6 +5,7 @@
 //!                      │ reports                                     │ victims, old sets
 //!                      ▼                                             ▼
 //!                 report thread ─► events                       reaper thread ─► process_mrelease, close
+//!                      └─► ask thread ─► API server, SIGTERM
 //!                                                               drain thread ─► per-CPU lists, after a death
 //!                                                               brake thread ─► memory.high of the next candidate
 //!                                                               hook thread ─► preKillHook, before a kill
