@@ -211,7 +211,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let opened = unless_stopped(&mut signals, Sinks::open(&config, &host, &counts)).await?;
     let Some((journal, mut sinks)) = opened else { return Ok(Ended::Stopped) };
     // Before this daemon's first event: recovery reports evictions that an earlier one did not live to report.
-    let _evictions = kubernetes::evictions(&config, kubelets, &journal, sinks.api_server())
+    let api_evictions = kubernetes::evictions(&config, kubelets, &journal, sinks.api_server())
         .context("cannot start the thread for the API server")?;
     let node_marks = kubernetes::node_marks(&config, kubelets, &journal, sinks.api_server())
         .context("cannot start the thread for the node's condition")?;
@@ -268,6 +268,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         sender,
         fill_waker,
         requester,
+        kills: api_evictions.as_ref().map(|evictions| evictions.kills()),
     };
     let reflex = start_reflex(&config, &orders.settings(&config), &host, reporting, intents, &mut recording)?;
 

@@ -2,8 +2,13 @@
 //!
 //! The daemon's user has the roles that the documentation names, and no other right.
 mod budget;
+mod identity;
+mod outage;
 mod owners;
 mod replaced;
+mod roles;
+mod soft;
+mod views;
 
 use std::{
     fs,
@@ -81,6 +86,25 @@ impl Scene {
         self.manifests.push(path);
         self.apps.push(app.to_owned());
         self.running(app)
+    }
+
+    /// Creates a budget that allows no disruption of the one pod with a label `app`, and waits until it does not.
+    fn allow_no_disruption(&mut self, app: &str) {
+        let version = if self.cluster.get("/apis/policy/v1").unwrap().is_some() { "v1" } else { "v1beta1" };
+        let list = format!("/apis/policy/{version}/namespaces/{NAMESPACE}/poddisruptionbudgets");
+        let budget = json!({
+            "apiVersion": format!("policy/{version}"),
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": app},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}},
+        });
+        self.create(&list, &budget);
+        wait_for("the budget", || {
+            let budget = self.cluster.get(&format!("{list}/{app}"))?.unwrap_or_default();
+            let status = &budget["status"];
+            Ok((status["currentHealthy"] == 1 && status["disruptionsAllowed"] == 0).then_some(()))
+        })
+        .unwrap();
     }
 
     /// Starts a daemon that evicts below a threshold, and waits until it has the pods' specs.
@@ -200,6 +224,12 @@ fn pods(daemon: &Daemon) -> Vec<Value> {
 /// What the daemon knows of a pod.
 fn shown(daemon: &Daemon, pod: &Value) -> Option<Value> {
     pods(daemon).into_iter().find(|known| known["name"] == kube::name(pod))
+}
+
+/// Waits for the event of a missing feature.
+fn degraded(stream: &mut Stream, what: &str) -> Value {
+    let is_it = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == what;
+    stream.wait_for(&format!("degraded: {what}"), PATIENCE, is_it).unwrap()
 }
 
 /// The `what` of what was degraded so far, as far as it is about the API server.

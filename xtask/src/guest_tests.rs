@@ -1,6 +1,7 @@
 //! Runs the guest tests on some kernels.
 mod batch;
 mod environment;
+mod queue;
 mod tier;
 
 use std::{
@@ -21,7 +22,8 @@ pub(crate) use self::{
 };
 use self::{
     batch::batches,
-    tier::{GuestTest, Tier},
+    queue::Queue,
+    tier::GuestTest,
 };
 use crate::{
     build::{self, Kind, Product},
@@ -126,10 +128,7 @@ impl Suite {
         let list = run::text(Command::new(test).args(["--list", "--format", "terse"]))?;
         let mut tests = listed(&list)?;
         tests.retain(|test| {
-            choice.filter.is_none_or(|filter| test.matches(filter))
-                && (test.repeats || !choice.repeating)
-                // A node takes minutes to be Ready, and its tests are run by hand.
-                && (test.tier != Tier::Kube || choice.filter.is_some_and(|filter| filter.starts_with("kube::")))
+            choice.filter.is_none_or(|filter| test.matches(filter)) && (test.repeats || !choice.repeating)
         });
         let batches = batches(&tests, choice.kernels, choice.whole_kernels);
         if batches.is_empty() {
@@ -161,12 +160,11 @@ impl Suite {
         timeline: &Timeline,
     ) -> Vec<(Batch, Tally)> {
         let Self { guests, batches, at_once } = self;
-        let waiting = Mutex::new(batches.iter());
+        let queue = Queue::new(batches, *at_once);
         let results = Mutex::new(Vec::new());
         let work = || {
             // A guest that ends makes room for the next batch.
-            let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
-            while let Some(batch) = next() {
+            while let Some((batch, _place)) = queue.next() {
                 let boot = Boot { guests, batch, environment, timeout };
                 let tally = timeline.step(&format!("kernel {}", batch.name), || {
                     let tally = boot.run(*at_once > 1);

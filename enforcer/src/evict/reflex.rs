@@ -44,6 +44,7 @@ use crate::{
         Available, EdgeSource, MeminfoError, MemoryAvailableSource, PROC_MEMINFO, PodsMemory, Tasks,
         snapshot::Charge,
     },
+    threads,
 };
 
 /// The process file system, in its usual place.
@@ -330,6 +331,7 @@ impl Reflex {
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-report", move || {
+            threads::prefer();
             for report in rehearsed {
                 listener.rehearse(report);
             }
@@ -457,18 +459,18 @@ impl Reflex {
         let mut threads = std::mem::take(&mut self.threads).into_iter().rev();
         // First the reflex itself, which gives the others their work, then the hook's thread.
         if let Some(reflex) = threads.next() {
-            crate::threads::join(reflex);
+            threads::join(reflex);
         }
         if let Some((thread, ended)) = self.hook_thread.take() {
             if ended.recv_timeout(HOOK_DRAIN_TIMEOUT) == Err(RecvTimeoutError::Disconnected) {
-                crate::threads::join(thread);
+                threads::join(thread);
             } else {
                 tracing::error!("the preKillHook thread does not end, and is left behind");
             }
         }
         self.hooks.silence();
         for thread in threads {
-            crate::threads::join(thread);
+            threads::join(thread);
         }
     }
 }

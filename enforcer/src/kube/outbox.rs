@@ -120,6 +120,8 @@ struct Entry {
     is_refusal_reported: bool,
     /// Whether its status was what was asked for: the object stays.
     is_marked_failed: bool,
+    /// Whether the event of its kill is still to come.
+    is_early: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -213,17 +215,20 @@ impl Outbox {
             Payload::EvictionDecided(EvictionDecided::Decision(decision)) => {
                 self.messages.truncate(LATEST - 1);
                 self.messages.push_front((decision.eviction_id.clone(), decision.message.clone()));
+                if let Some(entry) = self.entries.get_mut(&decision.eviction_id) {
+                    entry.message.clone_from(&decision.message);
+                }
             }
             // Before SIGKILL it may still be spared.
             Payload::EvictionSignalled(signalled) if signalled.sent == "SIGKILL" => {
-                let EvictionSignalled { eviction_id, namespace, name, uid, boot_ms, .. } = signalled;
-                let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
-                let is_new =
-                    self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now);
+                if let Some(entry) = self.entries.get_mut(&signalled.eviction_id) {
+                    entry.is_early = false;
+                }
+                let is_new = self.add_killed(sequence, time_ms, signalled, now);
                 let owner = self.fresh_owner(sequence, signalled, now).filter(|_| is_new)?;
                 // A phase that has become Succeeded meanwhile must not be overwritten.
                 if self.settings.action(owner) != Some(Action::Status) {
-                    return self.decide(eviction_id, owner, now);
+                    return self.decide(&signalled.eviction_id, owner, now);
                 }
             }
             // It has exited within its grace. Or a crash came between the signal and its event, and the next process found the
@@ -261,6 +266,38 @@ impl Outbox {
             _ => {}
         }
         None
+    }
+
+    /// Takes in a kill whose event is still to be written, after `read` events were read, if its pod is to be removed at once;
+    /// the event brings all others.
+    pub fn take_kill(&mut self, read: u64, killed: &EvictionSignalled, now: Now) {
+        // If this process ends before the event is written, the next one finds the kill on the intent page.
+        let sequence = read.saturating_add(1);
+        let action = self
+            .fresh_owner(sequence, killed, now)
+            .and_then(|owner| Some((owner, self.settings.action(owner)?)));
+        if let Some((owner, Action::Evict | Action::Delete)) = action
+            && self.add_killed(sequence, now.time_ms, killed, now)
+        {
+            // Such an owner has an action, so there is nothing to report.
+            let _nothing = self.decide(&killed.eviction_id, owner, now);
+            if let Some(entry) = self.entries.get_mut(&killed.eviction_id) {
+                entry.is_early = true;
+            }
+        }
+    }
+
+    /// Whether the event of an eviction's kill is still to come.
+    #[must_use]
+    pub fn is_early(&self, id: &str) -> bool {
+        self.entries.get(id).is_some_and(|entry| entry.is_early)
+    }
+
+    /// Keeps an eviction by its kill. Returns whether it is a new one.
+    fn add_killed(&mut self, sequence: u64, time_ms: i64, signalled: &EvictionSignalled, now: Now) -> bool {
+        let EvictionSignalled { eviction_id, namespace, name, uid, boot_ms, .. } = signalled;
+        let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
+        self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now)
     }
 
     /// Whose pod it is by the event itself; `None` if the API server has to be looked at. The event must be of this process
@@ -322,6 +359,7 @@ impl Outbox {
             requests: 0,
             is_refusal_reported: false,
             is_marked_failed: false,
+            is_early: false,
         };
         self.entries.insert(id.to_owned(), entry);
         true

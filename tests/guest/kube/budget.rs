@@ -2,7 +2,7 @@
 
 use enforcer_tests::{
     expect::assert_holds,
-    kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
+    kube::{self, PATIENCE, documented_roles},
     stream::is,
 };
 use serde_json::{Value, json};
@@ -13,22 +13,8 @@ use super::{Scene, hog, subject, two, wait_for_eviction};
 fn a_disruption_budget_is_respected_if_that_is_wanted_and_else_overridden() {
     let mut scene = Scene::open("budget", &documented_roles());
     scene.begin("hog", &kube::deployment("hog", &two()));
-    let version = if scene.cluster.get("/apis/policy/v1").unwrap().is_some() { "v1" } else { "v1beta1" };
-    let list = format!("/apis/policy/{version}/namespaces/{NAMESPACE}/poddisruptionbudgets");
-    let budget = json!({
-        "apiVersion": format!("policy/{version}"),
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "hog"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "hog"}}},
-    });
-    scene.create(&list, &budget);
     let pod = scene.running("hog");
-    wait_for("the budget", || {
-        let budget = scene.cluster.get(&format!("{list}/hog"))?.unwrap_or_default();
-        Ok((budget["status"]["currentHealthy"] == 1 && budget["status"]["disruptionsAllowed"] == 0)
-            .then_some(()))
-    })
-    .unwrap();
+    scene.allow_no_disruption("hog");
 
     let (daemon, mut stream) = scene.evicting(&[&pod], "onPdb: respect");
     let mut load = hog(&pod);

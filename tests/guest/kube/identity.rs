@@ -1,0 +1,108 @@
+//! Who was killed: ten pods with three containers each, and the kernel's OOM killer in some of them.
+
+use std::{
+    collections::BTreeSet,
+    time::{Instant, SystemTime},
+};
+
+use enforcer_tests::{
+    expect::assert_holds,
+    kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
+    random::Random,
+    stream::{Stream, is},
+};
+use serde_json::{Value, json};
+
+use super::{Scene, pods, shown, small, subject, views};
+
+const PODS: usize = 10;
+const CONTAINERS: [&str; 3] = ["a", "b", "c"];
+const KILLS: usize = 6;
+
+#[guest_test(kube)]
+fn every_kill_names_pod_and_container_and_every_view_has_every_pod() {
+    let mut scene = Scene::open("identity", &documented_roles());
+    let start = Instant::now();
+    for number in 0..PODS {
+        // Guaranteed and Burstable: a container without a limit is not killed at one.
+        let resources = match number % 5 {
+            0 => json!({"limits": {"cpu": "100m", "memory": "32Mi"}}),
+            _ => json!({"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": {"memory": "32Mi"}}),
+        };
+        let app = format!("id-{number}");
+        scene.begin(&app, &kube::pod(&app, &CONTAINERS.map(|name| small(name, &resources))));
+    }
+    let placed: Vec<Value> = (0..PODS).map(|number| scene.running(&format!("id-{number}"))).collect();
+    println!("{PODS} pods run after {:?}", start.elapsed());
+    let since_ms = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    let daemon = scene.start("sinks: {kubernetes: {enabled: true}}");
+    let mut stream = daemon.follow().unwrap();
+    for pod in &placed {
+        let known = wait_for(kube::name(pod), || {
+            let known = shown(&daemon, pod).filter(|known| !known["spec"].is_null());
+            Ok(known.filter(|known| known["containers"].as_array().map_or(0, Vec::len) == CONTAINERS.len()))
+        });
+        let containers = CONTAINERS.map(|name| json!({"name": name}));
+        assert_holds(
+            &known.unwrap(),
+            &json!({"namespace": NAMESPACE, "uid": kube::uid(pod), "containers": containers}),
+        );
+    }
+
+    let mut random = Random::of_this_run();
+    let mut chosen = BTreeSet::new();
+    while chosen.len() < KILLS {
+        chosen.insert((random.below(10), random.below(3)));
+    }
+    for (pod, container) in chosen {
+        let (pod, container) = (usize::try_from(pod).unwrap(), usize::try_from(container).unwrap());
+        let (pod, container) = (&placed[pod], CONTAINERS[container]);
+        let mut load = kube::exec(pod, container, &["spike", "--size", "64Mi"]).unwrap();
+        assert!(!load.wait_for_end(PATIENCE).unwrap().success(), "{}", random.seed());
+        let incident = incident_of(&mut stream, pod, container);
+        assert_eq!(incident["subject"], subject(pod), "{incident}");
+        assert_eq!(incident["data"]["victims"][0]["containerInit"], false, "{incident}");
+    }
+
+    // One whose own process is killed, in a pod that the daemon has just seen come.
+    let limited = json!({"limits": {"memory": "32Mi"}});
+    let ramp = ["ramp", "--no-catch-up", "--rate", "20Mi", "--to", "64Mi"];
+    let mut late = kube::pod("late", &[kube::container("app", &ramp, &limited), small("side", &limited)]);
+    late["spec"]["restartPolicy"] = json!("Never");
+    scene.begin("late", &late);
+    let late = wait_for("the end of its container", || {
+        let pod = scene.cluster.pod("late")?.unwrap_or_default();
+        let mut ended = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+        Ok(ended.any(|status| !status["state"]["terminated"].is_null()).then_some(pod.clone()))
+    })
+    .unwrap();
+    let incident = incident_of(&mut stream, &late, "app");
+    assert_eq!(incident["data"]["victims"][0]["containerInit"], true, "{incident}");
+    scene.wait_until_reported(&late, "OOMKilling");
+    assert_eq!(stream.of("oom.incident").count(), KILLS + 1, "{}", random.seed());
+    assert_eq!(pods(&daemon).len(), PODS + 1, "{:?}", pods(&daemon));
+
+    let all: Vec<&Value> = placed.iter().chain([&late]).collect();
+    views::assert_listed(&daemon, &all, since_ms);
+    daemon.stop().unwrap();
+}
+
+/// The OOM incident in a container, which must be whole.
+fn incident_of(stream: &mut Stream, pod: &Value, container: &str) -> Value {
+    let id = kube::container_id(pod, container).unwrap();
+    let is_it = |event: &Value| {
+        is(event, "oom.incident")
+            && event["data"]["limitOwner"].as_str().is_some_and(|owner| owner.contains(id))
+    };
+    let what = format!("the kill in {container} of {}", kube::name(pod));
+    let incident = stream.wait_for(&what, PATIENCE, is_it).unwrap();
+    let place = json!({"namespace": NAMESPACE, "pod": kube::name(pod), "uid": kube::uid(pod), "container": container});
+    assert_holds(
+        &incident["data"],
+        &json!({
+            "scope": "container", "kills": 1, "trigger": place, "victims": [place],
+            "reconciled": true, "reconciliation": "matched", "reconstructed": false,
+        }),
+    );
+    incident
+}
