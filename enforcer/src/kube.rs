@@ -19,6 +19,6 @@ pub use self::{
     evictions::Evictions,
     message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report, TaintEffect},
     node::{NodeMarks, NodeSettings},
-    outbox::{ApiSettings, OnPdb, Outbox, Owner},
+    outbox::{ApiSettings, OnPdb, OpenEviction, Outbox, Owner, Removal},
     process::{VERB, main},
 };

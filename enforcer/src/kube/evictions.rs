@@ -13,7 +13,7 @@ use tokio::{runtime::Builder, sync::watch};
 use super::{
     client::ApiServer,
     message::{Call, Lane, Outcome},
-    outbox::{ApiSettings, Now, Outbox},
+    outbox::{ApiSettings, Now, OpenEviction, Outbox},
 };
 use crate::{
     clock,
@@ -44,6 +44,7 @@ const CREDENTIALS_LAST: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub struct Evictions {
     stop: watch::Sender<bool>,
+    open: watch::Receiver<Vec<OpenEviction>>,
 }
 
 struct Run {
@@ -51,6 +52,8 @@ struct Run {
     reader: Reader,
     cursor: CursorFile,
     outbox: Outbox,
+    /// The evictions whose pods are still to be removed.
+    open: watch::Sender<Vec<OpenEviction>>,
     server: ApiServer,
     /// Whether it is reported that the server cannot be asked, and whether that is a missing right to change something.
     trouble: Option<bool>,
@@ -80,6 +83,7 @@ impl Evictions {
         server: ApiServer,
     ) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
+        let (opened, open) = watch::channel(Vec::new());
         let replayed = journal.range().newest;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
@@ -101,6 +105,7 @@ impl Evictions {
                 EventType::EvictionFailed,
                 EventType::EvictionRequested,
                 EventType::EvictionConfirmed,
+                EventType::EvictionRepeated,
             ];
             let reader = journal.reader(Some(begin), Filter { kinds, ..Filter::default() });
             let run = Run {
@@ -108,6 +113,7 @@ impl Evictions {
                 reader,
                 cursor,
                 outbox: Outbox::new(settings, replayed),
+                open: opened,
                 server,
                 trouble: None,
                 discover: Some(Instant::now()),
@@ -117,7 +123,13 @@ impl Evictions {
             };
             runtime.block_on(run.run(stopping));
         })?;
-        Ok(Self { stop })
+        Ok(Self { stop, open })
+    }
+
+    /// The evictions whose pods are still to be removed, at any time.
+    #[must_use]
+    pub fn open(&self) -> watch::Receiver<Vec<OpenEviction>> {
+        self.open.clone()
     }
 }
 
@@ -143,6 +155,7 @@ impl Run {
         loop {
             self.read();
             let now = now();
+            self.show_open(now);
             if let Some((id, call)) = self.outbox.next(now) {
                 if let Some(answer) = self.ask(call).await
                     && let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now())
@@ -180,6 +193,17 @@ impl Run {
                 },
             }
         }
+    }
+
+    fn show_open(&self, now: Now) {
+        let open = self.outbox.open(now);
+        self.open.send_if_modified(|shown| {
+            let differs = *shown != open;
+            if differs {
+                *shown = open;
+            }
+            differs
+        });
     }
 
     /// Takes in all events that are there.

@@ -1,5 +1,8 @@
 //! What the API server still has to be asked: pure, from the journal's events and the server's answers.
 
+mod open;
+mod settings;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
@@ -10,6 +13,10 @@ use enforcer_events::{
     eviction::{EvictionConfirmed, EvictionDecided, EvictionEnded, EvictionRequested, EvictionSignalled},
 };
 
+pub use self::{
+    open::{OpenEviction, Removal},
+    settings::{ApiSettings, OnPdb, Owner},
+};
 use super::message::{Action, Call, FoundPod, Outcome, PodRef};
 use crate::model::PodName;
 
@@ -39,45 +46,6 @@ const MOST_MARKS: u32 = 5;
 /// The most evictions that are kept. The breaker allows a fraction of that in an hour.
 const MOST: usize = 1_024;
 
-/// What is asked of the API server.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct ApiSettings {
-    /// For a pod of a controller; `None` asks for nothing.
-    pub action: Option<Action>,
-    /// What to do if a disruption budget refuses.
-    pub on_pdb: OnPdb,
-    /// For a pod without a controller; `None` leaves it to the kubelet.
-    pub bare_pods: Option<Action>,
-    /// For a pod of a `DaemonSet`, which comes back on the same node; `None` leaves it to the kubelet.
-    pub daemon_set_pods: Option<Action>,
-}
-
-impl Default for ApiSettings {
-    fn default() -> Self {
-        Self { action: Some(Action::Evict), on_pdb: OnPdb::Override, bare_pods: None, daemon_set_pods: None }
-    }
-}
-
-/// What to do if a disruption budget refuses an eviction: the processes are dead already.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OnPdb {
-    /// Delete the pod: a kubelet's own eviction ignores budgets too.
-    Override,
-    /// Ask again.
-    Respect,
-}
-
-/// Whose pod it is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Owner {
-    /// A controller, which creates another on any node.
-    Controller,
-    /// A `DaemonSet`, which creates another on this node.
-    DaemonSet,
-    /// None: nothing creates another.
-    None,
-}
-
 /// The evictions that the API server has to know of.
 ///
 /// An eviction comes in with the event of its signal, and leaves with the events that say what came of it. Whoever reads
@@ -105,6 +73,10 @@ struct Entry {
     /// The position of the signal's event.
     sequence: u64,
     signalled: Signalled,
+    /// Whose pod it is, as far as it is known.
+    owner: Option<Owner>,
+    /// How often containers of it were killed again.
+    repeats: u32,
     /// Whether a disruption budget refused its eviction.
     has_budget: bool,
     message: String,
@@ -152,37 +124,6 @@ pub struct Now {
     pub boot_ms: u64,
 }
 
-impl ApiSettings {
-    fn action(self, owner: Owner) -> Option<Action> {
-        match owner {
-            Owner::Controller => self.action,
-            Owner::DaemonSet => self.daemon_set_pods,
-            Owner::None => self.bare_pods,
-        }
-    }
-}
-
-impl Owner {
-    fn of(controller: Option<&str>) -> Self {
-        match controller {
-            None => Self::None,
-            Some("DaemonSet") => Self::DaemonSet,
-            Some(_) => Self::Controller,
-        }
-    }
-
-    /// Why nothing is asked for such a pod: in a word, and in words.
-    const fn withheld(self) -> (Option<&'static str>, &'static str) {
-        match self {
-            Self::Controller => (None, "apiAction is none"),
-            Self::DaemonSet => {
-                (Some("daemonSetPod"), "the pod belongs to a DaemonSet, which would recreate it on this node")
-            }
-            Self::None => (Some("barePod"), "the pod has no controller, and nothing would recreate it"),
-        }
-    }
-}
-
 impl Outbox {
     /// An empty one. Evictions whose events are up to the position `replayed` are looked at before anything is asked.
     #[must_use]
@@ -218,7 +159,13 @@ impl Outbox {
                 let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
                 let is_new =
                     self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now);
-                let owner = self.fresh_owner(sequence, signalled, now).filter(|_| is_new)?;
+                let owner = live_owner(signalled).filter(|_| is_new)?;
+                if let Some(entry) = self.entries.get_mut(eviction_id) {
+                    entry.owner = Some(owner);
+                }
+                if !self.is_fresh(sequence, signalled, now) {
+                    return None;
+                }
                 // A phase that has become Succeeded meanwhile must not be overwritten.
                 if self.settings.action(owner) != Some(Action::Status) {
                     return self.decide(eviction_id, owner, now);
@@ -252,20 +199,23 @@ impl Outbox {
                 }
             }
             Payload::EvictionConfirmed(confirmed) => drop(self.remove(&confirmed.eviction_id)),
+            Payload::EvictionRepeated(repeated) => {
+                if let Some(entry) = self.entries.get_mut(&repeated.eviction_id) {
+                    entry.repeats = entry.repeats.max(repeated.count);
+                }
+            }
             _ => {}
         }
         None
     }
 
-    /// Whose pod it is by the event itself; `None` if the API server has to be looked at. The event must be of this process
-    /// and this moment, so that nothing was asked yet, and the spec one that a source has now.
-    fn fresh_owner(&self, sequence: u64, signalled: &EvictionSignalled, now: Now) -> Option<Owner> {
-        let age = now.boot_ms.checked_sub(signalled.boot_ms?)?;
-        let is_fresh = sequence > self.replayed && Duration::from_millis(age) < FRESH;
+    /// Whether what the event says of the pod still holds: it must be of this process and this moment, so that nothing was
+    /// asked yet.
+    fn is_fresh(&self, sequence: u64, signalled: &EvictionSignalled, now: Now) -> bool {
+        let age = signalled.boot_ms.and_then(|boot_ms| now.boot_ms.checked_sub(boot_ms));
+        let is_young = age.is_some_and(|age| Duration::from_millis(age) < FRESH);
         // One that is being deleted keeps the grace period that was asked for.
-        let is_live = signalled.spec.as_deref() == Some("live") && !signalled.terminating;
-        let kind = signalled.controller.as_ref().map(|controller| controller.kind.as_str());
-        (is_fresh && is_live).then(|| Owner::of(kind))
+        sequence > self.replayed && is_young && !signalled.terminating
     }
 
     /// Keeps an eviction. Returns whether it is a new one.
@@ -296,6 +246,8 @@ impl Outbox {
             pod,
             sequence,
             signalled,
+            owner: None,
+            repeats: 0,
             has_budget: false,
             message: message.unwrap_or_else(|| String::from("The node was low on resource: memory. ")),
             stage: Stage::Look,
@@ -487,6 +439,7 @@ impl Outbox {
             );
         };
         let entry = self.entries.get_mut(id)?;
+        entry.owner = Some(owner);
         entry.stage = Stage::Act(action);
         entry.due = now.instant;
         None
@@ -594,6 +547,12 @@ impl Entry {
         let jittered = pause / 2 + pause / 2 * (spread % 256) / 255;
         self.due = now + jittered.max(after.unwrap_or_default());
     }
+}
+
+/// Whose pod it is by the event itself; `None` if no source had its spec then.
+fn live_owner(signalled: &EvictionSignalled) -> Option<Owner> {
+    let kind = signalled.controller.as_ref().map(|controller| controller.kind.as_str());
+    (signalled.spec.as_deref() == Some("live")).then(|| Owner::of(kind))
 }
 
 #[cfg(test)]
