@@ -50,6 +50,8 @@ event_types! {
     EvictionRequested = "eviction.requested",
     /// The API server no longer has the victim.
     EvictionConfirmed = "eviction.confirmed",
+    /// The kubelet started containers of the victim again, which are killed again.
+    EvictionRepeated = "eviction.repeated",
     /// The kubelet evicted a pod by its own decision.
     EvictionForeign = "eviction.foreign",
     /// The kernel's OOM killer marked its first victim.

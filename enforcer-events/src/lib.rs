@@ -92,6 +92,8 @@ payloads! {
     EvictionRequested(eviction::EvictionRequested),
     /// The API server no longer has the victim.
     EvictionConfirmed(eviction::EvictionConfirmed),
+    /// The kubelet started containers of the victim again.
+    EvictionRepeated(eviction::EvictionRepeated),
     /// The kubelet evicted a pod by its own decision.
     EvictionForeign(eviction::EvictionForeign),
     /// The kernel's OOM killer marked its first victim.
@@ -142,6 +144,7 @@ impl Payload {
             Self::EvictionCompleted(ended) | Self::EvictionFailed(ended) => Some(&ended.eviction_id),
             Self::EvictionRequested(requested) => Some(&requested.eviction_id),
             Self::EvictionConfirmed(confirmed) => Some(&confirmed.eviction_id),
+            Self::EvictionRepeated(repeated) => Some(&repeated.eviction_id),
             _ => None,
         }
     }
@@ -167,6 +170,7 @@ impl Payload {
             Self::EvictionCompleted(ended) | Self::EvictionFailed(ended) => ended.message.as_deref(),
             Self::EvictionSuppressed(suppressed) => Some(&suppressed.message),
             Self::EvictionRequested(requested) => Some(&requested.message),
+            Self::EvictionRepeated(repeated) => Some(&repeated.message),
             Self::EvictionForeign(foreign) => foreign.message.as_deref(),
             Self::PodRejected(rejected) => Some(&rejected.message),
             Self::ConfigLoaded(ConfigLoaded::Started(started)) => Some(&started.message),

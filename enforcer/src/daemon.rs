@@ -8,6 +8,7 @@
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, aggregated stalls | pressure events |
 //! | `OrderBook` | the runtime; a thread that writes | requests, its clock | orders in force: settings, protected pods |
+//! | `Repeating` | a thread of its own | candidates, evictions that the API server is asked for | kills of restarted containers |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
 //! | `StaticDir` | a thread of its own | the manifest folder, its changes | pods |
 //! | `Reloader` | a thread of its own | SIGHUP, `enforcer reload` | the reloaded configuration |
@@ -45,6 +46,7 @@ mod reach;
 mod recording;
 mod recovery;
 mod reload;
+mod repeats;
 mod reports;
 mod reserve;
 mod schedule;
@@ -83,6 +85,7 @@ use self::{
     orders::{Evictions, OrderBook},
     recording::Recording,
     reload::Reloader,
+    repeats::Repeating,
     reports::{ReportTargets, lock, start_reflex},
     reserve::Reserve,
     signals::{Asked, Signals},
@@ -259,6 +262,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let mut recording = Recording::start(&config, &host, &journal);
     let mut orders = OrderBook::open(&config.state_dir, &host.boot_id, &journal);
     let evictions = Evictions::new(&journal, &being_evicted, orders.view(), &sender, &workers);
+    // At once, as no thread may be had later; the pods come when they are known.
+    let repeating = kubernetes::repeating(api_evictions.as_ref(), &orders, &journal)
+        .context("cannot start the thread for restarted containers")?;
     let (forecaster, fill_waker) = Forecaster::start(&config, host.node.max_pids, &journal, counts.clone());
     let requester = kubernetes::requester(&config, kubelets, &journal, sinks.api_server());
     let reporting = ReportTargets {
@@ -288,7 +294,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     }
     // Protection applies before the first candidates are handed on.
     orders.put_in_force(&mut desired, &reflex, &config);
-    hand_on(&mut desired, &reflex, &forecaster, &recording);
+    hand_on(&mut desired, (&reflex, repeating.as_ref()), &forecaster, &recording);
     let unwatched_ms = u64::try_from(unwatched_since.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::info!(unwatched_ms, "watching the node: evictions can be decided");
     news.answer();
@@ -299,7 +305,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
             news = specifying::next(&mut specifying) => desired.specify_pods(news).await?,
         }
         naming::want(naming.as_ref(), &desired);
-        hand_on(&mut desired, &reflex, &forecaster, &recording);
+        hand_on(&mut desired, (&reflex, repeating.as_ref()), &forecaster, &recording);
     };
     let (mut ooms, ebpf_edges, guard) = attached.context("cannot attach the eBPF programs")?;
     for source in ebpf_edges {
@@ -368,7 +374,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
                 reloader.ask(Some(order));
             },
             Some(event) = engine_events.recv() => {
-                kubernetes::note(node_marks.as_ref(), &event);
+                kubernetes::note(node_marks.as_ref(), repeating.as_ref(), &event);
                 desired.on_engine_event(&event);
             }
             mut news = pods.next() => {
@@ -406,7 +412,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         edges.keep(&reflex);
         orders.put_in_force(&mut desired, &reflex, &config);
         desired.foreign.report(|| recording.ranks(), &journal);
-        if hand_on(&mut desired, &reflex, &forecaster, &recording) {
+        if hand_on(&mut desired, (&reflex, repeating.as_ref()), &forecaster, &recording) {
             trimming.note(Instant::now());
         }
         // A trim would return steps of the reserve that were released during this pass and are free again.
@@ -432,6 +438,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     };
     // The reflex ends first, so that its last reports still reach the journal.
     drop(reflex);
+    drop(repeating);
     drop(node_marks);
     drop(recording);
     restore_on_exit(&mut desired, engine_events, left).await?;
@@ -500,9 +507,17 @@ fn has_changed(view: &mut View, new: &View) -> bool {
 }
 
 /// Hands on the candidates for eviction if they have changed; returns whether they have.
-fn hand_on(desired: &mut Desired, reflex: &Reflex, forecaster: &Forecaster, recording: &Recording) -> bool {
+fn hand_on(
+    desired: &mut Desired,
+    (reflex, repeating): (&Reflex, Option<&Repeating>),
+    forecaster: &Forecaster,
+    recording: &Recording,
+) -> bool {
     let Some(candidates) = desired.new_candidates() else { return false };
     recording.name(&candidates);
+    if let Some(repeating) = repeating {
+        repeating.set_candidates(&candidates);
+    }
     reflex.set_candidates(candidates);
     if let Some(targets) = desired.targets() {
         forecaster.look_at(targets);

@@ -18,6 +18,7 @@
 mod brake;
 mod candidate;
 mod core;
+mod doomed;
 mod drain;
 mod endings;
 mod event_builder;
@@ -37,6 +38,7 @@ mod raised_limits;
 mod reap;
 mod reflex;
 mod rehearsal;
+mod repeat;
 mod report;
 mod scheduling;
 mod soft;
@@ -49,6 +51,7 @@ pub(crate) use self::event_builder::shortage_data;
 pub use self::{
     brake::BrakeBook,
     candidate::{Candidate, Identity, OpenError, pod_key},
+    doomed::{Holding, look as look_at_dying},
     endings::Endings,
     event_builder::EventBuilder,
     fill_detector::FillWaker,
@@ -59,6 +62,7 @@ pub use self::{
     manual::{ManualEviction, Operator},
     observer::{Observer, ReflexStats, Waiting},
     reflex::{Reflex, ReflexConfig, ReflexError},
+    repeat::{check_again, kill_again},
     report::{Blindness, Report},
     scheduling::Scheduling,
     soft::{Requested, Requester},

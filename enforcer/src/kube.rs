@@ -20,7 +20,7 @@ pub use self::{
     evictions::{Evictions, KillSender},
     message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report, TaintEffect},
     node::{NodeMarks, NodeSettings},
-    outbox::{ApiSettings, OnPdb, Outbox, Owner},
+    outbox::{ApiSettings, OnPdb, OpenEviction, Outbox, Owner, Removal},
     process::{VERB, main},
     soft::{SoftEvictions, SoftOutcome},
 };

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 mod acting;
 mod arriving;
 mod node;
+mod restarted;
 #[path = "../../enforcer/src/cri/fake.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]
 mod runtime;

@@ -20,11 +20,7 @@ pub(crate) use self::{
     batch::Batch,
     environment::{Environment, assignments},
 };
-use self::{
-    batch::batches,
-    queue::Queue,
-    tier::GuestTest,
-};
+use self::{batch::batches, queue::Queue, tier::GuestTest};
 use crate::{
     build::{self, Kind, Product},
     ebpf,

@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use ulid::Ulid;
 
-use super::{EngineEvent, specifying};
+use super::{EngineEvent, orders::OrderBook, repeats::Repeating, specifying};
 use crate::{
     config::{Config, Mode},
     evict::{Identity, Requested, Requester},
@@ -75,6 +75,15 @@ impl Requester for SoftRequests {
     }
 }
 
+/// Starts to kill containers again that the kubelet starts before an evicted pod is gone, if evictions are asked for.
+pub(super) fn repeating(
+    evictions: Option<&Evictions>,
+    orders: &OrderBook,
+    journal: &Journal,
+) -> io::Result<Option<Repeating>> {
+    evictions.map(|evictions| Repeating::start(evictions.open(), orders.view(), journal)).transpose()
+}
+
 /// Starts to show on the node whether memory is short, if that is wanted, and otherwise to remove what an earlier daemon
 /// left there.
 pub(super) fn node_marks(
@@ -89,7 +98,10 @@ pub(super) fn node_marks(
 }
 
 /// Passes on that memory is short, or no longer.
-pub(super) fn note(marks: Option<&NodeMarks>, event: &EngineEvent) {
+pub(super) fn note(marks: Option<&NodeMarks>, repeating: Option<&Repeating>, event: &EngineEvent) {
+    if let Some(repeating) = repeating {
+        repeating.note(event);
+    }
     if let (Some(marks), EngineEvent::Conditions(conditions)) = (marks, event) {
         marks.set_short(conditions.has(NodeCondition::MemoryPressure));
     }

@@ -1,7 +1,5 @@
 //! Cleans up after a killed daemon: evictions under way, values written for a while, and a cgroup without its mark.
 
-mod doomed;
-
 use std::{
     collections::BTreeSet,
     path::Path,
@@ -17,7 +15,6 @@ use enforcer_events::{
 };
 use ulid::Ulid;
 
-use self::doomed::Holding;
 use super::{
     desired::Desired,
     emit,
@@ -27,7 +24,7 @@ use super::{
 use crate::{
     cgroup::{self, CgroupDir, Handles, Mark, Sought, Throttled},
     config::{Config, Mode},
-    evict::{BrakeBook, EvictionIntents, shortage_data},
+    evict::{BrakeBook, EvictionIntents, Holding, look_at_dying, shortage_data},
     journal::{Batch, EventType, Filter, Intent, Intents, Journal, Subject},
     model::{CgroupId, CgroupPath, PodName, TemporaryValue},
     policy::{engine::Shortage, threshold::Signal},
@@ -308,7 +305,7 @@ fn held(own: Option<(&str, CgroupId)>, targets: &[CgroupId]) -> Holding {
 
 fn held_at(path: &CgroupPath, id: CgroupId) -> Holding {
     let dir = CgroupDir::mount(Path::new(cgroup::MOUNT)).and_then(|root| root.open(path));
-    dir.ok().filter(|dir| dir.id() == id).map_or(Holding::NoProcess, |dir| doomed::look(&dir))
+    dir.ok().filter(|dir| dir.id() == id).map_or(Holding::NoProcess, |dir| look_at_dying(&dir))
 }
 
 /// Whether a cgroup of that id exists at the path and holds processes.

@@ -208,7 +208,8 @@ impl<C: Deref<Target = Candidate>> GracefulEnd<C> {
     }
 }
 
-fn check(candidate: &Candidate) -> Result<(), EndError> {
+/// Fails if one of its cgroups holds what must never be killed.
+pub(super) fn check(candidate: &Candidate) -> Result<(), EndError> {
     for target in &candidate.targets {
         match candidate.guard.forbidden(&target.dir, target.origin) {
             Ok(None) => {}

@@ -1,3 +1,4 @@
+mod again;
 mod brake;
 mod by_hand;
 mod events;

@@ -16,7 +16,7 @@ use tokio::{
 use super::{
     client::ApiServer,
     message::{Call, Lane, Outcome},
-    outbox::{ApiSettings, Now, Outbox},
+    outbox::{ApiSettings, Now, OpenEviction, Outbox},
 };
 use crate::{
     clock,
@@ -52,6 +52,7 @@ const HOLD: Duration = Duration::from_secs(5);
 pub struct Evictions {
     stop: watch::Sender<bool>,
     kills: KillSender,
+    open: watch::Receiver<Vec<OpenEviction>>,
 }
 
 /// Takes kills whose events are still to be written: a request does not wait for them.
@@ -71,6 +72,8 @@ struct Run {
     reader: Reader,
     cursor: CursorFile,
     outbox: Outbox,
+    /// The evictions whose pods are still to be removed.
+    open: watch::Sender<Vec<OpenEviction>>,
     server: ApiServer,
     /// Whether it is reported that the server cannot be asked, and whether that is a missing right to change something.
     trouble: Option<bool>,
@@ -105,6 +108,7 @@ impl Evictions {
     ) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
         let (kill_sender, kills) = mpsc::unbounded_channel();
+        let (opened, open) = watch::channel(Vec::new());
         let replayed = journal.range().newest;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
@@ -127,6 +131,7 @@ impl Evictions {
                 EventType::EvictionFailed,
                 EventType::EvictionRequested,
                 EventType::EvictionConfirmed,
+                EventType::EvictionRepeated,
             ];
             let reader = journal.reader(Some(begin), Filter { kinds, ..Filter::default() });
             let run = Run {
@@ -134,6 +139,7 @@ impl Evictions {
                 reader,
                 cursor,
                 outbox: Outbox::new(settings, replayed),
+                open: opened,
                 server,
                 trouble: None,
                 discover: Some(Instant::now()),
@@ -145,13 +151,19 @@ impl Evictions {
             };
             runtime.block_on(run.run(stopping));
         })?;
-        Ok(Self { stop, kills: KillSender(kill_sender) })
+        Ok(Self { stop, kills: KillSender(kill_sender), open })
     }
 
     /// Where kills are passed on before their events are written.
     #[must_use]
     pub fn kills(&self) -> KillSender {
         self.kills.clone()
+    }
+
+    /// The evictions whose pods are still to be removed, at any time.
+    #[must_use]
+    pub fn open(&self) -> watch::Receiver<Vec<OpenEviction>> {
+        self.open.clone()
     }
 }
 
@@ -178,6 +190,7 @@ impl Run {
             self.read();
             self.report_held();
             let now = now();
+            self.show_open(now);
             if let Some((id, call)) = self.outbox.next(now) {
                 if let Some(answer) = self.ask(call).await
                     && let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now())
@@ -217,6 +230,17 @@ impl Run {
                 },
             }
         }
+    }
+
+    fn show_open(&self, now: Now) {
+        let open = self.outbox.open(now);
+        self.open.send_if_modified(|shown| {
+            let differs = *shown != open;
+            if differs {
+                *shown = open;
+            }
+            differs
+        });
     }
 
     /// Takes in all kills and events that are there.

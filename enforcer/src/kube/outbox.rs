@@ -1,5 +1,9 @@
 //! What the API server still has to be asked: pure, from the journal's events and the server's answers.
 
+mod early;
+mod open;
+mod settings;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     time::{Duration, Instant},
@@ -10,6 +14,10 @@ use enforcer_events::{
     eviction::{EvictionConfirmed, EvictionDecided, EvictionEnded, EvictionRequested, EvictionSignalled},
 };
 
+pub use self::{
+    open::{OpenEviction, Removal},
+    settings::{ApiSettings, OnPdb, Owner},
+};
 use super::message::{Action, Call, FoundPod, Outcome, PodRef};
 use crate::model::PodName;
 
@@ -39,45 +47,6 @@ const MOST_MARKS: u32 = 5;
 /// The most evictions that are kept. The breaker allows a fraction of that in an hour.
 const MOST: usize = 1_024;
 
-/// What is asked of the API server.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct ApiSettings {
-    /// For a pod of a controller; `None` asks for nothing.
-    pub action: Option<Action>,
-    /// What to do if a disruption budget refuses.
-    pub on_pdb: OnPdb,
-    /// For a pod without a controller; `None` leaves it to the kubelet.
-    pub bare_pods: Option<Action>,
-    /// For a pod of a `DaemonSet`, which comes back on the same node; `None` leaves it to the kubelet.
-    pub daemon_set_pods: Option<Action>,
-}
-
-impl Default for ApiSettings {
-    fn default() -> Self {
-        Self { action: Some(Action::Evict), on_pdb: OnPdb::Override, bare_pods: None, daemon_set_pods: None }
-    }
-}
-
-/// What to do if a disruption budget refuses an eviction: the processes are dead already.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OnPdb {
-    /// Delete the pod: a kubelet's own eviction ignores budgets too.
-    Override,
-    /// Ask again.
-    Respect,
-}
-
-/// Whose pod it is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Owner {
-    /// A controller, which creates another on any node.
-    Controller,
-    /// A `DaemonSet`, which creates another on this node.
-    DaemonSet,
-    /// None: nothing creates another.
-    None,
-}
-
 /// The evictions that the API server has to know of.
 ///
 /// An eviction comes in with the event of its signal, and leaves with the events that say what came of it. Whoever reads
@@ -105,6 +74,10 @@ struct Entry {
     /// The position of the signal's event.
     sequence: u64,
     signalled: Signalled,
+    /// Whose pod it is, as far as it is known.
+    owner: Option<Owner>,
+    /// How often containers of it were killed again.
+    repeats: u32,
     /// Whether a disruption budget refused its eviction.
     has_budget: bool,
     message: String,
@@ -122,6 +95,8 @@ struct Entry {
     is_marked_failed: bool,
     /// Whether the event of its kill is still to come.
     is_early: bool,
+    /// Whether it was killed here: a soft eviction is first requested.
+    is_killed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -152,39 +127,6 @@ pub struct Now {
     pub time_ms: i64,
     /// Since the machine was started, in milliseconds.
     pub boot_ms: u64,
-}
-
-impl ApiSettings {
-    pub(super) fn action(self, owner: Owner) -> Option<Action> {
-        match owner {
-            Owner::Controller => self.action,
-            Owner::DaemonSet => self.daemon_set_pods,
-            Owner::None => self.bare_pods,
-        }
-    }
-}
-
-impl Owner {
-    /// By the kind of its controller.
-    #[must_use]
-    pub fn of(controller: Option<&str>) -> Self {
-        match controller {
-            None => Self::None,
-            Some("DaemonSet") => Self::DaemonSet,
-            Some(_) => Self::Controller,
-        }
-    }
-
-    /// Why nothing is asked for such a pod: in a word, and in words.
-    const fn withheld(self) -> (Option<&'static str>, &'static str) {
-        match self {
-            Self::Controller => (None, "apiAction is none"),
-            Self::DaemonSet => {
-                (Some("daemonSetPod"), "the pod belongs to a DaemonSet, which would recreate it on this node")
-            }
-            Self::None => (Some("barePod"), "the pod has no controller, and nothing would recreate it"),
-        }
-    }
 }
 
 impl Outbox {
@@ -223,9 +165,16 @@ impl Outbox {
             Payload::EvictionSignalled(signalled) if signalled.sent == "SIGKILL" => {
                 if let Some(entry) = self.entries.get_mut(&signalled.eviction_id) {
                     entry.is_early = false;
+                    entry.is_killed = true;
                 }
                 let is_new = self.add_killed(sequence, time_ms, signalled, now);
-                let owner = self.fresh_owner(sequence, signalled, now).filter(|_| is_new)?;
+                let owner = live_owner(signalled).filter(|_| is_new)?;
+                if let Some(entry) = self.entries.get_mut(&signalled.eviction_id) {
+                    entry.owner = Some(owner);
+                }
+                if !self.is_fresh(sequence, signalled, now) {
+                    return None;
+                }
                 // A phase that has become Succeeded meanwhile must not be overwritten.
                 if self.settings.action(owner) != Some(Action::Status) {
                     return self.decide(&signalled.eviction_id, owner, now);
@@ -240,6 +189,9 @@ impl Outbox {
                 } else {
                     matches!(payload, Payload::EvictionCompleted(_))
                 };
+                if let Some(entry) = self.entries.get_mut(eviction_id) {
+                    entry.is_killed = true;
+                }
                 if let (true, Some(uid), Some(PodName { namespace, name })) =
                     (is_over, uid.clone(), pod.cloned())
                 {
@@ -249,7 +201,7 @@ impl Outbox {
             }
             Payload::EvictionRequested(requested) => {
                 if requested.outcome == "accepted" && !self.entries.contains_key(&requested.eviction_id) {
-                    self.add_soft(requested, sequence, time_ms, now);
+                    self.take_soft(requested, sequence, time_ms, now);
                     return None;
                 }
                 let entry = self.entries.get_mut(&requested.eviction_id)?;
@@ -263,34 +215,23 @@ impl Outbox {
                 }
             }
             Payload::EvictionConfirmed(confirmed) => drop(self.remove(&confirmed.eviction_id)),
+            Payload::EvictionRepeated(repeated) => {
+                if let Some(entry) = self.entries.get_mut(&repeated.eviction_id) {
+                    entry.repeats = entry.repeats.max(repeated.count);
+                }
+            }
             _ => {}
         }
         None
     }
 
-    /// Takes in a kill whose event is still to be written, after `read` events were read, if its pod is to be removed at once;
-    /// the event brings all others.
-    pub fn take_kill(&mut self, read: u64, killed: &EvictionSignalled, now: Now) {
-        // If this process ends before the event is written, the next one finds the kill on the intent page.
-        let sequence = read.saturating_add(1);
-        let action = self
-            .fresh_owner(sequence, killed, now)
-            .and_then(|owner| Some((owner, self.settings.action(owner)?)));
-        if let Some((owner, Action::Evict | Action::Delete)) = action
-            && self.add_killed(sequence, now.time_ms, killed, now)
-        {
-            // Such an owner has an action, so there is nothing to report.
-            let _nothing = self.decide(&killed.eviction_id, owner, now);
-            if let Some(entry) = self.entries.get_mut(&killed.eviction_id) {
-                entry.is_early = true;
-            }
-        }
-    }
-
-    /// Whether the event of an eviction's kill is still to come.
-    #[must_use]
-    pub fn is_early(&self, id: &str) -> bool {
-        self.entries.get(id).is_some_and(|entry| entry.is_early)
+    /// Whether what the event says of the pod still holds: it must be of this process and this moment, so that nothing was
+    /// asked yet.
+    fn is_fresh(&self, sequence: u64, signalled: &EvictionSignalled, now: Now) -> bool {
+        let age = signalled.boot_ms.and_then(|boot_ms| now.boot_ms.checked_sub(boot_ms));
+        let is_young = age.is_some_and(|age| Duration::from_millis(age) < FRESH);
+        // One that is being deleted keeps the grace period that was asked for.
+        sequence > self.replayed && is_young && !signalled.terminating
     }
 
     /// Keeps an eviction by its kill. Returns whether it is a new one.
@@ -298,27 +239,6 @@ impl Outbox {
         let EvictionSignalled { eviction_id, namespace, name, uid, boot_ms, .. } = signalled;
         let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
         self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now)
-    }
-
-    /// Whose pod it is by the event itself; `None` if the API server has to be looked at. The event must be of this process
-    /// and this moment, so that nothing was asked yet, and the spec one that a source has now.
-    fn fresh_owner(&self, sequence: u64, signalled: &EvictionSignalled, now: Now) -> Option<Owner> {
-        let age = now.boot_ms.checked_sub(signalled.boot_ms?)?;
-        let is_fresh = sequence > self.replayed && Duration::from_millis(age) < FRESH;
-        // One that is being deleted keeps the grace period that was asked for.
-        let is_live = signalled.spec.as_deref() == Some("live") && !signalled.terminating;
-        let kind = signalled.controller.as_ref().map(|controller| controller.kind.as_str());
-        (is_fresh && is_live).then(|| Owner::of(kind))
-    }
-
-    /// Keeps a soft eviction, which was requested before any signal.
-    fn add_soft(&mut self, requested: &EvictionRequested, sequence: u64, time_ms: i64, now: Now) {
-        let EvictionRequested { eviction_id, namespace, name, uid, .. } = requested;
-        let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
-        let is_new = self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: None }, now);
-        if let Some(entry) = self.entries.get_mut(eviction_id).filter(|_| is_new) {
-            entry.confirm(now.instant);
-        }
     }
 
     /// Keeps an eviction. Returns whether it is a new one.
@@ -349,6 +269,8 @@ impl Outbox {
             pod,
             sequence,
             signalled,
+            owner: None,
+            repeats: 0,
             has_budget: false,
             message: message.unwrap_or_else(|| String::from("The node was low on resource: memory. ")),
             stage: Stage::Look,
@@ -360,6 +282,7 @@ impl Outbox {
             is_refusal_reported: false,
             is_marked_failed: false,
             is_early: false,
+            is_killed: true,
         };
         self.entries.insert(id.to_owned(), entry);
         true
@@ -541,6 +464,7 @@ impl Outbox {
             );
         };
         let entry = self.entries.get_mut(id)?;
+        entry.owner = Some(owner);
         entry.stage = Stage::Act(action);
         entry.due = now.instant;
         None
@@ -648,6 +572,12 @@ impl Entry {
         let jittered = pause / 2 + pause / 2 * (spread % 256) / 255;
         self.due = now + jittered.max(after.unwrap_or_default());
     }
+}
+
+/// Whose pod it is by the event itself; `None` if no source had its spec then.
+fn live_owner(signalled: &EvictionSignalled) -> Option<Owner> {
+    let kind = signalled.controller.as_ref().map(|controller| controller.kind.as_str());
+    (signalled.spec.as_deref() == Some("live")).then(|| Owner::of(kind))
 }
 
 #[cfg(test)]

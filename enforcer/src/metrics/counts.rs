@@ -47,6 +47,7 @@ pub(super) struct Counted {
     pub(super) dry_runs: Cells,
     pub(super) failures: [AtomicU64; Failure::ALL.len()],
     pub(super) repeated: Cells,
+    pub(super) restarts_killed: Cells,
     pub(super) suppressed: [AtomicU64; Suppressed::ALL.len()],
     pub(super) oom_kills: Cells,
     pub(super) phases: [Durations; Phase::ALL.len()],
@@ -77,6 +78,7 @@ impl Default for Counted {
             dry_runs: Cells::new(namespaces * signals * classes),
             failures: Default::default(),
             repeated: Cells::new(namespaces),
+            restarts_killed: Cells::new(namespaces),
             suppressed: Default::default(),
             oom_kills: Cells::new(namespaces * Scope::ALL.len() * Survived::ALL.len()),
             phases: Default::default(),
@@ -146,6 +148,9 @@ impl Observer for Counts {
             Payload::EvictionFailed(data) => counted.ended(namespace, data, Outcome::Failed),
             Payload::EvictionSuppressed(data) => {
                 add(&counted.suppressed, Suppressed::of(Some(&data.reason)).place());
+            }
+            Payload::EvictionRepeated(data) if data.outcome == "killed" => {
+                counted.restarts_killed.add(counted.namespace(namespace), 1);
             }
             Payload::OomIncident(incident) => counted.oom(incident),
             Payload::SourceUp(data) => counted.source(data, true),
@@ -225,6 +230,7 @@ impl Counted {
             (TermThenKill, Outcome::Failed),
         ];
         self.repeated.show(namespace);
+        self.restarts_killed.show(namespace);
         for signal in [Signal::Memory, Signal::Allocatable, Signal::Pid, Signal::Operator] {
             self.dry_runs.show(dry_run_place(namespace, signal, qos));
             for (method, outcome) in ENDS {

@@ -24,6 +24,7 @@ const FAMILIES: &[&str] = &[
     "enforcer_evictions",
     "enforcer_evictions_dry_run",
     "enforcer_evictions_repeated",
+    "enforcer_eviction_restarts_killed",
     "enforcer_eviction_failures",
     "enforcer_eviction_suppressed",
     "enforcer_eviction_duration_seconds",
@@ -199,6 +200,9 @@ fn least(kind: EventType) -> Value {
             },
         }),
         EventType::EvictionSignalled => json!({"namespace": "n", "name": "p", "uid": "u"}),
+        EventType::EvictionRepeated => json!({
+            "namespace": "n", "name": "p", "uid": "u", "containers": [], "cgroupIds": [], "count": 1, "message": "",
+        }),
         EventType::EvictionCompleted | EventType::EvictionFailed => json!({"evictionId": "0"}),
         EventType::OomIncident => {
             let (counts, none) = (json!({"oom": 0, "oomKill": 0, "oomGroupKill": 0}), json!({}));
@@ -295,6 +299,7 @@ fn a_pods_namespace_has_its_counters_before_anything_happens_in_it() {
         r#"enforcer_evictions_dry_run_total{signal="pid.available",qos="Burstable",namespace="shop"}"#,
         r#"enforcer_oom_kills_total{scope="container",namespace="shop",init_survived="true"}"#,
         r#"enforcer_evictions_repeated_total{namespace="shop"}"#,
+        r#"enforcer_eviction_restarts_killed_total{namespace="shop"}"#,
     ] {
         assert_eq!(read.get(row), 0.0);
     }
@@ -317,6 +322,9 @@ fn an_eviction_is_counted_with_its_course() {
                "crossedToSignalledMs": 900.0, "crossedToDeadMs": 1005.0, "crossedToMemoryBackMs": 1012.5,
                "predictedFreedBytes": 1000, "freedBytes": 900}),
     );
+    for outcome in ["killed", "spared", "killed", "exhausted"] {
+        emit(EventType::EvictionRepeated, json!({"evictionId": "1", "outcome": outcome}));
+    }
     // Of one that was decided before a restart little is known.
     emit(EventType::EvictionFailed, json!({"evictionId": "0", "reason": "interrupted"}));
     emit(
@@ -344,6 +352,7 @@ fn an_eviction_is_counted_with_its_course() {
     );
     assert_eq!(read.get(r#"enforcer_eviction_failures_total{reason="interrupted"}"#), 1.0);
     assert_eq!(read.get(r#"enforcer_evictions_repeated_total{namespace="shop"}"#), 1.0);
+    assert_eq!(read.get(r#"enforcer_eviction_restarts_killed_total{namespace="shop"}"#), 2.0);
     assert_eq!(read.get("enforcer_eviction_freed_bytes_total"), 900.0);
     assert_eq!(read.get("enforcer_eviction_prediction_error_ratio_sum"), 0.1);
     for (phase, sum) in [("decide", 0.002), ("signal", 0.003), ("exit", 1.0), ("freed", 0.0075)] {

@@ -25,21 +25,21 @@ use super::{
 
 #[path = "../../../enforcer/src/specs/fake_api.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]
-mod fake_api;
+pub(super) mod fake_api;
 
 use fake_api::{FakeApi, Refusal};
 
 const TOKEN: &str = "secret";
 
-struct Scene {
-    node: Node,
+pub(super) struct Scene {
+    pub(super) node: Node,
     kubelet: FakeKubelet,
-    api: FakeApi,
+    pub(super) api: FakeApi,
     settings: String,
 }
 
 impl Scene {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(400 * MIB);
         let node = Node::new(name, Systemd);
         node.serve();
@@ -74,7 +74,7 @@ impl Scene {
     }
 
     /// A pod that the kubelet and the API server know.
-    fn pod(&mut self, name: &str, controller: Option<&str>) -> Placed {
+    pub(super) fn pod(&mut self, name: &str, controller: Option<&str>) -> Placed {
         let placed = self.node.pod(QosClass::Burstable, "shop", name, &["app"]);
         let kind = controller.unwrap_or_default().to_owned();
         self.kubelet.put(FakePod { controller: kind, ..spec(&placed, name, "Burstable", 0, "16Mi") });
@@ -94,7 +94,7 @@ impl Scene {
         }));
     }
 
-    fn start(&self, known: &str) -> (Daemon, Stream) {
+    pub(super) fn start(&self, known: &str) -> (Daemon, Stream) {
         let daemon = self.node.start(&self.settings);
         wait_until("the spec", || !pod_of(&daemon, known)["spec"].is_null());
         let stream = daemon.follow().unwrap();
@@ -108,7 +108,7 @@ impl Scene {
     }
 }
 
-fn fill(placed: &Placed) -> Load {
+pub(super) fn fill(placed: &Placed) -> Load {
     Load::start(placed.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap()
 }
 

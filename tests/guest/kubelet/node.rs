@@ -128,6 +128,14 @@ impl Node {
         placed.containers.push(self.leaf(&path(&placed.own), &id));
     }
 
+    /// Ends a container and starts it again, as a kubelet does: the runtime removes its cgroup, and makes another.
+    pub(super) fn restart(&self, placed: &mut Placed, container: usize, name: &str) {
+        drop(placed.containers.remove(container));
+        self.add_container(placed, name);
+        let again = placed.containers.pop().unwrap();
+        placed.containers.insert(container, again);
+    }
+
     fn leaf(&self, pod: &str, id: &str) -> Cgroup {
         let name = match self.driver {
             CgroupDriver::Cgroupfs => id.to_owned(),

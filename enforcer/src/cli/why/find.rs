@@ -51,7 +51,8 @@ fn subject(place: usize, entry: &Entry) -> Option<Subject> {
         | EventType::EvictionCompleted
         | EventType::EvictionFailed
         | EventType::EvictionRequested
-        | EventType::EvictionConfirmed => entry.case.clone().map(Subject::Eviction),
+        | EventType::EvictionConfirmed
+        | EventType::EvictionRepeated => entry.case.clone().map(Subject::Eviction),
         EventType::OomDetected | EventType::OomIncident => entry.case.clone().map(Subject::Oom),
         EventType::OomAverted => Some(entry.case.clone().map_or(Subject::Event(place), Subject::Oom)),
         EventType::EvictionSuppressed | EventType::EvictionForeign => Some(Subject::Event(place)),

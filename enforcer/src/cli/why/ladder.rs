@@ -72,6 +72,7 @@ fn rung(payload: &Payload) -> Vec<Rung> {
             vec![(None, format!("{}{after}", requested.message))]
         }
         Payload::EvictionConfirmed(_) => vec![(None, String::from("the pod is gone from the API server"))],
+        Payload::EvictionRepeated(repeated) => vec![(None, repeated.message.clone())],
         Payload::EvictionFailed(ended) => {
             let mut rungs: Vec<_> = ran(ended.hook.as_ref()).into_iter().collect();
             let why = failed(ended.message.as_deref(), ended.reason.as_deref());

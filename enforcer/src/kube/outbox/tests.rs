@@ -263,6 +263,7 @@ fn a_soft_request_that_was_accepted_is_only_confirmed() {
     let accepted = Payload::EvictionRequested(accepted);
     assert_eq!(outbox.take(7, 0, None, &accepted, now(0, start)), None);
     assert_eq!(outbox.next(now(999, start)), None);
+    assert_eq!(outbox.open(now(0, start)), [], "its containers have time to end");
     let (id, call) = outbox.next(now(1_000, start)).unwrap();
     assert!(matches!(call, Call::Look(_)));
     let gone = outbox.answered(&id, Some(Outcome::Missing), now(1_000, start), now(1_001, start));

@@ -70,6 +70,19 @@ pub(super) fn evictions(page: &mut Page<'_>, counted: &Counted) -> fmt::Result {
         },
     )?;
     page.family(
+        "enforcer_eviction_restarts_killed_total",
+        Kind::Counter,
+        "Times that containers of an evicted pod were killed again, which the kubelet had started before the pod was gone",
+        |rows| {
+            for (place, namespace) in namespaces(counted) {
+                if let Some(count) = counted.restarts_killed.get(place) {
+                    rows.count(&[("namespace", namespace)], count)?;
+                }
+            }
+            Ok(())
+        },
+    )?;
+    page.family(
         "enforcer_eviction_failures_total",
         Kind::Counter,
         "Evictions that failed, by reason",

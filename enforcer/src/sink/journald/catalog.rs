@@ -39,6 +39,11 @@ pub(crate) const fn meaning(kind: EventType) -> Meaning {
         EventType::EvictionConfirmed => {
             ("cb55740d236d4c41ad415fa417821cd4", 6, "is gone from the API server after its eviction")
         }
+        EventType::EvictionRepeated => (
+            "9e0a7656bba30db6cbdecaca559f3eda",
+            4,
+            "has containers that were started again after its eviction",
+        ),
         EventType::EvictionForeign => ("3b345a2330174cea8197173c137bc921", 4, "was evicted by the kubelet"),
         EventType::OomDetected => {
             ("a1e488dd6fa1b52a8ac48bbcbfca9e0a", 3, "lost a process to the kernel's OOM killer")

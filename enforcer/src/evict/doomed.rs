@@ -5,7 +5,7 @@ use crate::cgroup::{CgroupDir, guard::each_process};
 
 /// The processes that a cgroup holds. The greater value needs more work.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Holding {
+pub enum Holding {
     /// No process.
     NoProcess,
     /// Processes that are all dying: no signal need be sent again.
@@ -21,7 +21,8 @@ const EXITING: u64 = 0x4;
 const KILLED: u64 = 1 << 8;
 
 /// Looks at everything at or below the cgroup.
-pub(super) fn look(dir: &CgroupDir) -> Holding {
+#[must_use]
+pub fn look(dir: &CgroupDir) -> Holding {
     match dir.is_populated() {
         Ok(true) => {}
         Ok(false) => return Holding::NoProcess,
@@ -35,6 +36,17 @@ pub(super) fn look(dir: &CgroupDir) -> Holding {
     });
     // Processes that cannot be seen may live.
     if any && all && listed.is_ok_and(|unseen| unseen.is_none()) { Holding::Doomed } else { Holding::Living }
+}
+
+/// Whether the cgroup, or one below it, holds a process that is not dying for certain. Unlike with [`look`], one that
+/// cannot be seen is none.
+pub(super) fn holds_living(dir: &CgroupDir) -> bool {
+    if !matches!(dir.is_populated(), Ok(true)) {
+        return false;
+    }
+    let mut lives = false;
+    let listed = each_process(dir, &mut |pid| lives = lives || !is_dying(Path::new("/proc"), pid));
+    lives && listed.is_ok()
 }
 
 /// Whether every thread of the process is exiting, or is about to.

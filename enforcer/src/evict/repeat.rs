@@ -1,0 +1,33 @@
+//! Kills the containers of an evicted pod once more, which the kubelet has started again.
+
+use super::{
+    candidate::Candidate,
+    doomed, executor,
+    graceful::{self, EndError},
+};
+use crate::model::CgroupId;
+
+impl Candidate {
+    /// The containers that would be killed and hold a process that is not dying, by name, with the id of their cgroup.
+    ///
+    /// After SIGKILL to all of them only a container that was started since holds one. It is read through files opened for
+    /// this call, so that a reader that stalls does not hold the reflex up.
+    #[must_use]
+    pub fn living_containers(&self) -> Vec<(String, CgroupId)> {
+        let name = |path| self.containers.iter().find(|(_, of)| of == path).map(|(name, _)| name.clone());
+        let living = self.targets.iter().filter(|target| doomed::holds_living(&target.dir));
+        living.map(|target| (name(target.dir.path()).unwrap_or_default(), target.dir.id())).collect()
+    }
+}
+
+/// Fails unless the pod may be signalled: the same checks as before any other signal.
+pub fn check_again(candidate: &Candidate) -> Result<(), EndError> {
+    graceful::check(candidate)?;
+    executor::check(candidate).map_err(EndError::Refused)
+}
+
+/// Sends SIGKILL to all processes of its containers.
+pub fn kill_again(candidate: &Candidate) -> Result<(), EndError> {
+    check_again(candidate)?;
+    executor::signal(candidate).map(|_| ()).map_err(EndError::Refused)
+}
