@@ -274,7 +274,6 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         sender,
         fill_waker,
         requester,
-        kills: api_evictions.as_ref().map(|evictions| evictions.kills()),
     };
     let reflex = start_reflex(&config, &orders.settings(&config), &host, reporting, intents, &mut recording)?;
 

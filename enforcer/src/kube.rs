@@ -17,7 +17,7 @@ mod tests;
 
 pub use self::{
     client::{Access, ApiServer},
-    evictions::{Evictions, KillSender},
+    evictions::Evictions,
     message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report, TaintEffect},
     node::{NodeMarks, NodeSettings},
     outbox::{ApiSettings, OnPdb, OpenEviction, Outbox, Owner, Removal},

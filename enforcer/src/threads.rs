@@ -49,18 +49,6 @@ pub(crate) fn runtime(builder: &mut Builder, blocking: usize) -> io::Result<Runt
     }
 }
 
-/// The nice value of threads that must get a processor at once, which they use for a moment.
-const PREFERRED_NICE: i32 = -10;
-
-/// Has the kernel give the calling thread, and what it starts, a processor before pods and node components. Without
-/// `CAP_SYS_NICE` nothing changes.
-pub(crate) fn prefer() {
-    // Linux sets it for the calling thread alone (setpriority(2), NOTES).
-    if let Err(error) = rustix::process::setpriority_process(None, PREFERRED_NICE) {
-        tracing::debug!(%error, "cannot set the nice value of a thread");
-    }
-}
-
 /// Waits for the end of a thread. Its panic is resumed here; `None` if the present thread panics already. In the daemon
 /// the first panic aborts the process before; a test that lost a thread fails.
 pub(crate) fn join<T>(thread: thread::JoinHandle<T>) -> Option<T> {

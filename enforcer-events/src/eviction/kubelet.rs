@@ -32,6 +32,10 @@ pub struct EvictionRequested {
     /// From the signal to the sending of the request that was accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signalled_to_requested_ms: Option<u64>,
+    /// When the API server had accepted it, since the machine was started; of a soft eviction, which is requested before any
+    /// signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boot_ms: Option<u64>,
     /// The same in words.
     pub message: String,
 }

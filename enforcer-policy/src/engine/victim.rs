@@ -40,7 +40,7 @@ const STANDSTILL_NS: u64 = 500 * MS;
 const SHARED_STANDSTILL_NS: u64 = 50 * MS;
 
 /// How long after its grace period a victim may hold processes if the API server was asked to evict it: the kubelet hears of
-/// it through a watch, and a terminating pod counts as no candidate for as long.
+/// it through a watch, and a terminating pod is no candidate for as long.
 const REQUEST_ALLOWANCE_NS: u64 = 10_000 * MS;
 
 /// A prediction is met when no more than a sixteenth of it, or 4 MiB, is missing: counters are batched per CPU,

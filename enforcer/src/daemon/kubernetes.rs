@@ -56,20 +56,22 @@ fn requests(config: &Config, is_beside_kubelet: bool) -> bool {
     is_beside_kubelet && config.mode == Mode::Enforce && asks
 }
 
-/// Requests the end of pods whose controller is known from their spec.
+/// Requests the end of pods whose controller is known from a live spec.
 #[derive(Debug)]
 struct SoftRequests(SoftEvictions);
 
 impl Requester for SoftRequests {
     fn request(&self, id: Ulid, pod: &Identity, grace: Duration) -> Requested {
-        let Some(Knowledge::Spec { .. }) = pod.placed else { return Requested::Unanswered };
+        // One that is being deleted keeps the grace period that was asked for, and of an old spec the controller may be too.
+        let Some(Knowledge::Spec { is_live: true, is_terminating: false, .. }) = pod.placed else {
+            return Requested::Unanswered;
+        };
         let PodName { namespace, name } = pod.pod.clone();
         let owner = Owner::of(pod.controller.as_ref().map(|controller| controller.kind.as_str()));
         let pod = PodRef { namespace, name, uid: pod.uid.to_string() };
         match self.0.request(&id.to_string(), &pod, owner, grace) {
             SoftOutcome::Accepted => Requested::Accepted,
             SoftOutcome::Budget => Requested::Budget,
-            SoftOutcome::Gone => Requested::Gone,
             SoftOutcome::Unanswered => Requested::Unanswered,
         }
     }

@@ -1,6 +1,6 @@
 //! The evictions of earlier daemon processes, from the journal: to the breaker, a crash loop is one daemon.
 //!
-//! The first signal of each eviction is reported with the time since boot (`bootMs`), which does not move when the
+//! The first signal of each eviction, or the accepted request of a soft one, is reported with the time since boot (`bootMs`), which does not move when the
 //! clock is set. [`super::recovery`] reports what a killed process signalled but did not report, with the time of its
 //! decision. Evictions of another boot do not count: what filled the node then is gone.
 
@@ -19,7 +19,12 @@ const BACK: u64 = 50_000;
 
 /// The evictions of this boot in the journal, the oldest first.
 pub(super) fn read(journal: &Journal) -> Vec<Past> {
-    let kinds = vec![EventType::EvictionSignalled, EventType::EvictionCompleted, EventType::EvictionFailed];
+    let kinds = vec![
+        EventType::EvictionSignalled,
+        EventType::EvictionRequested,
+        EventType::EvictionCompleted,
+        EventType::EvictionFailed,
+    ];
     let newest = journal.range().newest;
     let mut reader = journal.reader(Some(newest.saturating_sub(BACK)), Filter { kinds, ..Filter::default() });
     let mut counted = BTreeSet::new();
@@ -31,13 +36,14 @@ pub(super) fn read(journal: &Journal) -> Vec<Past> {
             let is_ours = event.source == journal.source();
             let (id, boot_ms) = match event.payload {
                 Payload::EvictionSignalled(signalled) => (signalled.eviction_id, signalled.boot_ms),
+                Payload::EvictionRequested(requested) => (requested.eviction_id, requested.boot_ms),
                 Payload::EvictionCompleted(ended) | Payload::EvictionFailed(ended) => {
                     (ended.eviction_id, ended.boot_ms)
                 }
                 _ => continue,
             };
             let (Some(pod), Some(boot_ms)) = (&record.pod, boot_ms) else { continue };
-            // SIGTERM and SIGKILL are one eviction.
+            // A request, SIGTERM and SIGKILL are one eviction.
             if is_ours && counted.insert(id) {
                 past.push(Past { pod: evict::pod_key(pod), at_ns: boot_ms.saturating_mul(1_000_000) });
             }

@@ -142,7 +142,9 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
         };
         let id = Ulid::from(*id).to_string();
         let holding = held_in_the_end(whole.then_some((&**path, *cgroup)), targets, deadline);
-        let was_signalled = reported.contains(&(EventType::EvictionSignalled, id.clone()));
+        let was = |kind| reported.contains(&(kind, id.clone()));
+        let (was_signalled, was_requested) =
+            (was(EventType::EvictionSignalled), was(EventType::EvictionRequested));
         let emit = |payload: Payload| {
             if !reported.contains(&(payload.kind(), id.clone())) {
                 journal.emit(subject(pod), payload);
@@ -176,6 +178,11 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
                 "the daemon ended meanwhile; the pod was signalled, and what is left of it lives on until memory is \
                  short again",
                 true,
+            ),
+            Holding::Living if was_requested => (
+                Payload::EvictionFailed,
+                "the daemon ended meanwhile; the API server has accepted to evict the pod, and the kubelet ends it",
+                false,
             ),
             Holding::Living => {
                 (Payload::EvictionFailed, "the daemon ended before the pod was signalled: it lives on", false)
@@ -318,6 +325,7 @@ fn reported(journal: &Journal) -> BTreeSet<(EventType, String)> {
     let kinds = vec![
         EventType::EvictionDecided,
         EventType::EvictionSignalled,
+        EventType::EvictionRequested,
         EventType::EvictionCompleted,
         EventType::EvictionFailed,
     ];
@@ -328,6 +336,13 @@ fn reported(journal: &Journal) -> BTreeSet<(EventType, String)> {
         let Batch::Records(records) = batch else { continue };
         for record in records {
             let event = Event::parse(&record.line).ok();
+            let payload = event.as_ref().map(|event| &event.payload);
+            // Only an accepted request of a soft eviction comes before a signal.
+            if let Some(Payload::EvictionRequested(requested)) = payload
+                && requested.boot_ms.is_none()
+            {
+                continue;
+            }
             if let Some(id) = event.as_ref().and_then(|event| event.payload.eviction_id()) {
                 reported.insert((record.kind, id.to_owned()));
             }

@@ -156,6 +156,9 @@ impl Run {
         }
         let names: Vec<&str> = living.iter().map(|(name, _)| name.as_str()).collect();
         let names = names.join(", ");
+        if let Err(error) = check_again(candidate) {
+            return self.refused(eviction, &living, &names, &error, now);
+        }
         match self.pace.step(eviction, self.spared(candidate), now) {
             None => {}
             Some(Step::Spare(spared)) => {
@@ -171,31 +174,35 @@ impl Run {
                 );
                 self.report(eviction, &living, "exhausted", None, message, None);
             }
-            Some(Step::Kill { count }) => self.kill(eviction, candidate, &living, (count, &names)),
+            Some(Step::Kill { count }) => {
+                // Before the signal, so that no kill goes unreported if the daemon is killed here; the next one kills what
+                // lives then. A power cut ends the containers by itself, so the disk is not waited for.
+                let message =
+                    format!("the kubelet started {names} again before the pod was gone: killed again");
+                self.report(eviction, &living, "killed", None, message, Some(count));
+                if let Err(error) = kill_again(candidate) {
+                    self.refused(eviction, &living, &names, &error, now);
+                }
+            }
         }
     }
 
-    fn kill(
+    /// Reports, once for each eviction, that its containers cannot be killed, unless they are gone.
+    fn refused(
         &mut self,
         eviction: &OpenEviction,
-        candidate: &Candidate,
         living: &[(String, CgroupId)],
-        (count, names): (u32, &str),
+        names: &str,
+        error: &EndError,
+        now: Instant,
     ) {
-        let killed = check_again(candidate).and_then(|()| {
-            // Before the signal, so that no kill goes unreported if the daemon is killed here; the next one kills what lives
-            // then. A power cut ends the containers by itself, so the disk is not waited for.
-            let message = format!("the kubelet started {names} again before the pod was gone: killed again");
-            self.report(eviction, living, "killed", None, message, Some(count));
-            kill_again(candidate)
-        });
-        let reason = match &killed {
-            Ok(()) | Err(EndError::Refused(Refusal::Empty | Refusal::Gone)) => return,
-            Err(EndError::Cgroup(error)) if error.is_gone() => return,
-            Err(EndError::Forbidden(_)) => "forbidden",
-            Err(_) => "refused",
+        let reason = match error {
+            EndError::Refused(Refusal::Empty | Refusal::Gone) => return,
+            EndError::Cgroup(error) if error.is_gone() => return,
+            EndError::Forbidden(_) => "forbidden",
+            _ => "refused",
         };
-        if let (Err(error), true) = (&killed, self.pace.refused(&eviction.id)) {
+        if self.pace.refused(eviction, now) {
             let message =
                 format!("the kubelet started {names} again, which cannot be killed: {}", crate::chain(error));
             self.report(eviction, living, "refused", Some(reason), message, None);

@@ -23,7 +23,6 @@ use crate::{
         self, EventBuilder, EvictionIntents, FillWaker, Listener, Reflex, ReflexConfig, Report, Requester,
     },
     journal::Journal,
-    kube::KillSender,
     policy::engine::{EngineSettings, Thresholds},
     recorder::Asker,
 };
@@ -38,8 +37,6 @@ pub(super) struct ReportTargets {
     pub(super) fill_waker: Option<FillWaker>,
     /// Asked before a soft eviction signals anything.
     pub(super) requester: Option<Arc<dyn Requester>>,
-    /// Gets each kill before its event is written.
-    pub(super) kills: Option<KillSender>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -60,7 +57,6 @@ struct ReportListener {
     journal: Journal,
     being_evicted: BeingEvicted,
     asker: Option<Asker>,
-    kills: Option<KillSender>,
     sender: mpsc::UnboundedSender<EngineEvent>,
     runtime: Handle,
     run_dir: PathBuf,
@@ -87,9 +83,6 @@ impl Listener for ReportListener {
     }
 
     fn see(&mut self, report: &Report) {
-        if let (Some(kills), Some(killed)) = (&self.kills, report.killed()) {
-            kills.send(killed);
-        }
         let reflexion = match report {
             Report::Conditions(conditions) => EngineEvent::Conditions(*conditions),
             Report::Signalled { number, candidate, .. }
@@ -153,13 +146,12 @@ pub(super) fn start_reflex(
     intents: Option<EvictionIntents>,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
-    let ReportTargets { events, journal, being_evicted, sender, fill_waker, requester, kills } = reporting;
+    let ReportTargets { events, journal, being_evicted, sender, fill_waker, requester } = reporting;
     let listener = ReportListener {
         events,
         journal: journal.clone(),
         being_evicted,
         asker: recording.asker(),
-        kills,
         sender,
         runtime: Handle::current(),
         run_dir: config.run_dir.clone(),

@@ -136,8 +136,10 @@ impl EventBuilder {
                     signal: Some(signal.as_str().into()),
                     killed_because: cut_short.map(|reason| kill_reason(reason).into()),
                     brakes_failed: Some(*brakes_failed),
+                    boot_ms: boot_ms(moments.signalled_ns),
+                    timeline: timeline(moments),
                     hook: self.hooks.signalled(*id, waited_ns(moments)),
-                    ..killed_data(*id, candidate, moments)
+                    ..signalled_data(*id, candidate, "SIGKILL")
                 };
                 pod_event(candidate, Payload::EvictionSignalled(data))
             }
@@ -513,15 +515,6 @@ pub(super) fn signalled_data(id: Ulid, candidate: &Candidate, sent: &'static str
         decided_to_signalled_ms: None,
         hook: None,
         operator: None,
-    }
-}
-
-/// The event of a kill, with what every one has.
-pub(super) fn killed_data(id: Ulid, candidate: &Candidate, moments: &Moments) -> EvictionSignalled {
-    EvictionSignalled {
-        boot_ms: boot_ms(moments.signalled_ns),
-        timeline: timeline(moments),
-        ..signalled_data(id, candidate, "SIGKILL")
     }
 }
 

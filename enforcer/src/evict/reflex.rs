@@ -323,15 +323,17 @@ impl Reflex {
             let (to_ask, asked) = mpsc::channel();
             victims = Some(to_ask);
             let inbox = Arc::clone(&reflex.shared);
-            reflex.start("enforcer-ask", move || {
-                let is_withdrawn = |number| inbox.is_withdrawn(number);
+            // It is not joined: an answer that it waits for must not hold up a stop.
+            let asker = thread::Builder::new().name(String::from("enforcer-ask")).stack_size(STACK_BYTES);
+            let asker = asker.spawn(move || {
+                let is_withdrawn = |number| inbox.is_withdrawn(number) || inbox.stop.load(Ordering::Acquire);
                 soft::run(&asked, &*requester, is_withdrawn, |outcome| inbox.answer(outcome));
-            })?;
+            });
+            drop(asker.map_err(ReflexError::Setup)?);
         }
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-report", move || {
-            threads::prefer();
             for report in rehearsed {
                 listener.rehearse(report);
             }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use enforcer_events::eviction::EvictionSignalled;
 use ulid::Ulid;
 
-use super::{candidate::Candidate, event_builder::killed_data, hook::HookRun, soft::ToBeAsked};
+use super::{candidate::Candidate, hook::HookRun, soft::ToBeAsked};
 use crate::{
     model::{CgroupPath, CgroupValue},
     policy::{
@@ -263,13 +262,6 @@ impl Report {
     /// The number of the eviction that it decides, if any.
     pub(super) fn decided(&self) -> Option<u64> {
         if let Self::Decided { decision, .. } = self { Some(decision.number) } else { None }
-    }
-
-    /// The event of a kill, as far as it is known without reading anything; `None` for all other reports.
-    #[must_use]
-    pub fn killed(&self) -> Option<EvictionSignalled> {
-        let Self::Signalled { id, candidate, moments, .. } = self else { return None };
-        Some(killed_data(*id, candidate, moments))
     }
 
     /// The victim that is asked to end once its decision is recorded.

@@ -40,9 +40,7 @@ pub enum Requested {
     Accepted,
     /// A disruption budget does not allow it now.
     Budget,
-    /// The pod does not exist any more.
-    Gone,
-    /// There is no one to ask for this pod, or no answer.
+    /// There is no one to ask for this pod, or no answer that settles it.
     Unanswered,
 }
 
@@ -70,11 +68,11 @@ fn outcome(
     } else {
         Requested::Unanswered
     };
-    let refused = |reason| Outcome::Refused { number, now_ns: clock::boottime_ns(), reason };
     match requested {
         Requested::Accepted => Outcome::Requested { number, now_ns: clock::boottime_ns() },
-        Requested::Budget => refused(Refusal::Budget),
-        Requested::Gone => refused(Refusal::Gone),
+        Requested::Budget => {
+            Outcome::Refused { number, now_ns: clock::boottime_ns(), reason: Refusal::Budget }
+        }
         // It may have been spared meanwhile.
         Requested::Unanswered => graceful::ask(number, candidate, is_recorded, is_withdrawn(number)),
     }

@@ -7,11 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use enforcer_events::{Event, EventType, Payload, eviction::EvictionSignalled, node::Degraded};
-use tokio::{
-    runtime::Builder,
-    sync::{mpsc, watch},
-};
+use enforcer_events::{Event, EventType, Payload, node::Degraded};
+use tokio::{runtime::Builder, sync::watch};
 
 use super::{
     client::ApiServer,
@@ -22,7 +19,6 @@ use crate::{
     clock,
     journal::{Batch, CursorFile, Filter, Journal, Reader, Record, Subject, before_all, resume},
     specs::ApiServerFeed,
-    threads,
 };
 
 /// The stack of the thread.
@@ -44,27 +40,11 @@ const KEEP_ALIVE: Duration = Duration::from_mins(1);
 /// For how long credentials are used again for a first request: after a kill, the disk that they are on may be slow.
 const CREDENTIALS_LAST: Duration = Duration::from_mins(1);
 
-/// For how long a report waits for the event of its kill, which is lost if the journal is overrun.
-const HOLD: Duration = Duration::from_secs(5);
-
 /// The running thread. Dropping it makes it stop.
 #[derive(Debug)]
 pub struct Evictions {
     stop: watch::Sender<bool>,
-    kills: KillSender,
     open: watch::Receiver<Vec<OpenEviction>>,
-}
-
-/// Takes kills whose events are still to be written: a request does not wait for them.
-#[derive(Clone, Debug)]
-pub struct KillSender(mpsc::UnboundedSender<EvictionSignalled>);
-
-impl KillSender {
-    /// Passes a kill on. It is on the intent page, and its event follows.
-    pub fn send(&self, killed: EvictionSignalled) {
-        // A thread that has stopped requests nothing.
-        drop(self.0.send(killed));
-    }
 }
 
 struct Run {
@@ -85,10 +65,6 @@ struct Run {
     access: Option<(ApiServerFeed, Instant)>,
     /// Whether it is reported that the cursor cannot be written.
     is_unwritten: bool,
-    /// Kills whose events are still to be written.
-    kills: mpsc::UnboundedReceiver<EvictionSignalled>,
-    /// Reports of requests whose kill's event is still to be written: an event comes after its cause.
-    held: Vec<(Instant, Payload)>,
 }
 
 impl fmt::Debug for Run {
@@ -107,13 +83,11 @@ impl Evictions {
         server: ApiServer,
     ) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
-        let (kill_sender, kills) = mpsc::unbounded_channel();
         let (opened, open) = watch::channel(Vec::new());
         let replayed = journal.range().newest;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
         std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
-            threads::prefer();
             let mut cursor = CursorFile::new(&state_dir, NAME);
             let begin = match cursor.read() {
                 Ok(Some(kept)) => resume(&journal, &kept).unwrap_or_else(|before| before),
@@ -146,18 +120,10 @@ impl Evictions {
                 keep_alive: Instant::now() + KEEP_ALIVE,
                 access: None,
                 is_unwritten: false,
-                kills,
-                held: Vec::new(),
             };
             runtime.block_on(run.run(stopping));
         })?;
-        Ok(Self { stop, kills: KillSender(kill_sender), open })
-    }
-
-    /// Where kills are passed on before their events are written.
-    #[must_use]
-    pub fn kills(&self) -> KillSender {
-        self.kills.clone()
+        Ok(Self { stop, open })
     }
 
     /// The evictions whose pods are still to be removed, at any time.
@@ -188,7 +154,6 @@ impl Run {
     async fn work(&mut self) {
         loop {
             self.read();
-            self.report_held();
             let now = now();
             self.show_open(now);
             if let Some((id, call)) = self.outbox.next(now) {
@@ -219,12 +184,10 @@ impl Run {
             }
             let position = self.journal.cursor(self.outbox.position(self.reader.position()));
             let written = self.cursor.due(&position);
-            let held = self.held.first().map(|(until, _)| *until);
-            let due = [written, self.outbox.due(), self.discover, Some(self.keep_alive), held];
+            let due = [written, self.outbox.due(), self.discover, Some(self.keep_alive)];
             let due = due.into_iter().flatten().min();
             tokio::select! {
                 () = self.reader.readable() => {}
-                Some(killed) = self.kills.recv() => self.outbox.take_kill(self.reader.position(), &killed, self::now()),
                 () = sleep_until(due) => if written.is_some_and(|due| due <= Instant::now()) {
                     self.write_cursor();
                 },
@@ -243,11 +206,8 @@ impl Run {
         });
     }
 
-    /// Takes in all kills and events that are there.
+    /// Takes in all events that are there.
     fn read(&mut self) {
-        while let Ok(killed) = self.kills.try_recv() {
-            self.outbox.take_kill(self.reader.position(), &killed, now());
-        }
         while let Some(batch) = self.reader.read() {
             match batch {
                 Batch::Gap { from, to } => {
@@ -311,7 +271,7 @@ impl Run {
             tokio::select! {
                 answer = &mut answer => return Some(answer),
                 // A look may take its time, and is repeated.
-                () = arrival(&mut self.reader, &mut self.kills, &mut self.outbox), if lane == Lane::Looks => {
+                () = self.reader.readable(), if lane == Lane::Looks => {
                     self.read();
                     if self.outbox.is_urgent(now()) {
                         return None;
@@ -358,29 +318,7 @@ impl Run {
         }
     }
 
-    fn report(&mut self, payload: Payload) {
-        match &payload {
-            Payload::EvictionRequested(of) if self.outbox.is_early(&of.eviction_id) => {
-                self.held.push((Instant::now() + HOLD, payload));
-            }
-            _ => self.emit(payload),
-        }
-    }
-
-    /// Reports what was held back, once the event of its kill was read.
-    fn report_held(&mut self) {
-        let now = Instant::now();
-        for (until, payload) in std::mem::take(&mut self.held) {
-            match &payload {
-                Payload::EvictionRequested(of) if now < until && self.outbox.is_early(&of.eviction_id) => {
-                    self.held.push((until, payload));
-                }
-                _ => self.emit(payload),
-            }
-        }
-    }
-
-    fn emit(&self, payload: Payload) {
+    fn report(&self, payload: Payload) {
         let pod = match &payload {
             Payload::EvictionRequested(of) => (&of.namespace, &of.name),
             Payload::EvictionConfirmed(of) => (&of.namespace, &of.name),
@@ -402,19 +340,6 @@ impl Run {
             }
             Err(_reported) => {}
         }
-    }
-}
-
-/// Waits for a kill, which it takes in, or an event.
-async fn arrival(
-    reader: &mut Reader,
-    kills: &mut mpsc::UnboundedReceiver<EvictionSignalled>,
-    outbox: &mut Outbox,
-) {
-    let position = reader.position();
-    tokio::select! {
-        () = reader.readable() => {}
-        Some(killed) = kills.recv() => outbox.take_kill(position, &killed, now()),
     }
 }
 

@@ -1,6 +1,5 @@
 //! What the API server still has to be asked: pure, from the journal's events and the server's answers.
 
-mod early;
 mod open;
 mod settings;
 
@@ -93,8 +92,6 @@ struct Entry {
     is_refusal_reported: bool,
     /// Whether its status was what was asked for: the object stays.
     is_marked_failed: bool,
-    /// Whether the event of its kill is still to come.
-    is_early: bool,
     /// Whether it was killed here: a soft eviction is first requested.
     is_killed: bool,
 }
@@ -164,7 +161,6 @@ impl Outbox {
             // Before SIGKILL it may still be spared.
             Payload::EvictionSignalled(signalled) if signalled.sent == "SIGKILL" => {
                 if let Some(entry) = self.entries.get_mut(&signalled.eviction_id) {
-                    entry.is_early = false;
                     entry.is_killed = true;
                 }
                 let is_new = self.add_killed(sequence, time_ms, signalled, now);
@@ -189,7 +185,7 @@ impl Outbox {
                 } else {
                     matches!(payload, Payload::EvictionCompleted(_))
                 };
-                if let Some(entry) = self.entries.get_mut(eviction_id) {
+                if let Some(entry) = self.entries.get_mut(eviction_id).filter(|_| is_over) {
                     entry.is_killed = true;
                 }
                 if let (true, Some(uid), Some(PodName { namespace, name })) =
@@ -200,8 +196,8 @@ impl Outbox {
                 }
             }
             Payload::EvictionRequested(requested) => {
-                if requested.outcome == "accepted" && !self.entries.contains_key(&requested.eviction_id) {
-                    self.take_soft(requested, sequence, time_ms, now);
+                if requested.boot_ms.is_some() && !self.entries.contains_key(&requested.eviction_id) {
+                    self.add_soft(requested, sequence, time_ms, now);
                     return None;
                 }
                 let entry = self.entries.get_mut(&requested.eviction_id)?;
@@ -230,8 +226,10 @@ impl Outbox {
     fn is_fresh(&self, sequence: u64, signalled: &EvictionSignalled, now: Now) -> bool {
         let age = signalled.boot_ms.and_then(|boot_ms| now.boot_ms.checked_sub(boot_ms));
         let is_young = age.is_some_and(|age| Duration::from_millis(age) < FRESH);
-        // One that is being deleted keeps the grace period that was asked for.
-        sequence > self.replayed && is_young && !signalled.terminating
+        // One that is being deleted keeps the grace period that was asked for. One that had time to end may have been requested
+        // before it was killed.
+        let may_be_requested = signalled.terminating || signalled.killed_because.is_some();
+        sequence > self.replayed && is_young && !may_be_requested
     }
 
     /// Keeps an eviction by its kill. Returns whether it is a new one.
@@ -239,6 +237,17 @@ impl Outbox {
         let EvictionSignalled { eviction_id, namespace, name, uid, boot_ms, .. } = signalled;
         let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
         self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now)
+    }
+
+    /// Keeps a soft eviction, which the API server has accepted before any signal.
+    fn add_soft(&mut self, requested: &EvictionRequested, sequence: u64, time_ms: i64, now: Now) {
+        let EvictionRequested { eviction_id, namespace, name, uid, boot_ms, .. } = requested;
+        let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
+        let is_new = self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now);
+        if let Some(entry) = self.entries.get_mut(eviction_id).filter(|_| is_new) {
+            entry.is_killed = false;
+            entry.confirm(now.instant);
+        }
     }
 
     /// Keeps an eviction. Returns whether it is a new one.
@@ -281,7 +290,6 @@ impl Outbox {
             requests: 0,
             is_refusal_reported: false,
             is_marked_failed: false,
-            is_early: false,
             is_killed: true,
         };
         self.entries.insert(id.to_owned(), entry);
@@ -518,6 +526,7 @@ impl Entry {
             reason: reason.map(Into::into),
             requests: self.requests,
             signalled_to_requested_ms: None,
+            boot_ms: None,
             message: words.to_owned(),
         }
     }

@@ -12,6 +12,7 @@ use super::{
     outbox::{ApiSettings, Owner},
 };
 use crate::{
+    clock,
     journal::{Journal, Subject},
     model::PodName,
 };
@@ -34,9 +35,7 @@ pub enum SoftOutcome {
     Accepted,
     /// A disruption budget does not allow it now.
     Budget,
-    /// The API server does not have that pod.
-    Gone,
-    /// Nothing is requested for such a pod, or there is no answer that settles it.
+    /// Nothing is requested for such a pod, the API server does not have it, or there is no answer that settles it.
     Unanswered,
 }
 
@@ -65,7 +64,6 @@ impl SoftEvictions {
                 );
                 ("accepted", Some(action), words)
             }
-            SoftOutcome::Gone => ("gone", None, words),
             SoftOutcome::Budget => ("refused", None, words),
             SoftOutcome::Unanswered => {
                 ("refused", None, format!("{words}; its processes are sent SIGTERM here instead"))
@@ -82,6 +80,7 @@ impl SoftEvictions {
             reason: (outcome == SoftOutcome::Budget).then(|| "disruptionBudget".into()),
             requests: 1,
             signalled_to_requested_ms: None,
+            boot_ms: (outcome == SoftOutcome::Accepted).then(|| clock::boottime_ns() / 1_000_000),
             message,
         };
         let subject = Subject::Pod(PodName { namespace, name });
@@ -103,7 +102,7 @@ impl SoftEvictions {
                     Outcome::Discovered(None) => {
                         return Err(String::from("the API server has no subresource pods/eviction"));
                     }
-                    other => return Ok(other),
+                    other => return Err(judge(Ok(other)).1),
                 },
             };
             self.server.ask(Lane::Looks, call).await
@@ -121,7 +120,8 @@ fn judge(answer: Result<Outcome, String>) -> (SoftOutcome, String) {
         Ok(Outcome::Done { .. }) => (SoftOutcome::Accepted, String::new()),
         Ok(Outcome::Budget { words }) => (SoftOutcome::Budget, words),
         Ok(Outcome::Missing | Outcome::Conflict) => {
-            (SoftOutcome::Gone, String::from("the API server does not have a pod of that name and uid"))
+            let words = "the API server does not have what was asked for, such as a pod of that name and uid";
+            (SoftOutcome::Unanswered, String::from(words))
         }
         Ok(Outcome::Refused { status, words, .. }) => {
             (SoftOutcome::Unanswered, format!("the API server answers {status}: {words}"))
@@ -142,7 +142,11 @@ mod tests {
         let of = |answer| judge(answer).0;
         assert_eq!(of(Ok(Outcome::Done { sent_boot_ms: 1 })), SoftOutcome::Accepted);
         assert_eq!(of(Ok(Outcome::Budget { words: String::from("0 left") })), SoftOutcome::Budget);
-        assert_eq!([Outcome::Missing, Outcome::Conflict].map(|out| of(Ok(out))), [SoftOutcome::Gone; 2]);
+        // The node's own cgroup says whether the pod is gone.
+        assert_eq!(
+            [Outcome::Missing, Outcome::Conflict].map(|out| of(Ok(out))),
+            [SoftOutcome::Unanswered; 2]
+        );
         for (status, after_ms) in [(401, None), (403, None), (429, Some(10)), (500, None)] {
             let refused = Outcome::Refused { status, words: String::from("no"), after_ms };
             assert_eq!(of(Ok(refused)), SoftOutcome::Unanswered, "{status}");

@@ -219,15 +219,19 @@ impl Counted {
     }
 
     fn show_evictions(&self, namespace: usize, qos: Qos) {
-        use Method::{Kill, Nothing, Term, TermThenKill};
-        const ENDS: [(Method, Outcome); 7] = [
+        use Method::{Kill, Nothing, Request, RequestThenKill, Term, TermThenKill};
+        const ENDS: [(Method, Outcome); 11] = [
             (Kill, Outcome::Completed),
             (Term, Outcome::Completed),
             (TermThenKill, Outcome::Completed),
+            (Request, Outcome::Completed),
+            (RequestThenKill, Outcome::Completed),
             (Nothing, Outcome::Failed),
             (Kill, Outcome::Failed),
             (Term, Outcome::Failed),
             (TermThenKill, Outcome::Failed),
+            (Request, Outcome::Failed),
+            (RequestThenKill, Outcome::Failed),
         ];
         self.repeated.show(namespace);
         self.restarts_killed.show(namespace);

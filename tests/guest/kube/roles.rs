@@ -1,4 +1,4 @@
-//! A role that the daemon's user has not costs what the documentation says, and nothing else.
+//! A missing role costs what the documentation says, and nothing else.
 
 use enforcer_tests::{
     expect::assert_holds,

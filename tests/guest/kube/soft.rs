@@ -1,5 +1,7 @@
 //! A soft threshold: the API server is asked, and the kubelet ends the pod.
 
+use std::time::Duration;
+
 use enforcer_tests::{
     daemon::Daemon,
     expect::assert_holds,
@@ -57,6 +59,13 @@ fn a_disruption_budget_suppresses_a_soft_eviction() {
     assert_holds(&suppressed["data"], &json!({"signal": "memory.available", "reason": "disruptionBudget"}));
     let requested = stream.wait_for_pod("eviction.requested", &subject(&pod), PATIENCE).unwrap();
     assert_holds(&requested["data"], &json!({"outcome": "refused", "reason": "disruptionBudget"}));
+    // Another one would be chosen within moments.
+    stream.drain(Duration::from_secs(5));
+    assert!(
+        stream.of("eviction.decided").all(|event| event["subject"] == subject(&pod)),
+        "{:?}",
+        stream.seen
+    );
     for of in [&calm, &pod] {
         let present = scene.cluster.pod(kube::name(of)).unwrap().unwrap();
         assert!(!kube::is_terminating(&present) && kube::uid(&present) == kube::uid(of), "{present}");

@@ -78,10 +78,7 @@ impl Pace {
         spared: Option<Spared>,
         now: Instant,
     ) -> Option<Step> {
-        let new =
-            Course { count: 0, next: now, is_exhausted: false, spared: None, is_refusal_reported: false };
-        let course = self.0.entry(eviction.id.clone()).or_insert(new);
-        course.count = course.count.max(eviction.repeats);
+        let course = self.course(eviction, now);
         if course.count >= MOST {
             return (!std::mem::replace(&mut course.is_exhausted, true)).then_some(Step::Exhausted);
         }
@@ -100,10 +97,24 @@ impl Pace {
         self.0.get(&eviction.id).map_or(eviction.repeats, |course| course.count)
     }
 
-    /// Notes that they could not be killed. Returns whether that is to be reported.
-    pub(super) fn refused(&mut self, id: &str) -> bool {
-        let course = self.0.get_mut(id);
-        course.is_some_and(|course| !std::mem::replace(&mut course.is_refusal_reported, true))
+    /// Notes that they cannot be killed now. Returns whether that is to be reported.
+    pub(super) fn refused(&mut self, eviction: &OpenEviction, now: Instant) -> bool {
+        let course = self.course(eviction, now);
+        course.next = now + LONGEST_PAUSE;
+        !std::mem::replace(&mut course.is_refusal_reported, true)
+    }
+
+    fn course(&mut self, eviction: &OpenEviction, now: Instant) -> &mut Course {
+        let course = self.0.entry(eviction.id.clone()).or_insert_with(|| Course {
+            count: 0,
+            next: now,
+            // An earlier process has reported it.
+            is_exhausted: eviction.repeats >= MOST,
+            spared: None,
+            is_refusal_reported: false,
+        });
+        course.count = course.count.max(eviction.repeats);
+        course
     }
 }
 

@@ -218,35 +218,6 @@ fn the_time_of_sending_is_what_can_be() {
     }
 }
 
-/// The request does not wait for the event of the kill, and the event adds no second one.
-#[test]
-fn a_kill_is_requested_before_its_event_is_written() {
-    let start = Instant::now();
-    let mut outbox = Outbox::new(SETTINGS, 6);
-    let killed =
-        EvictionSignalled { boot_ms: Some(1), ..signalled_live("e1", "web", "u1", Some("ReplicaSet")) };
-    outbox.take_kill(6, &killed, now(2, start));
-    assert!(outbox.is_early("e1") && outbox.is_urgent(now(2, start)));
-    assert_eq!(outbox.position(40), 6, "the event is read again after a restart");
-    assert!(matches!(outbox.next(now(2, start)), Some((_, Call::Discover))));
-    assert_eq!(outbox.take(9, 5, None, &Payload::EvictionSignalled(killed.clone()), now(5, start)), None);
-    assert!(!outbox.is_early("e1"));
-    outbox.discovered(Some(String::from("policy/v1")));
-    assert!(matches!(outbox.next(now(5, start)), Some((_, Call::Evict { .. }))));
-
-    // What needs a look, or is withheld, waits for the event.
-    for (killed, replayed) in [
-        (EvictionSignalled { spec: None, ..killed.clone() }, 6),
-        (EvictionSignalled { controller: None, ..killed.clone() }, 6),
-        (EvictionSignalled { terminating: true, ..killed.clone() }, 6),
-        (killed, 7),
-    ] {
-        let mut outbox = Outbox::new(SETTINGS, replayed);
-        outbox.take_kill(6, &killed, now(2, start));
-        assert_eq!(outbox.due(), None, "{killed:?}");
-    }
-}
-
 #[test]
 fn a_soft_request_that_was_accepted_is_only_confirmed() {
     let start = Instant::now();
@@ -258,12 +229,19 @@ fn a_soft_request_that_was_accepted_is_only_confirmed() {
         uid: String::from("u1"),
         outcome: "accepted".into(),
         action: Some("evict".into()),
+        boot_ms: Some(0),
         ..EvictionRequested::default()
     };
     let accepted = Payload::EvictionRequested(accepted);
     assert_eq!(outbox.take(7, 0, None, &accepted, now(0, start)), None);
     assert_eq!(outbox.next(now(999, start)), None);
-    assert_eq!(outbox.open(now(0, start)), [], "its containers have time to end");
+    // Its containers have time to end, whatever becomes of the eviction here.
+    for reconstructed in [false, true] {
+        let ended =
+            EvictionEnded { eviction_id: String::from("e1"), reconstructed, ..EvictionEnded::default() };
+        assert_eq!(outbox.take(8, 0, None, &Payload::EvictionFailed(ended), now(0, start)), None);
+        assert_eq!(outbox.open(now(0, start)), []);
+    }
     let (id, call) = outbox.next(now(1_000, start)).unwrap();
     assert!(matches!(call, Call::Look(_)));
     let gone = outbox.answered(&id, Some(Outcome::Missing), now(1_000, start), now(1_001, start));
@@ -271,4 +249,45 @@ fn a_soft_request_that_was_accepted_is_only_confirmed() {
     // Read again later, it is settled.
     assert_eq!(outbox.take(7, 0, None, &accepted, now(2_000, start)), None);
     assert_eq!(outbox.next(now(9_000, start)), None);
+}
+
+/// The request of a soft eviction may have arrived although its answer is missing.
+#[test]
+fn what_had_time_to_end_is_looked_at_before_it_is_requested() {
+    let start = Instant::now();
+    for (killed_because, looks) in [(None, false), (Some("hardThreshold"), true)] {
+        let mut outbox = Outbox::new(SETTINGS, 0);
+        let killed = EvictionSignalled {
+            boot_ms: Some(1),
+            killed_because: killed_because.map(Into::into),
+            ..signalled_live("e1", "web", "u1", Some("ReplicaSet"))
+        };
+        assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(killed), now(2, start)), None);
+        let (_, call) = outbox.next(now(2, start)).unwrap();
+        assert_eq!(matches!(call, Call::Look(_)), looks, "{call:?}");
+    }
+}
+
+#[test]
+fn a_soft_eviction_that_is_killed_after_all_is_open() {
+    let start = Instant::now();
+    let mut outbox = Outbox::new(SETTINGS, 0);
+    let accepted = EvictionRequested {
+        eviction_id: String::from("e1"),
+        namespace: String::from("shop"),
+        name: String::from("web"),
+        uid: String::from("u1"),
+        outcome: "accepted".into(),
+        boot_ms: Some(0),
+        ..EvictionRequested::default()
+    };
+    assert_eq!(outbox.take(7, 0, None, &Payload::EvictionRequested(accepted), now(0, start)), None);
+    let killed =
+        EvictionSignalled { boot_ms: Some(1), ..signalled_live("e1", "web", "u1", Some("ReplicaSet")) };
+    assert_eq!(outbox.take(8, 1, None, &Payload::EvictionSignalled(killed), now(1, start)), None);
+    let open = outbox.open(now(1, start));
+    assert_eq!(
+        open.iter().map(|open| (open.id.as_str(), open.removal)).collect::<Vec<_>>(),
+        [("e1", Removal::Accepted)]
+    );
 }

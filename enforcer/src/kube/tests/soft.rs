@@ -50,7 +50,7 @@ fn a_budget_refuses_and_is_not_overridden() {
 #[test]
 fn another_pod_of_the_name_is_not_touched() {
     let (scene, outcome) = request(|_| (), SETTINGS, "u0", Owner::Controller);
-    assert_eq!((outcome, scene.api.done()), (SoftOutcome::Gone, Vec::new()));
+    assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()));
 }
 
 #[test]

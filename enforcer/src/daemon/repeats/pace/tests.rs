@@ -51,8 +51,10 @@ fn what_an_earlier_process_did_counts_and_a_closed_eviction_is_forgotten() {
     assert_eq!(pace.count(&open), 6);
     pace.keep(&[]);
     assert_eq!(pace.count(&open), 5);
+    // An earlier process has reported this.
     let exhausted = eviction("e2", Removal::Accepted, MOST, start + HOUR);
-    assert_eq!(pace.step(&exhausted, None, start), Some(Step::Exhausted));
+    assert_eq!(pace.step(&exhausted, None, start), None);
+    assert_eq!(pace.due(&exhausted, true, start), None);
 }
 
 #[test]
@@ -65,7 +67,9 @@ fn a_reason_to_spare_is_said_once_and_a_refusal_too() {
     assert_eq!(pace.step(&open, paused, start), None);
     assert_eq!(pace.step(&open, protected, start), Some(Step::Spare(Spared::Protected)));
     assert_eq!(pace.step(&open, None, start), Some(Step::Kill { count: 1 }));
-    assert_eq!([pace.refused("e1"), pace.refused("e1"), pace.refused("e2")], [true, false, false]);
+    assert_eq!([pace.refused(&open, start), pace.refused(&open, start)], [true, false]);
+    assert_eq!(pace.due(&open, false, start), Some(start + LONGEST_PAUSE));
+    assert_eq!(pace.count(&open), 1, "only kills count");
 }
 
 #[derive(Clone, Debug)]

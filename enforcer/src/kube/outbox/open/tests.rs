@@ -66,7 +66,7 @@ fn an_eviction_is_open_from_the_signal_until_the_pod_is_gone() {
     assert_eq!(outbox.open(now(3_000, start)), []);
 }
 
-/// Whose pod it is says the event, or the look.
+/// The event or the look says whose pod it is.
 #[test]
 fn nothing_is_open_where_nobody_removes_the_pod() {
     let start = Instant::now();
