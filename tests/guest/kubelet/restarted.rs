@@ -77,6 +77,20 @@ fn a_container_that_is_started_again_is_killed_again_for_the_same_eviction() {
     assert!(!again.wait().unwrap().success());
     assert!(sandbox.lives().unwrap());
 
+    let order = |arguments: &[&str]| {
+        let done = daemon.verb(arguments).output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+    };
+    order(&["protect", "shop/web", "--for", "1h", "--reason", "it is looked at"]);
+    let mut protected = start_again(&scene, &mut web);
+    let is_spared = |event: &Value| is(event, "eviction.repeated") && event["data"]["outcome"] == "spared";
+    let spared = stream.wait_for("a container that is spared", TIMEOUT, is_spared).unwrap();
+    assert_holds(&spared["data"], &json!({"evictionId": id, "reason": "protected", "count": 4}));
+    assert!(protected.lives().unwrap());
+    order(&["protect", "shop/web", "--end", "--reason", "it is done"]);
+    assert_eq!(killed_again(&mut stream, &web, 5), id);
+    assert!(!protected.wait().unwrap().success());
+
     let why = daemon.verb(&["why", "web"]).output().unwrap();
     let why = String::from_utf8(why.stdout).unwrap();
     assert!(why.contains("started app again"), "{why}");
@@ -88,14 +102,14 @@ fn a_container_that_is_started_again_is_killed_again_for_the_same_eviction() {
     thread::sleep(LONG);
     assert!(next_of_name.lives().unwrap() && bystander.lives().unwrap());
     let counts = ["eviction.decided", "eviction.repeated"].map(|kind| count(&daemon, kind));
-    assert_eq!(counts, [1, 4]);
+    assert_eq!(counts, [1, 6], "five kills, and one that was spared");
     daemon.stop().unwrap();
 }
 
-/// Nobody removes a bare pod, and nobody the other one while the API server is away: to kill them without end would help
-/// nobody once memory suffices.
+/// Nothing removes a bare pod, nor the other one while the API server is away: to kill them without end would help
+/// no pod once memory suffices.
 #[guest_test(daemon)]
-fn a_container_is_left_alone_as_long_as_nobody_removes_its_pod() {
+fn a_container_is_left_alone_as_long_as_its_pod_is_not_removed() {
     let mut scene = Scene::new("restarted-withheld");
     let mut bare = scene.pod("bare", None);
     let mut web = scene.pod("web", Some("ReplicaSet"));
@@ -124,7 +138,7 @@ fn a_container_is_left_alone_as_long_as_nobody_removes_its_pod() {
     assert!(of_bare.lives().unwrap() && of_web.lives().unwrap());
     assert_eq!(count(&daemon, "eviction.repeated"), 0);
 
-    // From now on somebody removes it.
+    // From now on the API server removes it.
     scene.api.serve_again();
     killed_again(&mut stream, &web, 1);
     assert!(!of_web.wait().unwrap().success());

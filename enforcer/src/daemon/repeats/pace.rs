@@ -53,8 +53,8 @@ impl Pace {
 
     /// From when on running containers of that eviction's pod are to be killed; `None` if not as things are.
     ///
-    /// Where the API server removes the pod, whoever starts its containers again only delays that. Where it cannot be asked,
-    /// or refuses, nobody removes the pod: then it is only killed while memory is short.
+    /// Where the API server removes the pod, containers that run again only delay that. Where it cannot be asked, or refuses,
+    /// the pod stays: then it is only killed while memory is short.
     pub(super) fn due(&self, eviction: &OpenEviction, is_short: bool, now: Instant) -> Option<Instant> {
         let is_wanted = match eviction.removal {
             Removal::Accepted | Removal::Asked => true,

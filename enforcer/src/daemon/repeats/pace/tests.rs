@@ -30,7 +30,7 @@ fn each_time_is_later_than_the_one_before_and_the_last_is_said_once() {
 }
 
 #[test]
-fn a_pod_that_nobody_removes_is_killed_again_only_while_memory_is_short() {
+fn a_pod_that_is_not_removed_is_killed_again_only_while_memory_is_short() {
     let start = Instant::now();
     let due = |removal, is_short| {
         let open = eviction("e1", removal, 0, start + HOUR);

@@ -68,7 +68,7 @@ fn an_eviction_is_open_from_the_signal_until_the_pod_is_gone() {
 
 /// The event or the look says whose pod it is.
 #[test]
-fn nothing_is_open_where_nobody_removes_the_pod() {
+fn nothing_is_open_where_the_pod_is_not_removed() {
     let start = Instant::now();
     let of = |settings, kind, replayed| removals(&outbox(settings, kind, replayed, start), now(0, start));
     for kind in [None, Some("DaemonSet")] {
