@@ -318,19 +318,7 @@ impl Reflex {
             fill_detector: FillDetector::new(config.fill_waker.clone()),
         };
         let mut eviction_loop = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
-        let mut victims = None;
-        if let Some(requester) = config.requester.clone() {
-            let (to_ask, asked) = mpsc::channel();
-            victims = Some(to_ask);
-            let inbox = Arc::clone(&reflex.shared);
-            // It is not joined: an answer that it waits for must not hold up a stop.
-            let asker = thread::Builder::new().name(String::from("enforcer-ask")).stack_size(STACK_BYTES);
-            let asker = asker.spawn(move || {
-                let is_withdrawn = |number| inbox.is_withdrawn(number) || inbox.stop.load(Ordering::Acquire);
-                soft::run(&asked, &*requester, is_withdrawn, |outcome| inbox.answer(outcome));
-            });
-            drop(asker.map_err(ReflexError::Setup)?);
-        }
+        let victims = start_asking(config.requester.clone(), &reflex.shared)?;
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-report", move || {
@@ -475,6 +463,23 @@ impl Reflex {
             threads::join(thread);
         }
     }
+}
+
+/// Starts the thread that has soft evictions' victims ended by another, if there is one to ask. It is not joined: an answer
+/// that it waits for must not hold up a stop.
+fn start_asking(
+    requester: Option<Arc<dyn Requester>>,
+    shared: &Arc<Shared>,
+) -> Result<Option<mpsc::Sender<(ToBeAsked, bool)>>, ReflexError> {
+    let Some(requester) = requester else { return Ok(None) };
+    let (sender, victims) = mpsc::channel();
+    let inbox = Arc::clone(shared);
+    let builder = thread::Builder::new().name(String::from("enforcer-ask")).stack_size(STACK_BYTES);
+    let thread = builder.spawn(move || {
+        let is_withdrawn = |number| inbox.is_withdrawn(number) || inbox.stop.load(Ordering::Acquire);
+        soft::run(&victims, &*requester, is_withdrawn, |outcome| inbox.answer(outcome));
+    });
+    thread.map(|_thread| Some(sender)).map_err(ReflexError::Setup)
 }
 
 /// How a helper thread emits reports.

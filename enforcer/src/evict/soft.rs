@@ -63,12 +63,12 @@ fn outcome(
     is_withdrawn: &impl Fn(u64) -> bool,
 ) -> Outcome {
     let ToBeAsked { id, number, ref candidate, grace_ns } = *victim;
-    let requested = if is_recorded && !is_withdrawn(number) {
+    let reply = if is_recorded && !is_withdrawn(number) {
         requester.request(id, candidate.identity(), Duration::from_nanos(grace_ns))
     } else {
         Requested::Unanswered
     };
-    match requested {
+    match reply {
         Requested::Accepted => Outcome::Requested { number, now_ns: clock::boottime_ns() },
         Requested::Budget => {
             Outcome::Refused { number, now_ns: clock::boottime_ns(), reason: Refusal::Budget }

@@ -48,6 +48,7 @@ impl SoftEvictions {
 
     /// Requests the end of a pod within `grace`, once, and reports the answer under the eviction `id`. Blocks for seconds at
     /// most.
+    #[must_use]
     pub fn request(&self, id: &str, pod: &PodRef, owner: Owner, grace: Duration) -> SoftOutcome {
         let action = match self.settings.action(owner) {
             Some(action @ (Action::Evict | Action::Delete)) => action,
