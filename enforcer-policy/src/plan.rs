@@ -72,7 +72,7 @@ pub struct PodPlan {
     /// The effective limits.
     pub limits: ResourceList,
     /// The separate requests of the pod and its containers: messages name those that use more.
-    pub requested: Requests,
+    pub requested: Arc<Requests>,
     /// The memory request that ranking compares usage with, in bytes (upstream `GetResourceRequestQuantity`).
     pub ranking_request_bytes: u64,
     /// The grace period that it requests, in seconds.
@@ -104,7 +104,7 @@ impl PodPlan {
             critical: false,
             requests: ResourceList::new(),
             limits: ResourceList::new(),
-            requested: Requests::default(),
+            requested: Arc::default(),
             ranking_request_bytes: 0,
             termination_grace_period_seconds: 30,
             controller: None,
@@ -256,7 +256,7 @@ fn plan_pod(
         critical: critical::is_critical(pod),
         requests: effective::requests(pod),
         limits: effective::limits(pod),
-        requested: Requests::of(pod),
+        requested: Arc::new(Requests::of(pod)),
         ranking_request_bytes: effective::ranking_request(pod, ResourceName::MEMORY).units(),
         termination_grace_period_seconds: pod.termination_grace_period_seconds,
         controller: pod.controller().cloned(),

@@ -3,6 +3,7 @@
 mod accept;
 mod admin;
 mod brief;
+mod common;
 mod connections;
 mod containers;
 mod credit;
@@ -28,6 +29,7 @@ mod wake_throttle;
 pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
     admin::{Admin, Asked},
+    common::Common,
     containers::{ContainerMemory, Memories, MemoryView, PodMemory, StallView},
     doctor::{Doctor, Programs, Refused},
     headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},

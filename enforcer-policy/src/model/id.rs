@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 /// A pod's namespace and name, unique on a node; displays as `namespace/name`.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -16,8 +16,9 @@ impl fmt::Display for PodName {
 }
 
 /// A pod's unique id; sources accept only `[A-Za-z0-9-]`, 1 to 63 characters, as it becomes part of a cgroup's name.
+/// Clones share the text.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct PodUid(String);
+pub struct PodUid(Arc<str>);
 
 impl PodUid {
     /// The longest uid, in bytes.
@@ -28,7 +29,7 @@ impl PodUid {
     pub fn new(uid: &str) -> Option<Self> {
         let fits = (1..=Self::MAX_BYTES).contains(&uid.len());
         let plain = uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        (fits && plain).then(|| Self(uid.to_owned()))
+        (fits && plain).then(|| Self(uid.into()))
     }
 
     /// The uid as text.

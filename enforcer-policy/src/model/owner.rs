@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::{CgroupPath, PodName, PodUid, QosClass};
 
 /// The owner of a cgroup: what a cgroup id resolves to.
@@ -18,15 +20,15 @@ pub enum OwnerLevel {
     Qos(QosClass),
     /// A pod's cgroup.
     Pod {
-        /// The pod.
-        pod: PodName,
+        /// The pod; shared by the owners of one pod.
+        pod: Arc<PodName>,
         /// Its uid.
         uid: PodUid,
     },
     /// A container's cgroup.
     Container {
         /// The container's pod.
-        pod: PodName,
+        pod: Arc<PodName>,
         /// That pod's uid.
         uid: PodUid,
         /// The container's name.
@@ -38,6 +40,12 @@ impl OwnerLevel {
     /// The pod, if the cgroup is a pod's or a container's.
     #[must_use]
     pub fn pod(&self) -> Option<&PodName> {
+        self.shared_pod().map(AsRef::as_ref)
+    }
+
+    /// The same, to be shared.
+    #[must_use]
+    pub fn shared_pod(&self) -> Option<&Arc<PodName>> {
         match self {
             Self::Node | Self::Qos(_) => None,
             Self::Pod { pod, .. } | Self::Container { pod, .. } => Some(pod),

@@ -1,5 +1,7 @@
 //! Pods whose cgroups another made.
 
+use std::sync::Arc;
+
 use crate::{
     model::{CgroupPath, CgroupValues, ContainerKind, Knowledge, Placement, QosClass, ResourceList},
     oom_score,
@@ -60,7 +62,7 @@ pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
                 containers.iter().map(|container| named(container, ContainerKind::App, score)).collect();
             // In messages, a container without a request uses more than that.
             let requests = containers.keys().map(|name| (name.clone(), ResourceList::new()));
-            plan.requested.containers = requests.collect();
+            Arc::make_mut(&mut plan.requested).containers = requests.collect();
         }
     }
     plan

@@ -171,8 +171,8 @@ impl World for Few {
         let uid = PodUid::new("p")?;
         let level = match cgroup.0 {
             2 => OwnerLevel::Node,
-            3 => OwnerLevel::Pod { pod, uid },
-            4 | 5 => OwnerLevel::Container { pod, uid, container: format!("c{}", cgroup.0) },
+            3 => OwnerLevel::Pod { pod: pod.into(), uid },
+            4 | 5 => OwnerLevel::Container { pod: pod.into(), uid, container: format!("c{}", cgroup.0) },
             _ => return None,
         };
         Some(Owner { path: self.path(cgroup)?, level })

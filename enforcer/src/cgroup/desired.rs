@@ -1,4 +1,7 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::Error;
 use crate::{
@@ -24,7 +27,7 @@ pub(super) struct Desired {
     /// Why cgroups are not adopted.
     pub(super) refused: Vec<Error>,
     /// The cgroups of planned but retired pods, such as evicted ones: removed once they are empty.
-    pub(super) retired: BTreeMap<CgroupPath, Owner>,
+    pub(super) retired: BTreeMap<CgroupPath, Arc<Owner>>,
 }
 
 /// A cgroup that is to hold values.
@@ -32,7 +35,7 @@ pub(super) struct Desired {
 pub(super) struct Target {
     pub(super) plan: CgroupPlan,
     /// Its owner; `None` for the system's own cgroups, which belong to no pod, class or node.
-    pub(super) owner: Option<Owner>,
+    pub(super) owner: Option<Arc<Owner>>,
     /// What names it, if others make and remove it.
     pub(super) named_by: Option<&'static str>,
     /// Whether its first process brings it, so that its absence is no problem.
@@ -43,6 +46,11 @@ impl Target {
     /// Whether its pod had it by an earlier plan, and it still counts as the pod's.
     pub(super) fn is_former(&self) -> bool {
         self.named_by == Some(FORMER)
+    }
+
+    /// The uid of its pod, if it is one's.
+    fn uid(&self) -> Option<&PodUid> {
+        self.owner.as_ref()?.level.uid()
     }
 
     /// Whether others make and remove it.
@@ -58,8 +66,56 @@ pub(super) const FORMER: &str = "an earlier plan of its pod";
 /// pod's, or kubepods, and is then not its own.
 #[must_use]
 pub fn holders(plan: &Plan, retired: &BTreeSet<&PodUid>) -> BTreeMap<CgroupPath, PodUid> {
-    let targets = Desired::new(plan, retired).targets.into_iter();
-    targets.filter_map(|(path, target)| Some((path, target.owner?.level.uid()?.clone()))).collect()
+    // By the rules of `Desired`, without its values: this is asked for after each change, for every pod.
+    let nobodys = std::iter::once(&plan.node).chain(plan.qos.iter().map(|(_, cgroup)| cgroup));
+    let mut taken: Taken = nobodys.map(|cgroup| (cgroup.path.clone(), None)).collect();
+    for pod in plan.pods.iter().filter(|pod| !retired.contains(&pod.uid)) {
+        let own = paths(pod).filter(|(_, adopted)| !adopted);
+        taken.extend(own.map(|(path, _)| (path.clone(), Some(pod.uid.clone()))));
+    }
+    taken.extend(plan.reserved.iter().map(|cgroup| (cgroup.path.clone(), None)));
+    for pod in plan.pods.iter().filter(|pod| keeps_adopted(pod, retired)) {
+        let mut own: BTreeSet<&CgroupPath> = BTreeSet::new();
+        for (path, _) in paths(pod).filter(|(_, adopted)| *adopted) {
+            if why_not(&taken, Option::as_ref, &own, pod, path).is_none() {
+                taken.insert(path.clone(), Some(pod.uid.clone()));
+                own.insert(path);
+            }
+        }
+    }
+    taken.into_iter().filter_map(|(path, uid)| Some((path, uid?))).collect()
+}
+
+/// The planned cgroups, each with the uid of its pod, if it is one's.
+type Taken = BTreeMap<CgroupPath, Option<PodUid>>;
+
+/// Whether the cgroups that a pod adopts are its own. An evicted pod keeps its values: others may start processes in its
+/// cgroup again.
+fn keeps_adopted(pod: &PodPlan, retired: &BTreeSet<&PodUid>) -> bool {
+    pod.admission.rejection() == Some(&Rejection::Evicted) || !retired.contains(&pod.uid)
+}
+
+/// Why a pod does not adopt the cgroup at that path; `None` if it does. `planned` are all cgroups, of which the pod has
+/// adopted `own` already.
+fn why_not<T>(
+    planned: &BTreeMap<CgroupPath, T>,
+    uid_of: impl Fn(&T) -> Option<&PodUid>,
+    own: &BTreeSet<&CgroupPath>,
+    pod: &PodPlan,
+    path: &CgroupPath,
+) -> Option<String> {
+    let below = format!("{}/", path.as_str().trim_end_matches('/'));
+    let mut others = planned.keys().filter(|other| !own.contains(other));
+    if let Some(other) = others.find(|other| *other == path || other.as_str().starts_with(&below)) {
+        return Some(format!("it is or holds {other}, which is planned already"));
+    }
+    // A kill of the other pod kills this one too, and its memory counts as the other's.
+    let is_within = |(other, of): &(&CgroupPath, &T)| {
+        let rest = path.as_str().strip_prefix(other.as_str());
+        uid_of(of).is_some_and(|uid| *uid != pod.uid) && rest.is_some_and(|rest| rest.starts_with('/'))
+    };
+    let (other, _) = planned.iter().rfind(is_within)?;
+    Some(format!("it is within {other}, which is another pod's"))
 }
 
 /// What names the cgroups that pods adopt.
@@ -103,15 +159,25 @@ impl Desired {
             desired.targets.insert(cgroup.path.clone(), target);
         }
         for pod in &plan.pods {
-            // An evicted pod keeps its values: others may start processes in its cgroup again.
-            let is_evicted = pod.admission.rejection() == Some(&Rejection::Evicted);
-            if is_evicted || !retired.contains(&pod.uid) {
+            if keeps_adopted(pod, retired) {
                 desired.adopt(pod);
             }
         }
         // A pod that took over a retired pod's cgroup keeps it.
         desired.retired.retain(|path, _| !desired.targets.contains_key(path));
         desired
+    }
+
+    /// Takes the owners that are the same as before from there: the index and the existing cgroups hold those already.
+    pub(super) fn share_with(&mut self, before: &Self) {
+        let known = |path: &CgroupPath| before.targets.get(path)?.owner.as_ref();
+        for (path, target) in &mut self.targets {
+            if let Some((own, known)) = target.owner.as_mut().zip(known(path))
+                && own == known
+            {
+                *own = Arc::clone(known);
+            }
+        }
     }
 
     /// Gives these containers these scores instead of the plan's, and all others the plan's.
@@ -141,23 +207,7 @@ impl Desired {
         let mut taken: BTreeSet<&CgroupPath> = BTreeSet::new();
         for (cgroup, level, _) in cgroups(pod).filter(|(_, _, adopted)| *adopted) {
             let path = &cgroup.path;
-            let others = self.targets.keys().filter(|target| !taken.contains(target));
-            let below = format!("{}/", path.as_str().trim_end_matches('/'));
-            let is_or_holds =
-                others.into_iter().find(|target| *target == path || target.as_str().starts_with(&below));
-            // A kill of the other pod kills this one too, and its memory counts as the other's.
-            let is_within = |(target, of): &(&CgroupPath, &Target)| {
-                let uid = of.owner.as_ref().and_then(|owner| owner.level.uid());
-                let rest = path.as_str().strip_prefix(target.as_str());
-                uid.is_some_and(|uid| *uid != pod.uid) && rest.is_some_and(|rest| rest.starts_with('/'))
-            };
-            let why = is_or_holds
-                .map(|target| format!("it is or holds {target}, which is planned already"))
-                .or_else(|| {
-                    let (target, _) = self.targets.iter().rfind(is_within)?;
-                    Some(format!("it is within {target}, which is another pod's"))
-                });
-            if let Some(why) = why {
+            if let Some(why) = why_not(&self.targets, Target::uid, &taken, pod, path) {
                 let error = Error::Forbidden { path: path.to_string(), named_by: ANNOTATION, why };
                 self.refused.push(error);
                 continue;
@@ -195,20 +245,82 @@ impl Desired {
     }
 }
 
-fn owner(plan: &CgroupPlan, level: OwnerLevel) -> Owner {
-    Owner { path: plan.path.clone(), level }
+fn owner(plan: &CgroupPlan, level: OwnerLevel) -> Arc<Owner> {
+    Arc::new(Owner { path: plan.path.clone(), level })
+}
+
+/// The paths of the pod's cgroup and of its containers', and whether each is adopted.
+fn paths(pod: &PodPlan) -> impl Iterator<Item = (&CgroupPath, bool)> {
+    let containers = pod.containers.iter().map(|container| (&container.cgroup.path, container.adopted));
+    std::iter::once((&pod.cgroup.path, pod.adopted)).chain(containers)
 }
 
 /// The pod's cgroup and its containers', and whether each is adopted.
 fn cgroups(pod: &PodPlan) -> impl Iterator<Item = (&CgroupPlan, OwnerLevel, bool)> {
-    let own = OwnerLevel::Pod { pod: pod.name.clone(), uid: pod.uid.clone() };
-    let containers = pod.containers.iter().map(|container| {
+    let name = Arc::new(pod.name.clone());
+    let own = OwnerLevel::Pod { pod: Arc::clone(&name), uid: pod.uid.clone() };
+    let containers = pod.containers.iter().map(move |container| {
         let level = OwnerLevel::Container {
-            pod: pod.name.clone(),
+            pod: Arc::clone(&name),
             uid: pod.uid.clone(),
             container: container.name.clone(),
         };
         (&container.cgroup, level, container.adopted)
     });
     std::iter::once((&pod.cgroup, own, pod.adopted)).chain(containers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{Adoption, Pod},
+        policy::{Settings, admission::Admission, plan_decided},
+        sample,
+    };
+
+    fn adopting(name: &str, own: Option<&str>, containers: &[(&str, &str)]) -> Pod {
+        let path = |text: &str| CgroupPath::parse(text).unwrap();
+        let adopts = Adoption {
+            pod: own.map(path),
+            containers: containers.iter().map(|(name, text)| ((*name).to_owned(), path(text))).collect(),
+        };
+        Pod { adopts: Some(adopts), ..sample::pod(name, &["a", "b"]) }
+    }
+
+    #[test]
+    fn holders_are_those_of_the_desired_state() {
+        let plain = sample::pod("plain", &["a", "b"]);
+        let plain_path = plan_decided(&sample::node(), &Settings::default(), &[(&plain, Admission::plain())])
+            .pods[0]
+            .cgroup
+            .path
+            .to_string();
+        let within = format!("{plain_path}/x");
+        let pods = [
+            plain,
+            adopting("out", Some("/x"), &[("a", "/x/y")]),
+            adopting("node", Some("/kubepods"), &[]),
+            adopting("thief", None, &[("a", &within), ("b", "/system.slice/b.service")]),
+            adopting("late", Some("/system.slice"), &[]),
+            adopting("inner", Some("/x/y/z"), &[]),
+        ];
+        for retired in 0..=pods.len() {
+            for rejection in [None, Some(Rejection::Evicted)] {
+                let decided = pods.iter().enumerate().map(|(place, pod)| {
+                    let is_rejected = place == retired && rejection.is_some();
+                    let admission = rejection.clone().filter(|_| is_rejected).map(Admission::Rejected);
+                    (pod, admission.unwrap_or_else(Admission::plain))
+                });
+                let decided: Vec<_> = decided.collect();
+                let plan = plan_decided(&sample::node(), &Settings::default(), &decided);
+                let retired = plan.pods.get(retired).map(|plan| &plan.uid).into_iter().collect();
+                let targets = Desired::new(&plan, &retired).targets.into_iter();
+                let of_targets: BTreeMap<_, _> =
+                    targets.filter_map(|(path, target)| Some((path, target.uid()?.clone()))).collect();
+                assert_eq!(holders(&plan, &retired), of_targets, "{retired:?} {rejection:?}");
+                assert!(of_targets.len() > 3);
+            }
+        }
+    }
 }

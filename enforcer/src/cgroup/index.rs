@@ -71,13 +71,14 @@ impl Index {
     }
 
     /// Adds an existing cgroup. Returns whether that was news.
-    pub fn insert(&self, id: CgroupId, owner: Owner) -> bool {
+    pub fn insert(&self, id: CgroupId, owner: impl Into<Arc<Owner>>) -> bool {
+        let owner = owner.into();
         // Most calls repeat what is known and take only the shared lock.
-        if self.resolve(id).is_some_and(|known| known.alive && *known.owner == owner) {
+        if self.resolve(id).is_some_and(|known| known.alive && known.owner == owner) {
             return false;
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let revived = state.entries.insert(id, Resolved { owner: Arc::new(owner), alive: true });
+        let revived = state.entries.insert(id, Resolved { owner, alive: true });
         if revived.is_some_and(|entry| !entry.alive) {
             state.graves.retain(|grave| *grave != id);
         }

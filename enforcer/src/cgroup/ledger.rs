@@ -17,8 +17,8 @@ pub struct Ledger {
 struct Entry {
     /// The mark that the cgroup is to have.
     mark: Mark,
-    /// The mark that it has.
-    marked: Option<Mark>,
+    /// Whether it has that mark.
+    is_marked: bool,
     /// The values known to be in force.
     values: SmallMap<CgroupFile, CgroupValue>,
 }
@@ -34,16 +34,17 @@ impl Ledger {
     /// mark says: a kill may have come between making and marking it.
     pub fn meet(&mut self, id: CgroupId, level: Option<&OwnerLevel>, is_ours: bool, marked: Option<Mark>) {
         self.entries.entry(id).or_insert_with(|| {
-            let mut mark = marked.clone().unwrap_or_else(|| Mark::new(false, level));
+            let is_marked = marked.as_ref().is_some_and(|marked| marked.made || !is_ours);
+            let mut mark = marked.unwrap_or_else(|| Mark::new(false, level));
             mark.made |= is_ours;
-            Entry { mark, marked, values: SmallMap::new() }
+            Entry { mark, is_marked, values: SmallMap::new() }
         });
     }
 
     /// Takes in a cgroup that was just made.
     pub fn make(&mut self, id: CgroupId, level: Option<&OwnerLevel>) {
         let mark = Mark::new(true, level);
-        self.entries.insert(id, Entry { mark, marked: None, values: SmallMap::new() });
+        self.entries.insert(id, Entry { mark, is_marked: false, values: SmallMap::new() });
     }
 
     /// Whether a cgroup was made by us, now or before a restart.
@@ -73,12 +74,11 @@ impl Ledger {
     /// Notes that a file is about to be written, or was found as planned. `original` is what it holds, if that is to be
     /// restored one day.
     pub fn claim(&mut self, id: CgroupId, file: CgroupFile, original: Option<CgroupValue>) {
-        self.entries
-            .entry(id)
-            .or_default()
-            .mark
-            .files
-            .update(file, |known| known.copied().unwrap_or(original));
+        let entry = self.entries.entry(id).or_default();
+        if !entry.mark.files.contains_key(&file) {
+            entry.mark.files.insert(file, original);
+            entry.is_marked = false;
+        }
     }
 
     /// Notes on the mark of kubepods which foreign cgroups are written to.
@@ -86,20 +86,21 @@ impl Ledger {
         let entry = self.entries.entry(kubepods).or_default();
         if entry.mark.outside != *outside {
             entry.mark.outside.clone_from(outside);
+            entry.is_marked = false;
         }
     }
 
-    /// The mark that a cgroup is to get, if it differs from the one that it has.
+    /// The mark that a cgroup is to get, if it does not have it.
     #[must_use]
     pub fn new_mark(&self, id: CgroupId) -> Option<&Mark> {
         let entry = self.entries.get(&id)?;
-        (entry.marked.as_ref() != Some(&entry.mark)).then_some(&entry.mark)
+        (!entry.is_marked).then_some(&entry.mark)
     }
 
     /// Notes that a cgroup has its intended mark.
     pub fn marked(&mut self, id: CgroupId) {
         if let Some(entry) = self.entries.get_mut(&id) {
-            entry.marked = Some(entry.mark.clone());
+            entry.is_marked = true;
         }
     }
 
@@ -115,7 +116,7 @@ impl Ledger {
     pub fn note_write(&mut self, id: CgroupId, write: &Write) {
         if write.reason == super::Reason::Released {
             if let Some(entry) = self.entries.get_mut(&id) {
-                entry.mark.files.remove(&write.file());
+                entry.is_marked &= entry.mark.files.remove(&write.file()).is_none();
                 entry.values.remove(&write.file());
             }
         } else {

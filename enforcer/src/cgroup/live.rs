@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::Index;
 use crate::model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName};
@@ -14,7 +14,7 @@ pub(super) struct LiveCgroups {
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) id: CgroupId,
-    pub(super) owner: Owner,
+    pub(super) owner: Arc<Owner>,
     /// Whether no plan names it any longer, so that it is removed once it is empty.
     pub(super) is_retired: bool,
     /// Whether others remove it.
@@ -46,7 +46,7 @@ impl LiveCgroups {
             // It was removed and made again unnoticed.
             .then(|| self.remove(path))
             .flatten();
-        self.index.insert(known.id, known.owner.clone());
+        self.index.insert(known.id, Arc::clone(&known.owner));
         self.known.insert(path.clone(), known);
         replaced
     }

@@ -1,4 +1,4 @@
-use std::{collections::BTreeSet, io};
+use std::{collections::BTreeSet, io, sync::Arc};
 
 use rustix::{fs::XattrFlags, io::Errno};
 use serde::{Deserialize, Serialize};
@@ -48,8 +48,9 @@ impl Default for Version {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PodMark {
-    namespace: String,
-    name: String,
+    /// Shared with the owner of the cgroup: the ledger holds a mark of each.
+    #[serde(flatten, with = "as_name")]
+    pod: Arc<PodName>,
     uid: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     container: Option<String>,
@@ -60,10 +61,9 @@ impl Mark {
     #[must_use]
     pub fn new(made: bool, level: Option<&OwnerLevel>) -> Self {
         let pod = level.and_then(|level| {
-            let (pod, uid) = (level.pod()?, level.uid()?);
+            let (pod, uid) = (level.shared_pod()?, level.uid()?);
             Some(PodMark {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
+                pod: Arc::clone(pod),
                 uid: uid.to_string(),
                 container: level.container().map(str::to_owned),
             })
@@ -85,8 +85,8 @@ impl Mark {
     /// The owner of the cgroup at `path`, if it is a pod's or a container's.
     #[must_use]
     pub fn owner(&self, path: &CgroupPath) -> Option<Owner> {
-        let PodMark { namespace, name, uid, container } = self.pod.clone()?;
-        let (pod, uid) = (PodName { namespace, name }, PodUid::new(&uid)?);
+        let PodMark { pod, uid, container } = self.pod.clone()?;
+        let uid = PodUid::new(&uid)?;
         let level = match container {
             Some(container) => OwnerLevel::Container { pod, uid, container },
             None => OwnerLevel::Pod { pod, uid },
@@ -104,6 +104,31 @@ fn newer_version(content: &str) -> Option<u32> {
     }
     let newer: Newer = serde_json::from_str(content).ok()?;
     (newer.version.0 > VERSION).then_some(newer.version.0)
+}
+
+/// A pod's namespace and name, as members of the mark.
+mod as_name {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::PodName;
+
+    #[derive(Deserialize, Serialize)]
+    struct Members<'name> {
+        namespace: std::borrow::Cow<'name, str>,
+        name: std::borrow::Cow<'name, str>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(pod: &PodName, serializer: S) -> Result<S::Ok, S::Error> {
+        let (namespace, name) = (pod.namespace.as_str().into(), pod.name.as_str().into());
+        Members { namespace, name }.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<PodName>, D::Error> {
+        let Members { namespace, name } = Members::deserialize(deserializer)?;
+        Ok(Arc::new(PodName { namespace: namespace.into_owned(), name: name.into_owned() }))
+    }
 }
 
 /// Files by name, with their content.

@@ -25,7 +25,7 @@ pub struct Observed {
     /// The files that the plan names or that were written earlier; missing ones are absent.
     pub files: SmallMap<CgroupFile, Held>,
     /// Its mark, read only if the ledger does not know the cgroup yet.
-    pub mark: Option<Mark>,
+    pub mark: Option<Box<Mark>>,
     /// `memory.current`, read only if `memory.max` would have to go down.
     pub usage_bytes: Option<u64>,
 }
@@ -98,7 +98,7 @@ fn observe_one(
         return Ok(observed);
     };
     if !ledger.knows(dir.id()) {
-        observed.mark = dir.mark()?;
+        observed.mark = dir.mark()?.map(Box::new);
     }
     let marked = observed.mark.iter().flat_map(|mark| mark.files.keys());
     let planned = plan.values.iter().map(CgroupValue::file);

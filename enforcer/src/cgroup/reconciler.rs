@@ -188,12 +188,16 @@ impl Reconciler {
     /// manifest does.
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
         let before = std::mem::replace(&mut self.desired, Desired::new(plan, &retired.iter().collect()));
+        self.desired.share_with(&before);
+        // Nothing else is needed of the last plan: it is not held beside this one while everything is looked at.
+        let outside_before: BTreeSet<CgroupPath> = before.outside().cloned().collect();
+        drop(before);
         self.desired.align(&self.aligned);
         self.recall_former(plan);
         self.recall(&plan.node.path);
         self.keep_former();
         self.adopt_runtimes(None);
-        self.retain_orphans(&before);
+        self.retain_orphans(&outside_before);
         let mut report = Report::default();
         self.pass(None, permit, &mut report);
         for error in std::mem::take(&mut self.desired.refused) {
@@ -201,7 +205,7 @@ impl Reconciler {
             report.errors.push(error);
         }
         if let Some(permit) = permit {
-            self.restore_scores(&before, permit, &mut report);
+            self.restore_scores(&outside_before, permit, &mut report);
         }
         self.keeper.retain(&self.desired.scores);
         // Due values are written back later, by `write_back`.
@@ -338,13 +342,16 @@ impl Reconciler {
 
     /// The planned cgroups that exist, with their ids, by path: the reflex opens its files there.
     pub fn cgroups(&self) -> impl Iterator<Item = (CgroupId, &Owner)> {
-        self.standing.iter().filter(|(_, known)| !known.is_retired).map(|(_, known)| (known.id, &known.owner))
+        self.standing
+            .iter()
+            .filter(|(_, known)| !known.is_retired)
+            .map(|(_, known)| (known.id, &*known.owner))
     }
 
     /// The cgroups of pods that are removed once they are empty, with their ids, by path.
     pub fn going(&self) -> impl Iterator<Item = (CgroupId, &Owner)> {
         let going = self.standing.iter().filter(|(_, known)| known.is_retired && !known.is_outside);
-        going.map(|(_, known)| (known.id, &known.owner))
+        going.map(|(_, known)| (known.id, &*known.owner))
     }
 
     /// The pods that have a cgroup, planned or removed once it is empty; some more than once.
@@ -391,7 +398,7 @@ impl Reconciler {
         self.root.open(path).is_err_and(|error| error.is_gone())
     }
 
-    fn remove(&mut self, path: &CgroupPath) -> Option<Owner> {
+    fn remove(&mut self, path: &CgroupPath) -> Option<Arc<Owner>> {
         let known = self.standing.remove(path)?;
         // A foreign cgroup may still exist, and its values may still be due.
         if !known.is_outside || self.is_gone(path) {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::{
     Abandoned, ApplyError, Controller, Drift, Error, KeptFile, Missing, Reason, Step, Sweep, Withheld, Write,
 };
@@ -8,7 +10,7 @@ use crate::model::{CgroupPath, Owner};
 #[must_use]
 pub struct Report {
     /// The cgroups that were made.
-    pub created: Vec<Owner>,
+    pub created: Vec<Arc<Owner>>,
     /// The controllers that were handed on, by cgroup.
     pub enabled: Vec<(CgroupPath, Vec<Controller>)>,
     /// The files that were written, in order.
@@ -24,9 +26,9 @@ pub struct Report {
     /// The steps that failed.
     pub failed: Vec<Failure>,
     /// The cgroups of retired pods and containers that are gone now.
-    pub removed: Vec<Owner>,
+    pub removed: Vec<Arc<Owner>>,
     /// The cgroups of retired pods and containers that still hold processes.
-    pub draining: Vec<Owner>,
+    pub draining: Vec<Arc<Owner>>,
     /// The scores that were set.
     pub scores: Sweep,
     /// The planned files that do not exist: the whole list each time, so that the degraded state follows from it.

@@ -12,7 +12,7 @@ use super::{Context, Failure, client, format};
 use crate::{
     daemon::{self, Evictors},
     sense::{self, Facility, Facts, HostFacts, State},
-    serve::{Doctor, OrderView, PodView, Programs, View},
+    serve::{Common, Doctor, OrderView, PodView, Programs, View},
 };
 
 #[derive(Debug, clap::Args)]
@@ -137,7 +137,7 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
 }
 
 /// The document, and the pods that the daemon knows.
-fn from_daemon_or_here(context: &Context) -> Result<(Document, Vec<PodView>), Failure> {
+fn from_daemon_or_here(context: &Context) -> Result<(Document, Vec<Common<PodView>>), Failure> {
     let run_dir = &context.config.run_dir;
     let asked = client::block_on(async {
         let doctor: Doctor = client::get_json(run_dir, "/v1/doctor").await?;

@@ -10,7 +10,7 @@ use crate::{
     cgroup::{self, Problem},
     config::{Config, kubelet_memory},
     journal::Journal,
-    serve::{PodView, View},
+    serve::{Common, PodView, View},
     threads, trust,
 };
 
@@ -45,7 +45,7 @@ pub struct Evictors {
 
 /// What this process finds of other evictors, and which values a daemon here would have; `None` where no kubelet owns the
 /// pods' cgroups. `pods` are those that the daemon knows.
-pub fn evictors(config: &Config, pods: &[PodView]) -> anyhow::Result<Option<Evictors>> {
+pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Option<Evictors>> {
     let Host { boot_id, node, .. } = Host::read(config)?;
     if !ownership::kubelet_owns_cgroups(config, &boot_id) {
         return Ok(None);
@@ -115,7 +115,7 @@ fn problem(place: &str, message: String) -> Problem {
     Problem { what: WHAT, place: place.to_owned(), message }
 }
 
-fn has_koordlet(pods: &[PodView]) -> bool {
+fn has_koordlet(pods: &[Common<PodView>]) -> bool {
     pods.iter().any(|pod| is_koordlet(&pod.namespace, &pod.name))
 }
 

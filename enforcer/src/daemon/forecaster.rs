@@ -28,9 +28,9 @@ use crate::{
     evict::FillWaker,
     journal::{Journal, Subject},
     metrics::{Counts, Level},
-    model::{CgroupId, CgroupPath, Limit, PodName, PodUid},
+    model::{CgroupId, CgroupPath, Limit},
     policy::{
-        Plan,
+        Plan, PodPlan,
         engine::Resource,
         forecast::{Crossing, Forecast, Trend, Warning},
         threshold::Threshold,
@@ -63,11 +63,10 @@ const STACK_BYTES: usize = 256 * 1_024;
 /// A pod that may be the cause.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct GrowthCandidate {
-    pub(super) pod: PodName,
-    pub(super) uid: PodUid,
+    pub(super) plan: Arc<PodPlan>,
+    /// Where its processes are: its own cgroup, or a former one.
     pub(super) cgroup: CgroupId,
     pub(super) path: CgroupPath,
-    pub(super) request_bytes: u64,
 }
 
 /// The cgroup of all pods.
@@ -262,6 +261,9 @@ impl Watch {
                 Ok(Message::Thresholds(thresholds)) => {
                     self.signals.set_signals(&thresholds);
                     self.forecast.configure(&thresholds);
+                    let is_of_pids =
+                        |threshold: &Threshold| Resource::of(threshold.signal) == Some(Resource::Pids);
+                    self.growth.count_tasks(thresholds.iter().any(is_of_pids));
                     self.thresholds = thresholds;
                 }
                 Ok(Message::Asked(answer)) => {
@@ -344,20 +346,20 @@ fn rising(ahead: &Crossing, resource: Option<Resource>, causes: &[Grown<'_>]) ->
     let is_of_pids = resource == Some(Resource::Pids);
     let left_ms = ahead.left_ns.map(|left_ns| left_ns / 1_000_000);
     let pods = causes.iter().map(|Grown { suspect, usage, per_second }| Growing {
-        namespace: suspect.pod.namespace.clone(),
-        name: suspect.pod.name.clone(),
-        uid: suspect.uid.to_string(),
+        namespace: suspect.plan.name.namespace.clone(),
+        name: suspect.plan.name.name.clone(),
+        uid: suspect.plan.uid.to_string(),
         growth_bytes_per_second: (!is_of_pids).then_some(*per_second),
         growth_per_second: is_of_pids.then_some(*per_second),
         usage_bytes: (!is_of_pids).then_some(*usage),
         process_count: is_of_pids.then_some(*usage),
-        request_bytes: suspect.request_bytes,
+        request_bytes: suspect.plan.ranking_request_bytes,
     });
     let seconds = left_ms.map_or(0, |left_ms| left_ms.div_ceil(1_000));
     let cause = match causes {
         [] => String::from("caused by no pod"),
-        [one] => format!("caused by {}", one.suspect.pod),
-        [one, others @ ..] => format!("caused by {} and {} more", one.suspect.pod, others.len()),
+        [one] => format!("caused by {}", one.suspect.plan.name),
+        [one, others @ ..] => format!("caused by {} and {} more", one.suspect.plan.name, others.len()),
     };
     HeadroomShrinking {
         approach: approach(ahead, resource),

@@ -77,7 +77,7 @@ pub struct Candidate {
     /// For the intent page: the ids of the other cgroups that are killed.
     pub(super) pledged: Vec<CgroupId>,
     /// The requests of the pod and its containers, for messages.
-    pub(super) requested: Requests,
+    pub(super) requested: Arc<Requests>,
     /// Its containers' names and cgroups.
     pub(super) containers: Vec<(String, CgroupPath)>,
 }
@@ -235,7 +235,7 @@ impl Candidate {
             targets,
             is_moving: false,
             elsewhere,
-            requested: plan.requested.clone(),
+            requested: Arc::clone(&plan.requested),
             containers: plan
                 .containers
                 .iter()

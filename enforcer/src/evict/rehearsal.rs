@@ -35,7 +35,6 @@ use crate::{
             CandidateFacts, EngineSettings, Input, Mode, NodeSample, Outcome, PodKey, Reading, Usage,
             followed,
         },
-        message::Requests,
         threshold::{Signal, Threshold, ThresholdValue},
     },
     recorder::Tap,
@@ -324,7 +323,7 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
         elsewhere: Vec::new(),
         is_whole: true,
         pledged: Vec::new(),
-        requested: Requests::default(),
+        requested: Arc::default(),
         containers: Vec::new(),
     })
 }

@@ -1,6 +1,7 @@
 mod envelope;
 mod lines;
 mod reader;
+mod window;
 
 use std::{
     collections::VecDeque,
@@ -548,22 +549,6 @@ impl Log {
     /// The newest event that is in a segment or will never be.
     fn settled(&self) -> u64 {
         self.written.max(self.given_up)
-    }
-
-    /// Drops the oldest events above the limits. Events that are not in a segment have a higher limit.
-    fn trim(&mut self) {
-        while let Some(oldest) = self.records.front() {
-            let is_written = oldest.sequence <= self.written && oldest.sequence >= self.unreadable_end;
-            let keep = if is_written { self.window_bytes } else { self.retained_bytes };
-            if self.bytes <= keep || self.records.len() == 1 {
-                break;
-            }
-            self.bytes -= oldest.line.len();
-            if !is_written {
-                self.given_up = oldest.sequence;
-            }
-            self.records.pop_front();
-        }
     }
 
     fn oldest(&self) -> u64 {

@@ -266,7 +266,7 @@ mod tests {
         cgroup(&temp, "kubepods/poda/other", 900, "4096\n");
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let containers = [("app", None), ("gone", None), ("other", Some(1))];
-        let view = View { pods: vec![pod("a", &containers), pod("b", &[])], ..View::default() };
+        let view = View { pods: vec![pod("a", &containers).into(), pod("b", &[]).into()], ..View::default() };
         let memories = read(&root, &view, &[]);
         // The cgroup that stands at `other` is not the one that was the container's.
         assert_eq!(memories.pods.len(), 1);
@@ -283,7 +283,7 @@ mod tests {
     fn one_answer_reads_only_so_many_and_says_so() {
         let temp = tempfile::tempdir().unwrap();
         let root = CgroupDir::unchecked(temp.path()).unwrap();
-        let pods = (0..MAX_CGROUPS + 3).map(|number| pod(&number.to_string(), &[])).collect();
+        let pods = (0..MAX_CGROUPS + 3).map(|number| pod(&number.to_string(), &[]).into()).collect();
         let view = View { pods, ..View::default() };
         assert_eq!(read(&root, &view, &[]).omitted, 3);
         assert_eq!(read(&root, &view, &["4098".into()]).omitted, 0);

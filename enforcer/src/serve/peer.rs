@@ -162,7 +162,7 @@ mod tests {
             cgroup: "/kubepods/besteffort/podu".into(),
             containers: vec![container],
         };
-        View { pods: vec![pod], ..View::default() }
+        View { pods: vec![pod.into()], ..View::default() }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use serde::{Deserialize, Serialize};
 
+use super::Common;
 use crate::{
     model::Labels,
     policy::{pressure::Conditions, threshold::NodeCondition},
@@ -17,7 +18,7 @@ pub struct View {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
     /// Every known pod.
-    pub pods: Vec<PodView>,
+    pub pods: Vec<Common<PodView>>,
 }
 
 impl View {

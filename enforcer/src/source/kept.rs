@@ -54,17 +54,17 @@ impl Kept {
         let path = run_dir.join(FOLDER);
         let identity = fs::read(path.join(IDENTITY)).ok();
         let identity = identity.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let (mut names, mut contents) = (BTreeSet::new(), Vec::new());
-        let mut reading = Reading::given();
-        if let Ok(listing) = files::open_folder(&path).and_then(files::list) {
-            for name in listing.names {
-                let read = files::read_unless_known(&listing.directory, &name, None, &mut reading);
-                if let Ok(Some((content @ Content::Bytes(_), _))) = read {
-                    contents.push(FileContent { name: name.clone(), content });
-                }
-                names.insert(name);
-            }
-        }
+        let (mut names, mut reading) = (BTreeSet::new(), Reading::given());
+        let listing = files::open_folder(&path).and_then(files::list);
+        // Files are read and parsed one at a time.
+        let found = listing.iter().flat_map(|listing| listing.names.iter().map(move |name| (listing, name)));
+        let contents = found.filter_map(|(listing, name)| {
+            let read = files::read_unless_known(&listing.directory, name, None, &mut reading);
+            names.insert(name.clone());
+            let content = read.ok().flatten().map(|(content, _)| content);
+            let content = content.filter(|content| matches!(content, Content::Bytes(_)))?;
+            Some(FileContent { name: name.clone(), content })
+        });
         let loaded = merge(&Loaded::default(), contents, manifest::parse);
         (Self { path, identity, names }, identity, loaded)
     }

@@ -267,8 +267,15 @@ fn parsed(before: Option<&LoadedFile>, parsed: Parsed) -> LoadedFile {
             LoadedFile { pods: before.pods.clone(), whole: true, errors }
         }
         Some(_) | None => {
-            let pods = pods.into_iter().map(Arc::new).zip(origins).collect();
-            LoadedFile { pods, whole, errors }
+            // A pod that has not changed is held once: the roster keeps the one that it has.
+            let before = before.iter().flat_map(|before| &before.pods).map(|(pod, _)| (&pod.uid, pod));
+            let before: BTreeMap<&PodUid, &Arc<Pod>> = before.collect();
+            let known = |pod: &Pod| before.get(&pod.uid).copied().filter(|known| ***known == *pod);
+            let shared = |pod: Pod| match known(&pod) {
+                Some(known) => Arc::clone(known),
+                None => Arc::new(pod),
+            };
+            LoadedFile { pods: pods.into_iter().map(shared).zip(origins).collect(), whole, errors }
         }
     }
 }

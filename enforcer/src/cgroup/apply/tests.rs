@@ -159,7 +159,7 @@ fn that_a_cgroup_is_ours_outlives_a_kill_right_after_it_was_made() {
     let (_temp, root) = tree(&[]);
     let driver = Killed { run_dir: tempfile::tempdir().unwrap(), left: Mutex::default() };
     let pod = PodName { namespace: String::from("default"), name: String::from("a") };
-    let mark = Mark::new(true, Some(&OwnerLevel::Pod { pod, uid: PodUid::new("u").unwrap() }));
+    let mark = Mark::new(true, Some(&OwnerLevel::Pod { pod: pod.into(), uid: PodUid::new("u").unwrap() }));
     let mut making = Making::new(Intents::open_lasting(driver.run_dir.path(), "b1").unwrap().making);
     let steps = ["/poda", "/poda/app", "/podb"].map(|at| Step::Create(path(at)));
     let marks = BTreeMap::from(["/poda", "/podb"].map(|at| (path(at), mark.clone())));

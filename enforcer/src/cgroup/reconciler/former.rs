@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -90,11 +91,11 @@ impl Reconciler {
                 && known.owner.level.uid().is_some_and(|uid| present.contains_key(uid))
                 && !self.desired.targets.contains_key(path)
         };
-        let former: Vec<(CgroupPath, Owner)> = self
+        let former: Vec<(CgroupPath, Arc<Owner>)> = self
             .standing
             .iter()
             .filter(|(path, known)| is_former(path, known))
-            .map(|(path, known)| (path.clone(), known.owner.clone()))
+            .map(|(path, known)| (path.clone(), Arc::clone(&known.owner)))
             .collect();
         for (path, owner) in former {
             let Some(present) = owner.level.uid().and_then(|uid| present.get(uid)) else { continue };

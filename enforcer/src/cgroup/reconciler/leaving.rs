@@ -1,5 +1,7 @@
 //! What is removed or restored: retired cgroups, what an earlier start left, and everything at the end.
-use super::{Desired, Known, Reconciler};
+use std::collections::BTreeSet;
+
+use super::{Known, Reconciler};
 use crate::{
     cgroup::{Error, Permit, Removal, Report, desired::Target},
     model::{CgroupPath, CgroupValues, OwnerLevel},
@@ -110,7 +112,8 @@ impl Reconciler {
         let Ok(dir) = self.root.open(path) else { return false };
         let Ok(Some(mark)) = dir.mark() else { return false };
         let Some(owner) = mark.owner(path).filter(|_| mark.made) else { return false };
-        self.standing.know(path, Known { id: dir.id(), owner, is_retired: true, is_outside: false });
+        self.standing
+            .know(path, Known { id: dir.id(), owner: owner.into(), is_retired: true, is_outside: false });
         for below in self.unknown_children(path).unwrap_or_default() {
             self.recognise(&below);
         }
@@ -118,8 +121,13 @@ impl Reconciler {
     }
 
     /// Restores the scores of processes in cgroups that are no longer adopted: they live on without us.
-    pub(super) fn restore_scores(&mut self, before: &Desired, permit: &Permit, report: &mut Report) {
-        let left = before.outside().filter(|path| !self.desired.scores.contains_key(path));
+    pub(super) fn restore_scores(
+        &mut self,
+        outside_before: &BTreeSet<CgroupPath>,
+        permit: &Permit,
+        report: &mut Report,
+    ) {
+        let left = outside_before.iter().filter(|path| !self.desired.scores.contains_key(path));
         let left: Vec<(&CgroupPath, i16)> =
             left.filter_map(|path| Some((path, self.keeper.original(path)?))).collect();
         for (path, score) in left {

@@ -57,7 +57,7 @@ impl Reconciler {
                 // Only we make a pod's cgroup there.
                 let is_pods = level.is_some_and(|level| level.pod().is_some());
                 let is_ours = is_pods && target.named_by.is_none();
-                self.ledger.meet(observed.id, level, is_ours, observed.mark.clone());
+                self.ledger.meet(observed.id, level, is_ours, observed.mark.as_deref().cloned());
             }
         }
         let (plans, outside) = self.present(&targets, &mut ids, only.is_none(), report);
@@ -433,9 +433,9 @@ impl Reconciler {
     }
 
     /// Keeps foreign cgroups that are no longer planned among the desired ones, until their former values are restored.
-    pub(super) fn retain_orphans(&mut self, before: &Desired) {
+    pub(super) fn retain_orphans(&mut self, outside_before: &BTreeSet<CgroupPath>) {
         let recalled = self.recalled.iter().flatten().cloned();
-        let known: BTreeSet<CgroupPath> = before.outside().cloned().chain(recalled).collect();
+        let known: BTreeSet<CgroupPath> = outside_before.iter().cloned().chain(recalled).collect();
         let mut due = BTreeSet::new();
         for path in known {
             let Ok(dir) = self.root.open(&path) else { continue };

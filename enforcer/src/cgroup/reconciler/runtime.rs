@@ -1,6 +1,6 @@
 //! The cgroups that a container runtime made below a pod's.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::Reconciler;
 use crate::{
@@ -53,7 +53,7 @@ impl Reconciler {
         let mut plan = planned.plan.clone();
         plan.path = path.clone();
         let level = planned.owner.as_ref()?.level.clone();
-        let owner = Some(Owner { path: path.clone(), level });
+        let owner = Some(Arc::new(Owner { path: path.clone(), level }));
         Some((Target { plan, owner, named_by: Some(RUNTIME), is_awaited: true }, score))
     }
 

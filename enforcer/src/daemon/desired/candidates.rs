@@ -312,11 +312,9 @@ impl CandidateSet {
     /// Where to look for the cause when the node fills: at the pods that may be evicted now.
     pub(super) fn suspects(&self) -> Vec<GrowthCandidate> {
         let suspect = |standing: &OpenCandidate, cgroup: CgroupId, path: &CgroupPath| GrowthCandidate {
-            pod: standing.plan.name.clone(),
-            uid: standing.plan.uid.clone(),
+            plan: Arc::clone(&standing.plan),
             cgroup,
             path: path.clone(),
-            request_bytes: standing.plan.ranking_request_bytes,
         };
         self.open
             .values()

@@ -186,7 +186,7 @@ mod tests {
     fn moved() -> (Plan, Existing) {
         let plan = planned(&[sample::pod("web", &["a"])]);
         let uid = plan.pods[0].uid.clone();
-        let level = OwnerLevel::Pod { pod: plan.pods[0].name.clone(), uid };
+        let level = OwnerLevel::Pod { pod: plan.pods[0].name.clone().into(), uid };
         let going = [(CgroupPath::parse(OLD).unwrap(), Going { id: CgroupId(9), level })].into();
         (plan, Existing { planned: BTreeMap::new(), going })
     }

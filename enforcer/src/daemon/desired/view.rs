@@ -1,4 +1,6 @@
 //! The roster as it is reported.
+use std::collections::BTreeMap;
+
 use super::Desired;
 use crate::{
     model::{CgroupPath, Knowledge, PodUid, QosClass, ResourceName},
@@ -7,7 +9,7 @@ use crate::{
         admission::{Rejection, under_conditions},
         threshold::NodeCondition,
     },
-    serve::{ContainerView, ControllerView, PodState, PodView, View},
+    serve::{Common, ContainerView, ControllerView, PodState, PodView, View},
     source::{Entry, State},
 };
 
@@ -25,7 +27,9 @@ impl Desired {
     /// Updates the view.
     pub(super) fn renew_view(&mut self) {
         let id_of = |path: &CgroupPath| self.existing.planned(path).map(|id| id.0);
-        let mut pods = Vec::new();
+        let before: BTreeMap<&str, &Common<PodView>> =
+            self.view.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
+        let mut pods: Vec<Common<PodView>> = Vec::with_capacity(self.pods.plan().pods.len());
         for plan in &self.pods.plan().pods {
             let Some(entry) = self.pods.roster().get(&plan.uid) else { continue };
             let stands = || {
@@ -54,7 +58,9 @@ impl Desired {
                     container.oom_score_adj = band.hold(container.oom_score_adj);
                 }
             }
-            pods.push(view);
+            // The view that was handed out holds it too.
+            let known = before.get(plan.uid.as_str()).copied().filter(|known| ***known == view);
+            pods.push(known.map_or_else(|| Common::from(view), Common::clone));
         }
         self.view.pods = pods;
     }

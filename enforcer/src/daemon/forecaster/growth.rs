@@ -28,12 +28,15 @@ const ALIKE_BYTES: u64 = 256 << 10;
 /// `memory.stat` has about 2 KiB.
 const BUFFER_BYTES: usize = 8 * 1_024;
 
-/// The pods, with their files open while they are needed.
+/// The pods, with their files open while they are needed: of each the one with the whole, and those with the parts of the
+/// pods that change. The others' parts stay as they were read.
 #[derive(Default)]
 pub(super) struct Growth {
     root: Option<Arc<CgroupDir>>,
     suspects: Vec<GrowthCandidate>,
     open: HashMap<CgroupId, Counters>,
+    /// Whether tasks are counted.
+    counts_tasks: bool,
 }
 
 /// A pod's counters, and how they change.
@@ -50,7 +53,9 @@ struct GrowthState {
 }
 
 struct Memory {
-    files: BranchFiles,
+    current: OwnedFd,
+    /// Open while the whole changes from look to look.
+    parts_files: Option<BranchFiles>,
     slope: Slope,
     /// The whole at the reading of the parts, if they accounted for it.
     whole_bytes: Option<u64>,
@@ -81,6 +86,14 @@ impl Growth {
         self.suspects = suspects;
     }
 
+    /// Sets whether tasks are counted, which only a threshold for them needs.
+    pub(super) fn count_tasks(&mut self, counts_tasks: bool) {
+        if self.counts_tasks != counts_tasks {
+            self.counts_tasks = counts_tasks;
+            self.rest();
+        }
+    }
+
     /// The root of the hierarchy, once it is known.
     pub(super) fn root(&self) -> Option<&CgroupDir> {
         self.root.as_deref()
@@ -88,18 +101,18 @@ impl Growth {
 
     /// Looks at every pod.
     pub(super) fn look(&mut self, now_ns: u64) {
-        let Self { root: Some(root), suspects, open } = self else { return };
+        let Self { root: Some(root), suspects, open, counts_tasks } = self else { return };
         let mut buffer = [0; BUFFER_BYTES];
         for suspect in suspects {
             let counters = match open.entry(suspect.cgroup) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => match Counters::open(root, suspect) {
+                Entry::Vacant(place) => match Counters::open(root, suspect, *counts_tasks) {
                     Ok(Some(opened)) => place.insert(opened),
                     // A cgroup that is gone, or another one by now, is not the cause.
                     Ok(None) | Err(_) => continue,
                 },
             };
-            counters.look(now_ns, &mut buffer);
+            counters.look(root, suspect, now_ns, &mut buffer);
         }
     }
 
@@ -132,25 +145,30 @@ impl Growth {
     }
 }
 
+/// The directory of the pod's cgroup; `None` if another one is there by now.
+fn dir(root: &CgroupDir, suspect: &GrowthCandidate) -> Result<Option<CgroupDir>, Error> {
+    let dir = root.open(&suspect.path)?;
+    Ok((dir.id() == suspect.cgroup).then_some(dir))
+}
+
 impl Counters {
-    fn open(root: &CgroupDir, suspect: &GrowthCandidate) -> Result<Option<Self>, Error> {
-        let dir = root.open(&suspect.path)?;
-        if dir.id() != suspect.cgroup {
-            return Ok(None);
-        }
+    fn open(root: &CgroupDir, suspect: &GrowthCandidate, counts_tasks: bool) -> Result<Option<Self>, Error> {
+        let Some(dir) = dir(root, suspect)? else { return Ok(None) };
         let memory = Memory {
-            files: BranchFiles::open(&dir)?,
+            current: dir.open_read("memory.current")?,
+            parts_files: None,
             slope: Slope::default(),
             whole_bytes: None,
             parts: None,
             latest: None,
         };
         let tasks = |file| Tasks { file, slope: Slope::default(), latest: None };
-        Ok(Some(Self { memory, pids: dir.open_read("pids.current").ok().map(tasks) }))
+        let pids = counts_tasks.then(|| dir.open_read("pids.current").ok()).flatten();
+        Ok(Some(Self { memory, pids: pids.map(tasks) }))
     }
 
-    fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
-        self.memory.look(now_ns, buffer);
+    fn look(&mut self, root: &CgroupDir, suspect: &GrowthCandidate, now_ns: u64, buffer: &mut [u8]) {
+        self.memory.look(root, suspect, now_ns, buffer);
         if let Some(pids) = &mut self.pids {
             pids.look(now_ns, buffer);
         }
@@ -159,13 +177,20 @@ impl Counters {
 
 impl Memory {
     /// The parts cost the kernel a hundred times as much as the whole, and are read only when the whole has changed.
-    fn look(&mut self, now_ns: u64, buffer: &mut [u8]) {
-        let Ok(whole_bytes) = self.files.current_bytes(buffer) else {
+    fn look(&mut self, root: &CgroupDir, suspect: &GrowthCandidate, now_ns: u64, buffer: &mut [u8]) {
+        let Some(whole_bytes) = read_into(&self.current, buffer).ok().and_then(number) else {
             self.latest = None;
             return;
         };
         if self.whole_bytes.is_none_or(|before| before.abs_diff(whole_bytes) > ALIKE_BYTES) {
-            let read = self.files.charge(buffer).ok();
+            let is_first = self.parts.is_none();
+            let files = self.parts_files.take().or_else(|| {
+                let dir = dir(root, suspect).ok().flatten()?;
+                BranchFiles::open(&dir).ok()
+            });
+            let read = files.as_ref().and_then(|files| files.charge(buffer).ok());
+            // Most pods do not change: after the first look only those that do hold files.
+            self.parts_files = files.filter(|_| !is_first);
             self.parts = read.map(|charge| {
                 // Page cache apart from shared memory can be dropped, or written and dropped.
                 let cache_bytes = charge.split.file_bytes.saturating_sub(charge.split.shmem_bytes);
@@ -173,6 +198,8 @@ impl Memory {
             });
             self.whole_bytes =
                 read.and_then(|charge| charge.is_accounted_for().then_some(charge.current_bytes));
+        } else {
+            self.parts_files = None;
         }
         self.latest = self.parts.map(|(usage, held_bytes)| GrowthState {
             usage,
@@ -193,9 +220,19 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::model::{CgroupPath, PodName, PodUid};
+    use crate::{
+        model::{CgroupPath, PodName, PodUid},
+        policy::PodPlan,
+    };
 
     const SECOND: u64 = 1_000_000_000;
+
+    fn suspect(root: &CgroupDir, name: &str) -> GrowthCandidate {
+        let path = CgroupPath::parse(name).unwrap();
+        let pod = PodName { namespace: String::from("default"), name: name.to_owned() };
+        let plan = PodPlan::new(pod, PodUid::new(name).unwrap(), path.clone()).into();
+        GrowthCandidate { plan, cgroup: root.open(&path).unwrap().id(), path }
+    }
 
     #[test]
     fn who_grows_most_is_named_first_and_who_does_not_is_not() {
@@ -216,19 +253,13 @@ mod tests {
         };
         let suspects = ["slow", "fast", "still", "tiny", "gone", "cache"].map(|name| {
             set(name, 1_000);
-            let path = CgroupPath::parse(name).unwrap();
-            GrowthCandidate {
-                pod: PodName { namespace: String::from("default"), name: name.to_owned() },
-                uid: PodUid::new(name).unwrap(),
-                cgroup: root.open(&path).unwrap().id(),
-                path,
-                request_bytes: 0,
-            }
+            suspect(&root, name)
         });
         let mut growth = Growth::default();
         growth.suspect(root, suspects.to_vec());
         fs::remove_dir_all(temp.path().join("gone")).unwrap();
         growth.look(0);
+        assert!(growth.open.values().all(|counters| counters.memory.parts_files.is_none()));
         assert!(growth.causes(Resource::Memory, 1_000 << 20).is_empty(), "one look says nothing");
         for (name, bytes) in [("slow", 1_300), ("fast", 1_900), ("still", 900), ("tiny", 1_010)] {
             set(name, bytes);
@@ -239,14 +270,42 @@ mod tests {
         let stat = format!("anon {}\nfile {}\nshmem 0\ninactive_file 0\n", 1_001 << 20, 2_499_u64 << 20);
         fs::write(temp.path().join("cache/memory.stat"), stat).unwrap();
         growth.look(SECOND);
+        let holding = |growth: &Growth| {
+            growth.open.values().filter(|counters| counters.memory.parts_files.is_some()).count()
+        };
+        assert_eq!(holding(&growth), 5, "all that changed");
         let causes = growth.causes(Resource::Memory, 1_000 << 20);
         let named: Vec<_> = causes
             .iter()
-            .map(|grown| (grown.suspect.pod.name.as_str(), grown.per_second >> 20, grown.usage >> 20))
+            .map(|grown| (grown.suspect.plan.name.name.as_str(), grown.per_second >> 20, grown.usage >> 20))
             .collect();
         assert_eq!(named, [("fast", 900, 1_901), ("slow", 300, 1_301)]);
         assert!(growth.causes(Resource::Pids, 1).is_empty());
+        set("fast", 2_000);
+        growth.look(2 * SECOND);
+        assert_eq!(holding(&growth), 1, "the others are still");
         growth.rest();
         assert!(growth.causes(Resource::Memory, 1_000 << 20).is_empty());
+    }
+
+    #[test]
+    fn tasks_are_counted_only_on_request() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = Arc::new(CgroupDir::unchecked(temp.path()).unwrap());
+        let folder = temp.path().join("p");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("memory.current"), "0").unwrap();
+        fs::write(folder.join("memory.stat"), "anon 0\nfile 0\nshmem 0\ninactive_file 0\n").unwrap();
+        let suspect = suspect(&root, "p");
+        let mut growth = Growth::default();
+        growth.suspect(root, vec![suspect]);
+        for (counts_tasks, named) in [(false, 0), (true, 1), (false, 0)] {
+            growth.count_tasks(counts_tasks);
+            for (second, count) in [(0, 1), (1, 101)] {
+                fs::write(folder.join("pids.current"), count.to_string()).unwrap();
+                growth.look(second * SECOND);
+            }
+            assert_eq!(growth.causes(Resource::Pids, 100).len(), named, "{counts_tasks}");
+        }
     }
 }

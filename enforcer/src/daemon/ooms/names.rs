@@ -339,7 +339,7 @@ mod tests {
         let id = root.id();
         let index = Index::new();
         let pod = PodName { namespace: "default".into(), name: "p".into() };
-        let level = OwnerLevel::Pod { pod, uid: PodUid::new("u").unwrap() };
+        let level = OwnerLevel::Pod { pod: pod.into(), uid: PodUid::new("u").unwrap() };
         index.insert(POD, Owner { path: CgroupPath::parse("/kubepods/podu").unwrap(), level });
         let backlog = Backlog::open(temp.path(), "boot", &Journal::new("node", "boot"));
         (temp, Names::below(Some(Arc::new(root)), index, BeingEvicted::default(), backlog), id)

@@ -56,7 +56,7 @@ impl Reader {
             let uid = PodUid::new(&format!("u{pod}")).unwrap();
             let name = PodName { namespace: "default".into(), name: format!("p{pod}") };
             let path = CgroupPath::parse(&format!("/kubepods/podu{pod}/c")).unwrap();
-            let level = OwnerLevel::Container { pod: name, uid, container: "c".into() };
+            let level = OwnerLevel::Container { pod: name.into(), uid, container: "c".into() };
             (CgroupId(FIRST_CGROUP + pod), Owner { path, level })
         };
         Self::with((0..pods).map(container), ring_bytes)
@@ -308,8 +308,10 @@ async fn records_of_real_kernels_are_reported_as_what_they_were() {
             let uid = PodUid::new(names.next().unwrap()).unwrap();
             let pod = PodName { namespace: "default".into(), name: uid.as_str().into() };
             let level = match names.next() {
-                Some(container) => OwnerLevel::Container { pod, uid, container: container.into() },
-                None => OwnerLevel::Pod { pod, uid },
+                Some(container) => {
+                    OwnerLevel::Container { pod: pod.into(), uid, container: container.into() }
+                }
+                None => OwnerLevel::Pod { pod: pod.into(), uid },
             };
             (CgroupId(*id), Owner { path: CgroupPath::parse(path).unwrap(), level })
         });

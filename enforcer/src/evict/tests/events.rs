@@ -136,7 +136,8 @@ fn of_several_containers_those_are_blamed_that_use_more_than_they_request() {
     }
     let requests = ResourceList::from([(ResourceName::new(ResourceName::MEMORY), request)]);
     let requested = [("app", requests.clone()), ("side", requests), ("idle", ResourceList::new())];
-    plan.requested.containers = requested.map(|(name, list)| (name.to_owned(), list)).into();
+    Arc::make_mut(&mut plan.requested).containers =
+        requested.map(|(name, list)| (name.to_owned(), list)).into();
     let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
     let reported = events().event(&decided(vec![candidate].into())).unwrap().data();
     let blamed = "available: 199Mi. Container app was using 900Mi, request is 300Mi, has larger consumption of memory. ";

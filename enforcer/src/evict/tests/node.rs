@@ -41,7 +41,7 @@ impl Pod {
             priority: self.priority,
             eviction_priority: self.priority,
             critical: self.critical,
-            requested: Requests { pod: None, containers: vec![("app".into(), ResourceList::new())] },
+            requested: Requests { pod: None, containers: vec![("app".into(), ResourceList::new())] }.into(),
             ranking_request_bytes: self.request_bytes,
             containers: vec![ContainerPlan {
                 adopted: false,

@@ -94,3 +94,18 @@ fn what_no_segment_gives_yet_stays_in_memory() {
     log.trim();
     assert_eq!(log.oldest(), 5);
 }
+
+#[test]
+fn the_room_of_a_burst_is_given_back_once_it_is_written() {
+    let mut log = Log::new(1, None, 1, 1 << 20);
+    log.has_disk = true;
+    for sequence in 1..=3_000 {
+        log.push(record(sequence));
+    }
+    assert_eq!(log.records.len(), 3_000, "no segment has them");
+    log.written = 2_990;
+    log.trim();
+    assert_eq!(log.records.len(), 10);
+    assert!(log.records.capacity() <= window::MOST_ROOM * BATCH_RECORDS, "{}", log.records.capacity());
+    assert_eq!(log.behind(2_990, 100).len(), 10);
+}

@@ -72,11 +72,11 @@ impl World for Known<'_> {
         let level = match cgroup {
             KUBEPODS => OwnerLevel::Node,
             BURSTABLE => OwnerLevel::Qos(QosClass::Burstable),
-            POD => OwnerLevel::Pod { pod, uid },
-            C1 => OwnerLevel::Container { pod, uid, container: "c1".into() },
-            C2 => OwnerLevel::Container { pod, uid, container: "c2".into() },
+            POD => OwnerLevel::Pod { pod: pod.into(), uid },
+            C1 => OwnerLevel::Container { pod: pod.into(), uid, container: "c1".into() },
+            C2 => OwnerLevel::Container { pod: pod.into(), uid, container: "c2".into() },
             CgroupId(other) if other >= FIRST_OF_MANY => {
-                OwnerLevel::Container { pod, uid, container: format!("x{other}") }
+                OwnerLevel::Container { pod: pod.into(), uid, container: format!("x{other}") }
             }
             _ => return None,
         };

@@ -79,6 +79,17 @@ fn a_file_that_was_never_good_counts_with_its_good_pods() {
 }
 
 #[test]
+fn a_pod_that_has_not_changed_in_a_changed_file_is_held_once() {
+    let both = |priority| format!("{}---\n{}", pod("x", 1), pod("y", priority));
+    let before = load(&Loaded::default(), vec![file("a.yaml", both(2))]);
+    let after = load(&before, vec![file("a.yaml", both(3))]);
+    assert_eq!(reported(&after), expect(&[("x", 1), ("y", 3)]));
+    let held_once: Vec<_> =
+        before.pods.iter().zip(&after.pods).map(|(old, new)| Arc::ptr_eq(old, new)).collect();
+    assert_eq!(held_once, [true, false]);
+}
+
+#[test]
 fn a_file_that_is_gone_takes_its_pods_along() {
     let both = load(&Loaded::default(), vec![file("a.yaml", pod("x", 1)), file("b.yaml", pod("y", 2))]);
     assert_eq!(reported(&load(&both, vec![unchanged("b.yaml")])), expect(&[("y", 2)]));

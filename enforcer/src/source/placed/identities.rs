@@ -83,14 +83,14 @@ impl Identities {
         match place {
             Place::Node => OwnerLevel::Node,
             Place::Qos(class) => OwnerLevel::Qos(class),
-            Place::Pod(PodPlace { uid, .. }) => OwnerLevel::Pod { pod: self.pod(&uid), uid },
+            Place::Pod(PodPlace { uid, .. }) => OwnerLevel::Pod { pod: self.pod(&uid).into(), uid },
             Place::Leaf { pod: PodPlace { uid, .. }, path, leaf } => {
                 let known = match &leaf {
                     Leaf::Container(id) => self.container(&uid, id),
                     Leaf::Helper | Leaf::Other => None,
                 };
                 let container = known.unwrap_or_else(|| path.names().last().unwrap_or_default().to_owned());
-                OwnerLevel::Container { pod: self.pod(&uid), uid, container }
+                OwnerLevel::Container { pod: self.pod(&uid).into(), uid, container }
             }
         }
     }

@@ -12,7 +12,7 @@ impl World {
         let mut world = Self::default();
         for (id, pod, container) in containers {
             let level = OwnerLevel::Container {
-                pod: PodName { namespace: "default".into(), name: (*pod).into() },
+                pod: PodName { namespace: "default".into(), name: (*pod).into() }.into(),
                 uid: PodUid::new(pod).unwrap(),
                 container: (*container).into(),
             };

@@ -1,0 +1,74 @@
+//! A value that clones have in common until one of them is changed.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A value of which clones are no copies: a view and those handed out before hold an unchanged part once. It reads, writes and
+/// compares as the value itself.
+#[derive(Clone, Debug)]
+pub struct Common<T>(Arc<T>);
+
+impl<T> From<T> for Common<T> {
+    fn from(value: T) -> Self {
+        Self(Arc::new(value))
+    }
+}
+
+impl<T> Deref for Common<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Clone> DerefMut for Common<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        Arc::make_mut(&mut self.0)
+    }
+}
+
+impl<T: PartialEq> PartialEq for Common<T> {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl<T: Serialize> Serialize for Common<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Common<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(deserializer).map(Self::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_one_clone_leaves_the_others() {
+        let first = Common::from(vec![1, 2]);
+        let mut second = first.clone();
+        assert!(Arc::ptr_eq(&first.0, &second.0) && first == second);
+        second.push(3);
+        assert_eq!((first.len(), second.len()), (2, 3));
+        assert!(first != second);
+        assert!(first == Common::from(vec![1, 2]), "by value");
+    }
+
+    #[test]
+    fn it_is_written_as_the_value_itself() {
+        let json = serde_json::to_string(&[Common::from(7)]).unwrap();
+        assert_eq!(json, "[7]");
+        assert!(serde_json::from_str::<Vec<Common<i32>>>(&json).unwrap() == [Common::from(7)]);
+    }
+}
