@@ -290,15 +290,15 @@ mod tests {
 
     #[test]
     fn holders_are_those_of_the_desired_state() {
-        let plain = sample::pod("plain", &["a", "b"]);
-        let plain_path = plan_decided(&sample::node(), &Settings::default(), &[(&plain, Admission::plain())])
+        let ordinary = sample::pod("plain", &["a", "b"]);
+        let plain_path = plan_decided(&sample::node(), &Settings::default(), &[(&ordinary, Admission::plain())])
             .pods[0]
             .cgroup
             .path
             .to_string();
         let within = format!("{plain_path}/x");
         let pods = [
-            plain,
+            ordinary,
             adopting("out", Some("/x"), &[("a", "/x/y")]),
             adopting("node", Some("/kubepods"), &[]),
             adopting("thief", None, &[("a", &within), ("b", "/system.slice/b.service")]),

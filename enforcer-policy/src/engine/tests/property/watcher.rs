@@ -206,9 +206,10 @@ impl Watcher {
             (Answer::Terminated { requested }, Some(Course::Asked { number, grace: true })) => {
                 self.count_kill();
                 self.course = Some(Course::Terminated { number });
-                match requested {
-                    true => Outcome::Requested { number, now_ns },
-                    false => Outcome::Terminated { number, now_ns },
+                if requested {
+                    Outcome::Requested { number, now_ns }
+                } else {
+                    Outcome::Terminated { number, now_ns }
                 }
             }
             (
