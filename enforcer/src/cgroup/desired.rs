@@ -290,15 +290,15 @@ mod tests {
 
     #[test]
     fn holders_are_those_of_the_desired_state() {
-        let ordinary = sample::pod("plain", &["a", "b"]);
-        let plain_path = plan_decided(&sample::node(), &Settings::default(), &[(&ordinary, Admission::plain())])
+        let bare = sample::pod("plain", &["a", "b"]);
+        let plain_path = plan_decided(&sample::node(), &Settings::default(), &[(&bare, Admission::plain())])
             .pods[0]
             .cgroup
             .path
             .to_string();
         let within = format!("{plain_path}/x");
         let pods = [
-            ordinary,
+            bare,
             adopting("out", Some("/x"), &[("a", "/x/y")]),
             adopting("node", Some("/kubepods"), &[]),
             adopting("thief", None, &[("a", &within), ("b", "/system.slice/b.service")]),
