@@ -96,7 +96,8 @@ impl Scene {
             "apiVersion": format!("policy/{version}"),
             "kind": "PodDisruptionBudget",
             "metadata": {"name": app},
-            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}},
+            // More than there are: with one, the API server may evict a pod that is not ready any more (`pods/eviction` since 1.20).
+            "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": app}}},
         });
         self.create(&list, &budget);
         wait_for("the budget", || {
