@@ -1,7 +1,8 @@
 //! Pods, a node and cgroup values for tests.
 
 use crate::model::{
-    CgroupFile, CgroupValue, CgroupValues, Container, Node, Pod, PodName, PodUid, Requirements,
+    Adoption, CgroupFile, CgroupPath, CgroupValue, CgroupValues, Container, Node, Pod, PodName, PodUid,
+    Requirements,
 };
 
 /// A pod with those containers, which request nothing.
@@ -10,6 +11,16 @@ pub(crate) fn pod(name: &str, containers: &[&str]) -> Pod {
     let name = PodName { namespace: "default".into(), name: name.to_owned() };
     let containers = containers.iter().map(|name| Container::app(name, Requirements::default())).collect();
     Pod::new(name, uid, containers)
+}
+
+/// A pod with the containers `a` and `b` that adopts that cgroup, and those containers'.
+pub(crate) fn adopting(name: &str, own: Option<&str>, containers: &[(&str, &str)]) -> Pod {
+    let path = |text: &str| CgroupPath::parse(text).unwrap();
+    let adopts = Adoption {
+        pod: own.map(path),
+        containers: containers.iter().map(|(name, text)| ((*name).to_owned(), path(text))).collect(),
+    };
+    Pod { adopts: Some(adopts), ..pod(name, &["a", "b"]) }
 }
 
 /// 4 cpus and 8 GiB.

@@ -274,19 +274,9 @@ fn cgroups(pod: &PodPlan) -> impl Iterator<Item = (&CgroupPlan, OwnerLevel, bool
 mod tests {
     use super::*;
     use crate::{
-        model::{Adoption, Pod},
         policy::{Settings, admission::Admission, plan_decided},
         sample,
     };
-
-    fn adopting(name: &str, own: Option<&str>, containers: &[(&str, &str)]) -> Pod {
-        let path = |text: &str| CgroupPath::parse(text).unwrap();
-        let adopts = Adoption {
-            pod: own.map(path),
-            containers: containers.iter().map(|(name, text)| ((*name).to_owned(), path(text))).collect(),
-        };
-        Pod { adopts: Some(adopts), ..sample::pod(name, &["a", "b"]) }
-    }
 
     #[test]
     fn holders_are_those_of_the_desired_state() {
@@ -299,11 +289,11 @@ mod tests {
         let within = format!("{plain_path}/x");
         let pods = [
             bare,
-            adopting("out", Some("/x"), &[("a", "/x/y")]),
-            adopting("node", Some("/kubepods"), &[]),
-            adopting("thief", None, &[("a", &within), ("b", "/system.slice/b.service")]),
-            adopting("late", Some("/system.slice"), &[]),
-            adopting("inner", Some("/x/y/z"), &[]),
+            sample::adopting("out", Some("/x"), &[("a", "/x/y")]),
+            sample::adopting("node", Some("/kubepods"), &[]),
+            sample::adopting("thief", None, &[("a", &within), ("b", "/system.slice/b.service")]),
+            sample::adopting("late", Some("/system.slice"), &[]),
+            sample::adopting("inner", Some("/x/y/z"), &[]),
         ];
         for retired in 0..=pods.len() {
             for rejection in [None, Some(Rejection::Evicted)] {

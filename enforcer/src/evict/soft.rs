@@ -44,7 +44,8 @@ pub enum Requested {
     Unanswered,
 }
 
-/// Who asks victims to end, on a thread of its own: the report thread must not wait for an answer.
+/// Has victims ended until there are no more to come. It runs on a thread of its own: the report thread must not wait for an
+/// answer.
 pub(super) fn run(
     victims: &mpsc::Receiver<(ToBeAsked, bool)>,
     requester: &dyn Requester,

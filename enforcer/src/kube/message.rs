@@ -172,7 +172,7 @@ impl About {
 pub enum Lane {
     /// What changes pods.
     Evictions,
-    /// What looks at them.
+    /// What looks at them, and soft evictions: both may wait.
     Looks,
     /// Events.
     Events,

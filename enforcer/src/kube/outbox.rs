@@ -154,9 +154,6 @@ impl Outbox {
             Payload::EvictionDecided(EvictionDecided::Decision(decision)) => {
                 self.messages.truncate(LATEST - 1);
                 self.messages.push_front((decision.eviction_id.clone(), decision.message.clone()));
-                if let Some(entry) = self.entries.get_mut(&decision.eviction_id) {
-                    entry.message.clone_from(&decision.message);
-                }
             }
             // Before SIGKILL it may still be spared.
             Payload::EvictionSignalled(signalled) if signalled.sent == "SIGKILL" => {

@@ -17,7 +17,8 @@ use crate::{
     model::PodName,
 };
 
-/// How long the answers may take in all. A soft threshold has time, but a stop of the daemon waits for it.
+/// How long the answers may take in all, from when the credentials are read. A soft threshold has time, but another soft
+/// eviction waits for this one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Requests soft evictions.
@@ -56,7 +57,8 @@ impl SoftEvictions {
             Some(Action::Status) | None => return SoftOutcome::Unanswered,
         };
         let grace_seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
-        let (outcome, words) = judge(self.ask(action, pod, grace_seconds));
+        let mut requests = 0;
+        let (outcome, words) = judge(self.ask(action, pod, grace_seconds, &mut requests));
         let (word, action, message) = match outcome {
             SoftOutcome::Accepted => {
                 let name = action.as_str();
@@ -79,7 +81,7 @@ impl SoftEvictions {
             outcome: word.into(),
             action: action.map(|action| action.as_str().into()),
             reason: (outcome == SoftOutcome::Budget).then(|| "disruptionBudget".into()),
-            requests: 1,
+            requests,
             signalled_to_requested_ms: None,
             boot_ms: (outcome == SoftOutcome::Accepted).then(|| clock::boottime_ns() / 1_000_000),
             message,
@@ -89,7 +91,14 @@ impl SoftEvictions {
         outcome
     }
 
-    fn ask(&self, action: Action, pod: &PodRef, grace_seconds: u64) -> Result<Outcome, String> {
+    /// Asks; `requests` counts what was sent that changes something.
+    fn ask(
+        &self,
+        action: Action,
+        pod: &PodRef,
+        grace_seconds: u64,
+        requests: &mut u32,
+    ) -> Result<Outcome, String> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot wait for an answer: {error}"))?;
         let answer = async {
@@ -106,6 +115,7 @@ impl SoftEvictions {
                     other => return Err(judge(Ok(other)).1),
                 },
             };
+            *requests += 1;
             self.server.ask(Lane::Looks, call).await
         };
         runtime.block_on(async {

@@ -135,21 +135,10 @@ impl Existing {
 mod tests {
     use super::*;
     use crate::{
-        model::{Adoption, Pod},
+        model::Pod,
         policy::{Plan, Settings, admission::Admission, plan_decided},
         sample,
     };
-
-    /// A pod that adopts that cgroup, and those containers'.
-    fn adopting(name: &str, own: Option<&str>, containers: &[(&str, &str)]) -> Pod {
-        let path = |text: &str| CgroupPath::parse(text).unwrap();
-        let adopts = Adoption {
-            pod: own.map(path),
-            containers: containers.iter().map(|(name, text)| ((*name).to_owned(), path(text))).collect(),
-        };
-        let of = ["a", "b"];
-        Pod { adopts: Some(adopts), ..sample::pod(name, &of) }
-    }
 
     fn planned(pods: &[Pod]) -> Plan {
         let decided: Vec<_> = pods.iter().map(|pod| (pod, Admission::plain())).collect();
@@ -172,11 +161,11 @@ mod tests {
         let within = format!("{containers_cgroup}/inner");
         for others in ["/kubepods", "/kubepods/besteffort", pods_cgroup, containers_cgroup, &within] {
             let with = |thief: Pod| ended_with(&[other.clone(), thief]);
-            assert_eq!(with(adopting("thief", Some(others), &[])), None, "{others}");
+            assert_eq!(with(sample::adopting("thief", Some(others), &[])), None, "{others}");
             let containers = [("a", others), ("b", "/system.slice/b.service")];
-            assert_eq!(with(adopting("thief", None, &containers)).unwrap(), ["b"], "{others}");
+            assert_eq!(with(sample::adopting("thief", None, &containers)).unwrap(), ["b"], "{others}");
         }
-        assert_eq!(ended_with(&[adopting("p", Some("/x"), &[("a", "/x/y")])]).unwrap(), ["a", "b"]);
+        assert_eq!(ended_with(&[sample::adopting("p", Some("/x"), &[("a", "/x/y")])]).unwrap(), ["a", "b"]);
         assert_eq!(ended_with(&[other, sample::pod("p", &["c"])]).unwrap(), ["c"]);
     }
 
@@ -209,7 +198,7 @@ mod tests {
     #[test]
     fn a_former_cgroup_that_contains_another_pod_is_not_the_pods() {
         let (mut plan, existing) = moved();
-        let other = planned(&[adopting("other", Some("/kubepods/old/inner"), &[])]);
+        let other = planned(&[sample::adopting("other", Some("/kubepods/old/inner"), &[])]);
         plan.pods.extend(other.pods);
         let mut placed = Arc::clone(&plan.pods[0]);
         assert_eq!(existing.place(&mut placed, &holders(&plan, [])), (None, vec![]));

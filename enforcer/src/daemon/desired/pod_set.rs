@@ -251,7 +251,6 @@ fn keep_leaving(kept: &mut BTreeMap<PodUid, Arc<PodPlan>>, before: &Plan, leavin
 mod tests {
     use super::*;
     use crate::{
-        model::{Adoption, CgroupPath},
         policy::{admission::Rejection, threshold::NodeCondition},
         sample,
         source::Health,
@@ -340,21 +339,11 @@ mod tests {
         assert!(pods.roster().ended().is_empty());
     }
 
-    /// A pod that adopts that cgroup, and those containers'.
-    fn adopting(name: &str, own: Option<&str>, containers: &[(&str, &str)]) -> Pod {
-        let path = |text: &str| CgroupPath::parse(text).unwrap();
-        let adopts = Adoption {
-            pod: own.map(path),
-            containers: containers.iter().map(|(name, text)| ((*name).to_owned(), path(text))).collect(),
-        };
-        Pod { adopts: Some(adopts), ..sample::pod(name, &["a", "b"]) }
-    }
-
     #[test]
     fn a_leaving_pod_is_known_by_its_last_plan_until_it_is_back_or_gone() {
         let app = ["a", "b"];
-        let took = adopting("took", None, &[("a", "/system.slice/a.service")]);
-        let lent = adopting("lent", Some("/x"), &[]);
+        let took = sample::adopting("took", None, &[("a", "/system.slice/a.service")]);
+        let lent = sample::adopting("lent", Some("/x"), &[]);
         let mut pods = pod_set();
         let all = [sample::pod("left", &app), took, lent, sample::pod("stays", &app)];
         take(&mut pods, &all, Health::Up);

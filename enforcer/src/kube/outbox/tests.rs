@@ -218,11 +218,9 @@ fn the_time_of_sending_is_what_can_be() {
     }
 }
 
-#[test]
-fn a_soft_request_that_was_accepted_is_only_confirmed() {
-    let start = Instant::now();
-    let mut outbox = Outbox::new(SETTINGS, 0);
-    let accepted = EvictionRequested {
+/// The accepted request of a soft eviction.
+fn accepted() -> Payload {
+    Payload::EvictionRequested(EvictionRequested {
         eviction_id: String::from("e1"),
         namespace: String::from("shop"),
         name: String::from("web"),
@@ -231,8 +229,14 @@ fn a_soft_request_that_was_accepted_is_only_confirmed() {
         action: Some("evict".into()),
         boot_ms: Some(0),
         ..EvictionRequested::default()
-    };
-    let accepted = Payload::EvictionRequested(accepted);
+    })
+}
+
+#[test]
+fn a_soft_request_that_was_accepted_is_only_confirmed() {
+    let start = Instant::now();
+    let mut outbox = Outbox::new(SETTINGS, 0);
+    let accepted = accepted();
     assert_eq!(outbox.take(7, 0, None, &accepted, now(0, start)), None);
     assert_eq!(outbox.next(now(999, start)), None);
     // Its containers have time to end, whatever becomes of the eviction here.
@@ -272,16 +276,7 @@ fn what_had_time_to_end_is_looked_at_before_it_is_requested() {
 fn a_soft_eviction_that_is_killed_after_all_is_open() {
     let start = Instant::now();
     let mut outbox = Outbox::new(SETTINGS, 0);
-    let accepted = EvictionRequested {
-        eviction_id: String::from("e1"),
-        namespace: String::from("shop"),
-        name: String::from("web"),
-        uid: String::from("u1"),
-        outcome: "accepted".into(),
-        boot_ms: Some(0),
-        ..EvictionRequested::default()
-    };
-    assert_eq!(outbox.take(7, 0, None, &Payload::EvictionRequested(accepted), now(0, start)), None);
+    assert_eq!(outbox.take(7, 0, None, &accepted(), now(0, start)), None);
     let killed =
         EvictionSignalled { boot_ms: Some(1), ..signalled_live("e1", "web", "u1", Some("ReplicaSet")) };
     assert_eq!(outbox.take(8, 1, None, &Payload::EvictionSignalled(killed), now(1, start)), None);

@@ -59,7 +59,9 @@ fn without_an_answer_the_victim_is_signalled_here() {
         let (scene, outcome) =
             request(|server| server.fails_with = Some(status), SETTINGS, "u1", Owner::Controller);
         assert_eq!(outcome, SoftOutcome::Unanswered);
-        assert!(scene.requested().message.contains("SIGTERM"), "{status}");
+        let requested = scene.requested();
+        assert!(requested.message.contains("SIGTERM"), "{status}");
+        assert_eq!(requested.requests, 0, "the version was not found: {status}");
     }
 }
 
