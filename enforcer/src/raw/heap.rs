@@ -199,6 +199,8 @@ pub(crate) fn trim_heap() {
 /// call this while memory is short.
 #[cfg(target_env = "gnu")]
 pub(crate) fn trim_locked_heap() -> Result<(), Errno> {
+    // Best effort: a kernel may have none.
+    let _forbidden = forbid_huge_pages();
     if !LOCKED.load(Ordering::Acquire) {
         trim_heap();
         return Ok(());
@@ -211,6 +213,18 @@ pub(crate) fn trim_locked_heap() -> Result<(), Errno> {
     // Best effort: Linux 5.14 and later.
     let _populated = populate_heap();
     locked
+}
+
+/// Keeps the kernel from backing the heap with huge pages. Where it does so unasked (`transparent_hugepage/enabled` is
+/// `always`), it fills the holes that trims leave: two MiB around any page that is in use (`khugepaged/max_ptes_none`).
+///
+/// What the heap grows by later is a mapping of its own, without this advice, so it is repeated with each trim. A setting of
+/// the whole process (`PR_SET_THP_DISABLE`) would be inherited by the programs that it starts.
+#[cfg(target_env = "gnu")]
+fn forbid_huge_pages() -> io::Result<()> {
+    let Some((start, bytes)) = heap()? else { return Ok(()) };
+    // SAFETY: it changes no content.
+    Ok(unsafe { madvise(start, bytes, Advice::LinuxNoHugepage) }?)
 }
 
 #[cfg(target_env = "gnu")]
@@ -285,15 +299,50 @@ mod tests {
         assert_eq!(held(), 0);
         assert!(hold_back() && held() == STEPS);
 
-        let name = "raw::heap::tests::blocks_come_from_the_reserve_when_the_kernel_maps_nothing";
+        in_a_process_of_its_own("blocks_come_from_the_reserve_when_the_kernel_maps_nothing");
+    }
+
+    #[test]
+    fn trims_forbid_huge_pages() {
+        in_a_process_of_its_own("the_heap_has_no_huge_pages_after_a_trim");
+    }
+
+    fn in_a_process_of_its_own(test: &str) {
         let child = Command::new(env::current_exe().unwrap())
-            .args([name, "--exact", "--ignored", "--nocapture"])
+            .args([&format!("raw::heap::tests::{test}"), "--exact", "--ignored", "--nocapture"])
             .env(CHILD, "1")
             .env("MALLOC_ARENA_MAX", "1")
             .output()
             .unwrap();
         assert!(child.status.success(), "{child:?}");
         assert!(String::from_utf8_lossy(&child.stdout).contains("1 passed"), "{child:?}");
+    }
+
+    /// Whether no part of the heap may have huge pages (`nh` in `proc_pid_smaps(5)`).
+    fn has_huge_pages_forbidden() -> bool {
+        let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut parts = smaps.split("VmFlags:");
+        // The flags of a mapping come last, before the next one's first line.
+        let mut is_heap = parts.next().unwrap().contains("[heap]");
+        parts.all(|part| {
+            let (flags, next) = part.split_once('\n').unwrap();
+            let was_heap = std::mem::replace(&mut is_heap, next.contains("[heap]"));
+            !was_heap || flags.split(' ').any(|flag| flag == "nh")
+        })
+    }
+
+    /// Needs a process of its own: other tests make the heap grow.
+    #[test]
+    #[ignore = "runs in a process of its own, started by the test above"]
+    fn the_heap_has_no_huge_pages_after_a_trim() {
+        configure_heap();
+        if !fs::exists("/sys/kernel/mm/transparent_hugepage").unwrap() {
+            return;
+        }
+        assert!(!has_huge_pages_forbidden());
+        // What was read above has left enough room to read it again.
+        trim_locked_heap().unwrap();
+        assert!(has_huge_pages_forbidden());
     }
 
     /// Needs a process of its own: a lowered hard limit cannot be raised again.
