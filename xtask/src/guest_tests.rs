@@ -20,11 +20,7 @@ pub(crate) use self::{
     batch::Batch,
     environment::{Environment, assignments},
 };
-use self::{
-    batch::batches,
-    queue::Queue,
-    tier::{GuestTest, Tier},
-};
+use self::{batch::batches, queue::Queue, tier::GuestTest};
 use crate::{
     build::{self, Kind, Product},
     ebpf,
@@ -128,10 +124,7 @@ impl Suite {
         let list = run::text(Command::new(test).args(["--list", "--format", "terse"]))?;
         let mut tests = listed(&list)?;
         tests.retain(|test| {
-            choice.filter.is_none_or(|filter| test.matches(filter))
-                && (test.repeats || !choice.repeating)
-                // A node takes minutes to be Ready, and its tests are run by hand.
-                && (test.tier != Tier::Kube || choice.filter.is_some_and(|filter| filter.starts_with("kube::")))
+            choice.filter.is_none_or(|filter| test.matches(filter)) && (test.repeats || !choice.repeating)
         });
         let batches = batches(&tests, choice.kernels, choice.whole_kernels);
         if batches.is_empty() {
