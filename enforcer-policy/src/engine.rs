@@ -28,9 +28,9 @@ mod waiting;
 
 pub use self::{
     action::{
-        Action, Actions, BrakeCause, Completion, Containment, Decision, Excluded, Exclusion, Failure,
-        FailureReason, KillReason, Moments, RankKey, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING, Shortage, Spared,
-        Suppression,
+        Action, Actions, BrakeCause, CandidateIndex, Completion, Containment, Decision, Excluded, Exclusion,
+        Failure, FailureReason, KillReason, Moments, RankKey, Ranked, SHOWN_EXCLUDED, SHOWN_RANKING,
+        Shortage, Spared, Suppression,
     },
     back_off::{Past, PodKey, Returned},
     candidates::Candidates,
@@ -40,6 +40,9 @@ pub use self::{
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
     waiting::Waiting,
 };
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use self::{
     arming::{Arms, Sight as Armament, is_of_pods},
     back_off::BackOffs,
@@ -52,7 +55,6 @@ pub use super::few::Few;
 use super::{
     pressure::{Conditions, Pressure, Reclaim, Tracked},
     threshold::Signal,
-    wire::wire,
 };
 use crate::model::CgroupId;
 
@@ -86,7 +88,7 @@ const BUDGET_PAUSE_NS: u64 = 60_000 * MS;
 const EMPTY_PAUSE_NS: u64 = 1_000 * MS;
 
 /// From the first crossing of a threshold until the resource has been sufficient for a while.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Schema, Serialize)]
 struct Episode {
     /// When the current or latest shortage began.
     crossed_ns: u64,
@@ -96,7 +98,7 @@ struct Episode {
 }
 
 /// The state machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Schema, Serialize)]
 pub struct Engine {
     settings: EngineSettings,
     /// The mode of the settings, or a lower one once the breaker has opened.
@@ -549,10 +551,3 @@ fn push<T: Copy, const N: usize>(few: &mut Few<T, N>, value: T) {
     let fits = few.push(value);
     debug_assert!(fits, "no room for another value");
 }
-
-wire!(struct Episode { crossed_ns, met, last_met_ns });
-wire!(struct Engine {
-    settings, mode, candidates, arms, breaker, pressure, episodes, conditions, reported as "told", victim, decision, decided,
-    quiet_until_ns, soft_quiet_until_ns, no_candidate_until_ns as "nobody_until_ns", is_forgotten, baseline_due_ns, asked_for, brakes,
-    back_offs, exhausted_in_ns, volume, died_ns, free_lists_bytes, unmapped_shmem_bytes, shared_memory_limit_bytes,
-});

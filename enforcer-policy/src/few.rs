@@ -1,5 +1,8 @@
 //! A list of a few elements in place, without memory from the heap.
 
+use postcard_schema::{Schema, schema::NamedType};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeSeq as _};
+
 /// At most `N` values, stored in place: the engine returns them without an allocation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Few<T, const N: usize> {
@@ -48,6 +51,32 @@ impl<T: Copy, const N: usize> Few<T, N> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+}
+
+impl<T: Copy + Serialize, const N: usize> Serialize for Few<T, N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut values = serializer.serialize_seq(Some(self.len))?;
+        for value in self.iter() {
+            values.serialize_element(value)?;
+        }
+        values.end()
+    }
+}
+
+impl<'de, T: Copy + Deserialize<'de>, const N: usize> Deserialize<'de> for Few<T, N> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut few = Self::new();
+        for value in Vec::deserialize(deserializer)? {
+            if !few.push(value) {
+                return Err(D::Error::custom(format_args!("more than {N} values")));
+            }
+        }
+        Ok(few)
+    }
+}
+
+impl<T: Schema, const N: usize> Schema for Few<T, N> {
+    const SCHEMA: &'static NamedType = <Vec<T>>::SCHEMA;
 }
 
 impl<T: Copy, const N: usize> Default for Few<T, N> {

@@ -5,6 +5,7 @@
 //! and now and then the whole state, from which a replay can begin. [`Recording`] reads a file of them, [`replay`] runs
 //! them again and reports where the engine would act differently, and [`under`] runs them with other settings.
 
+mod codec;
 mod counterfactual;
 mod file;
 mod latest;
@@ -14,12 +15,13 @@ mod replay;
 mod tests;
 
 pub use self::{
+    codec::{encode, encode_bytes, split_bytes},
     counterfactual::{Counterfactual, NoVictim, OtherDecision, under},
     file::{
         Damage, FORMAT_VERSION, Item, MOST_RECORD_BYTES, Member, NotARecording, Origin, Recording, Writer,
         shape,
     },
     latest::latest,
-    record::{Given, Record, Step, put_called, put_candidates, put_key, put_lost, put_settings, put_step},
+    record::{Given, Record, RecordRef, Step, StepRef},
     replay::{Account, Difference, Happening, Moment, replay},
 };

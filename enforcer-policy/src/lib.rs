@@ -35,7 +35,6 @@ mod settings;
 pub mod threshold;
 pub mod values;
 pub mod what_if;
-pub mod wire;
 
 pub use self::{
     plan::{CgroupPlan, ContainerPlan, Plan, PodPlan, plan, plan_decided, plan_placed},

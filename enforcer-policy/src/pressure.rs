@@ -3,11 +3,13 @@
 //!
 //! Time is an input. Nothing is allocated after [`Pressure::new`].
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::{
     EvictionSettings,
     few::Few,
     threshold::{NodeCondition, Signal, Threshold},
-    wire::wire,
 };
 
 const MS: u64 = 1_000_000;
@@ -47,7 +49,7 @@ impl Observations {
 }
 
 /// A set of node conditions.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Conditions {
     has: [bool; NodeCondition::ALL.len()],
 }
@@ -118,7 +120,7 @@ impl Reclaim {
 pub const MAX_THRESHOLDS: usize = 24;
 
 /// The thresholds with their state, from one look to the next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Schema, Serialize)]
 pub struct Pressure {
     thresholds: Few<Tracked, MAX_THRESHOLDS>,
     transition_ns: u64,
@@ -129,7 +131,7 @@ pub struct Pressure {
 }
 
 /// The state of one threshold.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Schema, Serialize)]
 pub struct Tracked {
     /// The threshold.
     pub threshold: Threshold,
@@ -141,7 +143,7 @@ pub struct Tracked {
     seen: Option<Seen>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Schema, Serialize)]
 struct Seen {
     amount: u64,
     min_reclaim: u64,
@@ -269,11 +271,6 @@ impl Pressure {
         conditions
     }
 }
-
-wire!(struct Conditions { has });
-wire!(struct Seen { amount, min_reclaim, available, is_new });
-wire!(struct Tracked { threshold, since_ns, acted_on, seen });
-wire!(struct Pressure { thresholds, transition_ns, last, conditions });
 
 #[cfg(test)]
 mod tests;

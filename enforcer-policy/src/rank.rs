@@ -3,12 +3,12 @@
 //!
 //! Nothing here allocates: slices are sorted in place, and ties keep the caller's order.
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
 use std::cmp::{Ordering, Reverse};
 
-use super::wire::wire;
-
 /// The keys of a pod in the memory ranking.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct MemoryRankKey {
     /// The working set in bytes; `None` without stats, which puts the pod first.
     pub usage_bytes: Option<u64>,
@@ -21,7 +21,7 @@ pub struct MemoryRankKey {
 }
 
 /// The keys of a pod in the ranking by tasks.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct PidRankKey {
     /// The number of tasks; `None` without stats, which puts the pod first among those of its priority.
     pub process_count: Option<u64>,
@@ -32,7 +32,7 @@ pub struct PidRankKey {
 }
 
 /// The key that put a pod before its neighbour.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Schema, Serialize)]
 pub enum DecidedBy {
     /// Only one of the two has stats: the one without comes first.
     StatsMissing,
@@ -134,12 +134,6 @@ pub fn by_pids<T>(pods: &mut [T], standing: impl Fn(&T) -> PidRankKey) {
 fn first_unequal<const N: usize>(keys: [(Ordering, DecidedBy); N]) -> (Ordering, DecidedBy) {
     keys.into_iter().find(|(ordering, _)| ordering.is_ne()).unwrap_or((Ordering::Equal, DecidedBy::Order))
 }
-
-wire!(struct MemoryRankKey as "MemoryStanding" { usage_bytes, request_bytes, priority, order });
-wire!(struct PidRankKey as "PidStanding" { process_count, priority, order });
-wire!(enum DecidedBy {
-    0 => StatsMissing, 1 => ExceedsRequest, 2 => Priority, 3 => AboveRequest, 4 => ProcessCount, 5 => Order,
-});
 
 #[cfg(test)]
 mod tests;

@@ -5,14 +5,16 @@ mod signal;
 
 use std::fmt;
 
-use super::wire::wire;
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use crate::model::{ParseQuantityError, Quantity};
 
 pub use self::config::{InvalidThreshold, Map, Problem, Written, from_configuration};
 pub use self::signal::{NodeCondition, Signal, Threshold};
 
 /// A threshold or a minimum reclaim: an amount of the signal's resource, or a share of its capacity.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Schema, Serialize)]
 pub enum ThresholdValue {
     /// In base units: bytes, tasks.
     Amount(u64),
@@ -134,8 +136,6 @@ pub(super) fn scale(amount: u64, factor: f64) -> u64 {
     let scaled = (amount as f64 * factor) as u64;
     scaled
 }
-
-wire!(enum ThresholdValue { 0 => Amount(amount: u64), 1 => Share(share: f32) });
 
 #[cfg(test)]
 mod tests;

@@ -134,7 +134,7 @@ pub fn foresee(mut scene: Scene) -> Foreseen {
             }
             end(&mut engine, &decision, now_ns);
             scene.give(&decision);
-            if let Some((_, reading)) = scene.pods.get_mut(decision.index) {
+            if let Some((_, reading)) = scene.pods.get_mut(decision.index.0) {
                 *reading = Reading::Gone;
             }
             let after_ns = now_ns.saturating_sub(began_ns);

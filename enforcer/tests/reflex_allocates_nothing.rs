@@ -338,7 +338,7 @@ impl Scene {
         self.configure(Mode::Enforce, amount(Signal::PidAvailable, 100));
         self.set_tasks(14_950);
         let Report::Decided { decision, members, .. } = self.decided() else { unreachable!() };
-        assert_eq!(members[decision.index].identity().pod.name, "pod50");
+        assert_eq!(members[decision.index.0].identity().pod.name, "pod50");
         assert!(matches!(self.next(), Report::Signalled { .. }));
         self.set_tasks(80);
         self.end("pod50");
@@ -359,7 +359,7 @@ impl Scene {
         self.configure(Mode::Enforce, soft);
         self.falls_slowly();
         let Report::Decided { decision, members, .. } = self.decided() else { unreachable!() };
-        assert_eq!(members[decision.index].identity().pod.name, "pod97");
+        assert_eq!(members[decision.index.0].identity().pod.name, "pod97");
         assert!(matches!(self.next(), Report::Terminated { .. }));
         let held = (1..=200).find_map(|step| {
             self.set_available((1490 - 5 * step) * MIB);

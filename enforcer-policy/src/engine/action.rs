@@ -1,5 +1,8 @@
 use std::cmp::Ordering;
 
+use postcard_schema::{Schema, schema::NamedType};
+use serde::{Deserialize, Serialize};
+
 use super::{
     back_off::{PodKey, Returned},
     hook::HookPlan,
@@ -12,7 +15,6 @@ use crate::{
     pressure::Conditions,
     rank::{DecidedBy, MemoryRankKey, PidRankKey},
     threshold::Signal,
-    wire::wire,
 };
 
 /// The most ranked candidates in a decision.
@@ -21,7 +23,7 @@ pub const SHOWN_RANKING: usize = 10;
 pub const SHOWN_EXCLUDED: usize = 16;
 
 /// The keys that a candidate is ranked by.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum RankKey {
     /// When memory is short.
     Memory(MemoryRankKey),
@@ -42,11 +44,20 @@ impl RankKey {
     }
 }
 
+/// An index among the candidates.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CandidateIndex(pub usize);
+
+impl Schema for CandidateIndex {
+    // As which a `usize` is encoded.
+    const SCHEMA: &'static NamedType = u64::SCHEMA;
+}
+
 /// A candidate with the keys that it is ranked by.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Ranked {
     /// Its index among the candidates.
-    pub index: usize,
+    pub index: CandidateIndex,
     /// Its cgroup.
     pub cgroup: CgroupId,
     /// The keys.
@@ -64,7 +75,7 @@ impl Ranked {
 }
 
 /// Why a candidate is not evicted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum Exclusion {
     /// It is critical.
     Critical,
@@ -99,10 +110,10 @@ impl Exclusion {
 }
 
 /// A candidate that may not be evicted.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Excluded {
     /// Its index among the candidates.
-    pub index: usize,
+    pub index: CandidateIndex,
     /// Its cgroup.
     pub cgroup: CgroupId,
     /// Why it was excluded.
@@ -110,7 +121,7 @@ pub struct Excluded {
 }
 
 /// A threshold that is met; amounts are in the base unit of its resource.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Shortage {
     /// The signal.
     pub signal: Signal,
@@ -131,7 +142,7 @@ impl Shortage {
 }
 
 /// A decision with everything that led to it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Decision {
     /// The number of the decision in this engine, from 1.
     pub number: u64,
@@ -142,7 +153,7 @@ pub struct Decision {
     /// Whether no signal is sent because the threshold is not armed.
     pub unarmed: bool,
     /// The victim's index among the candidates.
-    pub index: usize,
+    pub index: CandidateIndex,
     /// The victim's cgroup.
     pub cgroup: CgroupId,
     /// The victim's key across cgroups.
@@ -174,15 +185,15 @@ pub struct Decision {
     /// The first of the ranking, starting with the victim.
     pub ranking: Few<Ranked, SHOWN_RANKING>,
     /// The number of ranked candidates.
-    pub ranked_count: usize,
+    pub ranked_count: u32,
     /// The first of the excluded candidates.
     pub excluded: Few<Excluded, SHOWN_EXCLUDED>,
     /// The number of excluded candidates.
-    pub excluded_count: usize,
+    pub excluded_count: u32,
 }
 
 /// The moments of one eviction, in nanoseconds of `CLOCK_BOOTTIME`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Moments {
     /// The threshold was seen crossed.
     pub crossed_ns: u64,
@@ -201,7 +212,7 @@ pub struct Moments {
 }
 
 /// An eviction that is over.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Completion {
     /// The number of its decision.
     pub number: u64,
@@ -216,7 +227,7 @@ pub struct Completion {
 }
 
 /// Why an eviction failed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum FailureReason {
     /// It was not signalled.
     Refused(Refusal),
@@ -229,7 +240,7 @@ pub enum FailureReason {
 }
 
 /// Why a pod that was sent SIGTERM is not killed at the end of its grace period.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum Spared {
     /// An operator has protected it since.
     Protected,
@@ -256,7 +267,7 @@ impl Spared {
 
 /// An eviction that failed. A victim that does not die is passed over until the shortage ends, or it is seen without a
 /// process.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Failure {
     /// The number of its decision.
     pub number: u64,
@@ -275,7 +286,7 @@ pub struct Failure {
 }
 
 /// Why no pod is evicted although the resource is short.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum Suppression {
     /// No candidate is left that may be evicted.
     NoCandidate,
@@ -288,7 +299,7 @@ pub enum Suppression {
 }
 
 /// Why a victim that was not killed at once is killed after all.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum KillReason {
     /// Its grace period has passed.
     GracePassed,
@@ -301,7 +312,7 @@ pub enum KillReason {
 }
 
 /// Why a candidate is throttled.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum BrakeCause {
     /// A victim has time to end, and memory would be exhausted before it has.
     Grace,
@@ -310,14 +321,14 @@ pub enum BrakeCause {
 }
 
 /// A candidate that is throttled: the next in rank while a victim's memory is awaited.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Containment {
     /// The number of the brake in this engine, from 1.
     pub brake: u64,
     /// The number of the eviction under way.
     pub number: u64,
     /// The candidate's index among the candidates.
-    pub index: usize,
+    pub index: CandidateIndex,
     /// Its cgroup.
     pub cgroup: CgroupId,
     /// When this was decided.
@@ -351,7 +362,7 @@ impl Moments {
 }
 
 /// What the engine requests or reports. A step awaits at most one answer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Schema, Serialize)]
 pub enum Action {
     /// Report: a threshold was crossed.
     Crossed {
@@ -464,33 +475,6 @@ pub enum Action {
 /// The actions of one step, in order.
 pub type Actions = Few<Action, 16>;
 
-wire!(enum RankKey as "Standing" { 0 => Memory(standing: MemoryRankKey), 1 => Pids(standing: PidRankKey) });
-wire!(struct Ranked { index, cgroup, standing, read_ns });
-wire!(enum Exclusion { 0 => Critical, 1 => Protected, 2 => Gone, 3 => Empty, 4 => WithinRequest, 5 => PassedOver, 6 => Terminating });
-wire!(struct Excluded { index, cgroup, reason });
-wire!(struct Shortage { signal, hard, threshold, observed });
-wire!(struct Decision {
-    number, dry_run, paused, unarmed, index, cgroup, pod, returned, crossed_ns, decided_ns, shortage, grace_ns, hook, reading,
-    growth_bytes_per_second,
-    decided_by, predicted_freed_bytes, unmapped_shmem_bytes,
-    free_lists_bytes, ranking, ranked_count, excluded, excluded_count,
-});
-wire!(struct Moments {
-    crossed_ns, decided_ns, terminated_ns, requested_ns, signalled_ns, dead_ns, memory_back_ns,
-});
-wire!(struct Completion { number, cgroup, moments, predicted_freed_bytes, freed_bytes });
-wire!(enum FailureReason {
-    0 => Refused(refusal: Refusal), 1 => StillPopulated, 2 => Spared(spared: Spared), 3 => Relieved
-});
-wire!(enum Spared { 0 => Protected, 1 => Critical, 2 => Paused, 3 => NotEnforcing });
-wire!(struct Failure { number, cgroup, moments, given_up_ns, predicted_freed_bytes, freed_bytes, reason });
-wire!(enum Suppression { 0 => NoCandidate, 1 => BreakerOpen, 2 => OutOfReach, 3 => DisruptionBudget });
-wire!(enum KillReason { 0 => GracePassed, 1 => HardThreshold, 2 => Exhausting, 3 => HookOver });
-wire!(enum BrakeCause { 0 => Grace, 1 => Release });
-wire!(struct Containment {
-    brake, number, index, cgroup, decided_ns, cause, usage_bytes, high_bytes, fill_bytes_per_second, headroom_bytes,
-    awaited_ns,
-});
 impl Action {
     /// Whether its answer is awaited before anything else is requested.
     #[must_use]
@@ -516,25 +500,3 @@ impl Action {
         }
     }
 }
-
-wire!(enum Action {
-    0 => Crossed { now_ns: u64, shortage: Shortage },
-    1 => Cleared { now_ns: u64, shortage: Shortage, crossed_ns: u64 },
-    2 => Conditions(conditions: Conditions),
-    3 => ReadUsages(resource: Resource),
-    4 => Evict,
-    5 => Kill { number: u64, reason: KillReason },
-    6 => Completed(completion: Completion),
-    7 => Failed(failure: Failure),
-    8 => Suppressed { now_ns: u64, signal: Signal, reason: Suppression },
-    9 => LookAgainWithin(within_ns: u64),
-    10 => Contain(containment: Containment),
-    11 => Ease { brake: u64 },
-    12 => Contained { now_ns: u64, containment: Containment },
-    13 => Uncontained { now_ns: u64, containment: Containment, reason: BrakeRefusal },
-    14 => Eased { now_ns: u64, containment: Containment, since_ns: u64, given_back: bool },
-    15 => Ask { number: u64 },
-    16 => Arming,
-    17 => SharedMemoryHeld { now_ns: u64, bytes: u64, limit_bytes: u64 },
-    18 => SharedMemoryFreed { now_ns: u64, bytes: u64 },
-});

@@ -4,11 +4,14 @@
 //! digit. It decides as in dry-run until as much as it demands was available once, or an operator arms it. An unchanged
 //! threshold stays armed, also over a restart.
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::{Action, Actions, Engine, MAX_THRESHOLDS, NodeSample, Resource, Thresholds, push};
-use crate::{pressure::Reclaim, threshold::Signal, threshold::Threshold, wire::wire};
+use crate::{pressure::Reclaim, threshold::Signal, threshold::Threshold};
 
 /// Whether a threshold evicts.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub(super) enum Arm {
     /// It was loaded, and its signal has not been measured since.
     #[default]
@@ -46,7 +49,7 @@ impl Arm {
 }
 
 /// Which thresholds evict, in the order of the settings.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Schema, Serialize)]
 pub(super) struct Arms {
     of: [Arm; MAX_THRESHOLDS],
     /// Until when each is ignored: it is unarmed and was decided on, or it cannot be reached.
@@ -212,6 +215,3 @@ impl Engine {
 pub(super) fn is_of_pods(signal: Signal) -> bool {
     signal == Signal::AllocatableMemoryAvailable
 }
-
-wire!(enum Arm { 0 => Loaded, 1 => Unarmed, 2 => Armed });
-wire!(struct Arms { of, quiet_until_ns, limit_bytes, is_new });

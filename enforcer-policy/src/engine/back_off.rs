@@ -8,8 +8,11 @@
 //! The times are those of the kubelet's `CrashLoopBackOff` (`pkg/kubelet/kubelet.go`: `MaxCrashLoopBackOff`, and
 //! `initialCrashLoopBackOff`; forgotten after twice the longest, as in client-go's `flowcontrol.Backoff`).
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::Engine;
-use crate::{few::Few, wire::wire};
+use crate::few::Few;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -24,14 +27,14 @@ const FORGET_NS: u64 = 2 * LONGEST_NS;
 const MOST: usize = 64;
 
 /// Stands for a pod's namespace and name, which stay the same when it comes back.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct PodKey {
     /// A hash that no tenant can predict: otherwise one could choose a name that is taken for another's.
     pub hash: u64,
 }
 
 /// The state of one pod.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 struct Entry {
     pod: PodKey,
     /// The number of its evictions, with no long time between.
@@ -41,7 +44,7 @@ struct Entry {
 }
 
 /// A pod that has returned.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Returned {
     /// The number of its earlier evictions, with no more than ten minutes between.
     pub evictions: u32,
@@ -59,7 +62,7 @@ pub struct Past {
 }
 
 /// The pods that were evicted recently.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Schema, Serialize)]
 pub(super) struct BackOffs {
     entries: Few<Entry, MOST>,
 }
@@ -122,11 +125,6 @@ impl Engine {
         }
     }
 }
-
-wire!(struct PodKey { hash });
-wire!(struct Entry { pod, evictions, evicted_ns, until_ns });
-wire!(struct Returned { evictions, until_ns });
-wire!(struct BackOffs { entries });
 
 #[cfg(test)]
 mod tests {

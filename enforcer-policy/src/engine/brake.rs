@@ -5,10 +5,13 @@
 //! pods fill the headroom before that by their own growth, without the victim's. Only the next in rank is throttled,
 //! only if it grows, and never one within its memory request, which is guaranteed to it.
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::{
     Action, Actions, BrakeCause, Containment, Engine, Mode, NodeSample, Outcome, Resource, push, scale,
 };
-use crate::{model::CgroupId, pressure::Tracked, threshold::Signal, wire::wire};
+use crate::{model::CgroupId, pressure::Tracked, threshold::Signal};
 
 const MS: u64 = 1_000_000;
 
@@ -19,7 +22,7 @@ const HIGH_TENTHS: u64 = 9;
 const LOOK_EVERY_NS: u64 = 100 * MS;
 
 /// The brake; there is one at a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Schema, Serialize)]
 pub(super) struct Brake {
     containment: Containment,
     /// Since when it is in force, as far as is known.
@@ -29,7 +32,7 @@ pub(super) struct Brake {
 }
 
 /// The state of all brakes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Schema, Serialize)]
 pub(super) struct Brakes {
     on: Option<Brake>,
     /// The number of brakes so far.
@@ -200,6 +203,3 @@ impl Engine {
         true
     }
 }
-
-wire!(struct Brake { containment, since_ns, is_easing });
-wire!(struct Brakes { on, count, due_ns, refused });

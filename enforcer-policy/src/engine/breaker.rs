@@ -1,5 +1,7 @@
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::settings::BreakerSettings;
-use crate::wire::wire;
 
 /// From so many kills within the window on, the share of pods counts: half of two pods is one.
 const SHARE_FROM_KILLS: usize = 10;
@@ -17,7 +19,7 @@ fn most(settings: BreakerSettings) -> usize {
 }
 
 /// The times of the latest kills.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Schema, Serialize)]
 pub(super) struct Breaker {
     settings: BreakerSettings,
     kills_ns: Vec<u64>,
@@ -60,8 +62,6 @@ impl Breaker {
             || of_shortage >= SHARE_FROM_KILLS_OF_A_SHORTAGE && is_share(of_shortage)
     }
 }
-
-wire!(struct Breaker { settings, kills_ns });
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,8 @@
+use postcard_schema::{Schema, schema::NamedType};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct as _};
+
 use super::{
-    action::{Exclusion, RankKey, Ranked},
+    action::{CandidateIndex, Exclusion, RankKey, Ranked},
     input::{CandidateFacts, Reading, Usage},
     settings::Resource,
     terminating::Release,
@@ -8,7 +11,6 @@ use crate::{
     few::Few,
     model::CgroupId,
     rank::{MemoryRankKey, PidRankKey},
-    wire::{Malformed, Sink, Source, Wire, wire},
 };
 
 /// Passed over until all are [forgiven](Candidates::forgive), or the cgroup is seen without a process.
@@ -30,7 +32,8 @@ const BASELINE_NS: u64 = 500_000_000;
 
 /// The candidates, and the memory that deciding among them needs: built where allocation is allowed, used where it is
 /// not.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Recorded")]
 pub struct Candidates {
     slots: Vec<Slot>,
     /// Indexes of the slots, ordered by cgroup.
@@ -41,7 +44,7 @@ pub struct Candidates {
     away: Few<CgroupId, MOST_AWAY>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Schema, Serialize)]
 pub(super) struct Slot {
     pub(super) facts: CandidateFacts,
     pub(super) reading: Reading,
@@ -264,37 +267,40 @@ impl Slot {
                 order,
             }),
         };
-        Ranked { index, cgroup: self.facts.cgroup, standing, read_ns: self.read_ns }
+        Ranked { index: CandidateIndex(index), cgroup: self.facts.cgroup, standing, read_ns: self.read_ns }
     }
 }
 
-wire!(struct Slot {
-    facts, reading, passed_over_until_ns, growth_bytes_per_second, read_ns, baseline, release,
-});
+/// What is recorded of [`Candidates`]: the order by cgroup follows from the slots.
+#[derive(Deserialize, Schema)]
+struct Recorded {
+    slots: Vec<Slot>,
+    order: Vec<Ranked>,
+    away: Few<CgroupId, MOST_AWAY>,
+}
 
-/// The order by cgroup follows from the slots, and is not written.
-impl Wire for Candidates {
-    fn put(&self, sink: &mut impl Sink) {
+impl Serialize for Candidates {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { slots, by_cgroup: _, order, away } = self;
-        slots.put(sink);
-        order.put(sink);
-        away.put(sink);
+        let mut recorded = serializer.serialize_struct("Recorded", 3)?;
+        recorded.serialize_field("slots", slots)?;
+        recorded.serialize_field("order", order)?;
+        recorded.serialize_field("away", away)?;
+        recorded.end()
     }
+}
 
-    fn take(source: &mut Source<'_>) -> Result<Self, Malformed> {
-        let slots = Vec::take(source)?;
+impl From<Recorded> for Candidates {
+    fn from(Recorded { slots, order: recorded, away }: Recorded) -> Self {
         let by_cgroup = by_cgroup(&slots);
         let mut order = Vec::with_capacity(slots.len());
-        order.append(&mut Vec::take(source)?);
-        let away = Few::take(source)?;
-        Ok(Self { slots, by_cgroup, order, away })
+        order.extend(recorded);
+        Self { slots, by_cgroup, order, away }
     }
+}
 
-    fn shape(out: &mut String) {
-        Vec::<Slot>::shape(out);
-        Vec::<Ranked>::shape(out);
-        Few::<CgroupId, MOST_AWAY>::shape(out);
-    }
+impl Schema for Candidates {
+    const SCHEMA: &'static NamedType = Recorded::SCHEMA;
 }
 
 #[cfg(test)]

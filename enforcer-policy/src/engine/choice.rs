@@ -65,7 +65,7 @@ impl Engine {
             // Armed thresholds do not wait for it.
             self.quiet(&reclaim.threshold, until_ns);
         } else {
-            let facts = self.candidates.slot(decision.index).map(|slot| slot.facts);
+            let facts = self.candidates.slot(decision.index.0).map(|slot| slot.facts);
             self.victim = Some(Victim::new(&decision, facts.is_some_and(|facts| facts.torn_down)));
         }
         push(actions, Action::Evict);
@@ -85,7 +85,7 @@ impl Engine {
     fn draw_up(&self, now_ns: u64, reclaim: Reclaim) -> Option<Decision> {
         let order = &self.candidates.order;
         let first = order.first()?;
-        let slot = self.candidates.slot(first.index)?;
+        let slot = self.candidates.slot(first.index.0)?;
         let shortage = shortage(&reclaim);
         let mut ranking = Few::new();
         for ranked in order.iter().take(SHOWN_RANKING) {
@@ -130,7 +130,7 @@ impl Engine {
             unmapped_shmem_bytes: self.unmapped_shmem_bytes,
             free_lists_bytes: self.free_lists_bytes,
             ranking,
-            ranked_count: order.len(),
+            ranked_count: u32::try_from(order.len()).unwrap_or(u32::MAX),
             excluded,
             excluded_count,
         })

@@ -4,14 +4,16 @@
 //! back: then it is cut short, and without any time left the hook is not started. The wait also ends once half of what
 //! was available at the decision has gone, however fast.
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::{settings::EngineSettings, victim::time_left_ns};
-use crate::wire::wire;
 
 /// With less time than this no hook is started: starting a process while memory is reclaimed takes as long.
 const LEAST_NS: u64 = 50_000_000;
 
 /// Whether a hook runs before a victim is signalled.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum HookPlan {
     /// No hook: none is configured, or it is a dry run.
     Off,
@@ -43,7 +45,7 @@ impl HookPlan {
 }
 
 /// How a run of the hook ended. It does not affect what happens to the victim.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum HookEnd {
     /// It exited with this status.
     Exited(i32),
@@ -79,9 +81,3 @@ impl HookEnd {
         }
     }
 }
-
-wire!(enum HookPlan { 0 => Off, 1 => NoTime, 2 => Awaited { for_ns: u64 } });
-wire!(enum HookEnd {
-    0 => Exited(status: i32), 1 => Signalled(signal: i32), 2 => TimedOut, 3 => Cut, 4 => Busy, 5 => Unsafe,
-    6 => Unstarted(errno: i32), 7 => Unset,
-});

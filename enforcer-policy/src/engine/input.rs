@@ -1,13 +1,15 @@
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::{back_off::PodKey, hook::HookEnd, scale, settings::Resource};
 use crate::{
     model::CgroupId,
     pressure::{Observation, Observations},
     threshold::Signal,
-    wire::wire,
 };
 
 /// A pod that could be evicted, as far as its plan shows.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct CandidateFacts {
     /// Its cgroup.
@@ -32,7 +34,7 @@ pub struct CandidateFacts {
 }
 
 /// What a pod's cgroup is charged for.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Usage {
     /// `memory.current`.
     pub current_bytes: u64,
@@ -102,7 +104,7 @@ impl Usage {
 }
 
 /// The result of reading a candidate's usage.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum Reading {
     /// It could not be read; as in the kubelet, a pod without stats ranks first.
     Missing,
@@ -134,7 +136,7 @@ impl Reading {
 }
 
 /// How much of a resource there is, in its base unit.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Level {
     /// The amount left.
     pub available: u64,
@@ -143,7 +145,7 @@ pub struct Level {
 }
 
 /// The node at one moment.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct NodeSample {
     /// When it was read: nanoseconds of `CLOCK_BOOTTIME`.
     pub now_ns: u64,
@@ -216,7 +218,7 @@ impl NodeSample {
 }
 
 /// Why a candidate was not signalled.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum Refusal {
     /// Its cgroup is gone.
     Gone,
@@ -235,7 +237,7 @@ pub enum Refusal {
 }
 
 /// Why a candidate was not throttled.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum BrakeRefusal {
     /// Its cgroup is gone.
     Gone,
@@ -254,7 +256,7 @@ pub enum BrakeRefusal {
 }
 
 /// The outcome of a decision. `number` is the decision's.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum Outcome {
     /// Every process of the victim was sent SIGTERM.
     Terminated {
@@ -337,7 +339,7 @@ pub enum Outcome {
 }
 
 /// Everything that the engine learns, including the time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub enum Input<'a> {
     /// A sample of the node.
     Node(NodeSample),
@@ -378,32 +380,3 @@ impl Input<'_> {
         }
     }
 }
-
-wire!(struct CandidateFacts { cgroup, pod, priority, request_bytes, critical, protected, grace_period_ns, terminating, torn_down });
-wire!(struct Usage {
-    current_bytes, working_set_bytes, anon_bytes, file_bytes, shmem_bytes, file_mapped_bytes, process_count,
-});
-wire!(enum Reading { 0 => Missing, 1 => Gone, 2 => Usage(usage: Usage) });
-wire!(struct Level { available, capacity });
-wire!(struct NodeSample {
-    now_ns, memory, allocatable, pids, fill_bytes_per_second, free_lists_bytes, unmapped_shmem_bytes,
-});
-wire!(enum Refusal {
-    0 => Gone, 1 => Empty, 2 => Replaced, 3 => Unrecorded, 4 => Kernel(errno: i32), 5 => Withdrawn, 6 => Budget,
-});
-wire!(enum BrakeRefusal {
-    0 => Gone, 1 => Absent, 2 => Lower, 3 => Forbidden, 4 => Unwritten, 5 => Busy, 6 => Kernel(errno: i32),
-});
-wire!(enum Outcome {
-    0 => Terminated { number: u64, now_ns: u64 },
-    1 => Signalled { number: u64, now_ns: u64 },
-    2 => Refused { number: u64, now_ns: u64, reason: Refusal },
-    3 => Progress {
-        number: u64, now_ns: u64, populated: bool, current_bytes: Option<u64>, process_count: Option<u64>,
-    },
-    4 => Contained { brake: u64, now_ns: u64 },
-    5 => Uncontained { brake: u64, now_ns: u64, reason: BrakeRefusal },
-    6 => Eased { brake: u64, now_ns: u64, given_back: bool },
-    7 => HookEnded { number: u64, now_ns: u64, end: HookEnd },
-    8 => Requested { number: u64, now_ns: u64 },
-});

@@ -164,7 +164,7 @@ impl Engine {
             let rules = self.rules();
             let mut order = std::mem::take(&mut self.candidates.order);
             order.retain(|ranked| {
-                let slot = self.candidates.slot(ranked.index);
+                let slot = self.candidates.slot(ranked.index.0);
                 let may = slot.is_some_and(|slot| slot.exclusion(now_ns, resource, rules).is_none());
                 may && ranked.cgroup != refused.cgroup
             });

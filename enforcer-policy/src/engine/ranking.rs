@@ -1,6 +1,6 @@
 //! The order of the candidates, and which are excluded from it.
 use super::{
-    Engine, Excluded, Ranked, Reading, Resource,
+    CandidateIndex, Engine, Excluded, Ranked, Reading, Resource,
     candidates::{Rules, Slot},
 };
 
@@ -48,7 +48,7 @@ impl Engine {
         let rules = self.rules();
         self.candidates.slots().filter_map(move |(index, slot)| {
             let reason = slot.exclusion(now_ns, resource, rules)?;
-            Some(Excluded { index, cgroup: slot.facts.cgroup, reason })
+            Some(Excluded { index: CandidateIndex(index), cgroup: slot.facts.cgroup, reason })
         })
     }
 }

@@ -1,13 +1,15 @@
 use std::fmt;
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use crate::{
     few::Few,
     threshold::{Signal, Threshold, ThresholdValue},
-    wire::wire,
 };
 
 /// What the daemon may do, from least to most.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Schema, Serialize)]
 pub enum Mode {
     /// Measures and reports.
     Observe,
@@ -40,7 +42,7 @@ impl fmt::Display for Mode {
 }
 
 /// A resource that the engine evicts for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub enum Resource {
     /// Memory, in bytes.
     Memory,
@@ -95,7 +97,7 @@ pub fn followed(thresholds: &[Threshold]) -> Thresholds {
 }
 
 /// When the engine stops killing: after this many kills within the window it only reports.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct BreakerSettings {
     /// The most kills within the window; 0 forbids all kills.
     pub max_kills: u16,
@@ -113,7 +115,7 @@ impl Default for BreakerSettings {
 }
 
 /// What an administrator decides about eviction.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Schema, Serialize)]
 pub struct EngineSettings {
     /// The mode.
     pub mode: Mode,
@@ -154,12 +156,3 @@ impl Default for EngineSettings {
         }
     }
 }
-
-wire!(enum Mode { 0 => Observe, 1 => DryRun, 2 => Enforce });
-wire!(enum Resource { 0 => Memory, 1 => Pids });
-wire!(struct BreakerSettings { max_kills, window_ns, max_share_permille });
-wire!(struct EngineSettings {
-    mode, paused, thresholds, pressure_transition_period_ms, max_pod_grace_period_ns, evict_within_request, breaker,
-    hook_timeout_ns,
-    dry_run_cool_down_ns,
-});

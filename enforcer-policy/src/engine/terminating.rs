@@ -4,8 +4,11 @@
 //! after 10 s, or as soon as its memory no longer falls: a pod whose grace period is an hour must not prevent evictions.
 //! Neither holds when memory will be exhausted before a later victim could release its own.
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::{Engine, MS, Reading, Reclaim, Resource, Usage, candidates::Slot, victim::is_too_late};
-use crate::{model::CgroupId, wire::wire};
+use crate::model::CgroupId;
 
 /// The longest that a terminating pod is awaited, from the first reading of its usage.
 const LONGEST_NS: u64 = 10_000 * MS;
@@ -27,7 +30,7 @@ const STEP_SHARE: u64 = 64;
 const STEP_BYTES: u64 = 1 << 20;
 
 /// The memory of a terminating pod over time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Schema, Serialize)]
 pub(super) struct Release {
     began_ns: u64,
     /// When it began, later by the pauses of the machine.
@@ -75,7 +78,7 @@ impl Release {
 }
 
 /// Memory in volumes of a dead victim, which a kubelet removes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Schema, Serialize)]
 pub(super) struct Volume {
     /// The pod's cgroup, which is charged for it.
     pub(super) cgroup: CgroupId,
@@ -146,6 +149,3 @@ impl Engine {
         slots.any(|slot| is_awaited(slot) && is_old(slot)) && self.waits_for_others(now_ns)
     }
 }
-
-wire!(struct Release { began_ns, since_ns, lowest_bytes, fell_ns, looked_ns, grows });
-wire!(struct Volume { cgroup, bytes, until_ns });

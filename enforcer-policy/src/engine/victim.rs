@@ -1,3 +1,6 @@
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments, Spared},
     back_off::PodKey,
@@ -6,7 +9,7 @@ use super::{
     settings::Resource,
     terminating::Volume,
 };
-use crate::{model::CgroupId, threshold::Signal, wire::wire};
+use crate::{model::CgroupId, threshold::Signal};
 
 const MS: u64 = 1_000_000;
 const GIB: u64 = 1 << 30;
@@ -57,7 +60,7 @@ const RELEASE_BASE_NS: u64 = 200 * MS;
 const RELEASE_NS_PER_GIB: u64 = 200 * MS;
 
 /// The stage of an eviction. Times are on the victim's own clock, which stops while it is not polled.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 enum Stage {
     /// A hook runs before the signal; it is awaited until then.
     Hooking { until_ns: u64 },
@@ -74,7 +77,7 @@ enum Stage {
 }
 
 /// The release of one resource, in its base unit.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Schema, Serialize)]
 struct Release {
     predicted: u64,
     before: Option<u64>,
@@ -104,7 +107,7 @@ impl Release {
 }
 
 /// The one eviction that is under way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Schema, Serialize)]
 pub(super) struct Victim {
     pub(super) number: u64,
     pub(super) cgroup: CgroupId,
@@ -508,20 +511,6 @@ fn scaled(base_ns: u64, per_gib_ns: u64, bytes: u64) -> u64 {
     let part = u128::from(per_gib_ns) * u128::from(bytes) / u128::from(GIB);
     base_ns.saturating_add(u64::try_from(part).unwrap_or(u64::MAX))
 }
-
-wire!(enum Stage {
-    0 => Deciding,
-    1 => Terminating { until_ns: u64 },
-    2 => Killing,
-    3 => Dying { deadline_ns: u64, steps: u64 },
-    4 => Settling { since_ns: u64, moved_ns: u64 },
-    5 => Hooking { until_ns: u64 },
-});
-wire!(struct Release { predicted, before, freed });
-wire!(struct Victim {
-    number, cgroup, pod, signal, observed, stage, grace_ns, moments, memory, shared_bytes,
-    volume_bytes, pids, clock_ns, looked_ns,
-});
 
 #[cfg(test)]
 mod tests {

@@ -10,14 +10,17 @@
 
 use std::collections::BTreeMap;
 
-use super::record::Record;
-use crate::{
-    model::CgroupId,
-    wire::{Malformed, Source, Wire, wire},
+use postcard_schema::{Schema, key::hash::fnv1a64::hash_ty_path};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    codec::{decode, encode, encode_bytes, split_bytes},
+    record::Record,
 };
+use crate::model::CgroupId;
 
 /// The version of the file's outer format; the rest of the header says nothing about it.
-pub const FORMAT_VERSION: u16 = 1;
+pub const FORMAT_VERSION: u16 = 2;
 
 /// The longest record that a reader accepts: far more than the readings of all pods that fit on a node.
 pub const MOST_RECORD_BYTES: usize = 1 << 22;
@@ -38,7 +41,7 @@ const RECORDS: u8 = 3;
 const END: u8 = 4;
 
 /// Where a recording comes from.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Origin {
     /// The node's name.
     pub node: String,
@@ -62,10 +65,8 @@ impl Origin {
     }
 }
 
-wire!(struct Origin { node, boot_id, config_hash, boottime_ns, realtime_ns, seed });
-
 /// The pod that a cgroup belongs to.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
 pub struct Member {
     /// The pod's cgroup.
     pub cgroup: CgroupId,
@@ -79,16 +80,11 @@ pub struct Member {
     pub qos_class: String,
 }
 
-wire!(struct Member { cgroup, namespace, name, uid, qos_class });
-
 /// Identifies the encoding of all records: with another one not a byte can be decoded.
 #[must_use]
 pub fn shape() -> u32 {
-    let mut shape = String::new();
-    Record::shape(&mut shape);
-    Origin::shape(&mut shape);
-    Member::shape(&mut shape);
-    crc32fast::hash(shape.as_bytes())
+    let hash = hash_ty_path::<(Record, Origin, Member)>("recording");
+    crc32fast::hash(&hash)
 }
 
 /// Writes a recording.
@@ -124,16 +120,13 @@ impl Writer {
     pub fn names(&mut self, members: &[Member]) {
         // Frames of names are bounded like those of records.
         for members in members.chunks(64) {
-            let mut payload = Vec::new();
-            crate::wire::put_slice(members, &mut payload);
-            self.frame(NAMES, &payload);
+            self.value(NAMES, members);
         }
     }
 
     /// Adds an encoded record.
     pub fn record(&mut self, bytes: &[u8]) {
-        bytes.len().put(&mut self.pending);
-        self.pending.extend_from_slice(bytes);
+        encode_bytes(bytes, &mut self.pending);
         self.records += 1;
         if self.pending.len() >= FRAME_TARGET_BYTES {
             self.flush();
@@ -168,9 +161,9 @@ impl Writer {
         }
     }
 
-    fn value(&mut self, kind: u8, value: &impl Wire) {
+    fn value(&mut self, kind: u8, value: &(impl Serialize + ?Sized)) {
         let mut payload = Vec::new();
-        value.put(&mut payload);
+        encode(value, &mut payload);
         self.frame(kind, &payload);
     }
 
@@ -256,7 +249,7 @@ impl Item<'_> {
     #[must_use]
     pub fn record(&self) -> Option<Record> {
         match self {
-            Self::Record { at: _, bytes } => decode(bytes).ok(),
+            Self::Record { at: _, bytes } => decode(bytes),
             Self::Damage(_) => None,
         }
     }
@@ -312,12 +305,12 @@ fn header(bytes: &[u8]) -> Result<String, NotARecording> {
     if crc32fast::hash(covered).to_le_bytes() != *crc {
         return Err(NotARecording::Header);
     }
-    let mut source = Source::new(covered.get(MAGIC.len()..).unwrap_or_default());
-    let cut = |_: Malformed| NotARecording::Header;
-    let found = u16::from_le_bytes(fixed(&mut source).map_err(cut)?);
-    let _reserved: [u8; 2] = fixed(&mut source).map_err(cut)?;
-    let found_shape = u32::from_le_bytes(fixed(&mut source).map_err(cut)?);
-    let name: [u8; PROGRAM_BYTES] = fixed(&mut source).map_err(cut)?;
+    let mut rest = covered.get(MAGIC.len()..).unwrap_or_default();
+    let cut = NotARecording::Header;
+    let found = u16::from_le_bytes(fixed(&mut rest).ok_or(cut.clone())?);
+    let _reserved: [u8; 2] = fixed(&mut rest).ok_or(cut.clone())?;
+    let found_shape = u32::from_le_bytes(fixed(&mut rest).ok_or(cut.clone())?);
+    let name: [u8; PROGRAM_BYTES] = fixed(&mut rest).ok_or(cut)?;
     let program = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
     if found != FORMAT_VERSION {
         return Err(NotARecording::Version { found, program });
@@ -328,15 +321,11 @@ fn header(bytes: &[u8]) -> Result<String, NotARecording> {
     Ok(program)
 }
 
-fn fixed<const N: usize>(source: &mut Source<'_>) -> Result<[u8; N], Malformed> {
-    let wrong = source.wrong("it ends too early");
-    source.bytes(N)?.first_chunk::<N>().copied().ok_or(wrong)
-}
-
-fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
-    let mut source = Source::new(bytes);
-    let record = Record::take(&mut source)?;
-    if source.is_empty() { Ok(record) } else { Err(source.wrong("more than a record")) }
+/// Takes the first bytes.
+fn fixed<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, after) = rest.split_first_chunk()?;
+    *rest = after;
+    Some(*first)
 }
 
 /// A whole frame.
@@ -381,20 +370,20 @@ impl<'a> Reader<'a> {
 
     fn take(&mut self, frame: &Frame<'a>, payload_at: usize, recording: &mut Recording<'a>) {
         match frame.kind {
-            ORIGIN => match Origin::take(&mut Source::new(frame.payload)) {
-                Ok(origin) => recording.origin = Some(origin),
-                Err(_) => self.damage(recording, frame.bytes, "an origin that cannot be decoded"),
+            ORIGIN => match decode(frame.payload) {
+                Some(origin) => recording.origin = Some(origin),
+                None => self.damage(recording, frame.bytes, "an origin that cannot be decoded"),
             },
-            NAMES => match Vec::<Member>::take(&mut Source::new(frame.payload)) {
-                Ok(members) => {
+            NAMES => match decode::<Vec<Member>>(frame.payload) {
+                Some(members) => {
                     recording.names.extend(members.into_iter().map(|member| (member.cgroup, member)));
                 }
-                Err(_) => self.damage(recording, frame.bytes, "names that cannot be decoded"),
+                None => self.damage(recording, frame.bytes, "names that cannot be decoded"),
             },
             RECORDS => self.records(frame, payload_at, recording),
             END => {
                 self.ended = true;
-                let all = u64::take(&mut Source::new(frame.payload)) == Ok(self.records);
+                let all = decode(frame.payload) == Some(self.records);
                 if !all && recording.damages().next().is_none() {
                     self.damage(recording, 0, "the number of records is not the written one");
                 }
@@ -404,16 +393,16 @@ impl<'a> Reader<'a> {
     }
 
     fn records(&mut self, frame: &Frame<'a>, payload_at: usize, recording: &mut Recording<'a>) {
-        let mut source = Source::new(frame.payload);
-        while !source.is_empty() {
-            let at = payload_at + (frame.payload.len() - source.left());
-            let taken = usize::take(&mut source).and_then(|length| source.bytes(length));
-            match taken {
-                Ok(bytes) if decode(bytes).is_ok() => {
+        let mut left = frame.payload;
+        while !left.is_empty() {
+            let at = payload_at + (frame.payload.len() - left.len());
+            match split_bytes(left) {
+                Some((bytes, rest)) if decode::<Record>(bytes).is_some() => {
                     self.records += 1;
                     recording.items.push(Item::Record { at, bytes });
+                    left = rest;
                 }
-                Ok(_) | Err(_) => {
+                Some(_) | None => {
                     let bytes = payload_at + frame.payload.len() - at;
                     let what = "a record that cannot be decoded, and the rest of its frame";
                     recording.items.push(Item::Damage(Damage { at, bytes, what }));
@@ -426,16 +415,16 @@ impl<'a> Reader<'a> {
     /// The frame that begins there, if it is whole.
     fn frame(&self, at: usize) -> Option<Frame<'a>> {
         let rest = self.bytes.get(at..)?.strip_prefix(&MARK)?;
-        let mut source = Source::new(rest);
-        let [kind] = fixed(&mut source).ok()?;
-        let number = u32::from_le_bytes(fixed(&mut source).ok()?);
-        let length = usize::try_from(u32::from_le_bytes(fixed(&mut source).ok()?)).ok()?;
+        let mut left = rest;
+        let [kind] = fixed(&mut left)?;
+        let number = u32::from_le_bytes(fixed(&mut left)?);
+        let length = usize::try_from(u32::from_le_bytes(fixed(&mut left)?)).ok()?;
         if length > MOST_RECORD_BYTES + FRAME_TARGET_BYTES {
             return None;
         }
-        let payload = source.bytes(length).ok()?;
+        let (payload, mut left) = left.split_at_checked(length)?;
         let covered = rest.get(..FRAME_BYTES - MARK.len() + length)?;
-        let crc = u32::from_le_bytes(fixed(&mut source).ok()?);
+        let crc = u32::from_le_bytes(fixed(&mut left)?);
         (crc32fast::hash(covered) == crc).then_some(Frame {
             kind,
             number,

@@ -1,20 +1,13 @@
-use crate::{
-    engine::{
-        Action, Actions, CandidateFacts, Candidates, Decision, Engine, EngineSettings, Input, NodeSample,
-        Outcome, Reading,
-    },
-    wire::{Malformed, Sink, Source, Wire, put_slice, wire},
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq as _};
+
+use crate::engine::{
+    Action, Actions, CandidateFacts, Candidates, Decision, Engine, EngineSettings, Input, NodeSample,
+    Outcome, Reading,
 };
 
-const KEY: u8 = 0;
-const SETTINGS: u8 = 1;
-const CANDIDATES: u8 = 2;
-const STEP: u8 = 3;
-const CALLED: u8 = 4;
-const LOST: u8 = 5;
-
 /// One event in the engine's life.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Schema, Serialize)]
 pub enum Record {
     /// Its whole state at this point.
     Key(Box<Engine>),
@@ -37,7 +30,7 @@ pub enum Record {
 }
 
 /// An input, and the engine's actions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Schema, Serialize)]
 pub struct Step {
     /// The input.
     pub given: Given,
@@ -48,7 +41,7 @@ pub struct Step {
 }
 
 /// An [`Input`] that was recorded.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Schema, Serialize)]
 pub enum Given {
     /// A sample of the node.
     Node(NodeSample),
@@ -87,98 +80,49 @@ impl Given {
     }
 }
 
-wire!(enum Given {
-    0 => Node(node: NodeSample),
-    1 => Usages { node: NodeSample, readings: Vec<Reading> },
-    2 => Outcome(outcome: Outcome),
-    3 => Arm { now_ns: u64 },
-});
-wire!(struct Step { given, actions, decision });
-wire!(enum Record {
-    0 => Key(engine: Box<Engine>),
-    1 => Settings(settings: Box<EngineSettings>),
-    2 => Candidates(facts: Vec<CandidateFacts>),
-    3 => Step(step: Box<Step>),
-    4 => Called { number: u64, id: u128 },
-    5 => Lost(count: u64),
-});
+/// A [`Record`] without a copy of its data, and encoded alike: the reflex thread may not allocate one.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub enum RecordRef<'a> {
+    /// See [`Record::Key`].
+    Key(&'a Engine),
+    /// See [`Record::Settings`].
+    Settings(&'a EngineSettings),
+    /// See [`Record::Candidates`].
+    Candidates(#[serde(serialize_with = "facts")] &'a Candidates),
+    /// See [`Record::Step`].
+    Step(StepRef<'a>),
+    /// See [`Record::Called`].
+    Called {
+        /// The decision's number.
+        number: u64,
+        /// The eviction's id, a ULID.
+        id: u128,
+    },
+    /// See [`Record::Lost`].
+    Lost(u64),
+}
 
-impl<T: Wire> Wire for Box<T> {
-    fn put(&self, sink: &mut impl Sink) {
-        T::put(self, sink);
-    }
+/// A [`Step`] without a copy of its data.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StepRef<'a> {
+    given: &'a Input<'a>,
+    actions: &'a Actions,
+    decision: Option<&'a Decision>,
+}
 
-    fn take(source: &mut Source<'_>) -> Result<Self, Malformed> {
-        T::take(source).map(Self::new)
-    }
-
-    fn shape(out: &mut String) {
-        T::shape(out);
+impl<'a> StepRef<'a> {
+    /// An input, the engine's actions, and its latest decision.
+    #[must_use]
+    pub fn new(given: &'a Input<'a>, actions: &'a Actions, latest: Option<&'a Decision>) -> Self {
+        let decision = latest.filter(|_| actions.iter().any(|action| matches!(action, Action::Evict)));
+        Self { given, actions, decision }
     }
 }
 
-// The same bytes as above, without a copy of the data: the reflex thread may not allocate one.
-
-/// Encodes a [`Record::Key`].
-pub fn put_key(engine: &Engine, sink: &mut impl Sink) {
-    sink.put(&[KEY]);
-    engine.put(sink);
-}
-
-/// Encodes a [`Record::Settings`].
-pub fn put_settings(settings: &EngineSettings, sink: &mut impl Sink) {
-    sink.put(&[SETTINGS]);
-    settings.put(sink);
-}
-
-/// Puts a [`Record::Candidates`].
-pub fn put_candidates(candidates: &Candidates, sink: &mut impl Sink) {
-    sink.put(&[CANDIDATES]);
-    candidates.len().put(sink);
+fn facts<S: Serializer>(candidates: &Candidates, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut all = serializer.serialize_seq(Some(candidates.len()))?;
     for (facts, _) in candidates.known() {
-        facts.put(sink);
+        all.serialize_element(facts)?;
     }
-}
-
-/// Encodes a [`Record::Step`]: the input, the actions, and the engine's latest decision.
-pub fn put_step(input: &Input<'_>, actions: &Actions, latest: Option<&Decision>, sink: &mut impl Sink) {
-    sink.put(&[STEP]);
-    match input {
-        Input::Node(node) => {
-            sink.put(&[0]);
-            node.put(sink);
-        }
-        Input::Usages { node, readings } => {
-            sink.put(&[1]);
-            node.put(sink);
-            put_slice(readings, sink);
-        }
-        Input::Outcome(outcome) => {
-            sink.put(&[2]);
-            outcome.put(sink);
-        }
-        Input::Arm { now_ns } => {
-            sink.put(&[3]);
-            now_ns.put(sink);
-        }
-    }
-    actions.put(sink);
-    let wanted = latest.filter(|_| actions.iter().any(|action| matches!(action, Action::Evict)));
-    wanted.is_some().put(sink);
-    if let Some(decision) = wanted {
-        decision.put(sink);
-    }
-}
-
-/// Encodes a [`Record::Called`].
-pub fn put_called(number: u64, id: u128, sink: &mut impl Sink) {
-    sink.put(&[CALLED]);
-    number.put(sink);
-    id.put(sink);
-}
-
-/// Encodes a [`Record::Lost`].
-pub fn put_lost(count: u64, sink: &mut impl Sink) {
-    sink.put(&[LOST]);
-    count.put(sink);
+    all.end()
 }

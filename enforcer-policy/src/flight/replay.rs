@@ -1,6 +1,7 @@
 use super::{
+    codec::encode,
     file::{Item, Recording},
-    record::{Given, Record, Step},
+    record::{Given, Record, RecordRef, Step},
 };
 use crate::{
     engine::{
@@ -8,7 +9,6 @@ use crate::{
         Outcome, Shortage, Suppression,
     },
     threshold::Signal,
-    wire::Wire,
 };
 
 /// What happened, according to the recording.
@@ -147,12 +147,9 @@ impl Player {
             Record::Key(engine) => {
                 // The recorded state must equal the replayed one: then no input is missing.
                 if let Some(running) = &self.engine {
-                    let state = |engine: &Engine| {
-                        let mut bytes = Vec::new();
-                        engine.put(&mut bytes);
-                        bytes
-                    };
-                    if state(running) != bytes.get(1..).unwrap_or_default() {
+                    let mut state = Vec::with_capacity(bytes.len());
+                    encode(&RecordRef::Key(running), &mut state);
+                    if state != bytes {
                         self.differs(at, format!("{engine:?}"), format!("{running:?}"));
                     }
                 }

@@ -1,7 +1,10 @@
 use std::{fmt, sync::Arc};
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 /// A cgroup's id: on cgroup v2 the inode number of its directory, never 0 and never reused while it exists.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Schema, Serialize)]
 pub struct CgroupId(pub u64);
 
 impl fmt::Display for CgroupId {

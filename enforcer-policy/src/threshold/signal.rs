@@ -1,10 +1,12 @@
 use std::fmt;
 
+use postcard_schema::Schema;
+use serde::{Deserialize, Serialize};
+
 use super::ThresholdValue;
-use crate::wire::wire;
 
 /// A quantity that thresholds apply to (upstream `Signal` in `pkg/kubelet/eviction/api/types.go`).
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Schema, Serialize)]
 pub enum Signal {
     /// `memory.available`: of the node.
     MemoryAvailable,
@@ -149,7 +151,7 @@ impl fmt::Display for NodeCondition {
 }
 
 /// A threshold: met while less of the signal's resource is available than its value.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Schema, Serialize)]
 pub struct Threshold {
     /// The signal.
     pub signal: Signal,
@@ -174,10 +176,3 @@ impl Threshold {
         self.grace_period_ms == 0
     }
 }
-
-wire!(enum Signal {
-    0 => MemoryAvailable, 1 => AllocatableMemoryAvailable, 2 => NodefsAvailable, 3 => NodefsInodesFree,
-    4 => ImagefsAvailable, 5 => ImagefsInodesFree, 6 => ContainerfsAvailable, 7 => ContainerfsInodesFree,
-    8 => PidAvailable,
-});
-wire!(struct Threshold { signal, value, grace_period_ms, min_reclaim });

@@ -117,7 +117,7 @@ impl Ranks {
     pub(super) fn next(&self, candidates: &[Arc<Candidate>], most: usize) -> Vec<Arc<Candidate>> {
         let standings = self.stand(candidates, &self.recent.take(candidates), Signal::MemoryAvailable);
         let next = standings.order.iter().take(most);
-        next.filter_map(|ranked| candidates.get(ranked.index).map(Arc::clone)).collect()
+        next.filter_map(|ranked| candidates.get(ranked.index.0).map(Arc::clone)).collect()
     }
 
     /// Returns all in their order if memory runs short, without the pod of that uid if its usage cannot be read any more: it
@@ -127,11 +127,11 @@ impl Ranks {
         let standings = self.stand(candidates, &reading, Signal::MemoryAvailable);
         let is_there = |ranked: &&Ranked| {
             let is_it =
-                candidates.get(ranked.index).is_some_and(|candidate| candidate.identity().uid == *gone);
-            !is_it || reading.readings.get(ranked.index).is_some_and(|reading| reading.usage().is_some())
+                candidates.get(ranked.index.0).is_some_and(|candidate| candidate.identity().uid == *gone);
+            !is_it || reading.readings.get(ranked.index.0).is_some_and(|reading| reading.usage().is_some())
         };
         let ranked = standings.order.iter().filter(is_there);
-        ranked.filter_map(|ranked| candidates.get(ranked.index).map(Arc::clone)).collect()
+        ranked.filter_map(|ranked| candidates.get(ranked.index.0).map(Arc::clone)).collect()
     }
 
     fn stand(&self, candidates: &[Arc<Candidate>], reading: &Readings, signal: Signal) -> Standings {
@@ -217,8 +217,8 @@ fn view(
 ) -> RankingView {
     let Standings { order, excluded } = standings;
     let ranked = |(place, ranked): (usize, &Ranked)| {
-        let candidate = candidates.get(ranked.index)?;
-        let mut view = ranked_view(candidate, readings.get(ranked.index).and_then(Reading::usage));
+        let candidate = candidates.get(ranked.index.0)?;
+        let mut view = ranked_view(candidate, readings.get(ranked.index.0).and_then(Reading::usage));
         view.rank = place + 1;
         view.growth_bytes_per_second = growth.get(&ranked.cgroup).copied();
         let decided_by = order.get(place + 1).map(|next| ranked.compare(next).1);
@@ -227,7 +227,7 @@ fn view(
         Some(view)
     };
     let left_out = |Excluded { index, reason, .. }: &Excluded| {
-        let pod = &candidates.get(*index)?.identity().pod;
+        let pod = &candidates.get(index.0)?.identity().pod;
         let reason = reason.as_str().to_owned();
         Some(ExcludedView { namespace: pod.namespace.clone(), name: pod.name.clone(), reason })
     };

@@ -92,7 +92,7 @@ impl Listener for ReportListener {
             }
             Report::Arming { armed, unarmed: _ } => return self.keep_armed(armed),
             Report::Decided { id: _, decision, members } => {
-                if let Some(victim) = members.get(decision.index).filter(|_| !decision.dry_run) {
+                if let Some(victim) = members.get(decision.index.0).filter(|_| !decision.dry_run) {
                     let path = victim.identity().cgroup.clone();
                     self.being_evicted.begin(decision.cgroup, path, decision.decided_ns);
                 }

@@ -243,18 +243,18 @@ impl EventBuilder {
         let ranking: Vec<_> = (1_u32..)
             .zip(decision.ranking.iter())
             .filter_map(|(rank, ranked)| {
-                Some(ranked_data(rank, ranked, identity(ranked.index)?, decision.decided_ns))
+                Some(ranked_data(rank, ranked, identity(ranked.index.0)?, decision.decided_ns))
             })
             .collect();
         let excluded: Vec<_> = decision
             .excluded
             .iter()
             .filter_map(|left_out| {
-                let (namespace, name) = named(identity(left_out.index)?);
+                let (namespace, name) = named(identity(left_out.index.0)?);
                 Some(Excluded { namespace, name, reason: left_out.reason.as_str().into() })
             })
             .collect();
-        let victim = members.get(decision.index);
+        let victim = members.get(decision.index.0);
         let message = kubelets(decision, victim.map(Arc::as_ref));
         let ShortageData { signal, hard, threshold_bytes, threshold_count, observed_bytes, observed_count } =
             shortage_data(&decision.shortage);
@@ -273,9 +273,9 @@ impl EventBuilder {
             decided_by: DecidedBy::of(decision.decided_by).into(),
             operator: None,
             ranking,
-            ranked_count: decision.ranked_count,
+            ranked_count: usize::try_from(decision.ranked_count).unwrap_or(usize::MAX),
             excluded,
-            excluded_count: decision.excluded_count,
+            excluded_count: usize::try_from(decision.excluded_count).unwrap_or(usize::MAX),
             predicted_freed_bytes: decision.predicted_freed_bytes,
             crossed_to_decided_ms: Some(milliseconds(decision.crossed_ns, decision.decided_ns)),
             message: message.text,

@@ -536,7 +536,7 @@ impl EvictionLoop {
             return None;
         }
         let number = decision.number;
-        let member = self.set.members.get(decision.index);
+        let member = self.set.members.get(decision.index.0);
         let Some(candidate) = member.filter(|member| member.facts.cgroup == decision.cgroup).map(Arc::clone)
         else {
             // The engine and the handles refer to different sets, so nothing is signalled.

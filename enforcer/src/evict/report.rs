@@ -252,7 +252,7 @@ impl Report {
             Self::Crossed { shortage, .. } => shortage.hard,
             Self::Decided { id: _, decision, members } => {
                 let is_apart = |victim: &Arc<Candidate>| victim.has_several_containers();
-                decision.grace_ns == 0 && !members.get(decision.index).is_some_and(is_apart)
+                decision.grace_ns == 0 && !members.get(decision.index.0).is_some_and(is_apart)
             }
             Self::Conditions(_) | Self::Signalled { .. } => true,
             _ => false,
@@ -273,7 +273,7 @@ impl Report {
         let Self::Decided { id, decision, members } = self else { return None };
         let is_hooked = matches!(decision.hook, HookPlan::Awaited { .. });
         let asked = decision.grace_ns > 0 && !decision.dry_run && !is_hooked;
-        let candidate = Arc::clone(members.get(decision.index).filter(|_| asked)?);
+        let candidate = Arc::clone(members.get(decision.index.0).filter(|_| asked)?);
         Some(ToBeAsked { id: *id, number: decision.number, candidate, grace_ns: decision.grace_ns })
     }
 }

@@ -8,8 +8,6 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use crate::policy::wire::Sink;
-
 /// The capacity: readings of 500 pods are about 15 KiB, and are taken at most ten times a second.
 pub(super) const RING_BYTES: usize = 256 * 1024;
 
@@ -112,12 +110,12 @@ impl Slot<'_> {
     }
 }
 
-impl Sink for Slot<'_> {
-    fn put(&mut self, bytes: &[u8]) {
+impl Extend<u8> for Slot<'_> {
+    fn extend<T: IntoIterator<Item = u8>>(&mut self, bytes: T) {
         for byte in bytes {
             let place = usize::try_from(self.bytes % 8).unwrap_or(0);
             if let Some(slot) = self.word.get_mut(place) {
-                *slot = *byte;
+                *slot = byte;
             }
             self.bytes += 1;
             if self.bytes.is_multiple_of(8) {
@@ -177,7 +175,7 @@ mod tests {
         });
         for number in 0..COUNT {
             let bytes = record(number);
-            while producer.put(number, |slot| slot.put(&bytes)).is_none() {
+            while producer.put(number, |slot| slot.extend(bytes.iter().copied())).is_none() {
                 std::thread::yield_now();
             }
         }
@@ -187,7 +185,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_leaves_no_trace() {
         let (mut producer, mut consumer) = ring(64);
-        let put = |producer: &mut Producer, length: usize| producer.put(9, |slot| slot.put(&vec![7; length]));
+        let put =
+            |producer: &mut Producer, length: usize| producer.put(9, |slot| slot.extend(vec![7; length]));
         assert_eq!(put(&mut producer, 49), None);
         assert_eq!(put(&mut producer, 17), Some(5));
         assert_eq!(put(&mut producer, 9), None);

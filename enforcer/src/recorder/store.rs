@@ -7,10 +7,7 @@ use std::{
 use super::{ring::Consumer, tap::Tapped};
 use crate::{
     model::CgroupId,
-    policy::{
-        flight::{Member, Origin, Writer},
-        wire::{Source, Wire},
-    },
+    policy::flight::{Member, Origin, Writer, encode_bytes, split_bytes},
 };
 
 /// How much is kept in memory, and for how long at least if it fits.
@@ -115,8 +112,7 @@ impl Store {
         if let Some(segment) = self.segments.back_mut() {
             let segment = Arc::make_mut(segment);
             let before = segment.bytes.len();
-            record.len().put(&mut segment.bytes);
-            segment.bytes.extend_from_slice(record);
+            encode_bytes(record, &mut segment.bytes);
             segment.end_ns = segment.end_ns.max(at_ns);
             self.held_bytes += segment.bytes.len() - before;
         }
@@ -215,9 +211,10 @@ impl Copy {
         let members: Vec<Member> = self.members.iter().map(|member| (**member).clone()).collect();
         writer.names(&members);
         for segment in &self.segments {
-            let mut source = Source::new(&segment.bytes);
-            while let Ok(bytes) = usize::take(&mut source).and_then(|length| source.bytes(length)) {
-                writer.record(bytes);
+            let mut left = segment.bytes.as_slice();
+            while let Some((record, rest)) = split_bytes(left) {
+                left = rest;
+                writer.record(record);
                 if writer.written().len() >= 64 * 1024 {
                     out.write_all(&writer.take_written())?;
                 }

@@ -8,11 +8,11 @@ use std::{
 
 use super::{
     Waker,
-    ring::{Producer, Slot, ring},
+    ring::{Producer, ring},
 };
 use crate::policy::{
     engine::{Actions, Candidates, Engine, EngineSettings, Input},
-    flight::{put_called, put_candidates, put_key, put_lost, put_settings, put_step},
+    flight::{RecordRef, StepRef, encode},
 };
 
 /// How often the engine's whole state is recorded, in time and in words: a replay can begin there. Up to that much more
@@ -95,22 +95,22 @@ impl Tap {
     /// Records an input, the engine's actions for it, and its decision afterwards.
     pub fn step(&mut self, input: &Input<'_>, actions: &Actions, engine: &Engine) {
         self.now_ns = input.now_ns();
-        self.put(|slot| put_step(input, actions, engine.decision(), slot));
+        self.put(RecordRef::Step(StepRef::new(input, actions, engine.decision())));
     }
 
     /// Records new settings of the engine.
     pub fn settings(&mut self, settings: &EngineSettings) {
-        self.put(|slot| put_settings(settings, slot));
+        self.put(RecordRef::Settings(settings));
     }
 
     /// Records new candidates of the engine.
     pub fn candidates(&mut self, candidates: &Candidates) {
-        self.put(|slot| put_candidates(candidates, slot));
+        self.put(RecordRef::Candidates(candidates));
     }
 
     /// Records the id under which a decision is reported.
     pub fn called(&mut self, number: u64, id: u128) {
-        self.put(|slot| put_called(number, id, slot));
+        self.put(RecordRef::Called { number, id });
     }
 
     /// Called when all other work is done: records the whole state if it is due.
@@ -124,13 +124,13 @@ impl Tap {
     fn key(&mut self, engine: &Engine) {
         if self.unreported > 0 {
             let unreported = self.unreported;
-            if self.ring.put(self.now_ns, |slot| put_lost(unreported, slot)).is_none() {
+            if self.append(RecordRef::Lost(unreported)).is_none() {
                 self.wake();
                 return;
             }
             self.unreported = 0;
         }
-        if self.ring.put(self.now_ns, |slot| put_key(engine, slot)).is_some() {
+        if self.append(RecordRef::Key(engine)).is_some() {
             self.is_sound = true;
             self.key_ns = self.now_ns;
             self.since_key_words = 0;
@@ -140,8 +140,13 @@ impl Tap {
         }
     }
 
-    fn put(&mut self, put: impl FnOnce(&mut Slot<'_>)) {
-        let words = if self.is_sound { self.ring.put(self.now_ns, put) } else { None };
+    /// Returns the record's length in words, if there was room.
+    fn append(&mut self, record: RecordRef<'_>) -> Option<u64> {
+        self.ring.put(self.now_ns, |slot| encode(&record, slot))
+    }
+
+    fn put(&mut self, record: RecordRef<'_>) {
+        let words = if self.is_sound { self.append(record) } else { None };
         let Some(words) = words else {
             self.is_sound = false;
             self.unreported = self.unreported.saturating_add(1);

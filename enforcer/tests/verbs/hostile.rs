@@ -6,7 +6,7 @@ use enforcer::{
     model::CgroupId,
     policy::{
         engine::{CandidateFacts, Candidates, Engine, EngineSettings, Input, NodeSample, PodKey},
-        flight::{Member, Origin, Writer, put_candidates, put_key, put_step},
+        flight::{Member, Origin, RecordRef, StepRef, Writer, encode},
     },
 };
 use enforcer_events::Payload;
@@ -128,12 +128,12 @@ fn recording() -> Vec<u8> {
     let cgroup = CgroupId(7);
     writer.names(&[Member { cgroup, namespace: text(), name: text(), uid: text(), qos_class: text() }]);
     let mut engine = Engine::new(&EngineSettings::default());
-    let mut put = |put: &dyn Fn(&mut Vec<u8>)| {
+    let mut put = |record: RecordRef<'_>| {
         let mut bytes = Vec::new();
-        put(&mut bytes);
+        encode(&record, &mut bytes);
         writer.record(&bytes);
     };
-    put(&|bytes| put_key(&engine, bytes));
+    put(RecordRef::Key(&engine));
     let candidates = Candidates::new(&[CandidateFacts {
         cgroup,
         pod: PodKey { hash: 7 },
@@ -145,11 +145,11 @@ fn recording() -> Vec<u8> {
         terminating: false,
         torn_down: false,
     }]);
-    put(&|bytes| put_candidates(&candidates, bytes));
+    put(RecordRef::Candidates(&candidates));
     drop(engine.replace(candidates));
     let input = Input::Node(NodeSample::memory(1, 1 << 30, 1 << 33));
     let actions = engine.step(input);
-    put(&|bytes| put_step(&input, &actions, engine.decision(), bytes));
+    put(RecordRef::Step(StepRef::new(&input, &actions, engine.decision())));
     writer.finish()
 }
 

@@ -8,7 +8,7 @@ use enforcer::{
             Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, PodKey,
             Reading, Usage, followed,
         },
-        flight::{Member, Origin, Writer, put_candidates, put_key, put_step},
+        flight::{Member, Origin, RecordRef, StepRef, Writer, encode},
         threshold::{Signal, Threshold, ThresholdValue},
     },
 };
@@ -184,7 +184,7 @@ fn recording() -> Vec<u8> {
         writer.record(bytes);
         bytes.clear();
     };
-    put_key(&engine, &mut bytes);
+    encode(&RecordRef::Key(&engine), &mut bytes);
     record(&mut bytes);
     let candidates = pods.map(|(_, id, _, request_mib)| CandidateFacts {
         cgroup: CgroupId(id),
@@ -198,7 +198,7 @@ fn recording() -> Vec<u8> {
         torn_down: false,
     });
     let candidates = Candidates::new(&candidates);
-    put_candidates(&candidates, &mut bytes);
+    encode(&RecordRef::Candidates(&candidates), &mut bytes);
     record(&mut bytes);
     drop(engine.replace(candidates));
     let node = NodeSample::memory(1_000_000, 199 * MIB, 8 << 30);
@@ -213,7 +213,7 @@ fn recording() -> Vec<u8> {
     let mut evicts = false;
     for input in [Input::Node(node), Input::Usages { node, readings: &readings }] {
         let actions = engine.step(input);
-        put_step(&input, &actions, engine.decision(), &mut bytes);
+        encode(&RecordRef::Step(StepRef::new(&input, &actions, engine.decision())), &mut bytes);
         record(&mut bytes);
         evicts |= actions.iter().any(|action| *action == Action::Evict);
     }

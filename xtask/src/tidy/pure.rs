@@ -6,7 +6,7 @@ use std::path::Path;
 const CRATE: &str = "enforcer-policy";
 
 /// What it may depend on, tests aside. Another one must have neither IO nor a runtime.
-const DEPENDENCIES: &[&str] = &["crc32fast", "serde", "thiserror"];
+const DEPENDENCIES: &[&str] = &["crc32fast", "postcard", "postcard-schema", "serde", "thiserror"];
 
 /// Names of the standard library that bring IO, time or threads in.
 const REFUSED: &[&str] = &[

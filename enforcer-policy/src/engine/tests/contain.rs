@@ -69,7 +69,7 @@ fn contained() -> (Rig, Containment) {
 fn the_next_one_is_held_at_nine_tenths_while_the_victims_grace_is_too_long() {
     let (_, containment) = contained();
     assert_eq!(
-        (containment.cgroup, containment.index, containment.cause),
+        (containment.cgroup, containment.index.0, containment.cause),
         (CgroupId(2), 1, BrakeCause::Grace)
     );
     assert_eq!((containment.usage_bytes, containment.high_bytes), (1_100 * MIB, 990 * MIB));

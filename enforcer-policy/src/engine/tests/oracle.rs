@@ -103,15 +103,15 @@ fn is_ranked_as_upstream(engine: &Engine, decision: &Decision, fresh: bool) {
     let resource = decision.shortage.resource();
     let within = engine.settings().evict_within_request;
     let left_out = |index: usize| {
-        let mut excluded = decision.excluded.iter().filter(|excluded| excluded.index == index);
+        let mut excluded = decision.excluded.iter().filter(|excluded| excluded.index.0 == index);
         (excluded.next().map(|excluded| excluded.reason), excluded.next().is_some())
     };
     let all: Vec<_> = engine.candidates().known().collect();
-    let known = decision.ranked_count + decision.excluded_count;
+    let known = (decision.ranked_count + decision.excluded_count) as usize;
     assert!(if fresh { known == all.len() } else { known <= all.len() }, "{known} of {}", all.len());
     for (index, (facts, reading)) in all.iter().enumerate() {
         let (reason, twice) = left_out(index);
-        let is_ranked = decision.ranking.iter().any(|ranked| ranked.index == index);
+        let is_ranked = decision.ranking.iter().any(|ranked| ranked.index.0 == index);
         assert!(!twice, "left out twice");
         assert!(!is_ranked || reason.is_none(), "ranked and left out");
         assert!(is_ranked || reason.is_some() || !fresh, "forgotten");
@@ -128,8 +128,8 @@ fn is_ranked_as_upstream(engine: &Engine, decision: &Decision, fresh: bool) {
         .ranking
         .iter()
         .map(|ranked| {
-            let (facts, reading) = all[ranked.index];
-            key(facts, reading, resource, ranked.index)
+            let (facts, reading) = all[ranked.index.0];
+            key(facts, reading, resource, ranked.index.0)
         })
         .collect();
     assert!(keys.is_sorted(), "{keys:?}");

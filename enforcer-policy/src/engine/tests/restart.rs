@@ -108,7 +108,7 @@ fn the_dead_are_no_part_of_those_that_the_share_is_of() {
     for kill in 0..10 {
         let reported = rig.pass(MS).look(GIB - 1);
         assert!(evicts(&reported) && !rig.engine.decision().unwrap().dry_run, "{kill}: {reported:?}");
-        let index = rig.engine.decision().unwrap().index;
+        let index = rig.engine.decision().unwrap().index.0;
         rig.dies();
         rig.readings[index] = if kill % 2 == 0 { EMPTY } else { Reading::Gone };
     }
@@ -123,7 +123,7 @@ fn a_machine_of_ten_pods_keeps_half_of_them() {
         let mut rig = Rig::new(&enforcing(GIB, 0), &pods);
         let mut killed = 0;
         while evicts(&rig.pass(MINUTE).look(GIB - 1)) && !rig.engine.decision().unwrap().dry_run {
-            let index = rig.engine.decision().unwrap().index;
+            let index = rig.engine.decision().unwrap().index.0;
             rig.dies();
             rig.readings[index] = Reading::Gone;
             killed += 1;
@@ -156,7 +156,7 @@ fn is_first(rig: &mut Rig) -> bool {
     let decision = *rig.engine.decision().unwrap();
     rig.dies();
     let mut excluded = decision.excluded.iter();
-    let is_passed_over = excluded.any(|one| one.reason == Exclusion::PassedOver && one.index == 0);
+    let is_passed_over = excluded.any(|one| one.reason == Exclusion::PassedOver && one.index.0 == 0);
     assert_ne!(decision.cgroup == CgroupId(1), is_passed_over);
     !is_passed_over
 }

@@ -363,7 +363,7 @@ fn the_breaker_steps_down_to_dry_run_and_says_so() {
         assert!(!decision.dry_run);
         rig.dies();
         // Each time another: the same pod again would not count.
-        rig.readings[decision.index] = using(0);
+        rig.readings[decision.index.0] = using(0);
     }
     let reported = rig.look(MIB);
     assert!(

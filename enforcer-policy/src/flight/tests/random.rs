@@ -1,6 +1,7 @@
 //! Whatever goes in: kept, written, read and run again, it is the same.
 
 use proptest::prelude::*;
+use serde::Serialize;
 
 use crate::{
     engine::{
@@ -8,12 +9,12 @@ use crate::{
         NodeSample, Outcome, PodKey, Reading, Refusal, Usage, followed,
     },
     flight::{
-        Given, Member, Origin, Record, Recording, Writer, put_called, put_candidates, put_key, put_lost,
-        put_settings, put_step, replay, under,
+        Given, Member, Origin, Record, RecordRef, Recording, StepRef, Writer,
+        codec::{decode, encode},
+        replay, under,
     },
     model::CgroupId,
     threshold::{Signal, Threshold, ThresholdValue},
-    wire::{Bounded, Source, Wire},
 };
 
 /// One thing that happens.
@@ -172,36 +173,37 @@ pub(super) fn events() -> impl Strategy<Value = Vec<Event>> {
     prop::collection::vec(event, 0..60)
 }
 
+/// A record as the recorder keeps it.
+pub(super) fn encoded(record: &impl Serialize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(record, &mut bytes);
+    bytes
+}
+
 /// What the recorder would keep of it, record by record.
 pub(super) fn keep(first: &EngineSettings, events: &[Event]) -> Vec<Vec<u8>> {
     let mut engine = Engine::new(first);
     let mut kept = Vec::new();
-    let mut room = vec![0; 1 << 16];
-    let mut keep = |put: &dyn Fn(&mut Bounded<'_>)| {
-        let mut bounded = Bounded::new(&mut room);
-        put(&mut bounded);
-        let length = bounded.length().unwrap();
-        kept.push(room[..length].to_vec());
-    };
-    keep(&|sink| put_key(&engine, sink));
+    let mut keep = |record: RecordRef<'_>| kept.push(encoded(&record));
+    keep(RecordRef::Key(&engine));
     for event in events {
         match event {
             Event::Given(given) => {
                 let input = given.input();
                 let actions = engine.step(input);
-                keep(&|sink| put_step(&input, &actions, engine.decision(), sink));
+                keep(RecordRef::Step(StepRef::new(&input, &actions, engine.decision())));
             }
             Event::Candidates(facts) => {
                 let candidates = Candidates::new(facts);
-                keep(&|sink| put_candidates(&candidates, sink));
+                keep(RecordRef::Candidates(&candidates));
                 drop(engine.replace(candidates));
             }
             Event::Settings(settings) => {
-                keep(&|sink| put_settings(settings, sink));
+                keep(RecordRef::Settings(settings));
                 engine.configure(settings);
             }
-            Event::Key => keep(&|sink| put_key(&engine, sink)),
-            Event::Called(id) => keep(&|sink| put_called(1, *id, sink)),
+            Event::Key => keep(RecordRef::Key(&engine)),
+            Event::Called(id) => keep(RecordRef::Called { number: 1, id: *id }),
         }
     }
     kept
@@ -244,11 +246,7 @@ proptest! {
         prop_assert_eq!(items.len(), records.len());
         for (item, record) in items.iter().zip(&records) {
             // What is put without a copy is what the type itself would put.
-            let mut bytes = Vec::new();
-            item.put(&mut bytes);
-            prop_assert_eq!(&bytes, record);
-            let mut source = Source::new(record);
-            prop_assert!(Record::take(&mut source).is_ok() && source.is_empty());
+            prop_assert_eq!(&encoded(item), record);
         }
         let steps = events.iter().filter(|event| matches!(event, Event::Given(_))).count();
         let account = replay(&recording);
@@ -281,11 +279,9 @@ proptest! {
         let steps: Vec<_> = records.iter().enumerate().filter(|(_, record)| record[0] == 3).map(|(at, _)| at).collect();
         prop_assume!(!steps.is_empty());
         let at = steps[place.index(steps.len())];
-        let Ok(Record::Step(mut step)) = Record::take(&mut Source::new(&records[at])) else { panic!() };
+        let Some(Record::Step(mut step)) = decode(&records[at]) else { panic!() };
         prop_assume!(step.actions.push(crate::engine::Action::LookAgainWithin(1)));
-        let mut bytes = Vec::new();
-        Record::Step(step).put(&mut bytes);
-        records[at] = bytes;
+        records[at] = encoded(&Record::Step(step));
         let file = file(&records);
         let account = replay(&Recording::read(&file).unwrap());
         let difference = account.difference.unwrap();
@@ -299,9 +295,7 @@ proptest! {
     fn a_loss_is_reported_and_bridged(first in settings(), events in events(), place: prop::sample::Index) {
         let mut records = keep(&first, &events);
         let cut = place.index(records.len());
-        let mut lost = Vec::new();
-        put_lost(1, &mut lost);
-        records[cut] = lost;
+        records[cut] = encoded(&RecordRef::Lost(1));
         let file = file(&records);
         let recording = Recording::read(&file).unwrap();
         prop_assert!(recording.whole);

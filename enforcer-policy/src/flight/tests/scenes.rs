@@ -1,12 +1,12 @@
 //! What an operator reads of one eviction, and of what another configuration would have done.
 
-use super::random::file;
+use super::random::{encoded, file};
 use crate::{
     engine::{
         Action, CandidateFacts, Candidates, Engine, EngineSettings, Input, Level, Mode, NodeSample, Outcome,
         Past, PodKey, Reading, Usage, Waiting, followed,
     },
-    flight::{Happening, NoVictim, Recording, put_called, put_candidates, put_key, put_step, replay, under},
+    flight::{Happening, NoVictim, RecordRef, Recording, StepRef, replay, under},
     model::CgroupId,
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -36,15 +36,9 @@ struct Scene {
 }
 
 impl Scene {
-    fn put(&mut self, put: impl FnOnce(&Engine, &mut Vec<u8>)) {
-        let mut bytes = Vec::new();
-        put(&self.engine, &mut bytes);
-        self.kept.push(bytes);
-    }
-
     fn step(&mut self, input: &Input<'_>) -> Vec<Action> {
         let actions = self.engine.step(*input);
-        self.put(|engine, bytes| put_step(input, &actions, engine.decision(), bytes));
+        self.kept.push(encoded(&RecordRef::Step(StepRef::new(input, &actions, self.engine.decision()))));
         actions.iter().copied().collect()
     }
 
@@ -70,7 +64,7 @@ impl Scene {
             let wants = self.step(&Input::Usages { node, readings: &readings });
             if wants.contains(&Action::Evict) {
                 let number = self.engine.decision().unwrap().number;
-                self.put(|_, bytes| put_called(number, 77, bytes));
+                self.kept.push(encoded(&RecordRef::Called { number, id: 77 }));
                 self.step(&Input::Outcome(Outcome::Signalled { number, now_ns: self.now_ns + MS }));
                 self.now_ns += 20 * MS;
                 let now_ns = self.now_ns;
@@ -103,7 +97,7 @@ fn scene() -> Vec<u8> {
 fn scene_of(engine: Engine) -> Vec<u8> {
     let mut scene =
         Scene { engine, kept: Vec::new(), readings: vec![using(300), using(0)], now_ns: 1_000 * MS };
-    scene.put(put_key);
+    scene.kept.push(encoded(&RecordRef::Key(&scene.engine)));
     let facts = [1, 2].map(|cgroup| CandidateFacts {
         cgroup: CgroupId(cgroup),
         pod: PodKey { hash: cgroup },
@@ -116,7 +110,7 @@ fn scene_of(engine: Engine) -> Vec<u8> {
         torn_down: false,
     });
     let candidates = Candidates::new(&facts);
-    scene.put(|_, bytes| put_candidates(&candidates, bytes));
+    scene.kept.push(encoded(&RecordRef::Candidates(&candidates)));
     drop(scene.engine.replace(candidates));
     for step in 0..14 {
         // 800 MiB down to 150, with the hog at 150 to 800.

@@ -67,7 +67,7 @@ impl Document {
             |level: Level| Memory { available_bytes: level.available, capacity_bytes: level.capacity };
         let row = |(rank, eviction): (usize, &Eviction)| {
             let Eviction { decision, after_ns, available_bytes } = eviction;
-            let member = now.members.get(decision.index).cloned().flatten();
+            let member = now.members.get(decision.index.0).cloned().flatten();
             let (namespace, name, uid) = match member {
                 Some(Member { namespace, name, uid, .. }) => (Some(namespace), Some(name), Some(uid)),
                 None => (None, None, None),
@@ -82,7 +82,7 @@ impl Document {
                 after_ms: after_ns / 1_000_000,
                 decided_by: DecidedBy::of(decision.decided_by),
                 usage_bytes: Reading::usage(&decision.reading).map(|usage: &Usage| usage.working_set_bytes),
-                request_bytes: now.scene.pods.get(decision.index).map(|(facts, _)| facts.request_bytes),
+                request_bytes: now.scene.pods.get(decision.index.0).map(|(facts, _)| facts.request_bytes),
                 predicted_freed_bytes: decision.predicted_freed_bytes,
                 available_after_bytes: *available_bytes,
             }

@@ -24,7 +24,7 @@ impl EvictionLoop {
     pub(super) fn contain(&mut self, containment: &Containment) -> Option<Actions> {
         let Containment { brake, number, index, high_bytes, .. } = *containment;
         let current = self.current.as_ref().filter(|current| current.number == number)?;
-        let candidate = Arc::clone(self.set.members.get(index)?);
+        let candidate = Arc::clone(self.set.members.get(index.0)?);
         self.braked = Some(Braked { brake, id: current.id, candidate: Arc::clone(&candidate) });
         let work = Braking::Hold { brake, candidate, high_bytes };
         if self.wiring.braker.offer(work).is_ok() {

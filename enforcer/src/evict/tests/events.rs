@@ -12,9 +12,9 @@ use crate::{
     policy::{
         CgroupPlan, ContainerPlan, PodPlan,
         engine::{
-            Action, BrakeCause, BrakeRefusal, Candidates, Completion, Containment, Engine, EngineSettings,
-            Failure, FailureReason, Input, KillReason, Mode, Moments, NodeSample, Outcome, Reading, Refusal,
-            Resource, Shortage, Suppression, Usage, followed,
+            Action, BrakeCause, BrakeRefusal, CandidateIndex, Candidates, Completion, Containment, Engine,
+            EngineSettings, Failure, FailureReason, Input, KillReason, Mode, Moments, NodeSample, Outcome,
+            Reading, Refusal, Resource, Shortage, Suppression, Usage, followed,
         },
         threshold::{Signal, Threshold, ThresholdValue},
     },
@@ -245,7 +245,7 @@ fn containment(cgroup: CgroupId) -> Containment {
     Containment {
         brake: 1,
         number: 1,
-        index: 2,
+        index: CandidateIndex(2),
         cgroup,
         decided_ns: MS,
         cause: BrakeCause::Release,

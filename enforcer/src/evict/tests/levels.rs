@@ -64,7 +64,7 @@ fn for_process_ids_the_pod_with_the_most_of_them_goes_whatever_memory_it_uses() 
     let Report::Crossed { shortage, .. } = next(&reports) else { panic!("not crossed") };
     assert_eq!((shortage.observed, shortage.threshold), (600, 1_000));
     let Report::Decided { decision, members, .. } = next(&reports) else { panic!("not decided") };
-    assert_eq!(members[decision.index].identity().pod.name, "bomb");
+    assert_eq!(members[decision.index.0].identity().pod.name, "bomb");
     let counts: Vec<_> = decision
         .ranking
         .iter()

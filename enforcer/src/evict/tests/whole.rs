@@ -108,7 +108,7 @@ fn a_crossing_leads_to_one_kill_and_to_its_completion() {
     node.set_available(199 * MIB);
     assert!(matches!(next(&reports), Report::Crossed { shortage, .. } if shortage.observed == 199 * MIB));
     let Report::Decided { id, decision, members } = next(&reports) else { panic!("not decided") };
-    assert_eq!(members[decision.index].identity().pod.name, "hog");
+    assert_eq!(members[decision.index.0].identity().pod.name, "hog");
     let Report::Signalled { id: signalled, .. } = next(&reports) else { panic!("not signalled") };
     assert_eq!(signalled, id);
     assert!(node.killed("hog"));
@@ -193,7 +193,7 @@ fn a_candidate_that_is_empty_is_left_out_and_the_next_one_taken_in_either_mode()
         assert!(matches!(next(&reports), Report::Crossed { .. }));
         let reported = next_but_suppressed(&reports);
         let Report::Decided { decision, members, .. } = reported else { panic!("not decided: {reported:?}") };
-        assert_eq!(members[decision.index].identity().pod.name, "second", "{mode}");
+        assert_eq!(members[decision.index.0].identity().pod.name, "second", "{mode}");
         let excluded: Vec<_> = decision.excluded.iter().map(|one| one.reason).collect();
         assert_eq!(excluded, [Exclusion::Empty]);
         if mode == Mode::Enforce {

@@ -267,7 +267,7 @@ impl Watcher {
         assert!(!matches!(self.course, Some(Course::Asked { .. })), "before the victim's signal");
         let facts = self.set.iter().find(|facts| facts.cgroup == containment.cgroup).unwrap();
         assert!(!facts.critical && !facts.protected, "a spared pod");
-        assert_eq!(self.set[containment.index].cgroup, containment.cgroup);
+        assert_eq!(self.set[containment.index.0].cgroup, containment.cgroup);
         assert!(containment.usage_bytes > facts.request_bytes, "it keeps to its request");
         assert_eq!(
             containment.high_bytes,
@@ -431,7 +431,7 @@ impl Watcher {
 
     /// The decision says whether the victim has returned; and no pod within its request dies in the place of one above it.
     fn check_back_off(&self, decision: &Decision) {
-        assert!(decision.ranked_count <= decision.ranking.len(), "more pods than are shown");
+        assert!(decision.ranked_count as usize <= decision.ranking.len(), "more pods than are shown");
         let first = decision.ranking.iter().next().expect("the victim");
         let facts = self.set.iter().find(|facts| facts.cgroup == first.cgroup).unwrap();
         let known = self.back_offs.get(&facts.pod.hash);
@@ -474,7 +474,7 @@ impl Watcher {
         assert!(self.peak_ns > 0 || waited_ns >= threshold.grace_period_ms * MS, "before its grace period");
         let facts = self.set.iter().find(|facts| facts.cgroup == decision.cgroup).unwrap();
         assert!(!facts.critical && !facts.protected);
-        assert_eq!(self.set[decision.index].cgroup, decision.cgroup);
+        assert_eq!(self.set[decision.index.0].cgroup, decision.cgroup);
         let grace_ns = facts.grace_period_ns.min(self.settings.max_pod_grace_period_ns);
         if decision.grace_ns > 0 || self.exhausted_in_ns.is_none() {
             assert_eq!(decision.grace_ns, if shortage.hard { 0 } else { grace_ns });
