@@ -9,21 +9,33 @@ use enforcer_tests::{
     expect::assert_holds,
     kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
     random::Random,
+    rounds::is_soak,
     stream::{Stream, is},
 };
 use serde_json::{Value, json};
 
 use super::{Scene, pods, shown, small, subject, views};
 
-const PODS: usize = 10;
 const CONTAINERS: [&str; 3] = ["a", "b", "c"];
-const KILLS: usize = 6;
+
+/// How many pods there are, and in how many of their containers the kernel kills.
+struct Extent {
+    pods: usize,
+    kills: usize,
+}
+
+impl Extent {
+    fn of_this_run() -> Self {
+        if is_soak() { Self { pods: 40, kills: 60 } } else { Self { pods: 10, kills: 6 } }
+    }
+}
 
 #[guest_test(kube)]
 fn every_kill_names_pod_and_container_and_every_view_has_every_pod() {
     let mut scene = Scene::open("identity", &documented_roles());
+    let Extent { pods: count, kills } = Extent::of_this_run();
     let start = Instant::now();
-    for number in 0..PODS {
+    for number in 0..count {
         // Guaranteed and Burstable: a container without a limit is not killed at one.
         let resources = match number % 5 {
             0 => json!({"limits": {"cpu": "100m", "memory": "32Mi"}}),
@@ -32,8 +44,8 @@ fn every_kill_names_pod_and_container_and_every_view_has_every_pod() {
         let app = format!("id-{number}");
         scene.begin(&app, &kube::pod(&app, &CONTAINERS.map(|name| small(name, &resources))));
     }
-    let placed: Vec<Value> = (0..PODS).map(|number| scene.running(&format!("id-{number}"))).collect();
-    println!("{PODS} pods run after {:?}", start.elapsed());
+    let placed: Vec<Value> = (0..count).map(|number| scene.running(&format!("id-{number}"))).collect();
+    println!("{count} pods run after {:?}", start.elapsed());
     let since_ms = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
     let daemon = scene.start("sinks: {kubernetes: {enabled: true}}");
     let mut stream = daemon.follow().unwrap();
@@ -51,8 +63,8 @@ fn every_kill_names_pod_and_container_and_every_view_has_every_pod() {
 
     let mut random = Random::of_this_run();
     let mut chosen = BTreeSet::new();
-    while chosen.len() < KILLS {
-        chosen.insert((random.below(10), random.below(3)));
+    while chosen.len() < kills {
+        chosen.insert((random.below(count as u64), random.below(3)));
     }
     for (pod, container) in chosen {
         let (pod, container) = (usize::try_from(pod).unwrap(), usize::try_from(container).unwrap());
@@ -79,8 +91,8 @@ fn every_kill_names_pod_and_container_and_every_view_has_every_pod() {
     let incident = incident_of(&mut stream, &late, "app");
     assert_eq!(incident["data"]["victims"][0]["containerInit"], true, "{incident}");
     scene.wait_until_reported(&late, "OOMKilling");
-    assert_eq!(stream.of("oom.incident").count(), KILLS + 1, "{}", random.seed());
-    assert_eq!(pods(&daemon).len(), PODS + 1, "{:?}", pods(&daemon));
+    assert_eq!(stream.of("oom.incident").count(), kills + 1, "{}", random.seed());
+    assert_eq!(pods(&daemon).len(), count + 1, "{:?}", pods(&daemon));
 
     let all: Vec<&Value> = placed.iter().chain([&late]).collect();
     views::assert_listed(&daemon, &all, since_ms);

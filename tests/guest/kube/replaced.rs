@@ -9,8 +9,9 @@ use enforcer_tests::{
     expect::assert_holds,
     kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
     process::Process,
+    rounds::Rounds,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Scene, hog, of_api_server, small, subject, two, wait_for_eviction};
 
@@ -66,21 +67,71 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
     let events = String::from_utf8_lossy(&events.stdout).into_owned();
     assert!(events.contains("Evicted") && events.contains("low on resource: memory"), "{events}");
 
-    println!("kubectl delete to terminating {} ms", deleting(&scene, kube::name(&fresh)).as_millis());
     daemon.stop().unwrap();
 }
 
+/// Again and again, and how soon the API server knows of it: to be compared with `kubectl delete`.
+#[guest_test(kube, repeats)]
+fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
+    let mut scene = Scene::open("sooner", &documented_roles());
+    scene.begin("hog", &kube::deployment("hog", &two()));
+    let (mut evictions, mut deletions, mut requests, mut restarted) = (vec![], vec![], vec![], 0);
+    for round in Rounds::new(1, 20) {
+        let pod = scene.running("hog");
+        let (daemon, mut stream) = scene.evicting(&[&pod], "");
+        let mut load = hog(&pod);
+        stream.wait_for_pod("eviction.signalled", &subject(&pod), PATIENCE).unwrap();
+        evictions.push(terminating(&scene, &pod, Instant::now()));
+        assert!(!load.wait_for_end(PATIENCE).unwrap().success());
+        let requested = wait_for_eviction(&mut stream, &pod);
+        assert_holds(
+            &requested["data"],
+            &json!({"outcome": "accepted", "uid": kube::uid(&pod), "requests": 1}),
+        );
+        requests.push(requested["data"]["signalledToRequestedMs"].as_f64().unwrap());
+        restarted += u32::from(scene.wait_for_end(&pod) > 0);
+        stream.wait_for_pod("eviction.confirmed", &subject(&pod), PATIENCE).unwrap();
+        daemon.stop().unwrap();
+        let fresh = scene.running("hog");
+        assert_ne!(kube::uid(&fresh), kube::uid(&pod), "round {round}");
+        deletions.push(deleting(&scene, &fresh));
+    }
+    let count = evictions.len();
+    println!(
+        "{count} evictions: signal to terminating {:?} at the median, kubectl delete to terminating {:?}; signal to request \
+         {:.0} ms at the median, {:.0} at most; {restarted} pods with a container that was started again",
+        median(&mut evictions),
+        median(&mut deletions),
+        median(&mut requests),
+        requests.last().unwrap(),
+    );
+    assert!(restarted * 20 <= u32::try_from(count).unwrap(), "{restarted} of {count} were restarted");
+}
+
+/// Sorts the values, and returns the middle one.
+fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
+    values.sort_by(|left, right| left.partial_cmp(right).unwrap());
+    values[values.len() / 2]
+}
+
+/// How long from a moment until a pod is terminating.
+fn terminating(scene: &Scene, pod: &Value, since: Instant) -> Duration {
+    wait_for("the deletion", || {
+        let present = scene.cluster.pod(kube::name(pod))?.filter(|of| kube::uid(of) == kube::uid(pod));
+        Ok(present.is_none_or(|pod| kube::is_terminating(&pod)).then_some(()))
+    })
+    .unwrap();
+    since.elapsed()
+}
+
 /// How long it takes from the start of `kubectl delete` until a pod is terminating.
-fn deleting(scene: &Scene, name: &str) -> Duration {
+fn deleting(scene: &Scene, pod: &Value) -> Duration {
+    let name = kube::name(pod);
     let start = Instant::now();
     let command =
         Command::new("kubectl").args(["delete", "pod", "-n", NAMESPACE, "--wait=false", name]).spawn();
     let mut command = Process::new(command.unwrap());
-    wait_for("the deletion", || {
-        Ok(scene.cluster.pod(name)?.is_none_or(|pod| kube::is_terminating(&pod)).then_some(()))
-    })
-    .unwrap();
-    let took = start.elapsed();
+    let took = terminating(scene, pod, start);
     assert!(command.wait_for_end(PATIENCE).unwrap().success());
     took
 }

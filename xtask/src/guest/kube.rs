@@ -9,12 +9,13 @@ mod identity;
 mod image;
 
 use std::{
+    env,
     fs::{self, File},
     io::{BufWriter, Write as _},
     path::{Path, PathBuf},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tempfile::TempDir;
 
 use crate::{
@@ -32,6 +33,39 @@ pub(crate) struct Node {
     pub(super) archive: PathBuf,
     /// The archive's folder, removed with this.
     _folder: TempDir,
+}
+
+/// Names the driver of the node's cgroups.
+const DRIVER: &str = "KUBE_CGROUP_DRIVER";
+
+/// Who makes the cgroups of pods.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum CgroupDriver {
+    Systemd,
+    Cgroupfs,
+}
+
+impl CgroupDriver {
+    /// That of the environment; without one, systemd.
+    fn of_environment() -> anyhow::Result<Self> {
+        env::var(DRIVER).map_or(Ok(Self::Systemd), |word| Self::parse(&word))
+    }
+
+    fn parse(word: &str) -> anyhow::Result<Self> {
+        match word {
+            "" | "systemd" => Ok(Self::Systemd),
+            "cgroupfs" => Ok(Self::Cgroupfs),
+            _ => bail!("{DRIVER}={word} is neither systemd nor cgroupfs"),
+        }
+    }
+
+    /// As the kubelet calls it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Systemd => "systemd",
+            Self::Cgroupfs => "cgroupfs",
+        }
+    }
 }
 
 /// A file that is made here.
@@ -54,7 +88,7 @@ impl Node {
     pub(super) fn make(components: Components, guest: &Programs) -> anyhow::Result<Self> {
         let Components { programs, release } = components;
         let workload = build::program(guest, image::PROGRAM)?;
-        let files = files(&release, workload)?;
+        let files = files(&release, CgroupDriver::of_environment()?, workload)?;
         let folder = tempfile::Builder::new().prefix("enforcer-node-").tempdir()?;
         let archive = folder.path().join("node.cpio");
         write(&archive, &files)?;
@@ -69,9 +103,9 @@ pub(super) fn script(script: &[u8]) -> Vec<u8> {
 }
 
 /// All files that are made here.
-fn files(release: &Release, workload: &Path) -> anyhow::Result<Vec<Made>> {
+fn files(release: &Release, driver: CgroupDriver, workload: &Path) -> anyhow::Result<Vec<Made>> {
     let program = fs::read(workload).with_context(|| format!("cannot read {}", workload.display()))?;
-    let mut files = configuration::files(release);
+    let mut files = configuration::files(release, driver);
     files.extend(identity::files()?);
     files.push(Made::text(configuration::IMAGES, image::archive(&program)?));
     Ok(files)
@@ -103,12 +137,25 @@ mod tests {
     }
 
     #[test]
+    fn the_driver_is_one_of_two() {
+        for driver in [CgroupDriver::Systemd, CgroupDriver::Cgroupfs] {
+            assert_eq!(CgroupDriver::parse(driver.word()).unwrap(), driver);
+        }
+        assert!(
+            CgroupDriver::parse("Systemd")
+                .unwrap_err()
+                .to_string()
+                .starts_with("KUBE_CGROUP_DRIVER=Systemd ")
+        );
+    }
+
+    #[test]
     fn only_the_owner_reads_keys() {
         let folder = tempfile::tempdir().unwrap();
         let workload = folder.path().join("workload");
         fs::write(&workload, "program").unwrap();
         let release = Release { version: "v1.20.2".into(), minor: 20 };
-        let files = files(&release, &workload).unwrap();
+        let files = files(&release, CgroupDriver::Systemd, &workload).unwrap();
         let private = |file: &Made| String::from_utf8_lossy(&file.content).contains("PRIVATE KEY");
         let keys: Vec<_> = files.iter().filter(|file| private(file)).collect();
         assert!(!keys.is_empty() && keys.iter().all(|file| file.mode == 0o600), "{keys:?}");

@@ -2,7 +2,7 @@
 use serde_json::json;
 
 use crate::{
-    guest::kube::{Made, image::PAUSE},
+    guest::kube::{CgroupDriver, Made, image::PAUSE},
     setup::kube::Release,
 };
 
@@ -39,7 +39,7 @@ const PODS_API_OFF: u32 = 36;
 const FINE_GRAINED: u32 = 33;
 
 /// All of them.
-pub(super) fn files(release: &Release) -> Vec<Made> {
+pub(super) fn files(release: &Release, driver: CgroupDriver) -> Vec<Made> {
     let units = [
         unit("etcd", "", "notify", &etcd(), ""),
         unit("containerd", "", "notify", &["containerd".to_owned()], RUNTIME),
@@ -48,10 +48,10 @@ pub(super) fn files(release: &Release) -> Vec<Made> {
         unit("kubelet", "containerd.service kube-apiserver.service", "exec", &kubelet(release), ""),
     ];
     let texts = [
-        ("etc/containerd/config.toml", containerd()),
+        ("etc/containerd/config.toml", containerd(driver)),
         ("etc/cni/net.d/10-loopback.conflist", CNI.to_owned()),
         ("etc/resolv.conf", format!("nameserver {NODE_ADDRESS}\n")),
-        ("etc/kubernetes/kubelet.yaml", kubelet_configuration(release)),
+        ("etc/kubernetes/kubelet.yaml", kubelet_configuration(release, driver)),
         ("etc/kubernetes/clusterroles.json", role(release)),
         ("etc/kubernetes/clusterrolebindings.json", role_binding()),
         ("etc/enforcer/config.yaml", ENFORCER.to_owned()),
@@ -158,7 +158,7 @@ fn kubelet(release: &Release) -> Vec<String> {
     command
 }
 
-fn kubelet_configuration(release: &Release) -> String {
+fn kubelet_configuration(release: &Release, driver: CgroupDriver) -> String {
     let gates = if release.minor == PODS_API_OFF { "featureGates: {PodsAPI: true}\n" } else { "" };
     format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\n\
@@ -168,14 +168,15 @@ fn kubelet_configuration(release: &Release) -> String {
          \x20 webhook: {{enabled: true}}\n\
          \x20 x509: {{clientCAFile: /etc/kubernetes/pki/ca.crt}}\n\
          authorization: {{mode: Webhook}}\n\
-         cgroupDriver: systemd\n\
+         cgroupDriver: {}\n\
          failSwapOn: false\n\
-         staticPodPath: /{STATIC_PODS}\n{gates}"
+         staticPodPath: /{STATIC_PODS}\n{gates}",
+        driver.word()
     )
 }
 
 /// The guest's root is the kernel's first one, which cannot be pivoted away from and is nothing to lay an overlay on.
-fn containerd() -> String {
+fn containerd(driver: CgroupDriver) -> String {
     let plugin = r#"plugins."io.containerd.grpc.v1.cri""#;
     format!(
         "version = 2\n\
@@ -187,7 +188,8 @@ fn containerd() -> String {
          runtime_type = \"io.containerd.runc.v2\"\n\
          [{plugin}.containerd.runtimes.runc.options]\n\
          NoPivotRoot = true\n\
-         SystemdCgroup = true\n"
+         SystemdCgroup = {}\n",
+        driver == CgroupDriver::Systemd
     )
 }
 
@@ -270,7 +272,11 @@ mod tests {
     }
 
     fn text(minor: u32, path: &str) -> String {
-        let made = files(&release(minor)).into_iter().find(|made| made.path == path).unwrap();
+        text_with(minor, CgroupDriver::Systemd, path)
+    }
+
+    fn text_with(minor: u32, driver: CgroupDriver, path: &str) -> String {
+        let made = files(&release(minor), driver).into_iter().find(|made| made.path == path).unwrap();
         String::from_utf8(made.content).unwrap()
     }
 
@@ -283,6 +289,18 @@ mod tests {
         assert!(text(36, configuration).ends_with("featureGates: {PodsAPI: true}\n"));
         assert!(!text(35, configuration).contains("featureGates"));
         assert!(!text(37, configuration).contains("featureGates"));
+    }
+
+    #[test]
+    fn kubelet_and_runtime_have_one_driver() {
+        for (driver, word, is_systemd) in
+            [(CgroupDriver::Systemd, "systemd", "true"), (CgroupDriver::Cgroupfs, "cgroupfs", "false")]
+        {
+            let kubelet = text_with(20, driver, "etc/kubernetes/kubelet.yaml");
+            assert!(kubelet.contains(&format!("\ncgroupDriver: {word}\n")), "{kubelet}");
+            let containerd = text_with(20, driver, "etc/containerd/config.toml");
+            assert!(containerd.ends_with(&format!("\nSystemdCgroup = {is_systemd}\n")), "{containerd}");
+        }
     }
 
     #[test]
