@@ -1,8 +1,10 @@
 //! The node's resources for pods: `pkg/kubelet/cm/node_container_manager_linux.go`, `nodestatus/setters.go`.
 
+mod auto;
+
 use crate::model::{Node, Quantity, ResourceList, ResourceName};
 
-use super::{Settings, hugepages, lists, threshold::Signal};
+use super::{KubeReservedPolicy, Settings, hugepages, lists, threshold::Signal};
 
 /// The name of tasks in `systemReserved` and `kubeReserved`.
 pub const PID: &str = "pid";
@@ -58,7 +60,7 @@ pub fn enforced(node: &Node, settings: &Settings) -> ResourceList {
 /// A capacity minus its reservations, enforced or not (upstream `getNodeAllocatableAbsoluteImpl`).
 #[must_use]
 pub fn unreserved(capacity: &ResourceList, settings: &Settings) -> ResourceList {
-    left(capacity, &reserved(settings))
+    left(capacity, &reserved(capacity, settings))
 }
 
 /// What pods may request: capacity minus reservations and the hard eviction thresholds of memory and of the node's file
@@ -106,7 +108,7 @@ const KEPT: [(Signal, &str); 2] = [
 /// node lacks reserves nothing.
 #[must_use]
 pub fn reservation(capacity: &ResourceList, settings: &Settings) -> ResourceList {
-    let mut reservation = reserved(settings);
+    let mut reservation = reserved(capacity, settings);
     for (signal, name) in KEPT {
         if let (Some(threshold), Some(has)) = (settings.eviction.hard(signal), capacity.get(name)) {
             let amount = Quantity::from_units(threshold.value.amount(has.units()));
@@ -118,9 +120,21 @@ pub fn reservation(capacity: &ResourceList, settings: &Settings) -> ResourceList
     reservation
 }
 
-fn reserved(settings: &Settings) -> ResourceList {
+fn reserved(capacity: &ResourceList, settings: &Settings) -> ResourceList {
     let mut reserved = settings.system_reserved.clone();
-    lists::add(&mut reserved, &settings.kube_reserved);
+    lists::add(&mut reserved, &kube_reserved(capacity, settings));
+    reserved
+}
+
+/// What is reserved for Kubernetes' own daemons on a node of this capacity: `kubeReserved`, and of resources that it does
+/// not name what `kubeReservedPolicy` computes.
+#[must_use]
+pub fn kube_reserved(capacity: &ResourceList, settings: &Settings) -> ResourceList {
+    let mut reserved = match settings.kube_reserved_policy {
+        KubeReservedPolicy::None => ResourceList::new(),
+        KubeReservedPolicy::Auto => auto::reserved(capacity),
+    };
+    reserved.extend(settings.kube_reserved.clone());
     reserved
 }
 

@@ -190,16 +190,17 @@ pub fn plan_placed(
         // Regardless of requests, the class has the lowest weight.
         qos_cgroup(QosClass::BestEffort, Requested::default()),
     ];
+    let kube_reserved = allocatable::kube_reserved(&allocatable::capacity(node), settings);
     let node = CgroupPlan { path: kubepods, values: known(values::node(node, settings, protected)) };
-    Plan { node, qos, pods, reserved: plan_reserved(settings) }
+    Plan { node, qos, pods, reserved: plan_reserved(&kube_reserved, settings) }
 }
 
 /// The system's own cgroups. If both reservations name the same one, the kubelet's applies, which the kubelet also
 /// writes last (`enforceNodeAllocatableCgroups` in `pkg/kubelet/cm/node_container_manager_linux.go`).
-fn plan_reserved(settings: &Settings) -> Vec<CgroupPlan> {
+fn plan_reserved(kube_reserved: &ResourceList, settings: &Settings) -> Vec<CgroupPlan> {
     let reservations = [
         (&settings.system_reserved_cgroup, &settings.system_reserved),
-        (&settings.kube_reserved_cgroup, &settings.kube_reserved),
+        (&settings.kube_reserved_cgroup, kube_reserved),
     ];
     let mut plans: Vec<CgroupPlan> = Vec::new();
     for (cgroup, amounts) in reservations {

@@ -32,6 +32,8 @@ pub struct Settings {
     pub system_reserved: ResourceList,
     /// `kubeReserved`.
     pub kube_reserved: ResourceList,
+    /// `kubeReservedPolicy`.
+    pub kube_reserved_policy: KubeReservedPolicy,
     /// Whether `enforceNodeAllocatable` names `pods`: kubepods is then limited to unreserved resources.
     pub enforce_pods: bool,
     /// `systemReservedCgroup`, if `enforceNodeAllocatable` names it.
@@ -78,6 +80,16 @@ pub enum ReservedScope {
     All,
     /// Cpu only: `system-reserved-compressible`, `kube-reserved-compressible`.
     Compressible,
+}
+
+/// What is reserved of resources that `kubeReserved` does not name.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum KubeReservedPolicy {
+    /// Nothing.
+    #[default]
+    None,
+    /// CPU and memory by the node's capacity, as Google Kubernetes Engine does.
+    Auto,
 }
 
 /// Whether requested memory is protected from reclaim (KEP-2570).
@@ -168,6 +180,7 @@ impl Default for Settings {
             single_process_oom_kill: false,
             system_reserved: ResourceList::new(),
             kube_reserved: ResourceList::new(),
+            kube_reserved_policy: KubeReservedPolicy::None,
             enforce_pods: true,
             system_reserved_cgroup: None,
             kube_reserved_cgroup: None,

@@ -3,7 +3,10 @@
 use super::{Config, KubeletMemory, KubeletUnknown, MemoryAvailableSource, Written};
 use crate::{
     model::{Quantity, ResourceName},
-    policy::threshold::{Signal, Threshold, ThresholdValue},
+    policy::{
+        allocatable,
+        threshold::{Signal, Threshold, ThresholdValue},
+    },
 };
 
 /// The least distance to the kubelet's own threshold, in bytes.
@@ -59,7 +62,9 @@ impl Config {
     /// minimum reclaim.
     fn room(&self, memory_bytes: u64) -> u64 {
         let settings = &self.settings;
-        let reserved = [&settings.system_reserved, &settings.kube_reserved]
+        let memory = [(ResourceName::new(ResourceName::MEMORY), Quantity::from_units(memory_bytes))];
+        let kube_reserved = allocatable::kube_reserved(&memory.into_iter().collect(), settings);
+        let reserved = [&settings.system_reserved, &kube_reserved]
             .map(|reserved| reserved.get(ResourceName::MEMORY).map_or(0, |memory| memory.units()));
         let hard = settings.eviction.hard(Signal::MemoryAvailable);
         let reclaim =

@@ -18,8 +18,8 @@ use crate::{
     kube::{Action, ApiSettings, NodeSettings, OnPdb, TaintEffect},
     model::{CgroupPath, NodeComponent, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::{
-        CgroupDriver, CpuWeightFormula, EvictionSettings, MemoryReservationPolicy, ReservedCgroup,
-        ReservedScope, Settings, SwapBehavior, duration,
+        CgroupDriver, CpuWeightFormula, EvictionSettings, KubeReservedPolicy, MemoryReservationPolicy,
+        ReservedCgroup, ReservedScope, Settings, SwapBehavior, duration,
         engine::BreakerSettings,
         threshold::{self, Map, Signal, Threshold, Written},
     },
@@ -206,6 +206,12 @@ fn settings(fields: &mut Fields) -> Settings {
             .unwrap_or(default.single_process_oom_kill),
         system_reserved: reserved(fields, "systemReserved"),
         kube_reserved: reserved(fields, "kubeReserved"),
+        kube_reserved_policy: fields
+            .choice(
+                "kubeReservedPolicy",
+                &[("none", KubeReservedPolicy::None), ("auto", KubeReservedPolicy::Auto)],
+            )
+            .unwrap_or(default.kube_reserved_policy),
         memory_throttling_factor: fields
             .text("memoryThrottlingFactor", throttling_factor)
             .or(default.memory_throttling_factor),

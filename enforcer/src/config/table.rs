@@ -8,7 +8,8 @@ use crate::{
     kube::{Action, OnPdb, TaintEffect},
     model::{Quantity, ResourceList},
     policy::{
-        CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedCgroup, ReservedScope, SwapBehavior,
+        CgroupDriver, CpuWeightFormula, KubeReservedPolicy, MemoryReservationPolicy, ReservedCgroup,
+        ReservedScope, SwapBehavior,
         engine::BreakerSettings,
         threshold::{Signal, Threshold},
     },
@@ -389,6 +390,17 @@ pub const FIELDS: &[Field] = &[
         sinks::FORM,
         "where events are pushed to: journald, kubernetes (Events of the API server), and webhook, a list of HTTP receivers; docs/sinks.md has their fields",
         sinks::show,
+    ),
+    ours(
+        "kubeReservedPolicy",
+        Form::Choice(&["none", "auto"]),
+        "what is reserved of CPU and memory that kubeReserved does not name: nothing, or by the node's capacity; see docs/planning.md",
+        |config| {
+            json!(match config.settings.kube_reserved_policy {
+                KubeReservedPolicy::None => "none",
+                KubeReservedPolicy::Auto => "auto",
+            })
+        },
     ),
     kubelets(
         "mergeDefaultEvictionSettings",

@@ -129,7 +129,7 @@ fn what_is_shown_can_be_written() {
          memoryAvailableSource: kubelet\nevictionScheduling: rr\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
          evictionSoft: {{memory.available: 15%}}\nevictionSoftGracePeriod: {{memory.available: 1m30s}}\n\
          evictionMinimumReclaim: {{memory.available: 100Mi}}\nevictionPressureTransitionPeriod: 30s\n\
-         evictionMaxPodGracePeriod: 7\nmergeDefaultEvictionSettings: true\n\
+         evictionMaxPodGracePeriod: 7\nmergeDefaultEvictionSettings: true\nkubeReservedPolicy: auto\n\
          evictWithinRequest: false\nbreaker: {{maxKills: 5, window: 1h0m0s, maxShare: 0.25}}\nsystemReserved: {{cpu: 100m, memory: 1Gi}}\n\
          kubeReserved: {{pid: 1000}}\nenforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\n\
          systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nmaxPods: 20\npodsPerCore: 3\ncgroupRoot: /m\n\

@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
 use crate::{
     model::{CgroupValues, Node, ResourceList, ResourceName},
-    policy::{CgroupPlan, Plan, PodPlan, Settings, admission::Admission, allocatable},
+    policy::{CgroupPlan, KubeReservedPolicy, Plan, PodPlan, Settings, admission::Admission, allocatable},
     source::Wrong,
 };
 
@@ -26,6 +26,9 @@ pub(super) struct Document {
 pub(super) struct NodeDocument {
     pub(super) capacity: Amounts,
     pub(super) allocatable: Amounts,
+    /// What `kubeReservedPolicy: auto` reserves, with what `kubeReserved` names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kube_reserved: Option<Amounts>,
     pub(super) cgroup: Cgroup,
     /// The system's own cgroups that are limited to their reservations.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -149,6 +152,9 @@ impl Document {
             node: NodeDocument {
                 capacity: Amounts::capacity(node),
                 allocatable: Amounts::of(&allocatable),
+                kube_reserved: (settings.kube_reserved_policy == KubeReservedPolicy::Auto).then(|| {
+                    Amounts::of(&allocatable::kube_reserved(&allocatable::capacity(node), settings))
+                }),
                 cgroup: cgroup(&plan.node),
                 reserved_cgroups: plan.reserved.iter().map(cgroup).collect(),
             },

@@ -39,8 +39,16 @@ pub(super) fn table(document: &Document, verbose: bool) -> String {
 fn node_line(node: &NodeDocument) -> String {
     let amount = |key| node.capacity.get(key).unwrap_or(0);
     let of = |key| node.allocatable.get(key).unwrap_or(0);
+    let reserved = node.kube_reserved.as_ref().map_or_else(String::new, |reserved| {
+        let of = |key| reserved.get(key).unwrap_or(0);
+        format!(
+            "reserved for Kubernetes' daemons: {} cpu, {}\n",
+            cpu(of("cpuMilli")),
+            human_bytes(of("memoryBytes"))
+        )
+    });
     format!(
-        "{} cpu, {}, swap {}, {} pods; allocatable {} cpu, {}\n{}: weight {}, memory {}\n",
+        "{} cpu, {}, swap {}, {} pods; allocatable {} cpu, {}\n{reserved}{}: weight {}, memory {}\n",
         cpu(amount("cpuMilli")),
         human_bytes(amount("memoryBytes")),
         human_bytes(amount("swapBytes")),
