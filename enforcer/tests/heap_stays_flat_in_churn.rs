@@ -27,7 +27,7 @@ use live::LIVE_BYTES;
 const PODS: u64 = 100;
 
 /// What may differ between two moments at which the same is known: vectors and tables that have grown once.
-const SLACK_BYTES: usize = 32 << 10;
+const SLACK_BYTES: usize = 4 << 10;
 
 /// What a daemon beside a kubelet keeps of pods and evictions.
 struct Node {
