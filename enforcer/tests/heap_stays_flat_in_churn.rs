@@ -1,5 +1,5 @@
 //! The promise of a small daemon after days of change: what churns beside a kubelet leaves nothing on the heap.
-#![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers may panic like the test itself")]
 
 #[path = "counting/live.rs"]
 mod live;

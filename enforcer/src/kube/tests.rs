@@ -32,6 +32,7 @@ use crate::{
 
 /// What the fake has, and what was done to it.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a trouble of its own")]
 struct Server {
     /// By namespace and name.
     pods: BTreeMap<String, FakePod>,

@@ -282,7 +282,9 @@ fn containers_that_restart_ten_times_a_second_have_the_right_names_and_leave_not
         assert_eq!((scene.set.roster().entries().len(), scene.pods.specs().len()), (10, 10));
     }
     // They run on.
-    made.iter_mut().for_each(|pod| pod.has_former = false);
+    for pod in &mut made {
+        pod.has_former = false;
+    }
     scene.look(&made);
     scene.learn(&listing(&made));
     assert_eq!((scene.identities.kept(), scene.pods.wants_names()), (names, false));
@@ -326,9 +328,9 @@ fn what_is_kept_of_thousands_of_pods_that_came_and_went_does_not_grow() {
 /// a static one, if it were a manifest on the node.
 #[test]
 fn a_tenants_annotations_adopt_no_cgroup_spare_no_pod_and_take_no_identity() {
-    let [mut own, hostile, plain] = [0, 1, 2].map(Made::new);
+    let [mut own, hostile, other] = [0, 1, 2].map(Made::new);
     (own.uid, own.name) = (STATIC.to_owned(), String::from("etcd-node-1"));
-    let made = [own.clone(), hostile.clone(), plain];
+    let made = [own.clone(), hostile.clone(), other];
     let annotations = json!({
         "enforcer.dev/cgroup": "/system.slice/ssh.service",
         "cgroup.enforcer.dev/app": "/system.slice/containerd.service",
