@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// How often what has arrived is looked at, in virtual time.
-const STEP: Duration = Duration::from_secs(3);
+const STEP: Duration = Duration::from_secs(5);
 
 /// Lets virtual time pass, and what is on its way arrive.
 async fn pass(time: Duration) {
