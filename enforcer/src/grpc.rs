@@ -300,6 +300,17 @@ mod tests {
     }
 
     #[test]
+    fn a_message_of_exactly_16_mib_is_taken_and_one_byte_more_is_refused() {
+        let send = |bytes: usize| {
+            let length = u32::try_from(bytes).unwrap().to_be_bytes();
+            let message = vec![b'x'; bytes];
+            received(&[&[0], &length, &message]).map(|(messages, has_rest)| (messages[0].len(), has_rest))
+        };
+        assert_eq!(send(16 << 20).unwrap(), (16 << 20, false));
+        assert!(matches!(send((16 << 20) + 1), Err(GrpcError::TooLarge { bytes: 16_777_217 })));
+    }
+
+    #[test]
     fn a_status_has_its_message_in_plain_words() {
         let headers = |status: &str, message: &str| {
             let mut headers = HeaderMap::new();

@@ -20,7 +20,7 @@ pub use self::{
     evictions::Evictions,
     message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report, TaintEffect},
     node::{NodeMarks, NodeSettings},
-    outbox::{ApiSettings, OnPdb, OpenEviction, Outbox, Owner, Removal},
+    outbox::{ApiSettings, Now, OnPdb, OpenEviction, Outbox, Owner, Removal},
     process::{VERB, main},
     soft::{SoftEvictions, SoftOutcome},
 };

@@ -6,6 +6,8 @@
 mod back_off;
 mod client;
 mod connection;
+#[cfg(test)]
+pub(crate) mod fake;
 mod message;
 mod process;
 mod tls;

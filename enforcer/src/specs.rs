@@ -11,8 +11,7 @@ mod credentials;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
-#[expect(dead_code, reason = "guest tests use more of it")]
-mod fake_api;
+pub(crate) mod fake_api;
 mod https;
 mod items;
 mod kubelet;

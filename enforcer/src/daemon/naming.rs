@@ -33,7 +33,11 @@ impl Naming {
         })?;
         let (wanted, want) = watch::channel(None);
         let (sender, listings) = mpsc::channel(1);
-        tokio::spawn(run(runtime, want, sender));
+        let list = move || {
+            let runtime = runtime.clone();
+            async move { runtime.list().await }
+        };
+        tokio::spawn(run(list, want, sender));
         Ok(Self { wanted, listings })
     }
 
@@ -62,8 +66,8 @@ pub(super) async fn next(naming: &mut Option<Naming>) -> Result<Listing, CriErro
     }
 }
 
-async fn run(
-    runtime: Runtime,
+async fn run<F: Future<Output = Result<Listing, CriError>>>(
+    list: impl Fn() -> F,
     mut wanted: watch::Receiver<Option<u64>>,
     sender: mpsc::Sender<Result<Listing, CriError>>,
 ) {
@@ -73,7 +77,7 @@ async fn run(
         let Ok(state) = wanted.wait_for(Option::is_some).await.map(|state| *state) else { return };
         pause = if state == latest { (pause * 2).min(LONGEST_PAUSE) } else { SHORTEST_PAUSE };
         latest = state;
-        if sender.send(runtime.list().await).await.is_err() {
+        if sender.send(list().await).await.is_err() {
             return;
         }
         tokio::time::sleep(SHORTEST_PAUSE).await;
@@ -84,3 +88,6 @@ async fn run(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

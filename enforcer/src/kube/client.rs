@@ -76,6 +76,22 @@ impl ApiServer {
         Ok(Self { process: Helper::start(move |(), theirs| spawn(theirs))?, access, node: node.into() })
     }
 
+    /// One whose process is a thread, with all the rights of this one.
+    #[cfg(test)]
+    pub(crate) fn in_this_process(node: &str, access: Access) -> io::Result<Self> {
+        Self::start_with(node, access, |theirs| {
+            theirs.set_nonblocking(true)?;
+            std::thread::spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                // It ends with the test.
+                drop(runtime.block_on(async {
+                    super::process::serve(tokio::net::UnixStream::from_std(theirs)?).await
+                }));
+            });
+            Ok(None)
+        })
+    }
+
     /// This node's name in the cluster.
     #[must_use]
     pub fn node(&self) -> &str {

@@ -1,6 +1,7 @@
 //! With a fake API server, and a kube process that is a thread.
 
 mod node;
+mod outages;
 mod soft;
 
 use std::{
@@ -31,6 +32,7 @@ use crate::{
 
 /// What the fake has, and what was done to it.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a trouble of its own")]
 struct Server {
     /// By namespace and name.
     pods: BTreeMap<String, FakePod>,
@@ -44,6 +46,8 @@ struct Server {
     node: Value,
     /// Whether it does what is asked, and closes the connection without an answer.
     swallows_answers: bool,
+    /// Whether it does what is asked, and never answers.
+    keeps_answers: bool,
     /// What was asked about pods: method and subresource, and the pod's name.
     pod_requests: Vec<(String, String)>,
     /// What changed a pod, alike.
@@ -125,19 +129,7 @@ impl Api {
 
     /// A client whose process is a thread.
     fn server(&self) -> ApiServer {
-        let server = ApiServer::start_with("n", self.access(), |theirs| {
-            theirs.set_nonblocking(true)?;
-            std::thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-                // It ends with the test.
-                drop(
-                    runtime
-                        .block_on(async { process::serve(tokio::net::UnixStream::from_std(theirs)?).await }),
-                );
-            });
-            Ok(None)
-        });
-        server.unwrap()
+        ApiServer::in_this_process("n", self.access()).unwrap()
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::io::Error> {
@@ -146,13 +138,14 @@ impl Api {
             (request.method().clone(), request.uri().path().strip_prefix("/base").unwrap().to_owned());
         let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let (status, answer, is_swallowed) = self.change(|server| {
+        let (status, answer, is_swallowed, is_kept) = self.change(|server| {
             server.asked += 1;
             let before = server.done.len();
             let (status, answer) = server.answer(&method, &path, &body);
-            (status, answer, server.swallows_answers && server.done.len() > before)
+            let has_done = server.done.len() > before;
+            (status, answer, server.swallows_answers && has_done, server.keeps_answers && has_done)
         });
-        if path.ends_with("/pods/silent") {
+        if is_kept || path.ends_with("/pods/silent") {
             std::future::pending::<()>().await;
         }
         if is_swallowed {

@@ -103,3 +103,6 @@ impl Outlet for Kubernetes {
         Ok(1)
     }
 }
+
+#[cfg(test)]
+mod tests;

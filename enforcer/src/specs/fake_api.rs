@@ -22,8 +22,9 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use rustls::{
-    ServerConfig,
+    ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    server::{WantsServerCert, WebPkiClientVerifier},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
@@ -219,21 +220,50 @@ impl FakeApi {
 
     /// Serves HTTPS there with a certificate and its key in PEM, for ever.
     pub(crate) async fn serve(self, listener: TcpListener, server: (String, String)) -> io::Result<()> {
-        let (certificate, key) = server;
+        let builder = Self::tls()?.with_no_client_auth();
+        self.serve_with(listener, builder, server).await
+    }
+
+    /// The same for who has a certificate that is signed by this authority, in PEM.
+    pub(crate) async fn serve_to(
+        self,
+        listener: TcpListener,
+        server: (String, String),
+        authority: &str,
+    ) -> io::Result<()> {
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
+            roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+        let builder = Self::tls()?.with_client_cert_verifier(verifier.map_err(io::Error::other)?);
+        self.serve_with(listener, builder, server).await
+    }
+
+    fn tls() -> io::Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)
+    }
+
+    async fn serve_with(
+        self,
+        listener: TcpListener,
+        builder: ConfigBuilder<ServerConfig, WantsServerCert>,
+        (certificate, key): (String, String),
+    ) -> io::Result<()> {
         let chain = CertificateDer::pem_slice_iter(certificate.as_bytes())
             .collect::<Result<Vec<_>, _>>()
             .map_err(io::Error::other)?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(io::Error::other)?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .map_err(io::Error::other)?;
+        let config = builder.with_single_cert(chain, key).map_err(io::Error::other)?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         loop {
             let (stream, _peer) = listener.accept().await?;
+            // As servers in Go do: otherwise parts of an answer wait for each other, in a time that tests do not have.
+            stream.set_nodelay(true)?;
             let (acceptor, api) = (acceptor.clone(), self.clone());
             tokio::spawn(async move {
                 let stream = acceptor.accept(stream).await?;

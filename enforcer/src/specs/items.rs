@@ -227,6 +227,16 @@ mod tests {
         assert_eq!(read(&parts).unwrap(), ["{}", "too large", r#"{"a":1}"#]);
     }
 
+    #[test]
+    fn an_element_of_exactly_16_mib_is_taken_and_one_byte_more_is_passed_over() {
+        for (bytes, is_taken) in [(16 << 20, true), ((16 << 20) + 1, false)] {
+            let padding = vec![b' '; bytes - 2];
+            let found = read(&[br#"{"items":[{"#, &padding, br#"},{"a":1}]}"#]).unwrap();
+            let expected = if is_taken { bytes } else { "too large".len() };
+            assert_eq!((found[0].len(), &*found[1]), (expected, r#"{"a":1}"#));
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {

@@ -314,6 +314,24 @@ mod tests {
     }
 
     #[test]
+    fn of_duplicate_uids_in_a_list_there_is_one_pod_and_none_is_removed() {
+        let mut store = Store::default();
+        store.replace_all(&[Some(pod("a", "a")), Some(pod("b", "b"))]);
+        let revision = store.revision();
+        store.replace_all(
+            &["first", "second"]
+                .map(|name| Some(pod("a", name)))
+                .into_iter()
+                .chain([Some(pod("b", "b"))])
+                .collect::<Vec<_>>(),
+        );
+        let change = store.since(Some(revision)).unwrap();
+        assert_eq!((uids(&change), change.removed.len(), store.pods.len()), (vec!["a".into()], 0, 2));
+        let written = store.pods.values().map(|(_, written)| written.len()).sum::<usize>();
+        assert_eq!(store.bytes, written);
+    }
+
+    #[test]
     fn all_pods_together_are_bounded() {
         let mut store = Store::default();
         store.complete();
@@ -324,5 +342,35 @@ mod tests {
         assert!(store.since(None).unwrap().body().len() < super::super::message::MOST_CHANGE_BYTES);
         assert_eq!(store.dropped(), 1_000 - u64::try_from(store.pods.len()).unwrap());
         assert!((100..120).contains(&store.pods.len()), "{}", store.pods.len());
+    }
+
+    /// Watch events, lists that are read again and containers that restart, for as long as a daemon may run.
+    #[test]
+    fn what_is_kept_does_not_grow_with_events_lists_and_restarts() {
+        let mut store = Store::default();
+        let node = |round: usize| -> Vec<Option<ApiPod>> {
+            let pods = (round..round + 100).map(|number| Some(pod(&format!("{number:06}"), "web")));
+            pods.chain([None]).collect()
+        };
+        store.replace_all(&node(0));
+        let bytes = store.bytes;
+        for round in 1..5_000 {
+            // The oldest goes and another comes, by events or in a list; one of them restarts.
+            if round % 10 == 0 {
+                store.replace_all(&node(round));
+            } else {
+                store.remove(&format!("{:06}", round - 1));
+                store.put(&pod(&format!("{:06}", round + 99), "web"));
+            }
+            let restarted = format!("{:06}", round + 50);
+            store.put(&pod(&restarted, if round % 2 == 0 { "wed" } else { "web" }));
+            store.put(&pod(&format!("{round}/large"), "web"));
+            store.leave_out(&format!("left-out-{}", round % 10));
+            store.note_unreadable();
+            assert_eq!((store.pods.len(), store.bytes), (100, bytes), "{round}");
+            assert!(store.removals.len() <= MOST_REMOVALS, "{round}");
+            assert!(store.left_out.len() <= 20, "{round}: {}", store.left_out.len());
+        }
+        assert_eq!(store.pods.values().map(|(_, written)| written.len()).sum::<usize>(), bytes);
     }
 }

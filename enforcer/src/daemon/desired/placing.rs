@@ -334,3 +334,6 @@ impl Desired {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

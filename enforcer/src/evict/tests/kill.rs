@@ -1,5 +1,6 @@
 //! A kill: what is written where, and what is refused.
 use std::{
+    fs,
     sync::{Arc, mpsc},
     time::Duration,
 };
@@ -43,7 +44,7 @@ fn one_that_cannot_be_killed_keeps_its_limits() {
     node.add(&pod, MIB);
     let mut candidate = node.open(&pod).unwrap();
     // Open for reading only: the kernel refuses the write.
-    candidate.targets[0].kill = std::fs::File::open(node.dir("a").join("cgroup.kill")).unwrap().into();
+    candidate.targets[0].kill = fs::File::open(node.dir("a").join("cgroup.kill")).unwrap().into();
     assert!(matches!(executor::signal(&candidate), Err(Refusal::Kernel(_))));
     for file in ["cpu.max", "app/cpu.max", "memory.high", "app/memory.high"] {
         assert!(!node.read("a", file).starts_with("max"), "{file}");
@@ -71,6 +72,38 @@ fn another_cgroup_than_the_one_decided_on_is_not_signalled() {
     let mut candidate = node.open(&pod).unwrap();
     candidate.facts.cgroup = CgroupId(candidate.facts.cgroup.0 + 1);
     assert_eq!(executor::signal(&candidate), Err(Refusal::Replaced));
+    assert!(!node.killed("a"));
+}
+
+/// A pod whose name, and whose cgroup's path, another has by the time of the kill: the handles that were opened for the
+/// decision lead to the former alone.
+#[test]
+fn a_pod_recreated_under_its_name_between_decision_and_kill_is_not_killed() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    let decided = node.open(&pod).unwrap();
+    let files = |name: &str| {
+        ["cpu.max", "cpu.weight", "memory.high", "app/cpu.max", "app/memory.high"]
+            .map(|file| node.read(name, file))
+    };
+    let before = files("a");
+    // It ends by itself, and its cgroup with it.
+    node.write("a", "cgroup.events", "populated 0\nfrozen 0\n");
+    fs::rename(node.dir("a"), node.dir("gone")).unwrap();
+    node.add(&pod, MIB);
+    assert_eq!(executor::signal(&decided), Err(Refusal::Empty));
+    assert!(!node.killed("a") && !node.killed("gone"));
+    // Even if something of the former is left, nothing of the new one is touched.
+    node.write("gone", "cgroup.events", "populated 1\nfrozen 0\n");
+    executor::signal(&decided).unwrap();
+    assert!(!node.killed("a") && node.killed("gone"));
+    assert_eq!(files("a"), before, "its limits stay");
+    // A decision that was made of the one, with the handles of the other, is none.
+    let mut mixed = node.open(&pod).unwrap();
+    assert_ne!(mixed.facts.cgroup, decided.facts.cgroup);
+    mixed.facts.cgroup = decided.facts.cgroup;
+    assert_eq!(executor::signal(&mixed), Err(Refusal::Replaced));
     assert!(!node.killed("a"));
 }
 

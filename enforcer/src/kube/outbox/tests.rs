@@ -1,3 +1,5 @@
+mod storms;
+
 use super::*;
 use crate::kube::tests::{SETTINGS, signalled, signalled_live};
 

@@ -81,8 +81,14 @@ impl Series {
     }
 
     fn spend(&mut self, about: &About, now: Instant) -> bool {
-        if self.budgets.len() >= MOST {
+        if self.budgets.len() >= MOST && !self.budgets.contains_key(about) {
             self.budgets.retain(|_, budget| now.duration_since(budget.since) < ONE_MORE);
+            // Of a flood about more things than that, the oldest begins anew.
+            let oldest = self.budgets.iter().min_by_key(|(_, budget)| budget.since);
+            if let Some((oldest, _)) = oldest.filter(|_| self.budgets.len() >= MOST) {
+                let oldest = oldest.clone();
+                self.budgets.remove(&oldest);
+            }
         }
         let budget = self.budgets.entry(about.clone()).or_insert(Budget { left: BURST, since: now });
         let earned = now.duration_since(budget.since).as_secs() / ONE_MORE.as_secs();
@@ -193,6 +199,26 @@ mod tests {
         let (mut series, now) = (Series::default(), Instant::now());
         for _ in 0..1_000 {
             assert_eq!(series.next(&report("a", "Evicted"), now), Delivery::New);
+        }
+    }
+
+    /// Each pod that comes and goes has Events of its own.
+    #[test]
+    fn what_is_kept_of_events_about_thousands_of_pods_does_not_grow() {
+        let (mut series, start) = (Series::default(), Instant::now());
+        for number in 0..5_000_u64 {
+            let pod = crate::kube::PodRef {
+                namespace: String::from("shop"),
+                name: format!("web-{number}"),
+                uid: format!("u{number}"),
+            };
+            let about = About::Pod(pod, None);
+            let report = Report { about: about.clone(), ..report(&number.to_string(), "Evicted") };
+            // Twenty a second: more than are kept within the time of a budget.
+            let now = start + Duration::from_millis(50 * number);
+            assert_eq!(series.next(&report, now), Delivery::New);
+            series.begun((about, report.reason), report.name, now);
+            assert!(series.latest.len() <= MOST && series.budgets.len() <= MOST, "{number}");
         }
     }
 }

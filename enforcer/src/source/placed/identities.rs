@@ -173,6 +173,13 @@ impl Identities {
         latest.into_iter().map(|(name, (_, path))| (name.to_owned(), path.clone())).collect()
     }
 
+    /// How many names and ids are kept, for tests.
+    #[cfg(test)]
+    pub(crate) fn kept(&self) -> usize {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        names.pods.len() + names.statics.len() + names.containers.len() + names.sandboxes.len()
+    }
+
     /// Learns what a runtime lists. What it no longer lists keeps its name as long as it is in `standing`: the runtime
     /// forgets a container before its last records are read.
     pub(super) fn learn(&self, listing: &Listing, standing: &BTreeMap<PodUid, PlacedPod>) {

@@ -175,6 +175,15 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_exactly_16_mib_is_taken_and_one_byte_more_is_passed_over() {
+        for (bytes, length) in [(16 << 20, 16 << 20), ((16 << 20) + 1, "too long".len())] {
+            let long = vec![b'x'; bytes];
+            let found = lines(&[&long[..1_000], &long[1_000..], b"\na\n"]);
+            assert_eq!((found[0].len(), &*found[1]), (length, "a"));
+        }
+    }
+
+    #[test]
     fn lines_end_where_the_reader_fails() {
         let mut read = 0;
         let ended = Lines::default().add(b"a\nb\nc\n", |_| {

@@ -1,3 +1,5 @@
+mod outages;
+
 use std::thread;
 
 use serde_json::{Value, json};
@@ -371,7 +373,7 @@ async fn a_server_that_accepts_and_says_nothing_is_away() {
 }
 
 #[tokio::test]
-async fn of_500_pods_that_are_listed_again_only_what_has_changed_is_new() {
+async fn a_relist_of_500_pods_changes_what_has_changed_and_removes_none() {
     let (api, feed) = serve().await;
     for number in 0..500 {
         api.put(pod(&format!("{number:03}"), "web", number));
@@ -391,7 +393,7 @@ async fn of_500_pods_that_are_listed_again_only_what_has_changed_is_new() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_made_anew_under_its_name_is_another() {
+async fn a_pod_recreated_under_its_name_is_another() {
     let (api, feed) = serve().await;
     api.put(pod("first", "web-0", 1));
     let reading = Reading::whole(&feed).await;
@@ -457,7 +459,7 @@ async fn what_is_no_event_has_all_pods_listed_again() {
 
 /// What a tenant writes is neither in the way nor of any use.
 #[tokio::test]
-async fn hostile_texts_change_nothing() {
+async fn hostile_labels_and_annotations_change_nothing() {
     let (api, feed) = serve().await;
     let mut hostile = pod("h", "web", 1);
     hostile["metadata"]["labels"] = json!({"items": "[{]}\"\\\n", "a\u{0}": "\u{1b}[31m", "\u{fffd}": "}}]"});
@@ -466,10 +468,12 @@ async fn hostile_texts_change_nothing() {
         "items": "\"items\":[{", "enforcer.dev/eviction-priority": "2000000000",
     });
     api.put(hostile.clone());
+    api.put(pod("plain", "plain", 3));
     let reading = Reading::whole(&feed).await;
     let is_plain = |reading: &Reading| {
         let all = pods(&reading.shared.since(None).unwrap());
         let pod = all.iter().find(|pod| pod.metadata.uid == "h").unwrap();
+        assert_eq!((&*pod.metadata.name, all.len(), reading.shared.dropped()), ("web", 2, 0));
         assert_eq!(pod.metadata.annotations, super::super::metadata::Annotations::default());
         assert!(pod.to_pod().unwrap().annotations.is_empty());
     };
@@ -477,13 +481,13 @@ async fn hostile_texts_change_nothing() {
     reading.until("a watch", || !api.asked_for(true).is_empty()).await;
     hostile["spec"]["priority"] = json!(2);
     api.put(hostile);
-    reading.until_shown(&[("h", 2)]).await;
+    reading.until_shown(&[("h", 2), ("plain", 3)]).await;
     is_plain(&reading);
 }
 
 /// A server that answers with a uid twice, or with uids that can be none.
 #[tokio::test]
-async fn of_one_uid_there_is_one_pod() {
+async fn of_duplicate_uids_there_is_one_pod() {
     let (api, feed) = serve().await;
     api.put(pod("a", "first", 1));
     let reading = Reading::whole(&feed).await;

@@ -122,6 +122,30 @@ async fn a_stream_that_ends_is_an_error_and_the_next_question_begins_anew() {
     }
 }
 
+/// While it is away the question fails, which says nothing of the pods; then all of them come.
+#[tokio::test]
+async fn a_kubelet_that_is_stopped_and_started_again_has_not_removed_its_pods() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("pods.sock");
+    let kubelet = FakeKubelet::new();
+    let serving = tokio::spawn(kubelet.clone().serve_pods_api(UnixListener::bind(&socket).unwrap()));
+    kubelet.put(pod("a", 1));
+    kubelet.put(pod("b", 2));
+    let (specs, feed) = (specs(), Feed::PodsApi(socket.clone()));
+    let (revision, before) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
+    serving.abort();
+    kubelet.send(0);
+    std::fs::remove_file(&socket).unwrap();
+    for _ in 0..20 {
+        let answer = specs.next(feed.clone(), Some(revision), 0, LONG_MS).await;
+        assert!(answer.is_err(), "{answer:?}");
+    }
+    tokio::spawn(kubelet.serve_pods_api(UnixListener::bind(&socket).unwrap()));
+    let (again, after) = whole(specs.next(feed, Some(revision), 0, LONG_MS).await.unwrap());
+    assert_eq!(after, before);
+    assert_ne!(again, revision, "a revision of a former process is none of this one");
+}
+
 #[tokio::test]
 async fn where_no_kubelet_listens_the_error_names_the_socket() {
     let error = specs().next(Feed::PodsApi("/nonexistent/s".into()), None, 0, LONG_MS).await.unwrap_err();

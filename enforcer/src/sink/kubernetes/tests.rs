@@ -1,0 +1,235 @@
+//! The whole sink with a fake API server: what arrives there, once, and in which form.
+use std::{sync::Arc, time::Duration};
+
+use enforcer_events::{Payload, eviction::EvictionEnded};
+use serde_json::{Value, json};
+
+use crate::{
+    journal::{EventType, Journal, RawEvent, Subject},
+    kube::{Access, ApiServer, ApiSettings, Evictions},
+    model::PodName,
+    network::{
+        Certificates, Endpoint, Network, Security, Trust,
+        fake::{Authority, Validity},
+    },
+    sink::{Ground, Healths, KubernetesSettings, Sink, Wanted},
+    specs::{
+        ApiServerFeed, HttpsFeed,
+        fake_api::{FakeApi, Refusal},
+    },
+};
+
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/shop/events";
+
+struct Scene {
+    api: FakeApi,
+    ground: Ground,
+    _state: tempfile::TempDir,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let api = FakeApi::new("secret");
+        let authority = Authority::new().unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(api.clone().serve(listener, authority.sign("127.0.0.1", Validity::Valid).unwrap()));
+        let trust = Trust::Roots(Certificates { path: "/ca.crt".into(), bytes: authority.pem().into() });
+        let endpoint = Endpoint {
+            client: String::from("kube"),
+            tls: true,
+            host: address.ip().to_string(),
+            port: address.port(),
+            authority: address.to_string(),
+            connect_timeout_ms: 5_000,
+        };
+        let security = Security { trust, ..Security::default() };
+        let https = HttpsFeed { endpoint, security, token: Some(String::from("secret")) };
+        let feed = ApiServerFeed { https, base: String::new(), node: String::from("n") };
+        let access: Access = Arc::new(move || Ok(feed.clone()));
+        let state = tempfile::tempdir().unwrap();
+        let ground = Ground {
+            journal: Journal::new("n", "b"),
+            state_dir: state.path().to_owned(),
+            node: String::from("n"),
+            healths: Healths::default(),
+            network: Network::in_this_process().unwrap(),
+            api_server: ApiServer::in_this_process("n", access).unwrap(),
+        };
+        Self { api, ground, _state: state }
+    }
+
+    fn start(&self, dry_run: bool) -> Sink {
+        let wanted = Wanted::Kubernetes(KubernetesSettings { enabled: true, dry_run });
+        Sink::start(&self.ground, &wanted, 0, None).unwrap()
+    }
+
+    fn emit(&self, kind: EventType, data: Value) {
+        let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: String::from("web") });
+        self.ground.journal.append_raw(RawEvent { kind, subject, data });
+    }
+
+    fn stall(&self, kind: &str) {
+        let data = json!({
+            "namespace": "shop", "pod": "web", "uid": "u1", "container": "app", "cgroup": "/c", "cgroupId": 7,
+            "kind": kind, "stallMs": 20, "windowStallMs": 300, "limitOwner": "/c", "limitSource": "argument", "pid": 1,
+            "tid": 1, "comm": "java", "lastingMs": 0,
+        });
+        self.emit(EventType::PressureRising, data);
+    }
+
+    fn fail(&self, name: &str) {
+        let text = || Some(name.to_owned());
+        let ended = EvictionEnded {
+            eviction_id: name.to_owned(),
+            namespace: Some(String::from("shop")),
+            name: text(),
+            uid: text(),
+            ..EvictionEnded::default()
+        };
+        self.ground.journal.emit(Subject::Node, Payload::EvictionFailed(ended));
+    }
+
+    fn decide(&self, dry_run: bool) {
+        let victim = json!({
+            "namespace": "shop", "name": "web", "uid": "u1", "qosClass": "Burstable", "priority": 0, "cgroup": "/c",
+            "cgroupId": 7, "requestBytes": 1, "statsMissing": false, "usageBytes": 2, "anonBytes": 2, "fileBytes": 0,
+            "shmemBytes": 0, "processCount": 1, "growthBytesPerSecond": 0,
+        });
+        let data = json!({
+            "evictionId": "e", "dryRun": dry_run, "hard": true, "graceMs": 0, "victim": victim, "decidedBy": "order",
+            "ranking": [], "rankedCount": 1, "excluded": [], "excludedCount": 0, "predictedFreedBytes": 1,
+            "message": "The node was low on resource: memory. ", "annotations": {"starved_resource": "memory"},
+            "configHash": "h",
+        });
+        self.emit(EventType::EvictionDecided, data);
+    }
+
+    /// What has arrived, once it is so much.
+    async fn changed(&self, count: usize) -> Vec<(String, Value)> {
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        while self.api.changed().len() < count {
+            assert!(std::time::Instant::now() < end, "{:?}", self.api.changed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.api.changed()
+    }
+
+    /// The names of the pods that the Events are about, in order.
+    async fn pods(&self, count: usize) -> Vec<String> {
+        let of = |(_, body): (String, Value)| body["regarding"]["name"].as_str().unwrap_or("?").to_owned();
+        self.changed(count).await.into_iter().map(of).collect()
+    }
+}
+
+#[tokio::test]
+async fn stalls_are_memory_throttled_or_memory_stalled_and_repeated_ones_patch_the_series() {
+    let scene = Scene::new().await;
+    let mut sink = scene.start(false);
+    for kind in ["memoryHigh", "throttled", "memcgReclaim", "directReclaim", "memoryHigh"] {
+        scene.stall(kind);
+    }
+    let changed = scene.changed(5).await;
+    let shown: Vec<_> = changed
+        .iter()
+        .map(|(request, body)| {
+            (request.split(' ').next().unwrap(), body["reason"].as_str(), body["series"]["count"].as_u64())
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("POST", Some("MemoryThrottled"), None),
+            ("PATCH", None, Some(2)),
+            ("POST", Some("MemoryStalled"), None),
+            ("PATCH", None, Some(2)),
+            ("PATCH", None, Some(3)),
+        ]
+    );
+    let throttled = &changed[0];
+    assert_eq!(throttled.0, format!("POST {EVENTS}"));
+    assert_eq!(
+        throttled.1["note"], "Its tasks were slowed at memory.high for 300 ms within a second",
+        "{throttled:?}"
+    );
+    let pod = &throttled.1["regarding"];
+    assert_eq!(
+        (&pod["name"], &pod["uid"], &pod["fieldPath"]),
+        (&json!("web"), &json!("u1"), &json!("spec.containers{app}"))
+    );
+    assert_eq!(changed[2].1["note"], "Its tasks waited 300 ms within a second for memory below their limit");
+    // A series is part of the Event that it repeats, and says when it was seen last.
+    let name = |of: usize| changed[of].1["metadata"]["name"].as_str().unwrap();
+    for (patch, of) in [(1, 0), (3, 2), (4, 0)] {
+        assert_eq!(changed[patch].0, format!("PATCH {EVENTS}/{}", name(of)));
+        assert!(changed[patch].1["series"]["lastObservedTime"].as_str().unwrap().ends_with('Z'));
+    }
+    // An Event that the server has forgotten is made anew.
+    scene.api.refuse(&Refusal::Status(404, None), 1);
+    scene.stall("memoryHigh");
+    let changed = scene.changed(6).await;
+    assert_eq!(
+        (&*changed[5].0, &changed[5].1["reason"]),
+        (&*format!("POST {EVENTS}"), &json!("MemoryThrottled"))
+    );
+    sink.stop().await;
+    assert_eq!(scene.api.changed().len(), 6);
+}
+
+#[tokio::test]
+async fn the_sink_continues_by_its_cursor_over_a_restart_and_sends_nothing_twice() {
+    let scene = Scene::new().await;
+    let mut sink = scene.start(false);
+    scene.fail("a");
+    scene.fail("b");
+    assert_eq!(scene.pods(2).await, ["a", "b"]);
+    sink.stop().await;
+    // Meanwhile something happens, and the next one finds the server away.
+    scene.fail("c");
+    scene.api.refuse(&Refusal::Status(503, None), 1_000);
+    let asked = scene.api.asked().len();
+    let mut sink = scene.start(false);
+    while scene.api.asked().len() < asked + 2 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    sink.stop().await;
+    scene.fail("d");
+    scene.api.serve_again();
+    let mut sink = scene.start(false);
+    assert_eq!(scene.pods(4).await, ["a", "b", "c", "d"]);
+    sink.stop().await;
+    let mut sink = scene.start(false);
+    scene.fail("e");
+    assert_eq!(scene.pods(5).await, ["a", "b", "c", "d", "e"]);
+    sink.stop().await;
+    assert_eq!(scene.api.changed().len(), 5);
+}
+
+/// Neither the sink nor what evicts at the API server does anything there for what is decided only.
+#[tokio::test]
+async fn a_dry_run_sends_nothing_to_the_api_server() {
+    let scene = Scene::new().await;
+    let Ground { journal, state_dir, api_server, .. } = &scene.ground;
+    let settings = ApiSettings::default();
+    let evictions = Evictions::start(journal, state_dir, 0, settings, api_server.clone()).unwrap();
+    let mut sink = scene.start(false);
+    scene.decide(true);
+    // What follows it in the log has been read after it.
+    scene.fail("later");
+    assert_eq!(scene.pods(1).await, ["later"]);
+    sink.stop().await;
+    drop(evictions);
+    let is_plain =
+        |asked: &crate::specs::fake_api::Asked| asked.target == "/api/v1" || asked.target == EVENTS;
+    let asked = scene.api.asked();
+    assert!(asked.iter().all(is_plain), "{asked:?}");
+    assert_eq!(scene.api.changed().len(), 1);
+    // What is configured to be told is.
+    let mut sink = scene.start(true);
+    scene.decide(true);
+    scene.decide(false);
+    let reasons: Vec<_> =
+        scene.changed(3).await.into_iter().map(|(_, body)| body["reason"].clone()).collect();
+    assert_eq!(reasons, ["EvictionFailed", "WouldEvict", "Evicted"]);
+    sink.stop().await;
+}
