@@ -20,7 +20,11 @@ pub(crate) use self::{
     batch::Batch,
     environment::{Environment, assignments},
 };
-use self::{batch::batches, queue::Queue, tier::GuestTest};
+use self::{
+    batch::batches,
+    queue::Queue,
+    tier::{GuestTest, Tier},
+};
 use crate::{
     build::{self, Kind, Product},
     ebpf,
@@ -124,7 +128,10 @@ impl Suite {
         let list = run::text(Command::new(test).args(["--list", "--format", "terse"]))?;
         let mut tests = listed(&list)?;
         tests.retain(|test| {
-            choice.filter.is_none_or(|filter| test.matches(filter)) && (test.repeats || !choice.repeating)
+            choice.filter.is_none_or(|filter| test.matches(filter))
+                && (test.repeats || !choice.repeating)
+                // A node takes minutes to be Ready, and its tests are run by hand.
+                && (test.tier != Tier::Kube || choice.filter.is_some_and(|filter| filter.starts_with("kube::")))
         });
         let batches = batches(&tests, choice.kernels, choice.whole_kernels);
         if batches.is_empty() {
