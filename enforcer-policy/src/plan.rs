@@ -12,7 +12,7 @@ use crate::model::{
 use crate::{
     ReservedCgroup, Settings,
     admission::{self, Admission},
-    critical, effective,
+    allocatable, critical, effective,
     message::Requests,
     name, oom_score, preference, qos,
     values::{self, Requested},
