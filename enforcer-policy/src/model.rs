@@ -30,7 +30,7 @@ pub use self::{
     owner::{Owner, OwnerLevel},
     owner_reference::OwnerReference,
     placement::{Knowledge, Placement},
-    pod::{Container, ContainerKind, Pod},
+    pod::{Container, ContainerKind, Instance, Pod},
     qos::QosClass,
     quantity::{BinarySi, ParseQuantityError, Quantity},
     resources::{Requirements, ResourceList, ResourceName},

@@ -146,6 +146,7 @@ mod tests {
     #[test]
     fn a_container_beyond_those_that_are_kept_is_not_called_ephemeral() {
         let pod = pod("p", vec![app("(others)", &[], &[])]);
+        assert_eq!(pod.kind_of("app"), None);
         let placed =
             &planned(&pod, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false }).pods
                 [0];

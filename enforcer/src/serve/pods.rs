@@ -69,6 +69,10 @@ pub struct PodView {
     pub controller: Option<ControllerView>,
     /// Its cgroup's path below the mount point.
     pub cgroup: String,
+    /// The id of a kubelet's pod's sandbox, as the container runtime has it; `None` if it is not known, or has no cgroup in
+    /// the pod's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
     /// Its containers.
     pub containers: Vec<ContainerView>,
 }
@@ -120,8 +124,11 @@ pub enum PodState {
 pub struct ContainerView {
     /// Its name.
     pub name: String,
-    /// `app`, `init`, `sidecar` or `ephemeral`.
+    /// `app`, `init`, `sidecar` or `ephemeral`; `app` also where a kubelet's pod has no spec that says it.
     pub kind: String,
+    /// How often a kubelet's container was made before, as the container runtime says; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
     /// The `oom_score_adj` of its processes.
     pub oom_score_adj: i16,
     /// Its cgroup's path below the mount point.

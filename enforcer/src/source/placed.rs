@@ -18,7 +18,7 @@ use super::{
 use crate::{
     cgroup::PodCgroup,
     cri::Listing,
-    model::{Knowledge, Placement, Pod, PodUid},
+    model::{ContainerId, Knowledge, Placement, Pod, PodUid},
     policy::critical::CONFIG_SOURCE,
     specs::{ApiPod, Change},
 };
@@ -85,6 +85,7 @@ impl PlacedPods {
     pub fn specify(&mut self, provenance: Provenance, change: Change) -> Vec<EvictedPod> {
         let evicted = self.specs.take(provenance, change);
         self.forget_old_specs();
+        self.classify();
         evicted
     }
 
@@ -128,14 +129,38 @@ impl PlacedPods {
         self.specs.get(uid).filter(is_its).or_else(mirror)
     }
 
-    /// Takes what a container runtime lists.
-    pub fn learn(&mut self, listing: &Listing, now: Instant) {
-        self.identities.learn(listing, &self.pods);
+    /// Takes the kinds of containers from the specs.
+    fn classify(&self) {
+        let specs = self.pods.keys().filter_map(|uid| Some((uid, self.spec(uid)?.pod.as_ref())));
+        self.identities.classify(&specs.collect());
+    }
+
+    /// How often the container with that cgroup was made before; `None` if that is not known.
+    #[must_use]
+    pub fn attempt(&self, uid: &PodUid, container: &str) -> Option<u32> {
+        let own = &self.pods.get(uid)?.cgroup.containers;
+        let own = own.iter().find(|of| of.path.as_str() == container)?;
+        self.identities.instance(uid, &own.container).attempt
+    }
+
+    /// The id of the pod's sandbox; `None` if it is not known, or has no cgroup in the pod.
+    #[must_use]
+    pub fn sandbox(&self, uid: &PodUid) -> Option<&ContainerId> {
+        self.identities.sandbox(&self.pods.get(uid)?.cgroup)
+    }
+
+    /// Takes what a container runtime lists. Returns whether that is news about a cgroup.
+    pub fn learn(&mut self, listing: &Listing, now: Instant) -> bool {
+        let is_news = self.identities.learn(listing, &self.pods);
         for (uid, pod) in &mut self.pods {
             if pod.named_since.is_none() && self.identities.is_named(uid) {
                 pod.named_since = Some(now);
             }
         }
+        if is_news {
+            self.classify();
+        }
+        is_news
     }
 
     /// Whether a pod or container has no name yet.

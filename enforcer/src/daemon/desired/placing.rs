@@ -21,7 +21,7 @@ use crate::{
     cri::{CriError, Listing},
     journal::Subject,
     model::PodUid,
-    serve::SpecView,
+    serve::{PodView, SpecView},
     source::{Change, Health, Identities, PlacedPods, Provenance, SourceName},
     specs::{self, Update},
     threads,
@@ -118,6 +118,14 @@ impl Placing {
         })
     }
 
+    /// Adds what the container runtime calls the pod's sandbox and containers.
+    pub(super) fn identify(&self, uid: &PodUid, view: &mut PodView) {
+        view.sandbox = self.pods.sandbox(uid).map(ToString::to_string);
+        for container in &mut view.containers {
+            container.attempt = self.pods.attempt(uid, &container.cgroup);
+        }
+    }
+
     /// Notes that cgroups are no longer reported.
     pub(super) fn is_unreported(&mut self) {
         self.is_reported = false;
@@ -210,7 +218,7 @@ impl Desired {
         let source = SourceName::RUNTIME.as_str();
         match listing {
             Ok(listing) => {
-                placing.pods.learn(&listing, Instant::now());
+                let is_news = placing.pods.learn(&listing, Instant::now());
                 if listing.dropped > 0 {
                     tracing::warn!(
                         dropped = listing.dropped,
@@ -223,7 +231,11 @@ impl Desired {
                     let data = SourceReported { source: source.into(), message };
                     self.emit(Subject::Node, Payload::SourceUp(data));
                 }
-                self.show_placed(Instant::now()).await
+                self.show_placed(Instant::now()).await?;
+                if is_news {
+                    self.renew_view();
+                }
+                Ok(())
             }
             Err(error) => {
                 if std::mem::replace(&mut placing.runtime, Health::Down) != Health::Down {

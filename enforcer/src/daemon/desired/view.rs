@@ -50,6 +50,9 @@ impl Desired {
                     (container.cgroup, container.cgroup_id) = (path.to_string(), Some(id.0));
                 }
             }
+            if let Some(placing) = &self.placing {
+                placing.identify(&plan.uid, &mut view);
+            }
             let has_spec = matches!(plan.placed, Some(Knowledge::Spec { .. }));
             view.spec =
                 self.placing.as_ref().filter(|_| has_spec).and_then(|placing| placing.spec_view(&plan.uid));
@@ -127,12 +130,14 @@ fn pod_view(
             uid: owner.uid.clone(),
         }),
         cgroup: plan.cgroup.path.to_string(),
+        sandbox: None,
         containers: plan
             .containers
             .iter()
             .map(|container| ContainerView {
                 name: container.name.clone(),
                 kind: container.kind.as_str().to_owned(),
+                attempt: None,
                 oom_score_adj: container.oom_score_adj,
                 cgroup: container.cgroup.path.to_string(),
                 cgroup_id: id_of(&container.cgroup.path),

@@ -2,7 +2,7 @@ use super::{identities::SANDBOX, *};
 use crate::{
     cgroup::ContainerCgroup,
     cri::{Container, Sandbox},
-    model::{CgroupId, CgroupPath, ContainerId, QosClass},
+    model::{CgroupId, CgroupPath, ContainerId, ContainerKind, Instance, QosClass},
     policy::{CgroupDriver, critical, name::PodPlace},
 };
 
@@ -425,4 +425,89 @@ fn a_path_has_an_owner_before_the_roster_knows_it() {
     {
         assert!(!awaits(path), "{path}");
     }
+}
+
+#[test]
+fn a_container_has_the_kind_of_its_spec_and_the_attempt_of_the_runtime() {
+    let (mut pods, now) = named(QosClass::Burstable, "default");
+    let kubelet = Kubelet {
+        kubepods: CgroupPath::parse("/kubepods").unwrap(),
+        driver: CgroupDriver::Cgroupfs,
+        identities: pods.identities.clone(),
+    };
+    let path = |digit| format!("/kubepods/pod{UID}/{}", id(digit));
+    let instance = |path: &str| kubelet.instance(&CgroupPath::parse(path).unwrap());
+    // Without a spec it may be any kind.
+    assert_eq!(instance(&path('1')), Instance { kind: None, attempt: Some(0) });
+    let api = serde_json::from_value(serde_json::json!({
+        "metadata": {"namespace": "default", "name": "web", "uid": UID},
+        "spec": {
+            "containers": [{"name": "app"}],
+            "initContainers": [{"name": "first"}, {"name": "proxy", "restartPolicy": "Always"}],
+        },
+    }));
+    specify(&mut pods, api.unwrap());
+    pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2', '3', '4', '5'])], now);
+    let containers = vec![
+        container('1', '0', "app", 0),
+        container('2', '0', "first", 0),
+        container('3', '0', "proxy", 1),
+        container('4', '0', "debugger", 0),
+        container('5', '0', "app", 2),
+    ];
+    let listing = listing(vec![sandbox('0', UID, "default", "web")], containers);
+    assert!(pods.learn(&listing, now));
+    assert!(!pods.learn(&listing, now), "nothing is new");
+    let all = ['1', '2', '3', '4', '5'].map(|digit| {
+        let Instance { kind, attempt } = instance(&path(digit));
+        (kind.map(ContainerKind::as_str), attempt)
+    });
+    let expected = [
+        (Some("app"), Some(0)),
+        (Some("init"), Some(0)),
+        (Some("sidecar"), Some(1)),
+        (Some("ephemeral"), Some(0)),
+        (Some("app"), Some(2)),
+    ];
+    assert_eq!(all, expected);
+    // What a container makes in its own cgroup is that container.
+    assert_eq!(instance(&format!("{}/init.scope", path('5'))).attempt, Some(2));
+    for other in [path('0'), path('9'), format!("/kubepods/pod{UID}"), "/kubepods".into(), "/a".into()] {
+        assert_eq!(instance(&other), Instance::default(), "{other}");
+    }
+    let uid = PodUid::new(UID).unwrap();
+    assert_eq!([pods.attempt(&uid, &path('5')), pods.attempt(&uid, &path('0'))], [Some(2), None]);
+    // Its last records are read after it is gone.
+    pods.take(Vec::new(), now);
+    pods.specify(
+        Provenance { source: crate::source::SourceName::KUBELET, is_from_disk: false },
+        Change::Whole(Vec::new()),
+    );
+    assert_eq!(instance(&path('3')), Instance { kind: Some(ContainerKind::Sidecar), attempt: Some(1) });
+}
+
+#[test]
+fn a_container_that_the_runtime_says_is_in_another_pod_has_no_attempt() {
+    let (mut pods, now) = named(QosClass::Burstable, "default");
+    let elsewhere = vec![sandbox('0', UID, "default", "web"), sandbox('3', OTHER, "default", "other")];
+    pods.learn(&listing(elsewhere, vec![container('1', '3', "app", 4)]), now);
+    let path = format!("/kubepods/pod{UID}/{}", id('1'));
+    assert_eq!(pods.attempt(&PodUid::new(UID).unwrap(), &path), None);
+}
+
+#[test]
+fn the_latest_sandbox_with_a_cgroup_is_the_pods() {
+    let (mut pods, now) = named(QosClass::Burstable, "default");
+    let uid = PodUid::new(UID).unwrap();
+    let shown = |pods: &PlacedPods| pods.sandbox(&uid).map(ToString::to_string);
+    assert_eq!(shown(&pods), Some(id('0')));
+    let next = Sandbox { attempt: 1, ..sandbox('2', UID, "default", "web") };
+    let sandboxes = vec![sandbox('0', UID, "default", "web"), next];
+    assert!(!pods.learn(&listing(sandboxes.clone(), Vec::new()), now), "it has no cgroup yet");
+    assert_eq!(shown(&pods), Some(id('0')));
+    pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
+    pods.learn(&listing(sandboxes, Vec::new()), now);
+    assert_eq!(shown(&pods), Some(id('2')));
+    pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['1'])], now);
+    assert_eq!(shown(&pods), None, "its cgroup is elsewhere");
 }
