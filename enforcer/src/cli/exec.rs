@@ -280,6 +280,7 @@ mod tests {
             mode: "enforce".into(),
             memory_pressure: false,
             conditions: Vec::new(),
+            specs: None,
             pods: vec![
                 PodView {
                     spec: None,

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    Health, Snapshot,
+    Health, Snapshot, SourceName,
     specified::{EvictedPod, Provenance, SpecifiedPod, SpecifiedPods},
 };
 use crate::{
@@ -81,9 +81,9 @@ impl PlacedPods {
         differs || !before.is_empty()
     }
 
-    /// Takes what has changed about the pods' specs, and returns the pods that were evicted since they ran.
-    pub fn specify(&mut self, provenance: Provenance, change: Change) -> Vec<EvictedPod> {
-        let evicted = self.specs.take(provenance, change);
+    /// Takes what has changed about the pods' specs at `read_ms`, and returns the pods that were evicted since they ran.
+    pub fn specify(&mut self, provenance: Provenance, change: Change, read_ms: u64) -> Vec<EvictedPod> {
+        let evicted = self.specs.take(provenance, change, read_ms);
         self.forget_old_specs();
         self.classify();
         evicted
@@ -111,10 +111,20 @@ impl PlacedPods {
         self.specs.to_kept()
     }
 
-    /// Who gave the pod's spec; `None` if it is not known.
+    /// Notes that a source of specs has answered at `read_ms`, with nothing new.
+    pub fn note_answer(&mut self, source: SourceName, read_ms: u64) {
+        self.specs.note_answer(source, read_ms);
+    }
+
+    /// Notes that the source of specs that has answered no longer does. Returns whether one had.
+    pub fn note_silence(&mut self) -> bool {
+        self.specs.note_silence()
+    }
+
+    /// The source of specs that answers.
     #[must_use]
-    pub fn provenance(&self, uid: &PodUid) -> Option<Provenance> {
-        self.spec(uid).map(|spec| spec.provenance)
+    pub fn spec_source(&self) -> Option<SourceName> {
+        self.specs.answering()
     }
 
     /// The pod's spec: by its uid, or of a static pod that of its mirror. If the runtime gives the pod another name, the spec
@@ -206,7 +216,7 @@ impl PlacedPods {
             let knowledge = match spec {
                 Some(spec) => Knowledge::Spec {
                     is_settled: !spec.has_ended() && self.identities.are_distinct(&pod.cgroup),
-                    is_live: spec.is_live(),
+                    origin: self.specs.origin(spec),
                     is_terminating: spec.is_terminating(),
                 },
                 None => Knowledge::Names { is_settled: self.is_settled(uid, pod, now) },

@@ -1,7 +1,7 @@
 //! The roster as it is reported.
 use std::collections::BTreeMap;
 
-use super::Desired;
+use super::{Desired, placing::Placing};
 use crate::{
     model::{CgroupPath, Knowledge, PodUid, QosClass, ResourceName},
     policy::{
@@ -53,9 +53,9 @@ impl Desired {
             if let Some(placing) = &self.placing {
                 placing.identify(&plan.uid, &mut view);
             }
-            let has_spec = matches!(plan.placed, Some(Knowledge::Spec { .. }));
-            view.spec =
-                self.placing.as_ref().filter(|_| has_spec).and_then(|placing| placing.spec_view(&plan.uid));
+            if let (Some(placing), Some(Knowledge::Spec { origin, .. })) = (&self.placing, plan.placed) {
+                view.spec = Some(placing.spec_view(origin));
+            }
             if let Some(band) = self.aligning.band(&plan.uid) {
                 for container in &mut view.containers {
                     container.oom_score_adj = band.hold(container.oom_score_adj);
@@ -66,6 +66,7 @@ impl Desired {
             pods.push(known.map_or_else(|| Common::from(view), Common::clone));
         }
         self.view.pods = pods;
+        self.view.specs = self.placing.as_ref().map(Placing::specs_view);
     }
 
     /// Shows a pod as evicted, and leaves the rest of the view unchanged.
