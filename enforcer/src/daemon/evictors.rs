@@ -135,7 +135,7 @@ pub(super) async fn next_config(
     tokio::select! {
         // What an operator asks for comes first.
         biased;
-        reloaded = reloader.next() => reloaded,
+        ordered = reloader.next() => ordered,
         raised = raised => (Ok(raised), None),
     }
 }

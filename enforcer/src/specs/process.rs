@@ -249,9 +249,8 @@ async fn run(
     let feed = feeds.borrow().clone();
     match (feed, kubelet) {
         (FeedAsk::PodsApi, Some(kubelet)) => pods_api::watch(kubelet, &shared).await,
-        (FeedAsk::PodsApi, None) => Failure::Unconnected,
-        // It is answered without a task.
-        (FeedAsk::Configz(_), _) => Failure::Unconnected,
+        // The configuration is answered without a task.
+        (FeedAsk::PodsApi, None) | (FeedAsk::Configz(_), _) => Failure::Unconnected,
         (FeedAsk::Kubelet(feed), _) => kubelet::poll(*feed, looks, &shared).await,
         (FeedAsk::ApiServer(feed), _) => api_server::watch(*feed, feeds, Pace::default(), &shared).await,
     }

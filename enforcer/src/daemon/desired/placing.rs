@@ -98,11 +98,11 @@ impl Placing {
 
     /// Takes what an earlier daemon knew of the pods' specs, and keeps them from now on.
     pub(super) fn restore_specs(&mut self, kept: Option<KeptSpecs>, keeper: Option<Keeper<KeptSpecs>>) {
-        if let Some(KeptSpecs { source, read_ms, pods }) = kept {
-            if let Some(source) = kept_specs::source(&source) {
-                let provenance = Provenance { source, is_from_disk: true };
-                self.pods.specify(provenance, specs::Change::Whole(pods), read_ms);
-            }
+        if let Some(KeptSpecs { source, read_ms, pods }) = kept
+            && let Some(source) = kept_specs::source(&source)
+        {
+            let provenance = Provenance { source, is_from_disk: true };
+            self.pods.specify(provenance, specs::Change::Whole(pods), read_ms);
         }
         self.keeper = keeper;
     }
