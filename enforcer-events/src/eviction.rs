@@ -182,6 +182,22 @@ pub struct EvictionVictim {
     /// Its controller; absent if it has none, or if that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<Controller>,
+    /// Where the spec of a kubelet's pod was from; absent without a spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec: Option<VictimSpec>,
+}
+
+/// Where a spec was from when its pod was chosen.
+#[derive(Clone, Debug, Deserialize, JsonSchema, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VictimSpec {
+    /// The source that gave it.
+    pub source: Word,
+    /// `live`, `stale` or `disk`, as in `eviction.signalled`.
+    pub provenance: Word,
+    /// When it was read last, in milliseconds since 1970; absent with `live`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_ms: Option<u64>,
 }
 
 /// The object that made a pod, and makes another when it is gone.
@@ -412,8 +428,9 @@ pub struct EvictionSignalled {
     /// Its controller; absent if it has none, or if that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<Controller>,
-    /// Where the spec of a kubelet's pod is from: `live`, or `disk`; absent without a spec. With `live`, an absent controller
-    /// means that the pod has none.
+    /// Whether the spec of a kubelet's pod holds now: `live` (the source that gave it answers and has the pod), `stale` (it no
+    /// longer does), or `disk` (an earlier daemon kept it); absent without a spec. With `live`, an absent controller means
+    /// that the pod has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<Word>,
     /// Whether the pod was being deleted already.

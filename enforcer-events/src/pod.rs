@@ -23,6 +23,12 @@ pub struct Place {
     /// The container's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
+    /// The kind of a kubelet's container, `app`, `init`, `sidecar` or `ephemeral`; absent where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_kind: Option<Word>,
+    /// How often a kubelet's container was made before, as the container runtime says; absent where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
     /// The cgroup's path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,

@@ -10,6 +10,7 @@ mod evict;
 mod exec;
 mod exit;
 mod format;
+mod freshness;
 mod headroom;
 mod next;
 mod orders;

@@ -32,6 +32,7 @@ mod incompatible_host;
 mod instance_lock;
 mod keeper;
 mod kept_specs;
+mod kubelet_threshold;
 mod kubernetes;
 mod metrics;
 mod naming;
@@ -79,6 +80,7 @@ use self::{
     edges::Edges,
     forecaster::Forecaster,
     host::Host,
+    kubelet_threshold::KubeletThreshold,
     metrics::Metering,
     naming::Naming,
     ooms::{BeingEvicted, Ooms},
@@ -150,7 +152,8 @@ pub fn fits(config: &Config) -> anyhow::Result<()> {
     let host = Host::read(config)?;
     let (mut config, kubelets) = (config.clone(), ownership::kubelet_owns_cgroups(config, &host.boot_id));
     if kubelets {
-        evictors::settle(&mut config, host.node.memory_bytes);
+        let kubelet = KubeletThreshold::of_files(&config);
+        evictors::settle(&mut config, &kubelet, host.node.memory_bytes);
     }
     incompatible_host::check(&config, &host, kubelets)?;
     Ok(incompatible_host::check_reach(&config, &host)?)
@@ -198,8 +201,11 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     if kubelets {
         let driver = ownership::kubelets_driver(&config.settings.cgroup_root);
         config.settings.cgroup_driver = driver.unwrap_or(config.settings.cgroup_driver);
-        evictors::settle(&mut config, host.node.memory_bytes);
-        load = evictors::settling(load, host.node.memory_bytes);
+    }
+    let threshold = kubelets.then(|| KubeletThreshold::new(&config, &host.name));
+    if let Some(threshold) = &threshold {
+        evictors::settle(&mut config, threshold, host.node.memory_bytes);
+        load = evictors::settling(load, threshold.clone(), host.node.memory_bytes);
     }
     incompatible_host::check(&config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
@@ -313,8 +319,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let doctor = ooms.doctor(&host_facts);
 
     let (views, view) = watch::channel(desired.view().clone());
-    let rivals =
-        kubelets.then(|| evictors::watch(&config, host.node.memory_bytes, view.clone(), journal.clone()));
+    let mut rivals = threshold.map(|threshold| {
+        evictors::watch(&config, threshold, host.node.memory_bytes, view.clone(), journal.clone())
+    });
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
@@ -347,7 +354,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
                 Asked::Stop => break Ended::Stopped,
                 Asked::Reload => reloader.ask(None),
             },
-            (loaded, order) = reloader.next() => {
+            (loaded, order) = evictors::next_config(&mut rivals, &mut reloader, &config) => {
                 let arm = order.as_ref().is_some_and(|order| order.arm);
                 let outcome = reload::reload(&config, loaded, (&host, kubelets), order.as_ref(), &journal);
                 let outcome = outcome.map(|(new, message)| {
@@ -360,7 +367,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
                     forecaster.configure(&config);
                     sinks.configure(&config);
                     if let Some(rivals) = &rivals {
-                        rivals.send_replace(config.clone());
+                        rivals.configure(&config);
                     }
                     message
                 });

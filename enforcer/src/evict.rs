@@ -43,6 +43,7 @@ mod report;
 mod scheduling;
 mod soft;
 mod sources;
+mod spec_state;
 mod stat;
 #[cfg(test)]
 mod tests;
@@ -66,4 +67,5 @@ pub use self::{
     report::{Blindness, Report},
     scheduling::Scheduling,
     soft::{Requested, Requester},
+    spec_state::SpecState,
 };

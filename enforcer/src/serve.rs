@@ -37,7 +37,7 @@ pub use self::{
     metrics::{MetricsListener, Scrape},
     orders::{Done, No, OrderRequest, OrderView},
     peer::{Peer, PeerError},
-    pods::{ContainerView, ControllerView, PodState, PodView, SpecView, View},
+    pods::{ContainerView, ControllerView, PodState, PodView, ReadTime, SpecView, SpecsView, View},
     query::Query,
     ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},
     server::{Error, Observe, Sources, Vital},

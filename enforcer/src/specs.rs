@@ -7,6 +7,7 @@
 
 mod api_server;
 mod client;
+mod configz;
 mod credentials;
 #[cfg(test)]
 mod fake;
@@ -25,6 +26,7 @@ mod store;
 
 pub use self::{
     client::{SpecError, Specs},
+    configz::{KubeletConfigz, KubeletHard},
     credentials::{ClusterAccess, CredentialsError},
     message::{ApiServerFeed, Change, Feed, HttpsFeed, Update},
     pod::{ApiPod, InvalidPod},

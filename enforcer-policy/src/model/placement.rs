@@ -22,9 +22,8 @@ pub enum Knowledge {
         /// Whether it may be evicted: it has not ended, and each of its cgroups is the sandbox's or a named container's, so
         /// that none is missed.
         is_settled: bool,
-        /// Whether a source has the pod now, and has given the spec since this process began; otherwise an earlier process
-        /// kept it, or the source no longer has the pod.
-        is_live: bool,
+        /// Where it is from.
+        origin: SpecOrigin,
         /// Whether its deletion was requested, so that it ends by itself.
         is_terminating: bool,
     },
@@ -34,4 +33,57 @@ pub enum Knowledge {
         /// will bring its spec in a moment.
         is_settled: bool,
     },
+}
+
+/// Where a pod's spec is from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SpecOrigin {
+    /// The source that gave it.
+    pub source: &'static str,
+    /// Whether that is how the pod is now.
+    pub freshness: Freshness,
+}
+
+/// Whether a spec is that of a pod now.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Freshness {
+    /// The source that gave it answers, and has the pod.
+    Live,
+    /// The source that gave it no longer answers, or no longer has the pod.
+    Stale {
+        /// When it had it last, in milliseconds since 1970.
+        read_ms: u64,
+    },
+    /// An earlier process kept it, and no source has given it since.
+    Disk {
+        /// When that process read it last, in milliseconds since 1970.
+        read_ms: u64,
+    },
+}
+
+impl Freshness {
+    /// Whether what the spec says holds now. Only then may something be left out that asks again.
+    #[must_use]
+    pub const fn is_live(self) -> bool {
+        matches!(self, Self::Live)
+    }
+
+    /// Its name in events and answers.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Stale { .. } => "stale",
+            Self::Disk { .. } => "disk",
+        }
+    }
+
+    /// When it was read last, in milliseconds since 1970; `None` while it is read again and again.
+    #[must_use]
+    pub const fn read_ms(self) -> Option<u64> {
+        match self {
+            Self::Live => None,
+            Self::Stale { read_ms } | Self::Disk { read_ms } => Some(read_ms),
+        }
+    }
 }

@@ -74,6 +74,15 @@ impl Pod {
         self.owners.iter().find(|owner| owner.is_controller)
     }
 
+    /// The kind of a container of that name that runs in the pod. What the spec does not name is ephemeral, unless a name in
+    /// parentheses stands for containers that are not kept one by one: then its kind is not known.
+    #[must_use]
+    pub fn kind_of(&self, name: &str) -> Option<ContainerKind> {
+        let own = self.containers.iter().find(|container| container.name == name);
+        let is_whole = || self.containers.iter().all(|container| !container.name.starts_with('('));
+        own.map(|container| container.kind).or_else(|| is_whole().then_some(ContainerKind::Ephemeral))
+    }
+
     /// The containers of `spec.containers`.
     pub fn app_containers(&self) -> impl Iterator<Item = &Container> {
         self.containers.iter().filter(|container| container.kind == ContainerKind::App)
@@ -115,6 +124,15 @@ pub enum ContainerKind {
     Sidecar,
     /// In `spec.ephemeralContainers`: added to a running pod, such as by `kubectl debug`. It requests nothing.
     Ephemeral,
+}
+
+/// Which of the containers of its name in a pod one is; what is not known is `None`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Instance {
+    /// Its kind.
+    pub kind: Option<ContainerKind>,
+    /// How often the container was made before.
+    pub attempt: Option<u32>,
 }
 
 impl ContainerKind {

@@ -16,7 +16,7 @@ impl PodPlan {
     pub fn is_known_enough(&self) -> bool {
         match self.placed {
             None => true,
-            Some(Knowledge::Spec { is_settled, is_live: _, is_terminating: _ }) => is_settled,
+            Some(Knowledge::Spec { is_settled, origin: _, is_terminating: _ }) => is_settled,
             Some(Knowledge::Names { is_settled }) => is_settled && self.qos_class == QosClass::BestEffort,
         }
     }
@@ -96,12 +96,13 @@ mod tests {
     use crate::{
         Settings,
         admission::Admission,
-        model::Pod,
+        model::{Freshness, Pod, SpecOrigin},
         plan::{Plan, plan_placed},
         sample::{app, node, pod},
     };
 
     const POD: &str = "/kubepods.slice/kubepods-podx.slice";
+    const LIVE: SpecOrigin = SpecOrigin { source: "podsAPI", freshness: Freshness::Live };
     const APP: &str = "/kubepods.slice/kubepods-podx.slice/cri-containerd-0.scope";
 
     fn path(text: &str) -> CgroupPath {
@@ -119,8 +120,7 @@ mod tests {
     fn a_pod_with_a_spec_has_its_values_where_another_put_it() {
         let pod = pod("p", vec![app("app", &[("memory", "1Gi")], &[]), app("not-started", &[], &[])]);
         let placed =
-            &planned(&pod, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false }).pods
-                [0];
+            &planned(&pod, Knowledge::Spec { is_settled: true, origin: LIVE, is_terminating: false }).pods[0];
         let own = &crate::plan(&node(), &Settings::default(), std::slice::from_ref(&pod)).pods[0];
         assert_eq!((&placed.cgroup.path, &placed.containers[0].cgroup.path), (&path(POD), &path(APP)));
         assert_eq!(placed.cgroup.values, own.cgroup.values);
@@ -133,7 +133,7 @@ mod tests {
     fn a_container_that_the_spec_does_not_name_is_part_of_the_pod() {
         let pod = pod("p", vec![app("main", &[("memory", "1Gi")], &[])]);
         let placed =
-            &planned(&pod, Knowledge::Spec { is_settled: false, is_live: true, is_terminating: false }).pods
+            &planned(&pod, Knowledge::Spec { is_settled: false, origin: LIVE, is_terminating: false }).pods
                 [0];
         let containers: Vec<_> =
             placed.containers.iter().map(|own| (own.name.as_str(), own.cgroup.path.as_str())).collect();
@@ -146,9 +146,9 @@ mod tests {
     #[test]
     fn a_container_beyond_those_that_are_kept_is_not_called_ephemeral() {
         let pod = pod("p", vec![app("(others)", &[], &[])]);
+        assert_eq!(pod.kind_of("app"), None);
         let placed =
-            &planned(&pod, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false }).pods
-                [0];
+            &planned(&pod, Knowledge::Spec { is_settled: true, origin: LIVE, is_terminating: false }).pods[0];
         assert_eq!(placed.containers[1].kind, ContainerKind::App);
     }
 

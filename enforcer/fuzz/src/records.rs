@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use enforcer::{
-    model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid},
+    model::{CgroupId, CgroupPath, Instance, Owner, OwnerLevel, PodName, PodUid},
     sense::{
         Mark, decode,
         incident::{CLOSE_NS, Incidents, Input, MAX_OPEN, OomCounts, Output, World},
@@ -193,6 +193,10 @@ impl World for Few {
 
     fn awaits_name(&self, cgroup: CgroupId) -> bool {
         cgroup.0 == 5
+    }
+
+    fn instance(&self, _owner: &CgroupPath) -> Instance {
+        Instance::default()
     }
 
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {

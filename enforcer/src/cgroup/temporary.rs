@@ -36,6 +36,13 @@ impl Temporary {
         self.value
     }
 
+    /// Whether another has written the original value meanwhile, as systemd does with what it knows when it reloads its units.
+    pub fn is_undone(&self, dir: &CgroupDir) -> Result<bool, Error> {
+        let file = self.value.file();
+        let present = Held::read(file, &dir.read(&file.name())?);
+        Ok(present.is(self.value.original(), PageSize::of_this_machine()))
+    }
+
     /// Removes the record of a value that was not written, or of one that was [written back](Self::write_back).
     pub fn forget(self, slots: &mut Slots) {
         slots.release(self.slot);

@@ -271,6 +271,7 @@ mod tests {
         let container = |name: &str, kind: &str| ContainerView {
             name: name.into(),
             kind: kind.into(),
+            attempt: None,
             oom_score_adj: 1000,
             cgroup: format!("/kubepods/besteffort/podu/{name}"),
             cgroup_id: Some(7),
@@ -279,6 +280,7 @@ mod tests {
             mode: "enforce".into(),
             memory_pressure: false,
             conditions: Vec::new(),
+            specs: None,
             pods: vec![
                 PodView {
                     spec: None,
@@ -296,6 +298,7 @@ mod tests {
                     reason: Some("the node was low".into()),
                     starts_under_memory_pressure: false,
                     cgroup: "/kubepods/besteffort/podu".into(),
+                    sandbox: None,
                     containers: vec![container("setup", "init"), container("app", "app")],
                 }
                 .into(),

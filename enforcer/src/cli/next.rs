@@ -1,7 +1,10 @@
 //! `enforcer next`: which pods would be evicted next, key by key.
 
+use serde::Serialize;
+
 use super::{
     Context, Failure, client, format,
+    freshness::{self, Freshness},
     page::Page,
     ranked::{self, because, is_pids, name},
 };
@@ -43,9 +46,45 @@ pub(super) fn next(context: &Context, args: &Args) -> Result<(), Failure> {
     let runner_up = ranking.order.get(1).cloned();
     ranking.order.truncate(*number);
     let paused = orders.iter().any(OrderView::is_pause);
-    format::print(context.output, &ranking, || {
-        table(&ranking, all, runner_up.as_ref(), &mode(&view.mode, paused))
+    let now_ms = freshness::now_ms();
+    format::print(context.output, &Document::of(&ranking, &view, now_ms), || {
+        table(&ranking, all, runner_up.as_ref(), &mode(&view.mode, paused), &specs(&ranking, &view, now_ms))
     })
+}
+
+/// The document for formats other than the table.
+#[derive(Debug, Serialize)]
+struct Document<'a> {
+    signal: &'a str,
+    order: Vec<Row<'a>>,
+    excluded: &'a [ExcludedView],
+}
+
+/// A ranked pod, and beside a kubelet where its spec is from.
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    ranked: &'a RankedView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spec: Option<Freshness>,
+}
+
+impl<'a> Document<'a> {
+    fn of(ranking: &'a RankingView, view: &View, now_ms: u64) -> Self {
+        let RankingView { signal, order, excluded } = ranking;
+        let row = |ranked: &'a RankedView| {
+            let pod = view.pods.iter().find(|pod| pod.uid == ranked.uid);
+            let spec = pod.and_then(|pod| pod.spec.as_ref()).map(|spec| Freshness::of(spec, now_ms));
+            Row { ranked, spec }
+        };
+        Self { signal, order: order.iter().map(row).collect(), excluded }
+    }
+}
+
+/// Where the specs of the ranked pods are from; empty without a kubelet.
+fn specs(ranking: &RankingView, view: &View, now_ms: u64) -> String {
+    let pods = ranking.order.iter().map(|row| (name(row), row.uid.as_str()));
+    freshness::by_origin(view, pods, NAMED, now_ms).unwrap_or_default()
 }
 
 /// Why no pod is evicted at all; empty if pods are.
@@ -57,7 +96,13 @@ fn mode(mode: &str, paused: bool) -> String {
     }
 }
 
-fn table(ranking: &RankingView, all: usize, runner_up: Option<&RankedView>, mode: &str) -> String {
+fn table(
+    ranking: &RankingView,
+    all: usize,
+    runner_up: Option<&RankedView>,
+    mode: &str,
+    specs: &str,
+) -> String {
     let RankingView { signal, order, excluded } = ranking;
     let mut page = Page::default();
     match order.first() {
@@ -79,6 +124,9 @@ fn table(ranking: &RankingView, all: usize, runner_up: Option<&RankedView>, mode
         }
         page.gap();
         page.field("first", &usage(first));
+        if !specs.is_empty() {
+            page.field("specs", specs);
+        }
     }
     if !excluded.is_empty() {
         let left_out = excluded
@@ -105,4 +153,61 @@ fn usage(row: &RankedView) -> String {
         bytes(row.shmem_bytes),
         growth.unwrap_or_default()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn view(specs: Option<serde_json::Value>) -> View {
+        let pod = |uid: &str, spec: serde_json::Value| {
+            json!({"namespace": "n", "name": uid, "uid": uid, "qosClass": "Burstable", "priority": 0, "state": "active",
+                "startsUnderMemoryPressure": true, "cgroup": "/c", "containers": [], "spec": spec})
+        };
+        let read =
+            |provenance: &str, ms: u64| json!({"source": "kubelet", "provenance": provenance, "readMs": ms});
+        let pods = [pod("a", read("live", 9_000)), pod("b", read("stale", 1_000)), pod("c", json!(null))];
+        serde_json::from_value(
+            json!({"mode": "enforce", "memoryPressure": false, "specs": specs, "pods": pods}),
+        )
+        .unwrap()
+    }
+
+    fn ranking() -> RankingView {
+        let row = |uid: &&str| RankedView {
+            namespace: "n".into(),
+            name: (*uid).into(),
+            uid: (*uid).into(),
+            ..RankedView::default()
+        };
+        let order = ["a", "b", "c"].iter().map(row).collect();
+        RankingView { signal: "memory.available".into(), order, excluded: Vec::new() }
+    }
+
+    #[test]
+    fn where_specs_are_from_is_shown_beside_a_kubelet_only() {
+        let beside = view(Some(json!({"source": "kubelet"})));
+        let shown = specs(&ranking(), &beside, 10_000);
+        let expected =
+            "live by kubelet, read 1s ago (n/a); stale by kubelet, read 9s ago (n/b); not known (n/c)";
+        assert_eq!(shown, expected);
+        let page = |view: &View| table(&ranking(), 3, None, "", &specs(&ranking(), view, 10_000));
+        assert!(page(&beside).contains("\nspecs "), "{}", page(&beside));
+        assert!(page(&beside).lines().all(|line| line.chars().count() <= 80), "{}", page(&beside));
+        assert!(!page(&view(None)).contains("specs"));
+    }
+
+    #[test]
+    fn the_document_says_for_each_pod_where_its_spec_is_from() {
+        let ranking = ranking();
+        let document = serde_json::to_value(Document::of(&ranking, &view(Some(json!({}))), 10_000)).unwrap();
+        let order = &document["order"];
+        let expected = json!({"source": "kubelet", "provenance": "stale", "readMs": 1_000, "ageMs": 9_000});
+        assert_eq!(
+            (&order[1]["spec"], &order[2]["spec"], &order[1]["uid"]),
+            (&expected, &json!(null), &json!("b"))
+        );
+    }
 }

@@ -45,6 +45,19 @@ impl Config {
         }
     }
 
+    /// The same configuration with the default above the kubelet's threshold, which was not known before; `None` if that would
+    /// not be higher than the one in force: without an order a threshold is only raised.
+    #[must_use]
+    pub fn raised_above(&self, kubelet: KubeletMemory, memory_bytes: u64) -> Option<Self> {
+        let hard = |config: &Self| {
+            let hard = config.settings.eviction.hard(Signal::MemoryAvailable)?;
+            Some(hard.value.amount(memory_bytes))
+        };
+        let mut raised = self.clone();
+        raised.settle_beside_kubelet(&Ok(kubelet), memory_bytes);
+        (hard(&raised) > hard(self)).then_some(raised)
+    }
+
     /// A hard threshold of that value, or midway between the kubelet's and our soft one if it would be above that: pods that
     /// may end within their grace period would be killed first.
     fn below_soft(&self, kubelet: &KubeletMemory, value: u64, memory_bytes: u64) -> u64 {
@@ -84,7 +97,7 @@ impl Config {
             Err(unknown) => {
                 return Some(format!(
                     "the kubelet's own threshold is not known, so ours is the default of {}, and the kubelet may evict at the \
-                     same time by another ranking: {}; write evictionHard with a memory.available above the kubelet's",
+                     same time by another ranking: {}; write evictionHard with a memory.available above the kubelet's, or set a kubeconfig that may get nodes/configz",
                     size(ours),
                     crate::chain(unknown)
                 ));
@@ -203,6 +216,23 @@ mod tests {
         {
             assert_eq!(hard(&settled(taken, &kubelets(Some(100 * MIB)), GIB))[0], Some(100), "{taken}");
         }
+    }
+
+    #[test]
+    fn a_threshold_that_becomes_known_later_only_raises_the_default() {
+        let unsettled = settled("", &unknown(), 8 * GIB);
+        let raised = |config: &Config, theirs: u64| {
+            let kubelet = kubelets(Some(theirs * MIB)).unwrap();
+            config.raised_above(kubelet, 8 * GIB).map(|config| hard(&config))
+        };
+        assert_eq!(raised(&unsettled, 100), Some([Some(200), Some(100)]));
+        let of_500 = settled("", &kubelets(Some(500 * MIB)), 8 * GIB);
+        assert_eq!(hard(&of_500)[0], Some(600));
+        assert_eq!(raised(&of_500, 100), None, "it would be lower");
+        assert_eq!(raised(&of_500, 500), None, "it is that already");
+        assert_eq!(raised(&of_500, 700), Some([Some(800), Some(700)]));
+        let ours = settled("evictionHard: {memory.available: 150Mi}\n", &unknown(), 8 * GIB);
+        assert_eq!(raised(&ours, 100), None, "what our own file says stays");
     }
 
     #[test]

@@ -82,6 +82,14 @@ pub enum KubeletUnknown {
     /// A file is not a valid kubelet configuration.
     #[error(transparent)]
     File(#[from] Error),
+    /// Neither flags nor files say it, and the kubelet was asked in vain.
+    #[error("{unknown}; and its configz endpoint does not say it: {why}")]
+    Unanswered {
+        /// What flags and files say.
+        unknown: Box<Self>,
+        /// Why there is no answer.
+        why: String,
+    },
     /// The threshold is not valid.
     #[error("{origin}: {source}")]
     Threshold {
@@ -99,6 +107,7 @@ impl KubeletUnknown {
         match self {
             Self::Processes(errno) => matches!(*errno, Errno::ACCESS | Errno::PERM),
             Self::Open { source, .. } => source.kind() == io::ErrorKind::PermissionDenied,
+            Self::Unanswered { unknown, .. } => unknown.is_for_lack_of_rights(),
             _ => false,
         }
     }
@@ -121,6 +130,23 @@ pub fn kubelet_memory(proc: &Path, kubelet_root_dir: &Path) -> Result<KubeletMem
     match arguments {
         Some(arguments) if program == "kubelet" => of_kubelet(&arguments, &root),
         _ => Err(KubeletUnknown::Hidden { program, pid }),
+    }
+}
+
+/// Where a threshold is from that the kubelet itself says.
+const CONFIGZ: &str = "its configz endpoint";
+
+impl KubeletMemory {
+    /// What the kubelet says that is in force: whether there is an `evictionHard`, its threshold of `memory.available` as it is
+    /// written, and `mergeDefaultEvictionSettings`.
+    pub fn of_configz(is_set: bool, memory: Option<&str>, merges: bool) -> Result<Self, KubeletUnknown> {
+        let origin = || CONFIGZ.to_owned();
+        let decision = match memory {
+            Some(text) => Decision::Set(text.to_owned(), origin()),
+            None if is_set => Decision::Unnamed(origin()),
+            None => Decision::Unset,
+        };
+        decided(decision, merges, || format!("its built-in default, as {CONFIGZ} does not show another"))
     }
 }
 
@@ -307,6 +333,19 @@ fn combine(layers: &[Layer], flags: &Flags) -> Result<KubeletMemory, KubeletUnkn
         };
     }
     let merge = flags.merge.or(layers.iter().rev().find_map(|layer| layer.merge)).unwrap_or(false);
+    let unset = || match layers.first() {
+        Some(layer) => format!("its built-in default, as {} does not set it", layer.file),
+        None => String::from("its built-in default, as it has no configuration file"),
+    };
+    decided(decision, merge, unset)
+}
+
+/// What follows from a decision; `unset` says why the default applies if there is none.
+fn decided(
+    decision: Decision,
+    merge: bool,
+    unset: impl FnOnce() -> String,
+) -> Result<KubeletMemory, KubeletUnknown> {
     let default = EvictionSettings::default().hard(Signal::MemoryAvailable).map(|threshold| threshold.value);
     match decision {
         Decision::Set(text, origin) => match threshold::parse(&text) {
@@ -318,13 +357,7 @@ fn combine(layers: &[Layer], flags: &Flags) -> Result<KubeletMemory, KubeletUnkn
             Ok(KubeletMemory { hard: default, origin })
         }
         Decision::Unnamed(origin) => Ok(KubeletMemory { hard: None, origin }),
-        Decision::Unset => {
-            let origin = match layers.first() {
-                Some(layer) => format!("its built-in default, as {} does not set it", layer.file),
-                None => String::from("its built-in default, as it has no configuration file"),
-            };
-            Ok(KubeletMemory { hard: default, origin })
-        }
+        Decision::Unset => Ok(KubeletMemory { hard: default, origin: unset() }),
     }
 }
 
@@ -379,6 +412,29 @@ mod tests {
     ) {
         let arguments = [&["--config", FILE, "--v=2"], arguments].concat();
         assert_eq!(read(&[(FILE, text)], &arguments), Ok((hard.map(str::to_owned), origin.to_owned())));
+    }
+
+    #[test]
+    fn what_the_kubelet_itself_says_is_read_as_a_file_is() {
+        for (is_set, memory, merges, hard, origin) in [
+            (true, Some("1Gi"), false, Some("1Gi"), CONFIGZ),
+            (true, Some("0%"), false, None, CONFIGZ),
+            (true, None, false, None, CONFIGZ),
+            (true, None, true, Some("100Mi"), "its built-in default, merged into its configz endpoint"),
+            (
+                false,
+                None,
+                false,
+                Some("100Mi"),
+                "its built-in default, as its configz endpoint does not show another",
+            ),
+        ] {
+            let known = KubeletMemory::of_configz(is_set, memory, merges).unwrap();
+            let shown = known.hard.map(|hard| hard.to_string());
+            assert_eq!((shown.as_deref(), known.origin.as_str()), (hard, origin));
+        }
+        let error = KubeletMemory::of_configz(true, Some("x"), false).unwrap_err().to_string();
+        assert!(error.starts_with("its configz endpoint: "), "{error}");
     }
 
     #[test]

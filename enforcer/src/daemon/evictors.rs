@@ -3,12 +3,18 @@
 
 use std::{fs::File, io::Read as _, path::Path, time::Duration};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use super::{host::Host, ownership, problems::Problems, reload::Load};
+use super::{
+    host::Host,
+    kubelet_threshold::KubeletThreshold,
+    ownership,
+    problems::Problems,
+    reload::{Load, Reloaded, Reloader},
+};
 use crate::{
     cgroup::{self, Problem},
-    config::{Config, kubelet_memory},
+    config::{Config, KubeletMemory, KubeletUnknown},
     journal::Journal,
     serve::{Common, PodView, View},
     threads, trust,
@@ -19,6 +25,9 @@ const WHAT: &str = "evictors";
 
 /// How often they are looked for.
 const LOOK: Duration = Duration::from_mins(1);
+
+/// How long an answer of the kubelet counts: to ask it takes a process and a connection.
+const ASK: Duration = Duration::from_mins(10);
 
 const PROC: &str = "/proc";
 
@@ -46,12 +55,12 @@ pub struct Evictors {
 /// What this process finds of other evictors, and which values a daemon here would have; `None` where no kubelet owns the
 /// pods' cgroups. `pods` are those that the daemon knows.
 pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Option<Evictors>> {
-    let Host { boot_id, node, .. } = Host::read(config)?;
+    let Host { name, boot_id, node, .. } = Host::read(config)?;
     if !ownership::kubelet_owns_cgroups(config, &boot_id) {
         return Ok(None);
     }
     let mut config = config.clone();
-    let kubelet = kubelet_memory(Path::new(PROC), &config.kubelet_root_dir);
+    let (kubelet, _) = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
     config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     // What a user may not see says nothing of the daemon.
     let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
@@ -61,45 +70,113 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
     Ok(Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems }))
 }
 
-/// Fills in the defaults beside a kubelet.
-pub(super) fn settle(config: &mut Config, memory_bytes: u64) {
-    let kubelet = kubelet_memory(Path::new(PROC), &config.kubelet_root_dir);
-    config.settle_beside_kubelet(&kubelet, memory_bytes);
-    for line in config.beside_kubelet(&kubelet, memory_bytes) {
+/// Fills in the defaults beside a kubelet, by its flags and files: nothing waits for the kubelet at the start.
+pub(super) fn settle(config: &mut Config, kubelet: &KubeletThreshold, memory_bytes: u64) {
+    fill_in(config, &kubelet.local(), memory_bytes);
+}
+
+fn fill_in(config: &mut Config, kubelet: &Result<KubeletMemory, KubeletUnknown>, memory_bytes: u64) {
+    config.settle_beside_kubelet(kubelet, memory_bytes);
+    for line in config.beside_kubelet(kubelet, memory_bytes) {
         tracing::info!("{line}");
     }
 }
 
-/// Has the configuration filled in with each reload, on the thread that reads it.
-pub(super) fn settling(load: Box<Load>, memory_bytes: u64) -> Box<Load> {
+/// Has the configuration filled in with each reload, on the thread that reads it, also by what the kubelet itself says.
+pub(super) fn settling(load: Box<Load>, kubelet: KubeletThreshold, memory_bytes: u64) -> Box<Load> {
     Box::new(move || {
         let mut config = load()?;
-        settle(&mut config, memory_bytes);
+        fill_in(&mut config, &kubelet.read(Duration::ZERO).0, memory_bytes);
         Ok(config)
     })
 }
 
-/// Reports other evictors for as long as they may act. Must be called inside a tokio runtime; it ends with its last
-/// sender.
+/// The look-out for other evictors. It ends with this.
+pub(super) struct Rivals {
+    configs: watch::Sender<Config>,
+    known: mpsc::Receiver<KubeletMemory>,
+    memory_bytes: u64,
+}
+
+impl Rivals {
+    /// Takes the configuration that is in force from now on.
+    pub(super) fn configure(&self, config: &Config) {
+        self.configs.send_replace(config.clone());
+    }
+
+    /// Waits until the kubelet says a threshold that makes ours higher, and returns the configuration with that. Safe to
+    /// cancel.
+    async fn raised(&mut self, config: &Config) -> Config {
+        while let Some(kubelet) = self.known.recv().await {
+            let origin = kubelet.origin.clone();
+            if let Some(raised) = config.raised_above(kubelet, self.memory_bytes) {
+                tracing::info!(
+                    "the kubelet's threshold is known now ({origin}), and ours is raised above it"
+                );
+                return raised;
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// Waits for a configuration that was read anew, or for one whose threshold is raised above the kubelet's. Safe to cancel.
+pub(super) async fn next_config(
+    rivals: &mut Option<Rivals>,
+    reloader: &mut Reloader,
+    config: &Config,
+) -> Reloaded {
+    let raised = async {
+        match rivals {
+            Some(rivals) => rivals.raised(config).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        // What an operator asks for comes first.
+        biased;
+        ordered = reloader.next() => ordered,
+        raised = raised => (Ok(raised), None),
+    }
+}
+
+/// Reports other evictors for as long as they may act. Must be called inside a tokio runtime.
 pub(super) fn watch(
     config: &Config,
+    kubelet: KubeletThreshold,
     memory_bytes: u64,
     view: watch::Receiver<View>,
     journal: Journal,
-) -> watch::Sender<Config> {
+) -> Rivals {
     let (sender, mut configs) = watch::channel(config.clone());
+    let (known, knowing) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut problems = Problems::default();
+        let mut sent: Option<KubeletMemory> = None;
         loop {
             let config = configs.borrow_and_update().clone();
             let has_koordlet = has_koordlet(&view.borrow().pods);
+            let kubelet = kubelet.clone();
             let look = move || {
-                let kubelet = kubelet_memory(Path::new(PROC), &config.kubelet_root_dir);
+                let (kubelet, is_said) = kubelet.read(ASK);
                 let contest = config.contest(&kubelet, memory_bytes);
                 let contest = contest.map(|message| problem("kubelet", message));
-                contest.into_iter().chain(others(Path::new(PROC), has_koordlet)).collect()
+                let problems = contest.into_iter().chain(others(Path::new(PROC), has_koordlet));
+                let raises = kubelet.ok().filter(|kubelet| {
+                    is_said && config.raised_above(kubelet.clone(), memory_bytes).is_some()
+                });
+                (problems.collect(), raises)
             };
-            problems.renew(threads::blocking(look).await, &journal);
+            let (found, raises) = threads::blocking(look).await;
+            problems.renew(found, &journal);
+            // Once: what was refused is refused again.
+            if raises.is_some() && raises != sent {
+                sent.clone_from(&raises);
+                // One that was not taken yet is an older answer; the next look brings this one.
+                if raises.is_some_and(|kubelet| known.try_send(kubelet).is_err()) {
+                    sent = None;
+                }
+            }
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
                 changed = configs.changed() => if changed.is_err() {
@@ -108,7 +185,7 @@ pub(super) fn watch(
             }
         }
     });
-    sender
+    Rivals { configs: sender, known: knowing, memory_bytes }
 }
 
 fn problem(place: &str, message: String) -> Problem {

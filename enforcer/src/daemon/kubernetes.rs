@@ -63,9 +63,10 @@ struct SoftRequests(SoftEvictions);
 impl Requester for SoftRequests {
     fn request(&self, id: Ulid, pod: &Identity, grace: Duration) -> Requested {
         // One that is being deleted keeps the grace period that was asked for, and of an old spec the controller may be too.
-        let Some(Knowledge::Spec { is_live: true, is_terminating: false, .. }) = pod.placed else {
+        let is_terminating = matches!(pod.placed, Some(Knowledge::Spec { is_terminating: true, .. }));
+        if is_terminating || !pod.spec.is_live() {
             return Requested::Unanswered;
-        };
+        }
         let PodName { namespace, name } = pod.pod.clone();
         let owner = Owner::of(pod.controller.as_ref().map(|controller| controller.kind.as_str()));
         let pod = PodRef { namespace, name, uid: pod.uid.to_string() };

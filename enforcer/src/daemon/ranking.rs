@@ -239,7 +239,7 @@ fn view(
 }
 
 fn ranked_view(candidate: &Candidate, usage: Option<&Usage>) -> RankedView {
-    let Identity { pod, uid, qos_class, limit_bytes, cgroup: _, controller: _, placed: _ } =
+    let Identity { pod, uid, qos_class, limit_bytes, cgroup: _, controller: _, placed: _, spec: _ } =
         candidate.identity();
     let CandidateFacts { cgroup, priority, request_bytes, .. } = candidate.facts();
     let usage_bytes = usage.map(|usage| usage.working_set_bytes);

@@ -120,7 +120,7 @@ impl Recording {
 /// The candidates' names.
 fn members(candidates: &[Arc<Candidate>]) -> impl Iterator<Item = Member> {
     candidates.iter().map(|candidate| {
-        let Identity { pod, uid, qos_class, limit_bytes: _, cgroup: _, controller: _, placed: _ } =
+        let Identity { pod, uid, qos_class, limit_bytes: _, cgroup: _, controller: _, placed: _, spec: _ } =
             candidate.identity();
         Member {
             cgroup: candidate.facts().cgroup,

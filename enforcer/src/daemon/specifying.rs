@@ -37,6 +37,8 @@ const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) enum SpecNews {
     /// A source has answered.
     Answered(SourceName, Update),
+    /// That source does not answer; another is asked.
+    Failed(SourceName),
     /// No source answers; why each does not.
     NoneAnswers(String),
 }
@@ -202,14 +204,15 @@ async fn run(
             }
             Err(refusal) => {
                 let why = crate::chain(&refusal);
-                tracing::debug!(source = %asked.source, "pods' specs are not read there: {why}");
+                let asked_source = asked.source;
+                tracing::debug!(source = %asked_source, "pods' specs are not read there: {why}");
                 (asked.after, asked.why) = (None, Some(why));
                 // The process of another source has ended by itself.
                 asked.is_read &= asked.source == SourceName::API_SERVER;
                 let reason = |of: &SpecSource| Some(format!("{}: {}", of.source, of.why.as_ref()?));
                 match known.iter().map(reason).collect::<Option<Vec<_>>>() {
                     Some(reasons) => SpecNews::NoneAnswers(reasons.join("; ")),
-                    None => continue,
+                    None => SpecNews::Failed(asked_source),
                 }
             }
         };

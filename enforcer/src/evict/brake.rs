@@ -2,8 +2,14 @@
 //!
 //! The old value is on the intent page while `memory.high` is lowered, so that the next start restores it if this
 //! process is killed meanwhile. A failure to restore it is reported and retried.
+//!
+//! systemd writes the values that it knows when its units are reloaded (`systemctl daemon-reload`), and the pod's slice may be
+//! a unit of it. To hear of that over D-Bus could come too late: so the file is read again while it is lowered.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::{fs::OFlags, io::Errno};
 
@@ -20,6 +26,12 @@ use crate::{
     policy::engine::{BrakeRefusal, Outcome},
     retry::Retries,
 };
+
+/// How often a lowered `memory.high` is read again.
+const CHECK: Duration = Duration::from_millis(250);
+
+/// How often it is lowered again for one brake: who insists may have a reason.
+const MOST_AGAIN: u32 = 3;
 
 /// A request of the reflex.
 #[derive(Debug)]
@@ -49,12 +61,40 @@ struct Held {
     brake: u64,
     candidate: Arc<Candidate>,
     high: Temporary,
+    /// When to read the file again; `None` if it is left as it is.
+    check_at: Option<Instant>,
+    /// How often it was lowered again.
+    again: u32,
 }
 
 impl Held {
+    /// Lowers `memory.high` again if another has written the old value. Any other value was written on purpose.
+    fn check(&mut self) {
+        let dir = &self.candidate.dir;
+        let lowered = match self.high.is_undone(dir) {
+            Ok(false) => Ok(()),
+            Ok(true) if self.again == MOST_AGAIN => Err(String::from("it is written again and again")),
+            Ok(true) => {
+                self.again += 1;
+                tracing::info!(cgroup = %dir.path(), "memory.high was put back by another meanwhile, and is lowered again");
+                match self.candidate.guard.forbidden(dir, self.candidate.origin) {
+                    Ok(None) => write_without_waiting(&self.candidate, self.high.value().temporary())
+                        .map_err(|reason| format!("{reason:?}")),
+                    Ok(Some(reason)) => Err(format!("{reason:?}")),
+                    Err(error) => Err(crate::chain(&error)),
+                }
+            }
+            Err(error) => Err(crate::chain(&error)),
+        };
+        if let Err(why) = &lowered {
+            tracing::debug!(cgroup = %dir.path(), "memory.high is left as it is: {why}");
+        }
+        self.check_at = lowered.is_ok().then(|| Instant::now() + CHECK);
+    }
+
     /// Reports that the value cannot be restored, or with `None` that it is restored at last.
     fn report(&self, error: Option<String>) -> Report {
-        let Self { brake: _, candidate, high } = self;
+        let Self { candidate, high, .. } = self;
         Report::Stuck(Box::new(Stuck {
             candidate: Arc::clone(candidate),
             cgroup: candidate.dir.path().clone(),
@@ -78,9 +118,14 @@ pub(super) fn run(
     let mut held: Option<Held> = None;
     let mut stuck: Retries<Held> = Retries::new();
     loop {
-        let work = match queue.next_until(stuck.due()) {
+        let check_at = held.as_ref().and_then(|held| held.check_at);
+        let work = match queue.next_until(stuck.due().into_iter().chain(check_at).min()) {
             Next::Value(work) => work,
             Next::Late => {
+                let is_due = |held: &&mut Held| held.check_at.is_some_and(|at| at <= Instant::now());
+                if let Some(held) = held.as_mut().filter(is_due) {
+                    held.check();
+                }
                 if let Some(book) = &mut book {
                     stuck.attempt(Instant::now(), |held| retry_restore(held, book, &mut emit));
                 }
@@ -166,7 +211,9 @@ fn hold(
     let temporary = Temporary::record(dir, value, &mut book.slots).ok_or(BrakeRefusal::Unwritten)?;
     book.throttled.begin(dir.id());
     match write_without_waiting(&candidate, high) {
-        Ok(()) => Ok(Held { brake, candidate, high: temporary }),
+        Ok(()) => {
+            Ok(Held { brake, candidate, high: temporary, check_at: Some(Instant::now() + CHECK), again: 0 })
+        }
         Err(reason) => {
             book.throttled.end(dir.id());
             temporary.forget(&mut book.slots);
@@ -218,9 +265,9 @@ fn retry_restore(held: Held, book: &mut BrakeBook, emit: &mut impl FnMut(Report)
 
 /// Tries to restore the old value; on failure returns `held` with the error.
 fn ease(held: Held, book: &mut BrakeBook) -> Option<(Held, String)> {
-    let Held { brake, candidate, high } = held;
+    let Held { brake, candidate, high, .. } = held;
     let left = high.restore(&candidate.dir, &mut book.slots);
     book.throttled.end(candidate.dir.id());
     let (high, error) = left?;
-    Some((Held { brake, candidate, high }, crate::chain(&error)))
+    Some((Held { brake, candidate, high, check_at: None, again: 0 }, crate::chain(&error)))
 }

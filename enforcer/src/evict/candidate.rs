@@ -8,7 +8,7 @@ use std::{
 
 use rustix::io::Errno;
 
-use super::{executor, stat};
+use super::{executor, spec_state::SpecState, stat};
 use crate::{
     cgroup::{self, CgroupDir, Forbidden, Guard, Origin},
     journal::MOST_TARGETS,
@@ -41,6 +41,8 @@ pub struct Identity {
     pub controller: Option<Arc<OwnerReference>>,
     /// How much is known of it, if another made its cgroups.
     pub placed: Option<Knowledge>,
+    /// Where its spec is from at present.
+    pub spec: SpecState,
 }
 
 /// A pod that can be evicted, with all files open that its eviction needs.
@@ -472,6 +474,7 @@ fn identity(plan: &PodPlan) -> Identity {
         cgroup: plan.cgroup.path.clone(),
         controller: plan.controller.clone(),
         placed: plan.placed,
+        spec: SpecState::of(plan.placed),
     }
 }
 

@@ -15,7 +15,7 @@ use enforcer_events::{
     eviction::{
         Controller, Decision as DecisionData, EvictionContained, EvictionDecided, EvictionEnded,
         EvictionSignalled, EvictionSuppressed, EvictionVictim, Excluded, Pressure, Ranked as RankedData,
-        SharedMemory, Timeline,
+        SharedMemory, Timeline, VictimSpec,
     },
     node::{Degraded, SharedMemoryReported, UnmappedMemory},
     pressure::{PressureCleared, Shortage as ShortageData, ShortageOver},
@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     journal::{Event, Subject},
-    model::{Knowledge, OwnerReference},
+    model::{Knowledge, OwnerReference, SpecOrigin},
     policy::{
         engine::{
             BrakeCause, Completion, Containment, Decision, Failure, Moments, RankKey, Ranked, Reading,
@@ -336,7 +336,8 @@ pub(super) fn victim_data(
     reading: &Reading,
     growth_bytes_per_second: i64,
 ) -> EvictionVictim {
-    let Identity { pod, uid, qos_class, limit_bytes, cgroup, controller, placed: _ } = victim.identity();
+    let Identity { pod, uid, qos_class, limit_bytes, cgroup, controller, placed: _, spec } =
+        victim.identity();
     let (facts, usage) = (victim.facts(), reading.usage());
     EvictionVictim {
         namespace: pod.namespace.clone(),
@@ -357,7 +358,13 @@ pub(super) fn victim_data(
         shmem_bytes: usage.map(|usage| usage.shmem_bytes),
         process_count: usage.and_then(|usage| usage.process_count),
         controller: controller.as_deref().map(controller_data),
+        spec: spec.get().map(spec_data),
     }
+}
+
+fn spec_data(SpecOrigin { source, freshness }: SpecOrigin) -> VictimSpec {
+    let provenance = freshness.as_str().into();
+    VictimSpec { source: source.into(), provenance, read_ms: freshness.read_ms() }
 }
 
 fn controller_data(OwnerReference { kind, name, .. }: &OwnerReference) -> Controller {
@@ -499,10 +506,7 @@ pub(super) fn signalled_data(id: Ulid, candidate: &Candidate, sent: &'static str
         name,
         uid: identity.uid.to_string(),
         controller: identity.controller.as_deref().map(controller_data),
-        spec: match identity.placed {
-            Some(Knowledge::Spec { is_live, .. }) => Some(if is_live { "live" } else { "disk" }.into()),
-            Some(Knowledge::Names { .. }) | None => None,
-        },
+        spec: identity.spec.get().map(|origin| origin.freshness.as_str().into()),
         terminating: matches!(identity.placed, Some(Knowledge::Spec { is_terminating: true, .. })),
         sent: sent.into(),
         signal: None,

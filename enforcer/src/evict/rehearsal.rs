@@ -25,6 +25,7 @@ use super::{
     reap::Work,
     reflex::{PreparedSet, Shared},
     report::Report,
+    spec_state::SpecState,
 };
 use crate::{
     cgroup::{CgroupDir, Guard, Origin},
@@ -292,6 +293,7 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
             cgroup: CgroupPath::root(),
             controller: None,
             placed: None,
+            spec: SpecState::default(),
         },
         label: format!("/{name}"),
         facts: CandidateFacts {

@@ -224,6 +224,7 @@ mod tests {
         let container = |(name, cgroup_id): &(&str, Option<u64>)| ContainerView {
             name: (*name).to_owned(),
             kind: "app".into(),
+            attempt: None,
             oom_score_adj: 0,
             cgroup: format!("/kubepods/pod{uid}/{name}"),
             cgroup_id: *cgroup_id,
@@ -244,6 +245,7 @@ mod tests {
             reason: None,
             starts_under_memory_pressure: false,
             cgroup: format!("/kubepods/pod{uid}"),
+            sandbox: None,
             containers: containers.iter().map(container).collect(),
         }
     }

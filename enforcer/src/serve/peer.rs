@@ -140,6 +140,7 @@ mod tests {
         let container = ContainerView {
             name: "app".into(),
             kind: "app".into(),
+            attempt: None,
             oom_score_adj: 0,
             cgroup: "/system.slice/web.service".into(),
             cgroup_id: None,
@@ -160,6 +161,7 @@ mod tests {
             reason: None,
             starts_under_memory_pressure: false,
             cgroup: "/kubepods/besteffort/podu".into(),
+            sandbox: None,
             containers: vec![container],
         };
         View { pods: vec![pod.into()], ..View::default() }

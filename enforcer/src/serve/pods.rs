@@ -1,4 +1,9 @@
-use serde::{Deserialize, Serialize};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Common;
 use crate::{
@@ -17,6 +22,9 @@ pub struct View {
     /// The node's conditions, by their Kubernetes names. Under any but `MemoryPressure` only critical pods start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
+    /// The source of the specs of a kubelet's pods; `None` without a kubelet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub specs: Option<SpecsView>,
     /// Every known pod.
     pub pods: Vec<Common<PodView>>,
 }
@@ -69,6 +77,10 @@ pub struct PodView {
     pub controller: Option<ControllerView>,
     /// Its cgroup's path below the mount point.
     pub cgroup: String,
+    /// The id of a kubelet's pod's sandbox, as the container runtime has it; `None` if it is not known, or has no cgroup in
+    /// the pod's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
     /// Its containers.
     pub containers: Vec<ContainerView>,
 }
@@ -91,11 +103,64 @@ pub struct ControllerView {
 pub struct SpecView {
     /// The source that gave it.
     pub source: String,
-    /// `live`: a source gave it since this daemon's start. `disk`: an earlier daemon kept it, and no source has given it
-    /// since.
+    /// `live`: that source answers, and has the pod. `stale`: it no longer does. `disk`: an earlier daemon kept it, and no
+    /// source has given it since.
     pub provenance: String,
-    /// When specs were read last, in milliseconds since 1970.
-    pub read_ms: u64,
+    /// When it was read last, in milliseconds since 1970.
+    pub read_ms: ReadTime,
+}
+
+/// Which source gives the specs of a kubelet's pods.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpecsView {
+    /// The source that answers; `None` while none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// When something was read last, in milliseconds since 1970. Clones share it, so that a source that is read every few seconds
+/// changes no view: what is handed out has the time at which it is written.
+#[derive(Clone, Debug, Default)]
+pub struct ReadTime(Arc<AtomicU64>);
+
+impl ReadTime {
+    /// That time.
+    #[must_use]
+    pub fn at(ms: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(ms)))
+    }
+
+    /// Sets it, for all clones.
+    pub fn set(&self, ms: u64) {
+        self.0.store(ms, Ordering::Relaxed);
+    }
+
+    /// It.
+    #[must_use]
+    pub fn ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Eq for ReadTime {}
+
+impl PartialEq for ReadTime {
+    fn eq(&self, other: &Self) -> bool {
+        self.ms() == other.ms()
+    }
+}
+
+impl Serialize for ReadTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.ms().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ReadTime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        u64::deserialize(deserializer).map(Self::at)
+    }
 }
 
 /// The state of a pod.
@@ -120,12 +185,33 @@ pub enum PodState {
 pub struct ContainerView {
     /// Its name.
     pub name: String,
-    /// `app`, `init`, `sidecar` or `ephemeral`.
+    /// `app`, `init`, `sidecar` or `ephemeral`; `app` also where a kubelet's pod has no spec that says it.
     pub kind: String,
+    /// How often a kubelet's container was made before, as the container runtime says; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
     /// The `oom_score_adj` of its processes.
     pub oom_score_adj: i16,
     /// Its cgroup's path below the mount point.
     pub cgroup: String,
     /// That cgroup's id; `None` while it does not exist.
     pub cgroup_id: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_view_has_the_time_at_which_it_is_written() {
+        let read = ReadTime::at(5);
+        let spec = SpecView { source: "kubelet".into(), provenance: "live".into(), read_ms: read.clone() };
+        let handed_out = spec.clone();
+        read.set(7);
+        let written = serde_json::to_value(&handed_out).unwrap();
+        assert_eq!(written, json!({"source": "kubelet", "provenance": "live", "readMs": 7}));
+        assert_eq!(serde_json::from_value::<SpecView>(written).unwrap(), spec);
+    }
 }

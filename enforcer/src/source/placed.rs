@@ -12,13 +12,13 @@ use std::{
 };
 
 use super::{
-    Health, Snapshot,
+    Health, Snapshot, SourceName,
     specified::{EvictedPod, Provenance, SpecifiedPod, SpecifiedPods},
 };
 use crate::{
     cgroup::PodCgroup,
     cri::Listing,
-    model::{Knowledge, Placement, Pod, PodUid},
+    model::{ContainerId, Knowledge, Placement, Pod, PodUid},
     policy::critical::CONFIG_SOURCE,
     specs::{ApiPod, Change},
 };
@@ -81,10 +81,11 @@ impl PlacedPods {
         differs || !before.is_empty()
     }
 
-    /// Takes what has changed about the pods' specs, and returns the pods that were evicted since they ran.
-    pub fn specify(&mut self, provenance: Provenance, change: Change) -> Vec<EvictedPod> {
-        let evicted = self.specs.take(provenance, change);
+    /// Takes what has changed about the pods' specs at `read_ms`, and returns the pods that were evicted since they ran.
+    pub fn specify(&mut self, provenance: Provenance, change: Change, read_ms: u64) -> Vec<EvictedPod> {
+        let evicted = self.specs.take(provenance, change, read_ms);
         self.forget_old_specs();
+        self.classify();
         evicted
     }
 
@@ -110,10 +111,20 @@ impl PlacedPods {
         self.specs.to_kept()
     }
 
-    /// Who gave the pod's spec; `None` if it is not known.
+    /// Notes that a source of specs has answered at `read_ms`, with nothing new.
+    pub fn note_answer(&mut self, source: SourceName, read_ms: u64) {
+        self.specs.note_answer(source, read_ms);
+    }
+
+    /// Notes that the source of specs that has answered no longer does. Returns whether one had.
+    pub fn note_silence(&mut self) -> bool {
+        self.specs.note_silence()
+    }
+
+    /// The source of specs that answers.
     #[must_use]
-    pub fn provenance(&self, uid: &PodUid) -> Option<Provenance> {
-        self.spec(uid).map(|spec| spec.provenance)
+    pub fn spec_source(&self) -> Option<SourceName> {
+        self.specs.answering()
     }
 
     /// The pod's spec: by its uid, or of a static pod that of its mirror. If the runtime gives the pod another name, the spec
@@ -128,14 +139,38 @@ impl PlacedPods {
         self.specs.get(uid).filter(is_its).or_else(mirror)
     }
 
-    /// Takes what a container runtime lists.
-    pub fn learn(&mut self, listing: &Listing, now: Instant) {
-        self.identities.learn(listing, &self.pods);
+    /// Takes the kinds of containers from the specs.
+    fn classify(&self) {
+        let specs = self.pods.keys().filter_map(|uid| Some((uid, self.spec(uid)?.pod.as_ref())));
+        self.identities.classify(&specs.collect());
+    }
+
+    /// How often the container with that cgroup was made before; `None` if that is not known.
+    #[must_use]
+    pub fn attempt(&self, uid: &PodUid, container: &str) -> Option<u32> {
+        let own = &self.pods.get(uid)?.cgroup.containers;
+        let own = own.iter().find(|of| of.path.as_str() == container)?;
+        self.identities.instance(uid, &own.container).attempt
+    }
+
+    /// The id of the pod's sandbox; `None` if it is not known, or has no cgroup in the pod.
+    #[must_use]
+    pub fn sandbox(&self, uid: &PodUid) -> Option<&ContainerId> {
+        self.identities.sandbox(&self.pods.get(uid)?.cgroup)
+    }
+
+    /// Takes what a container runtime lists. Returns whether that is news about a cgroup.
+    pub fn learn(&mut self, listing: &Listing, now: Instant) -> bool {
+        let is_news = self.identities.learn(listing, &self.pods);
         for (uid, pod) in &mut self.pods {
             if pod.named_since.is_none() && self.identities.is_named(uid) {
                 pod.named_since = Some(now);
             }
         }
+        if is_news {
+            self.classify();
+        }
+        is_news
     }
 
     /// Whether a pod or container has no name yet.
@@ -181,7 +216,7 @@ impl PlacedPods {
             let knowledge = match spec {
                 Some(spec) => Knowledge::Spec {
                     is_settled: !spec.has_ended() && self.identities.are_distinct(&pod.cgroup),
-                    is_live: spec.is_live(),
+                    origin: self.specs.origin(spec),
                     is_terminating: spec.is_terminating(),
                 },
                 None => Knowledge::Names { is_settled: self.is_settled(uid, pod, now) },

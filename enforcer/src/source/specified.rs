@@ -8,7 +8,7 @@ use std::{
 use super::SourceName;
 use crate::{
     helper::plain,
-    model::{Pod, PodName, PodUid},
+    model::{Freshness, Pod, PodName, PodUid, SpecOrigin},
     specs::{ApiPod, Change},
 };
 
@@ -19,6 +19,10 @@ pub struct SpecifiedPods {
     known: BTreeMap<PodUid, SpecifiedPod>,
     /// The names of pods whose specs are not valid, and what is wrong, by uid as the source has it.
     invalid: BTreeMap<String, String>,
+    /// The source that answers, and has given all its pods since it does.
+    answering: Option<SourceName>,
+    /// When a source was read last, in milliseconds since 1970.
+    read_ms: u64,
 }
 
 /// A pod's spec.
@@ -32,6 +36,8 @@ pub struct SpecifiedPod {
     pub provenance: Provenance,
     /// Whether the source still has it.
     is_listed: bool,
+    /// When it was read last, in milliseconds since 1970; `None` while the source has it, and answers.
+    lost_ms: Option<u64>,
 }
 
 /// Who gave a spec, and whether that was in the life of this daemon.
@@ -61,9 +67,19 @@ impl SpecifiedPod {
         self.api.has_ended()
     }
 
-    /// Whether a source has the pod now, and has given this spec since the start of the daemon.
-    pub(super) fn is_live(&self) -> bool {
-        self.is_listed && !self.provenance.is_from_disk
+    /// Where it is from, and whether the pod is so now. `read_ms` is when a source was read last.
+    fn origin(&self, read_ms: u64) -> SpecOrigin {
+        let Provenance { source, is_from_disk } = self.provenance;
+        let freshness = match self.lost_ms {
+            None if self.is_listed && !is_from_disk => Freshness::Live,
+            lost if is_from_disk => Freshness::Disk { read_ms: lost.unwrap_or(read_ms) },
+            lost => Freshness::Stale { read_ms: lost.unwrap_or(read_ms) },
+        };
+        SpecOrigin { source: source.as_str(), freshness }
+    }
+
+    fn lose(&mut self, read_ms: u64) {
+        self.lost_ms.get_or_insert(read_ms);
     }
 
     /// Whether its deletion was requested.
@@ -80,13 +96,21 @@ impl SpecifiedPod {
 }
 
 impl SpecifiedPods {
-    /// Takes what has changed at a source, and returns the pods that were evicted since they ran. The spec of a pod that is not
-    /// valid is not known: a former one may be of other requests.
-    pub fn take(&mut self, provenance: Provenance, change: Change) -> Vec<EvictedPod> {
+    /// Takes what has changed at a source that was read at `read_ms`, and returns the pods that were evicted since they ran.
+    /// The spec of a pod that is not valid is not known: a former one may be of other requests.
+    pub fn take(&mut self, provenance: Provenance, change: Change, read_ms: u64) -> Vec<EvictedPod> {
+        let before_ms = std::mem::replace(&mut self.read_ms, read_ms);
+        let Provenance { source, is_from_disk } = provenance;
+        // Parts of what another source gave, or of what this one gave before it fell silent, are not all pods.
+        let is_answering = matches!(change, Change::Whole(_)) || self.answering == Some(source);
+        self.answering = Some(source).filter(|_| is_answering && !is_from_disk);
         let mut evicted = Vec::new();
         let pods = match change {
             Change::Whole(pods) => {
-                self.known.values_mut().for_each(|known| known.is_listed = false);
+                for known in self.known.values_mut() {
+                    known.is_listed = false;
+                    known.lose(before_ms);
+                }
                 self.invalid.clear();
                 pods
             }
@@ -95,6 +119,7 @@ impl SpecifiedPods {
                     self.invalid.remove(&uid);
                     if let Some(known) = PodUid::new(&uid).and_then(|uid| self.known.get_mut(&uid)) {
                         known.is_listed = false;
+                        known.lose(before_ms);
                     }
                 }
                 changed
@@ -111,7 +136,8 @@ impl SpecifiedPods {
             match api.to_pod() {
                 Ok(pod) => {
                     self.invalid.remove(&uid);
-                    let spec = SpecifiedPod { pod: Arc::new(pod), api, provenance, is_listed: true };
+                    let lost_ms = (!is_answering || is_from_disk).then_some(read_ms);
+                    let spec = SpecifiedPod { pod: Arc::new(pod), api, provenance, is_listed: true, lost_ms };
                     let after = spec.evicted();
                     let before = self.known.insert(spec.pod.uid.clone(), spec);
                     evicted.extend(after.filter(|_| before.is_some_and(|before| before.api.is_running())));
@@ -126,6 +152,34 @@ impl SpecifiedPods {
             }
         }
         evicted
+    }
+
+    /// Notes that the source has answered at `read_ms`, with nothing new. One that has not given all its pods yet has none.
+    pub fn note_answer(&mut self, source: SourceName, read_ms: u64) {
+        if self.answering == Some(source) {
+            self.read_ms = read_ms;
+        } else {
+            self.note_silence();
+        }
+    }
+
+    /// Notes that the source that has answered no longer does. Returns whether one had.
+    pub fn note_silence(&mut self) -> bool {
+        let read_ms = self.read_ms;
+        self.known.values_mut().for_each(|known| known.lose(read_ms));
+        self.answering.take().is_some()
+    }
+
+    /// The source that answers.
+    #[must_use]
+    pub fn answering(&self) -> Option<SourceName> {
+        self.answering
+    }
+
+    /// Where that spec is from, and whether the pod is so now.
+    #[must_use]
+    pub fn origin(&self, spec: &SpecifiedPod) -> SpecOrigin {
+        spec.origin(self.read_ms)
     }
 
     /// Which pods' specs are not valid, and why.
@@ -199,12 +253,15 @@ mod tests {
     #[test]
     fn a_pod_that_a_source_no_longer_has_is_known_while_its_cgroup_stands() {
         let mut specs = SpecifiedPods::default();
-        specs.take(KEPT, Change::Whole(vec![pod("a", 1), pod("b", 1), pod("c", 1)]));
-        specs.take(LIVE, Change::Whole(vec![pod("a", 2)]));
+        specs.take(KEPT, Change::Whole(vec![pod("a", 1), pod("b", 1), pod("c", 1)]), 1);
+        specs.take(LIVE, Change::Whole(vec![pod("a", 2)]), 1);
         specs.forget_all_but(&[uid("b")].into());
         assert_eq!(shown(&specs), [("a".into(), Some(2), false), ("b".into(), Some(1), true)]);
-        specs
-            .take(LIVE, Change::Some { changed: vec![pod("d", 4)], removed: vec!["a".into(), "x y".into()] });
+        specs.take(
+            LIVE,
+            Change::Some { changed: vec![pod("d", 4)], removed: vec!["a".into(), "x y".into()] },
+            1,
+        );
         specs.forget_all_but(&[uid("a")].into());
         assert_eq!(shown(&specs), [("a".into(), Some(2), false), ("d".into(), Some(4), false)]);
         assert_eq!(specs.to_kept(), [pod("a", 2), pod("d", 4)]);
@@ -221,7 +278,7 @@ mod tests {
         };
         let evicted = || with("Failed", Some("Evicted"));
         let mut specs = SpecifiedPods::default();
-        let mut take = |provenance, pods| specs.take(provenance, Change::Whole(pods)).len();
+        let mut take = |provenance, pods| specs.take(provenance, Change::Whole(pods), 1).len();
         // One that is evicted when it is seen first may be so for long, or was not admitted.
         assert_eq!(take(LIVE, evicted()), 0);
         assert_eq!([take(LIVE, with("Pending", None)), take(LIVE, evicted())], [0, 0]);
@@ -231,8 +288,8 @@ mod tests {
             [take(KEPT, with("Running", None)), take(LIVE, evicted()), take(LIVE, evicted())],
             [0, 1, 0]
         );
-        specs.take(LIVE, Change::Whole(with("Running", None)));
-        let named = specs.take(LIVE, Change::Some { changed: evicted(), removed: Vec::new() });
+        specs.take(LIVE, Change::Whole(with("Running", None)), 1);
+        let named = specs.take(LIVE, Change::Some { changed: evicted(), removed: Vec::new() }, 1);
         let name = PodName { namespace: String::from("n"), name: String::from("a") };
         assert_eq!(named, [EvictedPod { name, uid: uid("a"), message: Some(String::from("low on memory")) }]);
     }
@@ -240,15 +297,59 @@ mod tests {
     #[test]
     fn an_invalid_spec_replaces_the_former_one() {
         let mut specs = SpecifiedPods::default();
-        specs.take(LIVE, Change::Whole(vec![pod("a", 1)]));
+        specs.take(LIVE, Change::Whole(vec![pod("a", 1)]), 1);
         let mut wrong = pod("a", 1);
         wrong.spec.containers.clear();
-        specs.take(LIVE, Change::Some { changed: vec![wrong], removed: Vec::new() });
+        specs.take(LIVE, Change::Some { changed: vec![wrong], removed: Vec::new() }, 1);
         assert_eq!(specs.invalid().collect::<Vec<_>>(), ["n/a: it has no containers"]);
         assert!(specs.get(&uid("a")).is_none());
-        specs.take(LIVE, Change::Some { changed: vec![pod("a", 1)], removed: Vec::new() });
+        specs.take(LIVE, Change::Some { changed: vec![pod("a", 1)], removed: Vec::new() }, 1);
         assert_eq!((specs.invalid().len(), specs.get(&uid("a")).is_some()), (0, true));
         specs.forget(&["a".into(), "x y".into()]);
         assert!(specs.get(&uid("a")).is_none());
+    }
+
+    /// What is known of each pod, and when it was read last.
+    fn freshness(specs: &SpecifiedPods) -> String {
+        let of = |(uid, known): (&PodUid, &SpecifiedPod)| {
+            let freshness = specs.origin(known).freshness;
+            let read = freshness.read_ms().map_or_else(String::new, |read_ms| format!(" {read_ms}"));
+            format!("{uid} {}{read}", freshness.as_str())
+        };
+        specs.known.iter().map(of).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What may skip a look at the API server must hold now.
+    #[test]
+    fn a_spec_is_live_only_while_the_source_that_gave_it_answers_and_has_the_pod() {
+        let mut specs = SpecifiedPods::default();
+        let both = || vec![pod("a", 1), pod("b", 1)];
+        specs.take(KEPT, Change::Whole(both()), 10);
+        assert_eq!(freshness(&specs), "a disk 10, b disk 10");
+        // An answer without pods says nothing of them.
+        specs.note_answer(SourceName::KUBELET, 15);
+        assert_eq!(freshness(&specs), "a disk 10, b disk 10");
+        specs.take(LIVE, Change::Whole(both()), 20);
+        assert_eq!(freshness(&specs), "a live, b live");
+        specs.note_answer(SourceName::KUBELET, 30);
+        specs.take(LIVE, Change::Some { changed: Vec::new(), removed: vec!["b".into()] }, 40);
+        assert_eq!(freshness(&specs), "a live, b stale 30");
+        specs.note_answer(SourceName::KUBELET, 50);
+        assert!(specs.note_silence() && !specs.note_silence());
+        assert_eq!(freshness(&specs), "a stale 50, b stale 30");
+        // Part of its pods is not all of them.
+        specs.take(LIVE, Change::Some { changed: vec![pod("b", 2)], removed: Vec::new() }, 60);
+        assert_eq!(freshness(&specs), "a stale 50, b stale 60");
+        assert_eq!(specs.answering(), None);
+        specs.take(LIVE, Change::Whole(both()), 70);
+        assert_eq!(freshness(&specs), "a live, b live");
+        // Another source takes its place.
+        let other = Provenance { source: SourceName::API_SERVER, is_from_disk: false };
+        specs.take(other, Change::Whole(vec![pod("a", 1)]), 80);
+        assert_eq!(freshness(&specs), "a live, b stale 70");
+        assert_eq!(specs.origin(specs.get(&uid("b")).unwrap()).source, "kubelet");
+        // And this one, without its pods.
+        specs.note_answer(SourceName::PODS_API, 90);
+        assert_eq!(freshness(&specs), "a stale 80, b stale 70");
     }
 }

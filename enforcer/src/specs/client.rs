@@ -109,3 +109,5 @@ impl Specs {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use self::tests::{https_feed, serve_https};

@@ -62,6 +62,8 @@ struct Inner {
     changes: broadcast::Sender<Event>,
     /// How often `/pods` was read.
     lists: AtomicU64,
+    /// What `/configz` answers; `None` for a server without it.
+    configz: Mutex<Option<String>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -247,7 +249,18 @@ impl FakeKubelet {
     /// One without pods.
     pub(crate) fn new() -> Self {
         let (changes, _) = broadcast::channel(1_024);
-        Self(Arc::new(Inner { pods: Mutex::default(), changes, lists: AtomicU64::new(0) }))
+        Self(Arc::new(Inner {
+            pods: Mutex::default(),
+            changes,
+            lists: AtomicU64::new(0),
+            configz: Mutex::default(),
+        }))
+    }
+
+    /// Sets what `/configz` answers.
+    #[allow(dead_code, reason = "guest tests do without")]
+    pub(crate) fn configure(&self, answer: String) {
+        *self.0.configz.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
     }
 
     /// Adds a pod, or changes it.
@@ -399,6 +412,10 @@ impl FakeKubelet {
                 StatusCode::FORBIDDEN,
                 String::from("Forbidden (user=x, verb=get, resource=nodes, subresource(s)=[pods])"),
             ),
+            given if given == token && request.uri().path() == "/configz" => {
+                let configz = self.0.configz.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                configz.map_or((StatusCode::NOT_FOUND, String::new()), |answer| (StatusCode::OK, answer))
+            }
             given if given == token => {
                 self.0.lists.fetch_add(1, Ordering::Relaxed);
                 let pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);

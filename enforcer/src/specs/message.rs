@@ -7,7 +7,7 @@ use serde::{
     de::{Error as _, SeqAccess, Visitor},
 };
 
-use super::{pod::ApiPod, store::Store};
+use super::{configz::KubeletHard, pod::ApiPod, store::Store};
 use crate::{
     helper::plain,
     network::{Endpoint, Security},
@@ -83,6 +83,8 @@ pub(super) enum FeedAsk {
     PodsApi,
     Kubelet(Box<HttpsFeed>),
     ApiServer(Box<ApiServerFeed>),
+    /// No pods: the kubelet's configuration, once.
+    Configz(Box<HttpsFeed>),
 }
 
 impl FeedAsk {
@@ -111,6 +113,8 @@ pub(super) enum Outcome {
     Changed { revision: u64, is_whole: bool, dropped: u64 },
     /// The source was read, and has nothing new.
     Same,
+    /// What the kubelet's configuration says.
+    Configured(KubeletHard),
     /// Why the source cannot be read.
     Failed(String),
 }
@@ -190,6 +194,7 @@ impl Outcome {
     pub(super) fn into_update(self, body: &[u8]) -> Result<Update, String> {
         match self {
             Self::Failed(why) => Err(plain(&why)),
+            Self::Configured(_) => Err(String::from("the specs process answers another question")),
             Self::Same => Ok(Update { change: None, left_out: Vec::new(), dropped: None }),
             Self::Changed { revision, is_whole, dropped } => {
                 if body.iter().filter(|byte| matches!(byte, b'{' | b':' | b',')).count() > MOST_PARTS {

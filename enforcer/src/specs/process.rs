@@ -17,6 +17,7 @@ use tokio::{
 use super::{
     api_server::{self, ApiFailure, Pace},
     client::PodSpecs,
+    configz,
     items::ListError,
     kubelet,
     message::{Ask, FeedAsk, Outcome},
@@ -63,6 +64,8 @@ pub(super) enum Failure {
     TimedOut { timeout_ms: u64 },
     #[error("the connection to the kubelet is missing")]
     Unconnected,
+    #[error("{0}")]
+    Unconfigured(String),
     #[error(transparent)]
     Api(#[from] ApiFailure),
 }
@@ -167,6 +170,13 @@ pub(super) async fn serve(daemon: UnixStream, mut kubelet: Option<UnixStream>) -
     loop {
         let Numbered { id, content: Ask { feed, after, look: wanted, wait_ms } } = ask;
         let Some(feed) = feed else { return reply(&mut writer, id, Outcome::Same, &[]).await };
+        if let FeedAsk::Configz(feed) = &feed {
+            let outcome = match configz::read(feed).await {
+                Ok(known) => Outcome::Configured(known),
+                Err(failure) => Outcome::Failed(crate::chain(&failure)),
+            };
+            return reply(&mut writer, id, outcome, &[]).await;
+        }
         looks.send_if_modified(|look| std::mem::replace(look, wanted) != wanted);
         let goes_on = running.as_ref().is_some_and(|known| known.feeds.borrow().goes_on(&feed));
         let mut now = match running.take() {
@@ -239,7 +249,8 @@ async fn run(
     let feed = feeds.borrow().clone();
     match (feed, kubelet) {
         (FeedAsk::PodsApi, Some(kubelet)) => pods_api::watch(kubelet, &shared).await,
-        (FeedAsk::PodsApi, None) => Failure::Unconnected,
+        // The configuration is answered without a task.
+        (FeedAsk::PodsApi, None) | (FeedAsk::Configz(_), _) => Failure::Unconnected,
         (FeedAsk::Kubelet(feed), _) => kubelet::poll(*feed, looks, &shared).await,
         (FeedAsk::ApiServer(feed), _) => api_server::watch(*feed, feeds, Pace::default(), &shared).await,
     }

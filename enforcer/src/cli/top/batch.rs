@@ -83,7 +83,8 @@ fn text(state: &State, time: &str) -> String {
         let fits: String = line.chars().take(width).collect();
         text.push_str(&format!("{}\n", fits.trim_end()));
     }
-    let (name_width, columns) = table::columns(width);
+    let has_specs = state.picture.as_ref().is_some_and(|picture| picture.specs.is_some());
+    let (name_width, columns) = table::columns(width, has_specs);
     let titles = columns.iter().map(|column| (column.title().to_owned(), column.width()));
     text.push_str(&format!("{}\n", table::line("NAME", name_width, titles).trim_end()));
     let Some(picture) = &state.picture else { return text };

@@ -155,7 +155,8 @@ pub(super) fn draw(state: &State, theme: Theme, frame: &mut Frame<'_>) {
 }
 
 fn tree(state: &State, theme: Theme, buffer: &mut Buffer, first: Rect, areas: Areas) {
-    let (name_width, columns) = table::columns(usize::from(first.width));
+    let has_specs = state.picture.as_ref().is_some_and(|picture| picture.specs.is_some());
+    let (name_width, columns) = table::columns(usize::from(first.width), has_specs);
     if areas.titles == 1 {
         let cells = columns.iter().map(|column| (column.title().to_owned(), column.width()));
         let line = table::line("NAME", name_width, cells);

@@ -11,7 +11,7 @@ use super::{
     why,
 };
 use crate::{
-    cli::{Context, Failure, client, events::MAX_LINE_BYTES, render},
+    cli::{Context, Failure, client, events::MAX_LINE_BYTES, freshness, render},
     serve::{Memories, View},
 };
 
@@ -25,7 +25,7 @@ pub(super) async fn look(run_dir: &Path, uids: &[String], start: Instant) -> Res
     let memories = optional(memories(run_dir, uids).await)?;
     let ranking = optional(client::get_json(run_dir, "/v1/ranking").await)?;
     let headroom = optional(client::get_json(run_dir, "/v1/headroom").await)?;
-    Ok(Look { at_ms: since(start), view, memories, ranking, headroom, orders })
+    Ok(Look { at_ms: since(start), wall_ms: freshness::now_ms(), view, memories, ranking, headroom, orders })
 }
 
 /// Milliseconds since then.

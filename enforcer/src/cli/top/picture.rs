@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::{
+    cli::freshness::Freshness,
     model::QosClass,
     serve::{
         ExcludedView, HeadroomView, Memories, MemoryView, OrderView, PodMemory, PodState, PodView,
-        RankedView, RankingView, View,
+        RankedView, RankingView, SpecsView, View,
     },
 };
 
@@ -17,6 +18,8 @@ use crate::{
 pub(super) struct Look {
     /// The time on a monotonic clock, in milliseconds.
     pub(super) at_ms: u64,
+    /// The time on the wall clock, in milliseconds since 1970.
+    pub(super) wall_ms: u64,
     pub(super) view: View,
     pub(super) memories: Result<Memories, String>,
     pub(super) ranking: Result<RankingView, String>,
@@ -104,6 +107,9 @@ pub(super) struct Picture {
     pub(super) node_stall_percent: Option<(f64, f64)>,
     pub(super) headroom: Option<HeadroomView>,
     pub(super) orders: Vec<OrderView>,
+    /// The source of a kubelet's pods' specs; `None` without a kubelet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) specs: Option<SpecsView>,
     /// What is not known, and why.
     pub(super) missing: Vec<String>,
     pub(super) classes: Vec<Class>,
@@ -135,6 +141,9 @@ pub(super) struct Pod {
     pub(super) protected: bool,
     /// Whether its usage cannot be read, in which case it is evicted first.
     pub(super) stats_missing: bool,
+    /// Where the spec of a kubelet's pod is from, and how fresh it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) spec: Option<Freshness>,
     #[serde(flatten)]
     pub(super) figures: Figures,
     pub(super) containers: Vec<Container>,
@@ -165,6 +174,7 @@ struct Known<'a> {
     protected: Vec<(&'a str, &'a str)>,
     /// The time since the previous picture, in milliseconds.
     since_ms: u64,
+    wall_ms: u64,
 }
 
 impl Picture {
@@ -193,6 +203,7 @@ impl Picture {
                 .collect(),
             protected: look.orders.iter().filter_map(protects).collect(),
             since_ms: before.map_or(0, |before| look.at_ms.saturating_sub(before.at_ms)),
+            wall_ms: look.wall_ms,
         };
         let classes = [QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed];
         let class = |class: QosClass| {
@@ -212,6 +223,9 @@ impl Picture {
             .into_iter()
             .filter_map(|(what, error)| error.map(|error| format!("{what} is not known: {error}")))
             .collect();
+        if look.view.specs.as_ref().is_some_and(|specs| specs.source.is_none()) {
+            missing.push(String::from("pods' specs are as last known: no source of them answers"));
+        }
         if memories.omitted > 0 {
             missing.push(format!("{} pods were not read: there are too many at once", memories.omitted));
         }
@@ -224,6 +238,7 @@ impl Picture {
                 .map(|stall| (stall.some_avg10_percent, stall.full_avg10_percent)),
             headroom: look.headroom.as_ref().ok().cloned(),
             orders: look.orders.clone(),
+            specs: look.view.specs.clone(),
             missing,
             classes: classes.into_iter().map(class).collect(),
         }
@@ -307,6 +322,7 @@ impl Known<'_> {
             critical: pod.critical,
             protected: self.protected.contains(&name),
             stats_missing: ranked.is_some_and(|ranked| ranked.stats_missing),
+            spec: pod.spec.as_ref().map(|spec| Freshness::of(spec, self.wall_ms)),
             containers: containers.collect(),
             figures,
         }

@@ -5,7 +5,10 @@ use super::{
     rows::Item,
 };
 use crate::{
-    cli::render::{human_bytes, shorten},
+    cli::{
+        freshness::Freshness,
+        render::{human_bytes, shorten},
+    },
     serve::PodState,
 };
 
@@ -41,11 +44,12 @@ pub(super) enum Column {
     Stall,
     Rank,
     Marks,
+    Spec,
 }
 
 impl Column {
     /// All columns from left to right.
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Current,
         Self::Anon,
         Self::File,
@@ -57,15 +61,17 @@ impl Column {
         Self::Stall,
         Self::Rank,
         Self::Marks,
+        Self::Spec,
     ];
 
     /// All columns by importance: without room, the last ones are omitted first.
-    const WEIGHT: [Self; 11] = [
+    const WEIGHT: [Self; 12] = [
         Self::Current,
         Self::Rank,
         Self::Percent,
         Self::Growth,
         Self::Marks,
+        Self::Spec,
         Self::Stall,
         Self::Request,
         Self::Limit,
@@ -87,12 +93,14 @@ impl Column {
             Self::Stall => "STALL",
             Self::Rank => "RANK",
             Self::Marks => "MARK",
+            Self::Spec => "SPEC",
         }
     }
 
     /// The width without the space before it.
     pub(super) fn width(self) -> usize {
         match self {
+            Self::Spec => Freshness::WIDTH,
             Self::Growth => 8,
             Self::Current | Self::Request => 7,
             Self::Anon | Self::File | Self::Shmem | Self::Limit => 6,
@@ -123,15 +131,19 @@ impl Column {
                 Item::Pod(pod) => marks(pod),
                 Item::Class(_) | Item::Container(..) => (String::new(), Tone::Plain),
             },
+            Self::Spec => match item {
+                Item::Pod(pod) => spec(pod),
+                Item::Class(_) | Item::Container(..) => (String::new(), Tone::Plain),
+            },
         }
     }
 }
 
-/// The width of the name column, and the columns that fit beside it.
-pub(super) fn columns(width: usize) -> (usize, Vec<Column>) {
+/// The width of the name column, and the columns that fit beside it; `has_specs` beside a kubelet.
+pub(super) fn columns(width: usize, has_specs: bool) -> (usize, Vec<Column>) {
     let mut chosen = Vec::new();
     let mut left = width;
-    for column in Column::WEIGHT {
+    for column in Column::WEIGHT.into_iter().filter(|column| has_specs || *column != Column::Spec) {
         let needs = column.width() + 1;
         let name = if chosen.is_empty() { 8 } else { *NAME.start() };
         if left < name + needs {
@@ -202,6 +214,14 @@ fn rank(pod: &Pod) -> (String, Tone) {
     }
 }
 
+/// Where the pod's spec is from, and how long ago it was read.
+fn spec(pod: &Pod) -> (String, Tone) {
+    match &pod.spec {
+        Some(spec) => (spec.short(), if spec.is_live() { Tone::Plain } else { Tone::Warning }),
+        None => (String::from("-"), Tone::Warning),
+    }
+}
+
 /// The marks, one letter each, as the help explains them.
 fn marks(pod: &Pod) -> (String, Tone) {
     let state = match pod.state {
@@ -242,18 +262,24 @@ mod tests {
 
     #[test]
     fn what_is_left_out_first_weighs_least() {
-        let titles = |width| columns(width).1.into_iter().map(Column::title).collect::<Vec<_>>().join(" ");
+        let titles =
+            |width| columns(width, false).1.into_iter().map(Column::title).collect::<Vec<_>>().join(" ");
         assert_eq!(titles(120), "CURRENT ANON FILE SHMEM REQUEST LIMIT %REQ GROWTH/S STALL RANK MARK");
         assert_eq!(titles(80), "CURRENT REQUEST LIMIT %REQ GROWTH/S STALL RANK MARK");
         assert_eq!(titles(40), "CURRENT %REQ RANK");
         assert_eq!(titles(20), "CURRENT");
         assert_eq!(titles(5), "");
+        let beside =
+            |width| columns(width, true).1.into_iter().map(Column::title).collect::<Vec<_>>().join(" ");
+        assert_eq!(beside(120), "CURRENT ANON FILE SHMEM REQUEST LIMIT %REQ GROWTH/S STALL RANK MARK SPEC");
+        assert_eq!(beside(80), "CURRENT %REQ GROWTH/S STALL RANK MARK SPEC");
+        assert_eq!(beside(60), "CURRENT %REQ GROWTH/S RANK MARK");
     }
 
     #[test]
     fn a_row_is_never_wider_than_the_screen() {
         for width in 0..200 {
-            let (name, columns) = columns(width);
+            let (name, columns) = columns(width, width % 2 == 0);
             let whole = name + columns.iter().map(|column| column.width() + 1).sum::<usize>();
             assert!(whole <= width, "{width}: {whole}");
         }

@@ -2,7 +2,7 @@
 
 use enforcer_events::{
     Payload,
-    eviction::{Decision, EvictionDecided},
+    eviction::{Decision, EvictionDecided, VictimSpec},
     pressure::{PressureRising, Shortage},
 };
 
@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     cli::{
+        freshness::age,
         page::Page,
         ranked::{self, is_pids},
         render::human_bytes,
@@ -37,7 +38,7 @@ pub(super) fn table(folded: &Folded) -> String {
         trigger(&mut page, folded.shortage().as_ref(), folded);
         match folded.decision() {
             Some(decision) => {
-                victim_of(&mut page, decision);
+                victim_of(&mut page, decision, &folded.time);
                 not_available(&mut page, decision);
                 ranking(&mut page, decision);
             }
@@ -72,7 +73,7 @@ fn trigger(page: &mut Page, shortage: Option<&Shortage>, folded: &Folded) {
     page.field("", &format!("warned {ahead} ahead, caused by {whose}"));
 }
 
-fn victim_of(page: &mut Page, decision: &Decision) {
+fn victim_of(page: &mut Page, decision: &Decision, time: &str) {
     let Some(victim) = &decision.victim else {
         page.field("victim", "its usage is not kept");
         return;
@@ -101,10 +102,22 @@ fn victim_of(page: &mut Page, decision: &Decision) {
     let tasks = victim.process_count.map(|count| format!("{count} tasks"));
     let more: Vec<_> = growth.map(ranked::growth).into_iter().chain(tasks).collect();
     page.field("", &more.join(", "));
+    if let Some(spec) = &victim.spec {
+        page.field("", &spec_of(spec, time));
+    }
     if let Some(before) = decision.evicted_before {
         let left = decision.back_off_left_ms.map_or_else(|| String::from("?"), whole_span);
         page.field("", &format!("it had come back: evicted {before} times before, back-off for {left} more"));
     }
+}
+
+/// Where the victim's spec was from when it was chosen at `time`.
+fn spec_of(VictimSpec { source, provenance, read_ms }: &VictimSpec, time: &str) -> String {
+    let chosen_ms =
+        time.parse().ok().and_then(|time: jiff::Timestamp| u64::try_from(time.as_millisecond()).ok());
+    let before = chosen_ms.zip(*read_ms).map(|(chosen_ms, read_ms)| age(chosen_ms.saturating_sub(read_ms)));
+    let before = before.map_or_else(String::new, |age| format!(", read {age} before"));
+    format!("its spec was {provenance} by {source}{before}")
 }
 
 /// Memory that is neither available nor freed by an eviction: free pages on per-CPU lists, and shared memory that no
@@ -210,5 +223,26 @@ fn next(page: &mut Page, folded: &Folded) {
     }
     for (number, line) in reported.iter().enumerate() {
         page.field(if number == 0 { "next" } else { "" }, line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victims_spec_says_how_old_it_was() {
+        let spec = |provenance: &'static str, read_ms| VictimSpec {
+            source: "kubelet".into(),
+            provenance: provenance.into(),
+            read_ms,
+        };
+        let time = "1970-01-01T00:05:00.123456Z";
+        assert_eq!(spec_of(&spec("live", None), time), "its spec was live by kubelet");
+        assert_eq!(
+            spec_of(&spec("disk", Some(60_000)), time),
+            "its spec was disk by kubelet, read 4m before"
+        );
+        assert_eq!(spec_of(&spec("stale", Some(60_000)), "?"), "its spec was stale by kubelet");
     }
 }

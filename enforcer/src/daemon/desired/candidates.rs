@@ -18,7 +18,7 @@ use crate::{
     daemon::forecaster::{ForecastTargets, GrowthCandidate, Kubepods},
     evict::{Candidate, EndError, Ending, Endings, OpenError},
     journal::Journal,
-    model::{CgroupId, CgroupPath, NodeComponent, PodName, PodUid, QosClass},
+    model::{CgroupId, CgroupPath, Knowledge, NodeComponent, PodName, PodUid, QosClass},
     policy::{CgroupPlan, PodPlan},
 };
 
@@ -111,6 +111,18 @@ struct Former {
 }
 
 impl OpenCandidate {
+    /// Takes what is known of its spec now. If nothing else of the plan is different, its files stay open: a source that falls
+    /// silent changes this for all pods at once.
+    fn follow(&mut self, plan: &Arc<PodPlan>) {
+        self.candidate.identity().spec.follow(plan.placed);
+        let Some(Knowledge::Spec { is_settled, is_terminating, origin }) = plan.placed else { return };
+        let Some(Knowledge::Spec { origin: before, .. }) = self.plan.placed else { return };
+        let placed = Some(Knowledge::Spec { is_settled, is_terminating, origin: before });
+        if origin != before && (PodPlan { placed, ..PodPlan::clone(plan) }) == *self.plan {
+            self.plan = Arc::clone(plan);
+        }
+    }
+
     fn may_reopen_at(&self) -> Instant {
         self.opened + REOPEN_PAUSE
     }
@@ -212,7 +224,10 @@ impl CandidateSet {
             let held = |path: &CgroupPath| existing.held(&plan.uid, path, &holders);
             let containers: Vec<_> =
                 plan.containers.iter().map(|container| held(&container.cgroup.path)).collect();
-            let known = before.remove(&plan.uid);
+            let mut known = before.remove(&plan.uid);
+            if let Some(standing) = &mut known {
+                standing.follow(plan);
+            }
             let was_known = known.is_some();
             let standing = known.filter(|standing| {
                 standing.plan == *plan
@@ -456,8 +471,8 @@ mod tests {
     use super::*;
     use crate::{
         cgroup::Forbidden,
-        model::{Knowledge, Placement, Pod},
-        policy::Settings,
+        model::{Freshness, Placement, Pod, SpecOrigin},
+        policy::{self, Settings},
         sample,
         source::{Health, Snapshot, SourceName},
     };
@@ -531,5 +546,52 @@ mod tests {
             assert!(candidates.renew(present, Instant::now()).is_some());
             assert_eq!(TRIED.get(), tried);
         }
+    }
+
+    /// A source that falls silent must not have the files of all pods opened anew.
+    #[test]
+    fn a_candidate_stays_open_when_only_the_source_of_its_spec_falls_silent() {
+        let temp = tempfile::tempdir().unwrap();
+        let pod_dir = temp.path().join("kubepods/besteffort/podp");
+        std::fs::create_dir_all(&pod_dir).unwrap();
+        for file in ["cgroup.kill", "cgroup.procs", "cgroup.events", "memory.current", "memory.stat"] {
+            std::fs::write(pod_dir.join(file), "").unwrap();
+        }
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let guard = Arc::new(Guard::new(temp.path(), &[]));
+        let of = |freshness| Knowledge::Spec {
+            is_settled: true,
+            origin: SpecOrigin { source: "kubelet", freshness },
+            is_terminating: false,
+        };
+        let plan = |knowledge| {
+            let pod = sample::pod("p", &[]);
+            let mut plan = policy::plan(&sample::node(), &Settings::default(), &[pod]).pods.remove(0);
+            let plan_of = Arc::make_mut(&mut plan);
+            plan_of.cgroup.path = CgroupPath::parse("/kubepods/besteffort/podp").unwrap();
+            plan_of.placed = Some(knowledge);
+            plan
+        };
+        let first = plan(of(Freshness::Live));
+        let unplaced = PodPlan { placed: None, ..PodPlan::clone(&first) };
+        let candidate = Arc::new(Candidate::open(&root, &guard, &unplaced).unwrap());
+        let mut open = OpenCandidate {
+            plan: first,
+            candidate,
+            opened: Instant::now(),
+            containers: Vec::new(),
+            former: Vec::new(),
+        };
+        let silent = plan(of(Freshness::Stale { read_ms: 5 }));
+        open.follow(&silent);
+        assert!(open.plan == silent, "it is opened anew");
+        assert!(!open.candidate.identity().spec.is_live());
+        open.follow(&plan(of(Freshness::Live)));
+        assert!(open.candidate.identity().spec.is_live());
+        let mut other = PodPlan::clone(&silent);
+        other.priority += 1;
+        open.follow(&Arc::new(other));
+        assert!(open.plan.priority == silent.priority, "that is another plan");
+        assert!(!open.candidate.identity().spec.is_live());
     }
 }

@@ -20,8 +20,8 @@ use crate::{
     cgroup::pod_cgroups,
     cri::{CriError, Listing},
     journal::Subject,
-    model::PodUid,
-    serve::SpecView,
+    model::{PodUid, SpecOrigin},
+    serve::{PodView, ReadTime, SpecView, SpecsView},
     source::{Change, Health, Identities, PlacedPods, Provenance, SourceName},
     specs::{self, Update},
     threads,
@@ -65,8 +65,8 @@ pub(super) struct Placing {
     specs: Health,
     /// Which one has answered last.
     spec_source: Option<SourceName>,
-    /// When specs were read last, in milliseconds since 1970.
-    specs_read_ms: u64,
+    /// When the source that answers was read last.
+    specs_read: ReadTime,
     /// How many pods of the source are left out.
     left_out: u64,
     /// What is wrong with specs, as last reported.
@@ -89,7 +89,7 @@ impl Placing {
             runtime: Health::Unread,
             specs: Health::Unread,
             spec_source: None,
-            specs_read_ms: 0,
+            specs_read: ReadTime::default(),
             left_out: 0,
             spec_problem: None,
             keeper: None,
@@ -98,24 +98,36 @@ impl Placing {
 
     /// Takes what an earlier daemon knew of the pods' specs, and keeps them from now on.
     pub(super) fn restore_specs(&mut self, kept: Option<KeptSpecs>, keeper: Option<Keeper<KeptSpecs>>) {
-        if let Some(KeptSpecs { source, read_ms, pods }) = kept {
-            self.specs_read_ms = read_ms;
-            if let Some(source) = kept_specs::source(&source) {
-                let provenance = Provenance { source, is_from_disk: true };
-                self.pods.specify(provenance, specs::Change::Whole(pods));
-            }
+        if let Some(KeptSpecs { source, read_ms, pods }) = kept
+            && let Some(source) = kept_specs::source(&source)
+        {
+            let provenance = Provenance { source, is_from_disk: true };
+            self.pods.specify(provenance, specs::Change::Whole(pods), read_ms);
         }
         self.keeper = keeper;
     }
 
-    /// Where the spec of that pod is from.
-    pub(super) fn spec_view(&self, uid: &PodUid) -> Option<SpecView> {
-        let Provenance { source, is_from_disk } = self.pods.provenance(uid)?;
-        Some(SpecView {
-            source: source.to_string(),
-            provenance: if is_from_disk { "disk" } else { "live" }.to_owned(),
-            read_ms: self.specs_read_ms,
-        })
+    /// A spec from there.
+    pub(super) fn spec_view(&self, origin: SpecOrigin) -> SpecView {
+        let SpecOrigin { source, freshness } = origin;
+        SpecView {
+            source: source.to_owned(),
+            provenance: freshness.as_str().to_owned(),
+            read_ms: freshness.read_ms().map_or_else(|| self.specs_read.clone(), ReadTime::at),
+        }
+    }
+
+    /// The source of specs.
+    pub(super) fn specs_view(&self) -> SpecsView {
+        SpecsView { source: self.pods.spec_source().map(|source| source.to_string()) }
+    }
+
+    /// Adds what the container runtime calls the pod's sandbox and containers.
+    pub(super) fn identify(&self, uid: &PodUid, view: &mut PodView) {
+        view.sandbox = self.pods.sandbox(uid).map(ToString::to_string);
+        for container in &mut view.containers {
+            container.attempt = self.pods.attempt(uid, &container.cgroup);
+        }
     }
 
     /// Notes that cgroups are no longer reported.
@@ -210,7 +222,7 @@ impl Desired {
         let source = SourceName::RUNTIME.as_str();
         match listing {
             Ok(listing) => {
-                placing.pods.learn(&listing, Instant::now());
+                let is_news = placing.pods.learn(&listing, Instant::now());
                 if listing.dropped > 0 {
                     tracing::warn!(
                         dropped = listing.dropped,
@@ -223,7 +235,11 @@ impl Desired {
                     let data = SourceReported { source: source.into(), message };
                     self.emit(Subject::Node, Payload::SourceUp(data));
                 }
-                self.show_placed(Instant::now()).await
+                self.show_placed(Instant::now()).await?;
+                if is_news {
+                    self.renew_view();
+                }
+                Ok(())
             }
             Err(error) => {
                 if std::mem::replace(&mut placing.runtime, Health::Down) != Health::Down {
@@ -248,29 +264,44 @@ impl Desired {
         let name = SourceName::SPECS.as_str();
         let (source, Update { change, left_out, dropped }) = match news {
             SpecNews::Answered(source, update) => (source, update),
+            SpecNews::Failed(source) => {
+                // One that was only tried, as it would be a better one, says nothing of the others.
+                if placing.pods.spec_source() == Some(source) {
+                    self.note_silence().await?;
+                }
+                return Ok(());
+            }
             SpecNews::NoneAnswers(message) => {
                 if std::mem::replace(&mut placing.specs, Health::Down) != Health::Down {
                     tracing::warn!("requests and priorities of new pods are unknown: {message}");
                     let data = SourceReported { source: name.into(), message };
                     self.emit(Subject::Node, Payload::SourceDown(data));
                 }
-                return Ok(());
+                return self.note_silence().await;
             }
         };
-        placing.specs_read_ms = emit::now_ms();
-        self.counts.source_was_read(name, placing.specs_read_ms);
+        let read_ms = emit::now_ms();
+        self.counts.source_was_read(name, read_ms);
         let is_up = std::mem::replace(&mut placing.specs, Health::Up) == Health::Up;
         let is_other = placing.spec_source.replace(source) != Some(source) || !is_up;
-        let is_change = change.is_some();
+        let answered_before = placing.pods.spec_source();
         placing.left_out = dropped.unwrap_or(placing.left_out);
+        let is_change = change.is_some();
         if let Some((_revision, change)) = change {
-            let evicted = placing.pods.specify(Provenance { source, is_from_disk: false }, change);
+            let provenance = Provenance { source, is_from_disk: false };
+            let evicted = placing.pods.specify(provenance, change, read_ms);
             self.foreign.take(evicted);
             placing.pods.forget_specs(&left_out);
             if let Some(keeper) = &placing.keeper {
-                let (source, read_ms) = (source.as_str().to_owned(), placing.specs_read_ms);
+                let source = source.as_str().to_owned();
                 keeper.keep(KeptSpecs { source, read_ms, pods: placing.pods.specs() });
             }
+        } else {
+            placing.pods.note_answer(source, read_ms);
+        }
+        let answers = placing.pods.spec_source();
+        if answers.is_some() {
+            placing.specs_read.set(read_ms);
         }
         if is_other {
             let message = format!("{source}: {} pods", placing.pods.specs().len());
@@ -278,7 +309,21 @@ impl Desired {
             self.emit(Subject::Node, Payload::SourceUp(data));
         }
         self.report_spec_problem(source);
-        if is_change { self.show_placed(Instant::now()).await } else { Ok(()) }
+        if is_change || answers != answered_before {
+            self.show_placed(Instant::now()).await?;
+            self.renew_view();
+        }
+        Ok(())
+    }
+
+    /// Notes that the source of specs that has answered no longer does: what it gave may be different by now.
+    async fn note_silence(&mut self) -> anyhow::Result<()> {
+        let Some(placing) = self.placing.as_mut() else { return Ok(()) };
+        if placing.pods.note_silence() {
+            self.show_placed(Instant::now()).await?;
+            self.renew_view();
+        }
+        Ok(())
     }
 
     /// Reports pods of a source whose specs cannot be used, and when there are none any more.

@@ -1,7 +1,7 @@
 //! The roster as it is reported.
 use std::collections::BTreeMap;
 
-use super::Desired;
+use super::{Desired, placing::Placing};
 use crate::{
     model::{CgroupPath, Knowledge, PodUid, QosClass, ResourceName},
     policy::{
@@ -50,9 +50,12 @@ impl Desired {
                     (container.cgroup, container.cgroup_id) = (path.to_string(), Some(id.0));
                 }
             }
-            let has_spec = matches!(plan.placed, Some(Knowledge::Spec { .. }));
-            view.spec =
-                self.placing.as_ref().filter(|_| has_spec).and_then(|placing| placing.spec_view(&plan.uid));
+            if let Some(placing) = &self.placing {
+                placing.identify(&plan.uid, &mut view);
+            }
+            if let (Some(placing), Some(Knowledge::Spec { origin, .. })) = (&self.placing, plan.placed) {
+                view.spec = Some(placing.spec_view(origin));
+            }
             if let Some(band) = self.aligning.band(&plan.uid) {
                 for container in &mut view.containers {
                     container.oom_score_adj = band.hold(container.oom_score_adj);
@@ -63,6 +66,7 @@ impl Desired {
             pods.push(known.map_or_else(|| Common::from(view), Common::clone));
         }
         self.view.pods = pods;
+        self.view.specs = self.placing.as_ref().map(Placing::specs_view);
     }
 
     /// Shows a pod as evicted, and leaves the rest of the view unchanged.
@@ -127,12 +131,14 @@ fn pod_view(
             uid: owner.uid.clone(),
         }),
         cgroup: plan.cgroup.path.to_string(),
+        sandbox: None,
         containers: plan
             .containers
             .iter()
             .map(|container| ContainerView {
                 name: container.name.clone(),
                 kind: container.kind.as_str().to_owned(),
+                attempt: None,
                 oom_score_adj: container.oom_score_adj,
                 cgroup: container.cgroup.path.to_string(),
                 cgroup_id: id_of(&container.cgroup.path),

@@ -10,7 +10,7 @@ use ulid::Ulid;
 use super::{super::backlog::Backlog, evicting::BeingEvicted};
 use crate::{
     cgroup::{CgroupDir, Index},
-    model::{CgroupId, CgroupPath, Owner, OwnerLevel},
+    model::{CgroupId, CgroupPath, Instance, Owner, OwnerLevel},
     sense::{
         Life, Mark,
         incident::{OomCounts, World},
@@ -289,6 +289,10 @@ impl World for Names {
 
     fn path(&self, cgroup: CgroupId) -> Option<CgroupPath> {
         self.find(cgroup)
+    }
+
+    fn instance(&self, owner: &CgroupPath) -> Instance {
+        self.kubelet.as_ref().map_or_else(Instance::default, |kubelet| kubelet.instance(owner))
     }
 
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {

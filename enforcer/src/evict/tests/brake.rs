@@ -207,3 +207,39 @@ fn nothing_is_written_that_could_not_be_undone_or_would_let_go() {
         assert!(helper.throttled.all().is_empty());
     }
 }
+
+/// systemd puts back what it knows when its units are reloaded.
+#[test]
+fn it_is_lowered_again_when_another_puts_the_old_value_back() {
+    let mut helper = Helper::new("max\n");
+    assert!(matches!(helper.hold(1, 64 * MIB), Outcome::Contained { .. }));
+    let lowered = helper.high();
+    let becomes = |helper: &Helper, wanted: &str| {
+        (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            helper.high().trim() == wanted.trim()
+        })
+    };
+    for _ in 0..3 {
+        helper.node.write("a", "memory.high", "max\n");
+        assert!(becomes(&helper, &lowered), "{}", helper.high());
+    }
+    // Whoever insists is let have it.
+    helper.node.write("a", "memory.high", "max\n");
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(helper.high().trim(), "max");
+    assert!(matches!(helper.ease(1), Outcome::Eased { given_back: true, .. }));
+    assert_eq!(helper.left(), []);
+    helper.stop();
+}
+
+#[test]
+fn a_value_that_another_wrote_on_purpose_stays() {
+    let mut helper = Helper::new("max\n");
+    assert!(matches!(helper.hold(1, 64 * MIB), Outcome::Contained { .. }));
+    helper.node.write("a", "memory.high", "1048576\n");
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(helper.high().trim(), "1048576");
+    helper.stop();
+    assert_eq!(helper.high().trim(), "1048576");
+}

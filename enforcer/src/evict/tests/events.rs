@@ -8,7 +8,9 @@ use crate::{
     evict::{Blindness, Candidate, EventBuilder, Report},
     journal::{Event, EventType, Journal},
     metrics::{Counts, Format, Gauges, expose},
-    model::{CgroupId, Knowledge, OwnerReference, Quantity, ResourceList, ResourceName},
+    model::{
+        CgroupId, Freshness, Knowledge, OwnerReference, Quantity, ResourceList, ResourceName, SpecOrigin,
+    },
     policy::{
         CgroupPlan, ContainerPlan, PodPlan,
         engine::{
@@ -268,8 +270,13 @@ fn a_victims_controller_is_reported_and_how_current_that_is() {
         uid: String::from("u-r"),
         is_controller: true,
     };
-    let live = Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false };
-    let kept = Knowledge::Spec { is_settled: true, is_live: false, is_terminating: false };
+    let of = |freshness| Knowledge::Spec {
+        is_settled: true,
+        origin: SpecOrigin { source: "kubelet", freshness },
+        is_terminating: false,
+    };
+    let live = of(Freshness::Live);
+    let kept = of(Freshness::Disk { read_ms: 5 });
     let named = json!({"kind": "ReplicaSet", "name": "hog-1"});
     for (placed, controller, spec, shown) in [
         (None, None, Value::Null, Value::Null),
@@ -282,6 +289,7 @@ fn a_victims_controller_is_reported_and_how_current_that_is() {
         let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
         let decision = events().event(&decided(vec![Arc::clone(&candidate)].into())).unwrap().data();
         assert_eq!(decision["victim"]["controller"], shown, "{decision:#}");
+        assert_eq!(decision["victim"]["spec"]["provenance"], spec, "{decision:#}");
         let signalled = Report::Signalled {
             id: Ulid::from_parts(1, 7),
             signal: Signal::MemoryAvailable,

@@ -5,7 +5,7 @@ use super::node::{MIB, Node, Pod, guard};
 use crate::{
     cgroup::{Forbidden, Unseen},
     evict::{Candidate, OpenError, stat},
-    model::{CgroupPath, ContainerKind, Knowledge},
+    model::{CgroupPath, ContainerKind, Freshness, Knowledge, SpecOrigin},
     policy::{
         PodPlan,
         engine::{Reading, Resource},
@@ -116,7 +116,11 @@ fn no_target_is_ever_the_root() {
 fn of_a_kubelets_pod_only_containers_that_have_a_cgroup_are_killed() {
     for placed in [
         Knowledge::Names { is_settled: true },
-        Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false },
+        Knowledge::Spec {
+            is_settled: true,
+            origin: SpecOrigin { source: "kubelet", freshness: Freshness::Live },
+            is_terminating: false,
+        },
     ] {
         let candidate = opened_without_its_sandbox(placed);
         assert_eq!(candidate, vec![String::from("/kubepods/besteffort/poda/app")], "{placed:?}");

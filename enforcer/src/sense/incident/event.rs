@@ -38,6 +38,8 @@ pub(in crate::sense) fn place_of(owner: Option<&Owner>, path: Option<CgroupPath>
         pod: pod.map(|pod| pod.name.clone()),
         uid,
         container: owner.level.container().map(str::to_owned),
+        container_kind: None,
+        attempt: None,
         cgroup: Some(owner.path.to_string()),
     }
 }

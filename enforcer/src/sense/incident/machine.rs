@@ -13,7 +13,7 @@ use super::{
     tally::{self, Tally},
 };
 use crate::{
-    model::{CgroupId, CgroupPath, Owner},
+    model::{CgroupId, CgroupPath, Instance, Owner},
     sense::record::{Exit, Mark, MemoryBack, OomOver, Record, Sharer},
 };
 
@@ -23,6 +23,8 @@ pub trait World {
     fn owner(&self, cgroup: CgroupId) -> Option<Owner>;
     /// Its path, also outside of kubepods.
     fn path(&self, cgroup: CgroupId) -> Option<CgroupPath>;
+    /// Which container of its pod the cgroup of an owner is.
+    fn instance(&self, owner: &CgroupPath) -> Instance;
     /// The cgroup above it; `None` for the root and for an unknown cgroup.
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
     /// Whether the container runtime has not named its pod or container yet.

@@ -6,7 +6,7 @@ use super::{
     open::{Back, Marked, Open, Shared},
 };
 use crate::{
-    model::CgroupId,
+    model::{CgroupId, Instance, Owner, OwnerLevel},
     sense::record::{Limited, Task},
 };
 
@@ -33,7 +33,12 @@ pub(super) fn scope(limit: Option<Limited>, world: &impl World) -> (Option<Scope
 pub(super) fn place(cgroup: Option<CgroupId>, world: &impl World) -> Place {
     let owner = cgroup.and_then(|cgroup| world.owner(cgroup));
     let path = cgroup.and_then(|cgroup| world.path(cgroup));
-    place_of(owner.as_ref(), path)
+    let Instance { kind, attempt } = match &owner {
+        Some(Owner { path, level: OwnerLevel::Container { .. } }) => world.instance(path),
+        Some(_) | None => Instance::default(),
+    };
+    let container_kind = kind.map(|kind| kind.as_str().into());
+    Place { container_kind, attempt, ..place_of(owner.as_ref(), path) }
 }
 
 pub(super) fn trigger(task: &Task, world: &impl World) -> Trigger {

@@ -17,7 +17,7 @@ use super::{
     OomCounts, Output, READ_NS, Reconciliation, Scope, Tracing, World,
 };
 use crate::{
-    model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName, PodUid, QosClass},
+    model::{CgroupId, CgroupPath, ContainerKind, Instance, Owner, OwnerLevel, PodName, PodUid, QosClass},
     sense::record::{Exit, Limited, Mark, Memory, Record, Task},
 };
 
@@ -85,6 +85,13 @@ impl World for Known<'_> {
 
     fn path(&self, cgroup: CgroupId) -> Option<CgroupPath> {
         path(cgroup)
+    }
+
+    fn instance(&self, owner: &CgroupPath) -> Instance {
+        let is_first = Some(owner) == path(C1).as_ref();
+        is_first
+            .then_some(Instance { kind: Some(ContainerKind::Sidecar), attempt: Some(3) })
+            .unwrap_or_default()
     }
 
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {
@@ -261,6 +268,8 @@ fn a_pod_limit_hit_by_a_sibling_is_reported_as_in_the_contract() {
         ("namespace", json!("default")),
         ("pod", json!("p")),
         ("container", json!("c1")),
+        ("containerKind", json!("sidecar")),
+        ("attempt", json!(3)),
         ("anonBytes", json!(47_185_920)),
         ("fileBytes", json!(0)),
         ("shmemBytes", json!(0)),

@@ -166,7 +166,7 @@ fn stalls(stalling: &Stalling, make: impl Fn(About, &str, &str, String) -> Repor
 }
 
 fn about(place: &Place) -> Option<About> {
-    let Place { namespace, pod, uid, container, cgroup: _ } = place;
+    let Place { namespace, pod, uid, container, .. } = place;
     let pod = PodRef { namespace: namespace.clone()?, name: pod.clone()?, uid: uid.clone()? };
     Some(About::Pod(pod, container.clone()))
 }

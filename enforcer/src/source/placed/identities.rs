@@ -9,7 +9,9 @@ use super::PlacedPod;
 use crate::{
     cgroup::PodCgroup,
     cri::{Container, Listing, Sandbox},
-    model::{CgroupPath, ContainerId, Owner, OwnerLevel, PodName, PodUid, QosClass},
+    model::{
+        CgroupPath, ContainerId, ContainerKind, Instance, Owner, OwnerLevel, Pod, PodName, PodUid, QosClass,
+    },
     policy::{
         CgroupDriver,
         name::{Leaf, Place, PodPlace},
@@ -33,7 +35,7 @@ struct Names {
     /// The pods that the kubelet has from manifests of its own, as the runtime says.
     statics: BTreeSet<PodUid>,
     containers: BTreeMap<ContainerId, ContainerName>,
-    sandboxes: BTreeMap<ContainerId, PodUid>,
+    sandboxes: BTreeMap<ContainerId, SandboxName>,
 }
 
 /// A container's name, and the pod that it belongs to.
@@ -42,6 +44,21 @@ struct ContainerName {
     pod: PodUid,
     name: String,
     attempt: u32,
+    /// `None` until the pod has a spec.
+    kind: Option<ContainerKind>,
+}
+
+/// The pod that a sandbox is of, and how often that had one before.
+#[derive(Debug, Eq, PartialEq)]
+struct SandboxName {
+    pod: PodUid,
+    attempt: u32,
+}
+
+impl Names {
+    fn is_sandbox(&self, id: &ContainerId, pod: &PodUid) -> bool {
+        self.sandboxes.get(id).is_some_and(|of| of.pod == *pod)
+    }
 }
 
 /// Where the kubelet's pods are, and what they are called.
@@ -62,6 +79,19 @@ impl Kubelet {
     pub fn owner(&self, path: &CgroupPath) -> Option<Owner> {
         let place = Place::parse(&self.kubepods, self.driver, path)?;
         Some(Owner { path: path.clone(), level: self.identities.level(place) })
+    }
+
+    /// Which of the pod's containers the cgroup is, as far as that is known.
+    #[must_use]
+    pub fn instance(&self, path: &CgroupPath) -> Instance {
+        match Place::parse(&self.kubepods, self.driver, path) {
+            Some(Place::Leaf { pod, leaf: Leaf::Container(id), .. }) => {
+                self.identities.instance(&pod.uid, &id)
+            }
+            Some(Place::Node | Place::Qos(_) | Place::Pod(_) | Place::Leaf { .. }) | None => {
+                Instance::default()
+            }
+        }
     }
 
     /// Whether the cgroup's pod or container has no name yet.
@@ -128,10 +158,39 @@ impl Identities {
     /// A container's name. One that the runtime says is in another pod than its cgroup has none.
     fn container(&self, pod: &PodUid, id: &ContainerId) -> Option<String> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        if names.sandboxes.get(id) == Some(pod) {
+        if names.is_sandbox(id, pod) {
             return Some(SANDBOX.to_owned());
         }
         names.containers.get(id).filter(|of| of.pod == *pod).map(|of| of.name.clone())
+    }
+
+    /// A container's kind and attempt. One that the runtime says is in another pod than its cgroup has none.
+    pub(super) fn instance(&self, pod: &PodUid, id: &ContainerId) -> Instance {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = names.containers.get(id).filter(|of| of.pod == *pod);
+        known.map_or_else(Instance::default, |of| Instance { kind: of.kind, attempt: Some(of.attempt) })
+    }
+
+    /// The id of the sandbox that has a cgroup in the pod; that of the latest attempt, while an earlier one still ends.
+    pub(super) fn sandbox<'a>(&self, cgroup: &'a PodCgroup) -> Option<&'a ContainerId> {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let ids = cgroup.containers.iter().map(|of| &of.container);
+        let known = ids.filter_map(|id| {
+            let SandboxName { pod, attempt } = names.sandboxes.get(id)?;
+            (*pod == cgroup.place.uid).then_some((*attempt, id))
+        });
+        known.max_by_key(|(attempt, _)| *attempt).map(|(_, id)| id)
+    }
+
+    /// Takes the containers' kinds from the specs of their pods.
+    pub(super) fn classify(&self, specs: &BTreeMap<&PodUid, &Pod>) {
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for of in names.containers.values_mut() {
+            // One whose pod's spec is forgotten may still have late records.
+            if let Some(pod) = specs.get(&of.pod) {
+                of.kind = pod.kind_of(&of.name);
+            }
+        }
     }
 
     /// Whether each of the pod's cgroups is its sandbox's or a container's, of whose name there is no other. Otherwise a
@@ -139,8 +198,7 @@ impl Identities {
     pub(super) fn are_distinct(&self, cgroup: &PodCgroup) -> bool {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let uid = &cgroup.place.uid;
-        let is_sandbox = |id| names.sandboxes.get(id) == Some(uid);
-        let containers = cgroup.containers.iter().filter(|of| !is_sandbox(&of.container));
+        let containers = cgroup.containers.iter().filter(|of| !names.is_sandbox(&of.container, uid));
         let of_each = containers.map(|of| {
             let known = names.containers.get(&of.container).filter(|known| known.pod == *uid);
             known.map(|known| known.name.as_str())
@@ -181,8 +239,8 @@ impl Identities {
     }
 
     /// Learns what a runtime lists. What it no longer lists keeps its name as long as it is in `standing`: the runtime
-    /// forgets a container before its last records are read.
-    pub(super) fn learn(&self, listing: &Listing, standing: &BTreeMap<PodUid, PlacedPod>) {
+    /// forgets a container before its last records are read. Returns whether something has another name, or is new.
+    pub(super) fn learn(&self, listing: &Listing, standing: &BTreeMap<PodUid, PlacedPod>) -> bool {
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let containers: BTreeSet<&ContainerId> =
             standing.values().flat_map(|pod| &pod.cgroup.containers).map(|of| &of.container).collect();
@@ -190,12 +248,15 @@ impl Identities {
         names.statics.retain(|uid| standing.contains_key(uid));
         names.containers.retain(|id, _| containers.contains(id));
         names.sandboxes.retain(|id, _| containers.contains(id));
+        let mut is_news = false;
         let mut sandboxes: BTreeMap<&str, PodUid> = BTreeMap::new();
-        for Sandbox { id, pod_uid, namespace, name, is_static, .. } in &listing.sandboxes {
+        for Sandbox { id, pod_uid, namespace, name, attempt, is_static, .. } in &listing.sandboxes {
             let Some(uid) = PodUid::new(pod_uid) else { continue };
             sandboxes.insert(id, uid.clone());
             if let Some(id) = ContainerId::new(id) {
-                names.sandboxes.insert(id, uid.clone());
+                let of = SandboxName { pod: uid.clone(), attempt: *attempt };
+                is_news |= names.sandboxes.get(&id) != Some(&of) && containers.contains(&id);
+                names.sandboxes.insert(id, of);
             }
             if *is_static {
                 names.statics.insert(uid.clone());
@@ -205,9 +266,16 @@ impl Identities {
         }
         for Container { id, sandbox_id, name, attempt, .. } in &listing.containers {
             if let (Some(id), Some(pod)) = (ContainerId::new(id), sandboxes.get(sandbox_id.as_str())) {
-                let (pod, name) = (pod.clone(), name.clone());
-                names.containers.insert(id, ContainerName { pod, name, attempt: *attempt });
+                let known = names.containers.get(&id);
+                let is_same =
+                    known.is_some_and(|of| (&of.pod, &of.name, of.attempt) == (pod, name, *attempt));
+                if !is_same {
+                    is_news |= containers.contains(&id);
+                    let (pod, name) = (pod.clone(), name.clone());
+                    names.containers.insert(id, ContainerName { pod, name, attempt: *attempt, kind: None });
+                }
             }
         }
+        is_news
     }
 }

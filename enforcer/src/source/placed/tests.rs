@@ -2,11 +2,12 @@ use super::{identities::SANDBOX, *};
 use crate::{
     cgroup::ContainerCgroup,
     cri::{Container, Sandbox},
-    model::{CgroupId, CgroupPath, ContainerId, QosClass},
+    model::{CgroupId, CgroupPath, ContainerId, ContainerKind, Freshness, Instance, QosClass, SpecOrigin},
     policy::{CgroupDriver, critical, name::PodPlace},
 };
 
 const GRACE: Duration = Duration::from_secs(10);
+const LIVE: SpecOrigin = SpecOrigin { source: "kubelet", freshness: Freshness::Live };
 const UID: &str = "6c1a4e95-6bb6-11e6-bc26-28d2444e470d";
 const OTHER: &str = "7c1a4e95-6bb6-11e6-bc26-28d2444e470d";
 
@@ -101,8 +102,8 @@ fn spec(name: &str, phase: &str) -> ApiPod {
 }
 
 fn specify(pods: &mut PlacedPods, spec: ApiPod) -> (Option<Pod>, Knowledge) {
-    let provenance = Provenance { source: crate::source::SourceName::KUBELET, is_from_disk: false };
-    pods.specify(provenance, Change::Whole(vec![spec]));
+    let provenance = Provenance { source: SourceName::KUBELET, is_from_disk: false };
+    pods.specify(provenance, Change::Whole(vec![spec]), 1);
     let (snapshot, placements) = pods.snapshot(Instant::now(), 1);
     let pod = snapshot.pods.first().map(|pod| pod.as_ref().clone());
     (pod, placements.into_values().next().unwrap().knowledge)
@@ -115,17 +116,17 @@ fn a_pod_with_a_spec_may_be_evicted_at_once_and_has_its_requests() {
     let pod = pod.unwrap();
     assert_eq!((pod.priority, pod.containers.len()), (Some(7), 1));
     assert_eq!(pod.stored_qos_class, Some(QosClass::Burstable), "the cgroup's");
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: false });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: true, origin: LIVE, is_terminating: false });
     // One that has ended is not.
     assert_eq!(
         specify(&mut pods, spec("web", "Failed")).1,
-        Knowledge::Spec { is_settled: false, is_live: true, is_terminating: false }
+        Knowledge::Spec { is_settled: false, origin: LIVE, is_terminating: false }
     );
     // Nor is one of which a container has no name.
     specify(&mut pods, spec("web", "Running"));
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
     let knowledge = pods.snapshot(now, 1).1.into_values().next().unwrap().knowledge;
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, is_live: true, is_terminating: false });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, origin: LIVE, is_terminating: false });
 }
 
 /// What an earlier daemon kept, and what the source no longer has, says nothing of the pod's present controller.
@@ -133,20 +134,20 @@ fn a_pod_with_a_spec_may_be_evicted_at_once_and_has_its_requests() {
 fn a_spec_is_live_while_a_source_has_it() {
     let (mut pods, _) = named(QosClass::Burstable, "default");
     let is_live = |pods: &PlacedPods| {
-        let Knowledge::Spec { is_live, .. } =
+        let Knowledge::Spec { origin, .. } =
             pods.snapshot(Instant::now(), 1).1.into_values().next().unwrap().knowledge
         else {
             panic!("no spec")
         };
-        is_live
+        origin.freshness.is_live()
     };
-    let provenance = Provenance { source: crate::source::SourceName::KUBELET, is_from_disk: true };
-    pods.specify(provenance, Change::Whole(vec![spec("web", "Running")]));
+    let provenance = Provenance { source: SourceName::KUBELET, is_from_disk: true };
+    pods.specify(provenance, Change::Whole(vec![spec("web", "Running")]), 1);
     assert!(!is_live(&pods));
     specify(&mut pods, spec("web", "Running"));
     assert!(is_live(&pods));
     let gone = Change::Some { changed: Vec::new(), removed: vec![UID.to_owned()] };
-    pods.specify(Provenance { is_from_disk: false, ..provenance }, gone);
+    pods.specify(Provenance { is_from_disk: false, ..provenance }, gone, 1);
     assert!(!is_live(&pods));
 }
 
@@ -156,7 +157,7 @@ fn a_pod_whose_deletion_was_requested_is_terminating_also_from_the_disk() {
     let mut api = spec("web", "Running");
     api.metadata.is_terminating = true;
     let (_, knowledge) = specify(&mut pods, api);
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: true, is_live: true, is_terminating: true });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: true, origin: LIVE, is_terminating: true });
     let kept = serde_json::to_string(&pods.specs()).unwrap();
     let kept: Vec<ApiPod> = serde_json::from_str(&kept).unwrap();
     assert_eq!(specify(&mut pods, kept[0].clone()).1, knowledge);
@@ -175,7 +176,7 @@ fn a_spec_names_a_pod_that_the_runtime_does_not() {
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0'])], Instant::now());
     let (pod, knowledge) = specify(&mut pods, spec("web", "Running"));
     assert_eq!(pod.unwrap().name.to_string(), "default/web");
-    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, is_live: true, is_terminating: false });
+    assert_eq!(knowledge, Knowledge::Spec { is_settled: false, origin: LIVE, is_terminating: false });
     pods.take(Vec::new(), Instant::now());
     assert_eq!(pods.specs().len(), 1, "the source still has it");
 }
@@ -190,8 +191,8 @@ fn beside_static(uid: &str, is_static: bool, specs: Vec<ApiPod>) -> PlacedPods {
     let own = Sandbox { is_static, ..sandbox('0', uid, "default", "own-node-1") };
     let sandboxes = vec![own, sandbox('3', OTHER, "default", "web")];
     pods.learn(&listing(sandboxes, vec![container('1', '0', "app", 0), container('2', '3', "app", 0)]), now);
-    let provenance = Provenance { source: crate::source::SourceName::API_SERVER, is_from_disk: false };
-    pods.specify(provenance, Change::Whole(specs));
+    let provenance = Provenance { source: SourceName::API_SERVER, is_from_disk: false };
+    pods.specify(provenance, Change::Whole(specs), 1);
     pods
 }
 
@@ -211,7 +212,7 @@ fn joined(pods: &PlacedPods) -> Vec<(String, bool, Option<i32>, bool)> {
     let (snapshot, placements) = pods.snapshot(Instant::now(), 1);
     let of = |pod: &Arc<Pod>| {
         let has_spec = matches!(placements[&pod.uid].knowledge, Knowledge::Spec { .. });
-        assert_eq!(has_spec, pods.provenance(&pod.uid).is_some());
+        assert_eq!(has_spec, pods.spec(&pod.uid).is_some());
         (pod.name.name.clone(), critical::is_critical(pod), pod.priority, has_spec)
     };
     snapshot.pods.iter().map(of).collect()
@@ -238,11 +239,11 @@ fn a_mirror_is_the_spec_of_the_static_pod_that_the_runtime_knows() {
             snapshot.pods.iter().all(|pod| pod.uid.as_str() != MIRROR && placements.contains_key(&pod.uid))
         );
         // The kubelet makes a mirror again that was deleted; both say to be the same pod's.
-        let provenance = Provenance { source: crate::source::SourceName::API_SERVER, is_from_disk: false };
+        let provenance = Provenance { source: SourceName::API_SERVER, is_from_disk: false };
         let mut again = mirror("9c1a4e95-6bb6-11e6-bc26-28d2444e470d", uid, "own-node-1");
         again.spec.priority = Some(8);
         let removed = vec![MIRROR.to_owned()];
-        pods.specify(provenance, Change::Some { changed: vec![again], removed });
+        pods.specify(provenance, Change::Some { changed: vec![again], removed }, 1);
         assert!(joined(&pods).contains(&row("own-node-1", true, Some(8))));
     }
 }
@@ -287,9 +288,9 @@ fn what_was_kept_of_the_api_server_makes_no_pod_static_either() {
     let pods =
         beside_static(HASH, false, vec![mirror(OTHER, OTHER, "web"), mirror(MIRROR, HASH, "own-node-1")]);
     let kept = pods.specs();
-    for source in [crate::source::SourceName::API_SERVER, crate::source::SourceName::KUBELET] {
+    for source in [SourceName::API_SERVER, SourceName::KUBELET] {
         let mut next = beside_static(HASH, false, Vec::new());
-        next.specify(Provenance { source, is_from_disk: true }, Change::Whole(kept.clone()));
+        next.specify(Provenance { source, is_from_disk: true }, Change::Whole(kept.clone()), 1);
         assert_eq!(joined(&next), [row("own-node-1", true, Some(7)), row("web", false, Some(7))]);
     }
 }
@@ -425,4 +426,90 @@ fn a_path_has_an_owner_before_the_roster_knows_it() {
     {
         assert!(!awaits(path), "{path}");
     }
+}
+
+#[test]
+fn a_container_has_the_kind_of_its_spec_and_the_attempt_of_the_runtime() {
+    let (mut pods, now) = named(QosClass::Burstable, "default");
+    let kubelet = Kubelet {
+        kubepods: CgroupPath::parse("/kubepods").unwrap(),
+        driver: CgroupDriver::Cgroupfs,
+        identities: pods.identities.clone(),
+    };
+    let path = |digit| format!("/kubepods/pod{UID}/{}", id(digit));
+    let instance = |path: &str| kubelet.instance(&CgroupPath::parse(path).unwrap());
+    // Without a spec it may be any kind.
+    assert_eq!(instance(&path('1')), Instance { kind: None, attempt: Some(0) });
+    let api = serde_json::from_value(serde_json::json!({
+        "metadata": {"namespace": "default", "name": "web", "uid": UID},
+        "spec": {
+            "containers": [{"name": "app"}],
+            "initContainers": [{"name": "first"}, {"name": "proxy", "restartPolicy": "Always"}],
+        },
+    }));
+    specify(&mut pods, api.unwrap());
+    pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2', '3', '4', '5'])], now);
+    let containers = vec![
+        container('1', '0', "app", 0),
+        container('2', '0', "first", 0),
+        container('3', '0', "proxy", 1),
+        container('4', '0', "debugger", 0),
+        container('5', '0', "app", 2),
+    ];
+    let listing = listing(vec![sandbox('0', UID, "default", "web")], containers);
+    assert!(pods.learn(&listing, now));
+    assert!(!pods.learn(&listing, now), "nothing is new");
+    let all = ['1', '2', '3', '4', '5'].map(|digit| {
+        let Instance { kind, attempt } = instance(&path(digit));
+        (kind.map(ContainerKind::as_str), attempt)
+    });
+    let expected = [
+        (Some("app"), Some(0)),
+        (Some("init"), Some(0)),
+        (Some("sidecar"), Some(1)),
+        (Some("ephemeral"), Some(0)),
+        (Some("app"), Some(2)),
+    ];
+    assert_eq!(all, expected);
+    // What a container makes in its own cgroup is that container.
+    assert_eq!(instance(&format!("{}/init.scope", path('5'))).attempt, Some(2));
+    for other in [path('0'), path('9'), format!("/kubepods/pod{UID}"), "/kubepods".into(), "/a".into()] {
+        assert_eq!(instance(&other), Instance::default(), "{other}");
+    }
+    let uid = PodUid::new(UID).unwrap();
+    assert_eq!([pods.attempt(&uid, &path('5')), pods.attempt(&uid, &path('0'))], [Some(2), None]);
+    // Its last records are read after it is gone.
+    pods.take(Vec::new(), now);
+    pods.specify(
+        Provenance { source: SourceName::KUBELET, is_from_disk: false },
+        Change::Whole(Vec::new()),
+        1,
+    );
+    assert_eq!(instance(&path('3')), Instance { kind: Some(ContainerKind::Sidecar), attempt: Some(1) });
+}
+
+#[test]
+fn a_container_that_the_runtime_says_is_in_another_pod_has_no_attempt() {
+    let (mut pods, now) = named(QosClass::Burstable, "default");
+    let elsewhere = vec![sandbox('0', UID, "default", "web"), sandbox('3', OTHER, "default", "other")];
+    pods.learn(&listing(elsewhere, vec![container('1', '3', "app", 4)]), now);
+    let path = format!("/kubepods/pod{UID}/{}", id('1'));
+    assert_eq!(pods.attempt(&PodUid::new(UID).unwrap(), &path), None);
+}
+
+#[test]
+fn the_latest_sandbox_with_a_cgroup_is_the_pods() {
+    let (mut pods, now) = named(QosClass::Burstable, "default");
+    let uid = PodUid::new(UID).unwrap();
+    let shown = |pods: &PlacedPods| pods.sandbox(&uid).map(ToString::to_string);
+    assert_eq!(shown(&pods), Some(id('0')));
+    let next = Sandbox { attempt: 1, ..sandbox('2', UID, "default", "web") };
+    let sandboxes = vec![sandbox('0', UID, "default", "web"), next];
+    assert!(!pods.learn(&listing(sandboxes.clone(), Vec::new()), now), "it has no cgroup yet");
+    assert_eq!(shown(&pods), Some(id('0')));
+    pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
+    pods.learn(&listing(sandboxes, Vec::new()), now);
+    assert_eq!(shown(&pods), Some(id('2')));
+    pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['1'])], now);
+    assert_eq!(shown(&pods), None, "its cgroup is elsewhere");
 }

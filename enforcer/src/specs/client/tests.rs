@@ -162,7 +162,7 @@ async fn a_kubelet_that_accepts_and_says_nothing_does_not_work() {
 }
 
 /// A kubelet that serves HTTPS with a certificate of its own, and the certificate.
-async fn serve_https() -> (FakeKubelet, u16, String) {
+pub(in crate::specs) async fn serve_https() -> (FakeKubelet, u16, String) {
     let signed = rcgen::generate_simple_self_signed([String::from("node-1")]).unwrap();
     let certificate = signed.cert.pem();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -184,6 +184,14 @@ fn https(port: u16, trust: Trust, server_name: Option<&str>, token: &str) -> Fee
     };
     let security = Security { trust, identity: None, server_name: server_name.map(str::to_owned) };
     Feed::Kubelet(Box::new(HttpsFeed { endpoint, security, token: Some(token.to_owned()) }))
+}
+
+/// The fake kubelet's HTTPS server, for who has that token.
+pub(in crate::specs) fn https_feed(port: u16, certificate: &str, token: &str) -> Box<HttpsFeed> {
+    match https(port, pinned(certificate), None, token) {
+        Feed::Kubelet(feed) => feed,
+        Feed::PodsApi(_) | Feed::ApiServer(_) => unreachable!("it is the kubelet's"),
+    }
 }
 
 fn file(pem: &str) -> Certificates {

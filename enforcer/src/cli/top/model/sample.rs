@@ -94,6 +94,7 @@ pub(in crate::cli::top) fn reported(
 ) -> Look {
     Look {
         at_ms,
+        wall_ms: 1_000_000 + at_ms,
         view: serde_json::from_value(pods).unwrap(),
         memories: Ok(serde_json::from_value(memories).unwrap()),
         ranking: Ok(serde_json::from_value(ranking).unwrap()),

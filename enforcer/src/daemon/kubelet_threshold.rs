@@ -1,0 +1,158 @@
+//! The kubelet's hard threshold of memory: from its flags and files, and where those cannot be read, from the kubelet itself.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::specifying;
+use crate::{
+    config::{Config, KubeletMemory, KubeletUnknown, PodSource, kubelet_memory},
+    specs::{ClusterAccess, Feed, KubeletConfigz, KubeletHard},
+};
+
+const PROC: &str = "/proc";
+
+/// Reads it. Clones remember the last answer together.
+#[derive(Clone, Debug)]
+pub(super) struct KubeletThreshold {
+    root_dir: PathBuf,
+    /// The kubelet's own server; `None` if it is not to be asked.
+    server: Option<Arc<Server>>,
+}
+
+#[derive(Debug)]
+struct Server {
+    access: ClusterAccess,
+    /// This machine's name.
+    host: String,
+    configz: KubeletConfigz,
+    last: Mutex<Last>,
+}
+
+/// What the kubelet has answered.
+#[derive(Clone, Debug, Default)]
+struct Last {
+    /// When it was asked.
+    asked: Option<Instant>,
+    /// The last answer, which stays if a later question fails: a threshold that was known is not to be taken for unknown.
+    known: Option<KubeletMemory>,
+    /// Why there was none.
+    why: String,
+}
+
+/// A threshold, and whether the kubelet itself has said it.
+pub(super) type Read = (Result<KubeletMemory, KubeletUnknown>, bool);
+
+impl KubeletThreshold {
+    /// The kubelet's server is asked where its pods may be read there. `host` is this machine's name.
+    pub(super) fn new(config: &Config, host: &str) -> Self {
+        let may_ask = matches!(config.pod_source, PodSource::Auto | PodSource::Kubelet);
+        let start = || {
+            KubeletConfigz::start()
+                .inspect_err(|error| tracing::warn!("the kubelet's configz endpoint is not asked: {error}"))
+                .ok()
+        };
+        let server = may_ask.then(start).flatten().map(|configz| {
+            let (access, host) = (specifying::access(config, host), host.to_owned());
+            Arc::new(Server { access, host, configz, last: Mutex::default() })
+        });
+        Self { server, ..Self::of_files(config) }
+    }
+
+    /// One that does not ask the kubelet.
+    pub(super) fn of_files(config: &Config) -> Self {
+        Self { root_dir: config.kubelet_root_dir.clone(), server: None }
+    }
+
+    /// What its flags and files say. Waits for nobody.
+    pub(super) fn local(&self) -> Result<KubeletMemory, KubeletUnknown> {
+        kubelet_memory(Path::new(PROC), &self.root_dir)
+    }
+
+    /// What its flags and files say, or else the kubelet, as it did at most `age` ago. Waits for it up to 15 s, and must not be
+    /// called inside an async runtime.
+    pub(super) fn read(&self, age: Duration) -> Read {
+        match (self.local(), &self.server) {
+            (Err(unknown), Some(server)) => match server.read(age) {
+                Ok(known) => (Ok(known), true),
+                Err(why) => (Err(KubeletUnknown::Unanswered { unknown: Box::new(unknown), why }), false),
+            },
+            (read, _) => (read, false),
+        }
+    }
+}
+
+impl Server {
+    fn read(&self, age: Duration) -> Result<KubeletMemory, String> {
+        // One at a time: who waits gets the same answer.
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.asked.is_none_or(|asked| asked.elapsed() >= age) {
+            last.take(self.ask());
+        }
+        last.answer()
+    }
+
+    fn ask(&self) -> Result<KubeletMemory, String> {
+        let feed = self.access.kubelet(&self.host).map_err(|error| crate::chain(&error))?;
+        let Feed::Kubelet(feed) = feed else { return Err(String::from("it has no HTTPS server")) };
+        let KubeletHard { is_set, memory_available, merges_defaults } =
+            self.configz.ask(feed).map_err(|error| crate::chain(&error))?;
+        KubeletMemory::of_configz(is_set, memory_available.as_deref(), merges_defaults)
+            .map_err(|error| crate::chain(&error))
+    }
+}
+
+impl Last {
+    fn take(&mut self, answer: Result<KubeletMemory, String>) {
+        self.asked = Some(Instant::now());
+        match answer {
+            Ok(known) => (self.known, self.why) = (Some(known), String::new()),
+            Err(why) => self.why = why,
+        }
+    }
+
+    fn answer(&self) -> Result<KubeletMemory, String> {
+        let KubeletMemory { hard, origin } = self.known.clone().ok_or_else(|| self.why.clone())?;
+        let origin = if self.why.is_empty() { origin } else { format!("{origin}, as it answered last") };
+        Ok(KubeletMemory { hard, origin })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a reload while the kubelet is restarted would lower the threshold.
+    #[test]
+    fn an_answer_stays_known_when_the_kubelet_is_away() {
+        let mut last = Last::default();
+        last.take(Err(String::from("refused")));
+        assert_eq!(last.answer(), Err(String::from("refused")));
+        let known = KubeletMemory::of_configz(true, Some("1Gi"), false).unwrap();
+        last.take(Ok(known.clone()));
+        assert_eq!(last.answer(), Ok(known.clone()));
+        last.take(Err(String::from("refused")));
+        let after = last.answer().unwrap();
+        assert_eq!(after.hard, known.hard);
+        assert_eq!(after.origin, "its configz endpoint, as it answered last");
+        let other = KubeletMemory::of_configz(true, Some("2Gi"), false).unwrap();
+        last.take(Ok(other.clone()));
+        assert_eq!(last.answer(), Ok(other));
+    }
+
+    #[test]
+    fn the_kubelet_is_asked_only_where_its_pods_may_be_read_there() {
+        for (source, asks) in [
+            (PodSource::Auto, true),
+            (PodSource::Kubelet, true),
+            (PodSource::PodsApi, false),
+            (PodSource::ApiServer, false),
+            (PodSource::Static, false),
+        ] {
+            let config = Config { pod_source: source, ..Config::default() };
+            assert_eq!(KubeletThreshold::new(&config, "host").server.is_some(), asks, "{source:?}");
+        }
+    }
+}
