@@ -1,4 +1,5 @@
 //! The worked cases of `docs/ranking.md`: each table has the class and the order that the rules compute.
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
 use enforcer_policy::{
     Settings,

@@ -125,7 +125,7 @@ impl Node {
             Change::Some { changed: pods().map(spec).collect(), removed }
         };
         let live = Provenance { source: SourceName::API_SERVER, is_from_disk: false };
-        self.pods.specify(live, change);
+        self.pods.specify(live, change, 1);
         let (snapshot, placements) = self.pods.snapshot(instant, self.ms);
         assert_eq!((snapshot.pods.len(), placements.len()), (100, 100));
         self.sources.take(SourceName::CGROUPS, snapshot);

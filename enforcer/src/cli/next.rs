@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    fn view(specs: Option<serde_json::Value>) -> View {
+    fn view(specs: Option<&serde_json::Value>) -> View {
         let pod = |uid: &str, spec: serde_json::Value| {
             json!({"namespace": "n", "name": uid, "uid": uid, "qosClass": "Burstable", "priority": 0, "state": "active",
                 "startsUnderMemoryPressure": true, "cgroup": "/c", "containers": [], "spec": spec})
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn where_specs_are_from_is_shown_beside_a_kubelet_only() {
-        let beside = view(Some(json!({"source": "kubelet"})));
+        let beside = view(Some(&json!({"source": "kubelet"})));
         let shown = specs(&ranking(), &beside, 10_000);
         let expected =
             "live by kubelet, read 1s ago (n/a); stale by kubelet, read 9s ago (n/b); not known (n/c)";
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn the_document_says_for_each_pod_where_its_spec_is_from() {
         let ranking = ranking();
-        let document = serde_json::to_value(Document::of(&ranking, &view(Some(json!({}))), 10_000)).unwrap();
+        let document = serde_json::to_value(Document::of(&ranking, &view(Some(&json!({}))), 10_000)).unwrap();
         let order = &document["order"];
         let expected = json!({"source": "kubelet", "provenance": "stale", "readMs": 1_000, "ageMs": 9_000});
         assert_eq!(

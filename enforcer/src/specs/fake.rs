@@ -258,7 +258,6 @@ impl FakeKubelet {
     }
 
     /// Sets what `/configz` answers.
-    #[allow(dead_code, reason = "guest tests do without")]
     pub(crate) fn configure(&self, answer: String) {
         *self.0.configz.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
     }

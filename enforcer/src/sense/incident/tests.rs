@@ -89,9 +89,11 @@ impl World for Known<'_> {
 
     fn instance(&self, owner: &CgroupPath) -> Instance {
         let is_first = Some(owner) == path(C1).as_ref();
-        is_first
-            .then_some(Instance { kind: Some(ContainerKind::Sidecar), attempt: Some(3) })
-            .unwrap_or_default()
+        if is_first {
+            Instance { kind: Some(ContainerKind::Sidecar), attempt: Some(3) }
+        } else {
+            Instance::default()
+        }
     }
 
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {

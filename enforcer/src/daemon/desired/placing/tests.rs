@@ -8,7 +8,7 @@ use crate::{
     cgroup::{ContainerCgroup, PodCgroup},
     cri::{Container, Sandbox},
     daemon::desired::pod_set::PodSet,
-    model::{CgroupId, CgroupPath, ContainerId, QosClass},
+    model::{CgroupId, CgroupPath, ContainerId, Freshness, Knowledge, Placement, QosClass},
     policy::{CgroupDriver, Plan, Settings, name::PodPlace},
     sample,
     source::Kubelet,
@@ -141,7 +141,7 @@ impl Scene {
     }
 
     fn specify(&mut self, change: specs::Change) -> Vec<Change> {
-        assert_eq!(self.pods.specify(LIVE, change), []);
+        assert_eq!(self.pods.specify(LIVE, change, 1), []);
         self.show()
     }
 
@@ -200,13 +200,13 @@ fn while_kubelet_and_runtime_are_stopped_for_minutes_no_pod_is_lost_or_decided_o
     assert_eq!(scene.learn(&listing(&[])), []);
     scene.specify(specs::Change::Whole(Vec::new()));
     assert_eq!(scene.look(&made), [], "a pod is gone when its cgroup is");
-    let live = |scene: &Scene| {
-        let (_, placements) = scene.pods.snapshot(scene.now, 1);
-        placements.values().map(|placement| placement.knowledge).collect::<Vec<_>>()
-    };
+    let (_, placements) = scene.pods.snapshot(scene.now, 1);
     // What no source has now may be known, and is not live: the API server is asked before anything is requested.
-    let known = crate::model::Knowledge::Spec { is_settled: true, is_live: false, is_terminating: false };
-    assert_eq!(live(&scene), [known; 5]);
+    let is_stale = |placement: &Placement| {
+        matches!(placement.knowledge, Knowledge::Spec { is_settled: true, origin, is_terminating: false }
+            if matches!(origin.freshness, Freshness::Stale { .. }))
+    };
+    assert!(placements.len() == 5 && placements.values().all(is_stale), "{placements:?}");
     // Both are back.
     assert_eq!(scene.learn(&listing(&made)), []);
     let back = made.iter().map(|pod| pod.spec(&json!({}))).collect();
@@ -239,7 +239,7 @@ fn a_pod_that_comes_while_kubelet_and_runtime_are_stopped_is_not_evicted_for_wan
     }
     let (_, placements) = scene.pods.snapshot(scene.now, 1);
     let of_new = &placements[&PodUid::new(&made[2].uid).unwrap()];
-    assert_eq!(of_new.knowledge, crate::model::Knowledge::Names { is_settled: false });
+    assert_eq!(of_new.knowledge, Knowledge::Names { is_settled: false });
     assert!(of_new.containers.is_empty());
     scene.learn(&listing(&made));
     assert_eq!(scene.owner(&made[2].container_path()), (String::from("shop/web-2"), String::from("app")));
