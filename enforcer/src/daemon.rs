@@ -99,7 +99,7 @@ use self::{
     watching::{Guarded, Watched},
 };
 pub use self::{
-    evictors::{Evictors, evictors},
+    evictors::{Evictors, evictors, settled},
     incompatible_host::IncompatibleHost,
     reload::Load,
 };

@@ -36,9 +36,9 @@ const HOG: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "900
 const CONFIGURATION: &str = "/etc/enforcer/config.yaml";
 
 /// What a test puts into the cluster. It is deleted when this is dropped.
-struct Scene {
+pub(super) struct Scene {
     name: &'static str,
-    cluster: Cluster,
+    pub(super) cluster: Cluster,
     /// The paths of the objects.
     created: Vec<String>,
     /// The manifests of static pods.
@@ -49,25 +49,26 @@ struct Scene {
 
 impl Scene {
     /// Gives the daemon's user these roles.
-    fn open(name: &'static str, roles: &[Role]) -> Self {
+    pub(super) fn open(name: &'static str, roles: &[Role]) -> Self {
         let cluster = Cluster::connect(&folder(name)).unwrap();
         cluster.grant(roles).unwrap();
         Self { name, cluster, created: Vec::new(), manifests: Vec::new(), apps: Vec::new() }
     }
 
     /// Creates an object in a list of objects.
-    fn create(&mut self, list: &str, object: &Value) -> Value {
+    pub(super) fn create(&mut self, list: &str, object: &Value) -> Value {
         let created = self.cluster.create(list, object).unwrap();
         self.created.push(format!("{list}/{}", kube::name(&created)));
         created
     }
 
     /// Creates pods, or a controller and its one pod, with the label `app`, and does not wait for them.
-    fn begin(&mut self, app: &str, object: &Value) {
+    pub(super) fn begin(&mut self, app: &str, object: &Value) {
         let list = match object["kind"].as_str().unwrap() {
             "Pod" => format!("/api/v1/namespaces/{NAMESPACE}/pods"),
             "Deployment" => format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments"),
             "DaemonSet" => format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"),
+            "Job" => format!("/apis/batch/v1/namespaces/{NAMESPACE}/jobs"),
             kind => panic!("no place for a {kind}"),
         };
         self.apps.push(app.to_owned());
@@ -75,7 +76,7 @@ impl Scene {
     }
 
     /// The one pod with a label `app`, once it runs.
-    fn running(&self, app: &str) -> Value {
+    pub(super) fn running(&self, app: &str) -> Value {
         self.cluster.wait_for_pods("it runs", app, 1, kube::runs).unwrap().remove(0)
     }
 
@@ -109,7 +110,7 @@ impl Scene {
     }
 
     /// Starts a daemon that evicts below a threshold, and waits until it has the pods' specs.
-    fn evicting(&self, pods: &[&Value], settings: &str) -> (Daemon, Stream) {
+    pub(super) fn evicting(&self, pods: &[&Value], settings: &str) -> (Daemon, Stream) {
         let available_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
         let daemon = self.start(&format!(
             "mode: enforce\nevictionPressureTransitionPeriod: 1ms\n\
@@ -128,7 +129,7 @@ impl Scene {
 
     /// Starts a daemon with the guest's own configuration and some settings. It keeps the state of an earlier one of this
     /// scene.
-    fn start(&self, settings: &str) -> Daemon {
+    pub(super) fn start(&self, settings: &str) -> Daemon {
         let own = fs::read_to_string(CONFIGURATION).unwrap();
         let is_setting = |line: &&str| !line.starts_with("apiVersion:") && !line.starts_with("kind:");
         let own: Vec<&str> = own.lines().filter(is_setting).collect();
@@ -144,7 +145,7 @@ impl Scene {
 
     /// Waits until a pod is gone, or is replaced by another one of that name. Returns how often its containers were
     /// restarted until then.
-    fn wait_for_end(&self, pod: &Value) -> u64 {
+    pub(super) fn wait_for_end(&self, pod: &Value) -> u64 {
         let mut restarts = 0;
         wait_for(&format!("the end of {}", kube::name(pod)), || {
             let present = self.cluster.pod(kube::name(pod))?.filter(|of| kube::uid(of) == kube::uid(pod));
@@ -190,27 +191,27 @@ impl Drop for Scene {
     }
 }
 
-fn folder(name: &str) -> PathBuf {
+pub(super) fn folder(name: &str) -> PathBuf {
     Path::new("/tmp/kube").join(name)
 }
 
 /// A container that holds a little memory, which `requests` may say.
-fn small(name: &str, resources: &Value) -> Value {
+pub(super) fn small(name: &str, resources: &Value) -> Value {
     kube::container(name, &["hold", "--size", "2Mi", "--touch-every", "1s"], resources)
 }
 
 /// Two small containers of a pod that requests less than it will use.
-fn two() -> [Value; 2] {
+pub(super) fn two() -> [Value; 2] {
     [small("app", &json!({"requests": {"memory": "16Mi"}})), small("side", &json!({}))]
 }
 
 /// Has a pod's container `app` take more memory than there is.
-fn hog(pod: &Value) -> Process {
+pub(super) fn hog(pod: &Value) -> Process {
     kube::exec(pod, "app", &HOG).unwrap()
 }
 
 /// The pod's name in events.
-fn subject(pod: &Value) -> String {
+pub(super) fn subject(pod: &Value) -> String {
     format!("{NAMESPACE}/{}", kube::name(pod))
 }
 
@@ -223,7 +224,7 @@ fn pods(daemon: &Daemon) -> Vec<Value> {
 }
 
 /// What the daemon knows of a pod.
-fn shown(daemon: &Daemon, pod: &Value) -> Option<Value> {
+pub(super) fn shown(daemon: &Daemon, pod: &Value) -> Option<Value> {
     pods(daemon).into_iter().find(|known| known["name"] == kube::name(pod))
 }
 
@@ -240,7 +241,7 @@ fn of_api_server(stream: &Stream) -> Vec<&str> {
 }
 
 /// Waits until a pod's eviction is over here and at the API server, and returns what came of the request.
-fn wait_for_eviction(stream: &mut Stream, pod: &Value) -> Value {
+pub(super) fn wait_for_eviction(stream: &mut Stream, pod: &Value) -> Value {
     let decided = stream.wait_for("a decision", PATIENCE, |event| is(event, "eviction.decided")).unwrap();
     assert_eq!(decided["subject"], subject(pod), "{decided}");
     stream.wait_for_pod("eviction.completed", &subject(pod), PATIENCE).unwrap();

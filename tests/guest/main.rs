@@ -14,6 +14,7 @@ mod evict;
 mod eviction;
 mod floods;
 mod kube;
+mod kube_current;
 mod kubelet;
 mod limits;
 mod ooms;

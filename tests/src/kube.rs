@@ -3,7 +3,8 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{self, Read as _, Write as _},
+    net::TcpStream,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -25,6 +26,12 @@ pub const NAMESPACE: &str = "default";
 
 /// Where the kubelet finds static pods.
 pub const MANIFESTS: &str = "/etc/kubernetes/manifests";
+
+/// The kubelet's configuration.
+pub const KUBELET: &str = "/etc/kubernetes/kubelet.yaml";
+
+/// Where the kubelet says that it works.
+const HEALTH: &str = "127.0.0.1:10248";
 
 /// How long an emulated node may take for anything.
 pub const PATIENCE: Duration = Duration::from_mins(5);
@@ -116,6 +123,14 @@ impl Cluster {
         let (status, answer) = self.ask("POST", path, content, body)?;
         ensure!((200..300).contains(&status), "POST {path}: status {status}: {answer}; of {body}");
         serde_json::from_str(&answer).with_context(|| format!("{path}: {answer:?}"))
+    }
+
+    /// Changes an object, or a part of it, as a strategic merge does.
+    pub fn patch(&self, path: &str, change: &Value) -> anyhow::Result<()> {
+        let content = "application/strategic-merge-patch+json";
+        let (status, answer) = self.ask("PATCH", path, content, &change.to_string())?;
+        ensure!((200..300).contains(&status), "PATCH {path}: status {status}: {answer}; of {change}");
+        Ok(())
     }
 
     /// Deletes an object and what it owns, and does not wait for their end. Fine if it is gone already.
@@ -270,6 +285,25 @@ pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> anyhow::Result<Option<
     }
 }
 
+/// Starts the kubelet anew with a configuration, and waits until it works.
+pub fn restart_kubelet(configuration: &str) -> anyhow::Result<()> {
+    fs::write(KUBELET, configuration).with_context(|| format!("cannot write {KUBELET}"))?;
+    let status = Command::new("systemctl").args(["restart", "kubelet.service"]).status()?;
+    ensure!(status.success(), "systemctl restart kubelet: {status}");
+    wait_for("the kubelet", || Ok(health().is_ok_and(|answer| answer.contains(" 200 ")).then_some(())))
+        .with_context(|| format!("with {configuration}"))
+}
+
+/// The whole answer.
+fn health() -> io::Result<String> {
+    let mut socket = TcpStream::connect(HEALTH)?;
+    socket.set_read_timeout(Some(ANSWER))?;
+    socket.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
 /// A container that runs `workload` with these arguments.
 #[must_use]
 pub fn container(name: &str, arguments: &[&str], resources: &Value) -> Value {
@@ -332,6 +366,20 @@ pub fn daemon_set(app: &str, containers: &[Value]) -> Value {
     })
 }
 
+/// A Job with one pod, which nothing replaces if it fails, unless it was disrupted.
+#[must_use]
+pub fn job(app: &str, containers: &[Value]) -> Value {
+    let mut template = template(app, containers);
+    template["spec"]["restartPolicy"] = json!("Never");
+    let disrupted = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]});
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": app},
+        "spec": {"backoffLimit": 0, "podFailurePolicy": {"rules": [disrupted]}, "template": template},
+    })
+}
+
 /// Whether the pod is not being deleted and each of its containers runs.
 #[must_use]
 pub fn runs(pod: &Value) -> bool {
@@ -368,10 +416,12 @@ fn statuses(pod: &Value) -> impl Iterator<Item = &Value> {
     pod["status"]["containerStatuses"].as_array().into_iter().flatten()
 }
 
-/// The id that the runtime has given a pod's container.
+/// The id that the runtime has given a pod's container, of whatever kind.
 #[must_use]
 pub fn container_id<'a>(pod: &'a Value, container: &str) -> Option<&'a str> {
-    let mut of_name = statuses(pod).filter(|status| status["name"] == container);
+    let kinds = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+    let statuses = kinds.into_iter().filter_map(|kind| pod["status"][kind].as_array()).flatten();
+    let mut of_name = statuses.filter(|status| status["name"] == container);
     of_name.find_map(|status| status["containerID"].as_str()?.strip_prefix("containerd://"))
 }
 

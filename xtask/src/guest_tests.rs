@@ -33,6 +33,7 @@ use crate::{
     labelled::Labelled,
     places::Places,
     run,
+    setup::kube,
     steps::Steps,
     tally::{Count, Counter, Tally},
     timeline::Timeline,
@@ -122,6 +123,9 @@ impl Suite {
     /// Builds everything that the guests need and the tests' program, and decides which tests run together.
     pub(crate) fn build(places: &Places, choice: Choice<'_>, object: Option<&Path>) -> anyhow::Result<Self> {
         let steps = Steps::Out;
+        if !Tier::KubeCurrent.is_left_out(choice.filter) {
+            kube::check_current()?;
+        }
         let (kind, products) = (Kind::Development, [Product::GuestTests]);
         let mut guests = Guests::prepare_with(places, steps, choice.kernels, kind, &products, object)?;
         let test = build::program(&guests.programs, PROGRAM)?;
@@ -130,6 +134,7 @@ impl Suite {
         tests.retain(|test| {
             choice.filter.is_none_or(|filter| test.matches(filter))
                 && (test.repeats || !choice.repeating)
+                && !test.tier.is_left_out(choice.filter)
                 // A node takes minutes to be Ready, and its tests are run by hand.
                 && (test.tier != Tier::Kube || choice.filter.is_some_and(|filter| filter.starts_with("kube::")))
         });

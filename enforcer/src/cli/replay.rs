@@ -45,7 +45,10 @@ pub(super) fn replay(context: &Context, other: Option<&Path>, args: &Args) -> Re
     let recording =
         Recording::read(&bytes).map_err(|error| anyhow::Error::new(error).context(source.clone()))?;
     let account = flight::replay(&recording);
-    let settings = other.map(|path| (path, daemon::engine_settings(&context.config)));
+    let settings = match other {
+        Some(path) => Some((path, daemon::engine_settings(&daemon::settled(&context.config)?))),
+        None => None,
+    };
     let under = settings.map(|(path, settings)| (path, settings, flight::under(&recording, &settings)));
     let document = Document::new(&source, &recording, &account, under.as_ref());
     format::print(context.output, &document, || table(&document))?;

@@ -70,6 +70,16 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
     Ok(Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems }))
 }
 
+/// The configuration as a daemon would have it here: with the defaults beside a kubelet, where one owns the pods' cgroups.
+pub fn settled(config: &Config) -> anyhow::Result<Config> {
+    let (Host { name, boot_id, node, .. }, mut config) = (Host::read(config)?, config.clone());
+    if ownership::kubelet_owns_cgroups(&config, &boot_id) {
+        let (kubelet, _) = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
+        config.settle_beside_kubelet(&kubelet, node.memory_bytes);
+    }
+    Ok(config)
+}
+
 /// Fills in the defaults beside a kubelet, by its flags and files: nothing waits for the kubelet at the start.
 pub(super) fn settle(config: &mut Config, kubelet: &KubeletThreshold, memory_bytes: u64) {
     fill_in(config, &kubelet.local(), memory_bytes);
@@ -252,6 +262,17 @@ fn is_talos_with_handler(os_release: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{MemoryAvailableSource, Ownership};
+
+    #[test]
+    fn a_configuration_gets_the_defaults_beside_a_kubelet_only_there() {
+        let source = |ownership| {
+            let config = Config { ownership, ..Config::default() };
+            settled(&config).unwrap().memory_available_source
+        };
+        assert_eq!(source(Ownership::Kubelet), MemoryAvailableSource::Kubelet);
+        assert_eq!(source(Ownership::Enforcer), MemoryAvailableSource::MemAvailable);
+    }
 
     #[test]
     fn talos_kills_pods_since_a_release() {

@@ -2,7 +2,7 @@
 use proc_macro::{TokenStream, TokenTree};
 
 /// What a test is about, and so where it runs.
-const TIERS: [&str; 4] = ["kernel", "daemon", "systemd", "kube"];
+const TIERS: [&str; 5] = ["kernel", "daemon", "systemd", "kube", "kube_current"];
 
 /// May follow the tier: a soak runs the test, with many more rounds.
 const REPEATS: &str = "repeats";
@@ -13,6 +13,7 @@ const REPEATS: &str = "repeats";
 /// - `daemon`: it is about the daemon alone, and runs on one kernel.
 /// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
 /// - `kube`: it is about a kubelet and an API server, and runs on one kernel on a Kubernetes node.
+/// - `kube_current`: the same on a node of a newer release, by hand.
 ///
 /// After the tier may stand `repeats`, if a soak runs the test with many more rounds.
 ///

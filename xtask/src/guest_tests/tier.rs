@@ -12,10 +12,12 @@ pub(crate) enum Tier {
     Systemd,
     /// A kubelet and an API server: on one kernel, in a guest that is a Kubernetes node.
     Kube,
+    /// The same of a release that is not in every run: on a node of the user's own components.
+    KubeCurrent,
 }
 
 impl Tier {
-    const ALL: [Self; 4] = [Self::Kernel, Self::Daemon, Self::Systemd, Self::Kube];
+    const ALL: [Self; 5] = [Self::Kernel, Self::Daemon, Self::Systemd, Self::Kube, Self::KubeCurrent];
 
     /// What the attribute appends.
     pub(crate) fn word(self) -> &'static str {
@@ -24,7 +26,13 @@ impl Tier {
             Self::Daemon => "daemon",
             Self::Systemd => "systemd",
             Self::Kube => "kube",
+            Self::KubeCurrent => "kube_current",
         }
+    }
+
+    /// Whether its tests do not run with this filter: those of a newer node run only if it begins with their module.
+    pub(crate) fn is_left_out(self, filter: Option<&str>) -> bool {
+        self == Self::KubeCurrent && !filter.is_some_and(|filter| filter.starts_with(self.word()))
     }
 
     /// The init of its guests.
@@ -32,7 +40,7 @@ impl Tier {
         match self {
             Self::Kernel | Self::Daemon => Init::Own,
             Self::Systemd => Init::Systemd,
-            Self::Kube => Init::Kube,
+            Self::Kube | Self::KubeCurrent => Init::Kube,
         }
     }
 }
@@ -80,6 +88,7 @@ mod tests {
         assert_eq!(parse("forecast::waves::daemon::repeats"), Some((Tier::Daemon, true)));
         assert_eq!(parse("units::exec::begins::systemd"), Some((Tier::Systemd, false)));
         assert_eq!(parse("kube::owners::spared::kube"), Some((Tier::Kube, false)));
+        assert_eq!(parse("kube_current::race::won::kube_current::repeats"), Some((Tier::KubeCurrent, true)));
         for name in ["ooms::node::that_runs_out", "kernel", "a::repeats", "repeats", "a::kernel::daemons"] {
             assert_eq!(parse(name), None, "{name}");
         }
@@ -99,5 +108,13 @@ mod tests {
         let [real, fake] =
             ["kube::a::kube", "kubelet::a::daemon"].map(|name| GuestTest::parse(name).unwrap());
         assert!(real.matches("kube::") && !fake.matches("kube::"));
+    }
+
+    #[test]
+    fn a_newer_node_is_asked_for_by_its_module() {
+        let left_out = |filter| Tier::KubeCurrent.is_left_out(filter);
+        assert!([None, Some("kube::"), Some("kube"), Some("race")].into_iter().all(left_out));
+        assert!(!left_out(Some("kube_current::")) && !left_out(Some("kube_current::race")));
+        assert!(!Tier::Kernel.is_left_out(None));
     }
 }

@@ -20,6 +20,9 @@ use crate::{
 /// Names a folder with newer components.
 pub(crate) const ASSETS: &str = "KUBE_ASSETS";
 
+/// The first release that the tests of a newer node are for.
+const CURRENT: u32 = 36;
+
 /// The components that the source has.
 const BUILT: [&str; 4] = ["kube-apiserver", "kube-controller-manager", "kubelet", "kubectl"];
 
@@ -60,9 +63,8 @@ pub(crate) fn provide(places: &Places, steps: Steps) -> anyhow::Result<Component
         let version = lock.kube_node.first().map_or("", |package| upstream(&package.version));
         steps.run(format_args!("containerd {version}, runc, etcd"), || node(places, &lock))?
     };
-    let assets = env::var_os(ASSETS).filter(|folder| !folder.is_empty()).map(PathBuf::from);
-    let mut programs = if let Some(folder) = assets {
-        of_folder(&env::current_dir()?.join(folder))?
+    let mut programs = if let Some(folder) = assets()? {
+        of_folder(&folder)?
     } else {
         let version = lock.kubernetes.first().map_or("", |package| upstream(&package.version));
         let folder = steps.run(format_args!("kubernetes {version}"), || built(places, &lock))?;
@@ -72,6 +74,30 @@ pub(crate) fn provide(places: &Places, steps: Steps) -> anyhow::Result<Component
     let release = Release::of(&programs)?;
     programs.extend(RUNTIME.map(|(name, folder)| (name.to_owned(), node.join(folder).join(name))));
     Ok(Components { programs, release })
+}
+
+/// Fails if the components are not those of a newer node, before anything is built.
+pub(crate) fn check_current() -> anyhow::Result<()> {
+    is_current(&Release::of(&of_folder(&assets()?.with_context(no_current)?)?)?)
+}
+
+fn no_current() -> String {
+    format!(
+        "these tests need a node of Kubernetes 1.{CURRENT} or later: set {ASSETS} to the folder of its components"
+    )
+}
+
+fn is_current(release: &Release) -> anyhow::Result<()> {
+    if release.minor < CURRENT {
+        bail!("{}; there is {}", no_current(), release.version);
+    }
+    Ok(())
+}
+
+/// The folder that [`ASSETS`] names.
+fn assets() -> anyhow::Result<Option<PathBuf>> {
+    let folder = env::var_os(ASSETS).filter(|folder| !folder.is_empty());
+    folder.map(|folder| Ok(env::current_dir()?.join(folder))).transpose()
 }
 
 /// The unpacked packages of a node.
@@ -160,6 +186,14 @@ mod tests {
         for other in ["", "kubelet 1.20", "Kubernetes v2.0.0", "Kubernetes v1.x"] {
             assert!(Release::parse(other).is_err(), "{other}");
         }
+    }
+
+    #[test]
+    fn an_older_release_is_no_newer_node() {
+        let check = |minor| is_current(&Release { version: format!("v1.{minor}.0"), minor });
+        assert!(check(36).is_ok() && check(37).is_ok());
+        let refused = check(35).unwrap_err().to_string();
+        assert!(refused.contains("KUBE_ASSETS") && refused.ends_with("there is v1.35.0"), "{refused}");
     }
 
     #[test]

@@ -1,0 +1,195 @@
+//! The same ramp with the kubelet's own eviction: enforcer beside the kubelet, the kubelet alone, and the kernel alone.
+//!
+//! Who ends it is checked. How long it takes is printed: from 200 MiB of available memory, enforcer's threshold beside the
+//! kubelet's of 100 MiB, to the death of the pod that takes it.
+
+use std::{
+    collections::BTreeSet,
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use enforcer_tests::{
+    figures::{float, mib, rank},
+    kernel,
+    kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
+    rounds::Rounds,
+    stream::Stream,
+};
+use serde_json::{Value, json};
+
+use super::{Kubelet, MIB, wait_for_spec};
+use crate::kube::{Scene, subject, two};
+
+/// Where the clock starts.
+const CROSSING_BYTES: u64 = 200 * MIB;
+
+/// What the ballast leaves available: so the ramp is short, and takes nothing from the node before it.
+const LEFT_BYTES: u64 = 500 * MIB;
+
+/// So slow that the kubelet, which looks every 10 s, can be first.
+const RAMP: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "25Mi", "--to", "3Gi"];
+
+/// How long the kubelet has to evict something once a ramp is over: it has looked twice by then.
+const AFTERWARDS: Duration = Duration::from_secs(25);
+
+const PACE: Duration = Duration::from_millis(5);
+
+/// One ramp and its end.
+struct Round {
+    pod: Value,
+    crossed_to_dead: Duration,
+    lowest_bytes: u64,
+    oom_kills: u64,
+}
+
+/// How enforcer has to be for it: the breaker is not what is tried here.
+const SETTINGS: &str =
+    "mode: enforce\nevictionPressureTransitionPeriod: 1ms\nbreaker: {maxKills: 1000, maxShare: 1}";
+
+#[guest_test(kube_current, repeats)]
+fn enforcer_ends_each_ramp_and_the_kubelet_finds_nothing_to_evict() {
+    let mut scene = filled();
+    beside_the_kubelet(&mut scene, SETTINGS, Rounds::new(3, 50));
+
+    let rounds: Vec<Round> =
+        Rounds::new(2, 10).map(|number| round(&mut scene, &format!("kubelet-{number}"), |_| ())).collect();
+    report("the kubelet alone", &scene, &rounds);
+
+    let _kubelet = Kubelet::with(|own| format!("{own}evictionHard: {{memory.available: \"0%\"}}\n"));
+    let rounds: Vec<Round> =
+        Rounds::new(2, 5).map(|number| round(&mut scene, &format!("kernel-{number}"), |_| ())).collect();
+    let by_kubelet = report("the kernel alone", &scene, &rounds);
+    assert_eq!(by_kubelet, 0, "evicted by the kubelet");
+}
+
+/// A node that is nearly full.
+fn filled() -> Scene {
+    let mut scene = Scene::open("race", &documented_roles());
+    scene.begin("ballast", &ballast(available().saturating_sub(LEFT_BYTES)));
+    scene.running("ballast");
+    wait_for("the ballast", || Ok((available() < LEFT_BYTES + LEFT_BYTES / 4).then_some(()))).unwrap();
+    scene
+}
+
+/// Asserts that a daemon with these settings ends each ramp, and nobody else.
+fn beside_the_kubelet(scene: &mut Scene, settings: &str, rounds: Rounds) {
+    let daemon = scene.start(settings);
+    let mut stream = daemon.follow().unwrap();
+    let rounds: Vec<Round> = rounds
+        .map(|number| {
+            round(scene, &format!("beside-{number}"), |pod| {
+                wait_for_spec(&daemon, pod, "its spec", |_| true);
+            })
+        })
+        .collect();
+    let by_kubelet = report("enforcer beside the kubelet", scene, &rounds);
+    stream.drain(Duration::from_secs(1));
+    let pods: BTreeSet<String> = rounds.iter().map(|round| subject(&round.pod)).collect();
+    let pods: BTreeSet<&str> = pods.iter().map(String::as_str).collect();
+    println!("eviction.foreign: {:?}", subjects(&stream, "eviction.foreign"));
+    assert_eq!(subjects(&stream, "eviction.signalled"), pods, "another pod, or not each");
+    assert_eq!(by_kubelet, 0, "evicted by the kubelet");
+    assert_eq!(rounds.iter().map(|round| round.oom_kills).sum::<u64>(), 0, "killed by the kernel");
+    drop(stream);
+    daemon.stop().unwrap();
+}
+
+/// A pod that no evictor chooses before another one: it takes what it requests.
+fn ballast(bytes: u64) -> Value {
+    let size = bytes.to_string();
+    let resources = json!({"limits": {"cpu": "1", "memory": bytes + 64 * MIB}});
+    let load = ["hold", "--huge", "--size", &size, "--touch-every", "1s"];
+    kube::pod("ballast", &[kube::container("app", &load, &resources)])
+}
+
+/// What the events of that type are about.
+fn subjects<'a>(stream: &'a Stream, kind: &'a str) -> BTreeSet<&'a str> {
+    stream.of(kind).filter_map(|event| event["subject"].as_str()).collect()
+}
+
+/// One ramp, in a pod that is made for it, and deleted then.
+fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
+    scene.begin(app, &kube::deployment(app, &two()));
+    let pod = scene.running(app);
+    ready(&pod);
+    let oom_kills = kernel::vmstat("oom_kill").unwrap();
+    let mut load = kube::exec(&pod, "app", &RAMP).unwrap();
+    let process = wait_for("the ramp", || Ok(ramp())).unwrap();
+    let (mut crossed, mut lowest_bytes, start) = (None, u64::MAX, Instant::now());
+    while lives(process) {
+        let available_bytes = available();
+        lowest_bytes = lowest_bytes.min(available_bytes);
+        if available_bytes < CROSSING_BYTES {
+            crossed.get_or_insert_with(Instant::now);
+        }
+        assert!(start.elapsed() < PATIENCE, "{app} lives, {available_bytes} bytes are available");
+        thread::sleep(PACE);
+    }
+    // A death at once may come before the first look.
+    let crossed_to_dead = crossed.map_or(Duration::ZERO, |crossed| crossed.elapsed());
+    let oom_kills = kernel::vmstat("oom_kill").unwrap() - oom_kills;
+    load.wait_for_end(PATIENCE).unwrap();
+    scene.cluster.delete(&format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{app}")).unwrap();
+    println!(
+        "{app}: {} ms, lowest {:.0} MiB, {oom_kills} OOM kills",
+        crossed_to_dead.as_millis(),
+        mib(lowest_bytes)
+    );
+    Round { pod, crossed_to_dead, lowest_bytes, oom_kills }
+}
+
+/// The process that ramps.
+fn ramp() -> Option<u32> {
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let mut ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    ids.find(|id| command_line(*id).starts_with(b"/bin/workload\0ramp\0"))
+}
+
+/// Whether it still has its memory.
+fn lives(process: u32) -> bool {
+    !command_line(process).is_empty()
+}
+
+fn command_line(process: u32) -> Vec<u8> {
+    fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default()
+}
+
+/// Available memory as the kubelet computes it: of the kernel's own memory it knows nothing.
+fn available() -> u64 {
+    let of = |field| kernel::meminfo_bytes(field).unwrap();
+    of("MemTotal") + of("Inactive(file)") - of("AnonPages") - of("Cached") - of("Buffers")
+}
+
+/// Waits for what the kubelet does next, and prints a row. Returns how many of the pods the kubelet has evicted.
+fn report(what: &str, scene: &Scene, rounds: &[Round]) -> usize {
+    thread::sleep(AFTERWARDS);
+    let all =
+        scene.cluster.list(&format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=reason%3DEvicted"));
+    let kubelets = all.unwrap().into_iter().filter(|event| event["source"]["component"] == "kubelet");
+    let evicted: BTreeSet<(String, String)> = kubelets
+        .filter_map(|event| {
+            let object = &event["involvedObject"];
+            Some((object["uid"].as_str()?.to_owned(), object["name"].as_str()?.to_owned()))
+        })
+        .collect();
+    let known: BTreeSet<String> = evicted.iter().map(|(uid, _)| uid.clone()).collect();
+    let of_rounds: BTreeSet<&str> = rounds.iter().map(|round| kube::uid(&round.pod)).collect();
+    let by_kubelet = of_rounds.iter().filter(|uid| known.contains(**uid)).count();
+    let by_kernel = rounds.iter().filter(|round| round.oom_kills > 0).count();
+    let further: Vec<&String> =
+        evicted.iter().filter(|(uid, _)| !of_rounds.contains(uid.as_str())).map(|(_, name)| name).collect();
+    let mut times: Vec<f64> =
+        rounds.iter().map(|round| round.crossed_to_dead.as_secs_f64() * 1_000.0).collect();
+    times.sort_by(f64::total_cmp);
+    let lowest = rounds.iter().map(|round| round.lowest_bytes).min().unwrap_or_default();
+    println!(
+        "{what}: {} ramps; evicted by the kubelet {by_kubelet}, ended by the kernel {by_kernel}, other evictions by the \
+         kubelet so far {further:?}; crossing to dead {:.0} ms at the median, {:.0} at most; lowest {:.0} MiB",
+        float(rounds.len() as u64),
+        rank(&times, 50),
+        rank(&times, 100),
+        mib(lowest)
+    );
+    by_kubelet
+}
