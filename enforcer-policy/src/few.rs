@@ -1,7 +1,13 @@
 //! A list of a few elements in place, without memory from the heap.
 
+use std::{fmt, marker::PhantomData};
+
 use postcard_schema::{Schema, schema::NamedType};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::SerializeSeq as _};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error as _, SeqAccess, Visitor},
+    ser::SerializeSeq as _,
+};
 
 /// At most `N` values, stored in place: the engine returns them without an allocation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -65,10 +71,25 @@ impl<T: Copy + Serialize, const N: usize> Serialize for Few<T, N> {
 
 impl<'de, T: Copy + Deserialize<'de>, const N: usize> Deserialize<'de> for Few<T, N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut few = Self::new();
-        for value in Vec::deserialize(deserializer)? {
+        deserializer.deserialize_seq(Values(PhantomData))
+    }
+}
+
+/// Refuses the first value too many, so that no input makes it take memory.
+struct Values<T, const N: usize>(PhantomData<T>);
+
+impl<'de, T: Copy + Deserialize<'de>, const N: usize> Visitor<'de> for Values<T, N> {
+    type Value = Few<T, N>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "at most {N} values")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Few<T, N>, A::Error> {
+        let mut few = Few::new();
+        while let Some(value) = values.next_element()? {
             if !few.push(value) {
-                return Err(D::Error::custom(format_args!("more than {N} values")));
+                return Err(A::Error::invalid_length(N.saturating_add(1), &self));
             }
         }
         Ok(few)

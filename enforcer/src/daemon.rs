@@ -319,7 +319,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let doctor = ooms.doctor(&host_facts);
 
     let (views, view) = watch::channel(desired.view().clone());
-    let mut rivals = threshold.map(|threshold| {
+    let rivals = threshold.map(|threshold| {
         evictors::watch(&config, threshold, host.node.memory_bytes, view.clone(), journal.clone())
     });
     let (ready, readiness) = watch::channel(false);
@@ -354,7 +354,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
                 Asked::Stop => break Ended::Stopped,
                 Asked::Reload => reloader.ask(None),
             },
-            (loaded, order) = evictors::next_config(&mut rivals, &mut reloader, &config) => {
+            (loaded, order) = reloader.next() => {
                 let arm = order.as_ref().is_some_and(|order| order.arm);
                 let outcome = reload::reload(&config, loaded, (&host, kubelets), order.as_ref(), &journal);
                 let outcome = outcome.map(|(new, message)| {

@@ -35,6 +35,28 @@ pub enum Knowledge {
     },
 }
 
+impl Knowledge {
+    /// Where the spec is from; `None` without one.
+    #[must_use]
+    pub fn origin(self) -> Option<SpecOrigin> {
+        match self {
+            Self::Spec { origin, .. } => Some(origin),
+            Self::Names { .. } => None,
+        }
+    }
+
+    /// The same as known from elsewhere; without a spec there is no difference.
+    #[must_use]
+    pub fn with_origin(self, origin: SpecOrigin) -> Self {
+        match self {
+            Self::Spec { is_settled, origin: _, is_terminating } => {
+                Self::Spec { is_settled, origin, is_terminating }
+            }
+            Self::Names { .. } => self,
+        }
+    }
+}
+
 /// Where a pod's spec is from.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SpecOrigin {
@@ -56,7 +78,7 @@ pub enum Freshness {
     },
     /// An earlier process kept it, and no source has given it since.
     Disk {
-        /// When that process read it last, in milliseconds since 1970.
+        /// When that process read it as changed, in milliseconds since 1970: it is kept only then.
         read_ms: u64,
     },
 }

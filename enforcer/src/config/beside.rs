@@ -45,19 +45,6 @@ impl Config {
         }
     }
 
-    /// The same configuration with the default above the kubelet's threshold, which was not known before; `None` if that would
-    /// not be higher than the one in force: without an order a threshold is only raised.
-    #[must_use]
-    pub fn raised_above(&self, kubelet: KubeletMemory, memory_bytes: u64) -> Option<Self> {
-        let hard = |config: &Self| {
-            let hard = config.settings.eviction.hard(Signal::MemoryAvailable)?;
-            Some(hard.value.amount(memory_bytes))
-        };
-        let mut raised = self.clone();
-        raised.settle_beside_kubelet(&Ok(kubelet), memory_bytes);
-        (hard(&raised) > hard(self)).then_some(raised)
-    }
-
     /// A hard threshold of that value, or midway between the kubelet's and our soft one if it would be above that: pods that
     /// may end within their grace period would be killed first.
     fn below_soft(&self, kubelet: &KubeletMemory, value: u64, memory_bytes: u64) -> u64 {
@@ -216,23 +203,6 @@ mod tests {
         {
             assert_eq!(hard(&settled(taken, &kubelets(Some(100 * MIB)), GIB))[0], Some(100), "{taken}");
         }
-    }
-
-    #[test]
-    fn a_threshold_that_becomes_known_later_only_raises_the_default() {
-        let unsettled = settled("", &unknown(), 8 * GIB);
-        let raised = |config: &Config, theirs: u64| {
-            let kubelet = kubelets(Some(theirs * MIB)).unwrap();
-            config.raised_above(kubelet, 8 * GIB).map(|config| hard(&config))
-        };
-        assert_eq!(raised(&unsettled, 100), Some([Some(200), Some(100)]));
-        let of_500 = settled("", &kubelets(Some(500 * MIB)), 8 * GIB);
-        assert_eq!(hard(&of_500)[0], Some(600));
-        assert_eq!(raised(&of_500, 100), None, "it would be lower");
-        assert_eq!(raised(&of_500, 500), None, "it is that already");
-        assert_eq!(raised(&of_500, 700), Some([Some(800), Some(700)]));
-        let ours = settled("evictionHard: {memory.available: 150Mi}\n", &unknown(), 8 * GIB);
-        assert_eq!(raised(&ours, 100), None, "what our own file says stays");
     }
 
     #[test]

@@ -3,15 +3,9 @@
 
 use std::{fs::File, io::Read as _, path::Path, time::Duration};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use super::{
-    host::Host,
-    kubelet_threshold::KubeletThreshold,
-    ownership,
-    problems::Problems,
-    reload::{Load, Reloaded, Reloader},
-};
+use super::{host::Host, kubelet_threshold::KubeletThreshold, ownership, problems::Problems, reload::Load};
 use crate::{
     cgroup::{self, Problem},
     config::{Config, KubeletMemory, KubeletUnknown},
@@ -60,7 +54,7 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
         return Ok(None);
     }
     let mut config = config.clone();
-    let (kubelet, _) = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
+    let kubelet = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
     config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     // What a user may not see says nothing of the daemon.
     let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
@@ -74,7 +68,7 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
 pub fn settled(config: &Config) -> anyhow::Result<Config> {
     let (Host { name, boot_id, node, .. }, mut config) = (Host::read(config)?, config.clone());
     if ownership::kubelet_owns_cgroups(&config, &boot_id) {
-        let (kubelet, _) = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
+        let kubelet = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
         config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     }
     Ok(config)
@@ -96,57 +90,18 @@ fn fill_in(config: &mut Config, kubelet: &Result<KubeletMemory, KubeletUnknown>,
 pub(super) fn settling(load: Box<Load>, kubelet: KubeletThreshold, memory_bytes: u64) -> Box<Load> {
     Box::new(move || {
         let mut config = load()?;
-        fill_in(&mut config, &kubelet.read(Duration::ZERO).0, memory_bytes);
+        fill_in(&mut config, &kubelet.read(Duration::ZERO), memory_bytes);
         Ok(config)
     })
 }
 
-/// The look-out for other evictors. It ends with this.
-pub(super) struct Rivals {
-    configs: watch::Sender<Config>,
-    known: mpsc::Receiver<KubeletMemory>,
-    memory_bytes: u64,
-}
+/// The configuration that other evictors are compared with. The look-out for them ends with this.
+pub(super) struct Rivals(watch::Sender<Config>);
 
 impl Rivals {
     /// Takes the configuration that is in force from now on.
     pub(super) fn configure(&self, config: &Config) {
-        self.configs.send_replace(config.clone());
-    }
-
-    /// Waits until the kubelet says a threshold that makes ours higher, and returns the configuration with that. Safe to
-    /// cancel.
-    async fn raised(&mut self, config: &Config) -> Config {
-        while let Some(kubelet) = self.known.recv().await {
-            let origin = kubelet.origin.clone();
-            if let Some(raised) = config.raised_above(kubelet, self.memory_bytes) {
-                tracing::info!(
-                    "the kubelet's threshold is known now ({origin}), and ours is raised above it"
-                );
-                return raised;
-            }
-        }
-        std::future::pending().await
-    }
-}
-
-/// Waits for a configuration that was read anew, or for one whose threshold is raised above the kubelet's. Safe to cancel.
-pub(super) async fn next_config(
-    rivals: &mut Option<Rivals>,
-    reloader: &mut Reloader,
-    config: &Config,
-) -> Reloaded {
-    let raised = async {
-        match rivals {
-            Some(rivals) => rivals.raised(config).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        // What an operator asks for comes first.
-        biased;
-        ordered = reloader.next() => ordered,
-        raised = raised => (Ok(raised), None),
+        self.0.send_replace(config.clone());
     }
 }
 
@@ -159,34 +114,18 @@ pub(super) fn watch(
     journal: Journal,
 ) -> Rivals {
     let (sender, mut configs) = watch::channel(config.clone());
-    let (known, knowing) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut problems = Problems::default();
-        let mut sent: Option<KubeletMemory> = None;
         loop {
             let config = configs.borrow_and_update().clone();
             let has_koordlet = has_koordlet(&view.borrow().pods);
             let kubelet = kubelet.clone();
             let look = move || {
-                let (kubelet, is_said) = kubelet.read(ASK);
-                let contest = config.contest(&kubelet, memory_bytes);
+                let contest = config.contest(&kubelet.read(ASK), memory_bytes);
                 let contest = contest.map(|message| problem("kubelet", message));
-                let problems = contest.into_iter().chain(others(Path::new(PROC), has_koordlet));
-                let raises = kubelet.ok().filter(|kubelet| {
-                    is_said && config.raised_above(kubelet.clone(), memory_bytes).is_some()
-                });
-                (problems.collect(), raises)
+                contest.into_iter().chain(others(Path::new(PROC), has_koordlet)).collect()
             };
-            let (found, raises) = threads::blocking(look).await;
-            problems.renew(found, &journal);
-            // Once: what was refused is refused again.
-            if raises.is_some() && raises != sent {
-                sent.clone_from(&raises);
-                // One that was not taken yet is an older answer; the next look brings this one.
-                if raises.is_some_and(|kubelet| known.try_send(kubelet).is_err()) {
-                    sent = None;
-                }
-            }
+            problems.renew(threads::blocking(look).await, &journal);
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
                 changed = configs.changed() => if changed.is_err() {
@@ -195,7 +134,7 @@ pub(super) fn watch(
             }
         }
     });
-    Rivals { configs: sender, known: knowing, memory_bytes }
+    Rivals(sender)
 }
 
 fn problem(place: &str, message: String) -> Problem {

@@ -29,21 +29,20 @@ struct Server {
     host: String,
     configz: KubeletConfigz,
     last: Mutex<Last>,
+    /// Held while it is asked.
+    asking: Mutex<()>,
 }
 
 /// What the kubelet has answered.
 #[derive(Clone, Debug, Default)]
 struct Last {
-    /// When it was asked.
-    asked: Option<Instant>,
+    /// When that was.
+    answered: Option<Instant>,
     /// The last answer, which stays if a later question fails: a threshold that was known is not to be taken for unknown.
     known: Option<KubeletMemory>,
     /// Why there was none.
     why: String,
 }
-
-/// A threshold, and whether the kubelet itself has said it.
-pub(super) type Read = (Result<KubeletMemory, KubeletUnknown>, bool);
 
 impl KubeletThreshold {
     /// The kubelet's server is asked where its pods may be read there. `host` is this machine's name.
@@ -56,7 +55,7 @@ impl KubeletThreshold {
         };
         let server = may_ask.then(start).flatten().map(|configz| {
             let (access, host) = (specifying::access(config, host), host.to_owned());
-            Arc::new(Server { access, host, configz, last: Mutex::default() })
+            Arc::new(Server { access, host, configz, last: Mutex::default(), asking: Mutex::default() })
         });
         Self { server, ..Self::of_files(config) }
     }
@@ -73,25 +72,27 @@ impl KubeletThreshold {
 
     /// What its flags and files say, or else the kubelet, as it did at most `age` ago. Waits for it up to 15 s, and must not be
     /// called inside an async runtime.
-    pub(super) fn read(&self, age: Duration) -> Read {
+    pub(super) fn read(&self, age: Duration) -> Result<KubeletMemory, KubeletUnknown> {
         match (self.local(), &self.server) {
-            (Err(unknown), Some(server)) => match server.read(age) {
-                Ok(known) => (Ok(known), true),
-                Err(why) => (Err(KubeletUnknown::Unanswered { unknown: Box::new(unknown), why }), false),
-            },
-            (read, _) => (read, false),
+            (Err(unknown), Some(server)) => {
+                server.read(age).map_err(|why| KubeletUnknown::Unanswered { unknown: Box::new(unknown), why })
+            }
+            (read, _) => read,
         }
     }
 }
 
 impl Server {
     fn read(&self, age: Duration) -> Result<KubeletMemory, String> {
-        // One at a time: who waits gets the same answer.
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.asked.is_none_or(|asked| asked.elapsed() >= age) {
-            last.take(self.ask());
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last().answered.is_none_or(|answered| answered.elapsed() >= age) {
+            // One at a time. Where another's question hangs, on the disk of the credentials, the last answer has to do.
+            if let Ok(_asking) = self.asking.try_lock() {
+                let answer = self.ask();
+                last().take(answer);
+            }
         }
-        last.answer()
+        last().answer()
     }
 
     fn ask(&self) -> Result<KubeletMemory, String> {
@@ -106,9 +107,10 @@ impl Server {
 
 impl Last {
     fn take(&mut self, answer: Result<KubeletMemory, String>) {
-        self.asked = Some(Instant::now());
         match answer {
-            Ok(known) => (self.known, self.why) = (Some(known), String::new()),
+            Ok(known) => {
+                *self = Self { answered: Some(Instant::now()), known: Some(known), why: String::new() };
+            }
             Err(why) => self.why = why,
         }
     }

@@ -13,12 +13,12 @@ impl SpecState {
     /// That of a pod of which this is known.
     #[must_use]
     pub fn of(placed: Option<Knowledge>) -> Self {
-        Self(Arc::new(Mutex::new(origin(placed))))
+        Self(Arc::new(Mutex::new(placed.and_then(Knowledge::origin))))
     }
 
     /// Takes what is known of the pod now.
     pub fn follow(&self, placed: Option<Knowledge>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = origin(placed);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = placed.and_then(Knowledge::origin);
     }
 
     /// It.
@@ -31,13 +31,6 @@ impl SpecState {
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.get().is_some_and(|origin| origin.freshness.is_live())
-    }
-}
-
-fn origin(placed: Option<Knowledge>) -> Option<SpecOrigin> {
-    match placed? {
-        Knowledge::Spec { origin, .. } => Some(origin),
-        Knowledge::Names { .. } => None,
     }
 }
 

@@ -78,6 +78,10 @@ impl PlacedPods {
             self.pods.insert(uid, PlacedPod { cgroup, since, named_since });
         }
         self.forget_old_specs();
+        if differs {
+            // The runtime may have named a container before its cgroup was seen.
+            self.classify();
+        }
         differs || !before.is_empty()
     }
 

@@ -114,12 +114,17 @@ impl OpenCandidate {
     /// Takes what is known of its spec now. If nothing else of the plan is different, its files stay open: a source that falls
     /// silent changes this for all pods at once.
     fn follow(&mut self, plan: &Arc<PodPlan>) {
-        self.candidate.identity().spec.follow(plan.placed);
-        let Some(Knowledge::Spec { is_settled, is_terminating, origin }) = plan.placed else { return };
-        let Some(Knowledge::Spec { origin: before, .. }) = self.plan.placed else { return };
-        let placed = Some(Knowledge::Spec { is_settled, is_terminating, origin: before });
-        if origin != before && (PodPlan { placed, ..PodPlan::clone(plan) }) == *self.plan {
+        let [after, before] = [plan, &self.plan].map(|plan| plan.placed.and_then(Knowledge::origin));
+        if after == before {
+            return;
+        }
+        let placed = before.and_then(|before| Some(plan.placed?.with_origin(before)));
+        if (PodPlan { placed, ..PodPlan::clone(plan) }) == *self.plan {
+            self.candidate.identity().spec.follow(plan.placed);
             self.plan = Arc::clone(plan);
+        } else {
+            // It keeps the rest of the spec that it was opened with, which is not that of the pod now.
+            self.candidate.identity().spec.follow(None);
         }
     }
 
@@ -588,10 +593,11 @@ mod tests {
         assert!(!open.candidate.identity().spec.is_live());
         open.follow(&plan(of(Freshness::Live)));
         assert!(open.candidate.identity().spec.is_live());
-        let mut other = PodPlan::clone(&silent);
+        open.follow(&silent);
+        let mut other = PodPlan::clone(&plan(of(Freshness::Live)));
         other.priority += 1;
         open.follow(&Arc::new(other));
         assert!(open.plan.priority == silent.priority, "that is another plan");
-        assert!(!open.candidate.identity().spec.is_live());
+        assert!(!open.candidate.identity().spec.is_live(), "what it was opened with is older");
     }
 }
