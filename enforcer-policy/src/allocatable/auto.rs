@@ -1,4 +1,4 @@
-//! What a node's own daemons get reserved if nobody has measured it: by the published formula of Google Kubernetes Engine
+//! What is reserved for a node's own daemons where it was not measured: by the published formula of Google Kubernetes Engine
 //! ("Plan GKE Standard node sizes", memory and CPU reservations).
 
 use crate::model::{Quantity, ResourceList, ResourceName};

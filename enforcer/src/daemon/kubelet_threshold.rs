@@ -65,7 +65,7 @@ impl KubeletThreshold {
         Self { root_dir: config.kubelet_root_dir.clone(), server: None }
     }
 
-    /// What its flags and files say. Waits for nobody.
+    /// What its flags and files say. Waits for no other process.
     pub(super) fn local(&self) -> Result<KubeletMemory, KubeletUnknown> {
         kubelet_memory(Path::new(PROC), &self.root_dir)
     }

@@ -14,6 +14,9 @@ const IN_NAMES: &[(&str, &str)] = &[
     ("heed", "on_event"),
     ("pledge", "intent"),
     ("lookout", "forecaster"),
+    ("desk", "queue, handler"),
+    ("eye", "watcher"),
+    ("ear", "listener"),
     ("outlook", "forecast"),
 ];
 

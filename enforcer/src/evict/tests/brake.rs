@@ -224,7 +224,7 @@ fn it_is_lowered_again_when_another_puts_the_old_value_back() {
         helper.node.write("a", "memory.high", "max\n");
         assert!(becomes(&helper, &lowered), "{}", helper.high());
     }
-    // Whoever insists is let have it.
+    // A writer that insists keeps its value.
     helper.node.write("a", "memory.high", "max\n");
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(helper.high().trim(), "max");

@@ -224,7 +224,7 @@ async fn a_dry_run_sends_nothing_to_the_api_server() {
     let asked = scene.api.asked();
     assert!(asked.iter().all(is_plain), "{asked:?}");
     assert_eq!(scene.api.changed().len(), 1);
-    // What is configured to be told is.
+    // The configured types are sent.
     let mut sink = scene.start(true);
     scene.decide(true);
     scene.decide(false);
