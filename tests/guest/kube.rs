@@ -3,10 +3,12 @@
 //! The daemon's user has the roles that the documentation names, and no other right.
 mod budget;
 mod identity;
+mod node;
 mod outage;
 mod owners;
 mod replaced;
 mod roles;
+mod scores;
 mod soft;
 mod views;
 
@@ -143,8 +145,17 @@ impl Scene {
         self.cluster.metric("apiserver_request_total{", &labels).unwrap()
     }
 
-    /// Waits until a pod is gone, or is replaced by another one of that name. Returns how often its containers were
-    /// restarted until then.
+    /// Waits until the API server was asked to delete a pod.
+    fn wait_until_terminating(&self, pod: &Value) {
+        wait_for(&format!("the deletion of {}", kube::name(pod)), || {
+            let present = self.cluster.pod(kube::name(pod))?.filter(|of| kube::uid(of) == kube::uid(pod));
+            Ok(present.as_ref().is_none_or(kube::is_terminating).then_some(()))
+        })
+        .unwrap();
+    }
+
+    /// Waits until a pod is gone, or is replaced by another one of that name, which takes up to a minute: see
+    /// [`Cluster::clear`]. Returns how often its containers were restarted until then.
     pub(super) fn wait_for_end(&self, pod: &Value) -> u64 {
         let mut restarts = 0;
         wait_for(&format!("the end of {}", kube::name(pod)), || {

@@ -135,8 +135,11 @@ impl Cluster {
 
     /// Deletes an object and what it owns, and does not wait for their end. Fine if it is gone already.
     pub fn delete(&self, path: &str) -> anyhow::Result<()> {
-        let options = json!({"propagationPolicy": "Background"}).to_string();
-        let (status, answer) = self.ask("DELETE", path, "application/json", &options)?;
+        self.delete_as(path, &json!({"propagationPolicy": "Background"}))
+    }
+
+    fn delete_as(&self, path: &str, options: &Value) -> anyhow::Result<()> {
+        let (status, answer) = self.ask("DELETE", path, "application/json", &options.to_string())?;
         ensure!((200..300).contains(&status) || status == 404, "DELETE {path}: status {status}: {answer}");
         Ok(())
     }
@@ -183,8 +186,11 @@ impl Cluster {
         self.list(&format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.uid%3D{uid}"))
     }
 
-    /// Deletes manifests of static pods and objects, the last one first, and waits until no pod with one of the labels `app`
+    /// Deletes manifests of static pods and objects, the last one first, and then the pods with the labels `app`, until none
     /// is left.
+    ///
+    /// The kubelet itself removes a pod's object only once it has collected its sandbox, which it does each minute. Here it
+    /// is not waited for.
     pub fn clear(&self, manifests: &[PathBuf], objects: &[String], apps: &[String]) -> anyhow::Result<()> {
         for manifest in manifests {
             fs::remove_file(manifest).with_context(|| format!("cannot remove {}", manifest.display()))?;
@@ -193,9 +199,25 @@ impl Cluster {
             self.delete(path)?;
         }
         for app in apps {
-            self.wait_for_pods("gone", app, 0, |_| true)?;
+            wait_for(&format!("the end of {app}"), || {
+                // A set that is left replaces what is deleted.
+                let sets = self.list(&format!(
+                    "/apis/apps/v1/namespaces/{NAMESPACE}/replicasets?labelSelector=app%3D{app}"
+                ))?;
+                let pods = self.pods_of(app)?;
+                for pod in &pods {
+                    self.delete_now(name(pod))?;
+                }
+                Ok((sets.is_empty() && pods.is_empty()).then_some(()))
+            })?;
         }
         Ok(())
+    }
+
+    /// Deletes a pod's object at once. The kubelet ends its containers when it learns of it.
+    fn delete_now(&self, pod: &str) -> anyhow::Result<()> {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}");
+        self.delete_as(&path, &json!({"gracePeriodSeconds": 0}))
     }
 
     /// Gives the daemon's user these roles, and waits until it has them and no other right.

@@ -78,7 +78,7 @@ mod tests {
         let Budget(tiers) = Budget::parse(include_str!("../../.ci/budget")).unwrap();
         assert_eq!(
             tiers.keys().collect::<Vec<_>>(),
-            ["checks", "daemon", "host", "kernel", "systemd", "whole"]
+            ["checks", "daemon", "host", "kernel", "kube", "systemd", "whole"]
         );
         assert!(tiers["whole"] <= Duration::from_mins(45));
     }

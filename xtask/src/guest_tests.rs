@@ -135,8 +135,6 @@ impl Suite {
             choice.filter.is_none_or(|filter| test.matches(filter))
                 && (test.repeats || !choice.repeating)
                 && !test.tier.is_left_out(choice.filter)
-                // A node takes minutes to be Ready, and its tests are run by hand.
-                && (test.tier != Tier::Kube || choice.filter.is_some_and(|filter| filter.starts_with("kube::")))
         });
         let batches = batches(&tests, choice.kernels, choice.whole_kernels);
         if batches.is_empty() {

@@ -6,7 +6,8 @@
 //! One OOM of the kernel becomes one event: marks of one call of the OOM killer belong together (a group kill marks
 //! each process). If the call is not known, marks with the same limit owner and trigger that are less than
 //! [`FOLD_NS`] apart belong together. It closes as soon as the OOM is over, the victims have exited, their memory is
-//! freed and the counters are read, at the latest [`CLOSE_NS`] after its last mark.
+//! freed and the counters are read, at the latest [`CLOSE_NS`] after its last mark, or once
+//! the counters are read if the daemon is behind.
 //!
 //! A kill that a cgroup's counters show and no record explains is reported as a reconstructed incident; see
 //! `ledger`.
@@ -43,6 +44,9 @@ pub const MAX_EARLY: usize = 256;
 pub const READ_NS: u64 = 900_000_000;
 /// Latest time to close an incident, counted from the last mark.
 pub const CLOSE_NS: u64 = 1_000_000_000;
+/// How much longer an incident waits for counters that it has asked for: they are read by this daemon, which may be
+/// behind.
+pub const ANSWER_NS: u64 = 4_000_000_000;
 /// How often an incident looks again for names of pods and containers that are missing.
 pub const NAME_NS: u64 = 20_000_000;
 /// Latest time to close an incident, counted from the first mark: a group kill of thousands marks for long.

@@ -75,7 +75,7 @@ fn a_static_pod_is_spared() {
     let requested = wait_for_eviction(&mut stream, &pod);
     assert!(!load.wait_for_end(PATIENCE).unwrap().success());
     assert_eq!(requested["data"]["outcome"], "accepted", "{requested}");
-    scene.wait_for_end(&pod);
+    scene.wait_until_terminating(&pod);
     let after = scene.running("own");
     assert_eq!(kube::restarts(&after), kube::restarts(&own), "{after}");
     assert_eq!(kube::container_id(&after, "app"), kube::container_id(&own, "app"));

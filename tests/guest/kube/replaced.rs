@@ -7,7 +7,7 @@ use std::{
 
 use enforcer_tests::{
     expect::assert_holds,
-    kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
+    kube::{self, NAMESPACE, PATIENCE, documented_roles},
     process::Process,
     rounds::Rounds,
 };
@@ -116,11 +116,7 @@ fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
 
 /// How long from a moment until a pod is terminating.
 fn terminating(scene: &Scene, pod: &Value, since: Instant) -> Duration {
-    wait_for("the deletion", || {
-        let present = scene.cluster.pod(kube::name(pod))?.filter(|of| kube::uid(of) == kube::uid(pod));
-        Ok(present.is_none_or(|pod| kube::is_terminating(&pod)).then_some(()))
-    })
-    .unwrap();
+    scene.wait_until_terminating(pod);
     since.elapsed()
 }
 

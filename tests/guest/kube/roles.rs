@@ -7,7 +7,7 @@ use enforcer_tests::{
 };
 use serde_json::{Value, json};
 
-use super::{Scene, degraded, hog, of_api_server, pods, shown, small, subject, two, wait_for_eviction};
+use super::{Scene, degraded, hog, node, of_api_server, pods, shown, small, subject, two, wait_for_eviction};
 
 /// All but one.
 fn without(name: &str) -> Vec<Role> {
@@ -47,7 +47,7 @@ fn without_the_role_for_specs_there_are_none_and_evictions_go_on() {
     let requested = wait_for_eviction(&mut stream, &pod);
     assert!(!load.wait_for_end(PATIENCE).unwrap().success());
     assert_holds(&requested["data"], &json!({"outcome": "accepted", "action": "evict"}));
-    scene.wait_for_end(&pod);
+    scene.wait_until_terminating(&pod);
     scene.wait_until_reported(&pod, "Evicted");
     assert_eq!(of_api_server(&stream), [""; 0]);
     daemon.stop().unwrap();
@@ -89,9 +89,28 @@ fn without_the_role_for_events_there_are_none_and_pods_are_evicted() {
     let missing = degraded(&mut stream, "sink");
     assert_eq!(missing["data"]["sink"], "kubernetes", "{missing}");
     assert!(missing["data"]["message"].as_str().unwrap().contains("403"), "{missing}");
-    scene.wait_for_end(&pod);
+    scene.wait_until_terminating(&pod);
     let events = scene.cluster.events_of(kube::uid(&pod)).unwrap();
     assert!(events.iter().all(|event| event["reportingComponent"] != "enforcer.dev/enforcer"), "{events:?}");
     assert_eq!(of_api_server(&stream), ["sink"]);
+    daemon.stop().unwrap();
+}
+
+/// Then the scheduler does not learn that memory is short.
+#[guest_test(kube)]
+fn without_the_role_for_the_node_nothing_is_set_on_it_and_pods_are_evicted() {
+    let mut scene = Scene::open("no-node", &without("enforcer-node"));
+    scene.begin("hog", &kube::deployment("hog", &two()));
+    let pod = scene.running("hog");
+    let (daemon, mut stream) = scene.evicting(&[&pod], node::SETTINGS);
+    let mut load = hog(&pod);
+    let requested = wait_for_eviction(&mut stream, &pod);
+    assert!(!load.wait_for_end(PATIENCE).unwrap().success());
+    assert_holds(&requested["data"], &json!({"outcome": "accepted", "action": "evict", "requests": 1}));
+    let missing = degraded(&mut stream, "nodeCondition");
+    assert!(missing["data"]["message"].as_str().unwrap().contains("status 403"), "{missing}");
+    scene.wait_until_reported(&pod, "Evicted");
+    node::assert_unmarked(&scene);
+    assert_eq!(of_api_server(&stream), [""; 0]);
     daemon.stop().unwrap();
 }

@@ -3,7 +3,9 @@ use std::collections::BTreeMap;
 
 use ulid::Ulid;
 
-use super::{CLOSE_NS, EARLY_NS, FOLD_NS, LONGEST_NS, NAME_NS, OomCounts, READ_NS, World, ledger::Seen};
+use super::{
+    ANSWER_NS, CLOSE_NS, EARLY_NS, FOLD_NS, LONGEST_NS, NAME_NS, OomCounts, READ_NS, World, ledger::Seen,
+};
 use crate::{
     model::CgroupId,
     sense::record::{Exit, Limited, Mark, MemoryBack, Sharer, Task},
@@ -310,7 +312,12 @@ impl Open {
         // many processes goes on after its first mark.
         let close_ns =
             self.last_seen_ns.saturating_add(CLOSE_NS).min(self.first_seen_ns.saturating_add(LONGEST_NS));
-        if now_ns >= close_ns {
+        // Whoever reads the counters for it may be late on a busy machine. Without them it would say less than is known.
+        let end_ns = match self.reading {
+            Reading::Asked => close_ns.saturating_add(ANSWER_NS),
+            Reading::NotAsked | Reading::Answered => close_ns,
+        };
+        if now_ns >= end_ns {
             return Need::Close;
         }
         let read_ns = close_ns.saturating_sub(CLOSE_NS - READ_NS);
@@ -320,7 +327,7 @@ impl Open {
         match self.reading {
             Reading::NotAsked if gone || now_ns >= read_ns => Need::Counters,
             Reading::NotAsked => Need::Wait(read_ns),
-            Reading::Asked => Need::Wait(close_ns),
+            Reading::Asked => Need::Wait(end_ns),
             Reading::Answered if !gone => Need::Wait(close_ns),
             Reading::Answered if self.memories.values().any(Option::is_none) => Need::Wait(close_ns),
             Reading::Answered if self.awaits_name(world) => {

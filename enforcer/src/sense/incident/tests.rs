@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::{
-    About as _, AvertedCause, CLOSE_NS, EARLY_NS, FOLD_NS, Incident, Incidents, Input, LimitSource,
-    OomCounts, Output, READ_NS, Reconciliation, Scope, Tracing, World,
+    ANSWER_NS, About as _, AvertedCause, CLOSE_NS, EARLY_NS, FOLD_NS, Incident, Incidents, Input,
+    LimitSource, OomCounts, Output, READ_NS, Reconciliation, Scope, Tracing, World,
 };
 use crate::{
     model::{CgroupId, CgroupPath, ContainerKind, Instance, Owner, OwnerLevel, PodName, PodUid, QosClass},
@@ -532,14 +532,31 @@ fn a_victim_that_does_not_die_closes_within_a_second() {
 }
 
 #[test]
-fn no_answer_about_counters_holds_nothing_up() {
+fn an_answer_about_counters_is_awaited_but_not_for_ever() {
     let mut machine = Machine::new();
     machine.give(100 * MS, Input::Record(Record::Mark(mark())));
     let asked = machine.give(106 * MS, Input::Record(Record::Exit(exit(106 * MS, 398))));
     assert!(matches!(asked.as_slice(), [Output::ReadCounters { .. }]), "{asked:?}");
     assert_eq!(machine.give(200 * MS, Input::Tick), [], "asked once");
-    let reported = machine.give(100 * MS + CLOSE_NS, Input::Tick);
+    assert_eq!(machine.give(100 * MS + CLOSE_NS, Input::Tick), [], "the daemon is behind");
+    let reported = machine.give(100 * MS + CLOSE_NS + ANSWER_NS, Input::Tick);
     assert_eq!(incident(&reported).reconciliation, Reconciliation::Unreadable);
+}
+
+#[test]
+fn counters_that_are_read_late_close_the_incident_at_once() {
+    let mut machine = Machine::new();
+    machine.give(100 * MS, Input::Record(Record::Mark(mark())));
+    let asked = machine.give(106 * MS, Input::Record(Record::Exit(exit(106 * MS, 398))));
+    let [Output::ReadCounters { incident: id, cgroups }] = asked.as_slice() else { panic!("{asked:?}") };
+    let readings = cgroups
+        .iter()
+        .map(|cgroup| {
+            (*cgroup, Some(OomCounts { oom_kill: u64::from(*cgroup == C1), ..OomCounts::default() }))
+        })
+        .collect();
+    let reported = machine.give(300 * MS + CLOSE_NS, Input::Counters { incident: *id, readings });
+    assert_eq!(incident(&reported).reconciliation, Reconciliation::Matched);
 }
 
 #[test]
