@@ -39,10 +39,12 @@ fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
     let mut violations = Vec::new();
     let path = Path::new(name);
     let is_source = path.extension().is_some_and(|extension| extension == "rs");
-    if is_source && is_room(path) && !says_what_it_is(text) {
-        violations.push(format!("{name}: begins without a `//!` line that says what this room is"));
-    } else if is_source && !is_tests(path) && !says_what_it_is(text) && !text.contains("/// ") {
-        violations.push(format!("{name}: says nowhere what it is"));
+    if is_source && !is_tests(path) {
+        if !says_what_it_is(text) {
+            violations.push(format!("{name}: begins without a `//!` line that says what this module is for"));
+        } else if repeats_its_name(path, text) {
+            violations.push(format!("{name}: its `//!` line only repeats the name of the file"));
+        }
     }
     if path.file_name().is_some_and(|file| file == "Cargo.toml") && text.contains("[package]") {
         for field in ["license", "description"] {
@@ -70,12 +72,6 @@ fn in_file(name: &str, text: &str, places: &[Option<&Path>]) -> Vec<String> {
     violations
 }
 
-/// A crate's root or a module right below it: where a reader begins.
-fn is_room(path: &Path) -> bool {
-    path.parent().and_then(Path::file_name).is_some_and(|folder| folder == "src")
-        || path.file_name().is_some_and(|file| file == "main.rs" || file == "build.rs")
-}
-
 /// Production code of the daemon, its rules and its events; the programs' sources are hashed with their object, and change with it.
 fn speaks_plainly(path: &Path) -> bool {
     ["enforcer/src", "enforcer-events/src", "enforcer-policy/src"]
@@ -98,24 +94,54 @@ fn says_what_it_is(text: &str) -> bool {
         .is_some_and(|line| line.starts_with("//!"))
 }
 
+/// Whether the first line of a module's documentation says nothing that the file's name does not.
+fn repeats_its_name(path: &Path, text: &str) -> bool {
+    let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let name: Vec<String> = words_in(name).collect();
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("//!")).unwrap_or_default();
+    words_in(line).all(|word| {
+        ["a", "an", "the", "thi", "module", "of"].contains(&word.as_str()) || name.contains(&word)
+    })
+}
+
+/// The words in lower case and in the singular.
+fn words_in(text: &str) -> impl Iterator<Item = String> {
+    let words = text.split(|character: char| !character.is_alphanumeric()).filter(|word| !word.is_empty());
+    words.map(|word| word.to_lowercase().trim_end_matches('s').to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn rooms_say_what_they_are() {
+    fn documentation_comes_first() {
         assert!(says_what_it_is("#![no_std]\n//! What it is.\n"));
+        assert!(says_what_it_is("// A licence.\n\n//! What it is.\n"));
         assert!(!says_what_it_is("use std::fs;\n//! Too late.\n"));
         assert!(!says_what_it_is(""));
-        assert_eq!(in_file("a/src/b.rs", "/// F.\nfn f() {}\n", &[]).len(), 1);
     }
 
     #[test]
-    fn other_modules_say_something() {
-        assert_eq!(in_file("a/src/b/c.rs", "fn f() {}\n", &[]), ["a/src/b/c.rs: says nowhere what it is"]);
-        assert!(in_file("a/src/b/c.rs", "/// F.\nfn f() {}\n", &[]).is_empty());
-        assert!(in_file("a/src/b/tests.rs", "fn f() {}\n", &[]).is_empty());
-        assert!(in_file("a/src/b/tests/c.rs", "fn f() {}\n", &[]).is_empty());
+    fn every_module_says_what_it_is_for() {
+        for name in ["a/src/main.rs", "a/src/b.rs", "a/src/b/c.rs", "a/build.rs"] {
+            let missing = format!("{name}: begins without a `//!` line that says what this module is for");
+            assert_eq!(in_file(name, "/// F.\nfn f() {}\n", &[]), [missing]);
+            assert!(in_file(name, "//! Adds numbers.\n\nfn f() {}\n", &[]).is_empty(), "{name}");
+        }
+        for name in ["a/src/b/tests.rs", "a/src/b/tests/c.rs", "a/tests/c.rs"] {
+            assert!(in_file(name, "fn f() {}\n", &[]).is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_module_says_more_than_its_name() {
+        for line in ["//!", "//! Small map.", "//! The module of small maps."] {
+            let planted = format!("{line}\n\nfn f() {{}}\n");
+            let found = in_file("a/src/small_map.rs", &planted, &[]);
+            assert_eq!(found, ["a/src/small_map.rs: its `//!` line only repeats the name of the file"]);
+        }
+        assert!(in_file("a/src/small_map.rs", "//! A map that saves memory.\n", &[]).is_empty());
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! Decides from look to look which pods get new scores; small changes in usage move none.
+
 use std::collections::BTreeMap;
 
 use super::{Alignment, Band, Contender, Scale, align, holds, still_in_order};

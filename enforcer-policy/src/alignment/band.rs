@@ -1,3 +1,5 @@
+//! What alignment gives each pod: a range, so that a score within it needs no write.
+
 use super::Contender;
 
 /// The range of the scores of a pod's containers: a score within it stays, any other is moved to the nearest bound.

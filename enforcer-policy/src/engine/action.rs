@@ -1,3 +1,5 @@
+//! The engine's output: decisions with their reasons, and the steps that it requests.
+
 use std::cmp::Ordering;
 
 use postcard_schema::{Schema, schema::NamedType};

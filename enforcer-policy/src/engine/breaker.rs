@@ -1,3 +1,5 @@
+//! Ends evictions that do not help: after too many in a window the engine only reports.
+
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 

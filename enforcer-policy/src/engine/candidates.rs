@@ -1,3 +1,5 @@
+//! What the engine keeps of each pod that it may evict, from one sample to the next.
+
 use postcard_schema::{Schema, schema::NamedType};
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct as _};
 

@@ -1,3 +1,5 @@
+//! The engine's input: samples, usage and outcomes, each with its time, as there is no clock.
+
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 

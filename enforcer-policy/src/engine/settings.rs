@@ -1,3 +1,5 @@
+//! What the configuration decides for the engine: mode, thresholds, breaker.
+
 use std::fmt;
 
 use postcard_schema::Schema;

@@ -1,3 +1,5 @@
+//! Follows one eviction until the pod's memory is back, or is no longer waited for.
+
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 

@@ -1,3 +1,5 @@
+//! Explains an engine that evicts no pod, for readers of a replay.
+
 use super::{Engine, Mode, Resource};
 use crate::{model::CgroupId, pressure::Reclaim, threshold::Threshold};
 

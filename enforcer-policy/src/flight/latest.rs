@@ -1,3 +1,5 @@
+//! Restores an engine from a recording, so that `what-if` can start from the present state.
+
 use super::{
     Recording,
     record::{Given, Record},

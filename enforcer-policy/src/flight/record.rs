@@ -1,3 +1,5 @@
+//! The entries of a recording: written by the reflex without a copy, read by a replay.
+
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeSeq as _};
 

@@ -1,3 +1,5 @@
+//! Feeds recorded inputs to an engine, and compares its actions with the recorded ones.
+
 use super::{
     codec::encode,
     file::{Item, Recording},

@@ -1,3 +1,5 @@
+//! A manifest's request for cgroups that exist, in place of new ones.
+
 use std::collections::BTreeMap;
 
 use super::CgroupPath;

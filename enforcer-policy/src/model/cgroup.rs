@@ -1,3 +1,5 @@
+//! The two names of a cgroup: its id, as kernel events have it, and its checked path.
+
 use std::{fmt, sync::Arc};
 
 use postcard_schema::Schema;

@@ -1,3 +1,5 @@
+//! Processes that are scored besides pods, such as the kubelet, by unit or program name.
+
 use std::fmt;
 
 /// A program or unit that the node needs to run its pods; its processes are found by it.

@@ -1,3 +1,5 @@
+//! Whether a pod's manifest has changed: an evicted pod may start again only then.
+
 use std::fmt::Write as _;
 
 use super::{Container, Pod, Requirements, ResourceList};

@@ -1,3 +1,5 @@
+//! Identities of pods and containers as types of their own, checked when they are made.
+
 use std::{fmt, sync::Arc};
 
 /// A pod's namespace and name, unique on a node; displays as `namespace/name`.

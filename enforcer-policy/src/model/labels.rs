@@ -1,3 +1,5 @@
+//! `metadata.labels` for reports, bounded in number and size because tenants choose them.
+
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{

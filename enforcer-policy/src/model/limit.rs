@@ -1,3 +1,5 @@
+//! The kernel's `max` as a type, so that no number stands for "no limit".
+
 use std::fmt;
 
 /// A limit as the kernel holds it, of memory or of another amount. `Max` is above every amount.

@@ -1,3 +1,5 @@
+//! What the machine offers to pods, as input to the plan.
+
 use super::ResourceList;
 
 /// The node's resources, as far as policy needs them.

@@ -1,3 +1,5 @@
+//! Whose a cgroup is: what kernel events about its id are reported under.
+
 use std::sync::Arc;
 
 use super::{CgroupPath, PodName, PodUid, QosClass};

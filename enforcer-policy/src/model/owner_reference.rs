@@ -1,3 +1,5 @@
+//! `metadata.ownerReferences`, such as a pod's controller; for reports, nothing is decided by it.
+
 /// An object that a pod belongs to (`metadata.ownerReferences`). Whoever may create a pod can name any.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct OwnerReference {

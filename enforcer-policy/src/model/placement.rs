@@ -1,3 +1,5 @@
+//! What is known of a pod that a kubelet runs: its cgroups, and how fresh its spec is.
+
 use std::collections::BTreeMap;
 
 use super::CgroupPath;

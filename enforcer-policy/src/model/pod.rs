@@ -1,3 +1,5 @@
+//! Pods and their containers in the one form that sources deliver and rules read.
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{

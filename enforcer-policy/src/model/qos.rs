@@ -1,3 +1,5 @@
+//! The names of the three classes; the rule that gives a pod its class is in `crate::qos`.
+
 use std::fmt;
 
 /// A pod's quality-of-service class.

@@ -1,3 +1,5 @@
+//! Amounts such as `1500Mi` and `0.5`, kept exactly; rounded away from zero, as upstream does.
+
 use std::str::FromStr;
 
 mod display;

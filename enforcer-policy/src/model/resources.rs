@@ -1,3 +1,5 @@
+//! Requests and limits, as manifests give them and as nodes have capacity: amounts by name.
+
 use std::{
     borrow::{Borrow, Cow},
     fmt,

@@ -1,3 +1,5 @@
+//! Saves memory on the many maps of one or two entries that pods consist of.
+
 use std::{borrow::Borrow, fmt, ops::Index};
 
 /// A map of few entries, sorted by key.

@@ -1,3 +1,5 @@
+//! Which taints a pod tolerates: pressure of the node keeps out pods that do not.
+
 /// A taint that a pod tolerates: one of `spec.tolerations`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Toleration {

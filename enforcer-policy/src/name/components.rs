@@ -1,3 +1,5 @@
+//! Translates cgroup names between cgroupfs and systemd, as the kubelet's cgroup manager does.
+
 use crate::model::{CgroupPath, InvalidCgroupName};
 
 use super::{CgroupDriver, SLICE};

@@ -1,3 +1,5 @@
+//! Which cgroup is a static pod's: the API server shows its mirror, with another uid.
+
 use std::collections::BTreeSet;
 
 use crate::model::{Pod, PodUid};

@@ -1,3 +1,5 @@
+//! Finds settings that contradict each other whatever the node, before anything is planned.
+
 use crate::model::CgroupPath;
 
 use super::super::name::{self, NameError};

@@ -1,3 +1,5 @@
+//! What thresholds measure, and the condition of the node that each brings about.
+
 use std::fmt;
 
 use postcard_schema::Schema;

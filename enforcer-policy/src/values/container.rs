@@ -1,3 +1,5 @@
+//! What is written to a container's cgroup; the pod level fills in missing limits.
+
 use std::collections::BTreeMap;
 
 use crate::model::{

@@ -1,3 +1,5 @@
+//! What is written above the pods: kubepods, the QoS classes, the system's reservations.
+
 use crate::model::{CgroupValues, Limit, Node, ResourceList, ResourceName};
 
 use super::{

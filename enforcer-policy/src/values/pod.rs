@@ -1,3 +1,5 @@
+//! What is written to a pod's own cgroup, from the requests and limits of its containers.
+
 use crate::model::{CgroupValues, Node, Pod, QosClass, ResourceName};
 
 use super::{

@@ -1,3 +1,5 @@
+//! The last of observe, diff and apply: carries out steps, and reports how each ended.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{

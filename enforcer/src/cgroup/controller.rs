@@ -1,3 +1,5 @@
+//! Which kernel controllers pods need, and which of them brings each file.
+
 use std::{collections::BTreeSet, fmt};
 
 use crate::model::CgroupFile;

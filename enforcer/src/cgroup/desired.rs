@@ -1,3 +1,5 @@
+//! Turns the plan around: from pods to cgroups, with adopted ones assigned to one pod each.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

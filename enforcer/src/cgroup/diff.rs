@@ -1,3 +1,5 @@
+//! Compares plan and hierarchy; pure, and ordered so that no child exceeds its parent.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{

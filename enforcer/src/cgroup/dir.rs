@@ -1,3 +1,5 @@
+//! All access to cgroupfs, through open directories: a path may name another cgroup by now.
+
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},

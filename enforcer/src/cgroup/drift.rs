@@ -1,3 +1,5 @@
+//! The answer to foreign writes: restore at once, restore with back-off, or only report.
+
 use std::{
     collections::BTreeMap,
     fmt,

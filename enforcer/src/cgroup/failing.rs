@@ -1,3 +1,5 @@
+//! Holds failed steps back: a lasting refusal costs one try a minute and delays nothing else.
+
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},

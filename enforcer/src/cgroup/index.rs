@@ -1,3 +1,5 @@
+//! Which pod or container a kernel event is about, even just after its cgroup is removed.
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::{

@@ -1,3 +1,5 @@
+//! Remembers what was written, to distinguish a foreign write from a changed plan.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Mark, Write};

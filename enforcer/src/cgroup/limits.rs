@@ -1,3 +1,5 @@
+//! How a value gets into its file: through cgroups-rs where it has a setter, else directly.
+
 use std::{
     error::Error as _,
     io,

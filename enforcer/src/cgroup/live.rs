@@ -1,3 +1,5 @@
+//! Which planned cgroups exist now, and which are retired and removed once empty.
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::Index;

@@ -1,3 +1,5 @@
+//! Brings `memory.max` below usage by reclaim, as a plain write can end in an OOM kill.
+
 use std::{
     collections::BTreeMap,
     sync::{

@@ -1,3 +1,5 @@
+//! Bridges the moment between making and marking a cgroup, so that a crash leaves none behind.
+
 use super::Mark;
 use crate::{
     journal::{Intent, Slot, Slots},

@@ -1,3 +1,5 @@
+//! What the next start must know of a cgroup, kept on the cgroup itself.
+
 use std::{collections::BTreeSet, io, sync::Arc};
 
 use rustix::{fs::XattrFlags, io::Errno};

@@ -1,3 +1,5 @@
+//! The first of observe, diff and apply: reads what the planned cgroups hold now.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CgroupDir, Controller, Error, Held, Mark, PageSize, ledger::Ledger};

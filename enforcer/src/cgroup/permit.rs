@@ -1,3 +1,5 @@
+//! Keeps `observe` and `dry-run` from writing: every change takes this value, which they lack.
+
 /// Permission to change the hierarchy and scores.
 ///
 /// Everything that writes takes one. The modes `observe` and `dry-run`, and a host whose cgroups the kubelet owns, have

@@ -1,3 +1,5 @@
+//! Reads and scores processes by an open folder in `/proc`, safe from reused process ids.
+
 use std::{
     os::fd::{AsFd, OwnedFd},
     path::Path,

@@ -1,3 +1,5 @@
+//! Keeps the whole hierarchy as planned: runs observe, diff and apply, on change and in turn.
+
 mod alignment;
 mod findings;
 mod former;

@@ -1,3 +1,5 @@
+//! Takes cgroups down from the bottom up, and only empty ones: nothing is ever killed here.
+
 use super::{CgroupDir, Error, Permit};
 use crate::model::CgroupPath;
 

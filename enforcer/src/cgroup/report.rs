@@ -1,3 +1,5 @@
+//! What the daemon learns from a reconciliation, and makes events of.
+
 use std::sync::Arc;
 
 use super::{

@@ -1,3 +1,5 @@
+//! Keeps `oom_score_adj` of containers' processes as planned, by sweeps over their cgroups.
+
 use std::{
     collections::{BTreeMap, HashMap},
     hash::{BuildHasher as _, RandomState},

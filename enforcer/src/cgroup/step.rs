@@ -1,3 +1,5 @@
+//! What lies between diff and apply: changes as data, which a dry run prints.
+
 use std::fmt;
 
 use super::{Controller, Held};

@@ -1,3 +1,5 @@
+//! Whose `memory.high` the reflex holds for now, so that the reconciler leaves it alone.
+
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

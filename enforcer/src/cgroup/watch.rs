@@ -1,3 +1,5 @@
+//! Follows the planned cgroups by inotify: emptied, frozen, or written to by others.
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     ffi::OsStr,

@@ -1,3 +1,5 @@
+//! Every verb's way to the daemon: requests to the observe and the admin socket.
+
 use std::{io, path::Path, time::Duration};
 
 use anyhow::{Context as _, anyhow};

@@ -1,3 +1,5 @@
+//! `enforcer events`: prints the stream, from the disk if the daemon is down.
+
 mod stream;
 
 use std::io::{self, Write as _};

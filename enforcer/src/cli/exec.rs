@@ -1,3 +1,5 @@
+//! `enforcer exec`: enters a container's cgroup, then becomes the command, with the same pid.
+
 mod scope;
 
 use std::{

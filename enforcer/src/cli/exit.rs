@@ -1,3 +1,5 @@
+//! Exit statuses, which scripts rely on, and the failures of verbs that lead to them.
+
 use std::{
     fmt,
     io::{self, Write as _},

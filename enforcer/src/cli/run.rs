@@ -1,3 +1,5 @@
+//! `enforcer run`: from the command line to the daemon, and its restart in place.
+
 use std::{
     io::{self, Write as _},
     os::unix::process::CommandExt as _,

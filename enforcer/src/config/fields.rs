@@ -1,3 +1,5 @@
+//! Takes the configuration apart field by field; collects all errors with file and line.
+
 mod nested;
 
 use std::collections::BTreeMap;

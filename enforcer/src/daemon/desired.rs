@@ -1,3 +1,5 @@
+//! The slow flow, from pods over the plan to cgroups: when it runs, and what it reports.
+
 use std::{
     collections::BTreeSet,
     path::Path,

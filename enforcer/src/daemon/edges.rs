@@ -1,3 +1,5 @@
+//! Supplies the reflex with what wakes it, and renews that as kubepods comes and goes.
+
 use std::{
     collections::BTreeSet,
     os::fd::BorrowedFd,

@@ -1,3 +1,5 @@
+//! Lets async code use the reconciler, which may block in the kernel.
+
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{

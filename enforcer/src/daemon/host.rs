@@ -1,3 +1,5 @@
+//! What `/proc`, `/sys` and `/run` say about this machine at the start.
+
 use std::{fs, path::Path};
 
 use anyhow::Context as _;

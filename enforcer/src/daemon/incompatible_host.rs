@@ -1,3 +1,5 @@
+//! Refuses a configuration that this machine cannot carry out, before anything starts.
+
 use super::{host::Host, reach};
 use crate::{
     config::{Config, Mode, PreKillHook},

@@ -1,3 +1,5 @@
+//! Reports the kernel's OOM kills: connects eBPF records, counters and names to incidents.
+
 mod evicting;
 mod names;
 mod programs;

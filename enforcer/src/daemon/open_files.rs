@@ -1,3 +1,5 @@
+//! Gets the daemon enough descriptors to hold every candidate's files open.
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::sense::snapshot::{Budget, FILES_BELOW, SHARE_BELOW};

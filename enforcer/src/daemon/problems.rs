@@ -1,3 +1,5 @@
+//! Makes two events of a lasting problem: one when it begins, one when it ends.
+
 use std::collections::BTreeMap;
 
 use super::emit;

@@ -1,3 +1,5 @@
+//! Keeps the heap's reserve full, and reports a kernel that grants no more address space.
+
 use super::emit;
 use crate::{journal::Journal, raw};
 

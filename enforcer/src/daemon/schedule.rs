@@ -1,3 +1,5 @@
+//! Paces the looks at cgroups and scores, and puts them off while a victim dies.
+
 use std::time::{Duration, Instant};
 
 /// How often everything is looked at without a reported change: if the kernel reports changes, and if it does not.

@@ -1,3 +1,5 @@
+//! Gathers what eBPF tracing found, uses and lost, for `enforcer doctor`.
+
 use crate::{
     sense::{self, Choice, Facts, Failure, HostFacts, Lost},
     serve::{Doctor, Programs, Refused},

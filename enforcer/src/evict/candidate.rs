@@ -1,3 +1,5 @@
+//! Opens all that a pod's eviction needs ahead of time, as the reflex looks nothing up.
+
 mod per_container;
 
 use std::{

@@ -1,3 +1,5 @@
+//! Starts the eviction thread with its helpers, and hands it pods and settings.
+
 use std::{
     fmt, io,
     path::PathBuf,

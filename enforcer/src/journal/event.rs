@@ -1,3 +1,5 @@
+//! What callers append to the journal, before it has a sequence, an id and a time.
+
 use std::fmt;
 
 use enforcer_events::{EventType, Payload};

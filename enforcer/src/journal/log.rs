@@ -1,3 +1,5 @@
+//! Puts events in order, and keeps the newest in memory for readers and the disk's writer.
+
 mod envelope;
 mod lines;
 mod reader;

@@ -1,3 +1,5 @@
+//! Lets `events`, `why` and `replay` read the log without a daemon.
+
 use std::{
     collections::VecDeque,
     path::Path,

@@ -1,3 +1,5 @@
+//! What readers get from the log: stored events, filters and cursors.
+
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use bytes::Bytes;

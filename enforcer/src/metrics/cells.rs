@@ -1,3 +1,5 @@
+//! Counters of one metric by label, in a table that neither locks nor grows.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters in a table of fixed size. A counter that was never shown or added to is absent.

@@ -1,3 +1,5 @@
+//! Derives counters from the events themselves, so that metrics and log agree.
+
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},

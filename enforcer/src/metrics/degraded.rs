@@ -1,3 +1,5 @@
+//! Follows which abilities are lost now, so that an alert can name the reason.
+
 use std::{
     collections::BTreeSet,
     sync::{

@@ -1,3 +1,5 @@
+//! Histograms on the page: how long evictions took, and how far predictions were off.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sense::Latencies;

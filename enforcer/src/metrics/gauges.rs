@@ -1,3 +1,5 @@
+//! Values as they are when the page is requested; nothing here is kept between requests.
+
 use super::{
     labels::{Level, Slice},
     process::Process,

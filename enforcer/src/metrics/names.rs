@@ -1,3 +1,5 @@
+//! Bounds how many values a label can have where tenants or files choose them.
+
 use std::sync::OnceLock;
 
 /// The first `N` names from outside; all others share one place. Takes no lock and forgets no name, as a counter that

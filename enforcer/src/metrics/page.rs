@@ -1,3 +1,5 @@
+//! How the page is written: families, rows and labels, without knowledge of what they mean.
+
 use std::fmt;
 
 use prometheus_client::{

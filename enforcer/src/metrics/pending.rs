@@ -1,3 +1,5 @@
+//! Keeps an eviction's labels from its decision to its end, as the event of the end lacks them.
+
 use std::{
     collections::VecDeque,
     sync::{Mutex, PoisonError},

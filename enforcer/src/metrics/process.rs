@@ -1,3 +1,5 @@
+//! What the daemon itself takes: memory, CPU time, descriptors, threads.
+
 use std::{fs, path::Path};
 
 use procfs::process::{LimitValue, Process as Proc};

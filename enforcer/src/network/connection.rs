@@ -1,3 +1,5 @@
+//! One HTTP connection to another machine, bounded in time and memory.
+
 use std::{io, time::Duration};
 
 use bytes::Bytes;

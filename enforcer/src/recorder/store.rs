@@ -1,3 +1,5 @@
+//! Holds the last minutes of the flight recorder, and copies from them what a file needs.
+
 use std::{
     collections::{BTreeMap, VecDeque},
     io,

@@ -1,3 +1,5 @@
+//! The flight recorder's side on the reflex thread, which it must never delay.
+
 use std::{
     io,
     sync::{

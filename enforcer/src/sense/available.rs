@@ -1,3 +1,5 @@
+//! Measures `memory.available`, by the kernel's own estimate or as the kubelet does.
+
 use std::path::Path;
 
 use super::{Meminfo, MeminfoError};

@@ -1,3 +1,5 @@
+//! The interface of everything that can wake the eviction thread.
+
 use std::os::fd::BorrowedFd;
 
 use super::wake::Edge;

@@ -1,3 +1,5 @@
+//! Wakes the eviction thread when the kernel begins to reclaim, by eBPF.
+
 use std::{
     fmt,
     os::fd::{AsFd as _, BorrowedFd},

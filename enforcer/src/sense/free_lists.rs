@@ -1,3 +1,5 @@
+//! Counts free pages that `MemAvailable` leaves out: a victim's death leaves many of them.
+
 use std::{os::fd::OwnedFd, path::Path};
 
 use rustix::fs::{Mode, OFlags};

@@ -1,3 +1,5 @@
+//! Lets the reflex measure itself, without a lock or an allocation.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of buckets.

@@ -1,3 +1,5 @@
+//! Reads the pools that add `hugepages-<size>` to the node's capacity.
+
 use std::{fs, io, path::Path};
 
 use crate::model::{Quantity, ResourceList, ResourceName};

@@ -1,3 +1,5 @@
+//! Measures `allocatableMemory.available`: pods may run short before the node does.
+
 use std::os::fd::OwnedFd;
 
 use super::{

@@ -1,3 +1,5 @@
+//! Wakes the eviction thread when pods reach a memory limit of theirs.
+
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use super::{

@@ -1,3 +1,5 @@
+//! How long the eviction thread may sleep before memory could run short.
+
 const MS: u64 = 1_000_000;
 
 /// How fast one CPU is assumed to fill memory even if none has yet: it zeroes each page before it hands it out. A

@@ -1,3 +1,5 @@
+//! Measures `pid.available`: how many tasks the machine can still start.
+
 use std::{os::fd::OwnedFd, path::Path};
 
 use rustix::fs::{Mode, OFlags};

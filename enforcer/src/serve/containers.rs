@@ -1,3 +1,5 @@
+//! `GET /v1/containers`: memory read on request, shared by requests that come together.
+
 use std::{
     path::Path,
     time::{Duration, Instant},

@@ -1,3 +1,5 @@
+//! Limits how fast each user may send requests to the admin socket.
+
 use std::{
     collections::HashMap,
     time::{Duration, Instant},

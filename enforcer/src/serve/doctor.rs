@@ -1,3 +1,5 @@
+//! `GET /v1/doctor`, as the daemon gives it and `enforcer doctor` reads it.
+
 use serde::{Deserialize, Serialize};
 
 use crate::sense::{Facility, Failure};

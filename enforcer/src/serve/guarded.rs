@@ -1,3 +1,5 @@
+//! Drops clients that read nothing, and answers those whose request line never ends.
+
 use std::{
     io,
     pin::Pin,

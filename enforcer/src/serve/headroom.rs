@@ -1,3 +1,5 @@
+//! `GET /v1/headroom`: amounts and times that are left before thresholds are met.
+
 use std::{fmt, sync::Arc};
 
 use axum::{

@@ -1,3 +1,5 @@
+//! `GET /v1/pods`: what the daemon shows of every pod, to verbs and other programs.
+
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},

@@ -1,3 +1,5 @@
+//! Reads the parameters of `GET /v1/events`; its errors say how to fix the request.
+
 use std::str::FromStr;
 
 use ulid::Ulid;

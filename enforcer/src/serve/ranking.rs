@@ -1,3 +1,5 @@
+//! `GET /v1/ranking`: who would be evicted first now, for `enforcer next` and `top`.
+
 use std::{fmt, sync::Arc};
 
 use axum::{

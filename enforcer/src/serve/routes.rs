@@ -1,3 +1,5 @@
+//! What both sockets have in common: bounds on requests, and helpful errors.
+
 use std::sync::Arc;
 
 use axum::{

@@ -1,3 +1,5 @@
+//! The observe socket, which answers all reads, on a thread that never delays the daemon.
+
 use std::{
     fmt, io,
     os::unix::net::UnixListener,

@@ -1,3 +1,5 @@
+//! Keeps a few descriptors back, so that a daemon that has no more still answers.
+
 use std::{
     fs::File,
     io,

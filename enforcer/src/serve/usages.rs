@@ -1,3 +1,5 @@
+//! `GET /v1/usages`: candidates as the engine reads them, for `enforcer what-if`.
+
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};

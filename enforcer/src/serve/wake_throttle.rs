@@ -1,3 +1,5 @@
+//! Wakes followers of the stream in groups, as one wake-up per event would keep a CPU busy.
+
 use std::time::Duration;
 
 use tokio::sync::watch;

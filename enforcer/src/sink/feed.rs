@@ -1,3 +1,5 @@
+//! What a sink has yet to deliver, from the log, with gaps where events are lost.
+
 use std::{collections::VecDeque, sync::Arc};
 
 use bytes::Bytes;

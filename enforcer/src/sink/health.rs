@@ -1,3 +1,5 @@
+//! How far each sink is and how often it failed, for metrics.
+
 use std::{
     collections::BTreeMap,
     sync::{

@@ -1,3 +1,5 @@
+//! The configuration's field `sinks` as values; secrets are named by their files only.
+
 use std::{fmt, net::IpAddr, path::PathBuf, str::FromStr};
 
 use hyper::Uri;

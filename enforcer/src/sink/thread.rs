@@ -1,3 +1,5 @@
+//! Gives each sink a thread of its own, so that a slow receiver delays no other.
+
 use std::{
     io,
     path::PathBuf,

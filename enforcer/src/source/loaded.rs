@@ -1,3 +1,5 @@
+//! Decides which manifests are in force: a file that becomes invalid keeps its last good pods.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

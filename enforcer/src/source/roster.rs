@@ -1,3 +1,5 @@
+//! The one list of pods that plan and views are made from, and which of them may run.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

@@ -1,3 +1,5 @@
+//! Follows the folder of manifests on a thread of its own: its disk may hang.
+
 use std::{
     fmt, io,
     path::{Path, PathBuf},

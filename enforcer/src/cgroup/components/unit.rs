@@ -1,3 +1,5 @@
+//! Finds the cgroups of node components that run as systemd units.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ComponentError;

@@ -1,3 +1,5 @@
+//! Corrects one process that eBPF reported with a wrong score, without a sweep.
+
 use rustix::io::Errno;
 
 use super::{ScoreChange, ScoreError, ScoreKeeper};

@@ -1,3 +1,5 @@
+//! Calls systemd over D-Bus: starts slices and scopes, sets properties, stops slices.
+
 use std::{env, io, os::unix::net::UnixStream, path::Path, time::Duration};
 
 use tokio::{runtime::Handle, sync::Mutex};

@@ -1,3 +1,5 @@
+//! Who makes cgroups and keeps their values, as `cgroupDriver` says: files alone, or systemd.
+
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread::sleep,

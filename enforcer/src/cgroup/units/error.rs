@@ -1,3 +1,5 @@
+//! Distinguishes a unit that is gone from a refusal and from a systemd that does not answer.
+
 use super::UnitName;
 use crate::model::CgroupPath;
 

@@ -1,3 +1,5 @@
+//! Derives units from planned paths, so that systemd puts each exactly where it is planned.
+
 use std::fmt;
 
 use crate::model::CgroupPath;

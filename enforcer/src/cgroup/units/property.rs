@@ -1,3 +1,5 @@
+//! What systemd must know of a cgroup value, or it would overwrite it with its own.
+
 use crate::model::{CgroupValue, CpuMax, Limit};
 
 /// What systemd takes for "no limit", and for "not set" (`CGROUP_LIMIT_MAX`, `CGROUP_WEIGHT_INVALID`, `USEC_INFINITY`).

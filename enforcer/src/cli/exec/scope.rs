@@ -1,3 +1,5 @@
+//! Enters a scope through systemd, again and again if it ends meanwhile.
+
 use std::{
     fs, process,
     time::{Duration, Instant},

@@ -1,3 +1,5 @@
+//! What cgroups are called that a kill involves, pods' or not, and gone or not.
+
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     path::Path,

@@ -1,3 +1,5 @@
+//! Notices OOM kills by the kernel's counters, those too that no eBPF program recorded.
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,

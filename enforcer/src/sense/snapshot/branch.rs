@@ -1,3 +1,5 @@
+//! Adds up a pod's charge from its containers', whose counters are fresher than its own.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Charge, ChargeFiles, Missing, ReadResult};

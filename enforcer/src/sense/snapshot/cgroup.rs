@@ -1,3 +1,5 @@
+//! One cgroup's part of a snapshot: charge, swap, events, pressure, growth.
+
 use std::os::fd::OwnedFd;
 
 use super::{ChargeFiles, Missing, ReadResult, Slope, Split, Stalls, stalls};

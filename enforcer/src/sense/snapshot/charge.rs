@@ -1,3 +1,5 @@
+//! Usage as the ranking takes it, corrected for counters that the kernel sums up late.
+
 use std::os::fd::OwnedFd;
 
 use super::{Missing, ReadResult};

@@ -1,3 +1,5 @@
+//! The machine's part of a snapshot: memory, pressure, zones.
+
 use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},

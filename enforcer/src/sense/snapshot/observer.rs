@@ -1,3 +1,5 @@
+//! A thread that owns the snapshots, so that many readers cost one reading.
+
 use std::{
     io,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},

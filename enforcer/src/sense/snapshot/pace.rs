@@ -1,3 +1,5 @@
+//! When to take the next snapshot, by headroom and rate; pure.
+
 use std::time::Duration;
 
 /// The shortest and the longest pause. At rest only the memory summary is read.

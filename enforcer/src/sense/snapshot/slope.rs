@@ -1,3 +1,5 @@
+//! Smooths irregular readings into a rate, for forecasts.
+
 /// About half of a slope's value comes from the last five seconds.
 const MEMORY_NS: u64 = 5_000_000_000;
 

@@ -1,3 +1,5 @@
+//! Parses pressure files (PSI), the node's and cgroups' alike.
+
 use super::{Missing, ReadResult};
 
 /// Memory pressure stall information at one moment.

@@ -1,3 +1,5 @@
+//! Takes snapshots in place: two alternate, and nothing is allocated.
+
 use std::collections::HashMap;
 
 use super::{CgroupView, Guarded, NodeFiles, NodeView};

@@ -1,3 +1,5 @@
+//! What alignment weighs pods by, read in full only after a real change.
+
 use std::os::fd::OwnedFd;
 
 use super::{BranchFiles, Charge, ChargeFiles, Missing, ReadResult};

@@ -1,3 +1,5 @@
+//! Parses `/proc/zoneinfo`: free memory and the watermarks at which reclaim begins.
+
 /// The most zones: of a machine with more memory nodes the rest is left out and counted.
 const MAX_ZONES: usize = 64;
 

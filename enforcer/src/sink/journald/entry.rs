@@ -1,3 +1,5 @@
+//! Turns an event into a sentence and the fields that `journalctl` filters by.
+
 use serde_json::Value;
 
 use super::{catalog::meaning, fields::Fields};

@@ -1,3 +1,5 @@
+//! Sends datagrams to journald, and survives its restart.
+
 use std::{
     fs::File,
     io::{self, IoSlice, Write as _},

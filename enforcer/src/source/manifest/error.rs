@@ -1,3 +1,5 @@
+//! What can be wrong with a manifest, always with file and line.
+
 use std::fmt;
 
 use crate::model::{ParseQuantityError, PodName, Quantity};

@@ -1,3 +1,5 @@
+//! Keeps evicted and preempted pods ended over a restart, until their manifest changes.
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
