@@ -1,6 +1,7 @@
 //! System interfaces that no safe crate offers.
 #![expect(unsafe_code, reason = "the one userspace module that may; rustix covers everything else")]
 
+mod child;
 mod heap;
 
 use std::{
@@ -20,6 +21,7 @@ use rustix::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
+pub(crate) use self::child::{Child, Signals, WaitingChild};
 pub use self::heap::Heap;
 pub(crate) use self::heap::{configure_heap, hold_back, lock_memory, trim_heap, trim_locked_heap};
 
@@ -97,7 +99,7 @@ pub(crate) fn spawn_detached(program: &SpawnArgs<'_>) -> io::Result<(rustix::pro
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect::<Vec<_>>()
     };
     let (args, environment) = (pointers(program.args), pointers(program.environment));
-    let child = Child {
+    let child = Detached {
         program,
         args: args.as_ptr(),
         environment: environment.as_ptr(),
@@ -143,7 +145,7 @@ pub(crate) fn spawn_detached(program: &SpawnArgs<'_>) -> io::Result<(rustix::pro
 }
 
 /// The input of a new process, and its error.
-struct Child<'a> {
+struct Detached<'a> {
     program: &'a SpawnArgs<'a>,
     args: *const *const libc::c_char,
     environment: *const *const libc::c_char,
@@ -152,7 +154,7 @@ struct Child<'a> {
     errno: AtomicI32,
 }
 
-impl Child<'_> {
+impl Detached<'_> {
     /// Gives up the daemon's attributes, and becomes the program. It runs in our memory, so it must not allocate, lock
     /// or panic: it only makes system calls.
     fn leave(&self) -> io::Result<()> {
@@ -215,8 +217,8 @@ impl Child<'_> {
 }
 
 extern "C" fn become_program(child: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: it is the `Child` of the thread that waits for us, and lives until we have left its memory.
-    let child = unsafe { &*child.cast::<Child<'_>>() };
+    // SAFETY: it is the `Detached` of the thread that waits for us, and lives until we have left its memory.
+    let child = unsafe { &*child.cast::<Detached<'_>>() };
     let errno = child.leave().err().and_then(|error| error.raw_os_error());
     child.errno.store(errno.unwrap_or(libc::EIO), Ordering::Release);
     // SAFETY: it ends only this process, without running the exit handlers of ours.

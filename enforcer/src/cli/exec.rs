@@ -1,18 +1,21 @@
-//! `enforcer exec`: enters a container's cgroup, then becomes the command, with the same pid.
+//! `enforcer exec`: enters a container's cgroup, then becomes the command; or stays outside as its parent.
 
+mod back_off;
 mod scope;
+mod supervisor;
 
 use std::{
     ffi::OsString,
-    fs,
+    fmt, fs,
     os::unix::process::CommandExt as _,
     path::Path,
-    process::Command,
+    process::{self, Command},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, anyhow};
 
+use self::supervisor::{Restart, supervise};
 use super::{Context, Failure, client, render::escape};
 use crate::{
     cgroup::CgroupDir,
@@ -32,6 +35,11 @@ const POLL_MAX: Duration = Duration::from_millis(320);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// Stays as a parent, in the caller's cgroup, which starts the command again when it ends: after 1 s, then after 10 s,
+    /// twice as long each time, up to 5 minutes. It passes signals on, ends with the command's status after SIGTERM or SIGINT,
+    /// and with 77 once the pod was evicted
+    #[arg(long, value_enum, value_name = "WHEN")]
+    restart: Option<Restart>,
     /// The container; without CONTAINER the pod's only app container
     #[arg(value_name = "NAMESPACE/POD[/CONTAINER]")]
     target: Target,
@@ -46,6 +54,13 @@ struct Target {
     namespace: String,
     pod: String,
     container: Option<String>,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.pod)?;
+        self.container.iter().try_for_each(|container| write!(f, "/{container}"))
+    }
 }
 
 impl std::str::FromStr for Target {
@@ -66,47 +81,75 @@ impl std::str::FromStr for Target {
     }
 }
 
+/// Why a process cannot be in its container.
+#[derive(Debug)]
+struct Obstacle {
+    failure: Failure,
+    /// Whether it will be so until someone changes something: trying again is of no use.
+    is_final: bool,
+}
+
+impl Obstacle {
+    fn for_good(failure: Failure) -> Self {
+        Self { failure, is_final: true }
+    }
+}
+
+impl From<Failure> for Obstacle {
+    fn from(failure: Failure) -> Self {
+        Self { failure, is_final: false }
+    }
+}
+
+impl From<anyhow::Error> for Obstacle {
+    fn from(error: anyhow::Error) -> Self {
+        Failure::from(error).into()
+    }
+}
+
 pub(super) fn exec(context: &Context, args: &Args) -> Result<(), Failure> {
-    let Args { target, command } = args;
+    let Args { restart, target, command } = args;
     let run_dir = &context.config.run_dir;
     let (program, arguments) =
         command.split_first().ok_or_else(|| Failure::usage(anyhow!("there is no command to run")))?;
-    client::block_on(join(run_dir, target))?;
+    if let Some(restart) = restart {
+        process::exit(supervise(run_dir, target, command, *restart)?.into());
+    }
+    client::block_on(async { join(run_dir, target).await.map_err(|obstacle| obstacle.failure) })?;
     let error = Command::new(program).args(arguments).exec();
     Err(Failure::command(error, &program.to_string_lossy()))
 }
 
 /// Moves this process into the container's cgroup and sets the container's `oom_score_adj`.
-async fn join(run_dir: &Path, target: &Target) -> Result<(), Failure> {
+async fn join(run_dir: &Path, target: &Target) -> Result<(), Obstacle> {
     let container = container(run_dir, target).await?;
     let root =
         CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot join the container's cgroup")?;
     let path = CgroupPath::parse(&container.cgroup).context("the daemon named an invalid cgroup")?;
     if name::is_scope(&path) {
-        let cgroup = scope::enter(&root, &path).await?;
+        let cgroup = scope::enter(&root, &path, process::id()).await?;
         taken_over(run_dir, target, cgroup.id()).await?;
-        set_score(&container)?;
     } else {
         let cgroup = root.open(&path).context("cannot join the container's cgroup")?;
         if Some(cgroup.id()) != container.cgroup_id.map(CgroupId) {
-            return Err(Failure::from(anyhow!("cgroup {path} was replaced a moment ago: try again")));
+            return Err(anyhow!("cgroup {path} was replaced a moment ago: try again").into());
         }
         // 0 is the writing process.
         cgroup.write("cgroup.procs", "0").context("cannot join the container's cgroup")?;
-        set_score(&container)?;
     }
+    set_score(&container, process::id())?;
     // An eviction between the daemon's answer and the join did not kill this process, which must not outlive it.
     recheck(run_dir, target).await
 }
 
-fn set_score(container: &ContainerView) -> anyhow::Result<()> {
+fn set_score(container: &ContainerView, pid: u32) -> anyhow::Result<()> {
     let score = container.oom_score_adj.to_string();
-    fs::write("/proc/self/oom_score_adj", &score)
-        .with_context(|| format!("cannot set this process's oom_score_adj to {score}"))
+    fs::write(format!("/proc/{pid}/oom_score_adj"), &score)
+        .with_context(|| format!("cannot set the oom_score_adj of process {pid} to {score}"))
 }
 
 /// Waits until the daemon has found the scope and written its planned values.
-async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result<(), Failure> {
+async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result<(), Obstacle> {
     let (start, mut poll) = (Instant::now(), Poll(POLL));
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
@@ -116,7 +159,7 @@ async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result
         }
         if start.elapsed() >= TAKE_OVER {
             let Target { namespace, pod, .. } = target;
-            return Err(Failure::from(anyhow!(
+            return Err(Obstacle::from(anyhow!(
                 "the daemon has not set the limits of the scope of pod {namespace}/{pod} within {} s: \
                  `enforcer events` shows why",
                 TAKE_OVER.as_secs()
@@ -127,23 +170,28 @@ async fn taken_over(run_dir: &Path, target: &Target, cgroup: CgroupId) -> Result
 }
 
 /// Waits until the container is known and its cgroup exists.
-async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Failure> {
+async fn container(run_dir: &Path, target: &Target) -> Result<ContainerView, Obstacle> {
     let (start, mut poll) = (Instant::now(), Poll(POLL));
     loop {
         let view: View = client::get_json(run_dir, "/v1/pods").await?;
-        let (fail, waiting_for): (fn(anyhow::Error) -> Failure, _) = match find(&view, target)? {
+        let (is_known, waiting_for) = match find(&view, target)? {
             Found::Ready(container) => return Ok(container),
-            Found::Pending(Some(reason)) => (Failure::refused, format!("has no cgroups yet ({reason})")),
-            Found::Pending(None) => (Failure::refused, String::from("has no cgroups yet")),
-            Found::Unknown => (Failure::not_there, unknown(&view, target)),
+            Found::Pending(Some(reason)) => (true, format!("has no cgroups yet ({reason})")),
+            Found::Pending(None) => (true, String::from("has no cgroups yet")),
+            Found::Unknown => (false, unknown(&view, target)),
         };
         if start.elapsed() >= TIMEOUT {
             let Target { namespace, pod, .. } = target;
-            return Err(fail(anyhow!(
+            let error = anyhow!(
                 "pod {namespace}/{pod} {waiting_for} after {} s: is its manifest in staticPodPath, and accepted? \
                  `enforcer events --type pod.rejected` shows why",
                 TIMEOUT.as_secs()
-            )));
+            );
+            return Err(if is_known {
+                Failure::refused(error).into()
+            } else {
+                Obstacle::for_good(Failure::not_there(error))
+            });
         }
         poll.wait().await;
     }
@@ -168,7 +216,7 @@ impl Poll {
     }
 }
 
-async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
+async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Obstacle> {
     let view: View = client::get_json(run_dir, "/v1/pods").await?;
     match find(&view, target)? {
         Found::Ready(_) => Ok(()),
@@ -176,7 +224,8 @@ async fn recheck(run_dir: &Path, target: &Target) -> Result<(), Failure> {
             let Target { namespace, pod, .. } = target;
             Err(Failure::refused(anyhow!(
                 "pod {namespace}/{pod} went away meanwhile: `enforcer events --pod {namespace}/{pod}` shows why"
-            )))
+            ))
+            .into())
         }
     }
 }
@@ -189,12 +238,13 @@ enum Found {
 }
 
 /// Finds the container and decides whether it may be joined.
-fn find(view: &View, target: &Target) -> Result<Found, Failure> {
+fn find(view: &View, target: &Target) -> Result<Found, Obstacle> {
     if view.mode != "enforce" {
         return Err(Failure::refused(anyhow!(
             "the daemon runs in mode {}, in which it creates no cgroups: set mode: enforce",
             view.mode
-        )));
+        ))
+        .into());
     }
     let Some(pod) = view.pods.iter().find(|pod| pod.namespace == target.namespace && pod.name == target.pod)
     else {
@@ -202,7 +252,7 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
     };
     let refused = |what: &str| {
         let reason = pod.reason.as_deref().unwrap_or("no reason was given");
-        Failure::refused(anyhow!("pod {}/{} {what}: {reason}", pod.namespace, pod.name))
+        Obstacle::for_good(Failure::refused(anyhow!("pod {}/{} {what}: {reason}", pod.namespace, pod.name)))
     };
     match pod.state {
         PodState::Evicted => {
@@ -227,9 +277,10 @@ fn find(view: &View, target: &Target) -> Result<Found, Failure> {
             pod.name,
             pod.qos_class,
             escape(&conditions)
-        )));
+        ))
+        .into());
     }
-    let container = choose(pod, target.container.as_deref())?;
+    let container = choose(pod, target.container.as_deref()).map_err(Obstacle::for_good)?;
     let exists = container.cgroup_id.is_some()
         // A scope is created with its first process.
         || CgroupPath::parse(&container.cgroup).is_ok_and(|path| name::is_scope(&path));

@@ -5,7 +5,11 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use enforcer_tests::{rounds::Rounds, wait::wait_until};
+use enforcer_tests::{
+    process::Process,
+    rounds::Rounds,
+    wait::{TIMEOUT, wait_until},
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{Scene, cgroup_of, pod, read, shown, text, wait_until_in};
@@ -104,6 +108,74 @@ fn exec_passes_status_and_signals_on() {
     let without = Command::new("sh").args(["-c", signals]).output().unwrap();
     assert_eq!(without_own_signals(&with), without_own_signals(&without));
     scene.daemon.stop().unwrap();
+}
+
+/// A parent of systemd's own scope: the command is in the container's, and the parent is not.
+#[guest_test(systemd)]
+fn a_command_is_started_again_in_its_scope() {
+    let scene = Scene::open("again", "");
+    scene.daemon.manifest("web.yaml", &pod("web", LIMITS)).unwrap();
+    let scope = scene.slice("podweb").join("enforcer-web-app.scope");
+    let arguments = ["exec", "--restart", "always", "default/web", "--", "sleep", "1000"];
+    let mut parent = Process::new(scene.daemon.verb(&arguments).stdin(Stdio::null()).spawn().unwrap());
+    let first = only_process(&scope, 0);
+    assert_eq!(read(&scope.join("memory.max")), "67108864");
+    assert_ne!(first, parent.id());
+    kill_process(Pid::from_raw(first.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    let second = only_process(&scope, first);
+    assert_eq!(read(&scope.join("memory.max")), "67108864");
+    assert_ne!(second, parent.id());
+    parent.signal(Signal::TERM).unwrap();
+    assert_eq!(parent.wait_for_end(TIMEOUT).unwrap().code(), Some(143));
+    scene.daemon.stop().unwrap();
+}
+
+/// The unit in docs/pods.md: systemd starts the command again, until the pod is evicted.
+#[guest_test(systemd)]
+fn a_unit_of_systemd_starts_it_again_until_its_pod_is_evicted() {
+    const PAGE: &str = include_str!("../../../docs/pods.md");
+    let scene = Scene::open("unit", "");
+    scene.daemon.manifest("web.yaml", &pod("web", LIMITS)).unwrap();
+    let (_, unit) = PAGE.split_once("```ini\n").unwrap();
+    let (unit, _) = unit.split_once("```").unwrap();
+    let verb = scene.daemon.verb(&["exec", "default/web", "--", "/bin/sleep", "1000"]);
+    let words = std::iter::once(verb.get_program()).chain(verb.get_args());
+    let words: Vec<&str> = words.map(|word| word.to_str().unwrap()).collect();
+    let documented = "/usr/local/bin/enforcer exec default/web -- /usr/bin/myserver";
+    assert!(unit.contains(documented) && unit.contains("RestartSec=10s"), "{unit}");
+    let unit = unit.replace(documented, &words.join(" ")).replace("RestartSec=10s", "RestartSec=1s");
+    let file = std::path::Path::new("/run/systemd/system/of-a-pod.service");
+    std::fs::write(file, unit).unwrap();
+    let systemctl = |arguments: &[&str]| {
+        let status = Command::new("systemctl").args(arguments).status().unwrap();
+        assert!(status.success(), "systemctl {arguments:?}: {status}");
+    };
+    systemctl(&["daemon-reload"]);
+    systemctl(&["start", "of-a-pod.service"]);
+
+    let scope = scene.slice("podweb").join("enforcer-web-app.scope");
+    let first = only_process(&scope, 0);
+    assert_eq!(shown("of-a-pod.service", "MainPID"), first.to_string());
+    kill_process(Pid::from_raw(first.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    only_process(&scope, first);
+    let evicted = scene.daemon.verb(&["evict", "default/web", "--reason", "a test"]).output().unwrap();
+    assert!(evicted.status.success(), "{evicted:?}");
+    wait_until("the unit's end", || shown("of-a-pod.service", "ActiveState") == "failed");
+    assert_eq!(shown("of-a-pod.service", "ExecMainStatus"), "77");
+    std::fs::remove_file(file).unwrap();
+    systemctl(&["daemon-reload"]);
+    scene.daemon.stop().unwrap();
+}
+
+/// The only process of a scope, once there is one that is not `before`.
+fn only_process(scope: &std::path::Path, before: u32) -> u32 {
+    let mut found = None;
+    wait_until("a process in the scope", || {
+        let processes = std::fs::read_to_string(scope.join("cgroup.procs")).unwrap_or_default();
+        found = processes.trim().parse().ok().filter(|pid| *pid != before);
+        found.is_some()
+    });
+    found.unwrap()
 }
 
 /// What was printed, without the signals 32 and 33 in the masks.

@@ -1,7 +1,7 @@
-//! Enters a scope through systemd, again and again if it ends meanwhile.
+//! Moves a process into a scope through systemd, again and again if it ends meanwhile.
 
 use std::{
-    fs, process,
+    fs,
     time::{Duration, Instant},
 };
 
@@ -24,13 +24,13 @@ const POLL: Duration = Duration::from_millis(10);
 /// The longest wait between two calls that systemd refused.
 const PAUSE_MAX: Duration = Duration::from_millis(1280);
 
-/// Moves this process into the scope at that path, which systemd creates if needed; returns its cgroup.
+/// Moves a process into the scope at that path, which systemd creates if needed; returns its cgroup.
 ///
-/// Until this process is in it, the scope may end at any moment with its last process. Then it is created again.
-pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupDir, Failure> {
+/// Until the process is in it, the scope may end at any moment with its last process. Then it is created again.
+pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath, pid: u32) -> Result<CgroupDir, Failure> {
     let units = UnitName::of(path).zip(path.parent().and_then(|slice| UnitName::of(&slice)));
     let (scope, slice) = units.context("the daemon named an invalid scope")?;
-    let (systemd, pid, start) = (Systemd::new(), process::id(), Instant::now());
+    let (systemd, start) = (Systemd::new(), Instant::now());
     let (mut tries, mut pause) = (0, POLL);
     loop {
         tries += 1;
@@ -40,12 +40,12 @@ pub(super) async fn enter(root: &CgroupDir, path: &CgroupPath) -> Result<CgroupD
             result => result,
         };
         match entered {
-            Ok(()) if has_come(path).await? => {
+            Ok(()) if has_come(path, pid).await? => {
                 return Ok(root.open(path).context("cannot open the container's cgroup")?);
             }
             Ok(()) if is_over => {
                 return Err(Failure::from(anyhow!(
-                    "systemd did not move this process into {scope} within {} s: see `systemctl status {scope}`",
+                    "systemd did not move process {pid} into {scope} within {} s: see `systemctl status {scope}`",
                     start.elapsed().as_secs()
                 )));
             }
@@ -77,11 +77,11 @@ async fn wait_for_start(root: &CgroupDir, path: &CgroupPath, pause: Duration) {
     }
 }
 
-/// Waits up to [`SETTLING`] until this process is in the cgroup: systemd moves it a moment after its reply.
-async fn has_come(path: &CgroupPath) -> anyhow::Result<bool> {
+/// Waits up to [`SETTLING`] until the process is in the cgroup: systemd moves it a moment after its reply.
+async fn has_come(path: &CgroupPath, pid: u32) -> anyhow::Result<bool> {
     let start = Instant::now();
     while start.elapsed() < SETTLING {
-        if is_in(path)? {
+        if is_in(path, pid)? {
             return Ok(true);
         }
         tokio::time::sleep(POLL).await;
@@ -89,8 +89,9 @@ async fn has_come(path: &CgroupPath) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// Whether this process is in the cgroup, according to the kernel.
-fn is_in(path: &CgroupPath) -> anyhow::Result<bool> {
-    let own = fs::read_to_string("/proc/self/cgroup").context("cannot read /proc/self/cgroup")?;
+/// Whether the process is in the cgroup, according to the kernel.
+fn is_in(path: &CgroupPath, pid: u32) -> anyhow::Result<bool> {
+    let file = format!("/proc/{pid}/cgroup");
+    let own = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
     Ok(own.lines().any(|line| line.strip_prefix("0::") == Some(path.as_str())))
 }
