@@ -18,6 +18,7 @@
 
 mod armed;
 mod backlog;
+mod container_node;
 mod desired;
 mod edges;
 mod emit;
@@ -155,6 +156,7 @@ pub fn fits(config: &Config) -> anyhow::Result<()> {
         let kubelet = KubeletThreshold::of_files(&config);
         evictors::settle(&mut config, &kubelet, host.node.memory_bytes);
     }
+    container_node::settle(&mut config, host.container.as_ref(), kubelets);
     incompatible_host::check(&config, &host, kubelets)?;
     Ok(incompatible_host::check_reach(&config, &host)?)
 }
@@ -207,6 +209,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         evictors::settle(&mut config, threshold, host.node.memory_bytes);
         load = evictors::settling(load, threshold.clone(), host.node.memory_bytes);
     }
+    let only_observes = container_node::settle(&mut config, host.container.as_ref(), kubelets);
     incompatible_host::check(&config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
     let Some((instance_lock, observe)) = taken else { return Ok(Ended::Stopped) };
@@ -226,6 +229,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         .context("cannot start the thread for the node's condition")?;
     let host_facts = HostFacts::gather();
     emit_start(&journal, &config, &host, &host_facts);
+    if let Some(message) = &only_observes {
+        emit::degraded(&journal, "container", message);
+    }
     instance_lock.emit(&journal);
     // These threads inherit the nice value that the daemon has now.
     let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;

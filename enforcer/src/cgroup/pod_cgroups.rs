@@ -161,6 +161,30 @@ mod tests {
         assert_eq!(pod_cgroups(&root, Path::new("/proc"), &other, CgroupDriver::Cgroupfs).unwrap(), []);
     }
 
+    /// A Kata pod's virtual machine, systemd's own and crun's are cgroups of the pod, and none of a further container.
+    #[test]
+    fn only_a_containers_own_cgroup_is_a_container() {
+        let id = "0a".repeat(32);
+        let temp = tempfile::tempdir().unwrap();
+        let besteffort = temp.path().join("kubepods/besteffort");
+        for path in [
+            format!("podkata/kata_{id}"),
+            String::from("podkata/kata_overhead"),
+            format!("podplain/{id}/container"),
+            format!("podplain/{id}/init.scope"),
+            format!("podplain/{id}/kubepods/besteffort/podinner/{id}"),
+        ] {
+            fs::create_dir_all(besteffort.join(path)).unwrap();
+        }
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let driver = CgroupDriver::Cgroupfs;
+        let kubepods = name::kubepods(&CgroupPath::root(), driver);
+        let mut found = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver).unwrap();
+        found.sort_by(|one, other| one.place.uid.cmp(&other.place.uid));
+        let shown: Vec<_> = found.iter().map(|pod| (pod.place.uid.as_str(), pod.containers.len())).collect();
+        assert_eq!(shown, [("kata", 0), ("plain", 1)]);
+    }
+
     #[test]
     fn a_score_is_found_below_a_containers_own_cgroup() {
         let id = "0a".repeat(32);

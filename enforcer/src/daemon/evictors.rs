@@ -5,7 +5,10 @@ use std::{fs::File, io::Read as _, path::Path, time::Duration};
 
 use tokio::sync::watch;
 
-use super::{host::Host, kubelet_threshold::KubeletThreshold, ownership, problems::Problems, reload::Load};
+use super::{
+    container_node, host::Host, kubelet_threshold::KubeletThreshold, ownership, problems::Problems,
+    reload::Load,
+};
 use crate::{
     cgroup::{self, Problem},
     config::{Config, KubeletMemory, KubeletUnknown},
@@ -49,7 +52,7 @@ pub struct Evictors {
 /// What this process finds of other evictors, and which values a daemon here would have; `None` where no kubelet owns the
 /// pods' cgroups. `pods` are those that the daemon knows.
 pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Option<Evictors>> {
-    let Host { name, boot_id, node, .. } = Host::read(config)?;
+    let Host { name, boot_id, node, container, .. } = Host::read(config)?;
     if !ownership::kubelet_owns_cgroups(config, &boot_id) {
         return Ok(None);
     }
@@ -60,14 +63,16 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
     let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
     let problems = config.contest(&kubelet, node.memory_bytes).into_iter().filter(|_| is_seen);
     let others = others(Path::new(PROC), has_koordlet(pods)).into_iter().map(|problem| problem.message);
-    let problems = problems.chain(others).collect();
+    let observes = container_node::settle(&mut config, container.as_ref(), true);
+    let problems = problems.chain(others).chain(observes).collect();
     Ok(Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems }))
 }
 
 /// The configuration as a daemon would have it here: with the defaults beside a kubelet, where one owns the pods' cgroups.
 pub fn settled(config: &Config) -> anyhow::Result<Config> {
-    let (Host { name, boot_id, node, .. }, mut config) = (Host::read(config)?, config.clone());
+    let (Host { name, boot_id, node, container, .. }, mut config) = (Host::read(config)?, config.clone());
     if ownership::kubelet_owns_cgroups(&config, &boot_id) {
+        container_node::settle(&mut config, container.as_ref(), true);
         let kubelet = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
         config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     }

@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 use anyhow::Context as _;
 
+use super::container_node;
 use crate::{
     cgroup::{self, Absent},
     config::Config,
@@ -24,6 +25,8 @@ pub(super) struct Host {
     pub(super) systemd: Result<(), Absent>,
     /// The PID namespace of this process; `None` if /proc does not show it.
     pub(super) pid_namespace: Option<PidNamespace>,
+    /// Why this machine counts as a container; `None` if it does not.
+    pub(super) container: Option<String>,
 }
 
 impl Host {
@@ -33,8 +36,10 @@ impl Host {
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = Node { pods: config.pods(node.cpu_milli), ..node };
         let boot_id = read("/proc/sys/kernel/random/boot_id")?;
-        let pid_namespace = PidNamespace::of_this_process(Path::new("/proc")).ok();
-        Ok(Self { name, boot_id, node, systemd: cgroup::is_there(), pid_namespace })
+        let proc = Path::new("/proc");
+        let pid_namespace = PidNamespace::of_this_process(proc).ok();
+        let container = container_node::of(proc, pid_namespace);
+        Ok(Self { name, boot_id, node, systemd: cgroup::is_there(), pid_namespace, container })
     }
 }
 

@@ -69,7 +69,14 @@ mod tests {
         let node = crate::sample::node();
         let systemd = Err(Absent::Init);
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
-        Host { name: String::from("host"), boot_id: String::from("boot"), node, systemd, pid_namespace }
+        Host {
+            name: String::from("host"),
+            boot_id: String::from("boot"),
+            node,
+            systemd,
+            pid_namespace,
+            container: None,
+        }
     }
 
     #[test]

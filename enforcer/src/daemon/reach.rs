@@ -144,7 +144,14 @@ mod tests {
     fn host() -> Host {
         let node = Node { max_pids: Some(1_000), ..sample::node() };
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
-        Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init), pid_namespace }
+        Host {
+            name: "host".into(),
+            boot_id: "boot".into(),
+            node,
+            systemd: Err(Absent::Init),
+            pid_namespace,
+            container: None,
+        }
     }
 
     fn config(thresholds: &[Threshold]) -> Config {

@@ -8,7 +8,7 @@ use enforcer_events::{
 };
 use tokio::sync::oneshot;
 
-use super::{IncompatibleHost, host::Host, incompatible_host};
+use super::{IncompatibleHost, container_node, host::Host, incompatible_host};
 use crate::{
     config::{self, Config, FIELDS},
     journal::{Journal, Subject},
@@ -225,6 +225,7 @@ fn check(
         // The kubelet's own, whatever the file says.
         config.settings.cgroup_driver = running.settings.cgroup_driver;
     }
+    container_node::settle(&mut config, host.container.as_ref(), kubelets);
     let fixed: Vec<_> = changed(running, &config).into_iter().filter(|field| FIXED.contains(field)).collect();
     if !fixed.is_empty() {
         return Err(Refused::Fixed(fixed));
@@ -268,7 +269,14 @@ mod tests {
     fn host() -> Host {
         let node = crate::sample::node();
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
-        Host { name: "host".into(), boot_id: "boot".into(), node, systemd: Err(Absent::Init), pid_namespace }
+        Host {
+            name: "host".into(),
+            boot_id: "boot".into(),
+            node,
+            systemd: Err(Absent::Init),
+            pid_namespace,
+            container: None,
+        }
     }
 
     #[test]
@@ -304,6 +312,20 @@ mod tests {
             reported[2].contains("config.rejected") && reported[2].contains("c.yaml:1: "),
             "{reported:?}"
         );
+    }
+
+    /// Otherwise each reload of the same file would be refused there.
+    #[test]
+    fn where_the_node_is_a_container_a_file_that_says_enforce_still_observes() {
+        let journal = Journal::new("n", "b");
+        let file = || Ok(Config { mode: Mode::Enforce, ..Config::default() });
+        let running = Config { mode: Mode::Observe, ..Config::default() };
+        let pid_namespace = Some(PidNamespace::new(4, 7));
+        let kind = Host { container: Some(String::from("kind")), pid_namespace, ..host() };
+        let (config, _message) = reload(&running, file(), (&kind, true), None, &journal).unwrap();
+        assert_eq!(config.mode, Mode::Observe);
+        let machine = Host { container: None, ..kind };
+        assert!(reload(&running, file(), (&machine, true), None, &journal).is_err());
     }
 
     #[test]

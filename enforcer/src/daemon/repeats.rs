@@ -159,8 +159,14 @@ impl Run {
         if let Err(error) = check_again(candidate) {
             return self.refused(eviction, &living, &names, &error, now);
         }
-        match self.pace.step(eviction, self.spared(candidate), now) {
+        let cgroups: Vec<CgroupId> = living.iter().map(|(_, cgroup)| *cgroup).collect();
+        match self.pace.step(eviction, &cgroups, self.spared(candidate), now) {
             None => {}
+            Some(Step::Finish) => {
+                if let Err(error) = kill_again(candidate) {
+                    self.refused(eviction, &living, &names, &error, now);
+                }
+            }
             Some(Step::Spare(spared)) => {
                 let message =
                     format!("the kubelet started {names} again, which is not killed: {}", why(spared));

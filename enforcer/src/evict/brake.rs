@@ -4,7 +4,9 @@
 //! process is killed meanwhile. A failure to restore it is reported and retried.
 //!
 //! systemd writes the values that it knows when its units are reloaded (`systemctl daemon-reload`), and the pod's slice may be
-//! a unit of it. To hear of that over D-Bus could come too late: so the file is read again while it is lowered.
+//! a unit of it. The manager's signal `Reloading(false)` would say when; but a bus that is slow, or restarted with systemd, must
+//! be able to delay nothing here, and others write as well. So the file is read again while it is lowered, which sees each
+//! reload at most a [`CHECK`] after its end.
 
 use std::{
     sync::Arc,
@@ -32,6 +34,15 @@ const CHECK: Duration = Duration::from_millis(250);
 
 /// How often it is lowered again for one brake: who insists may have a reason.
 const MOST_AGAIN: u32 = 3;
+
+/// A first write that took longer has reclaimed: this kernel ignores `O_NONBLOCK`. To write again could keep a release waiting
+/// for as long.
+const RECLAIMING: Duration = Duration::from_millis(50);
+
+/// When a value whose write took that long is read again; `None` if it is left as it is.
+fn check_at(took: Duration, now: Instant) -> Option<Instant> {
+    (took < RECLAIMING).then(|| now + CHECK)
+}
 
 /// A request of the reflex.
 #[derive(Debug)]
@@ -70,7 +81,7 @@ struct Held {
 impl Held {
     /// Lowers `memory.high` again if another has written the old value. Any other value was written on purpose.
     fn check(&mut self) {
-        let dir = &self.candidate.dir;
+        let (dir, began) = (&self.candidate.dir, Instant::now());
         let lowered = match self.high.is_undone(dir) {
             Ok(false) => Ok(()),
             Ok(true) if self.again == MOST_AGAIN => Err(String::from("it is written again and again")),
@@ -89,7 +100,8 @@ impl Held {
         if let Err(why) = &lowered {
             tracing::debug!(cgroup = %dir.path(), "memory.high is left as it is: {why}");
         }
-        self.check_at = lowered.is_ok().then(|| Instant::now() + CHECK);
+        let now = Instant::now();
+        self.check_at = lowered.ok().and_then(|()| check_at(now.duration_since(began), now));
     }
 
     /// Reports that the value cannot be restored, or with `None` that it is restored at last.
@@ -210,9 +222,12 @@ fn hold(
     }
     let temporary = Temporary::record(dir, value, &mut book.slots).ok_or(BrakeRefusal::Unwritten)?;
     book.throttled.begin(dir.id());
+    let began = Instant::now();
     match write_without_waiting(&candidate, high) {
         Ok(()) => {
-            Ok(Held { brake, candidate, high: temporary, check_at: Some(Instant::now() + CHECK), again: 0 })
+            let now = Instant::now();
+            let check_at = check_at(now.duration_since(began), now);
+            Ok(Held { brake, candidate, high: temporary, check_at, again: 0 })
         }
         Err(reason) => {
             book.throttled.end(dir.id());
@@ -270,4 +285,16 @@ fn ease(held: Held, book: &mut BrakeBook) -> Option<(Held, String)> {
     book.throttled.end(candidate.dir.id());
     let (high, error) = left?;
     Some((Held { brake, candidate, high, check_at: None, again: 0 }, crate::chain(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_is_slow_to_write_is_not_written_again() {
+        let now = Instant::now();
+        assert_eq!(check_at(Duration::from_millis(1), now), Some(now + CHECK));
+        assert_eq!(check_at(Duration::from_secs(3), now), None);
+    }
 }

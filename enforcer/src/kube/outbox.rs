@@ -18,7 +18,7 @@ pub use self::{
     settings::{ApiSettings, OnPdb, Owner},
 };
 use super::message::{Action, Call, FoundPod, Outcome, PodRef};
-use crate::model::PodName;
+use crate::model::{CgroupId, PodName};
 
 /// For how long after the signal the API server is asked. A pod that still runs then has been started anew for long.
 pub(super) const EXPIRY: Duration = Duration::from_hours(1);
@@ -77,6 +77,8 @@ struct Entry {
     owner: Option<Owner>,
     /// How often containers of it were killed again.
     repeats: u32,
+    /// The cgroups of the last time, if an earlier process reported it.
+    unsure: Vec<CgroupId>,
     /// Whether a disruption budget refused its eviction.
     has_budget: bool,
     message: String,
@@ -211,6 +213,9 @@ impl Outbox {
             Payload::EvictionRepeated(repeated) => {
                 if let Some(entry) = self.entries.get_mut(&repeated.eviction_id) {
                     entry.repeats = entry.repeats.max(repeated.count);
+                    let may_be_cut_off = sequence <= self.replayed && repeated.outcome == "killed";
+                    let cgroups = repeated.cgroup_ids.iter().filter(|_| may_be_cut_off);
+                    entry.unsure = cgroups.copied().map(CgroupId).collect();
                 }
             }
             _ => {}
@@ -277,6 +282,7 @@ impl Outbox {
             signalled,
             owner: None,
             repeats: 0,
+            unsure: Vec::new(),
             has_budget: false,
             message: message.unwrap_or_else(|| String::from("The node was low on resource: memory. ")),
             stage: Stage::Look,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use enforcer_events::{Payload, eviction::EvictionRequested};
+use enforcer_events::{Event, EventType, Payload, eviction::EvictionRequested};
 use tokio::runtime::Builder;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock,
-    journal::{Journal, Subject},
+    journal::{Batch, Filter, Journal, Record, Subject},
     model::PodName,
 };
 
@@ -58,6 +58,7 @@ impl SoftEvictions {
         };
         let grace_seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let mut requests = 0;
+        let begin = self.journal.range().newest;
         let (outcome, words) = judge(self.ask(action, pod, grace_seconds, &mut requests));
         let (word, action, message) = match outcome {
             SoftOutcome::Accepted => {
@@ -72,6 +73,10 @@ impl SoftEvictions {
                 ("refused", None, format!("{words}; its processes are sent SIGTERM here instead"))
             }
         };
+        // A hard kill may have come while this was asked, and its own request may have been accepted before.
+        if outcome == SoftOutcome::Accepted && is_accepted_since(&self.journal, begin, id) {
+            return outcome;
+        }
         let PodRef { namespace, name, uid } = pod.clone();
         let requested = EvictionRequested {
             eviction_id: id.to_owned(),
@@ -125,6 +130,26 @@ impl SoftEvictions {
     }
 }
 
+/// Whether it is reported already that the API server removes the eviction's pod; only events after `begin` can say so.
+fn is_accepted_since(journal: &Journal, begin: u64, id: &str) -> bool {
+    let filter = Filter { kinds: vec![EventType::EvictionRequested], ..Filter::default() };
+    let mut reader = journal.reader(Some(begin), filter);
+    let says_so = |record: &Record| match Event::parse(&record.line).map(|event| event.payload) {
+        Ok(Payload::EvictionRequested(requested)) => {
+            requested.eviction_id == id && matches!(&*requested.outcome, "accepted" | "terminating")
+        }
+        _ => false,
+    };
+    while let Some(batch) = reader.read() {
+        if let Batch::Records(records) = batch
+            && records.iter().any(says_so)
+        {
+            return true;
+        }
+    }
+    false
+}
+
 /// What an answer means, and its words.
 fn judge(answer: Result<Outcome, String>) -> (SoftOutcome, String) {
     match answer {
@@ -147,6 +172,29 @@ fn judge(answer: Result<Outcome, String>) -> (SoftOutcome, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A hard kill comes while the API server takes its time with the request before.
+    #[test]
+    fn what_was_reported_meanwhile_is_not_reported_again() {
+        let journal = Journal::new("n", "b");
+        let requested = |id: &str, outcome: &'static str| {
+            let requested = EvictionRequested {
+                eviction_id: id.to_owned(),
+                outcome: outcome.into(),
+                ..EvictionRequested::default()
+            };
+            let subject = PodName { namespace: String::from("shop"), name: String::from("web") };
+            journal.emit(Subject::Pod(subject), Payload::EvictionRequested(requested));
+        };
+        requested("e1", "accepted");
+        let begin = journal.range().newest;
+        assert!(!is_accepted_since(&journal, begin, "e1"), "that was before");
+        requested("e2", "accepted");
+        requested("e1", "refused");
+        assert!(!is_accepted_since(&journal, begin, "e1"));
+        requested("e1", "accepted");
+        assert!(is_accepted_since(&journal, begin, "e1"));
+    }
 
     #[test]
     fn only_an_accepted_request_spares_a_signal() {

@@ -1,5 +1,8 @@
 //! The API server: it lists the pods of one node, and then says what changes.
 //!
+//! Where the server can, one watch gives both (`sendInitialEvents`, Kubernetes 1.32 and later by default): it need not hold a
+//! whole list in memory for us. Otherwise a list comes in parts, and a watch follows.
+//!
 //! A watch that ends is resumed where it ended. Only where the server no longer knows that version, all pods are listed
 //! again; until that list is whole, what was known stays. A pod is gone if the server says so, or if a whole list is without
 //! it, and for no other reason.
@@ -40,6 +43,9 @@ const PAGE: usize = 500;
 
 /// The most parts of a list: a node has some hundred pods.
 const MOST_PAGES: usize = 64;
+
+/// How many watches may end before all pods have come until they are listed in parts instead.
+const MOST_UNENDED: u32 = 2;
 
 /// The shortest watch that is asked for, in seconds; the longest is twice as long. It is as long as other clients ask for,
 /// and random so that the nodes do not come back together.
@@ -92,6 +98,8 @@ pub(super) enum ApiFailure {
     NoVersion,
     #[error("its list of pods has more than {MOST_PAGES} parts of {PAGE}")]
     Endless,
+    #[error("its watch of pods ended before all pods had come")]
+    Unended,
     #[error(transparent)]
     NoEvent(#[from] NoEvent),
 }
@@ -104,6 +112,8 @@ enum Interruption {
     Expired(Failure),
     /// It may work later, and not before `after`.
     Later { after: Option<Duration>, why: Failure },
+    /// It gives no list in a watch.
+    Unstreamed,
 }
 
 impl From<Failure> for Interruption {
@@ -155,6 +165,9 @@ pub(super) async fn watch(
         https: Https::default(),
         version: None,
         has_expired: false,
+        gives_streams: true,
+        unended: 0,
+        initial: None,
         trouble: None,
     };
     reader.pause(schedule.first()).await;
@@ -162,6 +175,7 @@ pub(super) async fn watch(
         let began = Instant::now();
         let (ended, lasted) = match reader.version.clone() {
             Some(version) => (reader.follow(&version).await.map(|()| End::Watched), began.elapsed()),
+            None if reader.gives_streams => (reader.stream().await.map(|()| End::Watched), began.elapsed()),
             None => (reader.list().await.map(|()| End::Listed), Duration::ZERO),
         };
         let end = match ended {
@@ -175,6 +189,11 @@ pub(super) async fn watch(
             Err(Interruption::Later { after, why }) => {
                 reader.note_trouble(&why);
                 End::Failed { after }
+            }
+            Err(Interruption::Unstreamed) => {
+                tracing::debug!("the API server gives no list in a watch: pods are listed in parts");
+                reader.gives_streams = false;
+                End::Unstreamed
             }
         };
         if let Some(pause) = schedule.after(end, lasted) {
@@ -194,6 +213,12 @@ struct Reader<'a> {
     version: Option<String>,
     /// Whether a version was too old once.
     has_expired: bool,
+    /// Whether the server gives lists in watches, as far as is known.
+    gives_streams: bool,
+    /// How many such watches have ended before all pods had come, one after the other.
+    unended: u32,
+    /// The pods that have come of those that there were when the watch began; `None` once all have.
+    initial: Option<Listed>,
     /// Since when it does not work, and why.
     trouble: Option<(Instant, String)>,
 }
@@ -243,11 +268,40 @@ impl Reader<'_> {
 
     /// Takes what changes after that version, until the watch ends.
     async fn follow(&mut self, version: &str) -> Result<(), Interruption> {
+        self.initial = None;
+        self.watch(&format!("&resourceVersion={}", encoded(version))).await
+    }
+
+    /// Takes all pods and then what changes, until the watch ends. What is known stays until all have come. Like the first
+    /// list, it may begin as long ago as the server likes.
+    async fn stream(&mut self) -> Result<(), Interruption> {
+        self.initial = Some(Listed::default());
+        let position = if self.has_expired { "" } else { "&resourceVersion=0" };
+        let parameters = format!("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan{position}");
+        let ended = self.watch(&parameters).await;
+        let is_whole = self.initial.take().is_none();
+        match ended {
+            // It does not know the parameters, or not yet: which servers and feature gates do, only they know.
+            Err(Interruption::Final(Failure::Api(ApiFailure::Refused { status: 400 | 422, .. }))) => {
+                Err(Interruption::Unstreamed)
+            }
+            Ok(()) if !is_whole => {
+                self.unended += 1;
+                if self.unended >= MOST_UNENDED {
+                    return Err(Interruption::Unstreamed);
+                }
+                Err(Failure::from(ApiFailure::Unended).into())
+            }
+            ended => ended,
+        }
+    }
+
+    /// Begins a watch, and takes what comes until it ends.
+    async fn watch(&mut self, parameters: &str) -> Result<(), Interruption> {
         let watch_s = WATCH_S + Duration::from_secs(WATCH_S).mul_f64(fraction()).as_secs();
         let target = format!(
-            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={watch_s}&resourceVersion={}",
-            self.pods(),
-            encoded(version)
+            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={watch_s}{parameters}",
+            self.pods()
         );
         let Ok(body) = timeout(self.pace.answer, self.get("watch", &target)).await else {
             return Err(self.timed_out());
@@ -257,11 +311,12 @@ impl Reader<'_> {
         let end = began + Duration::from_secs(watch_s) + self.pace.margin;
         let mut lines = Lines::default();
         loop {
-            let silent_at = end.min(Instant::now() + self.pace.silence);
+            let silence = if self.initial.is_some() { self.pace.answer } else { self.pace.silence };
+            let silent_at = end.min(Instant::now() + silence);
             // One that begins may still fail at once, with a status of its own: it works when something has come, or after a while.
             let until = match self.trouble {
-                Some(_) => silent_at.min(began + self.pace.lasting),
-                None => silent_at,
+                Some(_) if self.initial.is_none() => silent_at.min(began + self.pace.lasting),
+                _ => silent_at,
             };
             let Ok(frame) = timeout_at(until, body.frame()).await else {
                 if until < silent_at {
@@ -274,7 +329,9 @@ impl Reader<'_> {
                 return Ok(());
             };
             let Some(frame) = frame else {
-                self.note_success();
+                if self.initial.is_none() {
+                    self.note_success();
+                }
                 return Ok(());
             };
             let frame = frame.map_err(|error| Failure::from(ConnectionError::from(error)))?;
@@ -287,36 +344,73 @@ impl Reader<'_> {
     /// Takes an event; `None` is one that is too large.
     fn take(&mut self, line: Option<&[u8]>) -> Result<(), Interruption> {
         let Some(line) = line else {
-            self.shared.change(Store::note_unreadable);
+            match &mut self.initial {
+                Some(initial) => initial.add(None),
+                None => self.shared.change(Store::note_unreadable),
+            }
             return Ok(());
         };
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
         let (event, version) = Event::read(line)?;
+        if let Event::Failed { code, words } = event {
+            return Err(failed(code, plain(&words)));
+        }
+        if let Some(initial) = self.initial.take() {
+            return self.take_initial(initial, event, version);
+        }
         match event {
-            Event::Put(pod) => self.shared.change(|store| store.put(&pod)),
+            Event::Added(pod) | Event::Modified(pod) => self.shared.change(|store| store.put(&pod)),
             Event::Removed(uid) => self.shared.change(|store| store.remove(&uid)),
             // One that cannot be read must not hide the others; its cgroup is known all the same.
             Event::Unreadable(Some(uid)) => self.shared.change(|store| store.leave_out(&uid)),
             Event::Unreadable(None) => self.shared.change(Store::note_unreadable),
-            Event::Bookmark => {}
-            Event::Failed { code, words } => {
-                let words = plain(&words);
-                return Err(match StatusCode::from_u16(code) {
-                    Ok(status) if is_final(status) => refused("watch", status, words, None),
-                    Ok(StatusCode::GONE) => {
-                        Interruption::Expired(ApiFailure::WatchFailed { code, words }.into())
-                    }
-                    _ => Failure::from(ApiFailure::WatchFailed { code, words }).into(),
-                });
-            }
+            Event::Bookmark { .. } | Event::Failed { .. } => {}
         }
         // It counts as reached once its event was taken.
         self.version = version.or(self.version.take());
         if self.trouble.is_some() {
             self.note_success();
         }
+        Ok(())
+    }
+
+    /// Takes an event that comes before all pods have. No version is reached by it: only those of this watch are known then.
+    fn take_initial(
+        &mut self,
+        mut initial: Listed,
+        event: Event,
+        version: Option<String>,
+    ) -> Result<(), Interruption> {
+        match event {
+            Event::Added(pod) => initial.add(Some(*pod)),
+            Event::Modified(pod) => {
+                initial.remove(&pod.metadata.uid);
+                initial.add(Some(*pod));
+            }
+            Event::Removed(uid) => initial.remove(&uid),
+            Event::Unreadable(uid) => {
+                if let Some(uid) = &uid {
+                    initial.remove(uid);
+                }
+                initial.add(None);
+            }
+            Event::Bookmark { ends_initial: true } => {
+                let Some(version) = version else { return Err(Failure::from(ApiFailure::NoVersion).into()) };
+                self.shared.change(|store| store.replace_all(&initial.into_pods()));
+                (self.version, self.unended) = (Some(version), 0);
+                self.note_success();
+                return Ok(());
+            }
+            // One that knows what was asked for sends none before.
+            Event::Bookmark { ends_initial: false } => {
+                self.https.close();
+                return Err(Interruption::Unstreamed);
+            }
+            Event::Failed { .. } => {}
+        }
+        self.initial = Some(initial);
         Ok(())
     }
 
@@ -384,6 +478,15 @@ fn is_final(status: StatusCode) -> bool {
         StatusCode::REQUEST_TIMEOUT | StatusCode::CONFLICT | StatusCode::GONE | StatusCode::TOO_MANY_REQUESTS
     );
     !status.is_server_error() && !is_of_now
+}
+
+/// What an error event in a watch means.
+fn failed(code: u16, words: String) -> Interruption {
+    match StatusCode::from_u16(code) {
+        Ok(status) if is_final(status) => refused("watch", status, words, None),
+        Ok(StatusCode::GONE) => Interruption::Expired(ApiFailure::WatchFailed { code, words }.into()),
+        _ => Failure::from(ApiFailure::WatchFailed { code, words }).into(),
+    }
 }
 
 fn refused(verb: &'static str, status: StatusCode, words: String, after: Option<Duration>) -> Interruption {

@@ -9,7 +9,7 @@ use std::{
     convert::Infallible,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -53,6 +53,9 @@ struct State {
     asked: Vec<Asked>,
     token: String,
     watching: Watching,
+    streams: Streams,
+    /// How many lists in watches were refused, as this server gives none.
+    unstreamed: usize,
     /// How often all watches were closed.
     closed: u64,
     /// The bodies of requests that change something, by method and path.
@@ -66,6 +69,8 @@ pub(crate) enum Refusal {
     Status(u16, Option<u32>),
     /// An error event with that code, in a watch.
     ErrorEvent(u16),
+    /// Half of the pods of a list in a watch, and then an error event with that code; with none, the end.
+    Half(Option<u16>),
     /// Nothing.
     Hang,
     /// It is answered all the same.
@@ -88,11 +93,32 @@ pub(crate) enum Watching {
     Open,
     /// Each ends after what there is.
     Ending,
+    /// Each ends after the time that was asked for.
+    Timed,
+}
+
+/// What becomes of a request for a list in a watch.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Streams {
+    /// The server validates parameters and does not know these: status 422. Such a request is counted apart.
+    #[default]
+    Forbidden,
+    /// The same with status 400.
+    Bad,
+    /// It does not know them and watches only: all pods come, and bookmarks that end nothing.
+    Ignored,
+    /// It gives the list.
+    Given,
 }
 
 impl Asked {
     pub(crate) fn is_watch(&self) -> bool {
         self.target.contains("watch=true")
+    }
+
+    /// Whether it is for a list in a watch.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.parameter("sendInitialEvents").as_deref() == Some("true")
     }
 
     /// A parameter of its query.
@@ -189,8 +215,17 @@ impl FakeApi {
         self.change(|state| state.watching = watching);
     }
 
+    pub(crate) fn set_streams(&self, streams: Streams) {
+        self.state().streams = streams;
+    }
+
+    /// How many lists in watches were refused, as this server gives none.
+    pub(crate) fn unstreamed(&self) -> usize {
+        self.state().unstreamed
+    }
+
     pub(crate) fn set_token(&self, token: &str) {
-        self.state().token = token.to_owned();
+        token.clone_into(&mut self.state().token);
     }
 
     /// Refuses so many requests from now on.
@@ -287,6 +322,11 @@ impl FakeApi {
         let body = request.into_body().collect().await.map(Collected::to_bytes).unwrap_or_default();
         let refusal = {
             let mut state = self.state();
+            // Before anything else, as a real one validates: what is then asked for is what tests count.
+            if asked.is_stream() && matches!(state.streams, Streams::Forbidden | Streams::Bad) {
+                state.unstreamed += 1;
+                return status(if state.streams == Streams::Bad { 400 } else { 422 }, None);
+            }
             state.asked.push(asked.clone());
             state.refusals.pop_front()
         };
@@ -297,6 +337,7 @@ impl FakeApi {
                 let status = json!({"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "to order"}});
                 full(StatusCode::OK, format!("{status}\n"))
             }
+            Some(Refusal::Half(code)) => self.half(&asked, code),
             _ if asked.token.starts_with("weak") => status(403, None),
             _ if asked.token != self.state().token => status(401, None),
             _ if !asked.target.starts_with("/api/v1/pods?") => {
@@ -330,15 +371,60 @@ impl FakeApi {
         full(StatusCode::OK, list.to_string())
     }
 
-    fn watch(&self, asked: &Asked) -> Response<Body> {
-        let version = asked.parameter("resourceVersion").and_then(|version| version.parse::<u64>().ok());
-        let (closed, oldest) = {
-            let state = self.state();
-            (state.closed, state.oldest)
+    /// The lines that a list in a watch begins with, and the version that they reach.
+    fn initial(&self, asked: &Asked) -> (VecDeque<Bytes>, u64) {
+        let state = self.state();
+        let selector = asked.parameter("fieldSelector").unwrap_or_default();
+        let node = selector.strip_prefix("spec.nodeName=").unwrap_or_default();
+        let line = |kind: &str, object: &Value| {
+            Bytes::from(format!("{}\n", json!({"type": kind, "object": object})))
         };
-        let Some(version) = version.filter(|version| *version >= oldest) else { return status(410, None) };
+        let pods = state.pods.values().filter(|pod| pod["spec"]["nodeName"] == node);
+        let mut lines: VecDeque<Bytes> = pods.map(|pod| line("ADDED", pod)).collect();
+        let version = state.version.to_string();
+        let metadata = match state.streams {
+            Streams::Given => {
+                json!({"resourceVersion": version, "annotations": {"k8s.io/initial-events-end": "true"}})
+            }
+            _ => json!({"resourceVersion": version, "creationTimestamp": null}),
+        };
+        lines.push_back(line("BOOKMARK", &json!({"kind": "Pod", "metadata": metadata})));
+        (lines, state.version)
+    }
+
+    fn half(&self, asked: &Asked, code: Option<u16>) -> Response<Body> {
+        let (lines, _version) = self.initial(asked);
+        let mut body: Vec<u8> = lines.iter().take(lines.len() / 2).flatten().copied().collect();
+        if let Some(code) = code {
+            let object = json!({"kind": "Status", "code": code, "message": "to order"});
+            body.extend_from_slice(format!("{}\n", json!({"type": "ERROR", "object": object})).as_bytes());
+        }
+        Response::new(Full::from(body).boxed_unsync())
+    }
+
+    fn watch(&self, asked: &Asked) -> Response<Body> {
+        let (closed, oldest, watching) = {
+            let state = self.state();
+            (state.closed, state.oldest, state.watching)
+        };
+        let (initial, version) = if asked.is_stream() {
+            self.initial(asked)
+        } else {
+            let version = asked.parameter("resourceVersion").and_then(|version| version.parse::<u64>().ok());
+            let Some(version) = version.filter(|version| *version >= oldest) else {
+                return status(410, None);
+            };
+            (VecDeque::new(), version)
+        };
+        let seconds = asked.parameter("timeoutSeconds").and_then(|seconds| seconds.parse().ok());
+        let ends = seconds.filter(|_| watching == Watching::Timed).map(Duration::from_secs);
+        let ends_at = ends.map(|ends| tokio::time::Instant::now() + ends);
         let (api, changes) = (self.clone(), self.0.changes.subscribe());
-        let lines = stream::unfold((api, changes, version), move |(api, mut changes, version)| async move {
+        let begin = (api, changes, initial, version);
+        let lines = stream::unfold(begin, move |(api, mut changes, mut initial, version)| async move {
+            if let Some(line) = initial.pop_front() {
+                return Some((Ok::<_, Infallible>(Frame::data(line)), (api, changes, initial, version)));
+            }
             loop {
                 changes.mark_unchanged();
                 {
@@ -346,13 +432,16 @@ impl FakeApi {
                     if let Some((next, line)) = state.events.iter().find(|(at, _)| *at > version) {
                         let (next, line) = (*next, line.clone());
                         drop(state);
-                        return Some((Ok::<_, Infallible>(Frame::data(line)), (api, changes, next)));
+                        return Some((Ok(Frame::data(line)), (api, changes, initial, next)));
                     }
                     if state.closed != closed || state.watching == Watching::Ending {
                         return None;
                     }
                 }
-                changes.changed().await.ok()?;
+                match ends_at {
+                    Some(at) => tokio::time::timeout_at(at, changes.changed()).await.ok()?.ok()?,
+                    None => changes.changed().await.ok()?,
+                }
             }
         });
         Response::new(StreamBody::new(lines).boxed_unsync())

@@ -98,12 +98,22 @@ impl Listed {
         let mut pod = item.and_then(|item| serde_json::from_slice::<ApiPod>(item).ok());
         pod.iter_mut().for_each(annotations);
         pod.iter_mut().for_each(ApiPod::cut);
+        self.add(pod);
+    }
+
+    /// Takes a pod, cut already; `None` is one that cannot be read.
+    pub(super) fn add(&mut self, pod: Option<ApiPod>) {
         // Pods that have ended stay in the list, any number of them.
         if self.pods.len() >= 2 * Store::MOST_PODS {
             self.pods.retain(|pod| pod.as_ref().is_some_and(|pod| !pod.has_ended()));
         }
         let is_room = self.pods.len() < 2 * Store::MOST_PODS;
         self.pods.push(pod.filter(|_| is_room));
+    }
+
+    /// Forgets a pod that has come: it is gone or is another meanwhile.
+    pub(super) fn remove(&mut self, uid: &str) {
+        self.pods.retain(|pod| pod.as_ref().is_none_or(|pod| pod.metadata.uid != uid));
     }
 
     /// The pods; those that run come first, if there is no room for all.

@@ -28,10 +28,12 @@ use enforcer_tests::{
 };
 use serde_json::Value;
 
+use crate::sources;
+
 /// The cgroup of the daemon itself.
 const OWN: &str = "bench-idle";
 /// What the daemon may use of one processor.
-const BAR_PERCENT: f64 = 0.05;
+pub(crate) const BAR_PERCENT: f64 = 0.05;
 /// After what costs the daemon something, so that it is at rest again.
 const REST: Duration = Duration::from_secs(20);
 /// The longest that the last of the changes may take to be done.
@@ -55,6 +57,8 @@ pub(crate) struct Args {
     /// Print that rate for this machine, and do nothing else
     #[arg(long)]
     rate_only: bool,
+    #[command(flatten)]
+    sources: sources::Args,
     /// The program that has the known loop
     #[arg(long, default_value = "workload")]
     workload: String,
@@ -67,8 +71,13 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
         println!("{rate}");
         return Ok(true);
     }
+    let factor = args.native_rate.map(|native| float(native) / float(rate.max(1)));
+    if args.sources.only_sources {
+        sources::measure(&args.sources, args.seconds, factor)?;
+        return Ok(true);
+    }
     let own = Cgroup::create(OWN)?;
-    let daemon = start(&own)?;
+    let daemon = start(&own, Path::new("/tmp/bench-idle"), "mode: enforce\nmaxPods: 1000")?;
     let manifests: Vec<String> = (0..args.pods).map(manifest).collect();
     daemon.manifest("pods.yaml", &manifests.join("---\n"))?;
     let planned = wait_for_plan(&daemon, args.pods)?;
@@ -120,7 +129,6 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
             (after.cpu_ns.saturating_sub(before.cpu_ns), after.turns.saturating_sub(before.turns));
         println!("    {name:<40} {:>10.1} ms in {turns} turns", float(cpu_ns) / 1e6);
     }
-    let factor = args.native_rate.map(|native| float(native) / float(rate.max(1)));
     let mut is_within = match factor.zip(args.native_rate) {
         None => {
             println!("  the emulation's part is not known: run by way of `cargo xtask bench idle`");
@@ -146,16 +154,18 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     }
     drop(processes);
     daemon.stop()?;
+    println!();
+    sources::measure(&args.sources, args.seconds, factor)?;
     Ok(is_within && since.cgroup_writes == 0 && since.score_writes == 0)
 }
 
-fn start(own: &Cgroup) -> anyhow::Result<Daemon> {
-    let place = Path::new("/tmp/bench-idle");
-    if place.exists() {
+/// Starts a daemon in a cgroup of its own, with its files in a new folder.
+pub(crate) fn start(own: &Cgroup, place: &Path, settings: &str) -> anyhow::Result<Daemon> {
+    if place.join("state").exists() {
         fs::remove_dir_all(place)?;
     }
     let script = format!(r#"echo 0 > {}/cgroup.procs && exec "$0" "$@""#, own.path().display());
-    let mut daemon = Daemon::launch(place, "mode: enforce\nmaxPods: 1000", &["sh", "-c", &script])?;
+    let mut daemon = Daemon::launch(place, settings, &["sh", "-c", &script])?;
     daemon.wait_until_ready()?;
     Ok(daemon)
 }
@@ -192,7 +202,7 @@ fn populate(planned: &Planned) -> anyhow::Result<Vec<Process>> {
 }
 
 /// Waits until the daemon's processor time of ten seconds is no less than that of the ten before.
-fn settle(own: &Cgroup) -> anyhow::Result<()> {
+pub(crate) fn settle(own: &Cgroup) -> anyhow::Result<()> {
     let pause = Duration::from_secs(10);
     let start = Instant::now();
     let used = || own.number("cpu.stat", "usage_usec");
@@ -256,14 +266,14 @@ impl Figures {
 
 /// What threads have used of processors since they began.
 #[derive(Clone, Copy, Debug, Default)]
-struct Used {
-    cpu_ns: u64,
+pub(crate) struct Used {
+    pub(crate) cpu_ns: u64,
     /// How often they were given one.
     turns: u64,
 }
 
 /// The threads that a process has now, by name, those of one name together.
-fn threads(pid: u32) -> anyhow::Result<BTreeMap<String, Used>> {
+pub(crate) fn threads(pid: u32) -> anyhow::Result<BTreeMap<String, Used>> {
     let mut threads: BTreeMap<String, Used> = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
         let path = entry?.path();

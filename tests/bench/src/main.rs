@@ -8,8 +8,11 @@ mod drift;
 mod evict;
 mod idle;
 mod memory;
+mod record;
+mod resident;
 mod response;
 mod sense;
+mod sources;
 
 use std::{fmt, process::ExitCode};
 
@@ -33,6 +36,8 @@ enum Bench {
     Idle(idle::Args),
     /// What the daemon holds in memory with many pods, and what it is
     Memory(memory::Args),
+    /// Print what a Kubernetes node's runtime, kubelet and API server answer, as tests on the host serve it
+    Record(record::Args),
     /// What a node that fills meets: the warning, the hook, the kill, and a pod that comes back at once
     Response(response::Args),
     /// How soon, how completely and at what cost the kernel's facts are sensed
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
         Bench::Evict(verb) => evict::bench(verb),
         Bench::Idle(args) => idle::bench(&args),
         Bench::Memory(args) => memory::bench(&args),
+        Bench::Record(args) => record::record(&args).map(|()| true),
         Bench::Response(args) => response::bench(&args),
         Bench::Sense(args) => sense::bench(&args),
     })

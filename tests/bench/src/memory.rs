@@ -2,7 +2,6 @@
 //! changes of manifests; and what it is.
 
 use std::{
-    collections::BTreeMap,
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{TcpListener, TcpStream},
@@ -21,10 +20,8 @@ use enforcer_tests::{
     wait::TIMEOUT,
 };
 
-/// What the daemon may hold that no file backs.
-const BAR_MIB: f64 = 12.0;
-/// The same for the network process.
-const NETWORK_BAR_MIB: f64 = 8.0;
+use crate::resident::{self, BAR_MIB, HELPER_BAR_MIB, Resident};
+
 /// How often manifests are changed.
 const CHANGES: u32 = 120;
 /// How long after the last work it is measured. What only the work needed is given back ten seconds after a change, later if
@@ -79,17 +76,18 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     }
     thread::sleep(REST);
     most_mib = most_mib.max(print(&format!("after {CHANGES} changes"), daemon.pid())?);
-    let network = network_process(daemon.pid()).context("there is no network process")?;
+    let network = resident::helpers(daemon.pid(), "network-process");
+    let network = *network.first().context("there is no network process")?;
     let network_mib = print("the network process", network)?;
     println!();
     print_parts(daemon.pid())?;
     drop(stream);
     daemon.stop()?;
     let judged = |holds| if holds { "ok" } else { "TOO MUCH" };
-    let (holds, network_holds) = (most_mib <= BAR_MIB, network_mib <= NETWORK_BAR_MIB);
+    let (holds, network_holds) = (most_mib <= BAR_MIB, network_mib <= HELPER_BAR_MIB);
     println!("bar: anon and shmem of the daemon {most_mib:.1} <= {BAR_MIB} MiB: {}", judged(holds));
     println!(
-        "bar: of the network process {network_mib:.1} <= {NETWORK_BAR_MIB} MiB: {}",
+        "bar: of the network process {network_mib:.1} <= {HELPER_BAR_MIB} MiB: {}",
         judged(network_holds)
     );
     Ok(holds && network_holds)
@@ -131,97 +129,26 @@ fn evict(daemon: &Daemon, stream: &mut Stream) -> anyhow::Result<()> {
     wait(stream, "pod.removed", "default/hog")
 }
 
-/// Prints a line, and returns anonymous and shared memory together in MiB, without the program itself. The peak is of all
-/// resident memory since the start, with the program.
+/// Prints a line, and returns anonymous and shared memory together in MiB, without the program itself.
 fn print(what: &str, pid: u32) -> anyhow::Result<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let of = |key: &str| -> anyhow::Result<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-        let kib: u64 = line
-            .and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok())
-            .with_context(|| format!("no {key}"))?;
-        Ok(kib << 10)
-    };
-    let program = fs::read_link(format!("/proc/{pid}/exe"))?.display().to_string();
-    let part = parts(pid)?.remove(&program).unwrap_or_default();
-    let program_bytes = part.resident_bytes - part.anonymous_bytes;
-    // In a guest the program is on a tmpfs, whose pages count as shared memory. On a disk they count as the file's.
-    let (shmem_bytes, is_on_tmpfs) = (of("RssShmem")?, of("RssFile")? < program_bytes);
-    let shmem_bytes = if is_on_tmpfs { shmem_bytes.saturating_sub(program_bytes) } else { shmem_bytes };
-    let (anon, shmem, program) = (mib(of("RssAnon")?), mib(shmem_bytes), mib(program_bytes));
-    let peak = mib(of("VmHWM")?);
+    let Resident { anon_bytes, shmem_bytes, program_bytes, peak_bytes } = Resident::of(pid)?;
+    let (anon, shmem, program) = (mib(anon_bytes), mib(shmem_bytes), mib(program_bytes));
+    let peak = mib(peak_bytes);
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))?.count();
     println!("{what:<26} {anon:>10.1} {shmem:>10.1} {program:>10.1} {peak:>10.1} {descriptors:>12}");
     Ok(anon + shmem)
 }
 
-/// What is resident of mappings of one kind.
-#[derive(Clone, Copy, Debug, Default)]
-struct Part {
-    resident_bytes: u64,
-    /// The part of it that no file has.
-    anonymous_bytes: u64,
-}
-
-/// What is resident, by what it is.
-fn parts(pid: u32) -> anyhow::Result<BTreeMap<String, Part>> {
-    let smaps = fs::File::open(format!("/proc/{pid}/smaps"))?;
-    let mut parts: BTreeMap<String, Part> = BTreeMap::new();
-    let mut name = String::new();
-    for line in BufReader::new(smaps).lines() {
-        let line = line?;
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        match words[..] {
-            [range, _rights, _offset, _device, _inode, ref file @ ..] if range.contains('-') => {
-                name = name_of(range, file.first().copied());
-            }
-            ["Rss:", kib, "kB"] => {
-                parts.entry(name.clone()).or_default().resident_bytes += kib.parse::<u64>()? << 10;
-            }
-            ["Anonymous:", kib, "kB"] => {
-                parts.entry(name.clone()).or_default().anonymous_bytes += kib.parse::<u64>()? << 10;
-            }
-            _ => {}
-        }
-    }
-    Ok(parts)
-}
-
 /// Prints what is resident, by what it is, the largest first.
 fn print_parts(pid: u32) -> anyhow::Result<()> {
-    let mut parts: Vec<_> = parts(pid)?.into_iter().filter(|(_, part)| part.resident_bytes > 0).collect();
+    let mut parts: Vec<_> =
+        resident::parts(pid)?.into_iter().filter(|(_, part)| part.resident_bytes > 0).collect();
     parts.sort_by_key(|(_, part)| std::cmp::Reverse(part.resident_bytes));
     println!("{:<52} {:>10} {:>10}", "resident, MiB", "all", "anon");
     for (name, part) in parts {
         println!("{name:<52} {:>10.2} {:>10.2}", mib(part.resident_bytes), mib(part.anonymous_bytes));
     }
     Ok(())
-}
-
-/// What a mapping is: a file by its name; memory of no file by its size, as stacks of one kind are alike.
-fn name_of(range: &str, name: Option<&str>) -> String {
-    if let Some(name) = name {
-        return name.to_owned();
-    }
-    let bytes = range.split_once('-').and_then(|(start, end)| {
-        Some(u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(start, 16).ok()?)
-    });
-    format!("no file, mappings of {} KiB", bytes.unwrap_or(0) >> 10)
-}
-
-/// The network process of a daemon.
-fn network_process(daemon: u32) -> Option<u32> {
-    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).ok()?.flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let pids: Vec<u32> = children
-        .flat_map(|pids| {
-            pids.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>()
-        })
-        .collect();
-    pids.into_iter().find(|pid| {
-        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        words.split(|byte| *byte == 0).nth(1) == Some(b"network-process")
-    })
 }
 
 /// Takes every request.

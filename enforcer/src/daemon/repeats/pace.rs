@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     kube::{OpenEviction, Removal},
+    model::CgroupId,
     policy::engine::Spared,
 };
 
@@ -28,6 +29,8 @@ struct Course {
     /// Not again before.
     next: Instant,
     is_exhausted: bool,
+    /// Whether what an earlier process had reported was done once more.
+    is_finished: bool,
     /// Why they were spared last, if that was reported.
     spared: Option<Spared>,
     is_refusal_reported: bool,
@@ -38,6 +41,8 @@ struct Course {
 pub(super) enum Step {
     /// Kill them, for the `count`th time.
     Kill { count: u32 },
+    /// Kill them without a word: an earlier process has reported it, and ended before it was done.
+    Finish,
     /// Report that they are not killed, and why.
     Spare(Spared),
     /// Report that they were killed often enough.
@@ -70,15 +75,22 @@ impl Pace {
         }
     }
 
-    /// Decides about containers that run; only to be called when [`due`](Self::due). `spared` is why they must not be
-    /// killed. Returns nothing if all of that is reported already.
+    /// Decides about containers that run, in these cgroups; only to be called when [`due`](Self::due). `spared` is why they
+    /// must not be killed. Returns nothing if all of that is reported already.
     pub(super) fn step(
         &mut self,
         eviction: &OpenEviction,
+        living: &[CgroupId],
         spared: Option<Spared>,
         now: Instant,
     ) -> Option<Step> {
+        // A container that is started again gets a cgroup of its own.
+        let is_cut_off = !living.is_empty() && living.iter().all(|cgroup| eviction.unsure.contains(cgroup));
         let course = self.course(eviction, now);
+        if spared.is_none() && is_cut_off && !std::mem::replace(&mut course.is_finished, true) {
+            course.next = now + FIRST_PAUSE;
+            return Some(Step::Finish);
+        }
         if course.count >= MOST {
             return (!std::mem::replace(&mut course.is_exhausted, true)).then_some(Step::Exhausted);
         }
@@ -110,6 +122,7 @@ impl Pace {
             next: now,
             // An earlier process has reported it.
             is_exhausted: eviction.repeats >= MOST,
+            is_finished: false,
             spared: None,
             is_refusal_reported: false,
         });

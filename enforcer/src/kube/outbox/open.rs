@@ -6,6 +6,7 @@ use super::{
     super::message::{Action, PodRef},
     Entry, Now, Outbox, Stage,
 };
+use crate::model::CgroupId;
 
 /// An eviction whose pod the API server is to remove and has not removed yet: until then the kubelet may start its
 /// containers again.
@@ -19,6 +20,8 @@ pub struct OpenEviction {
     pub removal: Removal,
     /// How often containers of it were killed again, as far as the journal says.
     pub repeats: u32,
+    /// The containers' cgroups of the last time, if an earlier process reported it: it may have ended before it killed them.
+    pub unsure: Vec<CgroupId>,
     /// When it is given up.
     pub expiry: Instant,
 }
@@ -53,7 +56,15 @@ impl Outbox {
                 Stage::Look | Stage::Act(_) => Removal::Waiting,
             };
             let (pod, repeats, expiry) = (entry.pod.clone(), entry.repeats, entry.expiry);
-            (now.instant < expiry).then(|| OpenEviction { id: id.clone(), pod, removal, repeats, expiry })
+            let unsure = entry.unsure.clone();
+            (now.instant < expiry).then(|| OpenEviction {
+                id: id.clone(),
+                pod,
+                removal,
+                repeats,
+                unsure,
+                expiry,
+            })
         });
         open.collect()
     }

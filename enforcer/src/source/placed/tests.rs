@@ -428,6 +428,48 @@ fn a_path_has_an_owner_before_the_roster_knows_it() {
     }
 }
 
+/// systemd in a container, crun's own, a kubelet in a pod and its pods: the cgroups of whoever runs there.
+#[test]
+fn what_a_container_makes_below_its_cgroup_is_that_containers() {
+    let (pods, _) = named(QosClass::BestEffort, "default");
+    let of = |kubepods: &str, driver| Kubelet {
+        kubepods: CgroupPath::parse(kubepods).unwrap(),
+        driver,
+        identities: pods.identities.clone(),
+    };
+    let pod = format!("/kubepods/besteffort/pod{UID}");
+    let slice = format!(
+        "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{}.slice",
+        UID.replace('-', "_")
+    );
+    let app = id('1');
+    for (kubelet, path, container) in [
+        (of("/kubepods", CgroupDriver::Cgroupfs), format!("{pod}/{app}/container"), "app"),
+        (of("/kubepods", CgroupDriver::Cgroupfs), format!("{pod}/{app}/init.scope"), "app"),
+        (
+            of("/kubepods", CgroupDriver::Cgroupfs),
+            format!("{pod}/{app}/kubelet/kubepods/burstable/pod{OTHER}/{}", id('9')),
+            "app",
+        ),
+        (of("/kubepods.slice", CgroupDriver::Systemd), format!("{slice}/crio-{app}.scope/container"), "app"),
+        (
+            of("/kubepods.slice", CgroupDriver::Systemd),
+            format!("{slice}/cri-containerd-{app}.scope/system.slice/dbus.service"),
+            "app",
+        ),
+        // A virtual machine, whose containers have no cgroups of their own.
+        (of("/kubepods", CgroupDriver::Cgroupfs), format!("{pod}/kata_{}", id('0')), "kata"),
+    ] {
+        let owner = kubelet.owner(&CgroupPath::parse(&path).unwrap()).unwrap();
+        assert_eq!(owner.level.pod().map(ToString::to_string).as_deref(), Some("default/web"), "{path}");
+        let shown = owner.level.container().unwrap_or_default();
+        assert!(shown.starts_with(container), "{path}: {shown}");
+    }
+    // A node that is a container of this machine, as kind makes them, has pods of its own.
+    let kind = format!("/system.slice/docker-{app}.scope/kubelet.slice/kubelet-kubepods.slice/x");
+    assert!(of("/kubepods.slice", CgroupDriver::Systemd).owner(&CgroupPath::parse(&kind).unwrap()).is_none());
+}
+
 #[test]
 fn a_container_has_the_kind_of_its_spec_and_the_attempt_of_the_runtime() {
     let (mut pods, now) = named(QosClass::Burstable, "default");

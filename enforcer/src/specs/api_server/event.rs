@@ -1,8 +1,8 @@
 //! What the API server sends in a watch: lines, each with an event in JSON.
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
-use super::super::pod::ApiPod;
+use super::super::pod::{ApiPod, nullable};
 use crate::helper::is_id;
 
 /// The longest line that is read. The largest object that a cluster stores has 1.5 MiB, and JSON may write a byte of it as
@@ -22,14 +22,19 @@ pub(super) struct Lines {
 /// What has happened.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Event {
-    /// A pod is new or has changed.
-    Put(Box<ApiPod>),
+    /// A pod is new, or was there when the watch began.
+    Added(Box<ApiPod>),
+    /// A pod has changed.
+    Modified(Box<ApiPod>),
     /// A pod is gone.
     Removed(String),
     /// A pod has changed, and cannot be read; its uid, if that can be.
     Unreadable(Option<String>),
     /// Nothing: it says which version has been reached.
-    Bookmark,
+    Bookmark {
+        /// Whether all pods that there were when the watch began have come.
+        ends_initial: bool,
+    },
     /// The watch has failed, with a status as HTTP has it, and why.
     Failed {
         /// The status.
@@ -68,6 +73,16 @@ struct HeadObject {
 struct HeadMetadata {
     uid: String,
     resource_version: String,
+    #[serde(deserialize_with = "nullable")]
+    annotations: HeadAnnotations,
+}
+
+/// On a pod it is a tenant's word and is not read; on a bookmark it is the server's.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct HeadAnnotations {
+    #[serde(rename = "k8s.io/initial-events-end")]
+    initial_events_end: Option<IgnoredAny>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -108,19 +123,20 @@ impl Event {
     /// annotations that count, and is cut.
     pub(super) fn read(line: &[u8]) -> Result<(Self, Option<String>), NoEvent> {
         let Head { kind, object } = serde_json::from_slice(line).map_err(|_error| NoEvent)?;
-        let HeadObject { metadata: HeadMetadata { uid, resource_version }, code, message } = object;
+        let HeadObject { metadata: HeadMetadata { uid, resource_version, annotations }, code, message } =
+            object;
         let version = is_id(&resource_version).then_some(resource_version);
         let event = match kind.as_str() {
             "ADDED" | "MODIFIED" => match serde_json::from_slice::<WithPod>(line) {
                 Ok(WithPod { object: mut pod }) => {
                     pod.metadata.annotations.keep_mirrors();
                     pod.cut();
-                    Self::Put(pod)
+                    if kind == "ADDED" { Self::Added(pod) } else { Self::Modified(pod) }
                 }
                 Err(_error) => Self::Unreadable(is_id(&uid).then_some(uid)),
             },
             "DELETED" => Self::Removed(uid),
-            "BOOKMARK" => Self::Bookmark,
+            "BOOKMARK" => Self::Bookmark { ends_initial: annotations.initial_events_end.is_some() },
             "ERROR" => return Ok((Self::Failed { code, words: message }, None)),
             _ => return Err(NoEvent),
         };
@@ -202,7 +218,7 @@ mod tests {
         let object = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "spec": {"priority": 3}});
         for kind in ["ADDED", "MODIFIED"] {
             let (event, version) = read(&json!({"type": kind, "object": object})).unwrap();
-            let Event::Put(pod) = event else { panic!("{event:?}") };
+            let (Event::Added(pod) | Event::Modified(pod)) = event else { panic!("{event:?}") };
             assert_eq!((pod.spec.priority, version.as_deref()), (Some(3), Some("7")));
         }
         let version = Some(String::from("7"));
@@ -212,8 +228,19 @@ mod tests {
         );
         assert_eq!(
             read(&json!({"type": "BOOKMARK", "object": object})),
-            Ok((Event::Bookmark, version.clone()))
+            Ok((Event::Bookmark { ends_initial: false }, version.clone()))
         );
+        for (annotations, ends_initial) in [
+            (json!({"k8s.io/initial-events-end": "true", "x": "y"}), true),
+            (json!({"k8s.io/initial-events": "true"}), false),
+            (json!(null), false),
+        ] {
+            let object = json!({"metadata": {"resourceVersion": "7", "annotations": annotations}});
+            assert_eq!(
+                read(&json!({"type": "BOOKMARK", "object": object})),
+                Ok((Event::Bookmark { ends_initial }, version.clone()))
+            );
+        }
         let status =
             json!({"kind": "Status", "metadata": {}, "code": 410, "message": "too old", "reason": "Expired"});
         let failed = Event::Failed { code: 410, words: "too old".into() };
@@ -238,7 +265,7 @@ mod tests {
         }
         let hostile =
             json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "1&watch=false x"}}});
-        assert_eq!(read(&hostile), Ok((Event::Bookmark, None)));
+        assert_eq!(read(&hostile), Ok((Event::Bookmark { ends_initial: false }, None)));
     }
 
     /// A tenant writes what it likes there.
@@ -248,7 +275,7 @@ mod tests {
             let object =
                 json!({"metadata": {"uid": "u", "annotations": annotations, "labels": {"a": "\u{0}\"}\n"}}});
             match read(&json!({"type": "ADDED", "object": object})).unwrap().0 {
-                Event::Put(pod) => pod.metadata.annotations,
+                Event::Added(pod) => pod.metadata.annotations,
                 other => panic!("{other:?}"),
             }
         };

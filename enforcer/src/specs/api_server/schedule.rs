@@ -10,6 +10,8 @@ use crate::network::{BackOff, fraction};
 pub(super) enum End {
     /// All pods were listed: the watch follows.
     Listed,
+    /// It gives no list in a watch: all pods are listed.
+    Unstreamed,
     /// The watch ended as it should, or nothing came for too long.
     Watched,
     /// The version is too old: all pods are listed again.
@@ -42,7 +44,7 @@ impl Schedule {
             self.back_off.reset();
         }
         match end {
-            End::Listed => None,
+            End::Listed | End::Unstreamed => None,
             End::Watched => (!has_lasted).then(|| self.back_off.next()),
             // One restart of the server ends the watches of all nodes.
             End::Expired => Some(self.back_off.next() + self.spread()),

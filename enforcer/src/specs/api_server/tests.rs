@@ -1,4 +1,5 @@
 mod outages;
+mod streams;
 
 use std::thread;
 
@@ -572,6 +573,7 @@ fn what_may_work_later_is_not_final() {
         Interruption::Final(_) => "final",
         Interruption::Expired(_) => "expired",
         Interruption::Later { .. } => "later",
+        Interruption::Unstreamed => "unstreamed",
     };
     for status in [408, 409, 429, 500, 502, 503, 504] {
         assert_eq!(kind(status), "later", "{status}");

@@ -5,7 +5,7 @@ use crate::kube::PodRef;
 
 fn eviction(id: &str, removal: Removal, repeats: u32, expiry: Instant) -> OpenEviction {
     let pod = PodRef { namespace: String::from("shop"), name: String::from("web"), uid: format!("uid-{id}") };
-    OpenEviction { id: id.to_owned(), pod, removal, repeats, expiry }
+    OpenEviction { id: id.to_owned(), pod, removal, repeats, unsure: Vec::new(), expiry }
 }
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -20,13 +20,33 @@ fn each_time_is_later_than_the_one_before_and_the_last_is_said_once() {
         let due = pace.due(&open, false, now).unwrap();
         pauses.push(due.duration_since(now).as_millis());
         now = due.max(now);
-        assert_eq!(pace.step(&open, None, now), Some(Step::Kill { count }));
+        assert_eq!(pace.step(&open, &[CgroupId(1)], None, now), Some(Step::Kill { count }));
     }
     assert_eq!(pauses[..7], [0, 500, 1_000, 2_000, 4_000, 8_000, 10_000]);
     assert_eq!(pauses.last(), Some(&10_000));
     let due = pace.due(&open, false, now).unwrap();
-    assert_eq!(pace.step(&open, None, due), Some(Step::Exhausted));
+    assert_eq!(pace.step(&open, &[CgroupId(1)], None, due), Some(Step::Exhausted));
     assert_eq!(pace.due(&open, true, now + HOUR / 2), None);
+}
+
+#[test]
+fn what_an_earlier_process_reported_and_did_not_do_is_done_once_and_not_counted_again() {
+    let start = Instant::now();
+    let mut pace = Pace::default();
+    let open = OpenEviction {
+        unsure: vec![CgroupId(4), CgroupId(5)],
+        ..eviction("e1", Removal::Accepted, 3, start + HOUR)
+    };
+    let both = [CgroupId(4), CgroupId(5)];
+    let paused = Some(Spared::Paused);
+    assert_eq!(pace.step(&open, &both, paused, start), Some(Step::Spare(Spared::Paused)));
+    assert_eq!(pace.step(&open, &both[..1], None, start), Some(Step::Finish));
+    assert_eq!(pace.count(&open), 3);
+    // What does not die is killed again like any other.
+    assert_eq!(pace.step(&open, &both, None, start + HOUR / 2), Some(Step::Kill { count: 4 }));
+    // One that was started since is another.
+    let mut pace = Pace::default();
+    assert_eq!(pace.step(&open, &[CgroupId(4), CgroupId(6)], None, start), Some(Step::Kill { count: 4 }));
 }
 
 #[test]
@@ -47,13 +67,13 @@ fn what_an_earlier_process_did_counts_and_a_closed_eviction_is_forgotten() {
     let start = Instant::now();
     let mut pace = Pace::default();
     let open = eviction("e1", Removal::Accepted, 5, start + HOUR);
-    assert_eq!(pace.step(&open, None, start), Some(Step::Kill { count: 6 }));
+    assert_eq!(pace.step(&open, &[CgroupId(1)], None, start), Some(Step::Kill { count: 6 }));
     assert_eq!(pace.count(&open), 6);
     pace.keep(&[]);
     assert_eq!(pace.count(&open), 5);
     // An earlier process has reported this.
     let exhausted = eviction("e2", Removal::Accepted, MOST, start + HOUR);
-    assert_eq!(pace.step(&exhausted, None, start), None);
+    assert_eq!(pace.step(&exhausted, &[CgroupId(1)], None, start), None);
     assert_eq!(pace.due(&exhausted, true, start), None);
 }
 
@@ -63,10 +83,10 @@ fn a_reason_to_spare_is_said_once_and_a_refusal_too() {
     let mut pace = Pace::default();
     let open = eviction("e1", Removal::Accepted, 0, start + HOUR);
     let (paused, protected) = (Some(Spared::Paused), Some(Spared::Protected));
-    assert_eq!(pace.step(&open, paused, start), Some(Step::Spare(Spared::Paused)));
-    assert_eq!(pace.step(&open, paused, start), None);
-    assert_eq!(pace.step(&open, protected, start), Some(Step::Spare(Spared::Protected)));
-    assert_eq!(pace.step(&open, None, start), Some(Step::Kill { count: 1 }));
+    assert_eq!(pace.step(&open, &[CgroupId(1)], paused, start), Some(Step::Spare(Spared::Paused)));
+    assert_eq!(pace.step(&open, &[CgroupId(1)], paused, start), None);
+    assert_eq!(pace.step(&open, &[CgroupId(1)], protected, start), Some(Step::Spare(Spared::Protected)));
+    assert_eq!(pace.step(&open, &[CgroupId(1)], None, start), Some(Step::Kill { count: 1 }));
     assert_eq!([pace.refused(&open, start), pace.refused(&open, start)], [true, false]);
     assert_eq!(pace.due(&open, false, start), Some(start + LONGEST_PAUSE));
     assert_eq!(pace.count(&open), 1, "only kills count");
@@ -117,7 +137,7 @@ proptest! {
             if due.is_none_or(|due| due > now) {
                 continue;
             }
-            match pace.step(&open, spared, now) {
+            match pace.step(&open, &[CgroupId(1)], spared, now) {
                 Some(Step::Kill { count }) => {
                     prop_assert_eq!(spared, None);
                     prop_assert!(last.is_none_or(|last| now >= last + FIRST_PAUSE));
@@ -127,6 +147,8 @@ proptest! {
                 }
                 Some(Step::Exhausted) => exhausted[number] += 1,
                 Some(Step::Spare(of)) => prop_assert_eq!(Some(of), spared),
+                // Nothing is unsure.
+                step @ Some(Step::Finish) => prop_assert_eq!(step, None),
                 None => prop_assert!(spared.is_some()),
             }
             prop_assert!(exhausted[number] <= 1);

@@ -66,6 +66,30 @@ fn an_eviction_is_open_from_the_signal_until_the_pod_is_gone() {
     assert_eq!(outbox.open(now(3_000, start)), []);
 }
 
+/// The event comes before the signal: an earlier process may have ended between them.
+#[test]
+fn only_an_earlier_process_may_have_reported_a_kill_that_it_did_not_do() {
+    let start = Instant::now();
+    let replayed = 9;
+    let mut outbox = outbox(SETTINGS, Some("Job"), replayed, start);
+    answer(&mut outbox, Some(found(Some("Job"))), now(0, start));
+    let mut unsure_after = |sequence, outcome: &'static str| {
+        let repeated = EvictionRepeated {
+            eviction_id: String::from("e1"),
+            outcome: outcome.into(),
+            cgroup_ids: vec![4, 5],
+            count: 1,
+            ..EvictionRepeated::default()
+        };
+        let payload = Payload::EvictionRepeated(repeated);
+        let _none = outbox.take(sequence, 0, None, &payload, now(0, start));
+        outbox.open(now(0, start))[0].unsure.clone()
+    };
+    assert_eq!(unsure_after(replayed, "killed"), [CgroupId(4), CgroupId(5)]);
+    assert_eq!(unsure_after(replayed + 1, "killed"), []);
+    assert_eq!(unsure_after(replayed, "spared"), []);
+}
+
 /// The event or the look says whose pod it is.
 #[test]
 fn nothing_is_open_where_the_pod_is_not_removed() {

@@ -4,7 +4,10 @@ use std::{net::SocketAddr, path::Path};
 use super::*;
 use crate::{
     network::fake::{Authority, Validity, Way},
-    specs::ClusterAccess,
+    specs::{
+        ClusterAccess,
+        fake_api::{Asked, Streams},
+    },
 };
 
 /// How often what has arrived is looked at, in virtual time.
@@ -90,6 +93,30 @@ async fn a_watch_that_is_closed_every_30_s_loses_nothing() {
     assert_eq!(api.asked_for(false).len(), 1, "it is listed once");
     let watches = i32::try_from(api.asked_for(true).len()).unwrap();
     assert!((ROUNDS..=ROUNDS * 3 / 2 + 1).contains(&watches), "{watches}");
+}
+
+/// Watches end after the time that was asked for, as a real server ends them, and bookmarks come each minute.
+#[tokio::test(start_paused = true)]
+async fn one_client_makes_few_requests_in_a_quiet_hour() {
+    for streams in [Streams::Given, Streams::Forbidden] {
+        let (api, feed) = serve().await;
+        api.set_streams(streams);
+        api.set_watching(Watching::Timed);
+        api.put(pod("a", "a", 1));
+        let reading = reading_at_own_pace(&api, &feed).await;
+        let began = api.asked().len() + api.unstreamed();
+        for _ in 0..60 {
+            pass(Duration::from_mins(1)).await;
+            api.bookmark();
+        }
+        let asked = api.asked();
+        let requests = asked.len() + api.unstreamed() - began;
+        println!("{streams:?}: {began} requests to begin, {requests} in the hour after that");
+        // Watches of 5 to 10 minutes.
+        assert!((5..=12).contains(&requests), "{requests}");
+        assert!(asked[began - api.unstreamed()..].iter().all(Asked::is_watch), "nothing is listed again");
+        assert_eq!((reading.shown(), reading.shared.trouble()), (shown(&[("a", 1)]), None));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,222 @@
+//! What many pods cost a daemon while nothing happens, by the source that it has them from.
+//!
+//! The sources and the container runtime are fakes in this program, outside of the daemon's cgroup. A pod is 20 KiB of
+//! JSON, most of which nothing reads: as those of a cluster are.
+
+mod beside;
+
+use std::{fs, path::Path, thread, time::Duration};
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+use enforcer_tests::{
+    cgroup::Cgroup,
+    daemon::Daemon,
+    figures::{float, mib},
+    wait::TIMEOUT,
+};
+use serde_json::{Value, json};
+
+use self::beside::Beside;
+use crate::{
+    idle::{self, BAR_PERCENT},
+    resident::{BAR_MIB, HELPER_BAR_MIB, Resident, helpers},
+};
+
+/// The cgroup of the daemon itself.
+const OWN: &str = "bench-sources";
+/// How long a pod is, as a source writes it.
+const POD_BYTES: usize = 20 << 10;
+/// After the last pod has come: what only the reading needed is given back ten seconds later.
+const REST: Duration = Duration::from_secs(30);
+
+/// With which sources to measure.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many pods each source has; 0 leaves the sources out
+    #[arg(long, default_value_t = 500)]
+    source_pods: u32,
+    /// The sources to measure; all by default
+    #[arg(long = "source", value_enum)]
+    sources: Vec<Source>,
+    /// Measure nothing but the sources
+    #[arg(long)]
+    pub(crate) only_sources: bool,
+}
+
+/// Where a daemon has its pods from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+#[value(rename_all = "camelCase")]
+enum Source {
+    /// Manifests, without a kubelet.
+    Static,
+    #[value(name = "podsAPI")]
+    PodsApi,
+    /// The kubelet's HTTPS server.
+    Kubelet,
+    ApiServer,
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::PodsApi => "podsAPI",
+            Self::Kubelet => "kubelet",
+            Self::ApiServer => "apiServer",
+        }
+    }
+}
+
+/// What was measured with one source.
+struct Figures {
+    daemon_bytes: u64,
+    /// Of the process that reads the source; `None` if there is none.
+    process_bytes: Option<u64>,
+    /// Of the daemon and all its processes together.
+    cpu_us: u64,
+    process_cpu_ns: u64,
+}
+
+/// Measures with each source, and prints it beside the bars. `factor` is what the emulation costs, if that is known.
+pub(crate) fn measure(args: &Args, seconds: u32, factor: Option<f64>) -> anyhow::Result<()> {
+    if args.source_pods == 0 {
+        return Ok(());
+    }
+    let all = if args.sources.is_empty() { Source::value_variants() } else { &args.sources };
+    println!(
+        "{} pods of {} KiB of JSON in each source; {seconds} s in which nothing happens; memory that no file backs",
+        args.source_pods,
+        POD_BYTES >> 10
+    );
+    println!(
+        "{:<12} {:>22} {:>22} {:>12} {:>12} {:>26}",
+        "source", "daemon, MiB", "its process, MiB", "% of a CPU", "the process", "without emulation, %"
+    );
+    for source in all {
+        let Figures { daemon_bytes, process_bytes, cpu_us, process_cpu_ns } =
+            measure_one(*source, args.source_pods, seconds).with_context(|| source.name())?;
+        let percent = float(cpu_us) / 1e4 / f64::from(seconds);
+        let process_percent = float(process_cpu_ns) / 1e7 / f64::from(seconds);
+        let process = process_bytes
+            .map_or_else(|| String::from("none"), |bytes| beside_bar(mib(bytes), HELPER_BAR_MIB));
+        let native = factor
+            .map_or_else(|| String::from("not known"), |factor| beside_bar(percent / factor, BAR_PERCENT));
+        println!(
+            "{:<12} {:>22} {process:>22} {percent:>12.3} {process_percent:>12.3} {native:>26}",
+            source.name(),
+            beside_bar(mib(daemon_bytes), BAR_MIB),
+        );
+    }
+    Ok(())
+}
+
+/// A figure and its bar.
+fn beside_bar(figure: f64, bar: f64) -> String {
+    let verdict = if figure <= bar { "ok" } else { "TOO MUCH" };
+    format!("{figure:.3} (bar {bar}: {verdict})")
+}
+
+fn measure_one(source: Source, pods: u32, seconds: u32) -> anyhow::Result<Figures> {
+    let own = Cgroup::create(OWN)?;
+    let place = format!("/tmp/bench-source-{}", source.name());
+    let place = Path::new(&place);
+    if place.exists() {
+        fs::remove_dir_all(place)?;
+    }
+    let (daemon, beside) = if source == Source::Static {
+        let daemon = idle::start(&own, place, "mode: enforce\nmaxPods: 1000")?;
+        for number in 0..pods {
+            daemon.manifest(&format!("p{number}.json"), &manifest(number).to_string())?;
+        }
+        (daemon, None)
+    } else {
+        let beside = Beside::new(place, source, pods)?;
+        (idle::start(&own, place, beside.settings())?, Some(beside))
+    };
+    wait_for_pods(&daemon, pods, beside.is_some())?;
+    thread::sleep(REST);
+    idle::settle(&own)?;
+
+    let process = helpers(daemon.pid(), "specs-process");
+    ensure!(process.len() == usize::from(beside.is_some()), "there are {} specs processes", process.len());
+    let process_cpu = || -> anyhow::Result<u64> {
+        let threads = process.iter().map(|pid| idle::threads(*pid)).collect::<Result<Vec<_>, _>>()?;
+        Ok(threads.iter().flat_map(|threads| threads.values()).map(|used| used.cpu_ns).sum())
+    };
+    let (cpu_us, process_cpu_ns) = (own.number("cpu.stat", "usage_usec")?, process_cpu()?);
+    thread::sleep(Duration::from_secs(seconds.into()));
+    let figures = Figures {
+        cpu_us: own.number("cpu.stat", "usage_usec")? - cpu_us,
+        process_cpu_ns: process_cpu()? - process_cpu_ns,
+        daemon_bytes: Resident::of(daemon.pid())?.held_bytes(),
+        process_bytes: match process.first() {
+            Some(pid) => Some(Resident::of(*pid)?.held_bytes()),
+            None => None,
+        },
+    };
+    daemon.stop()?;
+    Ok(figures)
+}
+
+/// Waits until the daemon knows that many pods, each with its request if they have one from a spec.
+fn wait_for_pods(daemon: &Daemon, pods: u32, is_of_spec: bool) -> anyhow::Result<()> {
+    let start = std::time::Instant::now();
+    loop {
+        let answer = daemon.get("/v1/pods")?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("an answer without a body")?;
+        let view: Value = serde_json::from_str(body).with_context(|| format!("{answer:?}"))?;
+        let known = view["pods"].as_array().into_iter().flatten();
+        let is_there = |pod: &&Value| {
+            if is_of_spec { pod["spec"]["provenance"] == "live" } else { pod["state"] == "active" }
+        };
+        let count = known.filter(is_there).count();
+        if count == usize::try_from(pods)? {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < 3 * TIMEOUT, "it knows {count} of {pods} pods:\n{}", daemon.log());
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// A pod in so many bytes.
+fn manifest(number: u32) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": format!("p{number}"), "namespace": "bench", "uid": uid(number), "labels": {"app": "web"},
+        },
+        "spec": {
+            "nodeName": "node-1",
+            "containers": [{
+                "name": "app", "image": "registry.example/i", "resources": {"requests": {"memory": "1Mi"}}, "env": [],
+            }],
+        },
+        "status": {"phase": "Running", "qosClass": "Burstable"},
+    });
+    let mut left = POD_BYTES.saturating_sub(pod.to_string().len());
+    let mut variables = Vec::new();
+    while left > 0 {
+        let value = "v".repeat(left.min(80));
+        let variable = json!({"name": format!("VARIABLE_{}", variables.len()), "value": value});
+        left = left.saturating_sub(variable.to_string().len() + 1);
+        variables.push(variable);
+    }
+    pod["spec"]["containers"][0]["env"] = json!(variables);
+    pod
+}
+
+fn uid(number: u32) -> String {
+    format!("6c1a4e95-6bb6-11e6-bc26-{number:012x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_as_long_as_it_is_to_be() {
+        let bytes = manifest(7).to_string().len();
+        assert!((POD_BYTES..POD_BYTES + 200).contains(&bytes), "{bytes}");
+    }
+}
