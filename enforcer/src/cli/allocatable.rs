@@ -124,6 +124,8 @@ mod tests {
             ["memory", "1023Gi", "1Gi", "100Mi", "1022Gi", "900Gi", "122Gi"]
         );
         assert!(text.contains("3750m") && text.contains("2250m"), "{text}");
-        assert!(text.contains("batch has 1 cpu and 2Gi memory reserved for 1h0m, until 2026"), "{text}");
+        let words: Vec<_> = text.split_whitespace().collect();
+        let words = words.join(" ");
+        assert!(words.contains("batch has 1 cpu and 2Gi memory reserved for 1h0m, until 2026"), "{text}");
     }
 }
