@@ -151,7 +151,7 @@ fn gauges() -> Gauges {
         }],
         system: vec![SystemPart {
             name: String::from("system"),
-            cpu_us: Some(1),
+            cpu_us: Some(0),
             memory_bytes: Some(1),
             tasks: Some(1),
         }],
