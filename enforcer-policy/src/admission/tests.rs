@@ -125,7 +125,7 @@ fn what_no_process_offers_here_does_not_count(
     let node = Node { other: list(offered), ..node() };
     let app_pod = requesting("app", requests);
     let mut init_pod = app_pod.clone();
-    init_pod.containers[0].kind = crate::model::ContainerKind::Init;
+    init_pod.containers[0].kind = ContainerKind::Init;
     let mut limited = app_pod.clone();
     let resources = &mut limited.containers[0].resources;
     resources.limits = std::mem::take(&mut resources.requests);

@@ -40,8 +40,12 @@ fn table(view: &AllocatableView) -> String {
     let others = allocatable.keys().map(String::as_str).filter(|key| !known.contains(key));
     for key in known.into_iter().chain(others).filter(|key| allocatable.contains_key(*key)) {
         let of = |amounts: &AmountsView| shown(key, amounts.get(key).copied().unwrap_or(0));
+        // Process ids are not requested: nobody counts what would be free.
+        let asked = |amounts: &AmountsView| {
+            amounts.get(key).map_or_else(|| String::from("-"), |amount| shown(key, *amount))
+        };
         let columns =
-            [of(capacity), of(reserved), of(hard_thresholds), of(allocatable), of(requested), of(free)];
+            [of(capacity), of(reserved), of(hard_thresholds), of(allocatable), asked(requested), asked(free)];
         page.line(&line(name(key), columns.each_ref().map(String::as_str)));
     }
     if !reservations.is_empty() {

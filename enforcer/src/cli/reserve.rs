@@ -94,9 +94,9 @@ pub(super) fn reserve(context: &Context, args: Args) -> Result<(), Failure> {
     }
     reservation::amounts(&resources).map_err(|error| Failure::usage(error.into()))?;
     let request = ReservationRequest { name, resources, reason, ttl_ms: orders::milliseconds(ttl) };
-    orders::answered(context, client::block_on(client::reserve(&context.config.run_dir, &request))?)
+    orders::answered(context, &client::block_on(client::reserve(&context.config.run_dir, &request))?)
 }
 
 pub(super) fn unreserve(context: &Context, Release { name }: &Release) -> Result<(), Failure> {
-    orders::answered(context, client::block_on(client::release(&context.config.run_dir, name))?)
+    orders::answered(context, &client::block_on(client::release(&context.config.run_dir, name))?)
 }
