@@ -325,7 +325,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let rivals = threshold.map(|threshold| {
         evictors::watch(&config, threshold, host.node.memory_bytes, view.clone(), journal.clone())
     });
-    let (requests, requested) = watch::channel(orders.requested(&desired));
+    let (requests, taken) = watch::channel(orders.requested(&desired));
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
@@ -345,7 +345,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         doctor,
         forecaster.headrooms(),
         view,
-        (orders.view(), requested),
+        (orders.view(), taken),
         answers,
     );
     let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));

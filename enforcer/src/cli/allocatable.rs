@@ -73,7 +73,7 @@ fn name(key: &str) -> &str {
 
 fn shown(key: &str, amount: u64) -> String {
     match key {
-        "cpuMilli" if amount % 1_000 == 0 => (amount / 1_000).to_string(),
+        "cpuMilli" if amount.is_multiple_of(1_000) => (amount / 1_000).to_string(),
         "cpuMilli" => format!("{amount}m"),
         "memoryBytes" | "ephemeral-storage" => human_bytes(amount),
         key if key.starts_with("hugepages-") => human_bytes(amount),
