@@ -82,6 +82,12 @@ event_types! {
     SourceUp = "source.up",
     /// A source of pods does not work.
     SourceDown = "source.down",
+    /// Resources were reserved for others than pods.
+    ReservationMade = "reservation.made",
+    /// A reservation ended: they are for pods again.
+    ReservationEnded = "reservation.ended",
+    /// A part of the system uses more than is reserved for it.
+    ReservationExceeded = "reservation.exceeded",
     /// The node lacks something; says what does not work without it.
     DegradedEntered = "degraded.entered",
     /// It is available again.

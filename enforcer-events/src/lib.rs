@@ -10,6 +10,7 @@ pub mod node;
 pub mod oom;
 pub mod pod;
 pub mod pressure;
+pub mod reservation;
 mod schema;
 
 use std::borrow::Cow;
@@ -124,6 +125,12 @@ payloads! {
     SourceUp(node::SourceReported),
     /// A source of pods does not work.
     SourceDown(node::SourceReported),
+    /// Resources were reserved for others than pods.
+    ReservationMade(reservation::ReservationMade),
+    /// They are for pods again.
+    ReservationEnded(reservation::ReservationEnded),
+    /// A part of the system uses more than is reserved for it.
+    ReservationExceeded(reservation::ReservationExceeded),
     /// The node lacks something.
     DegradedEntered(node::Degraded),
     /// It is available again.
@@ -178,6 +185,9 @@ impl Payload {
                 Some(&changed.message)
             }
             Self::SourceUp(source) | Self::SourceDown(source) => Some(&source.message),
+            Self::ReservationMade(made) => Some(&made.message),
+            Self::ReservationEnded(ended) => Some(&ended.message),
+            Self::ReservationExceeded(exceeded) => Some(&exceeded.message),
             Self::DegradedEntered(degraded) | Self::DegradedLeft(degraded) => degraded.message.as_deref(),
             _ => None,
         }

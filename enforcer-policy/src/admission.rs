@@ -5,9 +5,9 @@
 
 use std::{borrow::Cow, cell::OnceCell, fmt};
 
-use crate::model::{Node, Pod, PodName, QosClass, TaintEffect};
+use crate::model::{Node, Pod, PodName, QosClass, ResourceList, TaintEffect};
 
-use self::amounts::{Allocatable, Amounts};
+use self::amounts::Allocatable;
 use super::{
     Settings, critical,
     preemption::{self, NoVictims, RequestedBack, Requirement, Requirements},
@@ -17,7 +17,7 @@ use super::{
 
 mod amounts;
 
-pub use self::amounts::Shortage;
+pub use self::amounts::{Amounts, Shortage, beyond_free};
 
 /// The taint of a node under memory pressure, which the control plane sets with the effect `NoSchedule`.
 const MEMORY_PRESSURE_TAINT: &str = "node.kubernetes.io/memory-pressure";
@@ -179,6 +179,20 @@ impl<'pod> Admitter<'pod> {
     /// to free them.
     pub fn occupy(&mut self, pod: &Pod) {
         self.used.add(&Amounts::of(pod));
+    }
+
+    /// Counts what is reserved for others than pods; no pod can be preempted to free it.
+    pub fn reserve(&mut self, reserved: &ResourceList) {
+        self.used.add(&Amounts::from_list(reserved));
+    }
+
+    /// What all pods that count request together, without what is reserved for others: the same that was given to
+    /// [`Self::reserve`].
+    #[must_use]
+    pub fn requested_by_pods(&self, reserved: &ResourceList) -> Amounts {
+        let mut pods = self.used.clone();
+        pods.remove(&Amounts::from_list(reserved));
+        pods
     }
 
     /// Reverts [`Self::occupy`].

@@ -109,18 +109,24 @@ const KEPT: [(Signal, &str); 2] = [
 #[must_use]
 pub fn reservation(capacity: &ResourceList, settings: &Settings) -> ResourceList {
     let mut reservation = reserved(capacity, settings);
-    for (signal, name) in KEPT {
-        if let (Some(threshold), Some(has)) = (settings.eviction.hard(signal), capacity.get(name)) {
-            let amount = Quantity::from_units(threshold.value.amount(has.units()));
-            reservation.update(ResourceName::new(name), |sum| {
-                sum.copied().unwrap_or_default().saturating_add(amount)
-            });
-        }
-    }
+    lists::add(&mut reservation, &hard_thresholds(capacity, settings));
     reservation
 }
 
-fn reserved(capacity: &ResourceList, settings: &Settings) -> ResourceList {
+/// The hard eviction thresholds that pods cannot request, on a node of this capacity.
+#[must_use]
+pub fn hard_thresholds(capacity: &ResourceList, settings: &Settings) -> ResourceList {
+    let amount = |(signal, name): (Signal, &str)| {
+        let has = capacity.get(name)?.units();
+        let threshold = settings.eviction.hard(signal)?;
+        Some((ResourceName::new(name), Quantity::from_units(threshold.value.amount(has))))
+    };
+    KEPT.into_iter().filter_map(amount).collect()
+}
+
+/// `systemReserved` and `kubeReserved` together, on a node of this capacity.
+#[must_use]
+pub fn reserved(capacity: &ResourceList, settings: &Settings) -> ResourceList {
     let mut reserved = settings.system_reserved.clone();
     lists::add(&mut reserved, &kube_reserved(capacity, settings));
     reserved

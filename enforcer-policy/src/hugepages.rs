@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::model::{Quantity, ResourceList};
 
-const PREFIX: &str = "hugepages-";
+/// How the resources of huge pages begin.
+pub(crate) const PREFIX: &str = "hugepages-";
 
 /// The amount in bytes per page size in bytes; sizes that are not a positive number of bytes are left out, and two
 /// names of the same size are added up (upstream `HugePageLimits` in `pkg/kubelet/cm/helpers_linux.go`).

@@ -29,6 +29,7 @@ pub mod preference;
 pub mod pressure;
 pub mod qos;
 pub mod rank;
+pub mod reservation;
 #[cfg(test)]
 mod sample;
 mod settings;

@@ -157,6 +157,21 @@ pub fn check_reason(reason: &str) -> Result<(), OrderError> {
     is_reported.then_some(()).ok_or(OrderError::Reason)
 }
 
+/// What is left of a time that was given before a restart: from, until, and until by `CLOCK_BOOTTIME`.
+pub(crate) fn resumed_left_ms(
+    (given_ms, until_ms, until_boot_ms): (u64, u64, u64),
+    same_boot: bool,
+    now: Moment,
+) -> u64 {
+    let left_ms = match same_boot {
+        true => until_boot_ms.saturating_sub(now.boot_ms),
+        // The clock is or was wrong: how long ago that was is unknown.
+        false if now.wall_ms < given_ms => 0,
+        false => until_ms.saturating_sub(now.wall_ms),
+    };
+    left_ms.min(until_ms.saturating_sub(given_ms))
+}
+
 fn check(what: &What, reason: &str, for_ms: u64) -> Result<(), OrderError> {
     check_reason(reason)?;
     if !(MIN_FOR_MS..=MAX_FOR_MS).contains(&for_ms) {
@@ -184,13 +199,8 @@ impl Orders {
     pub fn resume(kept: Vec<Order>, same_boot: bool, now: Moment) -> (Self, Vec<Order>) {
         let (mut orders, mut over) = (Self::default(), Vec::new());
         for mut order in kept {
-            let left_ms = match same_boot {
-                true => order.left_ms(now),
-                // The clock is or was wrong: how long ago that was is unknown.
-                false if now.wall_ms < order.given_ms => 0,
-                false => order.until_ms.saturating_sub(now.wall_ms),
-            };
-            let left_ms = left_ms.min(order.for_ms());
+            let left_ms =
+                resumed_left_ms((order.given_ms, order.until_ms, order.until_boot_ms), same_boot, now);
             order.until_boot_ms = now.boot_ms.saturating_add(left_ms);
             let is_new = orders.find(&order.what).is_none();
             if left_ms > 0 && is_new && order.is_sound() && orders.0.len() < MAX_ORDERS {

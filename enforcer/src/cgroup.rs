@@ -41,7 +41,7 @@ mod watch;
 
 pub use self::{
     apply::{ApplyError, Fate, Outcome, apply},
-    components::{ComponentError, ComponentReport, ComponentScore, Components, ScoreFate},
+    components::{ComponentError, ComponentReport, ComponentScore, Components, Member, Members, ScoreFate},
     controller::Controller,
     desired::holders,
     diff::{Diff, diff},

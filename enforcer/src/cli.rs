@@ -1,5 +1,6 @@
 //! The command line: one file per verb.
 
+mod allocatable;
 mod capacity;
 mod client;
 mod completions;
@@ -23,6 +24,7 @@ mod ranked;
 mod reload;
 mod render;
 mod replay;
+mod reserve;
 mod run;
 mod top;
 mod what_if;
@@ -97,6 +99,8 @@ enum Verb {
     Next(next::Args),
     /// Show the bytes and seconds left to each threshold
     Headroom(headroom::Args),
+    /// Show what may be requested of the node, and what is
+    Allocatable(allocatable::Args),
     /// Compute everything for these pods, and change nothing
     Plan(plan::Args),
     /// Print the order in which these pods would be evicted
@@ -113,6 +117,10 @@ enum Verb {
     Pause(pause::Args),
     /// Evict a pod now
     Evict(evict::Args),
+    /// Reserve resources of the node for others than pods
+    Reserve(reserve::Args),
+    /// End a reservation before its time
+    Unreserve(reserve::Release),
     /// Reload the configuration and the manifests
     Reload(reload::Args),
     /// Show what this host offers and what is lost; exit status 1 if anything is
@@ -189,6 +197,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Why(args) => why::why(&context(&files)?, &args),
         Verb::Next(args) => next::next(&context(&files)?, &args),
         Verb::Headroom(args) => headroom::headroom(&context(&files)?, &args),
+        Verb::Allocatable(args) => allocatable::allocatable(&context(&files)?, &args),
         Verb::Plan(args) => plan::plan(&context(&files)?, &args),
         Verb::Rank(args) => rank::rank(&context(&files)?, &args),
         Verb::Replay(args) => replay::replay(&context(&files)?, files.config.as_deref(), &args),
@@ -197,6 +206,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Protect(args) => protect::protect(&context(&files)?, args),
         Verb::Pause(args) => pause::pause(&context(&files)?, args),
         Verb::Evict(args) => evict::evict(&context(&files)?, args),
+        Verb::Reserve(args) => reserve::reserve(&context(&files)?, args),
+        Verb::Unreserve(args) => reserve::unreserve(&context(&files)?, &args),
         Verb::Reload(args) => reload::reload(&context(&files)?, &args),
         Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),

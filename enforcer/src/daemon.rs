@@ -57,6 +57,7 @@ mod sinks;
 mod specifying;
 mod stalls;
 mod start;
+mod system;
 mod tracing_report;
 mod trimming;
 mod watchdog;
@@ -117,7 +118,7 @@ use crate::{
         pressure::Conditions,
     },
     sense::{self, HostFacts, NODE_PRESSURE},
-    serve::{self, Admin, View, Vital},
+    serve::{self, Admin, Vital},
     source::{Identities, Kubelet, StaticDir},
     threads::{self, Workers},
 };
@@ -272,7 +273,9 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         .with_shared_memory(Path::new("/proc"), &pods);
     let events = Arc::new(Mutex::new(events));
     let mut recording = Recording::start(&config, &host, &journal);
-    let mut orders = OrderBook::open(&config.state_dir, &host.boot_id, &journal);
+    let mut orders = OrderBook::open(&config.state_dir, &host.boot_id, &journal, kubelets);
+    // Before any pod is admitted: what is reserved is not free for them.
+    orders.put_reservations_in_force(&mut desired);
     let evictions = Evictions::new(&journal, &being_evicted, orders.view(), &sender, &workers);
     // At once, as no thread may be had later; the pods come when they are known.
     let repeating = kubernetes::repeating(api_evictions.as_ref(), &orders, &journal)
@@ -328,16 +331,29 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let rivals = threshold.map(|threshold| {
         evictors::watch(&config, threshold, host.node.memory_bytes, view.clone(), journal.clone())
     });
+    let (requests, taken) = watch::channel(orders.requested(&desired));
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let tracing = tokio::spawn(ooms.run(readiness.clone()));
     orders.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
     let reporting = (&journal, &counts, sinks.healths());
-    let metering = Metering::start(&config, (&host, &doctor), reporting, (&reflex, &recording), &stopping);
+    let metering = Metering::start(
+        &config,
+        (&host, &doctor, desired.members()),
+        reporting,
+        (&reflex, &recording),
+        &stopping,
+    );
     let observer = reflex.observer();
     let answers = (metering.scrape(), Vital::by(move || observer.is_alive()));
-    let sources =
-        recording.sources(journal.clone(), doctor, forecaster.headrooms(), view, orders.view(), answers);
+    let sources = recording.sources(
+        journal.clone(),
+        doctor,
+        forecaster.headrooms(),
+        view,
+        (orders.view(), taken),
+        answers,
+    );
     let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));
     Watchdog::start(reflex.observer(), &journal);
 
@@ -432,6 +448,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         trimming.settle(Instant::now(), is_short, &journal);
         orders.settle();
         views.send_if_modified(|view| has_changed(view, desired.view()));
+        requests.send_if_modified(|before| has_changed(before, &orders.requested(&desired)));
         if let Some(news) = manifests {
             news.answer();
         }
@@ -510,7 +527,7 @@ async fn shutdown(
 }
 
 /// Replaces the view if the new one differs; returns whether it did.
-fn has_changed(view: &mut View, new: &View) -> bool {
+fn has_changed<T: Clone + PartialEq>(view: &mut T, new: &T) -> bool {
     let differs = view != new;
     if differs {
         view.clone_from(new);

@@ -24,7 +24,10 @@ mod tests;
 pub use self::{
     counts::Counts,
     expose::expose,
-    gauges::{Gauges, Headroom, NEXT_VICTIMS, NextVictim, Pressure, Resource, SinkState},
+    gauges::{
+        Gauges, Headroom, KernelMemory, NEXT_VICTIMS, NextVictim, Pressure, ReservedPart, Resource,
+        SinkState, SystemPart,
+    },
     labels::{Level, Slice},
     loops::{LoopMetrics, loops},
     process::Process,

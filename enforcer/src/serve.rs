@@ -2,6 +2,7 @@
 
 mod accept;
 mod admin;
+mod allocatable;
 mod brief;
 mod common;
 mod connections;
@@ -29,13 +30,14 @@ mod wake_throttle;
 pub(crate) use self::orders::{now, rfc3339};
 pub use self::{
     admin::{Admin, Asked},
+    allocatable::{AllocatableView, AmountsView, Requested, ReservationView},
     common::Common,
     containers::{ContainerMemory, Memories, MemoryView, PodMemory, StallView},
     doctor::{Doctor, Programs, Refused},
     headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},
     hosts::Hosts,
     metrics::{MetricsListener, Scrape},
-    orders::{Done, No, OrderRequest, OrderView},
+    orders::{AdminRequest, Done, No, OrderRequest, OrderView, ReservationRequest},
     peer::{Peer, PeerError},
     pods::{ContainerView, ControllerView, PodState, PodView, ReadTime, SpecView, SpecsView, View},
     query::Query,

@@ -96,3 +96,55 @@ fn a_critical_pod_ends_the_cheapest_pod_that_makes_room() {
     drop((half, critical));
     daemon.stop().unwrap();
 }
+
+/// What another scheduler reserved is not for pods: also not after the daemon was killed, and until it expires.
+#[guest_test(daemon)]
+fn what_is_reserved_no_pod_gets_until_it_ends() {
+    let folder = folder("reserve");
+    let daemon = Daemon::start(&folder, "mode: enforce").unwrap();
+    let verb = |daemon: &Daemon, arguments: &[&str]| {
+        let output = daemon.verb(arguments).output().unwrap();
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        (said, output.status.code())
+    };
+    let free = |daemon: &Daemon| {
+        let (said, status) = verb(daemon, &["-o", "json", "allocatable"]);
+        assert_eq!(status, Some(0), "{said}");
+        let view: serde_json::Value = serde_json::from_str(&said).unwrap();
+        view["free"]["memoryBytes"].as_u64().unwrap()
+    };
+    let whole = free(&daemon);
+    let reserve = |daemon: &Daemon, bytes: u64, ttl: &str| {
+        let bytes = bytes.to_string();
+        verb(daemon, &["reserve", "batch", "--memory", &bytes, "--ttl", ttl, "--reason", "batch work"])
+    };
+    let (said, status) = reserve(&daemon, whole + 1, "1h");
+    assert!(status == Some(77) && said.contains("of memory are asked for and"), "{said}");
+    assert_eq!(free(&daemon), whole, "a refusal changes nothing");
+    let (said, status) = reserve(&daemon, whole - (64 << 20), "1h");
+    assert_eq!(status, Some(0), "{said}");
+
+    // The daemon is killed: dropping it is SIGKILL.
+    drop(daemon);
+    let daemon = Daemon::start(&folder, "mode: enforce").unwrap();
+    let mut stream = daemon.follow().unwrap();
+    assert_eq!(free(&daemon), 64 << 20);
+    daemon.manifest("large.yaml", &manifest("large", 0, "memory: 128Mi")).unwrap();
+    let rejected = stream.wait_for_pod("pod.rejected", "default/large", TIMEOUT).unwrap();
+    assert_eq!(rejected["data"]["reason"], "OutOfmemory", "{rejected}");
+    assert!(!cgroup("large").exists());
+
+    let (said, status) = reserve(&daemon, whole - (64 << 20), "2s");
+    assert_eq!(status, Some(0), "{said}");
+    let expired = |event: &serde_json::Value| {
+        event["type"] == "dev.enforcer.reservation.ended" && event["data"]["reason"] == "expired"
+    };
+    stream.wait_for("the end of its time", TIMEOUT, expired).unwrap();
+    wait_until("large's admission", || cgroup("large").exists());
+    // What the pod has now cannot be reserved.
+    let (said, status) = reserve(&daemon, whole - (64 << 20), "1h");
+    assert!(status == Some(77) && said.contains("of memory are asked for and"), "{said}");
+    assert_eq!(free(&daemon), whole - (128 << 20));
+    daemon.stop().unwrap();
+}

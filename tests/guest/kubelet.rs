@@ -47,6 +47,11 @@ fn pods_are_known_by_their_cgroups_and_named_once_the_runtime_answers() {
         let is_of =
             |event: &Value, kind: &str, source: &str| is(event, kind) && event["data"]["source"] == source;
         stream.wait_for("no runtime", TIMEOUT, |event| is_of(event, "source.down", "runtime")).unwrap();
+        // The kubelet admits the pods, and does not know what would be reserved here.
+        let reserve = ["reserve", "batch", "--memory", "1Mi", "--ttl", "1h", "--reason", "batch work"];
+        let refused = daemon.verb(&reserve).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(77) && said.contains("a kubelet admits the pods"), "{said}");
         let unnamed = format!("(unknown)/{}", web.uid);
         stream.wait_for_pod("pod.added", &unnamed, TIMEOUT).unwrap();
 

@@ -21,6 +21,7 @@ mod ooms;
 mod outlook;
 mod pins;
 mod preference;
+mod reserved;
 mod restarted;
 mod rig;
 mod scores;

@@ -13,7 +13,7 @@ use super::super::{
 /// The sum of what pods take, each rounded up on its own (upstream `framework.Resource`): cpu in thousandths, others in
 /// base units.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(super) struct Amounts {
+pub struct Amounts {
     pods: u128,
     cpu_milli: u128,
     memory_bytes: u128,
@@ -70,7 +70,9 @@ impl Amounts {
         Self { pods: 1, ..Self::from_list(requests) }
     }
 
-    fn from_list(list: &ResourceList) -> Self {
+    /// The amounts of a list of resources, which takes the place of no pod.
+    #[must_use]
+    pub fn from_list(list: &ResourceList) -> Self {
         let units = |name| lists::get(list, name).units().into();
         Self {
             pods: 0,
@@ -82,6 +84,18 @@ impl Amounts {
                 .filter(|(name, _)| is_scalar(name))
                 .map(|(name, quantity)| (name.clone(), quantity.units().into()))
                 .collect(),
+        }
+    }
+
+    /// The amount of a resource: cpu in thousandths, others in base units, `pods` as their number.
+    #[must_use]
+    pub fn get(&self, name: &str) -> u128 {
+        match name {
+            PODS => self.pods,
+            ResourceName::CPU => self.cpu_milli,
+            ResourceName::MEMORY => self.memory_bytes,
+            ResourceName::EPHEMERAL_STORAGE => self.ephemeral_storage_bytes,
+            name => self.scalars.get(name).copied().unwrap_or(0),
         }
     }
 
@@ -112,6 +126,19 @@ impl Amounts {
     fn scalar(&self, name: &ResourceName) -> u128 {
         self.scalars.get(name).copied().unwrap_or(0)
     }
+}
+
+/// The resources that a node has too little of for `asked`, beside what pods request and what is `reserved` already.
+#[must_use]
+pub fn beyond_free(
+    node: &Node,
+    settings: &Settings,
+    (pods, reserved): (&Amounts, &ResourceList),
+    asked: &ResourceList,
+) -> Vec<Shortage> {
+    let mut used = pods.clone();
+    used.add(&Amounts::from_list(reserved));
+    Allocatable::new(node, settings).shortages(&used, &Amounts::from_list(asked))
 }
 
 impl Allocatable {

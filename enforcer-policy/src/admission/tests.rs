@@ -4,7 +4,10 @@ use rstest::rstest;
 use super::*;
 use crate::{
     EvictionSettings, effective, lists,
-    model::{ResourceList, Toleration, TolerationTaints},
+    model::{
+        Container, ContainerKind, Quantity, Requirements as Resources, ResourceList, Toleration,
+        TolerationTaints,
+    },
     sample::{Amounts as Texts, any_pod, app, list, node, pod},
 };
 
@@ -122,7 +125,7 @@ fn what_no_process_offers_here_does_not_count(
     let node = Node { other: list(offered), ..node() };
     let app_pod = requesting("app", requests);
     let mut init_pod = app_pod.clone();
-    init_pod.containers[0].kind = crate::model::ContainerKind::Init;
+    init_pod.containers[0].kind = ContainerKind::Init;
     let mut limited = app_pod.clone();
     let resources = &mut limited.containers[0].resources;
     resources.limits = std::mem::take(&mut resources.requests);
@@ -236,6 +239,64 @@ fn who_runs_already_counts_even_beyond_what_there_is() {
     assert!(admitter.admit(&small, &[]).is_err());
     assert_eq!(admitter.admit(&nothing, &[]), Ok(Vec::new()));
     assert_eq!(admitter.keep(&small), Place(3));
+}
+
+/// What admission counts of a pod (upstream `PodRequests`, with `PodLevelResources`): on four cpus, of which others
+/// request all but this much, it fits with exactly that, and with a thousandth less it does not.
+#[rstest]
+// The pod level replaces the containers' sum, also where that is more.
+#[case::pod_level(&[("cpu", "2")], &[(ContainerKind::App, "1"), (ContainerKind::App, "500m")], "2")]
+#[case::pod_level_below_the_containers(&[("cpu", "1")], &[(ContainerKind::App, "1"), (ContainerKind::App, "1")], "1")]
+// A resource that the pod level does not name is the containers'.
+#[case::pod_level_of_another_resource(&[("memory", "1Gi")], &[(ContainerKind::App, "1500m")], "1500m")]
+// Init containers run one at a time, before the others; sidecars run on beside whatever comes after them.
+#[case::init_below(&[], &[(ContainerKind::Init, "500m"), (ContainerKind::App, "1")], "1")]
+#[case::init_above(&[], &[(ContainerKind::Init, "3"), (ContainerKind::Init, "2"), (ContainerKind::App, "1")], "3")]
+#[case::sidecar(&[], &[(ContainerKind::Sidecar, "500m"), (ContainerKind::App, "1")], "1500m")]
+#[case::init_after_a_sidecar(
+    &[], &[(ContainerKind::Sidecar, "500m"), (ContainerKind::Init, "2"), (ContainerKind::App, "1")], "2500m")]
+#[case::init_before_a_sidecar(
+    &[], &[(ContainerKind::Init, "2"), (ContainerKind::Sidecar, "500m"), (ContainerKind::App, "1")], "2")]
+fn a_pod_counts_with_what_it_needs_at_once(
+    #[case] pod_level: Texts<'_>,
+    #[case] containers: &[(ContainerKind, &str)],
+    #[case] counts: &str,
+) {
+    let containers =
+        containers.iter().map(|(kind, cpu)| Container { kind: *kind, ..app("c", &[("cpu", *cpu)], &[]) });
+    let resources = Resources { requests: list(pod_level), ..Resources::default() };
+    let level = (!pod_level.is_empty()).then_some(resources);
+    let counted = Pod { resources: level, ..pod("counted", containers.collect()) };
+    let (node, settings) = (node(), settings());
+    let rest = 4_000 - counts.parse::<Quantity>().unwrap().milli();
+    for (others, fits) in [(rest, true), (rest + 1, false)] {
+        let others = requesting("others", &[("cpu", &format!("{others}m"))]);
+        let admissions = admit_all(&node, &settings, &[], &[others, counted.clone()]);
+        assert_eq!(admissions[1].is_admitted(), fits, "{admissions:?}");
+    }
+}
+
+/// An explicit request of 0 stays 0 beside a limit: it makes the pod Burstable, and takes nothing of the node.
+#[test]
+fn an_explicit_request_of_zero_takes_nothing() {
+    let zero =
+        pod("zero", vec![app("c", &[("cpu", "0"), ("memory", "0")], &[("cpu", "2"), ("memory", "1Gi")])]);
+    assert_eq!(qos::class(&zero), QosClass::Burstable);
+    let full = requesting("full", &[("cpu", "4"), ("memory", "8Gi")]);
+    let admissions = admit_all(&node(), &settings(), &[], &[full, zero.clone()]);
+    assert!(admissions[1].is_admitted(), "{admissions:?}");
+    // It is not BestEffort, so memory pressure does not keep it out.
+    assert!(under_conditions(&zero, &[PRESSURE]).is_ok());
+}
+
+/// Without a kubelet no signal of a disk is followed, so `DiskPressure` is never set, whatever is configured.
+#[test]
+fn disk_pressure_is_never_set_without_a_kubelet() {
+    let followed = crate::engine::followed(&EvictionSettings::default().thresholds);
+    assert!(!followed.is_empty());
+    for threshold in followed.iter() {
+        assert_ne!(threshold.signal.condition(), DISK, "{threshold:?}");
+    }
 }
 
 fn any_priority() -> impl Strategy<Value = Option<i32>> {

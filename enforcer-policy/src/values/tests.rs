@@ -105,6 +105,17 @@ fn a_containers_request_is_protected(
     assert_eq!(protection(&files(Settings::default())), []);
 }
 
+/// A missing cpu request is the limit; an explicit one of 0 is not (upstream `calculateLinuxResources`).
+#[rstest]
+#[case::missing(&[], "39")]
+#[case::of_zero(&[("cpu", "0")], "1")]
+#[case::as_large(&[("cpu", "1")], "39")]
+fn a_cpu_request_beside_a_limit(#[case] requests: &[(&str, &str)], #[case] weight: &str) {
+    let settings = Settings { cpu_weight_formula: CpuWeightFormula::Linear, ..Settings::default() };
+    let files = one(app("c", requests, &[("cpu", "1")]), &node_of(), &settings);
+    assert_eq!((files["cpu.weight"].as_str(), files["cpu.max"].as_str()), (weight, "100000 100000"));
+}
+
 #[test]
 fn a_best_effort_pods_overhead_is_not_protected() {
     let pod = Pod { overhead: list(&[("memory", "1Gi")]), ..pod_of("p", vec![app("c", &[], &[])]) };

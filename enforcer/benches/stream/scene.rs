@@ -8,10 +8,11 @@ use std::{
 
 use enforcer::{
     journal::{EventType, Journal, RawEvent, Subject},
-    model::PodName,
+    model::{Node, PodName},
+    policy::{Settings, admission::Amounts},
     serve::{
-        Doctor, Foresight, Headrooms, Observe, Ranker, RankingView, Scrape, Sockets, Sources, Usages, View,
-        Vital,
+        Doctor, Foresight, Headrooms, Observe, Ranker, RankingView, Requested, Scrape, Sockets, Sources,
+        Usages, View, Vital,
     },
 };
 use serde_json::json;
@@ -45,6 +46,12 @@ impl Scene {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (stop, stopping) = watch::channel(false);
         let observe = runtime.block_on(Observe::bind(run_dir.path(), &Sockets::default())).unwrap();
+        let requested = Requested {
+            node: Node::new(4_000, 8 << 30),
+            settings: Settings::default(),
+            pods: Amounts::default(),
+            reservations: Vec::new(),
+        };
         let sources = Sources {
             journal: journal.clone(),
             doctor: Doctor::default(),
@@ -56,6 +63,7 @@ impl Scene {
             },
             view: watch::channel(View::default()).1,
             orders: watch::channel(Vec::new()).1,
+            requested: watch::channel(requested).1,
             metrics: Scrape::by(|_format| Ok(String::new())),
             evictor: Vital::by(|| true),
         };

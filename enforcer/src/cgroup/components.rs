@@ -3,6 +3,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::Path,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -21,6 +22,9 @@ use crate::{
 };
 
 mod unit;
+
+/// The component that this very process is.
+const OURSELVES: &str = "enforcer";
 
 /// Processes are scanned at least this often, even if none was started.
 const AT_THE_LATEST: Duration = Duration::from_mins(5);
@@ -63,7 +67,23 @@ struct Known {
     contest: Contest,
     /// Why it was left with another score, as reported.
     reported: Option<ScoreFate>,
+    /// The component that it belongs to; `None` for a sandbox.
+    component: Option<String>,
 }
+
+/// A process of one of the node's own components.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Member {
+    /// Its id in our own PID namespace.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
+    /// The component: a unit, or the file name of a program; `enforcer` for this very process.
+    pub name: String,
+}
+
+/// The processes of the node's own components, as last looked at.
+pub type Members = Arc<Mutex<Vec<Member>>>;
 
 /// One of the node's own processes that had a wrong score.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -137,6 +157,8 @@ pub enum ComponentError {
 struct Role {
     wanted: i16,
     executable: String,
+    /// The component that it belongs to; `None` for a sandbox.
+    component: Option<String>,
 }
 
 /// One look in progress.
@@ -181,6 +203,15 @@ impl Components {
             look.newest != newest || now.saturating_duration_since(look.at) >= AT_THE_LATEST
         }) || self.kubelet.is_some()
             || self.known.values().any(|known| known.contest.is_overdue(now))
+    }
+
+    /// The processes of components that the last look found.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        let member = |(&(pid, start_ticks), known): (&(u32, u64), &Known)| {
+            Some(Member { pid, start_ticks, name: known.component.clone()? })
+        };
+        self.known.iter().filter_map(member).collect()
     }
 
     /// Looks at the processes started since the look before the last one and at the known ones; now and then at all.
@@ -254,7 +285,8 @@ impl Components {
                         && process.is_roots()?
                         && process.pid_namespace()? == self.own_namespace
                         && !is_of_a_pod(&process, plan)?;
-                let role = Role { wanted: oom_score::NODE_COMPONENT, executable };
+                let component = Some(if is_ours { String::from(OURSELVES) } else { executable.clone() });
+                let role = Role { wanted: oom_score::NODE_COMPONENT, executable, component };
                 Ok(is_component.then_some((process, role)))
             });
             match found {
@@ -281,7 +313,9 @@ impl Components {
                 let is_there = process.cgroup()?.as_deref() == Some(dir.path().as_str());
                 let wanted = if only.is_some() { oom_score::SANDBOX } else { oom_score::NODE_COMPONENT };
                 let concerns = is_there && only.is_none_or(|only| only == executable);
-                Ok(concerns.then_some((process, Role { wanted, executable })))
+                let component =
+                    only.is_none().then(|| dir.path().names().last().unwrap_or_default().to_owned());
+                Ok(concerns.then_some((process, Role { wanted, executable, component })))
             });
             match found {
                 Ok(Some((process, role))) => self.keep(pid, &process, role, pass),
@@ -321,7 +355,7 @@ impl Components {
         role: Role,
         pass: &mut Pass<'_>,
     ) -> rustix::io::Result<Option<ComponentScore>> {
-        let Role { wanted, executable } = role;
+        let Role { wanted, executable, component } = role;
         let key = (pid, process.start_ticks()?);
         // A component may be named both by its program and by its unit.
         if !pass.seen.insert(key) {
@@ -329,6 +363,7 @@ impl Components {
         }
         let found = process.score()?;
         let known = self.known.entry(key).or_default();
+        known.component = component;
         if found == wanted {
             known.was_right = true;
             known.reported = None;

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
 use super::{Failure, exit::Unreachable, render::escape};
-use crate::serve::{Admin, Done, Observe, OrderRequest};
+use crate::serve::{Admin, Done, Observe, OrderRequest, ReservationRequest};
 
 /// How long the daemon may take to begin an answer. It takes milliseconds, or a few seconds on a node that is short of
 /// everything.
@@ -91,11 +91,32 @@ async fn ask(run_dir: &Path, path_and_query: &str, accept: &str) -> Result<Answe
 /// Sends an order to the daemon's admin socket.
 pub(super) async fn order(run_dir: &Path, request: &OrderRequest) -> Result<Done, Failure> {
     let body = serde_json::to_vec(request).context("cannot write the order")?;
-    let request = hyper::Request::post("/v1/orders")
+    change(run_dir, hyper::Request::post("/v1/orders"), body).await
+}
+
+/// Makes a reservation.
+pub(super) async fn reserve(run_dir: &Path, request: &ReservationRequest) -> Result<Done, Failure> {
+    let body = serde_json::to_vec(request).context("cannot write the reservation")?;
+    change(run_dir, hyper::Request::post("/v1/reservations"), body).await
+}
+
+/// Ends a reservation of a valid name before its time.
+pub(super) async fn release(run_dir: &Path, name: &str) -> Result<Done, Failure> {
+    let path = format!("/v1/reservations?name={}", encode(name));
+    change(run_dir, hyper::Request::delete(path), Vec::new()).await
+}
+
+/// Sends a request that changes something to the daemon's admin socket.
+async fn change(
+    run_dir: &Path,
+    request: hyper::http::request::Builder,
+    body: Vec<u8>,
+) -> Result<Done, Failure> {
+    let request = request
         .header(hyper::header::HOST, "enforcer")
         .header(hyper::header::CONTENT_TYPE, "application/json")
         .body(Full::from(body))
-        .context("cannot make the request for an order")?;
+        .context("cannot make the request")?;
     let answer = send(&Admin::path(run_dir), request, ORDER_TIMEOUT).await?;
     let status = answer.status;
     let body = answer.bytes().await?;

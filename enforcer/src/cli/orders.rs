@@ -11,7 +11,7 @@ use super::{Context, Failure, client, format, render::wrap};
 use crate::{
     model::PodName,
     policy::{duration, order},
-    serve::{OrderRequest, OrderView},
+    serve::{Done, OrderRequest, OrderView},
 };
 
 const WIDTH: usize = 80;
@@ -52,15 +52,19 @@ pub(super) fn milliseconds(time: Duration) -> u64 {
 
 /// Sends the order to the daemon, and prints the answer.
 pub(super) fn ask(context: &Context, request: &OrderRequest) -> Result<(), Failure> {
-    let done = client::block_on(client::order(&context.config.run_dir, request))?;
+    answered(context, &client::block_on(client::order(&context.config.run_dir, request))?)
+}
+
+/// Prints the daemon's answer.
+pub(super) fn answered(context: &Context, done: &Done) -> Result<(), Failure> {
     if !done.durable {
         // If this fails, there is nowhere to report it.
         drop(writeln!(
             io::stderr().lock(),
-            "warning: the order could not be written to disk: a restart of the daemon loses it"
+            "warning: this could not be written to disk: a restart of the daemon forgets it"
         ));
     }
-    format::print(context.output, &done, || {
+    format::print(context.output, done, || {
         let id = done.eviction_id.as_ref().map(|id| format!("eviction {id}"));
         let lines = std::iter::once(done.message.clone()).chain(id);
         lines.flat_map(|line| wrap(&line, WIDTH)).map(|line| line + "\n").collect()

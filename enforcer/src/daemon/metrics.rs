@@ -10,9 +10,16 @@ use std::{
 
 use tokio::sync::watch;
 
-use super::{emit, host::Host, lock, ranking::Ranks, recording::Recording};
+use super::{
+    emit,
+    host::Host,
+    lock,
+    ranking::Ranks,
+    recording::Recording,
+    system::{self, System},
+};
 use crate::{
-    cgroup::{self, CgroupDir},
+    cgroup::{self, CgroupDir, Members},
     config::{Config, MemoryAvailableSource},
     evict::{Candidate, Observer, Reflex},
     journal::{Journal, Load},
@@ -55,6 +62,7 @@ struct Sources {
     programs_attached: u64,
     memory_bytes: u64,
     slices: Vec<(Slice, CgroupPath)>,
+    system: System,
     followed: Mutex<Followed>,
 }
 
@@ -85,7 +93,7 @@ impl Metering {
     /// configured, until `stopping` becomes true.
     pub(super) fn start(
         config: &Config,
-        (host, doctor): (&Host, &Doctor),
+        (host, doctor, members): (&Host, &Doctor, Members),
         (journal, counts, healths): (&Journal, &Counts, &Healths),
         (reflex, recording): (&Reflex, &Recording),
         stopping: &watch::Receiver<bool>,
@@ -98,6 +106,8 @@ impl Metering {
             (Slice::Kubepods, kubepods),
         ];
         slices.extend(CgroupPath::parse(SYSTEM_SLICE).ok().map(|path| (Slice::System, path)));
+        let system = System::new(config, &host.node, members);
+        system.watch(journal, stopping.clone());
         let metering = Self(Arc::new(Sources {
             journal: journal.clone(),
             counts: counts.clone(),
@@ -108,6 +118,7 @@ impl Metering {
             programs_attached: u64::try_from(doctor.programs.attached.len()).unwrap_or(u64::MAX),
             memory_bytes: host.node.memory_bytes,
             slices,
+            system,
             followed: Mutex::new(Followed::of(config)),
         }));
         metering.listen(config, &host.name, stopping.clone());
@@ -117,6 +128,7 @@ impl Metering {
     /// Applies another configuration.
     pub(super) fn configure(&self, config: &Config) {
         *lock(&self.0.followed) = Followed::of(config);
+        self.0.system.configure(config);
     }
 
     /// Returns a handle that writes the metrics on request.
@@ -170,11 +182,15 @@ impl Sources {
         let followed = lock(&self.followed).clone();
         let candidates = self.ranks.candidates();
         let Load { stored_bytes, unwritten_records } = self.journal.load();
+        let (system, reserved) = self.system.read();
         let protected = candidates.iter().filter(|candidate| candidate.facts().protected).count();
         Gauges {
             available_bytes: available_bytes(followed.source),
             headroom: self.headroom(&followed.thresholds),
             pressure: self.pressure(),
+            system,
+            reserved,
+            kernel: system::kernel_memory(),
             candidates: candidates.iter().map(|candidate| candidate.identity().qos_class).collect(),
             protected_pods: u64::try_from(protected).unwrap_or(u64::MAX),
             next_victims: if followed.names_pods {

@@ -6,6 +6,7 @@
 
 mod evict;
 mod file;
+mod reservations;
 mod unfinished;
 
 use std::{future, path::Path, time::Duration};
@@ -32,8 +33,9 @@ use crate::{
     policy::{
         engine::EngineSettings,
         order::{self, Order, Orders, What},
+        reservation::Reservations,
     },
-    serve::{Admin, Asked, Done, No, OrderRequest, OrderView, Peer, View, now, rfc3339},
+    serve::{Admin, AdminRequest, Asked, Done, No, OrderRequest, OrderView, Peer, View, now, rfc3339},
 };
 
 /// While an order is in force its end is checked at least this often: timers do not advance while the machine sleeps,
@@ -62,6 +64,9 @@ enum Cause<'a> {
 #[derive(Debug)]
 pub(super) struct OrderBook {
     orders: Orders,
+    reservations: Reservations,
+    /// Whether a kubelet admits the pods.
+    is_beside_kubelet: bool,
     journal: Journal,
     view: watch::Sender<Vec<Order>>,
     writer: Option<Writer>,
@@ -77,24 +82,30 @@ pub(super) struct OrderBook {
 
 impl OrderBook {
     /// Takes over the orders that an earlier process kept.
-    pub(super) fn open(state_dir: &Path, boot_id: &str, journal: &Journal) -> Self {
-        let Kept { orders: kept, same_boot } = file::read(state_dir, boot_id).unwrap_or_else(|error| {
-            let message = format!("operators' orders are forgotten: {}", crate::chain(&error));
-            emit::degraded(journal, "orders", &message);
-            Kept::default()
-        });
+    pub(super) fn open(state_dir: &Path, boot_id: &str, journal: &Journal, is_beside_kubelet: bool) -> Self {
+        let Kept { orders: kept, reservations, same_boot } =
+            file::read(state_dir, boot_id).unwrap_or_else(|error| {
+                let message =
+                    format!("operators' orders and reservations are forgotten: {}", crate::chain(&error));
+                emit::degraded(journal, "orders", &message);
+                Kept::default()
+            });
         unfinished::emit(journal);
         let (orders, over) = Orders::resume(kept, same_boot, now());
+        let (reservations, expired) = Reservations::resume(reservations, same_boot, now());
         let writer = Writer::start(state_dir, boot_id, journal.clone())
             .inspect_err(|error| {
-                let message = format!("a restart forgets orders: cannot start a thread: {error}");
+                let message =
+                    format!("a restart forgets orders and reservations: cannot start a thread: {error}");
                 emit::degraded(journal, "orders", &message);
             })
             .ok();
         let view = watch::Sender::new(orders.all().to_vec());
-        let (is_unkept, is_paused) = (!over.is_empty(), orders.is_paused());
+        let (is_unkept, is_paused) = (!over.is_empty() || !expired.is_empty(), orders.is_paused());
         let book = Self {
             orders,
+            reservations,
+            is_beside_kubelet,
             journal: journal.clone(),
             view,
             writer,
@@ -109,6 +120,9 @@ impl OrderBook {
         }
         for order in &over {
             book.emit_end(order, &Cause::Expired);
+        }
+        for over in &expired {
+            reservations::emit_ended(journal, over, None);
         }
         book
     }
@@ -148,7 +162,9 @@ impl OrderBook {
 
     /// Waits for the next [step](Self::take): for ever if no request can come and no order holds. Safe to cancel.
     pub(super) async fn next(&mut self) -> Step {
-        let left = self.orders.next_end_ms(now()).map(|ms| Duration::from_millis(ms).min(LOOK));
+        let now = now();
+        let ends = [self.orders.next_end_ms(now), self.reservations.next_end_ms(now)];
+        let left = ends.into_iter().flatten().min().map(|ms| Duration::from_millis(ms).min(LOOK));
         let wait = async {
             match left {
                 Some(left) => tokio::time::sleep(left).await,
@@ -202,6 +218,7 @@ impl OrderBook {
             self.emit_end(&order, &Cause::Expired);
             self.changed();
         }
+        self.expire_reservations();
     }
 
     /// Handles a request.
@@ -213,6 +230,19 @@ impl OrderBook {
         evictions: &Evictions,
     ) -> Option<ReloadOrder> {
         let Asked { request, peer, answer } = asked;
+        let request = match request {
+            AdminRequest::Order(order) => order,
+            AdminRequest::Reserve(wish) => {
+                let answered = self.reserve(wish, peer, desired);
+                self.answer(answered, answer);
+                return None;
+            }
+            AdminRequest::Release(name) => {
+                let answered = self.release(&name, peer);
+                self.answer(answered, answer);
+                return None;
+            }
+        };
         let answered = match request {
             OrderRequest::Give { what, reason, for_ms } => {
                 self.give(what, &reason, for_ms, peer, desired, config)
@@ -228,11 +258,16 @@ impl OrderBook {
                 return Some(ReloadOrder { arm, accept_empty, peer, answer });
             }
         };
+        self.answer(answered, answer);
+        None
+    }
+
+    /// Answers: at once if it is refused, else once it is on the disk.
+    fn answer(&mut self, answered: Result<Done, No>, answer: oneshot::Sender<Result<Done, No>>) {
         match answered {
             Ok(done) => self.waiting.push(Waiting { done, answer }),
             Err(no) => refuse(answer, no),
         }
-        None
     }
 
     fn give(
@@ -293,6 +328,7 @@ impl OrderBook {
     /// Puts new orders in force.
     pub(super) fn put_in_force(&mut self, desired: &mut Desired, reflex: &Reflex, config: &Config) {
         desired.set_protected(self.orders.protected().collect());
+        self.put_reservations_in_force(desired);
         let was_paused = std::mem::replace(&mut self.is_paused, self.orders.is_paused());
         // Only on a change: configuring the reflex again closes an open breaker.
         if was_paused != self.is_paused {
@@ -307,7 +343,7 @@ impl OrderBook {
             return;
         }
         if let Some(writer) = &self.writer {
-            writer.keep(self.orders.all().to_vec(), waiting);
+            writer.keep((self.orders.all().to_vec(), self.reservations.all().to_vec()), waiting);
             return;
         }
         for Waiting { done, answer } in waiting {

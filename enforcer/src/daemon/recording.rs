@@ -19,7 +19,7 @@ use crate::{
         order::Order,
     },
     recorder::{Asker, Provenance, Recorder, Tap},
-    serve::{Doctor, Foresight, Headrooms, Scrape, Sources, UsageView, Usages, View, Vital},
+    serve::{Doctor, Foresight, Headrooms, Requested, Scrape, Sources, UsageView, Usages, View, Vital},
 };
 
 /// The recorder, if there is one, and its sources.
@@ -72,12 +72,12 @@ impl Recording {
         doctor: Doctor,
         headrooms: Headrooms,
         view: watch::Receiver<View>,
-        orders: watch::Receiver<Vec<Order>>,
+        (orders, requested): (watch::Receiver<Vec<Order>>, watch::Receiver<Requested>),
         (metrics, evictor): (Scrape, Vital),
     ) -> Sources {
         let foresight = Foresight { ranker: self.ranks().ranker(), headrooms };
         let (recorder, usages) = (self.asker(), self.usages());
-        Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics, evictor }
+        Sources { journal, doctor, recorder, usages, foresight, view, orders, requested, metrics, evictor }
     }
 
     /// Returns the present candidates and their ranking.

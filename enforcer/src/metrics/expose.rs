@@ -3,6 +3,7 @@
 mod happened;
 mod now;
 mod own;
+mod system;
 
 use std::{
     fmt,
@@ -55,6 +56,8 @@ impl Collector for Whole {
         headroom(&mut page, counts, gauges)?;
         pressure(&mut page, gauges)?;
         pods(&mut page, gauges)?;
+        system::parts(&mut page, gauges)?;
+        system::reserved(&mut page, gauges)?;
         events(&mut page, counted, gauges)?;
         sinks(&mut page, gauges)?;
         programs(&mut page, counted, gauges)?;

@@ -15,6 +15,12 @@ pub struct Gauges {
     pub headroom: Vec<Headroom>,
     /// Time that tasks were stalled on a resource, by part of the machine.
     pub pressure: Vec<Pressure>,
+    /// What the system's own parts use.
+    pub system: Vec<SystemPart>,
+    /// What is reserved for them.
+    pub reserved: Vec<ReservedPart>,
+    /// The kernel's own memory.
+    pub kernel: Option<KernelMemory>,
     /// The class of each pod that may be evicted.
     pub candidates: Vec<QosClass>,
     /// The number of them that an operator protects.
@@ -41,6 +47,47 @@ pub struct Gauges {
     pub config_hash: String,
     /// The daemon's own process.
     pub process: Process,
+}
+
+/// A part of the system: a reserved cgroup, or a component of the node. Values that cannot be read are absent.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct SystemPart {
+    /// `system`, `kube`, or the component's name.
+    pub name: String,
+    /// CPU time, in microseconds.
+    pub cpu_us: Option<u64>,
+    /// Memory in use.
+    pub memory_bytes: Option<u64>,
+    /// Tasks: processes with all their threads.
+    pub tasks: Option<u64>,
+}
+
+/// What is reserved for a part of the system; absent what is not.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ReservedPart {
+    /// `system` or `kube`.
+    pub scope: &'static str,
+    /// CPUs in thousandths.
+    pub cpu_milli: Option<u64>,
+    /// Memory.
+    pub memory_bytes: Option<u64>,
+    /// Tasks.
+    pub tasks: Option<u64>,
+    /// Whether more memory is in use.
+    pub memory_exceeded: Option<bool>,
+    /// Whether there are more tasks.
+    pub tasks_exceeded: Option<bool>,
+}
+
+/// The kernel's own memory.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct KernelMemory {
+    /// Its objects, of which part can be reclaimed.
+    pub slab_bytes: u64,
+    /// The stacks of tasks in the kernel.
+    pub stack_bytes: u64,
+    /// Page tables.
+    pub page_table_bytes: u64,
 }
 
 /// The state of the sinks of one kind.

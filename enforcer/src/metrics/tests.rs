@@ -39,6 +39,14 @@ const FAMILIES: &[&str] = &[
     "enforcer_pressure_stalled_seconds",
     "enforcer_candidates",
     "enforcer_protected_pods",
+    "enforcer_system_cpu_seconds",
+    "enforcer_system_memory_bytes",
+    "enforcer_system_tasks",
+    "enforcer_kernel_memory_bytes",
+    "enforcer_reserved_cpus",
+    "enforcer_reserved_memory_bytes",
+    "enforcer_reserved_tasks",
+    "enforcer_reservation_exceeded",
     "enforcer_next_victim",
     "enforcer_events_written",
     "enforcer_events_lost",
@@ -141,6 +149,21 @@ fn gauges() -> Gauges {
             waiting_us: 1_500_000,
             stalled_us: None,
         }],
+        system: vec![SystemPart {
+            name: String::from("system"),
+            cpu_us: Some(0),
+            memory_bytes: Some(1),
+            tasks: Some(1),
+        }],
+        reserved: vec![ReservedPart {
+            scope: "system",
+            cpu_milli: Some(1),
+            memory_bytes: Some(1),
+            tasks: Some(1),
+            memory_exceeded: Some(false),
+            tasks_exceeded: Some(false),
+        }],
+        kernel: Some(KernelMemory::default()),
         candidates: vec![QosClass::BestEffort; 3],
         mode: String::from("enforce"),
         config_hash: String::from("abc"),
@@ -532,4 +555,51 @@ fn the_next_are_three_at_the_most() {
     let read = Read::of(&expose(&Counts::default(), gauges, Format::OpenMetrics).unwrap());
     assert_eq!(read.sum("enforcer_next_victim_info"), 3.0);
     assert_eq!(read.get(r#"enforcer_next_victim_info{rank="1",namespace="shop",pod="a"}"#), 1.0);
+}
+
+#[test]
+fn the_systems_parts_are_shown_beside_what_is_reserved_for_them() {
+    let part = |name: &str, memory_bytes| SystemPart {
+        name: name.into(),
+        cpu_us: Some(1_500_000),
+        memory_bytes,
+        tasks: Some(3),
+    };
+    let gauges = Gauges {
+        system: vec![
+            part("system", Some(200)),
+            part("a\"b", Some(7)),
+            part("a_b", Some(9)),
+            part("kubelet", None),
+        ],
+        reserved: vec![ReservedPart {
+            scope: "system",
+            cpu_milli: Some(250),
+            memory_bytes: Some(100),
+            tasks: None,
+            memory_exceeded: Some(true),
+            tasks_exceeded: None,
+        }],
+        kernel: Some(KernelMemory { slab_bytes: 1, stack_bytes: 2, page_table_bytes: 3 }),
+        ..gauges()
+    };
+    let page = expose(journal().counts(), gauges, Format::OpenMetrics).unwrap();
+    for row in [
+        "enforcer_system_memory_bytes{part=\"system\"} 200",
+        "enforcer_system_memory_bytes{part=\"a_b\"} 7",
+        "enforcer_system_cpu_seconds_total{part=\"kubelet\"} 1.5",
+        "enforcer_system_tasks{part=\"system\"} 3",
+        "enforcer_kernel_memory_bytes{kind=\"slab\"} 1",
+        "enforcer_kernel_memory_bytes{kind=\"stacks\"} 2",
+        "enforcer_kernel_memory_bytes{kind=\"pageTables\"} 3",
+        "enforcer_reserved_cpus{scope=\"system\"} 0.25",
+        "enforcer_reserved_memory_bytes{scope=\"system\"} 100",
+        "enforcer_reservation_exceeded{scope=\"system\",resource=\"memory\"} 1",
+    ] {
+        assert!(page.lines().any(|line| line == row), "no {row} in {page}");
+    }
+    for row in ["part=\"kubelet\"} 0", "enforcer_reserved_tasks{", "resource=\"pid\""] {
+        assert!(!page.contains(row), "{row} in {page}");
+    }
+    assert_eq!(page.matches("enforcer_system_memory_bytes{part=\"a_b\"}").count(), 1, "each row once");
 }

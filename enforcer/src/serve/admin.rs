@@ -12,7 +12,7 @@ use axum::{
     Extension, Json, Router,
     body::Bytes,
     extract::{DefaultBodyLimit, State, rejection::BytesRejection},
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse as _, Response},
     routing::post,
 };
@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::{
-    Access, Done, Error, No, OrderRequest, Peer, PeerError, Sockets, View,
+    Access, AdminRequest, Done, Error, No, Peer, PeerError, Sockets, View,
     brief::{self, Acceptor},
     credit::Credits,
     guarded::Guarded,
@@ -38,7 +38,7 @@ const ADMIN_SOCKET: &str = "admin.sock";
 #[derive(Debug)]
 pub struct Asked {
     /// The request.
-    pub request: OrderRequest,
+    pub request: AdminRequest,
     /// The caller.
     pub peer: Peer,
     /// Takes the result.
@@ -85,6 +85,7 @@ impl Admin {
     ) {
         let router = Routes::new()
             .route("/v1/orders", post(order))
+            .route("/v1/reservations", post(reserve).delete(release))
             .with_state(Shared { asked, credits: Arc::default() })
             .layer(DefaultBodyLimit::max(BODY_BYTES));
         let door = AdminService { admin: self, router, kubepods, view };
@@ -113,10 +114,36 @@ impl Acceptor for AdminService {
     }
 }
 
-async fn order(
-    State(shared): State<Shared>,
-    Extension(peer): Extension<Result<Peer, PeerError>>,
-    body: Result<Bytes, BytesRejection>,
+type Caller = Extension<Result<Peer, PeerError>>;
+type Body = Result<Bytes, BytesRejection>;
+
+async fn order(State(shared): State<Shared>, caller: Caller, body: Body) -> Response {
+    let read =
+        |body: &Bytes| serde_json::from_slice(body).map_err(|error| format!("this is not an order: {error}"));
+    ask(&shared, caller, body, |body| read(body).map(AdminRequest::Order)).await
+}
+
+async fn reserve(State(shared): State<Shared>, caller: Caller, body: Body) -> Response {
+    let read = |body: &Bytes| {
+        serde_json::from_slice(body).map_err(|error| format!("this is not a reservation: {error}"))
+    };
+    ask(&shared, caller, body, |body| read(body).map(AdminRequest::Reserve)).await
+}
+
+async fn release(State(shared): State<Shared>, caller: Caller, uri: Uri, body: Body) -> Response {
+    // No valid name has a character that a query would escape.
+    let name = uri.query().and_then(|query| query.strip_prefix("name=")).filter(|name| !name.contains('&'));
+    let name =
+        name.map(str::to_owned).ok_or_else(|| String::from("say which: DELETE /v1/reservations?name=NAME"));
+    ask(&shared, caller, body, |_| name.map(AdminRequest::Release)).await
+}
+
+/// Hands a request on, if its caller may make it now, and answers with the result.
+async fn ask(
+    shared: &Shared,
+    Extension(peer): Caller,
+    body: Body,
+    read: impl FnOnce(&Bytes) -> Result<AdminRequest, String>,
 ) -> Response {
     let peer = match peer {
         Ok(peer) => peer,
@@ -136,9 +163,9 @@ async fn order(
         Ok(body) => body,
         Err(error) => return reported(error.status(), &error.body_text()),
     };
-    let request = match serde_json::from_slice(&body) {
+    let request = match read(&body) {
         Ok(request) => request,
-        Err(error) => return reported(StatusCode::BAD_REQUEST, &format!("this is not an order: {error}")),
+        Err(error) => return reported(StatusCode::BAD_REQUEST, &error),
     };
     let stopping = || reported(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping");
     let (answer, answered) = oneshot::channel();

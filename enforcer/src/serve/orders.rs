@@ -1,10 +1,41 @@
 //! Requests and answers on the admin socket.
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+use super::ReservationView;
 use crate::{
     clock,
-    policy::order::{Moment, Order, OrderError, What},
+    policy::{
+        order::{Moment, Order, OrderError, What},
+        reservation::ReservationError,
+    },
 };
+
+/// A request on the admin socket.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum AdminRequest {
+    /// `POST /v1/orders`.
+    Order(OrderRequest),
+    /// `POST /v1/reservations`.
+    Reserve(ReservationRequest),
+    /// `DELETE /v1/reservations`: the reservation of that name ends.
+    Release(String),
+}
+
+/// The body of `POST /v1/reservations`: resources that are not for pods. It replaces one of the same name.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ReservationRequest {
+    /// The reservation's name.
+    pub name: String,
+    /// The amounts as quantities, by resource: `2Gi`, `500m`.
+    pub resources: BTreeMap<String, String>,
+    /// What it is for.
+    pub reason: String,
+    /// How long it holds, in milliseconds.
+    pub ttl_ms: u64,
+}
 
 /// The body of `POST /v1/orders` on the admin socket.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -56,6 +87,9 @@ pub struct Done {
     pub message: String,
     /// The order that is in force, or was.
     pub order: Option<OrderView>,
+    /// The reservation that is in force, or was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<ReservationView>,
     /// Whether it survives a restart; always true of an eviction.
     pub durable: bool,
     /// The eviction's id in events.
@@ -83,6 +117,16 @@ impl From<OrderError> for No {
         match error {
             OrderError::Reason | OrderError::Time | OrderError::Name => Self::Wrong(reported),
             OrderError::TooMany | OrderError::Share { .. } => Self::Refused(reported),
+        }
+    }
+}
+
+impl From<ReservationError> for No {
+    fn from(error: ReservationError) -> Self {
+        let reported = error.to_string();
+        match error {
+            ReservationError::TooMany | ReservationError::NotFree(_) => Self::Refused(reported),
+            _ => Self::Wrong(reported),
         }
     }
 }

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::{
-    Doctor, Foresight, OrderView, Scrape, Sockets, Usages, View,
+    Doctor, Foresight, OrderView, Requested, Scrape, Sockets, Usages, View, allocatable,
     connections::{self, Limits},
     containers,
     events::events,
@@ -122,6 +122,8 @@ pub struct Sources {
     pub view: watch::Receiver<View>,
     /// The operators' orders.
     pub orders: watch::Receiver<Vec<Order>>,
+    /// What pods and reservations request.
+    pub requested: watch::Receiver<Requested>,
     /// The metrics.
     pub metrics: Scrape,
     /// Whether the eviction thread works.
@@ -155,6 +157,7 @@ pub(super) struct Shared {
     pub(super) foresight: Foresight,
     pub(super) view: watch::Receiver<View>,
     pub(super) orders: watch::Receiver<Vec<Order>>,
+    pub(super) requested: watch::Receiver<Requested>,
     pub(super) metrics: Scrape,
     pub(super) evictor: Vital,
     pub(super) ready: watch::Receiver<bool>,
@@ -217,8 +220,18 @@ impl Observe {
     ) -> Result<(), Error> {
         let Self { listener, path } = self;
         let failed = |source| Error::Serve { path: path.display().to_string(), source };
-        let Sources { journal, doctor, recorder, usages, foresight, view, orders, metrics, evictor } =
-            sources;
+        let Sources {
+            journal,
+            doctor,
+            recorder,
+            usages,
+            foresight,
+            view,
+            orders,
+            requested,
+            metrics,
+            evictor,
+        } = sources;
         let throttle = WakeThrottle::new(&journal);
         let shared = Shared {
             journal: journal.clone(),
@@ -228,6 +241,7 @@ impl Observe {
             foresight,
             view,
             orders,
+            requested,
             metrics,
             evictor,
             ready,
@@ -279,6 +293,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/usages", get(usages))
         .route("/v1/containers", get(containers::containers))
         .route("/v1/orders", get(orders))
+        .route("/v1/allocatable", get(allocatable::allocatable))
         .route(
             "/metrics",
             get(|State(shared): State<Shared>, headers: HeaderMap| async move {

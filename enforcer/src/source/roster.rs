@@ -8,7 +8,7 @@ use std::{
 use super::{AdmittedBy, SourceName, SourcePod};
 use crate::{
     model::{Pod, PodName, PodUid},
-    policy::admission::{Admission, Rejection},
+    policy::admission::{Admission, Amounts, Rejection},
 };
 
 mod admit;
@@ -26,6 +26,7 @@ pub struct Roster {
     remembered: ended::Remembered,
     arrivals: u64,
     admissions: u64,
+    requested: Amounts,
 }
 
 /// A pod and its state.
@@ -258,6 +259,12 @@ impl Roster {
             State::Active(active) => !active.awaits.is_subset(standing),
             State::Waiting { .. } | State::Evicted | State::Preempted | State::Leaving => false,
         })
+    }
+
+    /// What the pods that count requested together when they were last decided on.
+    #[must_use]
+    pub fn requested(&self) -> &Amounts {
+        &self.requested
     }
 
     /// The pod of that uid.

@@ -3,7 +3,7 @@ use std::{fs, process::Command};
 
 use crate::{Scene, journal::eviction, run};
 
-const VERBS: [&str; 20] = [
+const VERBS: [&str; 23] = [
     "run",
     "plan",
     "rank",
@@ -11,6 +11,7 @@ const VERBS: [&str; 20] = [
     "why",
     "next",
     "headroom",
+    "allocatable",
     "top",
     "what-if",
     "replay",
@@ -18,6 +19,8 @@ const VERBS: [&str; 20] = [
     "evict",
     "protect",
     "pause",
+    "reserve",
+    "unreserve",
     "reload",
     "doctor",
     "config",

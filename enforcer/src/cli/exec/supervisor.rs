@@ -43,7 +43,7 @@ const FORWARDED: [i32; 8] = [
 ];
 
 /// How often a wait for a signal begins again.
-const LOOK: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_mins(1);
 
 /// How a command has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

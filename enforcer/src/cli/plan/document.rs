@@ -25,6 +25,12 @@ pub(super) struct Document {
 #[serde(rename_all = "camelCase")]
 pub(super) struct NodeDocument {
     pub(super) capacity: Amounts,
+    /// `systemReserved` and `kubeReserved` together.
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    pub(super) reserved: Amounts,
+    /// The hard eviction thresholds that pods cannot request.
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    pub(super) hard_thresholds: Amounts,
     pub(super) allocatable: Amounts,
     /// What `kubeReservedPolicy: auto` reserves, with what `kubeReserved` names.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,6 +137,10 @@ impl Amounts {
         Self(own.chain(Self::of(&node.other).0).collect())
     }
 
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<u64> {
         self.0.iter().find(|(name, _)| name == key).map(|(_, amount)| *amount)
     }
@@ -144,6 +154,7 @@ impl From<&Wrong> for ErrorDocument {
 
 impl Document {
     pub(super) fn new(node: &Node, settings: &Settings, plan: &Plan, errors: &[Wrong]) -> Self {
+        let capacity = allocatable::capacity(node);
         let mut allocatable = allocatable::requestable(node, settings);
         // The maximum of pods and tasks belongs to the capacity.
         allocatable.remove(allocatable::PODS);
@@ -151,10 +162,11 @@ impl Document {
         Self {
             node: NodeDocument {
                 capacity: Amounts::capacity(node),
+                reserved: Amounts::of(&allocatable::reserved(&capacity, settings)),
+                hard_thresholds: Amounts::of(&allocatable::hard_thresholds(&capacity, settings)),
                 allocatable: Amounts::of(&allocatable),
-                kube_reserved: (settings.kube_reserved_policy == KubeReservedPolicy::Auto).then(|| {
-                    Amounts::of(&allocatable::kube_reserved(&allocatable::capacity(node), settings))
-                }),
+                kube_reserved: (settings.kube_reserved_policy == KubeReservedPolicy::Auto)
+                    .then(|| Amounts::of(&allocatable::kube_reserved(&capacity, settings))),
                 cgroup: cgroup(&plan.node),
                 reserved_cgroups: plan.reserved.iter().map(cgroup).collect(),
             },

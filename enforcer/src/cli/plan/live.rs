@@ -14,7 +14,7 @@ use crate::{
         self,
         admission::{Admission, Rejection},
     },
-    serve::{PodState, View},
+    serve::{AllocatableView, PodState, ReservationView, View},
     source::Wrong,
 };
 
@@ -30,6 +30,9 @@ pub(super) struct Document {
     problems: Vec<String>,
     /// What is wrong with the manifests.
     errors: Vec<ErrorDocument>,
+    /// What is reserved for others than pods: no pod is admitted into it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reservations: Vec<ReservationView>,
     /// Whether the cgroups are a kubelet's: then nothing is written to them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     kubelet_owns_cgroups: bool,
@@ -81,6 +84,8 @@ impl Document {
         errors: &[Wrong],
     ) -> Result<Self, Failure> {
         let view: View = client::block_on(client::get_json(&context.config.run_dir, "/v1/pods"))?;
+        let AllocatableView { reservations, .. } =
+            client::block_on(client::get_json(&context.config.run_dir, "/v1/allocatable"))?;
         let decided: Vec<(&Pod, Admission)> =
             pods.iter().map(|pod| (pod, admission(&view, &pod.uid))).collect();
         let plan = policy::plan_decided(node, &context.config.settings, &decided);
@@ -97,7 +102,7 @@ impl Document {
         let report = reconciler.reconcile(&plan, &retired, None);
         let problems = reconciler.problems().into_iter().map(|problem| problem.message).collect();
         let errors = errors.iter().map(ErrorDocument::from).collect();
-        Ok(Self { problems, errors, ..Self::from(report) })
+        Ok(Self { problems, errors, reservations, ..Self::from(report) })
     }
 
     /// Where the cgroups are a kubelet's, nothing is planned for them.
@@ -107,7 +112,8 @@ impl Document {
 
     pub(super) fn table(&self) -> String {
         // The errors go to stderr.
-        let Self { steps, waiting, problems, errors: _, kubelet_owns_cgroups, beside_kubelet } = self;
+        let Self { steps, waiting, problems, errors: _, reservations, kubelet_owns_cgroups, beside_kubelet } =
+            self;
         let mut text = String::new();
         if *kubelet_owns_cgroups {
             let says = "the pods' cgroups are the kubelet's: nothing would be written to them. Limits that differ from those \
@@ -147,7 +153,15 @@ impl Document {
         for problem in problems {
             text.push_str(&format!("problem {}\n", render::escape(problem)));
         }
-        if text.is_empty() { String::from("nothing would be written\n") } else { text }
+        if text.is_empty() {
+            text.push_str("nothing would be written\n");
+        }
+        for ReservationView { name, resources, until, .. } in reservations {
+            let amounts: Vec<_> = resources.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
+            let line = format!("reserved for {name} until {until}: {}", amounts.join(" and "));
+            text.push_str(&format!("{}\n", render::escape(&line)));
+        }
+        text
     }
 }
 
@@ -236,5 +250,13 @@ mod tests {
         let json = serde_json::to_value(&document).unwrap();
         assert_eq!(json["steps"][1]["do"], "write");
         assert_eq!(Document::default().table(), "nothing would be written\n");
+        let reserved = ReservationView {
+            name: String::from("batch"),
+            resources: [(String::from("memory"), String::from("2Gi"))].into(),
+            until: String::from("2026"),
+            ..ReservationView::default()
+        };
+        let document = Document { reservations: vec![reserved], ..Document::default() };
+        assert_eq!(document.table(), "nothing would be written\nreserved for batch until 2026: 2Gi memory\n");
     }
 }

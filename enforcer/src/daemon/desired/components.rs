@@ -8,7 +8,7 @@ use std::{
 
 use super::{Desired, emit};
 use crate::{
-    cgroup::{ComponentReport, Components, ScoreFate},
+    cgroup::{ComponentReport, Components, Members, ScoreFate},
     config::Ownership,
     journal::{Journal, Subject},
     model::NodeComponent,
@@ -24,6 +24,7 @@ const MAX_REPORTED: usize = 256;
 #[derive(Debug)]
 pub(super) struct Looked {
     looking: Option<Arc<Mutex<Looking>>>,
+    members: Members,
     next: Instant,
 }
 
@@ -49,7 +50,7 @@ impl Looked {
                     .ok()
             })
             .map(|components| Arc::new(Mutex::new(Looking { components, reported: BTreeSet::new() })));
-        Self { looking, next: Instant::now() }
+        Self { looking, members: Members::default(), next: Instant::now() }
     }
 
     /// When to look again.
@@ -59,6 +60,11 @@ impl Looked {
 }
 
 impl Desired {
+    /// The processes of the node's components, as they are looked at.
+    pub(in crate::daemon) fn members(&self) -> Members {
+        Arc::clone(&self.components.members)
+    }
+
     /// Starts a look at the node's components if it is due and there may be new ones. It runs on a thread that may
     /// block, and nothing waits for it.
     pub(super) fn look_at_components(&mut self) {
@@ -80,12 +86,14 @@ impl Desired {
         let (root, plan, permit) =
             (Arc::clone(hierarchy.root()), Arc::clone(self.pods.plan()), self.permit.clone());
         let made_by_runtimes = self.guarding.made_by_runtimes().clone();
-        let (looking, journal) = (Arc::clone(looking), self.journal.clone());
+        let (looking, members, journal) =
+            (Arc::clone(looking), Arc::clone(&self.components.members), self.journal.clone());
         let is_ours = self.placing.is_none() && self.config.ownership == Ownership::Auto;
         let kubelet_came = is_ours.then(|| Arc::clone(&self.kubelet_came));
         tokio::task::spawn_blocking(move || {
             let mut looking = looking.lock().unwrap_or_else(PoisonError::into_inner);
             let report = looking.components.look(&root, &plan, &made_by_runtimes, permit.as_deref(), now);
+            *members.lock().unwrap_or_else(PoisonError::into_inner) = looking.components.members();
             emit(&report, &mut looking.reported, &journal);
             if let (Some(pid), Some(kubelet_came)) = (report.kubelet, kubelet_came) {
                 emit::degraded(

@@ -1,12 +1,16 @@
 //! Operators' orders about pods.
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::Desired;
 use crate::{
     evict::{Candidate, OpenError},
-    model::{PodName, PodUid},
+    model::{Node, PodName, PodUid, ResourceList},
     nearest::nearest,
-    policy::engine::Reading,
+    policy::{Settings, admission::Amounts, engine::Reading},
     serve::No,
     source::State,
 };
@@ -25,6 +29,18 @@ impl Desired {
         if self.candidates.set_protected(protected) {
             self.aligning.renew();
         }
+    }
+
+    /// Reserves these resources for others than pods from now on. What follows for pods is decided a moment later.
+    pub(in crate::daemon) fn set_reserved(&mut self, reserved: ResourceList) {
+        if self.pods.set_reserved(reserved) {
+            self.schedule.request_resync(Instant::now());
+        }
+    }
+
+    /// What is allocated by: the node, the settings in force, and what pods request.
+    pub(in crate::daemon) fn allocation(&self) -> (&Node, &Settings, &Amounts) {
+        self.pods.allocation()
     }
 
     /// The node's memory.

@@ -7,8 +7,12 @@ use std::{
 
 use super::super::ended_pods::EndedPodStore;
 use crate::{
-    model::{Node, Placement, Pod, PodUid},
-    policy::{self, Plan, PodPlan, Settings, admission::Admission, pressure::Conditions},
+    model::{Node, Placement, Pod, PodUid, ResourceList},
+    policy::{
+        self, Plan, PodPlan, Settings,
+        admission::{Admission, Amounts},
+        pressure::Conditions,
+    },
     source::{
         AdmittedBy, Change, Decisions, EndedPod, Grounds, Roster, Snapshot, SourceName, Sources, State,
     },
@@ -26,6 +30,8 @@ pub(super) struct PodSet {
     keeper: Option<EndedPodStore>,
     /// The number of the latest eviction.
     eviction: u64,
+    /// What is reserved for others than pods.
+    reserved: ResourceList,
     /// The node's conditions, as last reported by the reflex.
     conditions: Conditions,
     /// The pods whose cgroup exists, wanted or not.
@@ -54,6 +60,7 @@ impl PodSet {
             roster: Roster::new(),
             keeper: None,
             eviction: 0,
+            reserved: ResourceList::new(),
             conditions: Conditions::default(),
             standing: BTreeSet::new(),
             has_new_room: false,
@@ -125,6 +132,14 @@ impl PodSet {
         differs
     }
 
+    /// Sets what is reserved for others than pods. Returns whether that differs: then a plan is due.
+    pub(super) fn set_reserved(&mut self, reserved: ResourceList) -> bool {
+        let differs = self.reserved != reserved;
+        self.reserved = reserved;
+        self.is_due |= differs;
+        differs
+    }
+
     /// Notes which pods have a cgroup now, and forgets those that left and have none.
     pub(super) fn stand(&mut self, standing: BTreeSet<PodUid>) {
         self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
@@ -153,8 +168,9 @@ impl PodSet {
     pub(super) fn replan(&mut self) -> (Decisions, bool) {
         self.is_due = false;
         let conditions = &self.conditions.iter().collect::<Vec<_>>()[..];
-        let (node, settings) = (&self.node, &self.settings);
-        let decisions = self.roster.admit(&Grounds { node, settings, conditions, standing: &self.standing });
+        let (node, settings, standing) = (&self.node, &self.settings, &self.standing);
+        let reserved = &self.reserved;
+        let decisions = self.roster.admit(&Grounds { node, settings, reserved, conditions, standing });
         let entries = self.roster.entries();
         let pods: Vec<(&Pod, Admission)> =
             entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
@@ -199,6 +215,11 @@ impl PodSet {
     /// Whether every source has been read.
     pub(super) fn is_loaded(&self) -> bool {
         self.sources.are_read()
+    }
+
+    /// What is allocated by: the node, the settings in force, and what pods request.
+    pub(super) fn allocation(&self) -> (&Node, &Settings, &Amounts) {
+        (&self.node, &self.settings, self.roster.requested())
     }
 
     /// The node.
@@ -251,6 +272,7 @@ fn keep_leaving(kept: &mut BTreeMap<PodUid, Arc<PodPlan>>, before: &Plan, leavin
 mod tests {
     use super::*;
     use crate::{
+        model::{Quantity, Requirements, ResourceName},
         policy::{admission::Rejection, threshold::NodeCondition},
         sample,
         source::Health,
@@ -307,6 +329,28 @@ mod tests {
         assert!(pods.replan().1);
         assert_eq!((pods.retired(), pods.is_due()), (&[pod.uid.clone()][..], false));
         assert_eq!(pods.plan().pods[0].admission.rejection(), Some(&Rejection::Evicted));
+    }
+
+    #[test]
+    fn what_is_reserved_no_pod_gets_and_a_pod_comes_in_when_it_is_released() {
+        let mut pods = pod_set();
+        let all = [(ResourceName::new("cpu"), Quantity::from_milli(4_000))].into();
+        assert!(pods.set_reserved(all) && pods.is_due());
+        let asking = requesting("a", "1");
+        let (_, decisions, _) = take(&mut pods, std::slice::from_ref(&asking), Health::Up);
+        assert_eq!(decisions.rejected.len(), 1);
+        assert_eq!(pods.allocation().2.get("cpu"), 0, "a pod that does not run requests nothing");
+        assert!(pods.set_reserved(ResourceList::new()) && !pods.set_reserved(ResourceList::new()));
+        pods.replan();
+        assert!(pods.retired().is_empty());
+        assert_eq!(pods.allocation().2.get("cpu"), 1_000);
+    }
+
+    fn requesting(name: &str, cpu: &str) -> Pod {
+        let mut pod = sample::pod(name, &["c"]);
+        let requests = [(ResourceName::new("cpu"), cpu.parse().unwrap())].into();
+        pod.containers[0].resources = Requirements { requests, ..Requirements::default() };
+        pod
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Keeps orders on disk, so that a restart finds them.
+//! Keeps orders and reservations on disk, so that a restart finds them.
 use std::{io, path::Path, sync::mpsc, thread::JoinHandle};
 
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
@@ -8,7 +8,10 @@ use crate::{
     daemon::emit,
     durable::{self, State, StateError},
     journal::Journal,
-    policy::order::{MAX_ORDERS, Order},
+    policy::{
+        order::{MAX_ORDERS, Order},
+        reservation::{MAX_RESERVATIONS, Reservation},
+    },
     serve::{Done, No},
 };
 
@@ -25,6 +28,9 @@ struct Content {
     boot_id: String,
     #[serde(deserialize_with = "few")]
     orders: Vec<Order>,
+    /// Earlier versions kept none.
+    #[serde(default, deserialize_with = "few_reservations")]
+    reservations: Vec<Reservation>,
 }
 
 impl State for Content {
@@ -40,10 +46,20 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Order>, D::Erro
     Ok(orders)
 }
 
-/// The orders that an earlier process kept.
+/// As many reservations as there can be.
+fn few_reservations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Reservation>, D::Error> {
+    let reservations = Vec::deserialize(deserializer)?;
+    if reservations.len() > MAX_RESERVATIONS {
+        return Err(D::Error::custom(format_args!("{} reservations", reservations.len())));
+    }
+    Ok(reservations)
+}
+
+/// The orders and reservations that an earlier process kept.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) orders: Vec<Order>,
+    pub(super) reservations: Vec<Reservation>,
     /// Whether the machine has not been rebooted since.
     pub(super) same_boot: bool,
 }
@@ -51,7 +67,11 @@ pub(super) struct Kept {
 /// Reads the kept orders; none if there is no file.
 pub(super) fn read(state_dir: &Path, boot_id: &str) -> Result<Kept, StateError> {
     let content = durable::read::<Content>(&state_dir.join(FILE))?;
-    let kept = |content: Content| Kept { same_boot: content.boot_id == boot_id, orders: content.orders };
+    let kept = |Content { boot_id: of, orders, reservations }| Kept {
+        same_boot: of == boot_id,
+        orders,
+        reservations,
+    };
     Ok(content.map(kept).unwrap_or_default())
 }
 
@@ -62,8 +82,11 @@ pub(super) struct Waiting {
     pub(super) answer: oneshot::Sender<Result<Done, No>>,
 }
 
+/// The orders and reservations in force.
+pub(super) type InForce = (Vec<Order>, Vec<Reservation>);
+
 struct Job {
-    orders: Vec<Order>,
+    in_force: InForce,
     waiting: Vec<Waiting>,
 }
 
@@ -82,18 +105,20 @@ impl Writer {
             let mut reported = false;
             while let Ok(first) = queue.recv() {
                 // Only the newest orders count.
-                let (mut orders, mut waiting) = (first.orders, first.waiting);
+                let (mut in_force, mut waiting) = (first.in_force, first.waiting);
                 for job in queue.try_iter() {
-                    orders = job.orders;
+                    in_force = job.in_force;
                     waiting.extend(job.waiting);
                 }
-                let written = write(&dir, &boot_id, orders);
+                let written = write(&dir, &boot_id, in_force);
                 if let Err(error) = &written
                     && !std::mem::replace(&mut reported, true)
                 {
                     let path = dir.join(FILE);
-                    let message =
-                        format!("a restart forgets orders: cannot write {}: {error}", path.display());
+                    let message = format!(
+                        "a restart forgets orders and reservations: cannot write {}: {error}",
+                        path.display()
+                    );
                     emit::degraded(&journal, "orders", &message);
                 }
                 reported &= written.is_err();
@@ -108,11 +133,11 @@ impl Writer {
         Ok(Self { jobs: Some(jobs), thread: Some(builder.spawn(work)?) })
     }
 
-    /// Stores these orders, and then sends the answers.
-    pub(super) fn keep(&self, orders: Vec<Order>, waiting: Vec<Waiting>) {
+    /// Stores these, and then sends the answers.
+    pub(super) fn keep(&self, in_force: InForce, waiting: Vec<Waiting>) {
         if let Some(jobs) = &self.jobs {
             // The thread ends after this sender.
-            drop(jobs.send(Job { orders, waiting }));
+            drop(jobs.send(Job { in_force, waiting }));
         }
     }
 }
@@ -126,8 +151,8 @@ impl Drop for Writer {
     }
 }
 
-fn write(dir: &Path, boot_id: &str, orders: Vec<Order>) -> io::Result<()> {
-    durable::write(&dir.join(FILE), &Content { boot_id: boot_id.to_owned(), orders })
+fn write(dir: &Path, boot_id: &str, (orders, reservations): InForce) -> io::Result<()> {
+    durable::write(&dir.join(FILE), &Content { boot_id: boot_id.to_owned(), orders, reservations })
 }
 
 #[cfg(test)]
@@ -135,12 +160,27 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::policy::order::{Moment, Orders, What};
+    use crate::{
+        model::{Quantity, ResourceName},
+        policy::order::{Moment, Orders, What},
+    };
 
     fn orders() -> Vec<Order> {
         let mut orders = Orders::default();
         orders.give(What::Pause, "why", 0, Moment { boot_ms: 1, wall_ms: 2 }, 60_000).unwrap();
         orders.all().to_vec()
+    }
+
+    fn reservations() -> Vec<Reservation> {
+        vec![Reservation {
+            name: String::from("batch"),
+            resources: [(ResourceName::new("memory"), Quantity::from_units(2 << 30))].into(),
+            reason: String::from("why"),
+            uid: 7,
+            given_ms: 1,
+            until_ms: 2,
+            until_boot_ms: 3,
+        }]
     }
 
     #[tokio::test]
@@ -149,11 +189,17 @@ mod tests {
         assert_eq!(read(dir.path(), "b").unwrap().orders, []);
         let writer = Writer::start(dir.path(), "b", Journal::new("n", "b")).unwrap();
         let (answer, answered) = oneshot::channel();
-        writer.keep(orders(), vec![Waiting { done: Done::default(), answer }]);
+        writer.keep((orders(), reservations()), vec![Waiting { done: Done::default(), answer }]);
         assert!(answered.await.unwrap().unwrap().durable);
         let kept = read(dir.path(), "b").unwrap();
-        assert_eq!((kept.orders, kept.same_boot), (orders(), true));
+        assert_eq!((kept.orders, kept.reservations, kept.same_boot), (orders(), reservations(), true));
         assert!(!read(dir.path(), "another").unwrap().same_boot);
+        // As an earlier version wrote it.
+        let path = dir.path().join(FILE);
+        let mut content: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        content.as_object_mut().unwrap().remove("reservations").unwrap();
+        fs::write(&path, content.to_string()).unwrap();
+        assert_eq!(read(dir.path(), "b").unwrap().reservations, []);
     }
 
     #[tokio::test]
@@ -165,7 +211,7 @@ mod tests {
         let writer = Writer::start(&blocked, "b", journal.clone()).unwrap();
         for _ in 0..2 {
             let (answer, answered) = oneshot::channel();
-            writer.keep(orders(), vec![Waiting { done: Done::default(), answer }]);
+            writer.keep((orders(), Vec::new()), vec![Waiting { done: Done::default(), answer }]);
             assert!(!answered.await.unwrap().unwrap().durable);
         }
         assert_eq!(journal.range().newest, 1, "once is enough");

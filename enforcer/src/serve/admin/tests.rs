@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::policy::order::What;
+use crate::{policy::order::What, serve::OrderRequest};
 
 struct Served {
     temp: tempfile::TempDir,
@@ -69,7 +69,11 @@ async fn only_its_owner_can_open_it_and_a_wish_is_handed_on() {
     let (request, peer) = answering.await.unwrap();
     assert_eq!(
         request,
-        OrderRequest::Give { what: What::Pause, reason: "an upgrade".into(), for_ms: 60_000 }
+        AdminRequest::Order(OrderRequest::Give {
+            what: What::Pause,
+            reason: "an upgrade".into(),
+            for_ms: 60_000
+        })
     );
     assert_eq!((peer.uid, peer.pid), (rustix::process::geteuid().as_raw(), std::process::id()));
     served.stop.send_replace(true);

@@ -17,6 +17,8 @@ use super::*;
 use crate::{
     journal::{EventType, RawEvent, Subject},
     model::PodName,
+    policy::{Settings, admission::Amounts},
+    sample,
     serve::{Headrooms, Ranker, RankingView},
 };
 
@@ -43,6 +45,12 @@ async fn serve_within(limits: Limits) -> Served {
     let (ready, readies) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
     let observe = Observe::bind(&temp.path().join("run"), &Sockets::default()).await.unwrap();
+    let requested = Requested {
+        node: sample::node(),
+        settings: Settings::default(),
+        pods: Amounts::default(),
+        reservations: Vec::new(),
+    };
     let sources = Sources {
         journal: journal.clone(),
         doctor: Doctor::default(),
@@ -57,6 +65,7 @@ async fn serve_within(limits: Limits) -> Served {
         },
         view: views,
         orders: watch::channel(Vec::new()).1,
+        requested: watch::channel(requested).1,
         metrics: Scrape::by(|_format| Ok(String::from("# EOF\n"))),
         evictor: Vital::by({
             let is_stuck = Arc::clone(&is_stuck);

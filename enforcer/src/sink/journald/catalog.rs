@@ -69,6 +69,15 @@ pub(crate) const fn meaning(kind: EventType) -> Meaning {
         EventType::SourceDown => {
             ("8ec30109933d58a05a5380de53d64f6f", 4, "has a source of pods that does not work")
         }
+        EventType::ReservationMade => {
+            ("466c483ec41240788532ef7bf99ae185", 6, "has resources reserved for others than pods")
+        }
+        EventType::ReservationEnded => {
+            ("b273a2354be1463ca7e2245cbd1d11e9", 6, "has a reservation that ended")
+        }
+        EventType::ReservationExceeded => {
+            ("e145e48f67534cdcb667d59345e488f1", 4, "has a part that uses more than is reserved for it")
+        }
         EventType::DegradedEntered => ("8d2521bb498965be3cabe663a1968da7", 4, "is degraded"),
         EventType::DegradedLeft => ("bec7f824533ecbb9e15f259de9b8afa3", 5, "recovered from a degradation"),
         EventType::StreamGap => {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{Active, Change, Entry, HeldBack, Roster, State};
 use crate::{
-    model::{Node, Pod, PodUid},
+    model::{Node, Pod, PodUid, ResourceList},
     policy::{
         Settings,
         admission::{Admitter, Place, Rejection},
@@ -24,6 +24,8 @@ pub struct Grounds<'a> {
     pub node: &'a Node,
     /// What of it pods may have.
     pub settings: &'a Settings,
+    /// What is reserved for others than pods.
+    pub reserved: &'a ResourceList,
     /// What the node lacks now.
     pub conditions: &'a [NodeCondition],
     /// The pods that have a cgroup: even those that are not to run may still use what they request.
@@ -100,6 +102,8 @@ impl Roster {
                 }
             }
         }
+        let requested = round.admitter.requested_by_pods(grounds.reserved);
+        self.requested = requested;
         decisions
     }
 
@@ -143,6 +147,7 @@ impl<'a> Round<'a> {
             running: BTreeMap::new(),
             dying: Vec::new(),
         };
+        round.admitter.reserve(grounds.reserved);
         let mut active: Vec<(u64, &Arc<Pod>)> = Vec::new();
         for entry in entries {
             let stands = grounds.standing.contains(&entry.pod.uid);

@@ -57,7 +57,14 @@ fn admit(roster: &mut Roster, standing: &[&str]) -> Decisions {
 fn admit_under(roster: &mut Roster, standing: &[&str], conditions: &[NodeCondition]) -> Decisions {
     let node = sample::node();
     let standing = standing.iter().map(|uid| PodUid::new(uid).unwrap()).collect();
-    roster.admit(&Grounds { node: &node, settings: &Settings::default(), conditions, standing: &standing })
+    let (settings, reserved) = (Settings::default(), ResourceList::new());
+    roster.admit(&Grounds {
+        node: &node,
+        settings: &settings,
+        reserved: &reserved,
+        conditions,
+        standing: &standing,
+    })
 }
 
 /// A pod that requests that much cpu.
