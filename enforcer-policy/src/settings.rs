@@ -45,6 +45,8 @@ pub struct Settings {
     pub memory_throttling_factor: Option<f64>,
     /// `memoryReservationPolicy`.
     pub memory_reservation_policy: MemoryReservationPolicy,
+    /// `memoryProtection`.
+    pub memory_protection: MemoryProtection,
     /// `memorySwap.swapBehavior`.
     pub swap_behavior: SwapBehavior,
     /// `evictionPriorityCeiling`: the limit up to which pods may raise their priority in the eviction ranking above
@@ -100,6 +102,16 @@ pub enum MemoryReservationPolicy {
     None,
     /// Guaranteed pods get `memory.min`, Burstable ones `memory.low`.
     TieredReservation,
+}
+
+/// How much of the requested memory is protected from reclaim, whatever a kubelet does.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum MemoryProtection {
+    /// As [`MemoryReservationPolicy`] says.
+    #[default]
+    Kubelet,
+    /// `memory.min` is the request, of every pod and container that has one.
+    Request,
 }
 
 /// The eviction settings.
@@ -186,6 +198,7 @@ impl Default for Settings {
             kube_reserved_cgroup: None,
             memory_throttling_factor: None,
             memory_reservation_policy: MemoryReservationPolicy::None,
+            memory_protection: MemoryProtection::Kubelet,
             swap_behavior: SwapBehavior::NoSwap,
             eviction_priority_ceiling: None,
             eviction: EvictionSettings::default(),

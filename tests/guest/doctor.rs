@@ -113,6 +113,9 @@ fn what_is_not_mounted_is_lost_alone() {
 const NO_CGROUP2: &[(&str, &str)] = &[
     ("cgroup2", "missing"),
     ("controllers", "unknown"),
+    ("cpuset", "unknown"),
+    ("hugetlb", "unknown"),
+    ("swapLimit", "unknown"),
     ("cgroupKill", "unknown"),
     ("localEvents", "unknown"),
 ];

@@ -3,6 +3,8 @@ mod crash;
 mod edits;
 mod hostile;
 mod limits;
+mod protection;
+mod reserved;
 mod shares;
 mod table;
 mod verbs;

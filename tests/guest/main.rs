@@ -7,6 +7,7 @@ extern crate guest_test;
 mod admission;
 mod agreement;
 mod cgroup;
+mod controllers;
 mod daemon;
 mod doctor;
 mod enforcement;

@@ -36,13 +36,13 @@ impl Budget {
     /// multiplied by `slowness`.
     pub(crate) fn judge(&self, taken: &BTreeMap<String, Duration>, slowness: f64) -> (String, Vec<String>) {
         let (mut table, mut over) =
-            (format!("{:<10} {:>8} {:>10}\n", "tier", "took s", "budget s"), Vec::new());
+            (format!("{:<14} {:>8} {:>10}\n", "tier", "took s", "budget s"), Vec::new());
         for (tier, took) in taken {
             let budget = self.0.get(tier).copied();
             let shown = budget.map_or_else(|| "none".to_owned(), |budget| budget.as_secs().to_string());
             let exceeded = budget.is_none_or(|budget| *took > budget.mul_f64(1.5 * slowness));
             let verdict = if exceeded { "  TOO LONG" } else { "" };
-            table.push_str(&format!("{tier:<10} {:>8.0} {shown:>10}{verdict}\n", took.as_secs_f64()));
+            table.push_str(&format!("{tier:<14} {:>8.0} {shown:>10}{verdict}\n", took.as_secs_f64()));
             if exceeded {
                 over.push(format!(
                     "{tier} takes {:.0} s, of a budget of {shown} s in {FILE}",
@@ -78,7 +78,17 @@ mod tests {
         let Budget(tiers) = Budget::parse(include_str!("../../.ci/budget")).unwrap();
         assert_eq!(
             tiers.keys().collect::<Vec<_>>(),
-            ["checks", "daemon", "host", "kernel", "kube", "systemd", "whole"]
+            [
+                "checks",
+                "daemon",
+                "exclusive",
+                "host",
+                "kernel",
+                "systemd",
+                "whole",
+                "without_memory",
+                "without_pids"
+            ]
         );
         assert!(tiers["whole"] <= Duration::from_mins(45));
     }

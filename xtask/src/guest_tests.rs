@@ -140,11 +140,11 @@ impl Suite {
         if batches.is_empty() {
             bail!("no guest test has a name that contains `{}`", choice.filter.unwrap_or_default());
         }
-        if batches.iter().any(|batch| batch.init == Init::Systemd) {
+        if batches.iter().any(|batch| batch.need.init == Init::Systemd) {
             // One pass of the build that users run.
             guests = guests.with_init(Init::Systemd, steps)?.with_release(object, steps)?;
         }
-        if batches.iter().any(|batch| batch.init == Init::Kube) {
+        if batches.iter().any(|batch| batch.need.init == Init::Kube) {
             guests = guests.with_init(Init::Kube, steps)?;
         }
         let at_once = at_once(&batches)?;
@@ -253,13 +253,14 @@ impl Boot<'_> {
         let label = if beside_others { format!("{name}: ") } else { String::new() };
         steps.say(format_args!("\n--- kernel {name} ---"));
         let script = script(batch, environment, timeout);
+        let boot: Vec<String> = batch.need.boot.iter().map(|&parameter| parameter.to_owned()).collect();
         let run = Run {
             kernel,
-            init: batch.init,
+            init: batch.need.init,
             memory_mib: batch.memory_mib(),
             cpus: CPUS,
             timeout,
-            boot: &[],
+            boot: &boot,
             files: &[],
             script: script.as_bytes(),
         };
@@ -314,8 +315,8 @@ done"#;
 /// prints what they wait for.
 fn script(batch: &Batch, environment: Environment, timeout: Duration) -> String {
     let variables = assignments(environment.variables());
-    // The output of a passed test has the number of its rounds, or what was measured on a node.
-    let is_shown = environment.soak || batch.init == Init::Kube;
+    // The output of a passed test has the number of its rounds, or what was measured.
+    let is_shown = environment.soak || batch.need.init == Init::Kube || batch.need.alone;
     let options = if is_shown { " --show-output" } else { "" };
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
     let tests = batch.tests.join(" ");
@@ -349,7 +350,7 @@ fn outcome(ended: &anyhow::Result<u8>, count: &Count) -> Tally {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{tier::Need, *};
     use crate::failure::GUEST_DIED;
 
     #[test]
@@ -368,7 +369,8 @@ mod tests {
     fn the_script_names_each_test_and_the_seed() {
         let of = |init, seed, soak| {
             let tests = ["rig::a", "rig::units"].map(str::to_owned).to_vec();
-            let batch = Batch { kernel: KernelName::V6_12, init, name: String::new(), tests };
+            let need = Need { init, ..Need::default() };
+            let batch = Batch { kernel: KernelName::V6_12, need, name: String::new(), tests };
             script(&batch, Environment { seed, soak, soak_seconds: None }, Duration::from_mins(10))
         };
         let script = |seed, soak| of(Init::Own, seed, soak);
@@ -397,7 +399,12 @@ mod tests {
 
     #[test]
     fn guests_run_side_by_side_as_far_as_they_fit_into_memory() {
-        let batch = |init| Batch { kernel: KernelName::V6_12, init, name: String::new(), tests: Vec::new() };
+        let batch = |init| Batch {
+            kernel: KernelName::V6_12,
+            need: Need { init, ..Need::default() },
+            name: String::new(),
+            tests: Vec::new(),
+        };
         let own = [Init::Own, Init::Own, Init::Systemd].map(batch);
         let with_node = [Init::Own, Init::Kube, Init::Own].map(batch);
         assert_eq!([3_000, 6_200, 9_300].map(|memory_mib| fitting(&own, memory_mib)), [1, 2, 3]);

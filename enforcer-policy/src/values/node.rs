@@ -1,10 +1,10 @@
 //! What is written above the pods: kubepods, the QoS classes, the system's reservations.
 
-use crate::model::{CgroupValues, Limit, Node, ResourceList, ResourceName};
+use crate::model::{CgroupValues, Node, QosClass, ResourceList, ResourceName};
 
 use super::{
-    super::{MemoryReservationPolicy, ReservedScope, Settings, allocatable, cpu, hugepages},
-    amount, hugetlb, milli, units,
+    super::{ReservedScope, Settings, allocatable, cpu, hugepages},
+    amount, hugetlb, milli, protection, units,
 };
 
 /// The sum of pods' requests.
@@ -32,18 +32,17 @@ impl Requested {
 #[must_use]
 pub fn node(node: &Node, settings: &Settings, requested: Requested) -> CgroupValues {
     let left = allocatable::enforced(node, settings);
-    CgroupValues { memory_min: reservation(requested.memory_bytes, settings), ..amounts(&left) }
+    CgroupValues { memory_min: protection::whole(requested.memory_bytes, settings), ..amounts(&left) }
 }
 
 /// The Burstable or BestEffort class's cgroup, with the sum of its pods' requests, which is always 0 for BestEffort
 /// (upstream `setCPUCgroupConfig`, `setMemoryQoS`). Nothing else is limited there.
 #[must_use]
 pub fn qos(settings: &Settings, requested: Requested) -> CgroupValues {
-    CgroupValues {
-        cpu_weight: Some(weight(requested.cpu_milli)),
-        memory_low: reservation(requested.memory_bytes, settings),
-        ..CgroupValues::default()
-    }
+    let mut values =
+        CgroupValues { cpu_weight: Some(weight(requested.cpu_milli)), ..CgroupValues::default() };
+    protection::reserve(&mut values, QosClass::Burstable, requested.memory_bytes, settings);
+    values
 }
 
 /// A cgroup of the system's own, with the resources in `systemReserved` or `kubeReserved` (upstream `getCgroupConfig`):
@@ -55,17 +54,9 @@ pub fn reserved(reserved: &ResourceList, scope: ReservedScope, settings: &Settin
             CgroupValues { cpu_weight: listed_weight(reserved), ..CgroupValues::default() }
         }
         ReservedScope::All => CgroupValues {
-            memory_min: reservation(units(reserved, ResourceName::MEMORY), settings),
+            memory_min: protection::whole(units(reserved, ResourceName::MEMORY), settings),
             ..amounts(reserved)
         },
-    }
-}
-
-/// The memory that is protected, if requested memory is.
-fn reservation(bytes: u64, settings: &Settings) -> Option<Limit> {
-    match settings.memory_reservation_policy {
-        MemoryReservationPolicy::TieredReservation => amount(bytes),
-        MemoryReservationPolicy::None => None,
     }
 }
 

@@ -3,21 +3,47 @@
 use crate::model::{CgroupValues, Container, Limit, Node, QosClass, ResourceName};
 
 use super::{
-    super::{MemoryReservationPolicy, Settings, allocatable},
+    super::{MemoryProtection, MemoryReservationPolicy, Settings, allocatable},
     amount, units,
 };
 
-/// Protects the request of a pod or container: absolutely if the pod is Guaranteed, else as far as possible.
-pub(super) fn reserve(values: &mut CgroupValues, class: QosClass, request_bytes: u64, settings: &Settings) {
-    match (settings.memory_reservation_policy, class) {
-        (MemoryReservationPolicy::TieredReservation, QosClass::Guaranteed) => {
-            values.memory_min = amount(request_bytes);
+/// How the kernel keeps memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Protection {
+    /// `memory.min`: it is not reclaimed at all; the OOM killer runs instead.
+    Absolute,
+    /// `memory.low`: it is reclaimed if nothing else can be.
+    AsFarAsPossible,
+}
+
+/// How requested memory of a class's pods is protected, if it is.
+fn of(class: QosClass, settings: &Settings) -> Option<Protection> {
+    match (settings.memory_protection, settings.memory_reservation_policy, class) {
+        (MemoryProtection::Request, _, _)
+        | (MemoryProtection::Kubelet, MemoryReservationPolicy::TieredReservation, QosClass::Guaranteed) => {
+            Some(Protection::Absolute)
         }
-        (MemoryReservationPolicy::TieredReservation, QosClass::Burstable | QosClass::BestEffort) => {
-            values.memory_low = amount(request_bytes);
-        }
-        (MemoryReservationPolicy::None, _) => {}
+        (
+            MemoryProtection::Kubelet,
+            MemoryReservationPolicy::TieredReservation,
+            QosClass::Burstable | QosClass::BestEffort,
+        ) => Some(Protection::AsFarAsPossible),
+        (MemoryProtection::Kubelet, MemoryReservationPolicy::None, _) => None,
     }
+}
+
+/// Protects the request of a pod or container, or the sum of a class's requests.
+pub(super) fn reserve(values: &mut CgroupValues, class: QosClass, request_bytes: u64, settings: &Settings) {
+    match of(class, settings) {
+        Some(Protection::Absolute) => values.memory_min = amount(request_bytes),
+        Some(Protection::AsFarAsPossible) => values.memory_low = amount(request_bytes),
+        None => {}
+    }
+}
+
+/// The protection of a cgroup that belongs to no class: what is requested or reserved there, if anything is protected.
+pub(super) fn whole(bytes: u64, settings: &Settings) -> Option<Limit> {
+    of(QosClass::Guaranteed, settings).and_then(|_| amount(bytes))
 }
 
 /// `memory.high` of a container: `memoryThrottlingFactor` of the way from its request to its limit, or without a limit

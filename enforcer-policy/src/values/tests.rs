@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::Requested;
 use crate::{
-    CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedScope, Settings,
+    CgroupDriver, CpuWeightFormula, MemoryProtection, MemoryReservationPolicy, ReservedScope, Settings,
     model::{
         CgroupFile, Container, ContainerKind, Limit, Node, Pod, QosClass, Quantity, Requirements,
         ResourceName,
@@ -114,6 +114,34 @@ fn a_cpu_request_beside_a_limit(#[case] requests: &[(&str, &str)], #[case] weigh
     let settings = Settings { cpu_weight_formula: CpuWeightFormula::Linear, ..Settings::default() };
     let files = one(app("c", requests, &[("cpu", "1")]), &node_of(), &settings);
     assert_eq!((files["cpu.weight"].as_str(), files["cpu.max"].as_str()), (weight, "100000 100000"));
+}
+
+/// `memoryProtection: request`, whatever the kubelet's field says.
+#[rstest]
+fn every_request_is_protected_absolutely_where_it_is_to_be(
+    #[values(QosClass::Guaranteed, QosClass::Burstable)] class: QosClass,
+    #[values(Settings::default(), tiered())] settings: Settings,
+) {
+    let settings = Settings { memory_protection: MemoryProtection::Request, ..settings };
+    let pod = Pod { stored_qos_class: Some(class), ..pod_of("p", vec![memory("128Mi", "256Mi")]) };
+    let requests = [list(&[("memory", "128Mi")])];
+    for values in [
+        values::pod(&pod, &node_of(), &settings),
+        values::container(&pod, &pod.containers[0], &node_of(), &settings),
+        values::qos(&settings, Requested::sum(&requests)),
+        values::node(&node_of(), &settings, Requested::sum(&requests)),
+    ] {
+        assert_eq!((values.memory_min, values.memory_low), (Some(Limit::Amount(128 << 20)), None));
+    }
+    // What requests nothing has nothing to protect.
+    let pod = pod_of("p", vec![memory("", "")]);
+    for values in [
+        values::pod(&pod, &node_of(), &settings),
+        values::container(&pod, &pod.containers[0], &node_of(), &settings),
+        values::qos(&settings, Requested::default()),
+    ] {
+        assert_eq!((values.memory_min, values.memory_low), (None, None));
+    }
 }
 
 #[test]

@@ -113,7 +113,7 @@ pub(super) fn exec(context: &Context, args: &Args) -> Result<(), Failure> {
     let (program, arguments) =
         command.split_first().ok_or_else(|| Failure::usage(anyhow!("there is no command to run")))?;
     if let Some(restart) = restart {
-        process::exit(supervise(run_dir, target, command, *restart)?.into());
+        return Err(Failure::ended(supervise(run_dir, target, command, *restart)?));
     }
     client::block_on(async { join(run_dir, target).await.map_err(|obstacle| obstacle.failure) })?;
     let error = Command::new(program).args(arguments).exec();

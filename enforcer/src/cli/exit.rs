@@ -53,13 +53,14 @@ impl Unreachable {
 #[derive(Debug)]
 pub struct Failure {
     status: u8,
-    error: anyhow::Error,
+    /// What is printed; nothing if another program has said it.
+    error: Option<anyhow::Error>,
     silence: Option<Unreachable>,
 }
 
 impl Failure {
     fn new(status: u8, error: anyhow::Error) -> Self {
-        Self { status, error, silence: None }
+        Self { status, error: Some(error), silence: None }
     }
 
     /// The arguments or the configuration are wrong.
@@ -105,7 +106,7 @@ impl Failure {
 
     /// The same failure with a message before it.
     pub(super) fn context(self, said: String) -> Self {
-        Self { error: self.error.context(said), ..self }
+        Self { error: self.error.map(|error| error.context(said)), ..self }
     }
 
     /// The command of `exec` could not be run.
@@ -114,16 +115,23 @@ impl Failure {
         Self::new(status, anyhow::Error::new(error).context(format!("cannot run {command:?}")))
     }
 
+    /// The command of `exec` has ended with that status, and has said itself what there was to say.
+    pub(super) fn ended(status: u8) -> Self {
+        Self { status, error: None, silence: None }
+    }
+
     /// Prints the error, on one line unless it is a list, and returns the exit status.
     pub(super) fn report(self) -> ExitCode {
         let Self { status, error, silence: _ } = self;
         if status == READER_LEFT {
             return ExitCode::SUCCESS;
         }
-        let reported = format!("{error:#}");
-        let reported: Vec<_> = reported.lines().map(escape).collect();
-        // If this fails, there is nowhere to report it.
-        drop(writeln!(io::stderr(), "error: {}", reported.join("\n")));
+        if let Some(error) = error {
+            let reported = format!("{error:#}");
+            let reported: Vec<_> = reported.lines().map(escape).collect();
+            // If this fails, there is nowhere to report it.
+            drop(writeln!(io::stderr(), "error: {}", reported.join("\n")));
+        }
         status.into()
     }
 }
@@ -131,7 +139,10 @@ impl Failure {
 impl fmt::Display for Failure {
     /// The error with its causes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#}", self.error)
+        match &self.error {
+            Some(error) => write!(f, "{error:#}"),
+            None => write!(f, "ended with status {}", self.status),
+        }
     }
 }
 

@@ -18,8 +18,8 @@ use crate::{
     kube::{Action, ApiSettings, NodeSettings, OnPdb, TaintEffect},
     model::{CgroupPath, NodeComponent, ParseQuantityError, Quantity, ResourceList, ResourceName},
     policy::{
-        CgroupDriver, CpuWeightFormula, EvictionSettings, KubeReservedPolicy, MemoryReservationPolicy,
-        ReservedCgroup, ReservedScope, Settings, SwapBehavior, duration,
+        CgroupDriver, CpuWeightFormula, EvictionSettings, KubeReservedPolicy, MemoryProtection,
+        MemoryReservationPolicy, ReservedCgroup, ReservedScope, Settings, SwapBehavior, duration,
         engine::BreakerSettings,
         threshold::{self, Map, Signal, Threshold, Written},
     },
@@ -224,6 +224,12 @@ fn settings(fields: &mut Fields) -> Settings {
                 ],
             )
             .unwrap_or(default.memory_reservation_policy),
+        memory_protection: fields
+            .choice(
+                "memoryProtection",
+                &[("kubelet", MemoryProtection::Kubelet), ("request", MemoryProtection::Request)],
+            )
+            .unwrap_or(default.memory_protection),
         swap_behavior: swap_behavior(fields),
         eviction_priority_ceiling: priority(fields, "evictionPriorityCeiling"),
         ..default

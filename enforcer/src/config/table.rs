@@ -8,8 +8,8 @@ use crate::{
     kube::{Action, OnPdb, TaintEffect},
     model::{Quantity, ResourceList},
     policy::{
-        CgroupDriver, CpuWeightFormula, KubeReservedPolicy, MemoryReservationPolicy, ReservedCgroup,
-        ReservedScope, SwapBehavior,
+        CgroupDriver, CpuWeightFormula, KubeReservedPolicy, MemoryProtection, MemoryReservationPolicy,
+        ReservedCgroup, ReservedScope, SwapBehavior,
         engine::BreakerSettings,
         threshold::{Signal, Threshold},
     },
@@ -501,6 +501,17 @@ pub const FIELDS: &[Field] = &[
             json!(match config.settings.memory_reservation_policy {
                 MemoryReservationPolicy::None => "None",
                 MemoryReservationPolicy::TieredReservation => "TieredReservation",
+            })
+        },
+    ),
+    ours(
+        "memoryProtection",
+        Form::Choice(&["kubelet", "request"]),
+        "which requested memory is protected from reclaim: what memoryReservationPolicy says; or that of every pod, by memory.min",
+        |config| {
+            json!(match config.settings.memory_protection {
+                MemoryProtection::Kubelet => "kubelet",
+                MemoryProtection::Request => "request",
             })
         },
     ),

@@ -135,7 +135,7 @@ fn what_is_shown_can_be_written() {
          systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nmaxPods: 20\npodsPerCore: 3\ncgroupRoot: /m\n\
          cgroupDriver: systemd\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\ncpuWeightFormula: linear\npodPidsLimit: 100\n\
          singleProcessOOMKill: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nmemoryThrottlingFactor: 0.9\n\
-         memoryReservationPolicy: TieredReservation\n\
+         memoryReservationPolicy: TieredReservation\nmemoryProtection: request\n\
          preKillHook: {{path: /usr/local/libexec/hook, args: [-x, \"a b\"], timeout: 2s500ms}}\n\
          observeSocketOwner: root\nobserveSocketGroup: 1234\nadminSocketOwner: 0\nadminSocketGroup: root\n\
          sinks: {{journald: {{enabled: true, socket: /s, types: [oom.incident]}}, kubernetes: {{enabled: true, dryRun: true}}, webhook: [{{name: a, url: \"http://[::1]:8/x?y=z\"}}, \

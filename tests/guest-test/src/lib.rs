@@ -2,7 +2,8 @@
 use proc_macro::{TokenStream, TokenTree};
 
 /// What a test is about, and so where it runs.
-const TIERS: [&str; 5] = ["kernel", "daemon", "systemd", "kube", "kube_current"];
+const TIERS: [&str; 8] =
+    ["kernel", "daemon", "systemd", "kube", "kube_current", "exclusive", "without_memory", "without_pids"];
 
 /// May follow the tier: a soak runs the test, with many more rounds.
 const REPEATS: &str = "repeats";
@@ -14,6 +15,10 @@ const REPEATS: &str = "repeats";
 /// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
 /// - `kube`: it is about a kubelet and an API server, and runs on one kernel on a Kubernetes node.
 /// - `kube_current`: the same on a node of a newer release, by hand.
+/// - `exclusive`: it judges shares or limits of the processor, and runs on one kernel, in a guest that has the machine to
+///   itself.
+/// - `without_memory`: it is about a kernel without the memory controller.
+/// - `without_pids`: the same without the controllers cpuset, hugetlb and pids.
 ///
 /// After the tier may stand `repeats`, if a soak runs the test with many more rounds.
 ///

@@ -5,7 +5,7 @@ use crate::{
     guest::{Init, kernel::KernelName},
     guest_tests::{
         MEMORY_MIB, NODE_MEMORY_MIB,
-        tier::{GuestTest, Tier},
+        tier::{GuestTest, Need, Tier},
     },
 };
 
@@ -16,7 +16,7 @@ const MOST_TESTS: usize = 30;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     pub(crate) kernel: KernelName,
-    pub(crate) init: Init,
+    pub(crate) need: Need,
     /// The kernel, and what distinguishes it from that kernel's other batches.
     pub(crate) name: String,
     pub(crate) tests: Vec<String>,
@@ -25,41 +25,42 @@ pub(crate) struct Batch {
 impl Batch {
     /// The memory of its guest.
     pub(crate) fn memory_mib(&self) -> u32 {
-        if self.init == Init::Kube { NODE_MEMORY_MIB } else { MEMORY_MIB }
+        if self.need.init == Init::Kube { NODE_MEMORY_MIB } else { MEMORY_MIB }
     }
 }
 
 /// The batches in which tests run on some kernels, in the order in which they start. On `whole` kernels every test
 /// runs, on the others only tests of the tier `kernel`.
 pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[KernelName]) -> Vec<Batch> {
-    let mut groups: BTreeMap<(KernelName, Init), Vec<&GuestTest>> = BTreeMap::new();
+    let mut groups: BTreeMap<(KernelName, Need), Vec<&GuestTest>> = BTreeMap::new();
     for kernel in kernels {
         for test in tests.iter().filter(|test| test.tier == Tier::Kernel || whole.contains(kernel)) {
-            groups.entry((*kernel, test.tier.init())).or_default().push(test);
+            groups.entry((*kernel, test.tier.need())).or_default().push(test);
         }
     }
     let mut batches = Vec::new();
-    for ((kernel, init), tests) in groups {
+    for ((kernel, need), tests) in groups {
         // A node takes minutes to be Ready: there is one.
-        let most = if init == Init::Kube { tests.len() } else { MOST_TESTS };
+        let most = if need.init == Init::Kube { tests.len() } else { MOST_TESTS };
         let shares = shares(&tests, most);
         let several = shares.len() > 1;
         for (number, tests) in (1..).zip(shares) {
             let mut name = kernel.to_string();
-            match init {
-                Init::Own => {}
-                Init::Systemd => name.push_str(" systemd"),
-                Init::Kube => name.push_str(" kube"),
+            if !need.label.is_empty() {
+                name.push_str(&format!(" {}", need.label));
             }
             if several {
                 name.push_str(&format!(" part {number}"));
             }
-            batches.push(Batch { kernel, init, name, tests });
+            batches.push(Batch { kernel, need, name, tests });
         }
     }
     // Long batches start first, so that no guest runs long after the others have ended. A node takes the longest, however few
-    // its tests are.
-    batches.sort_by_key(|batch| Reverse((batch.init == Init::Kube, batch.tests.len())));
+    // its tests are. What runs alone waits for all others, and so comes last.
+    batches.sort_by_key(|batch| {
+        let Need { init, alone, .. } = batch.need;
+        Reverse((!alone, init == Init::Kube, batch.tests.len()))
+    });
     batches
 }
 
@@ -82,7 +83,16 @@ mod tests {
 
     #[test]
     fn tests_run_where_their_tier_says() {
-        let tests = tests(&["a::kernel", "b::daemon", "c::systemd", "d::kernel::repeats", "e::kube"]);
+        let tests = tests(&[
+            "a::kernel",
+            "b::daemon",
+            "c::systemd",
+            "d::kernel::repeats",
+            "e::kube",
+            "f::exclusive",
+            "g::exclusive",
+            "h::without_memory",
+        ]);
         let of = |batches: Vec<Batch>| -> Vec<_> {
             batches.into_iter().map(|batch| (batch.name, batch.tests.join(" "))).collect()
         };
@@ -91,16 +101,18 @@ mod tests {
             ("6.12", "a::kernel b::daemon d::kernel::repeats"),
             ("6.1", "a::kernel d::kernel::repeats"),
             ("7.2", "a::kernel d::kernel::repeats"),
+            ("6.12 without memory", "h::without_memory"),
             ("6.12 systemd", "c::systemd"),
+            ("6.12 alone", "f::exclusive g::exclusive"),
         ]
         .map(|(name, tests)| (name.to_owned(), tests.to_owned()));
         assert_eq!(of(batches(&tests, &KernelName::ALL, ONE)), expected);
         let all = batches(&tests, &KernelName::ALL, &KernelName::ALL);
         assert_eq!(all.iter().map(|batch| batch.tests.len()).sum::<usize>(), 3 * tests.len());
-        assert!(batches(&tests, &[KernelName::V6_1], ONE).iter().all(|batch| batch.init == Init::Own));
+        assert!(batches(&tests, &[KernelName::V6_1], ONE).iter().all(|batch| batch.need.init == Init::Own));
         let memory_mib: Vec<u32> =
             batches(&tests, ONE, ONE).iter().map(|batch| batch.memory_mib() / 1024).collect();
-        assert_eq!(memory_mib, [4, 2, 2]);
+        assert_eq!(memory_mib, [4, 2, 2, 2, 2]);
     }
 
     #[test]

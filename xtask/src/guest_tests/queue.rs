@@ -1,7 +1,7 @@
 //! Which guest starts next, as far as there is room beside the others.
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::batch::Batch;
+use super::{batch::Batch, tier::Need};
 use crate::guest::Init;
 
 /// The batches that have not started, and the room that is left.
@@ -36,8 +36,12 @@ impl<'a> Queue<'a> {
         let mut state = self.lock();
         loop {
             let (first, rest) = state.waiting.split_first()?;
-            // A node's components answer in time only if they have a processor.
-            let size = if first.init == Init::Kube { 2 } else { 1 }.min(self.room);
+            let size = match first.need {
+                Need { alone: true, .. } => self.room,
+                // A node's components answer in time only if they have a processor.
+                Need { init: Init::Kube, .. } => 2.min(self.room),
+                _ => 1,
+            };
             if let Some(free) = state.free.checked_sub(size) {
                 *state = State { waiting: rest, free };
                 return Some((first, Place { queue: self, size }));
@@ -71,7 +75,7 @@ mod tests {
     fn batches(inits: &[Init]) -> Vec<Batch> {
         let batch = |init: &Init| Batch {
             kernel: KernelName::V6_12,
-            init: *init,
+            need: Need { init: *init, ..Need::default() },
             name: String::new(),
             tests: Vec::new(),
         };
@@ -84,12 +88,23 @@ mod tests {
         let queue = Queue::new(&batches, 3);
         let (node, of_node) = queue.next().unwrap();
         let (_, _other) = queue.next().unwrap();
-        assert_eq!((node.init, queue.lock().free), (Init::Kube, 0));
+        assert_eq!((node.need.init, queue.lock().free), (Init::Kube, 0));
         drop(of_node);
         assert_eq!(queue.lock().free, 2);
         let _both = (queue.next().unwrap(), queue.next().unwrap());
         assert_eq!(queue.lock().free, 0);
         assert!(queue.next().is_none());
+    }
+
+    #[test]
+    fn what_runs_alone_takes_all_room() {
+        let mut batches = batches(&[Init::Own, Init::Own]);
+        batches[0].need.alone = true;
+        let queue = Queue::new(&batches, 3);
+        let (_, alone) = queue.next().unwrap();
+        assert_eq!(queue.lock().free, 0);
+        drop(alone);
+        assert!(queue.next().is_some());
     }
 
     #[test]

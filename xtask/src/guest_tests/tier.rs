@@ -1,6 +1,18 @@
 //! A guest test's name and tier, which says where the test runs.
 use crate::guest::Init;
 
+/// The guest that the tests of a tier run in. Tiers that need the same share their guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Need {
+    pub(crate) init: Init,
+    /// Parameters of its kernel, beside those that every guest has.
+    pub(crate) boot: &'static [&'static str],
+    /// No other guest runs beside it.
+    pub(crate) alone: bool,
+    /// What distinguishes it from the kernel's other guests.
+    pub(crate) label: &'static str,
+}
+
 /// What a test is about. The attribute `guest_test` appends it to the test's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
@@ -14,10 +26,25 @@ pub(crate) enum Tier {
     Kube,
     /// The same of a release that is not in every run: on a node of the user's own components.
     KubeCurrent,
+    /// What is judged by the clock or by shares of the processor: on one kernel, in a guest that has the machine to itself.
+    Exclusive,
+    /// A kernel without the memory controller.
+    WithoutMemory,
+    /// A kernel without the controllers cpuset, hugetlb and pids.
+    WithoutPids,
 }
 
 impl Tier {
-    const ALL: [Self; 5] = [Self::Kernel, Self::Daemon, Self::Systemd, Self::Kube, Self::KubeCurrent];
+    const ALL: [Self; 8] = [
+        Self::Kernel,
+        Self::Daemon,
+        Self::Systemd,
+        Self::Kube,
+        Self::KubeCurrent,
+        Self::Exclusive,
+        Self::WithoutMemory,
+        Self::WithoutPids,
+    ];
 
     /// What the attribute appends.
     pub(crate) fn word(self) -> &'static str {
@@ -27,6 +54,9 @@ impl Tier {
             Self::Systemd => "systemd",
             Self::Kube => "kube",
             Self::KubeCurrent => "kube_current",
+            Self::Exclusive => "exclusive",
+            Self::WithoutMemory => "without_memory",
+            Self::WithoutPids => "without_pids",
         }
     }
 
@@ -35,12 +65,19 @@ impl Tier {
         self == Self::KubeCurrent && !filter.is_some_and(|filter| filter.starts_with(self.word()))
     }
 
-    /// The init of its guests.
-    pub(crate) fn init(self) -> Init {
+    /// What its guests are.
+    pub(crate) fn need(self) -> Need {
+        let own = Need::default();
         match self {
-            Self::Kernel | Self::Daemon => Init::Own,
-            Self::Systemd => Init::Systemd,
-            Self::Kube | Self::KubeCurrent => Init::Kube,
+            Self::Kernel | Self::Daemon => own,
+            Self::Systemd => Need { init: Init::Systemd, label: "systemd", ..own },
+            Self::Kube | Self::KubeCurrent => Need { init: Init::Kube, label: "kube", ..own },
+            Self::Exclusive => Need { alone: true, label: "alone", ..own },
+            Self::WithoutMemory => Need { boot: &["cgroup_disable=memory"], label: "without memory", ..own },
+            // One boot for all three: each is missed by itself.
+            Self::WithoutPids => {
+                Need { boot: &["cgroup_disable=cpuset,hugetlb,pids"], label: "without pids", ..own }
+            }
         }
     }
 }
@@ -89,6 +126,8 @@ mod tests {
         assert_eq!(parse("units::exec::begins::systemd"), Some((Tier::Systemd, false)));
         assert_eq!(parse("kube::owners::spared::kube"), Some((Tier::Kube, false)));
         assert_eq!(parse("kube_current::race::won::kube_current::repeats"), Some((Tier::KubeCurrent, true)));
+        assert_eq!(parse("shares::quota::exclusive"), Some((Tier::Exclusive, false)));
+        assert_eq!(parse("controllers::memory::without_memory"), Some((Tier::WithoutMemory, false)));
         for name in ["ooms::node::that_runs_out", "kernel", "a::repeats", "repeats", "a::kernel::daemons"] {
             assert_eq!(parse(name), None, "{name}");
         }

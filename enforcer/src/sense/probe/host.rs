@@ -75,6 +75,10 @@ pub struct HostFacts {
     pub local_events: Option<bool>,
     /// Cgroups have `memory.oom.group` (4.19).
     pub oom_group: Option<bool>,
+    /// Cgroups have `memory.swap.max` (4.5).
+    pub swap_max: Option<bool>,
+    /// The kernel has huge pages of some size.
+    pub huge_pages: Option<bool>,
     /// Support for PSI.
     pub psi: Option<Psi>,
     /// `pidfd_open(2)` works (5.3).
@@ -119,6 +123,8 @@ impl HostFacts {
             reclaim: has("memory.reclaim", Some("memory.current")).or_else(|| listed("memory.reclaim")),
             local_events: has("memory.events.local", Some("memory.current")),
             oom_group: has("memory.oom.group", Some("memory.current")).or_else(|| listed("memory.oom.group")),
+            swap_max: has("memory.swap.max", Some("memory.current")),
+            huge_pages: huge_pages(&root.join("sys/kernel/mm/hugepages")),
             hierarchy,
             psi: psi(&root.join("proc/pressure/memory"), &root.join("proc/cmdline")),
             pidfd_open,
@@ -138,6 +144,15 @@ fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     io::Read::read_to_string(&mut io::Read::take(fs::File::open(path)?, MAX_BYTES), &mut text)?;
     Ok(text)
+}
+
+/// Whether there is a pool of huge pages, be it empty.
+fn huge_pages(pools: &Path) -> Option<bool> {
+    match fs::read_dir(pools) {
+        Ok(mut pools) => Some(pools.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(false),
+        Err(_) => None,
+    }
 }
 
 fn hierarchy(cgroups: &Path) -> Option<Hierarchy> {

@@ -42,6 +42,23 @@ fn a_file_is_looked_for_where_the_controller_is() {
     assert_eq!(reclaim(), Some(false));
     make("a/b", "domain", &["memory.current", "memory.reclaim"]);
     assert_eq!(reclaim(), Some(true));
+    let swap = || has_file(root.path(), "memory.swap.max", Some("memory.current"));
+    assert_eq!(swap(), Some(false), "a kernel without the files of swap");
+    make("a/b", "domain", &["memory.swap.max"]);
+    assert_eq!(swap(), Some(true));
+}
+
+#[test]
+fn a_kernel_without_huge_pages_has_none_to_limit() {
+    let root = tempfile::tempdir().unwrap();
+    let pools = root.path().join("hugepages");
+    assert_eq!(huge_pages(&pools), Some(false));
+    create_dir_all(&pools).unwrap();
+    assert_eq!(huge_pages(&pools), Some(false));
+    create_dir_all(pools.join("hugepages-2048kB")).unwrap();
+    assert_eq!(huge_pages(&pools), Some(true));
+    write(root.path().join("file"), "").unwrap();
+    assert_eq!(huge_pages(&root.path().join("file")), None);
 }
 
 #[test]

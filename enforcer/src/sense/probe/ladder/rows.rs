@@ -4,8 +4,8 @@ use rustix::thread::CapabilitySet;
 use super::{
     super::{LimitArgument, words},
     rules::{
-        Seen, Stand, by_choice, capability, cgroup2, controllers, ebpf, fact, memory_lock, oom_victims,
-        programs, psi, release,
+        Seen, Stand, by_choice, capability, cgroup2, controller, controllers, ebpf, fact, memory_lock,
+        oom_victims, programs, psi, release,
     },
 };
 
@@ -332,11 +332,53 @@ pub(super) const HOST: &[Row] = &[
         rungs: &[
             ("the controllers cpu, memory and pids", ""),
             ("the available ones", "limits of the missing controllers are not enforced"),
+            (
+                "the available ones, without memory",
+                "limits of the missing controllers are not enforced; what pods use is unknown, and no pod is evicted",
+            ),
         ],
         remedy: "boot without cgroup_disable=, and without the controller on cgroup v1 (cgroup_no_v1=all)",
         stand: controllers,
-        unknown: "unknown: there is no cgroup v2",
+        unknown: NO_CGROUP2,
         last_is_nothing: false,
+        ..ROW
+    },
+    Row {
+        name: "cpuset",
+        rungs: &[
+            ("the controller cpuset", ""),
+            (NOTHING, "containers cannot be kept to certain processors or memory nodes"),
+        ],
+        remedy: "boot without cgroup_disable=cpuset, and without cpuset on cgroup v1 (cgroup_no_v1=all)",
+        stand: |seen| controller(seen, "cpuset"),
+        unknown: NO_CGROUP2,
+        ..ROW
+    },
+    Row {
+        name: "hugetlb",
+        rungs: &[
+            ("the controller hugetlb", ""),
+            (NOTHING, "huge pages are not limited: a pod may take more than it requests"),
+        ],
+        remedy: "boot without cgroup_disable=hugetlb, and without hugetlb on cgroup v1 (cgroup_no_v1=all); a kernel with CONFIG_CGROUP_HUGETLB=y",
+        stand: |seen| match seen.host.huge_pages {
+            Some(false) => Stand::On(0, String::from("this kernel has no huge pages to limit")),
+            Some(true) | None => controller(seen, "hugetlb"),
+        },
+        unknown: NO_CGROUP2,
+        ..ROW
+    },
+    Row {
+        name: "swapLimit",
+        rungs: &[
+            ("memory.swap.max", ""),
+            (NOTHING, "swapping is not limited: every container may swap, whatever memorySwap says"),
+        ],
+        remedy: "boot without swapaccount=0, on a kernel with CONFIG_SWAP=y",
+        stand: |seen| {
+            fact(seen.host.swap_max, "cgroups have memory.swap.max", "cgroups have no memory.swap.max")
+        },
+        unknown: NO_MEMORY_CGROUP,
         ..ROW
     },
     Row {
@@ -454,6 +496,7 @@ pub(super) const HOST: &[Row] = &[
     },
 ];
 
+const NO_CGROUP2: &str = "unknown: there is no cgroup v2";
 const NO_MEMORY_CGROUP: &str = "unknown: no cgroup with the memory controller";
 
 /// The row with this name.

@@ -117,8 +117,15 @@ pub(super) fn controllers(seen: &Seen<'_>) -> Stand {
     if missing.is_empty() {
         Stand::On(0, have.join(" "))
     } else {
-        Stand::On(1, format!("not on cgroup v2: {}", missing.join(", ")))
+        let rung = if missing.contains(&"memory") { 2 } else { 1 };
+        Stand::On(rung, format!("not on cgroup v2: {}", missing.join(", ")))
     }
+}
+
+/// One controller that is no part of the row of those.
+pub(super) fn controller(seen: &Seen<'_>, name: &str) -> Stand {
+    let has = seen.host.controllers.as_ref().map(|have| have.iter().any(|have| have == name));
+    fact(has, &format!("cgroup v2 has {name}"), &format!("not on cgroup v2: {name}"))
 }
 
 pub(super) fn release(seen: &Seen<'_>) -> Stand {

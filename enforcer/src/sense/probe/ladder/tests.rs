@@ -13,11 +13,13 @@ fn whole_host() -> HostFacts {
         memlock: Some(false),
         seccomp: Some(false),
         hierarchy: Some(Hierarchy::Unified),
-        controllers: Some(["cpuset", "cpu", "memory", "pids"].map(str::to_owned).to_vec()),
+        controllers: Some(["cpuset", "cpu", "memory", "hugetlb", "pids"].map(str::to_owned).to_vec()),
         kill: Some(true),
         reclaim: Some(true),
         local_events: Some(true),
         oom_group: Some(true),
+        swap_max: Some(true),
+        huge_pages: Some(true),
         psi: Some(Psi::Full),
         pidfd_open: Some(true),
         process_mrelease: Some(true),
@@ -48,6 +50,11 @@ fn a_whole_host_has_everything() {
     assert_eq!(host_lost(&whole_host()), []);
 }
 
+/// Takes a controller away.
+fn take_away(host: &mut HostFacts, controller: &str) {
+    host.controllers.as_mut().unwrap().retain(|one| one != controller);
+}
+
 type Flip = fn(&mut Facts, &mut HostFacts);
 
 #[rstest]
@@ -72,8 +79,14 @@ type Flip = fn(&mut Facts, &mut HostFacts);
 #[case::hybrid(|_: &mut Facts, h: &mut HostFacts| h.hierarchy = Some(Hierarchy::Hybrid), &[("cgroup2", State::Missing)])]
 #[case::v1(|_: &mut Facts, h: &mut HostFacts| h.hierarchy = Some(Hierarchy::Legacy), &[("cgroup2", State::Missing)])]
 #[case::no_cgroups(|_: &mut Facts, h: &mut HostFacts| h.hierarchy = Some(Hierarchy::Absent), &[("cgroup2", State::Missing)])]
-#[case::memory_elsewhere(|_: &mut Facts, h: &mut HostFacts| h.controllers = Some(vec!["cpu".into(), "pids".into()]), &[("controllers", State::Lesser)])]
-#[case::controllers_unknown(|_: &mut Facts, h: &mut HostFacts| h.controllers = None, &[("controllers", State::Unknown)])]
+#[case::memory_elsewhere(|_: &mut Facts, h: &mut HostFacts| take_away(h, "memory"), &[("controllers", State::Lesser)])]
+#[case::no_pids(|_: &mut Facts, h: &mut HostFacts| take_away(h, "pids"), &[("controllers", State::Lesser)])]
+#[case::no_cpuset(|_: &mut Facts, h: &mut HostFacts| take_away(h, "cpuset"), &[("cpuset", State::Missing)])]
+#[case::no_hugetlb(|_: &mut Facts, h: &mut HostFacts| take_away(h, "hugetlb"), &[("hugetlb", State::Missing)])]
+#[case::no_huge_pages(|_: &mut Facts, h: &mut HostFacts| { take_away(h, "hugetlb"); h.huge_pages = Some(false) }, &[])]
+#[case::no_swap_files(|_: &mut Facts, h: &mut HostFacts| h.swap_max = Some(false), &[("swapLimit", State::Missing)])]
+#[case::controllers_unknown(|_: &mut Facts, h: &mut HostFacts| h.controllers = None, &[
+    ("controllers", State::Unknown), ("cpuset", State::Unknown), ("hugetlb", State::Unknown)])]
 #[case::no_kill(|_: &mut Facts, h: &mut HostFacts| h.kill = Some(false), &[("cgroupKill", State::Missing)])]
 #[case::kill_unknown(|_: &mut Facts, h: &mut HostFacts| h.kill = None, &[("cgroupKill", State::Unknown)])]
 #[case::no_reclaim(|_: &mut Facts, h: &mut HostFacts| h.reclaim = Some(false), &[("reclaim", State::Lesser)])]
