@@ -4,7 +4,7 @@ use std::{
     ffi::{CStr, CString},
     io::{self, Read as _, Write as _},
     mem::{MaybeUninit, size_of},
-    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     ptr,
     time::Duration,
 };
@@ -98,10 +98,14 @@ impl WaitingChild {
         self.child.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Lets the child become its program. The error is why it could not.
+    /// Lets the child become its program. The error is why it could not; one that was killed as it waited is a child that has
+    /// ended.
     pub(crate) fn release(self) -> io::Result<Child> {
         let Self { mut child, mut gate, mut outcome } = self;
-        gate.write_all(&[1])?;
+        match gate.write_all(&[1]) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(child),
+            written => written?,
+        }
         let mut errno = [0; size_of::<libc::c_int>()];
         let was_closed_by_exec = outcome.read(&mut errno)? == 0;
         if was_closed_by_exec {
@@ -131,7 +135,7 @@ impl Child {
     }
 
     fn collect(&mut self, options: WaitIdOptions) -> io::Result<Option<WaitIdStatus>> {
-        let id = WaitId::PidFd(std::os::fd::AsFd::as_fd(&self.pidfd));
+        let id = WaitId::PidFd(self.pidfd.as_fd());
         let status = rustix::io::retry_on_intr(|| waitid(id.clone(), options))?;
         self.has_ended |= status.is_some();
         Ok(status)
@@ -280,6 +284,16 @@ mod tests {
             WaitingChild::clone_into(None, &command(&["sleep", "1000"])).unwrap().release().unwrap();
         running.signal(Signal::TERM).unwrap();
         assert_eq!(end(running).terminating_signal(), Some(libc::SIGTERM));
+    }
+
+    #[test]
+    fn one_that_is_killed_as_it_waits_has_ended() {
+        let waiting = WaitingChild::clone_into(None, &command(&["sleep", "1000"])).unwrap();
+        waiting.child.signal(Signal::KILL).unwrap();
+        // Its end of the pipe is closed before it is a zombie.
+        waitid(WaitId::PidFd(waiting.child.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+            .unwrap();
+        assert_eq!(end(waiting.release().unwrap()).terminating_signal(), Some(libc::SIGKILL));
     }
 
     #[test]
