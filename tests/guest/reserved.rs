@@ -52,10 +52,12 @@ fn the_kernel_holds_the_systems_cgroups_to_what_is_reserved_for_them() {
     wait_until("the limits", || {
         read(&system, "memory.max") == mib(96) && read(&kube, "memory.max") == mib(48)
     });
-    assert_eq!((read(&system, "pids.max"), read(&kube, "pids.max")), ("500".into(), "300".into()));
+    wait_until("the limits of tasks", || {
+        read(&system, "pids.max") == "500" && read(&kube, "pids.max") == "300"
+    });
     // Weights are in proportion to what is reserved of the cpu.
     let weight = |cgroup: &Cgroup| read(cgroup, "cpu.weight").parse::<u64>().unwrap();
-    assert!(weight(&system) > weight(&kube), "{} and {}", weight(&system), weight(&kube));
+    wait_until("the weights", || weight(&system) > weight(&kube));
     // Pods have what is left.
     let view: Value =
         serde_json::from_slice(&daemon.verb(&["-o", "json", "allocatable"]).output().unwrap().stdout)

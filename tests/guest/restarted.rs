@@ -32,11 +32,11 @@ impl Scene {
         Self { daemon, begun }
     }
 
-    /// Starts a command, which first says its process id, cgroup and score.
-    fn supervised(&self, restart: &str, script: &str) -> Process {
+    /// Starts a command, which says its process id, cgroup and score between two parts.
+    fn supervised(&self, restart: &str, before: &str, script: &str) -> Process {
         let begun = self.begun.display();
         let script = format!(
-            "echo $$ $(cut -d: -f3 /proc/self/cgroup) $(cat /proc/self/oom_score_adj) >> {begun}; {script}"
+            "{before} echo $$ $(cut -d: -f3 /proc/self/cgroup) $(cat /proc/self/oom_score_adj) >> {begun}; {script}"
         );
         let arguments = ["exec", "--restart", restart, "default/web", "--", "sh", "-c", &script];
         let mut command = self.daemon.verb(&arguments);
@@ -74,10 +74,8 @@ fn a_command_that_fails_is_started_again_in_its_container() {
     let scene = Scene::open("fails");
     let gate = scene.begun.with_extension("gate");
     let gate = gate.display();
-    let script = format!(
-        "[ -e {gate} ] || {{ touch {gate}; exit 3; }}; trap 'exit 5' TERM; while :; do sleep 0.1; done"
-    );
-    let mut parent = scene.supervised("on-failure", &script);
+    let script = format!("[ -e {gate} ] || {{ touch {gate}; exit 3; }}; while :; do sleep 0.1; done");
+    let mut parent = scene.supervised("on-failure", "trap 'exit 5' TERM;", &script);
     scene.wait_until_begun(2);
     let begun = scene.begun();
     for (pid, cgroup, score) in &begun {
@@ -95,7 +93,7 @@ fn a_command_that_fails_is_started_again_in_its_container() {
     assert_eq!(scene.begun().len(), 2);
 
     // One that ends well is not started again.
-    let mut parent = scene.supervised("on-failure", "exit 0");
+    let mut parent = scene.supervised("on-failure", "", "exit 0");
     assert_eq!(parent.wait_for_end(TIMEOUT).unwrap().code(), Some(0));
     let mut missing = Process::new(
         scene
@@ -111,7 +109,7 @@ fn a_command_that_fails_is_started_again_in_its_container() {
 #[guest_test(daemon)]
 fn a_container_that_the_kernel_kills_comes_back_and_one_that_is_evicted_does_not() {
     let scene = Scene::open("evicted");
-    let mut parent = scene.supervised("always", "sleep 1000 & wait");
+    let mut parent = scene.supervised("always", "", "exec sleep 1000");
     scene.wait_until_begun(1);
     let first = scene.begun()[0].0;
     rustix::process::kill_process(rustix::process::Pid::from_raw(first.cast_signed()).unwrap(), Signal::KILL)
@@ -125,11 +123,10 @@ fn a_container_that_the_kernel_kills_comes_back_and_one_that_is_evicted_does_not
     scene.daemon.stop().unwrap();
 }
 
-/// Two of one container at once would be worse than none.
 #[guest_test(daemon)]
 fn a_command_ends_with_its_parent() {
     let scene = Scene::open("orphan");
-    let mut parent = scene.supervised("always", "sleep 1000 & wait");
+    let mut parent = scene.supervised("always", "", "exec sleep 1000");
     scene.wait_until_begun(1);
     let command = scene.begun()[0].0;
     parent.signal(Signal::KILL).unwrap();

@@ -1,7 +1,7 @@
 //! What the system's own parts use of what is reserved for them: the reserved cgroups, the node's components, and the
 //! kernel itself.
 //!
-//! CPU beyond a reservation is none too much: what is reserved is a share, and what nobody else wants may be used.
+//! More CPU than is reserved is no fault: a reservation is a share, and what nobody else wants may be used.
 //! Memory and process ids are gone for pods once they are used, so only these can be exceeded.
 
 use std::{

@@ -35,9 +35,9 @@ const CHECK: Duration = Duration::from_millis(250);
 /// How often it is lowered again for one brake: who insists may have a reason.
 const MOST_AGAIN: u32 = 3;
 
-/// A first write that took longer has reclaimed: this kernel ignores `O_NONBLOCK`. To write again could keep a release waiting
-/// for as long.
-const RECLAIMING: Duration = Duration::from_millis(50);
+/// A write that took longer has reclaimed: this kernel ignores `O_NONBLOCK`. To write again could keep a release waiting for as
+/// long. On a node that is short of memory, a thread may wait for the processor for a good part of that.
+const RECLAIMING: Duration = Duration::from_secs(1);
 
 /// When a value whose write took that long is read again; `None` if it is left as it is.
 fn check_at(took: Duration, now: Instant) -> Option<Instant> {
@@ -81,7 +81,7 @@ struct Held {
 impl Held {
     /// Lowers `memory.high` again if another has written the old value. Any other value was written on purpose.
     fn check(&mut self) {
-        let (dir, began) = (&self.candidate.dir, Instant::now());
+        let (dir, mut wrote) = (&self.candidate.dir, Duration::ZERO);
         let lowered = match self.high.is_undone(dir) {
             Ok(false) => Ok(()),
             Ok(true) if self.again == MOST_AGAIN => Err(String::from("it is written again and again")),
@@ -89,8 +89,12 @@ impl Held {
                 self.again += 1;
                 tracing::info!(cgroup = %dir.path(), "memory.high was put back by another meanwhile, and is lowered again");
                 match self.candidate.guard.forbidden(dir, self.candidate.origin) {
-                    Ok(None) => write_without_waiting(&self.candidate, self.high.value().temporary())
-                        .map_err(|reason| format!("{reason:?}")),
+                    Ok(None) => {
+                        let began = Instant::now();
+                        let written = write_without_waiting(&self.candidate, self.high.value().temporary());
+                        wrote = began.elapsed();
+                        written.map_err(|reason| format!("{reason:?}"))
+                    }
                     Ok(Some(reason)) => Err(format!("{reason:?}")),
                     Err(error) => Err(crate::chain(&error)),
                 }
@@ -100,8 +104,7 @@ impl Held {
         if let Err(why) = &lowered {
             tracing::debug!(cgroup = %dir.path(), "memory.high is left as it is: {why}");
         }
-        let now = Instant::now();
-        self.check_at = lowered.ok().and_then(|()| check_at(now.duration_since(began), now));
+        self.check_at = lowered.ok().and_then(|()| check_at(wrote, Instant::now()));
     }
 
     /// Reports that the value cannot be restored, or with `None` that it is restored at last.

@@ -206,6 +206,9 @@ impl Signals {
             set.assume_init()
         };
         let mut signals = Self(set);
+        // A caller may have left it ignored: then the kernel collects children itself, and says nothing of their end.
+        // SAFETY: it sets the default action of a signal, for which no handler of ours exists.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
         for number in numbers {
             // SAFETY: the set is initialized; the library refuses a number that is no signal.
             if unsafe { libc::sigaddset(&raw mut signals.0, *number) } != 0 {

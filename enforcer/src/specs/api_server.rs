@@ -1,6 +1,6 @@
 //! The API server: it lists the pods of one node, and then says what changes.
 //!
-//! Where the server can, one watch gives both (`sendInitialEvents`, Kubernetes 1.32 and later by default): it need not hold a
+//! Where the server can, one watch gives both (`sendInitialEvents`): it need not hold a
 //! whole list in memory for us. Otherwise a list comes in parts, and a watch follows.
 //!
 //! A watch that ends is resumed where it ended. Only where the server no longer knows that version, all pods are listed

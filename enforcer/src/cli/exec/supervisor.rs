@@ -112,7 +112,7 @@ pub(super) fn supervise(
     let mut was_started = false;
     loop {
         let start = Instant::now();
-        let what = match begin(run_dir, target, &arguments) {
+        let what = match begin(run_dir, target, &arguments, &signals) {
             Ok(mut child) => {
                 was_started = true;
                 let (end, is_stopped) = wait(&mut child, &signals)?;
@@ -174,7 +174,12 @@ fn wait(child: &mut Child, signals: &Signals) -> anyhow::Result<(End, bool)> {
 }
 
 /// Starts the command in the container, and only if its pod may run.
-fn begin(run_dir: &Path, target: &Target, arguments: &[CString]) -> Result<Child, Obstacle> {
+fn begin(
+    run_dir: &Path,
+    target: &Target,
+    arguments: &[CString],
+    signals: &Signals,
+) -> Result<Child, Obstacle> {
     let container = client::block_on(async { Ok(container(run_dir, target).await) })??;
     let root =
         CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot open the container's cgroup")?;
@@ -197,6 +202,10 @@ fn begin(run_dir: &Path, target: &Target, arguments: &[CString]) -> Result<Child
     set_score(&container, child.pid())?;
     // An eviction between the daemon's answer and the start did not kill this process, which must not outlive it.
     client::block_on(async { Ok(recheck(run_dir, target).await) })??;
+    // One that came before the child was there did not reach it.
+    if let Some(stop) = rest(signals, Duration::ZERO)? {
+        return Err(Obstacle { failure: Failure::ended(End::Signal(stop).exit_status()), is_final: true });
+    }
     child.release().map_err(|error| {
         let program =
             arguments.first().map(|program| OsStr::from_bytes(program.as_bytes())).unwrap_or_default();

@@ -28,7 +28,7 @@ pub(super) struct NodeDocument {
     /// `systemReserved` and `kubeReserved` together.
     #[serde(skip_serializing_if = "Amounts::is_empty")]
     pub(super) reserved: Amounts,
-    /// The hard eviction thresholds that pods cannot request.
+    /// The hard eviction thresholds that pods cannot request. Without a reservation they are what lies between the other two.
     #[serde(skip_serializing_if = "Amounts::is_empty")]
     pub(super) hard_thresholds: Amounts,
     pub(super) allocatable: Amounts,
@@ -159,11 +159,15 @@ impl Document {
         // The maximum of pods and tasks belongs to the capacity.
         allocatable.remove(allocatable::PODS);
         allocatable.remove(allocatable::PID);
+        let reserved = Amounts::of(&allocatable::reserved(&capacity, settings));
+        let hard_thresholds = allocatable::hard_thresholds(&capacity, settings);
+        let hard_thresholds =
+            if reserved.is_empty() { Amounts(Vec::new()) } else { Amounts::of(&hard_thresholds) };
         Self {
             node: NodeDocument {
                 capacity: Amounts::capacity(node),
-                reserved: Amounts::of(&allocatable::reserved(&capacity, settings)),
-                hard_thresholds: Amounts::of(&allocatable::hard_thresholds(&capacity, settings)),
+                reserved,
+                hard_thresholds,
                 allocatable: Amounts::of(&allocatable),
                 kube_reserved: (settings.kube_reserved_policy == KubeReservedPolicy::Auto)
                     .then(|| Amounts::of(&allocatable::kube_reserved(&capacity, settings))),

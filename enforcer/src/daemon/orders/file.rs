@@ -48,11 +48,15 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Order>, D::Erro
 
 /// As many reservations as there can be.
 fn few_reservations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Reservation>, D::Error> {
-    let reservations = Vec::deserialize(deserializer)?;
-    if reservations.len() > MAX_RESERVATIONS {
-        return Err(D::Error::custom(format_args!("{} reservations", reservations.len())));
-    }
-    Ok(reservations)
+    let kept: Vec<serde_json::Value> = Vec::deserialize(deserializer)?;
+    // One that is not possible any more must not take the orders with it.
+    let reservation = |kept: serde_json::Value| {
+        let name = kept["name"].to_string();
+        serde_json::from_value(kept)
+            .inspect_err(|error| tracing::warn!("the reservation {name} is not in force any more: {error}"))
+            .ok()
+    };
+    Ok(kept.into_iter().take(MAX_RESERVATIONS).filter_map(reservation).collect())
 }
 
 /// The orders and reservations that an earlier process kept.
@@ -197,6 +201,12 @@ mod tests {
         // As an earlier version wrote it.
         let path = dir.path().join(FILE);
         let mut content: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let mut kept = content.as_object_mut().unwrap().remove("reservations").unwrap();
+        kept[0]["resources"] = serde_json::json!({"memory": "-1"});
+        content["reservations"] = kept;
+        fs::write(&path, content.to_string()).unwrap();
+        let without = read(dir.path(), "b").unwrap();
+        assert_eq!((without.orders, without.reservations), (orders(), Vec::new()));
         content.as_object_mut().unwrap().remove("reservations").unwrap();
         fs::write(&path, content.to_string()).unwrap();
         assert_eq!(read(dir.path(), "b").unwrap().reservations, []);
