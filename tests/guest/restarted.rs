@@ -36,7 +36,7 @@ impl Scene {
     fn supervised(&self, restart: &str, before: &str, script: &str) -> Process {
         let begun = self.begun.display();
         let script = format!(
-            "{before} echo $$ $(cut -d: -f3 /proc/self/cgroup) $(cat /proc/self/oom_score_adj) >> {begun}; {script}"
+            "{before} echo $$ $(sed -n s/^0:://p /proc/self/cgroup) $(cat /proc/self/oom_score_adj) >> {begun}; {script}"
         );
         let arguments = ["exec", "--restart", restart, "default/web", "--", "sh", "-c", &script];
         let mut command = self.daemon.verb(&arguments);
