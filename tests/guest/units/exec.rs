@@ -167,12 +167,15 @@ fn a_unit_of_systemd_starts_it_again_until_its_pod_is_evicted() {
     scene.daemon.stop().unwrap();
 }
 
-/// The only process of a scope, once there is one that is not `before`.
+/// The only process of a scope, once it is not `before` and has become its command: until then it waits for its limits.
 fn only_process(scope: &std::path::Path, before: u32) -> u32 {
     let mut found = None;
-    wait_until("a process in the scope", || {
+    wait_until("a command in the scope", || {
         let processes = std::fs::read_to_string(scope.join("cgroup.procs")).unwrap_or_default();
-        found = processes.trim().parse().ok().filter(|pid| *pid != before);
+        let runs = |pid: &u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "sleep")
+        };
+        found = processes.trim().parse().ok().filter(|pid| *pid != before).filter(runs);
         found.is_some()
     });
     found.unwrap()
