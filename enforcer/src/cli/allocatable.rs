@@ -40,7 +40,7 @@ fn table(view: &AllocatableView) -> String {
     let others = allocatable.keys().map(String::as_str).filter(|key| !known.contains(key));
     for key in known.into_iter().chain(others).filter(|key| allocatable.contains_key(*key)) {
         let of = |amounts: &AmountsView| shown(key, amounts.get(key).copied().unwrap_or(0));
-        // Process ids are not requested: nobody counts what would be free.
+        // Pods do not request process ids, so there is no free amount.
         let asked = |amounts: &AmountsView| {
             amounts.get(key).map_or_else(|| String::from("-"), |amount| shown(key, *amount))
         };

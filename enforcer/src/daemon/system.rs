@@ -1,7 +1,7 @@
 //! What the system's own parts use of what is reserved for them: the reserved cgroups, the node's components, and the
 //! kernel itself.
 //!
-//! More CPU than is reserved is no fault: a reservation is a share, and what nobody else wants may be used.
+//! More CPU than is reserved is no fault: a reservation is a share, and CPU time that is idle may be used.
 //! Memory and process ids are gone for pods once they are used, so only these can be exceeded.
 
 use std::{

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_se
 /// `CLONE_INTO_CGROUP` (`include/uapi/linux/sched.h`), Linux 5.7.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// The status of a child whose parent has given it up, which nobody asks for.
+/// The exit status of a child whose parent has given it up. The parent ignores it.
 const GIVEN_UP: libc::c_int = 125;
 
 /// `struct clone_args` (`include/uapi/linux/sched.h`).

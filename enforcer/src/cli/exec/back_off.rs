@@ -12,8 +12,8 @@ const MOST: Duration = Duration::from_mins(5);
 /// `client-go/util/flowcontrol/backoff.go`).
 const RESET: Duration = Duration::from_mins(10);
 
-/// The least pause: the kubelet finds a container that has ended about a second later, and the daemon has reported an
-/// eviction by then.
+/// The least pause: the kubelet finds a container that has ended about a second later. A daemon that keeps up has reported
+/// an eviction by then.
 const LEAST: Duration = Duration::from_secs(1);
 
 /// The pauses of one container.
