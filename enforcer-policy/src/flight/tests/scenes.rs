@@ -202,3 +202,59 @@ fn observe_mode_evicts_no_pod() {
     assert_eq!(other.decisions, []);
     assert_eq!(other.no_victims.first().map(|no_victims| no_victims.why), Some(Waiting::Observes));
 }
+
+/// The second victim is chosen in the step that ends the first eviction: what the first still releases is too little.
+#[test]
+fn the_same_settings_part_from_no_eviction_that_follows_in_the_same_step() {
+    let settings = enforcing(&[Threshold { grace_period_ms: 1, ..hard(300) }]);
+    let mut engine = Engine::new(&settings);
+    engine.arm_loaded();
+    let mut scene = Scene { engine, kept: Vec::new(), readings: Vec::new(), now_ns: 1_000 * MS };
+    scene.kept.push(encoded(&RecordRef::Key(&scene.engine)));
+    let facts = [(1, -1), (2, 0)].map(|(cgroup, priority)| CandidateFacts {
+        cgroup: CgroupId(cgroup),
+        pod: PodKey { hash: cgroup },
+        priority,
+        request_bytes: 0,
+        critical: false,
+        protected: false,
+        grace_period_ns: 30_000 * MS,
+        terminating: false,
+        torn_down: false,
+    });
+    let candidates = Candidates::new(&facts);
+    scene.kept.push(encoded(&RecordRef::Candidates(&candidates)));
+    drop(scene.engine.replace(candidates));
+    let readings = [using(150), using(400)];
+    let mut all = Vec::new();
+    for _ in 0..20 {
+        scene.now_ns += 900 * MS;
+        let now_ns = scene.now_ns;
+        let node = NodeSample { fill_bytes_per_second: 0, ..scene.node(100) };
+        all.extend(scene.step(&Input::Node(node)));
+        let actions = scene.step(&Input::Usages { node, readings: &readings });
+        let decided = actions.contains(&Action::Evict).then(|| *scene.engine.decision().unwrap());
+        all.extend(actions);
+        let Some(decision) = decided else { continue };
+        let number = decision.number;
+        scene.step(&Input::Outcome(Outcome::Terminated { number, now_ns }));
+        if number == 1 {
+            // Dead, and its memory is still charged.
+            scene.step(&Input::Outcome(Outcome::Progress {
+                number,
+                now_ns,
+                populated: false,
+                current_bytes: Some(150 * MIB),
+                process_count: None,
+            }));
+        }
+    }
+    let has = |what: fn(&Action) -> bool| all.iter().filter(|action| what(action)).count();
+    assert_eq!(has(|action| matches!(action, Action::Evict)), 2, "{all:?}");
+    assert_eq!(has(|action| matches!(action, Action::Completed(_))), 1, "{all:?}");
+    assert!(has(|action| matches!(action, Action::Kill { number: 2, .. })) > 0, "{all:?}");
+    let file = file(&scene.kept);
+    let other = under(&Recording::read(&file).unwrap(), &settings);
+    assert_eq!((other.parted_ns, other.no_victims), (None, vec![]));
+    assert_eq!(other.decisions.len(), 2);
+}
