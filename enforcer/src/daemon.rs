@@ -325,7 +325,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     for source in ebpf_edges {
         reflex.add_edges(source);
     }
-    let doctor = ooms.doctor(&host_facts);
+    let doctor = ooms.doctor(&start::filled_in(&journal, host_facts));
 
     let (views, view) = watch::channel(desired.view().clone());
     let rivals = threshold.map(|threshold| {

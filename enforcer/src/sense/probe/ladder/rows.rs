@@ -497,7 +497,8 @@ pub(super) const HOST: &[Row] = &[
 ];
 
 const NO_CGROUP2: &str = "unknown: there is no cgroup v2";
-const NO_MEMORY_CGROUP: &str = "unknown: no cgroup with the memory controller";
+const NO_MEMORY_CGROUP: &str = "unknown: no cgroup but the root has the memory controller, and only there would the file be; a \
+                                daemon with mode enforce makes one at its start, `doctor --here` looks again";
 
 /// The row with this name.
 pub(super) fn of_name(name: &str) -> Option<&'static Row> {
