@@ -253,7 +253,7 @@ pub struct Excluded {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest`, `passedOver` or `terminating`.
+    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest`, `passedOver`, `terminating` or `usageUnknown`.
     pub reason: Word,
 }
 

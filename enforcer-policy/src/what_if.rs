@@ -6,7 +6,7 @@
 use super::{
     engine::{
         Action, CandidateFacts, Candidates, Decision, Engine, EngineSettings, Input, Mode, NodeSample,
-        Outcome, Reading, Suppression, Usage, Waiting,
+        Outcome, Reading, Resource, Suppression, Usage, Waiting,
     },
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -35,18 +35,21 @@ impl Scene {
             super::engine::followed(&std::iter::once(hard).chain(others).collect::<Vec<_>>());
     }
 
-    /// Adds anonymous memory to a pod's usage; returns whether the pod exists.
+    /// Adds anonymous memory to a pod's usage; returns whether the pod exists. Where memory is not counted, only the node
+    /// has less.
     pub fn add(&mut self, cgroup: CgroupId, bytes: u64) -> bool {
         let Some((_, reading)) = self.pods.iter_mut().find(|(facts, _)| facts.cgroup == cgroup) else {
             return false;
         };
         let before = reading.usage().copied().unwrap_or_default();
-        *reading = Reading::Usage(Usage {
-            current_bytes: before.current_bytes.saturating_add(bytes),
-            working_set_bytes: before.working_set_bytes.saturating_add(bytes),
-            anon_bytes: before.anon_bytes.saturating_add(bytes),
-            ..before
-        });
+        if !matches!(reading, Reading::Uncounted { .. }) {
+            *reading = Reading::Usage(Usage {
+                current_bytes: before.current_bytes.saturating_add(bytes),
+                working_set_bytes: before.working_set_bytes.saturating_add(bytes),
+                anon_bytes: before.anon_bytes.saturating_add(bytes),
+                ..before
+            });
+        }
         self.take(bytes);
         true
     }
@@ -60,7 +63,7 @@ impl Scene {
 
     fn give(&mut self, decision: &Decision) {
         let freed = decision.predicted_freed_bytes;
-        let processes = decision.reading.usage().and_then(|usage| usage.process_count).unwrap_or(0);
+        let processes = decision.reading.freed_by_death(Resource::Pids);
         let NodeSample { memory, allocatable, pids, .. } = &mut self.node;
         for level in std::iter::once(memory).chain(allocatable) {
             level.available = level.available.saturating_add(freed).min(level.capacity);

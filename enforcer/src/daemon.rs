@@ -228,6 +228,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         .context("cannot start the thread for the API server")?;
     let node_marks = kubernetes::node_marks(&config, kubelets, &journal, sinks.api_server())
         .context("cannot start the thread for the node's condition")?;
+    let mut disk = kubernetes::disk_pressure(kubelets, sinks.api_server())
+        .context("cannot start the thread for the node's disk pressure")?;
     let host_facts = HostFacts::gather();
     emit_start(&journal, &config, &host, &host_facts);
     if let Some(message) = &only_observes {
@@ -325,7 +327,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     for source in ebpf_edges {
         reflex.add_edges(source);
     }
-    let doctor = ooms.doctor(&host_facts);
+    let doctor = ooms.doctor(&start::filled_in(&journal, host_facts));
 
     let (views, view) = watch::channel(desired.view().clone());
     let rivals = threshold.map(|threshold| {
@@ -427,6 +429,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
             }
             listing = naming::next(&mut naming) => desired.name_pods(listing).await?,
             news = specifying::next(&mut specifying) => desired.specify_pods(news).await?,
+            pressed = kubernetes::next(disk.as_mut()) => desired.set_disk_pressure(pressed),
             () = woken.notified() => desired.reconcile().await?,
             () = boosted.notified() => desired.boost(),
             () = kubelet_came.notified() => break Ended::KubeletCame,

@@ -51,7 +51,7 @@ mod tests;
 pub(crate) use self::event_builder::shortage_data;
 pub use self::{
     brake::BrakeBook,
-    candidate::{Candidate, Identity, OpenError, pod_key},
+    candidate::{Accounted, Candidate, Identity, OpenError, pod_key},
     doomed::{Holding, look as look_at_dying},
     endings::Endings,
     event_builder::EventBuilder,

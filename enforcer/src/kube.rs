@@ -6,6 +6,7 @@
 
 mod api;
 mod client;
+mod disk;
 mod evictions;
 mod message;
 mod node;
@@ -17,6 +18,7 @@ mod tests;
 
 pub use self::{
     client::{Access, ApiServer},
+    disk::DiskPressure,
     evictions::Evictions,
     message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report, TaintEffect},
     node::{NodeMarks, NodeSettings},

@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, fs, path::Path};
 use enforcer_tests::{
     cgroup::ROOT,
     daemon::Daemon,
+    host::PidMax,
     plan::Planned,
+    pods::{Container, pod as manifest},
     process::Process,
     stream::{Stream, is},
     wait::{TIMEOUT, wait_until},
@@ -96,9 +98,129 @@ fn without_the_memory_controller_processors_processes_and_scores_are_still_gover
     wait_for("pids.max", "20");
     assert!(!pod().join("memory.max").exists());
     let mut process = scene.scored();
-    // What it uses is unknown, and so no pod is a candidate.
-    assert!(!scene.evict());
-    assert!(process.lives().unwrap());
+    assert!(scene.evict());
+    process.wait_for_end(TIMEOUT).unwrap();
+    scene.daemon.stop().unwrap();
+}
+
+/// Where memory and process ids run short.
+struct Shortages {
+    daemon: Daemon,
+    stream: Stream,
+    _bound: PidMax,
+}
+
+impl Shortages {
+    /// Pods that take 600 MiB more, or a thousand process ids, make them short.
+    fn open(name: &str) -> Self {
+        let bound = PidMax::set(1_500).unwrap();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+        let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+        let mib = available.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1_024;
+        let settings = format!(
+            "mode: enforce\nevictionPressureTransitionPeriod: 1ms\n\
+             evictionHard: {{memory.available: {}Mi, pid.available: \"500\"}}",
+            mib - 300
+        );
+        let daemon = Daemon::start(&Path::new("/tmp/controllers").join(name), &settings).unwrap();
+        let stream = daemon.follow().unwrap();
+        for pod in ["hog", "bomb", "few"] {
+            let yaml = manifest(pod, 0, &[Container { name: "app", requests: "", limits: "" }]);
+            daemon.manifest(&format!("{pod}.yaml"), &yaml).unwrap();
+            daemon.wait_until_decided(&format!("default/{pod}")).unwrap();
+        }
+        Self { daemon, stream, _bound: bound }
+    }
+
+    fn start(&self, pod: &str, command: &[&str]) -> Process {
+        Process::new(self.daemon.exec(&format!("default/{pod}"), command).unwrap())
+    }
+
+    /// Waits until the resource is short and no pod is evicted for it.
+    fn wait_until_spared(&mut self, signal: &str) {
+        let is_it = |event: &Value| {
+            let data = &event["data"];
+            is(event, "eviction.suppressed") && data["signal"] == signal && data["reason"] == "noCandidate"
+        };
+        self.stream.wait_for(&format!("no candidate for {signal}"), TIMEOUT, is_it).unwrap();
+    }
+
+    fn wait_until_cleared(&mut self, signal: &str) {
+        let is_it = |event: &Value| {
+            let data = &event["data"];
+            is(event, "pressure.cleared")
+                && data["signal"] == signal
+                && data["crossedToClearedMs"].is_number()
+        };
+        self.stream.wait_for(&format!("enough of {signal}"), TIMEOUT, is_it).unwrap();
+        wait_until("pods to be let in", || {
+            self.get("/v1/pods")["conditions"].as_array().is_none_or(Vec::is_empty)
+        });
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let answer = self.daemon.get(path).unwrap();
+        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    }
+
+    /// Why each pod is left out of the order.
+    fn left_out(&self, signal: &str) -> BTreeSet<(String, String)> {
+        let ranking = self.get(&format!("/v1/ranking?signal={signal}"));
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let excluded = ranking["excluded"].as_array().unwrap().iter();
+        excluded.map(|one| (text(&one["name"]), text(&one["reason"]))).collect()
+    }
+
+    /// What `why` shows of the latest decision.
+    fn why(&self) -> String {
+        String::from_utf8(self.daemon.verb(&["why", "latest"]).output().unwrap().stdout).unwrap()
+    }
+}
+
+fn unknown(pod: &str) -> (String, String) {
+    (String::from(pod), String::from("usageUnknown"))
+}
+
+/// What each pod uses is unknown, and so no pod is evicted for memory; how many processes it has is known.
+#[guest_test(without_memory)]
+fn without_the_memory_controller_process_ids_cost_the_right_pod_and_memory_costs_none() {
+    let mut scene = Shortages::open("memory-shortages");
+    let mut hog = scene.start("hog", &["workload", "hold", "--size", "600Mi"]);
+    scene.wait_until_spared("memory.available");
+    assert!(scene.left_out("memory.available").contains(&unknown("hog")));
+    let usages = scene.get("/v1/usages");
+    assert!(
+        usages.as_array().unwrap().iter().any(|usage| usage["memoryUnknown"] == true
+            && usage["processCount"].as_u64().is_some_and(|count| count > 0)),
+        "{usages}"
+    );
+    let containers = scene.get("/v1/containers");
+    assert_eq!(containers["pods"].as_array().unwrap().len(), 0, "{containers}");
+    let top = scene.daemon.verb(&["-o", "json", "top", "--batch", "-n", "1"]).output().unwrap();
+    let top: Value = serde_json::from_slice(&top.stdout).unwrap();
+    assert!(!top.to_string().contains("\"currentBytes\":0"), "{top:#}");
+    assert!(hog.lives().unwrap());
+    drop(hog);
+    scene.wait_until_cleared("memory.available");
+
+    let mut few = scene.start("few", &["workload", "fork", "--count", "20"]);
+    let mut bomb = scene.start("bomb", &["workload", "fork", "--count", "3000"]);
+    let decided = scene.stream.wait_for_pod("eviction.decided", "default/bomb", TIMEOUT).unwrap();
+    let data = &decided["data"];
+    assert_eq!(
+        (data["signal"].as_str(), data["decidedBy"].as_str()),
+        (Some("pid.available"), Some("processCount"))
+    );
+    let victim = &data["victim"];
+    assert!(victim["processCount"].as_u64().is_some_and(|count| count > 400), "{decided}");
+    assert!(victim.get("usageBytes").is_none() && victim.get("currentBytes").is_none(), "{decided}");
+    scene.stream.wait_for_pod("eviction.completed", "default/bomb", TIMEOUT).unwrap();
+    bomb.wait_for_end(TIMEOUT).unwrap();
+    assert!(few.lives().unwrap());
+    let why = scene.why();
+    assert!(why.contains("its memory is not counted"), "{why}");
+    assert_eq!(scene.stream.of("eviction.decided").count(), 1);
+    drop(few);
     scene.daemon.stop().unwrap();
 }
 
@@ -125,5 +247,30 @@ fn without_cpuset_hugetlb_and_pids_processors_memory_and_scores_are_still_govern
     let mut process = scene.scored();
     assert!(scene.evict());
     process.wait_for_end(TIMEOUT).unwrap();
+    scene.daemon.stop().unwrap();
+}
+
+/// The same the other way round: process ids cost no pod, and memory does.
+#[guest_test(without_pids)]
+fn without_the_pids_controller_memory_costs_the_right_pod_and_process_ids_cost_none() {
+    let mut scene = Shortages::open("pids-shortages");
+    let mut bomb = scene.start("bomb", &["workload", "fork", "--count", "1200"]);
+    scene.wait_until_spared("pid.available");
+    assert!(scene.left_out("pid.available").contains(&unknown("bomb")));
+    assert!(bomb.lives().unwrap());
+    assert_eq!(scene.stream.of("eviction.decided").count(), 0);
+    drop(bomb);
+    scene.wait_until_cleared("pid.available");
+
+    let mut few = scene.start("few", &["workload", "hold", "--size", "16Mi"]);
+    let mut hog = scene.start("hog", &["workload", "hold", "--size", "600Mi"]);
+    let decided = scene.stream.wait_for_pod("eviction.decided", "default/hog", TIMEOUT).unwrap();
+    assert_eq!(decided["data"]["signal"], "memory.available", "{decided}");
+    assert!(decided["data"]["victim"].get("processCount").is_none(), "{decided}");
+    hog.wait_for_end(TIMEOUT).unwrap();
+    scene.stream.wait_for_pod("eviction.completed", "default/hog", TIMEOUT).unwrap();
+    assert!(few.lives().unwrap());
+    assert_eq!(scene.stream.of("eviction.decided").count(), 1);
+    drop(few);
     scene.daemon.stop().unwrap();
 }

@@ -93,6 +93,8 @@ pub enum Exclusion {
     PassedOver,
     /// Its deletion was requested, and its memory falls: what it releases counts as available.
     Terminating,
+    /// How much it uses of the resource is not counted: its cgroup has no controller for that.
+    UsageUnknown,
 }
 
 impl Exclusion {
@@ -107,6 +109,7 @@ impl Exclusion {
             Self::WithinRequest => "withinRequest",
             Self::PassedOver => "passedOver",
             Self::Terminating => "terminating",
+            Self::UsageUnknown => "usageUnknown",
         }
     }
 }

@@ -7,7 +7,7 @@
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Actions, Engine, MAX_THRESHOLDS, NodeSample, Resource, Thresholds, push};
+use super::{Action, Actions, Engine, MAX_THRESHOLDS, NodeSample, Reading, Resource, Thresholds, push};
 use crate::{pressure::Reclaim, threshold::Signal, threshold::Threshold};
 
 /// Whether a threshold evicts.
@@ -194,17 +194,16 @@ impl Engine {
             if slot.facts.critical || slot.facts.protected || slot.reading.is_empty() || is_counted {
                 continue;
             }
-            // An unknown usage may be enough.
-            let Some(usage) = slot.reading.usage() else { return false };
-            within_reach = within_reach.saturating_add(match resource {
+            within_reach = within_reach.saturating_add(match (resource, &slot.reading) {
+                // A usage that could not be read may be enough.
+                (_, Reading::Missing) => return false,
                 // An upper bound: shared memory and kernel memory are charged too, and may come back.
-                Resource::Memory => {
+                (Resource::Memory, Reading::Usage(usage)) => {
                     usage.current_bytes.max(usage.working_set_bytes).max(usage.freed_by_death_bytes())
                 }
-                Resource::Pids => match usage.process_count {
-                    Some(count) => count,
-                    None => return false,
-                },
+                // What is not counted is not evicted for.
+                (Resource::Memory, Reading::Gone | Reading::Uncounted { .. }) => 0,
+                (Resource::Pids, reading) => reading.process_count().unwrap_or(0),
             });
         }
         within_reach < goal

@@ -237,6 +237,11 @@ impl Slot {
                 let may_be = resource == Resource::Memory && self.facts.request_bytes > 0;
                 return (may_be && !evict_within_request).then_some(Exclusion::WithinRequest);
             }
+            // An unknown usage evicts no pod.
+            Reading::Uncounted { .. } if resource == Resource::Memory => {
+                return Some(Exclusion::UsageUnknown);
+            }
+            Reading::Uncounted { process_count } => Usage { process_count, ..Usage::default() },
             Reading::Usage(usage) => usage,
         };
         match resource {
@@ -248,7 +253,12 @@ impl Slot {
                 let within = usage.working_set_bytes <= self.facts.request_bytes;
                 (within && !evict_within_request).then_some(Exclusion::WithinRequest)
             }
-            Resource::Pids => (usage.process_count == Some(0)).then_some(Exclusion::Empty),
+            Resource::Pids => match usage.process_count {
+                Some(0) => Some(Exclusion::Empty),
+                Some(_) => None,
+                // Upstream `processUsage` takes it for 0, so that pods are evicted that may have no more than one.
+                None => Some(Exclusion::UsageUnknown),
+            },
         }
     }
 
@@ -262,12 +272,9 @@ impl Slot {
                 priority,
                 order,
             }),
-            Resource::Pids => RankKey::Pids(PidRankKey {
-                // Upstream `processUsage`: the count is missing only without any stats.
-                process_count: usage.map(|usage| usage.process_count.unwrap_or(0)),
-                priority,
-                order,
-            }),
+            Resource::Pids => {
+                RankKey::Pids(PidRankKey { process_count: self.reading.process_count(), priority, order })
+            }
         };
         Ranked { index: CandidateIndex(index), cgroup: self.facts.cgroup, standing, read_ns: self.read_ns }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Action, Actions, Decision, Engine, HookPlan, MS, Mode, Resource, SHOWN_EXCLUDED, SHOWN_RANKING,
-    Suppression, Usage, push, ranking, shortage,
+    Suppression, push, ranking, shortage,
     victim::{Victim, is_too_late},
 };
 use crate::{
@@ -99,7 +99,7 @@ impl Engine {
                 push(&mut excluded, left_out);
             }
         }
-        let predicted_freed_bytes = slot.reading.usage().map_or(0, Usage::freed_by_death_bytes);
+        let predicted_freed_bytes = slot.reading.freed_by_death(Resource::Memory);
         let unarmed = self.mode() == Mode::Enforce && !self.is_armed(&reclaim.threshold);
         let dry_run = unarmed || self.mode() != Mode::Enforce;
         // SIGTERM and a wait would be too late, though the hard threshold is not met yet.

@@ -78,15 +78,6 @@ impl Usage {
         self.shmem_bytes.saturating_sub(self.mapped_shmem_bytes())
     }
 
-    /// How much of a resource the death of the pod's processes frees, in its base unit.
-    #[must_use]
-    pub fn freed_by_death(&self, resource: Resource) -> u64 {
-        match resource {
-            Resource::Memory => self.freed_by_death_bytes(),
-            Resource::Pids => self.process_count.unwrap_or(0),
-        }
-    }
-
     /// The sum of both, for a pod that is charged in more than one cgroup.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -114,6 +105,12 @@ pub enum Reading {
     Gone,
     /// The usage.
     Usage(Usage),
+    /// Its memory is not counted, as its cgroup has no memory controller: it is not evicted for memory. This is no failure
+    /// to read it, after which a pod ranks first.
+    Uncounted {
+        /// As in [`Usage`].
+        process_count: Option<u64>,
+    },
 }
 
 impl Reading {
@@ -122,7 +119,26 @@ impl Reading {
     pub fn usage(&self) -> Option<&Usage> {
         match self {
             Self::Usage(usage) => Some(usage),
+            Self::Missing | Self::Gone | Self::Uncounted { .. } => None,
+        }
+    }
+
+    /// The number of its tasks, if it was read.
+    #[must_use]
+    pub fn process_count(&self) -> Option<u64> {
+        match self {
+            Self::Usage(usage) => usage.process_count,
+            Self::Uncounted { process_count } => *process_count,
             Self::Missing | Self::Gone => None,
+        }
+    }
+
+    /// How much of a resource the death of its processes frees, as far as is known, in its base unit.
+    #[must_use]
+    pub fn freed_by_death(&self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Memory => self.usage().map_or(0, Usage::freed_by_death_bytes),
+            Resource::Pids => self.process_count().unwrap_or(0),
         }
     }
 
@@ -130,9 +146,8 @@ impl Reading {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         match self {
-            Self::Missing => false,
             Self::Gone => true,
-            Self::Usage(usage) => usage.process_count == Some(0),
+            Self::Missing | Self::Usage(_) | Self::Uncounted { .. } => self.process_count() == Some(0),
         }
     }
 }

@@ -124,7 +124,7 @@ impl Engine {
                 bytes.min(usage.unmapped_shmem_bytes())
             }
             // A reading of a pod without processes says nothing of what it is charged for.
-            Some(Reading::Usage(_) | Reading::Missing) => bytes,
+            Some(Reading::Usage(_) | Reading::Missing | Reading::Uncounted { .. }) => bytes,
         }
     }
 

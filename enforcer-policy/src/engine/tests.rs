@@ -12,3 +12,4 @@ mod scenario;
 mod shared;
 mod soft;
 mod terminating;
+mod uncounted;

@@ -168,10 +168,10 @@ impl Victim {
     pub(super) fn new(decision: &Decision, torn_down: bool) -> Self {
         let usage = decision.reading.usage();
         let release = |resource| Release {
-            predicted: usage.map_or(0, |usage| usage.freed_by_death(resource)),
+            predicted: decision.reading.freed_by_death(resource),
             before: match resource {
                 Resource::Memory => usage.map(|usage| usage.current_bytes),
-                Resource::Pids => usage.and_then(|usage| usage.process_count),
+                Resource::Pids => decision.reading.process_count(),
             },
             freed: None,
         };
@@ -330,7 +330,8 @@ impl Victim {
         next
     }
 
-    /// Updates how far it has died; the amounts are `None` once the cgroup is gone, or if they were not read.
+    /// Updates how far it has died; the amounts are `None` once the cgroup is gone, or if they were not read. With neither
+    /// there is nothing more to wait for.
     pub(super) fn look(
         &mut self,
         now_ns: u64,
@@ -369,7 +370,7 @@ impl Victim {
             Stage::Settling { .. } => {}
         }
         let is_back = self.credit(Resource::Memory) == 0 && self.credit(Resource::Pids) == 0;
-        if current_bytes.is_none() || is_back {
+        if current_bytes.or(process_count).is_none() || is_back {
             self.moments.memory_back_ns = Some(now_ns);
             return Look::Completed(self.completion());
         }

@@ -96,8 +96,8 @@ fn first_readings(recording: &Recording<'_>) -> BTreeMap<CgroupId, (u64, Reading
             Some(Record::Candidates(facts)) => order = facts.iter().map(|facts| facts.cgroup).collect(),
             Some(Record::Step(step)) => {
                 let Given::Usages { node, readings } = &step.given else { continue };
-                for (cgroup, reading) in order.iter().zip(readings).filter(|(_, read)| read.usage().is_some())
-                {
+                let is_known = |reading: &Reading| !matches!(reading, Reading::Missing | Reading::Gone);
+                for (cgroup, reading) in order.iter().zip(readings).filter(|(_, read)| is_known(read)) {
                     first.entry(*cgroup).or_insert((node.now_ns, *reading));
                 }
             }
@@ -159,7 +159,7 @@ impl World {
         let known = |(facts, reading): (&CandidateFacts, &Reading)| {
             let known = match reading {
                 Reading::Missing => Known::new(*facts, first),
-                Reading::Gone | Reading::Usage(_) => {
+                Reading::Gone | Reading::Usage(_) | Reading::Uncounted { .. } => {
                     Known { facts: *facts, reading: *reading, read_ns: None }
                 }
             };

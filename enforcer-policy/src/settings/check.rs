@@ -29,6 +29,17 @@ pub enum SettingsError {
         /// kubepods.
         kubepods: CgroupPath,
     },
+    /// What is reserved for the one would be reserved for the other too.
+    #[error(
+        "kubeReservedCgroup: {kube} and systemReservedCgroup {system} must not be or contain one another, as each is held to \
+         its own reservation: name two cgroups beside each other, or hold only one of them (enforceNodeAllocatable)"
+    )]
+    Overlap {
+        /// The cgroup of `systemReservedCgroup`.
+        system: CgroupPath,
+        /// That of `kubeReservedCgroup`.
+        kube: CgroupPath,
+    },
 }
 
 impl SettingsError {
@@ -37,12 +48,14 @@ impl SettingsError {
     pub fn field(&self) -> &'static str {
         match self {
             Self::Name { field, .. } | Self::HoldsPods { field, .. } => field,
+            Self::Overlap { .. } => "kubeReservedCgroup",
         }
     }
 }
 
 impl Settings {
-    /// Checks what no single field shows: that the driver can name the cgroups, and that no reservation contains pods.
+    /// Checks what no single field shows: that the driver can name the cgroups, and that no reservation contains pods or
+    /// the other one.
     pub fn check(&self) -> Result<(), Vec<SettingsError>> {
         let mut problems = Vec::new();
         let mut fits = |field, path: &CgroupPath| match name::check(path, self.cgroup_driver) {
@@ -61,6 +74,11 @@ impl Settings {
             let path = cgroup.as_ref().map(|ReservedCgroup { path, scope: _ }| path)?;
             fits(field, path).then(|| (field, name::given(path, self.cgroup_driver)))
         });
+        if let [Some((_, system)), Some((_, kube))] = &reserved
+            && (is_within(system, kube) || is_within(kube, system))
+        {
+            problems.push(SettingsError::Overlap { system: system.clone(), kube: kube.clone() });
+        }
         if root_fits {
             let kubepods = name::kubepods(&self.cgroup_root, self.cgroup_driver);
             problems.extend(
@@ -117,5 +135,31 @@ mod tests {
         let reported: Vec<_> =
             settings.check().err().unwrap_or_default().iter().map(SettingsError::field).collect();
         assert_eq!(reported, fields);
+    }
+
+    #[rstest]
+    #[case::beside("/system.slice", "/kube.slice", CgroupDriver::Systemd, true)]
+    #[case::the_same("/system.slice", "/system.slice", CgroupDriver::Cgroupfs, false)]
+    #[case::within("/system.slice", "/system.slice/kube", CgroupDriver::Cgroupfs, false)]
+    #[case::around("/host/system", "/host", CgroupDriver::Cgroupfs, false)]
+    #[case::a_like_name("/system", "/system2", CgroupDriver::Cgroupfs, true)]
+    fn no_two_reservations_are_held_in_one_cgroup(
+        #[case] system: &str,
+        #[case] kube: &str,
+        #[case] cgroup_driver: CgroupDriver,
+        #[case] fits: bool,
+        #[values(ReservedScope::All, ReservedScope::Compressible)] scope: ReservedScope,
+    ) {
+        let cgroup = |text: &str| ReservedCgroup { path: CgroupPath::parse(text).unwrap(), scope };
+        let settings = Settings {
+            cgroup_driver,
+            system_reserved_cgroup: Some(cgroup(system)),
+            kube_reserved_cgroup: Some(cgroup(kube)),
+            ..Settings::default()
+        };
+        let reported = settings.check().err().unwrap_or_default();
+        let fields: Vec<_> = reported.iter().map(SettingsError::field).collect();
+        assert_eq!(fields, if fits { vec![] } else { vec!["kubeReservedCgroup"] });
+        assert!(reported.iter().all(|error| error.to_string().contains(system)), "{reported:?}");
     }
 }

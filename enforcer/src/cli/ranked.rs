@@ -194,6 +194,7 @@ fn exclusion(reason: &str) -> &str {
         "withinRequest" => "within its request, and such pods are spared",
         "terminating" => "is being deleted and frees its memory",
         "passedOver" => "could not be evicted in this shortage",
+        "usageUnknown" => "what it uses is not counted",
         other => other,
     }
 }

@@ -254,6 +254,11 @@ impl Desired {
         }
     }
 
+    /// Shows what the kubelet says of disk pressure. Nothing follows here: whom it admits is the kubelet's to decide.
+    pub(super) fn set_disk_pressure(&mut self, pressed: Option<bool>) {
+        self.view.disk_pressure = pressed;
+    }
+
     /// Decides what follows from [reflex events](Self::on_engine_event), if that was not done yet.
     pub(super) fn settle(&mut self) {
         if self.pods.is_due() {

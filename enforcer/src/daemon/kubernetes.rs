@@ -10,7 +10,8 @@ use crate::{
     evict::{Identity, Requested, Requester},
     journal::Journal,
     kube::{
-        ApiServer, ApiSettings, Evictions, NodeMarks, NodeSettings, Owner, PodRef, SoftEvictions, SoftOutcome,
+        ApiServer, ApiSettings, DiskPressure, Evictions, NodeMarks, NodeSettings, Owner, PodRef,
+        SoftEvictions, SoftOutcome,
     },
     model::{Knowledge, PodName},
     policy::threshold::NodeCondition,
@@ -98,6 +99,19 @@ pub(super) fn node_marks(
     let is_wanted = is_beside_kubelet && config.mode == Mode::Enforce;
     let settings = if is_wanted { config.node_marks } else { NodeSettings::default() };
     NodeMarks::start(journal, &config.state_dir, settings, server.clone())
+}
+
+/// Starts to read whether the node is under disk pressure by its kubelet's account. Without a kubelet it never is.
+pub(super) fn disk_pressure(is_beside_kubelet: bool, server: &ApiServer) -> io::Result<Option<DiskPressure>> {
+    is_beside_kubelet.then(|| DiskPressure::start(server.clone())).transpose()
+}
+
+/// Waits for another answer about disk pressure; for ever if nobody asks. Safe to cancel.
+pub(super) async fn next(disk: Option<&mut DiskPressure>) -> Option<bool> {
+    match disk {
+        Some(disk) => disk.next().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Passes on that memory is short, or no longer.

@@ -14,7 +14,7 @@ use crate::{
     policy::{
         engine::{
             CandidateFacts, Candidates, Engine, EngineSettings, Excluded, Ranked, Reading, Resource,
-            Standings, Usage,
+            Standings,
         },
         rank::{DecidedBy, MemoryRankKey},
         threshold::Signal,
@@ -128,7 +128,7 @@ impl Ranks {
         let is_there = |ranked: &&Ranked| {
             let is_it =
                 candidates.get(ranked.index.0).is_some_and(|candidate| candidate.identity().uid == *gone);
-            !is_it || reading.readings.get(ranked.index.0).is_some_and(|reading| reading.usage().is_some())
+            !is_it || reading.readings.get(ranked.index.0).and_then(Reading::usage).is_some()
         };
         let ranked = standings.order.iter().filter(is_there);
         ranked.filter_map(|ranked| candidates.get(ranked.index.0).map(Arc::clone)).collect()
@@ -218,7 +218,7 @@ fn view(
     let Standings { order, excluded } = standings;
     let ranked = |(place, ranked): (usize, &Ranked)| {
         let candidate = candidates.get(ranked.index.0)?;
-        let mut view = ranked_view(candidate, readings.get(ranked.index.0).and_then(Reading::usage));
+        let mut view = ranked_view(signal, candidate, readings.get(ranked.index.0)?);
         view.rank = place + 1;
         view.growth_bytes_per_second = growth.get(&ranked.cgroup).copied();
         let decided_by = order.get(place + 1).map(|next| ranked.compare(next).1);
@@ -238,7 +238,8 @@ fn view(
     }
 }
 
-fn ranked_view(candidate: &Candidate, usage: Option<&Usage>) -> RankedView {
+fn ranked_view(signal: Signal, candidate: &Candidate, reading: &Reading) -> RankedView {
+    let (usage, process_count) = (reading.usage(), reading.process_count());
     let Identity { pod, uid, qos_class, limit_bytes, cgroup: _, controller: _, placed: _, spec: _ } =
         candidate.identity();
     let CandidateFacts { cgroup, priority, request_bytes, .. } = candidate.facts();
@@ -251,7 +252,10 @@ fn ranked_view(candidate: &Candidate, usage: Option<&Usage>) -> RankedView {
         uid: uid.as_str().to_owned(),
         qos_class: qos_class.as_str().to_owned(),
         evictable: true,
-        stats_missing: usage.is_none(),
+        stats_missing: match Resource::of(signal) {
+            Some(Resource::Pids) => process_count.is_none(),
+            Some(Resource::Memory) | None => usage.is_none(),
+        },
         exceeds_request: standing.exceeds_request(),
         priority,
         usage_bytes,
@@ -262,7 +266,7 @@ fn ranked_view(candidate: &Candidate, usage: Option<&Usage>) -> RankedView {
         file_bytes: usage.map(|usage| usage.file_bytes),
         shmem_bytes: usage.map(|usage| usage.shmem_bytes),
         current_bytes: usage.map(|usage| usage.current_bytes),
-        process_count: usage.and_then(|usage| usage.process_count),
+        process_count,
         growth_bytes_per_second: None,
         decided_by: None,
         cgroup_id: cgroup.0,

@@ -125,6 +125,17 @@ async fn bind(config: &Config) -> anyhow::Result<Observe> {
     })
 }
 
+/// The facts with what cgroups show that did not exist before this daemon made them. Reports what is found to be lost by
+/// that.
+pub(super) fn filled_in(journal: &Journal, facts: HostFacts) -> HostFacts {
+    let before = sense::host_lost(&facts);
+    let facts = facts.filled_in();
+    for lost in sense::host_lost(&facts).iter().filter(|lost| !before.contains(lost)) {
+        emit::degraded(journal, lost.what, &lost.message());
+    }
+    facts
+}
+
 pub(super) fn emit_start(journal: &Journal, config: &Config, host: &Host, facts: &HostFacts) {
     let threshold = config.settings.eviction.hard(Signal::MemoryAvailable);
     let threshold = threshold.map(|threshold| threshold.value.amount(host.node.memory_bytes));

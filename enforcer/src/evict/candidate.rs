@@ -59,8 +59,9 @@ pub struct Candidate {
     pub(super) origin: Origin,
     /// Checks it again before it gets SIGTERM or is throttled.
     pub(super) guard: Arc<Guard>,
-    /// The cgroups that its memory is charged to: its own, and adopted ones of its containers outside of it.
-    pub(super) charged: Vec<BranchFiles>,
+    /// The cgroups that its memory is charged to: its own, and adopted ones of its containers outside of it. `None` if one of
+    /// them has no memory controller: what the pod uses is unknown.
+    pub(super) charged: Option<Vec<BranchFiles>>,
     /// `pids.current` of the same cgroups, where it exists.
     pub(super) counted: Vec<OwnedFd>,
     /// `cpu.max` of the pod and of its containers that are killed, and `memory.high` of those that are removed with
@@ -84,6 +85,15 @@ pub struct Candidate {
     pub(super) requested: Arc<Requests>,
     /// Its containers' names and cgroups.
     pub(super) containers: Vec<(String, CgroupPath)>,
+}
+
+/// Which controllers account for what a candidate uses.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Accounted {
+    /// Without `memory`, the pod is evicted for process ids and by order, and never for memory.
+    pub memory: bool,
+    /// Without `pids`, the pod is never evicted for process ids.
+    pub pids: bool,
 }
 
 /// A limit file that slows a dying process down.
@@ -207,7 +217,8 @@ impl Candidate {
             Target::open(open_allowed(root, guard, path, origin)?, origin)
         };
         let targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
-        let mut charged = vec![BranchFiles::open(&dir)?];
+        let mut charged = Some(Vec::new());
+        open_charge(&dir, &mut charged)?;
         let mut counted = Vec::new();
         open_count(&dir, &mut counted)?;
         let below = format!("{}/", plan.cgroup.path);
@@ -215,7 +226,7 @@ impl Candidate {
         for Target { dir, .. } in &targets {
             if *dir.path() != plan.cgroup.path && !dir.path().as_str().starts_with(&below) {
                 elsewhere.push(dir.id());
-                charged.push(BranchFiles::open(dir)?);
+                open_charge(dir, &mut charged)?;
                 open_count(dir, &mut counted)?;
             }
         }
@@ -285,7 +296,7 @@ impl Candidate {
             }
         }
         open_count(dir, &mut counted)?;
-        self.charged.push(BranchFiles::open(dir)?);
+        open_charge(dir, &mut self.charged)?;
         self.counted.append(&mut counted);
         self.brakes.append(&mut brakes);
         self.elsewhere.push(dir.id());
@@ -314,10 +325,16 @@ impl Candidate {
         self.facts
     }
 
-    /// Reads its charged memory; `None` once its cgroups are gone.
+    /// The controllers that account for what it uses.
+    #[must_use]
+    pub fn accounted(&self) -> Accounted {
+        Accounted { memory: self.charged.is_some(), pids: !self.counted.is_empty() }
+    }
+
+    /// Reads its charged memory; `None` once its cgroups are gone, or if memory is not counted.
     pub(super) fn current_bytes(&self, buffer: &mut [u8]) -> ReadResult<Option<u64>> {
         let mut whole: Option<u64> = None;
-        for charged in &self.charged {
+        for charged in self.charged.iter().flatten() {
             match charged.current_bytes(buffer) {
                 Ok(bytes) => whole = Some(whole.unwrap_or(0).saturating_add(bytes)),
                 Err(Missing::Gone) => {}
@@ -342,7 +359,7 @@ impl Candidate {
     /// The charge of its own cgroup, if that is below `path`.
     pub(super) fn charge_within(&self, path: &CgroupPath, buffer: &mut [u8]) -> ReadResult<Charge> {
         let below = self.dir.path().as_str().strip_prefix(path.as_str());
-        match self.charged.first() {
+        match self.charged.iter().flatten().next() {
             Some(own) if below.is_some_and(|below| below.starts_with('/')) => own.charge(buffer),
             Some(_) | None => Ok(Charge::default()),
         }
@@ -375,12 +392,15 @@ impl Candidate {
             Resource::Memory => None,
             Resource::Pids => Some(self.counted.as_slice()),
         };
-        charge(&self.charged, counted, buffer)
+        charge(self.charged.as_deref(), counted, buffer)
     }
 }
 
 /// The sum of these charges, and of the tasks if `counted` is given.
-fn charge(charged: &[BranchFiles], counted: Option<&[OwnedFd]>, buffer: &mut [u8]) -> Reading {
+fn charge(charged: Option<&[BranchFiles]>, counted: Option<&[OwnedFd]>, buffer: &mut [u8]) -> Reading {
+    let Some(charged) = charged else {
+        return Reading::Uncounted { process_count: counted.and_then(|counted| count(counted, buffer)) };
+    };
     let read = |buffer: &mut [u8]| {
         let mut whole: Option<Usage> = None;
         for charged in charged {
@@ -439,6 +459,15 @@ fn allowed(dir: CgroupDir, guard: &Guard, origin: Origin) -> Result<CgroupDir, O
         None => Ok(dir),
         Some(reason) => Err(OpenError::Forbidden { path: dir.path().to_string(), reason }),
     }
+}
+
+fn open_charge(dir: &CgroupDir, charged: &mut Option<Vec<BranchFiles>>) -> Result<(), cgroup::Error> {
+    match (BranchFiles::open_counted(dir)?, charged) {
+        (Some(files), Some(charged)) => charged.push(files),
+        (Some(_), None) => {}
+        (None, charged) => *charged = None,
+    }
+    Ok(())
 }
 
 fn open_count(dir: &CgroupDir, counted: &mut Vec<OwnedFd>) -> Result<(), cgroup::Error> {

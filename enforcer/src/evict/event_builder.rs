@@ -305,17 +305,20 @@ fn kubelets(decision: &Decision, victim: Option<&Candidate>) -> Message {
         let text = message::shortage(signal, threshold, observed);
         return Message { text, annotations: BTreeMap::new() };
     };
-    let usages = decision.reading.usage().map(|usage| match Resource::of(signal) {
-        Some(Resource::Memory) => Usages {
+    let usages = match (Resource::of(signal), &decision.reading) {
+        (Some(Resource::Memory), reading) => reading.usage().map(|usage| Usages {
             pod: Some(usage.working_set_bytes),
             containers: match victim.containers.as_slice() {
                 [(only, _)] => vec![(only.as_str(), usage.working_set_bytes)],
                 _ => victim.containers_apart(),
             },
-        },
+        }),
+        (Some(Resource::Pids) | None, Reading::Missing | Reading::Gone) => None,
         // The kubelet names no container for process ids.
-        Some(Resource::Pids) | None => Usages::default(),
-    });
+        (Some(Resource::Pids) | None, Reading::Usage(_) | Reading::Uncounted { .. }) => {
+            Some(Usages::default())
+        }
+    };
     let pod = &victim.identity.pod.name;
     message::evicted(signal, threshold, observed, pod, &victim.requested, usages.as_ref())
 }
@@ -356,7 +359,7 @@ pub(super) fn victim_data(
         anon_bytes: usage.map(|usage| usage.anon_bytes),
         file_bytes: usage.map(|usage| usage.file_bytes),
         shmem_bytes: usage.map(|usage| usage.shmem_bytes),
-        process_count: usage.and_then(|usage| usage.process_count),
+        process_count: reading.process_count(),
         controller: controller.as_deref().map(controller_data),
         spec: spec.get().map(spec_data),
     }

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     clock,
     journal::Event,
-    policy::engine::{FailureReason, Reading, Refusal, Spared, Usage},
+    policy::engine::{FailureReason, Reading, Refusal, Resource, Spared},
 };
 
 /// The operator who ordered it.
@@ -76,7 +76,7 @@ impl ManualEviction {
             ranked_count: 0,
             excluded: Vec::new(),
             excluded_count: 0,
-            predicted_freed_bytes: self.reading.usage().map_or(0, Usage::freed_by_death_bytes),
+            predicted_freed_bytes: self.reading.freed_by_death(Resource::Memory),
             crossed_to_decided_ms: None,
             message: format!("Evicted by order of uid {uid}: {reason}"),
             annotations: BTreeMap::new(),
@@ -139,7 +139,7 @@ impl ManualEviction {
             Reading::Usage(usage) => Some(usage.current_bytes),
             // A cgroup that is gone has no charge.
             Reading::Gone => Some(0),
-            Reading::Missing => None,
+            Reading::Missing | Reading::Uncounted { .. } => None,
         };
         let freed = self.reading.usage().zip(left_bytes);
         let ended_by = match ending {

@@ -308,7 +308,7 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
             torn_down: false,
         },
         dir,
-        charged: vec![BranchFiles::leaf(charged)],
+        charged: Some(vec![BranchFiles::leaf(charged)]),
         counted: vec![file("1\n")?],
         brakes: vec![
             Brake { fd: file("")?, owner: None },

@@ -11,4 +11,5 @@ pub(super) mod node;
 mod open;
 mod soft;
 mod unanswered;
+mod uncounted;
 mod whole;

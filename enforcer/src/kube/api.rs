@@ -180,6 +180,10 @@ fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiErr
             let target = format!("{}/status", node_path(node)?);
             (Method::PATCH, target, Some(STRATEGIC_MERGE_PATCH), Some(condition(*status)))
         }
+        // From the server's cache, as it need not be of this moment.
+        Call::DiskPressure { node } => {
+            (Method::GET, format!("{}?resourceVersion=0", node_path(node)?), None, None)
+        }
         // The first half: what the node has.
         Call::Taint { node, effect: _ } => (Method::GET, node_path(node)?, None, None),
     };
@@ -251,7 +255,7 @@ fn condition(status: Option<ConditionStatus>) -> Value {
 /// A patch of the node's taints, which are replaced as a whole: only if the node is still of that version. `None` if they
 /// are as they should be.
 fn taints(node: &[u8], effect: Option<TaintEffect>) -> Result<Option<Value>, ApiError> {
-    let Node { metadata, spec } = serde_json::from_slice(node)?;
+    let Node { metadata, spec, status: _ } = serde_json::from_slice(node)?;
     let is_ours = |taint: &Value| taint["key"] == TAINT;
     let before = spec.taints.unwrap_or_default();
     let mut after: Vec<Value> = before.iter().filter(|taint| !is_ours(taint)).cloned().collect();
@@ -387,6 +391,20 @@ struct Pod {
 struct Node {
     metadata: Metadata,
     spec: NodeSpec,
+    status: NodeStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeStatus {
+    conditions: Option<Vec<Condition>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    r#type: String,
+    status: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -450,6 +468,9 @@ fn outcome(call: &Call, answer: Answer) -> Result<Outcome, ApiError> {
                 Outcome::Discovered(eviction.map(|of| format!("{}/{}", of.group, of.version)))
             }
             Call::Look(_) => Outcome::Found(found(serde_json::from_slice(&body)?)),
+            Call::DiskPressure { .. } => {
+                Outcome::DiskPressure(disk_pressure(&serde_json::from_slice(&body)?))
+            }
             Call::Ping
             | Call::Evict { .. }
             | Call::Delete { .. }
@@ -465,6 +486,16 @@ fn outcome(call: &Call, answer: Answer) -> Result<Outcome, ApiError> {
         StatusCode::CONFLICT => Outcome::Conflict,
         _ => refused(status, &headers, &body),
     })
+}
+
+/// The node controller sets the conditions of a node whose kubelet is silent to `Unknown`.
+fn disk_pressure(node: &Node) -> Option<bool> {
+    let mut conditions = node.status.conditions.iter().flatten();
+    match conditions.find(|condition| condition.r#type == "DiskPressure")?.status.as_str() {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    }
 }
 
 fn found(pod: Pod) -> FoundPod {

@@ -75,6 +75,11 @@ pub enum Call {
         /// When it happened last, in milliseconds since 1970.
         time_ms: i64,
     },
+    /// Gets whether the node is under disk pressure.
+    DiskPressure {
+        /// The node.
+        node: String,
+    },
     /// Sets enforcer's own condition of the node, or removes it.
     Condition {
         /// The node.
@@ -225,6 +230,8 @@ pub enum Outcome {
     Discovered(Option<String>),
     /// The pod of that name.
     Found(FoundPod),
+    /// Whether the node is under disk pressure; `None` if nobody knows, as when its kubelet is silent.
+    DiskPressure(Option<bool>),
     /// It is not there: the pod, or what was to be done with it.
     Missing,
     /// It has done what was asked.
@@ -267,7 +274,7 @@ pub(super) struct Ask {
 impl Call {
     /// Whether the call only reads, so that it is safe to repeat.
     pub(super) const fn changes_nothing(&self) -> bool {
-        matches!(self, Self::Discover | Self::Ping | Self::Look(_))
+        matches!(self, Self::Discover | Self::Ping | Self::Look(_) | Self::DiskPressure { .. })
     }
 }
 

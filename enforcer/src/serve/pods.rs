@@ -24,6 +24,10 @@ pub struct View {
     /// The node's conditions, by their Kubernetes names. Under any but `MemoryPressure` only critical pods start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
+    /// Whether the node is under `DiskPressure` by its kubelet's account at the API server: then the kubelet starts critical
+    /// pods alone. `None` without a kubelet, or if it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_pressure: Option<bool>,
     /// The source of the specs of a kubelet's pods; `None` without a kubelet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub specs: Option<SpecsView>,

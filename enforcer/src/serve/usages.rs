@@ -15,8 +15,11 @@ use crate::{
 pub struct UsageView {
     /// Its cgroup's id.
     pub cgroup_id: u64,
-    /// Whether it could be read; a pod without stats is evicted first.
+    /// Whether it could not be read; a pod without stats is evicted first. All amounts are 0 then.
     pub stats_missing: bool,
+    /// Whether its memory is not counted, so that it is not evicted for memory. All amounts of memory are 0 then.
+    #[serde(default)]
+    pub memory_unknown: bool,
     /// `memory.current`.
     pub current_bytes: u64,
     /// The working set, by which it is ranked.
@@ -38,10 +41,13 @@ impl UsageView {
     /// The view of a reading; `None` if the cgroup is gone.
     #[must_use]
     pub fn new(cgroup: CgroupId, reading: &Reading) -> Option<Self> {
-        let (stats_missing, usage) = match reading {
+        let usage = match reading {
             Reading::Gone => return None,
-            Reading::Missing => (true, Usage::default()),
-            Reading::Usage(usage) => (false, *usage),
+            Reading::Missing => Usage::default(),
+            Reading::Usage(usage) => *usage,
+            Reading::Uncounted { process_count } => {
+                Usage { process_count: *process_count, ..Usage::default() }
+            }
         };
         let Usage {
             current_bytes,
@@ -54,7 +60,8 @@ impl UsageView {
         } = usage;
         Some(Self {
             cgroup_id: cgroup.0,
-            stats_missing,
+            stats_missing: *reading == Reading::Missing,
+            memory_unknown: matches!(reading, Reading::Uncounted { .. }),
             current_bytes,
             working_set_bytes,
             anon_bytes,
@@ -70,6 +77,9 @@ impl UsageView {
     pub fn reading(&self) -> Reading {
         if self.stats_missing {
             return Reading::Missing;
+        }
+        if self.memory_unknown {
+            return Reading::Uncounted { process_count: self.process_count };
         }
         Reading::Usage(Usage {
             current_bytes: self.current_bytes,

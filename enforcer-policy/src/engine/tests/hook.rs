@@ -2,7 +2,7 @@
 
 use super::{
     rig::{GIB, MIB, MS, Rig, SECOND},
-    soft::both,
+    soft::{both, holding},
 };
 use crate::{
     engine::{
@@ -133,6 +133,7 @@ fn memory_that_runs_out_is_no_reason_to_kill_who_was_chosen_for_process_ids() {
         Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(100)),
     ]);
     let mut rig = Rig::upstream(&EngineSettings { hook_timeout_ns: 5 * SECOND, thresholds, ..both() });
+    rig.readings.fill(holding(20));
     let node = |now_ns, pids, fill_bytes_per_second| NodeSample {
         pids: Some(Level { available: pids, capacity: 1_000 }),
         fill_bytes_per_second,

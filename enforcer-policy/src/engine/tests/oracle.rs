@@ -36,8 +36,7 @@ impl Oracle {
         }
         // Who has no process left has died after all.
         for (facts, reading) in engine.candidates().known() {
-            let count = reading.usage().map(|usage| usage.process_count);
-            if *reading == Reading::Gone || count == Some(Some(0)) {
+            if *reading == Reading::Gone || reading.process_count() == Some(0) {
                 self.undead.remove(&facts.cgroup);
             }
         }
@@ -147,7 +146,12 @@ fn spared(facts: &CandidateFacts, reading: &Reading, resource: Resource, within:
     match (reading, resource) {
         (Reading::Gone, _) => Some(Exclusion::Gone),
         (Reading::Usage(_), Resource::Memory) if used == Some(0) => Some(Exclusion::Empty),
-        (Reading::Usage(usage), Resource::Pids) if usage.process_count == Some(0) => Some(Exclusion::Empty),
+        (Reading::Uncounted { .. }, Resource::Memory) => Some(Exclusion::UsageUnknown),
+        (Reading::Usage(_) | Reading::Uncounted { .. }, Resource::Pids) => match reading.process_count() {
+            Some(0) => Some(Exclusion::Empty),
+            None => Some(Exclusion::UsageUnknown),
+            Some(_) => None,
+        },
         (_, Resource::Memory) => {
             let is_above = used.map_or(facts.request_bytes == 0, |used| used > facts.request_bytes);
             (!within && !is_above).then_some(Exclusion::WithinRequest)
@@ -172,8 +176,8 @@ fn key(
             (class, facts.priority, false, Reverse(above), index)
         }
         Resource::Pids => {
-            let count = usage.map_or(0, |usage| usage.process_count.unwrap_or(0));
-            (0, facts.priority, usage.is_some(), Reverse(count.into()), index)
+            let count = reading.process_count();
+            (0, facts.priority, count.is_some(), Reverse(count.unwrap_or(0).into()), index)
         }
     }
 }

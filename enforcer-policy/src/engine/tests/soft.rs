@@ -3,8 +3,9 @@
 use super::rig::{GIB, MIB, MINUTE, MS, Rig, SECOND, candidate, evicts, using};
 use crate::{
     engine::{
-        Action, Actions, BreakerSettings, Candidates, EngineSettings, FailureReason, Input, KillReason,
-        Level, Mode, NodeSample, Outcome, RankKey, Reading, Refusal, Resource, Suppression, Usage, followed,
+        Action, Actions, BreakerSettings, Candidates, EngineSettings, Exclusion, FailureReason, Input,
+        KillReason, Level, Mode, NodeSample, Outcome, RankKey, Reading, Refusal, Resource, Suppression,
+        Usage, followed,
     },
     model::CgroupId,
     rank::DecidedBy,
@@ -378,7 +379,7 @@ fn kubepods_own_limit_is_a_shortage_of_memory() {
     );
 }
 
-fn holding(processes: u64) -> Reading {
+pub(super) fn holding(processes: u64) -> Reading {
     let Reading::Usage(usage) = using(MIB) else { unreachable!() };
     Reading::Usage(Usage { process_count: Some(processes), ..usage })
 }
@@ -426,9 +427,10 @@ fn process_ids_are_short() {
     assert!(evicts(&rig.see(node)), "they would not suffice");
 }
 
-/// As upstream's `processUsage`: stats without a count count as none, and only a pod without any stats goes first.
+/// Upstream's `processUsage` takes stats without a count for none, and evicts such a pod by its priority alone. A pod
+/// without any stats goes first, as upstream.
 #[test]
-fn one_whose_processes_could_not_be_counted_goes_last_of_its_priority() {
+fn one_whose_processes_are_not_counted_is_not_evicted_for_them() {
     let settings =
         EngineSettings { thresholds: followed(&[threshold(Signal::PidAvailable, 1_200, 0)]), ..both() };
     let pods = |uncounted| {
@@ -439,7 +441,14 @@ fn one_whose_processes_could_not_be_counted_goes_last_of_its_priority() {
             (candidate(4, 1, 0), holding(999)),
         ]
     };
-    for (uncounted, order) in [(using(8 * GIB), [3, 2, 1, 4]), (Reading::Missing, [1, 3, 2, 4])] {
+    let unknown = Reading::Uncounted { process_count: None };
+    let cases = [
+        (using(8 * GIB), vec![3, 2, 4], vec![(1, Exclusion::UsageUnknown)]),
+        (unknown, vec![3, 2, 4], vec![(1, Exclusion::UsageUnknown)]),
+        (Reading::Uncounted { process_count: Some(0) }, vec![3, 2, 4], vec![(1, Exclusion::Empty)]),
+        (Reading::Missing, vec![1, 3, 2, 4], vec![]),
+    ];
+    for (uncounted, order, left_out) in cases {
         let mut rig = Rig::new(&settings, &pods(uncounted));
         let node = NodeSample {
             pids: Some(Level { available: 1_000, capacity: 32_768 }),
@@ -449,6 +458,8 @@ fn one_whose_processes_could_not_be_counted_goes_last_of_its_priority() {
         let decision = *rig.engine.decision().unwrap();
         let ranked: Vec<_> = decision.ranking.iter().map(|ranked| ranked.cgroup.0).collect();
         assert_eq!(ranked, order, "{uncounted:?}");
+        let excluded: Vec<_> = decision.excluded.iter().map(|one| (one.cgroup.0, one.reason)).collect();
+        assert_eq!(excluded, left_out, "{uncounted:?}");
     }
 }
 
@@ -513,7 +524,7 @@ fn short_of_both(now_ns: u64) -> NodeSample {
 
 #[test]
 fn without_a_candidate_for_memory_pods_are_evicted_for_process_ids() {
-    let mut rig = Rig::new(&sparing(), &[(candidate(1, 0, GIB), using(900 * MIB))]);
+    let mut rig = Rig::new(&sparing(), &[(candidate(1, 0, GIB), holding(200))]);
     let reported = rig.see(short_of_both(rig.now_ns));
     assert!(!evicts(&reported), "it is within its request");
     rig.pass(MS);

@@ -20,6 +20,7 @@ use crate::{
 
 mod adoption;
 mod former;
+mod lacking;
 
 const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
 

@@ -67,6 +67,9 @@ fn mode(picture: &Picture) -> Line {
     if picture.memory_pressure {
         line.push((String::from("   MEMORY PRESSURE"), Tone::Alarm));
     }
+    if picture.disk_pressure == Some(true) {
+        line.push((String::from("   DISK PRESSURE (KUBELET)"), Tone::Alarm));
+    }
     line
 }
 

@@ -103,6 +103,9 @@ pub(super) struct Picture {
     pub(super) at_ms: u64,
     pub(super) mode: String,
     pub(super) memory_pressure: bool,
+    /// By the kubelet's account; `None` without one, or if it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) disk_pressure: Option<bool>,
     /// `some` and `full` of the node, in per cent of the last ten seconds.
     pub(super) node_stall_percent: Option<(f64, f64)>,
     pub(super) headroom: Option<HeadroomView>,
@@ -233,6 +236,7 @@ impl Picture {
             at_ms: look.at_ms,
             mode: look.view.mode.clone(),
             memory_pressure: look.view.memory_pressure,
+            disk_pressure: look.view.disk_pressure,
             node_stall_percent: memories
                 .node_stall
                 .map(|stall| (stall.some_avg10_percent, stall.full_avg10_percent)),

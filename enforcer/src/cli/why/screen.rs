@@ -90,7 +90,14 @@ fn victim_of(page: &mut Page, decision: &Decision, time: &str) {
         .map_or_else(|| String::from("no limit"), |limit| format!("limit {}", human_bytes(limit)));
     let request = human_bytes(victim.request_bytes);
     match victim.usage_bytes.filter(|_| !victim.stats_missing) {
-        None => page.field("", &format!("its usage could not be read; request {request}, {limit}")),
+        None => {
+            let why = if victim.process_count.is_some() {
+                "memory is not counted"
+            } else {
+                "usage could not be read"
+            };
+            page.field("", &format!("its {why}; request {request}, {limit}"));
+        }
         Some(usage) => {
             page.field("", &format!("used {}, request {request}, {limit}", human_bytes(usage)));
             let (anon, file, shmem) =

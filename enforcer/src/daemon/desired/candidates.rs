@@ -1,4 +1,6 @@
 //! The pods that the reflex may evict, and that are ended for a critical one.
+mod awaited;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -6,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use self::awaited::Awaited;
 use super::{
     BeingEvicted, Desired, emit,
     existing::{Existing, Holders, as_held, holders},
@@ -102,6 +105,9 @@ struct OpenCandidate {
     containers: Vec<Option<CgroupId>>,
     /// The pod's former cgroups that existed then.
     former: Vec<(CgroupPath, CgroupId)>,
+    /// Whether a controller that the host has was missing in its cgroup: one may hand it on later, without which its usage
+    /// would stay unknown.
+    awaited: Option<Awaited>,
 }
 
 /// A cgroup that a pod had by an earlier plan.
@@ -130,6 +136,11 @@ impl OpenCandidate {
 
     fn may_reopen_at(&self) -> Instant {
         self.opened + REOPEN_PAUSE
+    }
+
+    /// When a controller that was missing is looked for again.
+    fn counts_at(&self) -> Option<Instant> {
+        self.awaited.map(|awaited| self.opened + awaited.pause())
     }
 
     /// The cgroups whose memory it reads together with that of their direct children.
@@ -187,7 +198,8 @@ impl CandidateSet {
     /// When a candidate is to be opened again, or a refused one tried again.
     pub(super) fn due(&self) -> Option<Instant> {
         let branched = self.branched.iter().filter_map(|uid| self.open.get(uid));
-        branched.map(OpenCandidate::may_reopen_at).chain(self.refused.due()).min()
+        let uncounted = self.open.values().filter_map(OpenCandidate::counts_at);
+        branched.map(OpenCandidate::may_reopen_at).chain(uncounted).chain(self.refused.due()).min()
     }
 
     /// Notes in which cgroups others were made or removed; in any, if the changes are unknown. A candidate has opened
@@ -242,15 +254,23 @@ impl CandidateSet {
                     && standing.former == former
             });
             if let Some(mut standing) = standing {
-                if !self.branched.contains(&plan.uid) || now < standing.may_reopen_at() {
+                let is_branched = self.branched.contains(&plan.uid) && standing.may_reopen_at() <= now;
+                if !is_branched && standing.counts_at().is_none_or(|due| now < due) {
                     order.push(Arc::clone(&standing.candidate));
                     self.open.insert(plan.uid.clone(), standing);
                     continue;
                 }
+                let before = standing.candidate.accounted();
                 standing.opened = now;
+                standing.awaited = standing.awaited.map(Awaited::longer);
                 match as_held(plan, &holders).map(|held| self.open(root, &held, &former)) {
+                    // Nothing is counted that was not before.
+                    Some(Ok(candidate)) if !is_branched && candidate.accounted() == before => {}
                     Some(Ok(candidate)) => {
                         differs = true;
+                        if candidate.accounted() != before {
+                            standing.awaited = Awaited::of(root, &candidate);
+                        }
                         standing.candidate = candidate;
                         reopened.push(plan.uid.clone());
                         self.branched.remove(&plan.uid);
@@ -286,9 +306,11 @@ impl CandidateSet {
                     self.refused.forget(&plan.uid);
                     self.branched.remove(&plan.uid);
                     order.push(Arc::clone(&candidate));
+                    let (plan, awaited) = (Arc::clone(plan), Awaited::of(root, &candidate));
+                    let uid = plan.uid.clone();
                     let standing =
-                        OpenCandidate { plan: Arc::clone(plan), candidate, opened: now, containers, former };
-                    self.open.insert(plan.uid.clone(), standing);
+                        OpenCandidate { plan, candidate, opened: now, containers, former, awaited };
+                    self.open.insert(uid, standing);
                 }
                 // The next cgroup there has another id.
                 Err(OpenError::Cgroup(error)) if error.is_gone() => self.refused.forget(&plan.uid),
@@ -470,134 +492,4 @@ pub(super) fn start_endings(journal: &Journal) -> Option<Endings> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-    use crate::{
-        cgroup::Forbidden,
-        model::{Freshness, Placement, Pod, SpecOrigin},
-        policy::{self, Settings},
-        sample,
-        source::{Health, Snapshot, SourceName},
-    };
-
-    thread_local! {
-        /// How many times `refuse` was called.
-        static TRIED: Cell<u32> = const { Cell::new(0) };
-    }
-
-    fn refuse(_: &CgroupDir, _: &Arc<Guard>, plan: &PodPlan) -> Result<Candidate, OpenError> {
-        TRIED.set(TRIED.get() + 1);
-        Err(OpenError::Forbidden { path: plan.cgroup.path.to_string(), reason: Forbidden::HoldsDaemon })
-    }
-
-    #[test]
-    fn a_pod_that_cannot_be_opened_is_tried_after_its_pause_and_not_with_each_pass() {
-        TRIED.set(0);
-        let temp = tempfile::tempdir().unwrap();
-        let root = CgroupDir::unchecked(temp.path()).unwrap();
-        let mut pods = PodSet::new(sample::node(), Settings::default());
-        let pod = Arc::new(sample::pod("p", &["a"]));
-        let snapshot = Snapshot { pods: vec![pod], health: Health::Up, read_ms: Some(1) };
-        assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
-        pods.replan();
-        let path = pods.plan().pods[0].cgroup.path.clone();
-        let existing = Existing { planned: [(path, CgroupId(7))].into(), ..Existing::default() };
-        let opener = Opener { open: refuse, ..Opener::new(false, &[]) };
-        let mut candidates = CandidateSet::new(opener, Journal::new("n", "b"));
-        // Whether there was a pass, and how often the pod was tried until now. No pass hands out other candidates.
-        let renew = |candidates: &mut CandidateSet, now| {
-            let renewed = candidates.renew(Present { root: &root, pods: &pods, existing: &existing }, now);
-            assert!(renewed.as_ref().is_none_or(|renewed| renewed.candidates.is_none()));
-            (renewed.is_some(), TRIED.get())
-        };
-        let start = Instant::now();
-        assert_eq!(renew(&mut candidates, start), (true, 1));
-        assert_eq!(renew(&mut candidates, start), (false, 1), "nothing has changed");
-        candidates.note_change();
-        assert_eq!(renew(&mut candidates, start), (true, 1), "another pod has changed");
-        let mut due = start;
-        for (pause_s, tried) in [(1, 2), (2, 3), (4, 4)] {
-            due += Duration::from_secs(pause_s);
-            assert_eq!(candidates.due(), Some(due));
-            assert_eq!(renew(&mut candidates, due), (true, tried));
-        }
-    }
-
-    /// Of a kubelet's pod whose spec is not known yet, nothing is opened.
-    #[test]
-    fn a_pod_of_which_only_names_are_known_is_no_candidate_until_that_is_settled() {
-        TRIED.set(0);
-        let temp = tempfile::tempdir().unwrap();
-        let root = CgroupDir::unchecked(temp.path()).unwrap();
-        let mut pods = PodSet::new(sample::node(), Settings::default());
-        pods.add_kubelet();
-        let pod = Pod { stored_qos_class: Some(QosClass::BestEffort), ..sample::pod("p", &["a"]) };
-        let uid = pod.uid.clone();
-        let snapshot = Snapshot { pods: vec![Arc::new(pod)], health: Health::Up, read_ms: Some(1) };
-        pods.take(SourceName::CGROUPS, snapshot);
-        let path = CgroupPath::parse("/kubepods/besteffort/podp").unwrap();
-        let existing = Existing { planned: [(path.clone(), CgroupId(7))].into(), ..Existing::default() };
-        let opener = Opener { open: refuse, ..Opener::new(true, &[]) };
-        let mut candidates = CandidateSet::new(opener, Journal::new("n", "b"));
-        for (is_settled, tried) in [(false, 0), (true, 1)] {
-            let knowledge = Knowledge::Names { is_settled };
-            let placement = Placement { pod: path.clone(), containers: BTreeMap::new(), knowledge };
-            assert!(pods.place([(uid.clone(), placement)].into()));
-            pods.replan();
-            candidates.note_change();
-            let present = Present { root: &root, pods: &pods, existing: &existing };
-            assert!(candidates.renew(present, Instant::now()).is_some());
-            assert_eq!(TRIED.get(), tried);
-        }
-    }
-
-    /// A source that falls silent must not have the files of all pods opened anew.
-    #[test]
-    fn a_candidate_stays_open_when_only_the_source_of_its_spec_falls_silent() {
-        let temp = tempfile::tempdir().unwrap();
-        let pod_dir = temp.path().join("kubepods/besteffort/podp");
-        std::fs::create_dir_all(&pod_dir).unwrap();
-        for file in ["cgroup.kill", "cgroup.procs", "cgroup.events", "memory.current", "memory.stat"] {
-            std::fs::write(pod_dir.join(file), "").unwrap();
-        }
-        let root = CgroupDir::unchecked(temp.path()).unwrap();
-        let guard = Arc::new(Guard::new(temp.path(), &[]));
-        let of = |freshness| Knowledge::Spec {
-            is_settled: true,
-            origin: SpecOrigin { source: "kubelet", freshness },
-            is_terminating: false,
-        };
-        let plan = |knowledge| {
-            let pod = sample::pod("p", &[]);
-            let mut plan = policy::plan(&sample::node(), &Settings::default(), &[pod]).pods.remove(0);
-            let plan_of = Arc::make_mut(&mut plan);
-            plan_of.cgroup.path = CgroupPath::parse("/kubepods/besteffort/podp").unwrap();
-            plan_of.placed = Some(knowledge);
-            plan
-        };
-        let first = plan(of(Freshness::Live));
-        let unplaced = PodPlan { placed: None, ..PodPlan::clone(&first) };
-        let candidate = Arc::new(Candidate::open(&root, &guard, &unplaced).unwrap());
-        let mut open = OpenCandidate {
-            plan: first,
-            candidate,
-            opened: Instant::now(),
-            containers: Vec::new(),
-            former: Vec::new(),
-        };
-        let silent = plan(of(Freshness::Stale { read_ms: 5 }));
-        open.follow(&silent);
-        assert!(open.plan == silent, "it is opened anew");
-        assert!(!open.candidate.identity().spec.is_live());
-        open.follow(&plan(of(Freshness::Live)));
-        assert!(open.candidate.identity().spec.is_live());
-        open.follow(&silent);
-        let mut other = PodPlan::clone(&plan(of(Freshness::Live)));
-        other.priority += 1;
-        open.follow(&Arc::new(other));
-        assert!(open.plan.priority == silent.priority, "that is another plan");
-        assert!(!open.candidate.identity().spec.is_live(), "what it was opened with is older");
-    }
-}
+mod tests;

@@ -64,13 +64,14 @@ impl Desired {
         No::Unknown(format!("there is no pod {name}: {hint}"))
     }
 
-    /// How much of the node's memory these pods hold: for each the greater of request and usage.
+    /// How much of the node's memory these pods hold at least: for each the greater of request and usage, as far as that is
+    /// known.
     pub(in crate::daemon) fn held_bytes(&self, names: &BTreeSet<PodName>) -> u64 {
         let plans = self.pods.plan().pods.iter().filter(|plan| names.contains(&plan.name));
         plans.fold(0_u64, |sum, plan| {
             let used_bytes = self.candidates.get(&plan.uid).map_or(0, |candidate| match candidate.usage() {
                 Reading::Usage(usage) => usage.working_set_bytes,
-                Reading::Missing | Reading::Gone => 0,
+                Reading::Missing | Reading::Gone | Reading::Uncounted { .. } => 0,
             });
             sum.saturating_add(used_bytes.max(plan.ranking_request_bytes))
         })
@@ -112,9 +113,7 @@ impl Desired {
                 refused(&format!("cannot be evicted: {}", crate::chain(&error)))
             }
         })?;
-        if let Reading::Usage(usage) = candidate.usage()
-            && usage.process_count == Some(0)
-        {
+        if candidate.usage().is_empty() {
             return Err(refused("holds no process: there is nothing to evict"));
         }
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);

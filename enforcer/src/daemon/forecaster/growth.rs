@@ -41,7 +41,8 @@ pub(super) struct Growth {
 
 /// A pod's counters, and how they change.
 struct Counters {
-    memory: Memory,
+    /// `None` where memory is not counted.
+    memory: Option<Memory>,
     pids: Option<Tasks>,
 }
 
@@ -137,7 +138,7 @@ impl Growth {
     fn grown<'a>(&self, suspect: &'a GrowthCandidate, resource: Resource) -> Option<Grown<'a>> {
         let Counters { memory, pids } = self.open.get(&suspect.cgroup)?;
         let GrowthState { usage, per_second } = match resource {
-            Resource::Memory => memory.latest?,
+            Resource::Memory => memory.as_ref()?.latest?,
             Resource::Pids => pids.as_ref()?.latest?,
         };
         let per_second = per_second.and_then(|rate| u64::try_from(rate).ok())?;
@@ -154,8 +155,8 @@ fn dir(root: &CgroupDir, suspect: &GrowthCandidate) -> Result<Option<CgroupDir>,
 impl Counters {
     fn open(root: &CgroupDir, suspect: &GrowthCandidate, counts_tasks: bool) -> Result<Option<Self>, Error> {
         let Some(dir) = dir(root, suspect)? else { return Ok(None) };
-        let memory = Memory {
-            current: dir.open_read("memory.current")?,
+        let memory = |current| Memory {
+            current,
             parts_files: None,
             slope: Slope::default(),
             whole_bytes: None,
@@ -164,11 +165,17 @@ impl Counters {
         };
         let tasks = |file| Tasks { file, slope: Slope::default(), latest: None };
         let pids = counts_tasks.then(|| dir.open_read("pids.current").ok()).flatten();
+        let memory = match dir.open_read("memory.current") {
+            Err(error) if error.is_gone() => None,
+            current => Some(memory(current?)),
+        };
         Ok(Some(Self { memory, pids: pids.map(tasks) }))
     }
 
     fn look(&mut self, root: &CgroupDir, suspect: &GrowthCandidate, now_ns: u64, buffer: &mut [u8]) {
-        self.memory.look(root, suspect, now_ns, buffer);
+        if let Some(memory) = &mut self.memory {
+            memory.look(root, suspect, now_ns, buffer);
+        }
         if let Some(pids) = &mut self.pids {
             pids.look(now_ns, buffer);
         }
@@ -259,7 +266,7 @@ mod tests {
         growth.suspect(root, suspects.to_vec());
         fs::remove_dir_all(temp.path().join("gone")).unwrap();
         growth.look(0);
-        assert!(growth.open.values().all(|counters| counters.memory.parts_files.is_none()));
+        assert!(growth.open.values().all(|counters| counters.memory.as_ref().unwrap().parts_files.is_none()));
         assert!(growth.causes(Resource::Memory, 1_000 << 20).is_empty(), "one look says nothing");
         for (name, bytes) in [("slow", 1_300), ("fast", 1_900), ("still", 900), ("tiny", 1_010)] {
             set(name, bytes);
@@ -271,7 +278,11 @@ mod tests {
         fs::write(temp.path().join("cache/memory.stat"), stat).unwrap();
         growth.look(SECOND);
         let holding = |growth: &Growth| {
-            growth.open.values().filter(|counters| counters.memory.parts_files.is_some()).count()
+            growth
+                .open
+                .values()
+                .filter(|counters| counters.memory.as_ref().unwrap().parts_files.is_some())
+                .count()
         };
         assert_eq!(holding(&growth), 5, "all that changed");
         let causes = growth.causes(Resource::Memory, 1_000 << 20);

@@ -1,10 +1,10 @@
 //! Reads a candidate outside the reflex, through separately opened files.
-use super::{Candidate, Target, charge, open_count, stat};
+use super::{Candidate, Target, charge, open_charge, open_count, stat};
 use crate::{
     cgroup::{self, CgroupDir},
     model::CgroupPath,
     policy::engine::{Reading, Usage},
-    sense::snapshot::{BranchFiles, ChargeFiles},
+    sense::snapshot::ChargeFiles,
 };
 
 impl Candidate {
@@ -60,17 +60,16 @@ impl Candidate {
         }
         let elsewhere = |target: &&Target| self.elsewhere.contains(&target.dir.id());
         let elsewhere = self.targets.iter().filter(elsewhere).map(|target| &target.dir);
-        let (mut charged, mut counted) = (Vec::new(), Vec::new());
-        for dir in std::iter::once(&self.dir).chain(elsewhere) {
-            match BranchFiles::open(dir) {
-                Ok(files) => charged.push(files),
+        let (mut charged, mut counted) = (Some(Vec::new()), Vec::new());
+        for (number, dir) in std::iter::once(&self.dir).chain(elsewhere).enumerate() {
+            match open_charge(dir, &mut charged) {
+                Ok(()) => open_count(dir, &mut counted)?,
                 // An adopted cgroup may go on its own; the pod's comes first.
-                Err(error) if error.is_gone() && !charged.is_empty() => continue,
+                Err(error) if error.is_gone() && number > 0 => {}
                 Err(error) => return Err(error),
             }
-            open_count(dir, &mut counted)?;
         }
-        Ok(charge(&charged, Some(&counted), &mut [0; stat::BUFFER_BYTES]))
+        Ok(charge(charged.as_deref(), Some(&counted), &mut [0; stat::BUFFER_BYTES]))
     }
 }
 

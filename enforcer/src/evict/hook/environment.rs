@@ -43,9 +43,7 @@ pub(super) fn environment(
     if let Some(usage) = decision.reading.usage() {
         variables.push(("ENFORCER_USAGE_BYTES", usage.working_set_bytes.to_string()));
     }
-    if let (Resource::Pids, Some(count)) =
-        (shortage.resource(), decision.reading.usage().and_then(|usage| usage.process_count))
-    {
+    if let (Resource::Pids, Some(count)) = (shortage.resource(), decision.reading.process_count()) {
         variables.push(("ENFORCER_PROCESS_COUNT", count.to_string()));
     }
     if let Some(limit_bytes) = identity.limit_bytes {

@@ -33,7 +33,11 @@ fn settings(thresholds: &[(Signal, u64)]) -> EngineSettings {
     }
 }
 
-fn start(node: &Node, thresholds: &[(Signal, u64)], pods: &[&Pod]) -> (Reflex, mpsc::Receiver<Report>) {
+pub(super) fn start(
+    node: &Node,
+    thresholds: &[(Signal, u64)],
+    pods: &[&Pod],
+) -> (Reflex, mpsc::Receiver<Report>) {
     let (sender, reports) = mpsc::channel();
     let forward = move |report| {
         if !matches!(report, Report::Conditions(_) | Report::Arming { .. }) {

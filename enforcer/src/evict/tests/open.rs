@@ -13,8 +13,8 @@ use crate::{
 };
 
 #[test]
-fn a_cgroup_that_cannot_be_killed_or_measured_is_no_candidate() {
-    for file in ["cgroup.kill", "cgroup.events", "memory.current", "memory.stat"] {
+fn a_cgroup_that_cannot_be_killed_is_no_candidate() {
+    for file in ["cgroup.kill", "cgroup.events"] {
         let node = Node::new(0);
         let pod = Pod::new("a");
         node.add(&pod, MIB);

@@ -96,39 +96,58 @@ impl HostFacts {
 
     /// As [`Self::gather`], with another root for files.
     fn below(root: &Path) -> Self {
-        let cgroups = root.join("sys/fs/cgroup");
-        let hierarchy = hierarchy(&cgroups);
-        let unified = match hierarchy {
-            Some(Hierarchy::Unified) => Some(cgroups),
-            Some(Hierarchy::Hybrid) => Some(cgroups.join("unified")),
-            Some(Hierarchy::Legacy | Hierarchy::Absent) | None => None,
-        };
-        let has = |file, needs| unified.as_deref().and_then(|mount| has_file(mount, file, needs));
-        // These two files are safe to delegate. A file missing from the list may exist all the same.
-        let delegated = read(&root.join("sys/kernel/cgroup/delegate")).unwrap_or_default();
-        let listed = |file| delegated.lines().any(|line| line == file).then_some(true);
+        let hierarchy = hierarchy(&root.join("sys/fs/cgroup"));
         let (pidfd_open, process_mrelease) = calls();
-        Self {
+        let facts = Self {
             root: Some(rustix::process::geteuid().is_root()),
             capabilities: rustix::thread::capabilities(None).ok().map(|sets| sets.effective),
             memlock: Some(
                 getrlimit(Resource::Memlock).current.is_none_or(|most_bytes| most_bytes >= LOCKED_BYTES),
             ),
             seccomp: seccomp(&root.join("proc/self/status")),
-            controllers: unified
-                .as_ref()
+            controllers: unified(root, hierarchy)
                 .and_then(|mount| read(&mount.join("cgroup.controllers")).ok())
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
-            kill: has("cgroup.kill", None),
-            reclaim: has("memory.reclaim", Some("memory.current")).or_else(|| listed("memory.reclaim")),
-            local_events: has("memory.events.local", Some("memory.current")),
-            oom_group: has("memory.oom.group", Some("memory.current")).or_else(|| listed("memory.oom.group")),
-            swap_max: has("memory.swap.max", Some("memory.current")),
             huge_pages: huge_pages(&root.join("sys/kernel/mm/hugepages")),
             hierarchy,
             psi: psi(&root.join("proc/pressure/memory"), &root.join("proc/cmdline")),
             pidfd_open,
             process_mrelease,
+            kill: None,
+            reclaim: None,
+            local_events: None,
+            oom_group: None,
+            swap_max: None,
+        };
+        facts.filled_in_below(root)
+    }
+
+    /// Fills in what is unknown for lack of a cgroup that would have the file, if there is one by now.
+    #[must_use]
+    pub fn filled_in(self) -> Self {
+        self.filled_in_below(Path::new("/"))
+    }
+
+    fn filled_in_below(self, root: &Path) -> Self {
+        let mount = unified(root, self.hierarchy);
+        let has = |file, needs| mount.as_deref().and_then(|mount| has_file(mount, file, needs));
+        let of_memory = |file| has(file, Some("memory.current"));
+        // These two files are safe to delegate. A file missing from the list may exist all the same.
+        let delegated = read(&root.join("sys/kernel/cgroup/delegate")).unwrap_or_default();
+        let listed = |file| delegated.lines().any(|line| line == file).then_some(true);
+        Self {
+            kill: self.kill.or_else(|| has("cgroup.kill", None)),
+            reclaim: self
+                .reclaim
+                .or_else(|| of_memory("memory.reclaim"))
+                .or_else(|| listed("memory.reclaim")),
+            local_events: self.local_events.or_else(|| of_memory("memory.events.local")),
+            oom_group: self
+                .oom_group
+                .or_else(|| of_memory("memory.oom.group"))
+                .or_else(|| listed("memory.oom.group")),
+            swap_max: self.swap_max.or_else(|| of_memory("memory.swap.max")),
+            ..self
         }
     }
 
@@ -171,6 +190,16 @@ fn hierarchy(cgroups: &Path) -> Option<Hierarchy> {
         (false, false, true) => Hierarchy::Legacy,
         (false, false, false) => Hierarchy::Absent,
     })
+}
+
+/// Where cgroup v2 is mounted.
+fn unified(root: &Path, hierarchy: Option<Hierarchy>) -> Option<PathBuf> {
+    let cgroups = root.join("sys/fs/cgroup");
+    match hierarchy {
+        Some(Hierarchy::Unified) => Some(cgroups),
+        Some(Hierarchy::Hybrid) => Some(cgroups.join("unified")),
+        Some(Hierarchy::Legacy | Hierarchy::Absent) | None => None,
+    }
 }
 
 /// Whether cgroups have a file. The root lacks most files, so another cgroup is checked; it must have `needs`, as

@@ -76,6 +76,15 @@ impl BranchFiles {
         Self::open_within(dir, &BUDGET)
     }
 
+    /// The same; `None` where memory is not counted.
+    pub fn open_counted(dir: &CgroupDir) -> Result<Option<Self>, cgroup::Error> {
+        match Self::open(dir) {
+            // Each cgroup but the root has this file for as long as it is there.
+            Err(error) if error.is_gone() => dir.open_read("cgroup.events").map(|_there| None),
+            opened => opened.map(Some),
+        }
+    }
+
     fn open_within(dir: &CgroupDir, budget: &'static Budget) -> Result<Self, cgroup::Error> {
         let own = ChargeFiles::open(dir)?;
         let mut below = Vec::new();

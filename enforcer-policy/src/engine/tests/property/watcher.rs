@@ -43,6 +43,9 @@ pub(super) fn reading(used: Option<(u64, u64)>) -> Reading {
     match used {
         None => Reading::Missing,
         Some((599, _)) => Reading::Gone,
+        Some((580..599, processes)) => {
+            Reading::Uncounted { process_count: (processes % 4 > 0).then_some(processes / 4) }
+        }
         Some((mib, processes)) => Reading::Usage(Usage {
             current_bytes: mib * MIB,
             working_set_bytes: mib * MIB,
@@ -485,6 +488,10 @@ impl Watcher {
         }
         self.check_back_off(&decision);
         if shortage.resource() == Resource::Memory && !self.settings.evict_within_request {
+            assert!(
+                !matches!(decision.reading, Reading::Uncounted { .. }),
+                "evicted for what is not counted"
+            );
             let used = decision.reading.usage().map(|usage| usage.working_set_bytes);
             assert!(used.map_or(facts.request_bytes == 0, |used| used > facts.request_bytes));
         }
@@ -500,7 +507,9 @@ impl Watcher {
         assert!(recent < usize::from(self.settings.breaker.max_kills), "beyond the breaker");
         let empty = |reading: &Reading| match reading {
             Reading::Gone => true,
-            Reading::Usage(usage) => usage.process_count == Some(0),
+            Reading::Usage(Usage { process_count, .. }) | Reading::Uncounted { process_count } => {
+                *process_count == Some(0)
+            }
             Reading::Missing => false,
         };
         let alive = self.engine.candidates().known().filter(|(_, reading)| !empty(reading)).count();

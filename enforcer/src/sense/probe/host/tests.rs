@@ -1,6 +1,7 @@
 use std::fs::{create_dir_all, write};
 
 use super::*;
+use crate::sense::host_lost;
 
 fn error(errno: Errno) -> io::Error {
     io::Error::from_raw_os_error(errno.raw_os_error())
@@ -46,6 +47,31 @@ fn a_file_is_looked_for_where_the_controller_is() {
     assert_eq!(swap(), Some(false), "a kernel without the files of swap");
     make("a/b", "domain", &["memory.swap.max"]);
     assert_eq!(swap(), Some(true));
+}
+
+/// A machine without systemd has no cgroup but the root until the daemon makes some.
+#[test]
+fn what_cgroups_show_is_known_once_there_is_one() {
+    let root = tempfile::tempdir().unwrap();
+    let mount = root.path().join("sys/fs/cgroup");
+    create_dir_all(&mount).unwrap();
+    let start = HostFacts { hierarchy: Some(Hierarchy::Unified), ..HostFacts::below(root.path()) };
+    let facts = start.clone().filled_in_below(root.path());
+    assert_eq!((facts.kill, facts.swap_max, facts.local_events), (None, None, None));
+    let pods = mount.join("kubepods");
+    create_dir_all(&pods).unwrap();
+    write(pods.join("cgroup.type"), "domain\n").unwrap();
+    for file in ["cgroup.kill", "memory.current", "memory.events.local", "memory.oom.group"] {
+        write(pods.join(file), "").unwrap();
+    }
+    let facts = start.filled_in_below(root.path());
+    assert_eq!((facts.kill, facts.swap_max, facts.local_events), (Some(true), Some(false), Some(true)));
+    assert_eq!((facts.oom_group, facts.reclaim), (Some(true), Some(false)));
+    let names: Vec<_> = host_lost(&facts).iter().map(|lost| lost.what).collect();
+    assert!(names.contains(&"swapLimit") && names.contains(&"reclaim"), "{names:?}");
+    // What was known stays as it was.
+    fs::remove_file(pods.join("cgroup.kill")).unwrap();
+    assert_eq!(facts.filled_in_below(root.path()).kill, Some(true));
 }
 
 #[test]

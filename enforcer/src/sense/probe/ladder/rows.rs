@@ -333,8 +333,19 @@ pub(super) const HOST: &[Row] = &[
             ("the controllers cpu, memory and pids", ""),
             ("the available ones", "limits of the missing controllers are not enforced"),
             (
+                "the available ones, without pids",
+                "limits of the missing controllers are not enforced; how many tasks a pod has is unknown, and no pod is \
+                 evicted for pid.available",
+            ),
+            (
                 "the available ones, without memory",
-                "limits of the missing controllers are not enforced; what pods use is unknown, and no pod is evicted",
+                "limits of the missing controllers are not enforced; how much memory a pod uses is unknown, and no pod is \
+                 evicted for memory.available or allocatableMemory.available",
+            ),
+            (
+                "the available ones, without memory and pids",
+                "limits of the missing controllers are not enforced; what pods use is unknown, and no pod is evicted except \
+                 by order",
             ),
         ],
         remedy: "boot without cgroup_disable=, and without the controller on cgroup v1 (cgroup_no_v1=all)",
@@ -497,7 +508,8 @@ pub(super) const HOST: &[Row] = &[
 ];
 
 const NO_CGROUP2: &str = "unknown: there is no cgroup v2";
-const NO_MEMORY_CGROUP: &str = "unknown: no cgroup with the memory controller";
+const NO_MEMORY_CGROUP: &str = "unknown: no cgroup but the root has the memory controller, and only there would the file be; a \
+                                daemon with mode enforce makes one at its start, `doctor --here` looks again";
 
 /// The row with this name.
 pub(super) fn of_name(name: &str) -> Option<&'static Row> {

@@ -117,7 +117,12 @@ pub(super) fn controllers(seen: &Seen<'_>) -> Stand {
     if missing.is_empty() {
         Stand::On(0, have.join(" "))
     } else {
-        let rung = if missing.contains(&"memory") { 2 } else { 1 };
+        let rung = match (missing.contains(&"memory"), missing.contains(&"pids")) {
+            (false, false) => 1,
+            (false, true) => 2,
+            (true, false) => 3,
+            (true, true) => 4,
+        };
         Stand::On(rung, format!("not on cgroup v2: {}", missing.join(", ")))
     }
 }

@@ -81,6 +81,8 @@ type Flip = fn(&mut Facts, &mut HostFacts);
 #[case::no_cgroups(|_: &mut Facts, h: &mut HostFacts| h.hierarchy = Some(Hierarchy::Absent), &[("cgroup2", State::Missing)])]
 #[case::memory_elsewhere(|_: &mut Facts, h: &mut HostFacts| take_away(h, "memory"), &[("controllers", State::Lesser)])]
 #[case::no_pids(|_: &mut Facts, h: &mut HostFacts| take_away(h, "pids"), &[("controllers", State::Lesser)])]
+#[case::neither(|_: &mut Facts, h: &mut HostFacts| { take_away(h, "memory"); take_away(h, "pids") }, &[("controllers", State::Lesser)])]
+#[case::no_cpu(|_: &mut Facts, h: &mut HostFacts| take_away(h, "cpu"), &[("controllers", State::Lesser)])]
 #[case::no_cpuset(|_: &mut Facts, h: &mut HostFacts| take_away(h, "cpuset"), &[("cpuset", State::Missing)])]
 #[case::no_hugetlb(|_: &mut Facts, h: &mut HostFacts| take_away(h, "hugetlb"), &[("hugetlb", State::Missing)])]
 #[case::no_huge_pages(|_: &mut Facts, h: &mut HostFacts| { take_away(h, "hugetlb"); h.huge_pages = Some(false) }, &[])]
@@ -209,4 +211,25 @@ fn a_message_says_why_what_and_how() {
     assert_eq!(lost.message(), "no bpffs at /sys/fs/bpf: no pins; to get it: mount -t bpf bpf /sys/fs/bpf");
     let unknown = Lost { what: "other", ..lost };
     assert_eq!(unknown.message(), "no bpffs at /sys/fs/bpf: no pins");
+}
+
+#[test]
+fn what_is_not_evicted_for_follows_from_the_missing_controllers() {
+    for (missing, lost) in [
+        (&["cpu"][..], "limits of the missing controllers are not enforced"),
+        (&["pids"], "no pod is evicted for pid.available"),
+        (&["memory", "cpu"], "no pod is evicted for memory.available or allocatableMemory.available"),
+        (&["memory", "pids"], "no pod is evicted except by order"),
+    ] {
+        let mut host = whole_host();
+        for controller in missing {
+            take_away(&mut host, controller);
+        }
+        let found = host_lost(&host);
+        let [controllers] = &found[..] else { panic!("{found:?}") };
+        assert!(
+            controllers.what == "controllers" && controllers.consequence.ends_with(lost),
+            "{controllers:?}"
+        );
+    }
 }

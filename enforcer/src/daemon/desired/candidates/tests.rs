@@ -1,0 +1,184 @@
+use std::cell::Cell;
+
+use super::*;
+use crate::{
+    cgroup::Forbidden,
+    model::{Freshness, Placement, Pod, SpecOrigin},
+    policy::{self, Settings},
+    sample,
+    source::{Health, Snapshot, SourceName},
+};
+
+thread_local! {
+    /// How many times `refuse` was called.
+    static TRIED: Cell<u32> = const { Cell::new(0) };
+}
+
+fn refuse(_: &CgroupDir, _: &Arc<Guard>, plan: &PodPlan) -> Result<Candidate, OpenError> {
+    TRIED.set(TRIED.get() + 1);
+    Err(OpenError::Forbidden { path: plan.cgroup.path.to_string(), reason: Forbidden::HoldsDaemon })
+}
+
+#[test]
+fn a_pod_that_cannot_be_opened_is_tried_after_its_pause_and_not_with_each_pass() {
+    TRIED.set(0);
+    let temp = tempfile::tempdir().unwrap();
+    let root = CgroupDir::unchecked(temp.path()).unwrap();
+    let mut pods = PodSet::new(sample::node(), Settings::default());
+    let pod = Arc::new(sample::pod("p", &["a"]));
+    let snapshot = Snapshot { pods: vec![pod], health: Health::Up, read_ms: Some(1) };
+    assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
+    pods.replan();
+    let path = pods.plan().pods[0].cgroup.path.clone();
+    let existing = Existing { planned: [(path, CgroupId(7))].into(), ..Existing::default() };
+    let opener = Opener { open: refuse, ..Opener::new(false, &[]) };
+    let mut candidates = CandidateSet::new(opener, Journal::new("n", "b"));
+    // Whether there was a pass, and how often the pod was tried until now. No pass hands out other candidates.
+    let renew = |candidates: &mut CandidateSet, now| {
+        let renewed = candidates.renew(Present { root: &root, pods: &pods, existing: &existing }, now);
+        assert!(renewed.as_ref().is_none_or(|renewed| renewed.candidates.is_none()));
+        (renewed.is_some(), TRIED.get())
+    };
+    let start = Instant::now();
+    assert_eq!(renew(&mut candidates, start), (true, 1));
+    assert_eq!(renew(&mut candidates, start), (false, 1), "nothing has changed");
+    candidates.note_change();
+    assert_eq!(renew(&mut candidates, start), (true, 1), "another pod has changed");
+    let mut due = start;
+    for (pause_s, tried) in [(1, 2), (2, 3), (4, 4)] {
+        due += Duration::from_secs(pause_s);
+        assert_eq!(candidates.due(), Some(due));
+        assert_eq!(renew(&mut candidates, due), (true, tried));
+    }
+}
+
+/// Of a kubelet's pod whose spec is not known yet, nothing is opened.
+#[test]
+fn a_pod_of_which_only_names_are_known_is_no_candidate_until_that_is_settled() {
+    TRIED.set(0);
+    let temp = tempfile::tempdir().unwrap();
+    let root = CgroupDir::unchecked(temp.path()).unwrap();
+    let mut pods = PodSet::new(sample::node(), Settings::default());
+    pods.add_kubelet();
+    let pod = Pod { stored_qos_class: Some(QosClass::BestEffort), ..sample::pod("p", &["a"]) };
+    let uid = pod.uid.clone();
+    let snapshot = Snapshot { pods: vec![Arc::new(pod)], health: Health::Up, read_ms: Some(1) };
+    pods.take(SourceName::CGROUPS, snapshot);
+    let path = CgroupPath::parse("/kubepods/besteffort/podp").unwrap();
+    let existing = Existing { planned: [(path.clone(), CgroupId(7))].into(), ..Existing::default() };
+    let opener = Opener { open: refuse, ..Opener::new(true, &[]) };
+    let mut candidates = CandidateSet::new(opener, Journal::new("n", "b"));
+    for (is_settled, tried) in [(false, 0), (true, 1)] {
+        let knowledge = Knowledge::Names { is_settled };
+        let placement = Placement { pod: path.clone(), containers: BTreeMap::new(), knowledge };
+        assert!(pods.place([(uid.clone(), placement)].into()));
+        pods.replan();
+        candidates.note_change();
+        let present = Present { root: &root, pods: &pods, existing: &existing };
+        assert!(candidates.renew(present, Instant::now()).is_some());
+        assert_eq!(TRIED.get(), tried);
+    }
+}
+
+/// A source that falls silent must not have the files of all pods opened anew.
+#[test]
+fn a_candidate_stays_open_when_only_the_source_of_its_spec_falls_silent() {
+    let temp = tempfile::tempdir().unwrap();
+    let pod_dir = temp.path().join("kubepods/besteffort/podp");
+    std::fs::create_dir_all(&pod_dir).unwrap();
+    for file in ["cgroup.kill", "cgroup.procs", "cgroup.events", "memory.current", "memory.stat"] {
+        std::fs::write(pod_dir.join(file), "").unwrap();
+    }
+    let root = CgroupDir::unchecked(temp.path()).unwrap();
+    let guard = Arc::new(Guard::new(temp.path(), &[]));
+    let of = |freshness| Knowledge::Spec {
+        is_settled: true,
+        origin: SpecOrigin { source: "kubelet", freshness },
+        is_terminating: false,
+    };
+    let plan = |knowledge| {
+        let pod = sample::pod("p", &[]);
+        let mut plan = policy::plan(&sample::node(), &Settings::default(), &[pod]).pods.remove(0);
+        let plan_of = Arc::make_mut(&mut plan);
+        plan_of.cgroup.path = CgroupPath::parse("/kubepods/besteffort/podp").unwrap();
+        plan_of.placed = Some(knowledge);
+        plan
+    };
+    let first = plan(of(Freshness::Live));
+    let unplaced = PodPlan { placed: None, ..PodPlan::clone(&first) };
+    let candidate = Arc::new(Candidate::open(&root, &guard, &unplaced).unwrap());
+    let mut open = OpenCandidate {
+        plan: first,
+        candidate,
+        opened: Instant::now(),
+        containers: Vec::new(),
+        former: Vec::new(),
+        awaited: None,
+    };
+    let silent = plan(of(Freshness::Stale { read_ms: 5 }));
+    open.follow(&silent);
+    assert!(open.plan == silent, "it is opened anew");
+    assert!(!open.candidate.identity().spec.is_live());
+    open.follow(&plan(of(Freshness::Live)));
+    assert!(open.candidate.identity().spec.is_live());
+    open.follow(&silent);
+    let mut other = PodPlan::clone(&plan(of(Freshness::Live)));
+    other.priority += 1;
+    open.follow(&Arc::new(other));
+    assert!(open.plan.priority == silent.priority, "that is another plan");
+    assert!(!open.candidate.identity().spec.is_live(), "what it was opened with is older");
+}
+
+/// Whoever makes a cgroup may hand the memory controller on to it later; a candidate opened before that would stay one of
+/// unknown usage.
+#[test]
+fn a_candidate_whose_memory_is_not_counted_yet_is_looked_at_again_where_the_host_can_count_it() {
+    for (controllers, pauses_s) in [("cpu memory pids\n", &[1, 2, 4][..]), ("cpu pids\n", &[])] {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("cgroup.controllers"), controllers).unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let mut pods = PodSet::new(sample::node(), Settings::default());
+        let pod = Arc::new(sample::pod("p", &[]));
+        let snapshot = Snapshot { pods: vec![pod], health: Health::Up, read_ms: Some(1) };
+        assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
+        pods.replan();
+        let path = pods.plan().pods[0].cgroup.path.clone();
+        let pod_dir = temp.path().join(path.as_str().trim_start_matches('/'));
+        std::fs::create_dir_all(&pod_dir).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(pod_dir.join(file), text).unwrap();
+        for (file, text) in [
+            ("cgroup.kill", ""),
+            ("cgroup.procs", ""),
+            ("cgroup.events", "populated 1\n"),
+            ("pids.current", "3\n"),
+        ] {
+            write(file, text);
+        }
+        let id = root.open(&path).unwrap().id();
+        let existing = Existing { planned: [(path, id)].into(), ..Existing::default() };
+        let mut candidates = CandidateSet::new(Opener::new(false, &[]), Journal::new("n", "b"));
+        let renew = |candidates: &mut CandidateSet, now| {
+            let present = Present { root: &root, pods: &pods, existing: &existing };
+            candidates.renew(present, now).and_then(|renewed| renewed.candidates)
+        };
+        let mut now = Instant::now();
+        let first = renew(&mut candidates, now).unwrap();
+        assert!(!first[0].accounted().memory && first[0].accounted().pids);
+        for pause_s in pauses_s {
+            now += Duration::from_secs(*pause_s);
+            assert_eq!(candidates.due(), Some(now));
+            assert!(renew(&mut candidates, now).is_none(), "nothing is counted that was not before");
+        }
+        write("memory.current", "4096\n");
+        write("memory.stat", "anon 4096\nfile 0\nshmem 0\ninactive_file 0\n");
+        let Some(due) = candidates.due() else {
+            assert!(pauses_s.is_empty());
+            continue;
+        };
+        assert!(renew(&mut candidates, due - Duration::from_millis(1)).is_none());
+        let renewed = renew(&mut candidates, due).unwrap();
+        assert!(renewed[0].accounted().memory);
+        assert_eq!(renewed[0].usage().usage().map(|usage| usage.working_set_bytes), Some(4096));
+        assert_eq!(candidates.due(), None);
+    }
+}

@@ -1,0 +1,76 @@
+//! The thread that reads at the API server whether the node is under disk pressure, as its kubelet says.
+//!
+//! Nothing here watches disks, and nothing follows from the answer but that it is shown: under disk pressure the kubelet admits
+//! critical pods alone (`managerImpl.Admit` of `pkg/kubelet/eviction`).
+
+use std::{io, time::Duration};
+
+use tokio::{runtime::Builder, sync::watch};
+
+use super::{
+    client::ApiServer,
+    message::{Call, Lane, Outcome},
+};
+
+const NAME: &str = "kube-disk";
+
+const STACK_BYTES: usize = 512 << 10;
+
+/// How often the node is read. A kubelet holds the condition for five minutes by default
+/// (`evictionPressureTransitionPeriod`).
+const EVERY: Duration = Duration::from_mins(1);
+
+/// What the kubelet says, for as long as this is kept.
+#[derive(Debug)]
+pub struct DiskPressure(watch::Receiver<Option<bool>>);
+
+impl DiskPressure {
+    /// Starts to read it. An API server that does not answer, or does not let the node be read, leaves it unknown.
+    pub fn start(server: ApiServer) -> io::Result<Self> {
+        Self::start_every(EVERY, server)
+    }
+
+    pub(super) fn start_every(every: Duration, server: ApiServer) -> io::Result<Self> {
+        let (said, saying) = watch::channel(None);
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let look = async move {
+            loop {
+                let found = look(&server).await;
+                said.send_if_modified(|said| std::mem::replace(said, found) != found);
+                tokio::select! {
+                    () = tokio::time::sleep(every) => {}
+                    () = said.closed() => return,
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name(NAME.to_owned())
+            .stack_size(STACK_BYTES)
+            .spawn(move || runtime.block_on(look))?;
+        Ok(Self(saying))
+    }
+
+    /// Waits for another answer than before; `None` is unknown. Safe to cancel.
+    pub async fn next(&mut self) -> Option<bool> {
+        match self.0.changed().await {
+            Ok(()) => *self.0.borrow_and_update(),
+            // A thread that is gone says no more.
+            Err(_gone) => std::future::pending().await,
+        }
+    }
+}
+
+async fn look(server: &ApiServer) -> Option<bool> {
+    let call = Call::DiskPressure { node: server.node().to_owned() };
+    match server.ask(Lane::Looks, call).await {
+        Ok(Outcome::DiskPressure(pressed)) => pressed,
+        Ok(other) => {
+            tracing::debug!(?other, "whether the node is under disk pressure is not known");
+            None
+        }
+        Err(why) => {
+            tracing::debug!(%why, "whether the node is under disk pressure is not known");
+            None
+        }
+    }
+}
