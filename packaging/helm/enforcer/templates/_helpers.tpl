@@ -57,6 +57,8 @@ tracks:
 {{/* The configuration file of a track, with what the chart itself decides. */}}
 {{- define "enforcer.config" -}}
 {{- $config := dict "apiVersion" "enforcer.dev/v1alpha1" "kind" "EnforcerConfiguration" -}}
+{{- /* Without a folder of manifests the source `static` would count as down. This one is empty. */ -}}
+{{- $_ := set $config "staticPodPath" "/etc/enforcer-pods" -}}
 {{- if .root.Values.metrics.enabled -}}
 {{- $_ := set $config "metricsListen" "127.0.0.1:9464" -}}
 {{- end -}}
