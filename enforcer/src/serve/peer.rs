@@ -49,6 +49,12 @@ pub enum PeerError {
         /// The cgroup.
         cgroup: String,
     },
+    /// The daemon is in a cgroup namespace of its own, as in a container, and the process is outside of it.
+    #[error(
+        "a process outside of the daemon's cgroup namespace may be in a pod, and may not change anything: ask from within \
+         the daemon's own container (kubectl exec)"
+    )]
+    Outside,
 }
 
 impl Peer {
@@ -80,6 +86,9 @@ impl Peer {
         }
         if let Some(cgroup) = pod_cgroup(&cgroups, kubepods, view) {
             return Err(PeerError::InPod { cgroup: cgroup.escape_debug().to_string() });
+        }
+        if is_outside(&cgroups) {
+            return Err(PeerError::Outside);
         }
         let pid = u32::try_from(pid).map_err(|_error| PeerError::Unseen)?;
         Ok(Self { uid, pid })
@@ -122,13 +131,23 @@ fn pod_cgroup<'text>(cgroups: &'text str, kubepods: &CgroupPath, view: &View) ->
         // The root is never a pod's, and every process is below it.
         .filter(|path| !path.is_empty() && *path != "/")
         .collect();
-    // hierarchy:controllers:path, and a path may hold colons.
-    let paths = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     let is_pods = |path: &&str| {
         pods.iter()
             .any(|pod| path.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
     };
-    paths.into_iter().find(is_pods)
+    paths(cgroups).find(is_pods)
+}
+
+/// Whether a cgroup of a process is outside of our cgroup namespace. The kernel shows such a path relative to the
+/// namespace's root, which does not show whether it is a pod's.
+fn is_outside(cgroups: &str) -> bool {
+    paths(cgroups).any(|path| path == "/.." || path.starts_with("/../"))
+}
+
+/// The cgroups of a process, one for each hierarchy.
+fn paths(cgroups: &str) -> impl Iterator<Item = &str> {
+    // hierarchy:controllers:path, and a path may hold colons.
+    cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2))
 }
 
 #[cfg(test)]
@@ -184,6 +203,16 @@ mod tests {
             ["0::/\n", "0::/kubepods2/x\n", "0::/system.slice/web.service2\n", "0::/user.slice\n", ""]
         {
             assert_eq!(found(others), None, "{others}");
+        }
+    }
+
+    #[test]
+    fn what_is_outside_of_our_cgroup_namespace_may_be_a_pods() {
+        for outside in ["0::/../../besteffort/podu/app\n", "0::/..\n", "4:memory:/\n0::/../x (deleted)\n"] {
+            assert!(is_outside(outside), "{outside}");
+        }
+        for inside in ["0::/\n", "0::/inner\n", "0::/..inner\n", "0::/x:/../y\n", ""] {
+            assert!(!is_outside(inside), "{inside}");
         }
     }
 

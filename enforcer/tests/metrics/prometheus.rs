@@ -21,12 +21,16 @@ const FOLDER: &str = "ENFORCER_PROMETHEUS";
 /// Says that there is no Prometheus, and that these tests are to be passed over.
 const WITHOUT: &str = "ENFORCER_WITHOUT_PROMETHEUS";
 
-const RULES: &str = "packaging/prometheus/enforcer.rules.yaml";
-const RULES_TEST: &str = "packaging/prometheus/enforcer.test.yaml";
-const DASHBOARD: &str = "packaging/grafana/enforcer-node.json";
+const RULES: [&str; 2] =
+    ["packaging/prometheus/enforcer.rules.yaml", "packaging/prometheus/enforcer-fleet.rules.yaml"];
+const RULES_TESTS: [&str; 2] =
+    ["packaging/prometheus/enforcer.test.yaml", "packaging/prometheus/enforcer-fleet.test.yaml"];
+const DASHBOARDS: [&str; 2] =
+    ["packaging/grafana/enforcer-node.json", "packaging/grafana/enforcer-fleet.json"];
 
 /// Queries about these need not have data here: no sink is set, no pod runs, and a host may lack nothing.
-const MAY_BE_EMPTY: &[&str] = &["enforcer_event_sink_", "enforcer_next_victim_info", "enforcer_degraded"];
+const MAY_BE_EMPTY: &[&str] =
+    &["enforcer_event_sink_", "enforcer_next_victim_info", "enforcer_degraded", "enforcer_nodes_degraded"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -60,13 +64,17 @@ fn promtool(arguments: &[&str]) {
 
 #[test]
 fn the_rules_are_rules() {
-    promtool(&["check", "rules", "--lint=all", "--lint-fatal", RULES]);
+    for rules in RULES {
+        promtool(&["check", "rules", "--lint=all", "--lint-fatal", rules]);
+    }
 }
 
 #[test]
 fn every_alert_fires_and_resolves() {
-    promtool(&["test", "rules", RULES_TEST]);
-    let tested = fs::read_to_string(root().join(RULES_TEST)).unwrap();
+    for test in RULES_TESTS {
+        promtool(&["test", "rules", test]);
+    }
+    let tested = RULES_TESTS.map(|test| fs::read_to_string(root().join(test)).unwrap()).concat();
     for alert in alerts() {
         let name = alert["alert"].as_str().unwrap();
         let looks = tested.split("alertname: ").filter(|rest| rest.lines().next() == Some(name));
@@ -92,14 +100,25 @@ fn every_alert_says_what_to_do() {
     }
 }
 
-/// All alerts, as the rules have them.
-fn alerts() -> Vec<Value> {
-    let rules: Value = serde_saphyr::from_str(&fs::read_to_string(root().join(RULES)).unwrap()).unwrap();
-    let groups = rules["groups"].as_array().unwrap();
-    groups.iter().flat_map(|group| group["rules"].as_array().unwrap()).cloned().collect()
+/// All rules of all files.
+fn rules() -> Vec<Value> {
+    let files = RULES.map(|rules| fs::read_to_string(root().join(rules)).unwrap());
+    let files = files.map(|text| serde_saphyr::from_str::<Value>(&text).unwrap());
+    let groups = files.iter().flat_map(|rules| rules["groups"].as_array().unwrap());
+    groups.flat_map(|group| group["rules"].as_array().unwrap()).cloned().collect()
 }
 
-/// Every query of the dashboard, as Grafana sends it.
+/// All alerts, as the rules have them.
+fn alerts() -> Vec<Value> {
+    rules().into_iter().filter(|rule| !rule["alert"].is_null()).collect()
+}
+
+/// The names of recorded series.
+fn recorded() -> BTreeSet<String> {
+    rules().iter().filter_map(|rule| rule["record"].as_str()).map(str::to_owned).collect()
+}
+
+/// Every query of the dashboards, as Grafana sends it.
 fn queries() -> Vec<String> {
     fn collect(value: &Value, found: &mut Vec<String>) {
         match value {
@@ -111,17 +130,22 @@ fn queries() -> Vec<String> {
             _ => {}
         }
     }
-    let dashboard = serde_json::from_str(&fs::read_to_string(root().join(DASHBOARD)).unwrap()).unwrap();
     let mut found = Vec::new();
-    collect(&dashboard, &mut found);
+    for dashboard in DASHBOARDS {
+        let text = fs::read_to_string(root().join(dashboard)).unwrap();
+        collect(&serde_json::from_str(&text).unwrap(), &mut found);
+    }
     found.iter().map(|query| query.replace("$instance", ".+").replace("$__rate_interval", "30s")).collect()
 }
 
-/// The names of metrics in a query.
+/// The names of metrics and of recorded series in a query.
 fn metrics_in(query: &str) -> BTreeSet<String> {
-    let words = query.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+    let is_name = |character: char| character.is_ascii_alphanumeric() || ['_', ':'].contains(&character);
+    let words = query.split(|character: char| !is_name(character));
     words
-        .filter(|word| word.starts_with("enforcer_") || word.starts_with("process_"))
+        .filter(|word| {
+            word.starts_with("enforcer_") || word.starts_with("process_") || word.contains(":enforcer_")
+        })
         .map(str::to_owned)
         .collect()
 }
@@ -130,14 +154,14 @@ fn metrics_in(query: &str) -> BTreeSet<String> {
 fn queries_name_only_metrics_that_there_are() {
     let daemon = Daemon::start("");
     let names = Page::of(body(&daemon.get("/metrics"))).names();
-    let alerts = alerts();
-    let of_alerts = alerts.iter().map(|alert| alert["expr"].as_str().unwrap().to_owned());
+    let (alerts, recorded) = (alerts(), recorded());
+    let of_rules: Vec<_> = rules().iter().map(|rule| rule["expr"].as_str().unwrap().to_owned()).collect();
     let mut asked = BTreeSet::new();
-    for query in queries().into_iter().chain(of_alerts) {
+    for query in queries().into_iter().chain(of_rules) {
         let metrics = metrics_in(&query);
         assert!(!metrics.is_empty() || query.contains("up{"), "{query}");
         for metric in metrics {
-            assert!(names.contains(&metric), "{metric} in {query}");
+            assert!(names.contains(&metric) || recorded.contains(&metric), "{metric} in {query}");
             asked.insert(metric);
         }
     }
@@ -145,6 +169,10 @@ fn queries_name_only_metrics_that_there_are() {
     let page = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     for alert in &alerts {
         assert!(page.contains(alert["alert"].as_str().unwrap()), "docs/metrics.md lacks {}", alert["alert"]);
+    }
+    for series in &recorded {
+        assert!(page.contains(&format!("`{series}`")), "docs/metrics.md lacks {series}");
+        assert!(asked.contains(series), "no panel shows {series}");
     }
 }
 
@@ -158,12 +186,11 @@ struct Prometheus {
 impl Prometheus {
     fn start(program: &Path, target: SocketAddr) -> Self {
         let (folder, address) = (tempfile::tempdir().unwrap(), free_address());
-        let rules = root().join(RULES);
+        let rules = RULES.map(|rules| root().join(rules));
         let config = format!(
             "global: {{scrape_interval: 500ms, scrape_timeout: 400ms, evaluation_interval: 1s}}\n\
-             rule_files: [\"{}\"]\n\
-             scrape_configs:\n  - job_name: enforcer\n    static_configs: [{{targets: [\"{target}\"]}}]\n",
-            rules.display()
+             rule_files: {rules:?}\n\
+             scrape_configs:\n  - job_name: enforcer\n    static_configs: [{{targets: [\"{target}\"]}}]\n"
         );
         fs::write(folder.path().join("prometheus.yaml"), config).unwrap();
         let process = Command::new(program)
@@ -220,6 +247,10 @@ fn prometheus_scrapes_it_and_answers_every_query() {
         let rows = prometheus.query("enforcer_oom_kills_total{namespace=\"shop\"} offset 2s");
         (!rows.is_empty()).then_some(())
     });
+    wait_for("what is recorded last", || {
+        let rows = prometheus.query("phase_le:enforcer_eviction_duration_seconds_bucket:rate1h");
+        (!rows.is_empty()).then_some(())
+    });
     let targets = prometheus.ask("/api/v1/targets");
     let target = &targets["data"]["activeTargets"][0];
     assert_eq!((&target["health"], &target["lastError"]), (&Value::from("up"), &Value::from("")), "{target}");
@@ -231,8 +262,9 @@ fn prometheus_scrapes_it_and_answers_every_query() {
         let rows = prometheus.query(query);
         let may_be_empty = MAY_BE_EMPTY.iter().any(|part| query.contains(part))
             || (query.contains("enforcer_pressure_") && !has_pressure)
-            // An annotation: nothing happens here.
-            || query.ends_with("> 0");
+            // Nothing happens here, and the node is one of a fleet without trouble.
+            || ["> 0", "> 0.1", "== 0", "< 3600"].iter().any(|end| query.ends_with(end))
+            || query.contains(") > 0)");
         assert!(may_be_empty || !rows.is_empty(), "{query} has no data");
     }
     for alert in alerts() {

@@ -1,0 +1,219 @@
+//! What Kubernetes clusters are given: the chart, the manifests that are made from it, and what both have from elsewhere.
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use ring::digest::{Context, SHA256};
+use serde_json::Value;
+
+const CHART: &str = "packaging/helm/enforcer";
+const MANIFESTS: &str = "packaging/kubernetes/enforcer.yaml";
+const NAMESPACE: &str = "packaging/kubernetes/namespace.yaml";
+
+/// Pages with a role for each feature, which are the contract.
+const PAGES: [&str; 2] = ["docs/kubernetes.md", "docs/sinks.md"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The documents of a YAML file, without empty ones.
+fn documents(text: &str) -> Vec<Value> {
+    let documents = text.split("\n---").filter(|document| {
+        document.lines().any(|line| !line.is_empty() && !line.starts_with('#') && line != "---")
+    });
+    documents
+        .map(|document| serde_saphyr::from_str(document).unwrap_or_else(|e| panic!("{e}:\n{document}")))
+        .collect()
+}
+
+fn of_kind<'a>(documents: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    documents.iter().filter(|document| document["kind"] == kind).collect()
+}
+
+/// The rules of each role, by its name.
+fn roles(documents: &[Value]) -> BTreeMap<String, Value> {
+    let role = |role: &&Value| (role["metadata"]["name"].as_str().unwrap().to_owned(), role["rules"].clone());
+    of_kind(documents, "ClusterRole").iter().map(role).collect()
+}
+
+/// The roles that the documentation asks for.
+fn documented_roles() -> BTreeMap<String, Value> {
+    let pages = PAGES.map(read);
+    let blocks = pages.iter().flat_map(|page| page.split("```yaml\n").skip(1));
+    let blocks = blocks.map(|block| block.split("```").next().unwrap());
+    let found: Vec<_> =
+        blocks.filter(|block| block.contains("kind: ClusterRole\n")).flat_map(documents).collect();
+    roles(&found)
+}
+
+/// The chart's templates that become manifests, in the order of their names.
+fn templates() -> Vec<PathBuf> {
+    let folder = root().join(CHART).join("templates");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|ext| ext == "yaml")).collect();
+    files.sort();
+    files
+}
+
+/// The digest that `packaging/kubernetes/digest.sh` prints.
+fn digest() -> String {
+    let chart = root().join(CHART);
+    let mut files =
+        vec![chart.join("Chart.yaml"), chart.join("values.yaml"), chart.join("templates/_helpers.tpl")];
+    files.extend(templates());
+    files.push(root().join(NAMESPACE));
+    let mut context = Context::new(&SHA256);
+    for file in files {
+        context.update(&fs::read(file).unwrap());
+    }
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn the_manifests_are_made_from_the_chart_as_it_is() {
+    let made = read(MANIFESTS);
+    let from = made.lines().find_map(|line| line.strip_prefix("# chart-sha256: ")).unwrap();
+    assert_eq!(from, digest(), "run packaging/kubernetes/generate.sh, which needs helm");
+}
+
+/// With helm at hand (`ENFORCER_HELM`), what it makes now is what is kept; the digest alone cannot show that a file was
+/// edited by hand.
+#[test]
+fn helm_makes_the_manifests() {
+    let Some(helm) = env::var_os("ENFORCER_HELM") else { return };
+    let arguments = ["--namespace", "enforcer-system", "--kube-version", "1.33.0", "--skip-tests"];
+    let output =
+        Command::new(helm).args(["template", "enforcer", CHART]).args(arguments).current_dir(root()).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let made = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        read(MANIFESTS).ends_with(&format!("{}{made}", read(NAMESPACE))),
+        "run packaging/kubernetes/generate.sh"
+    );
+}
+
+#[test]
+fn the_manifests_bind_only_what_the_default_mode_uses() {
+    let manifests = documents(&read(MANIFESTS));
+    let documented = documented_roles();
+    let names: Vec<_> = documented.keys().map(String::as_str).collect();
+    assert_eq!(names, ["enforcer-events", "enforcer-evictions", "enforcer-node", "enforcer-specs"]);
+    let given = roles(&manifests);
+    assert_eq!(
+        given.keys().collect::<Vec<_>>(),
+        ["enforcer-specs"],
+        "dry-run evicts no pod and marks no node"
+    );
+    assert_eq!(given["enforcer-specs"], documented["enforcer-specs"]);
+}
+
+#[test]
+fn each_role_of_the_chart_is_the_documented_one() {
+    let template = read(&format!("{CHART}/templates/rbac.yaml"));
+    for (name, rules) in documented_roles() {
+        let feature = name.strip_prefix("enforcer-").unwrap();
+        let branch = template.split(&format!("eq $feature \"{feature}\" }}}}\n")).nth(1).unwrap();
+        let branch = branch.split("{{-").next().unwrap();
+        let given: Value = serde_saphyr::from_str(branch).unwrap();
+        assert_eq!(given["rules"], rules, "{name}");
+    }
+}
+
+#[test]
+fn the_daemon_takes_the_configuration_of_the_manifests() {
+    let manifests = documents(&read(MANIFESTS));
+    let config = of_kind(&manifests, "ConfigMap")[0]["data"]["config.yaml"].as_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    fs::write(&file, config).unwrap();
+    let mut enforcer = Command::new(env!("CARGO_BIN_EXE_enforcer"));
+    let output = enforcer.args(["config", "effective", "--config"]).arg(file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(config.contains("mode: dry-run"), "{config}");
+}
+
+#[test]
+fn the_daemonset_is_as_safe_as_it_says() {
+    let manifests = documents(&read(MANIFESTS));
+    let [daemonset] = of_kind(&manifests, "DaemonSet")[..] else { panic!("one DaemonSet") };
+    assert_eq!(daemonset["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"], 1);
+    let pod = &daemonset["spec"]["template"]["spec"];
+    assert_eq!(pod["nodeSelector"]["kubernetes.io/os"], "linux");
+    assert_eq!((&pod["hostPID"], &pod["hostNetwork"]), (&Value::from(true), &Value::from(false)));
+    // Critical by its priority: neither the kubelet nor enforcer evicts it.
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    let [container] = pod["containers"].as_array().unwrap().as_slice() else { panic!("one container") };
+    assert_eq!(container["resources"]["requests"]["memory"], container["resources"]["limits"]["memory"]);
+    assert!(container["ports"].is_null(), "nothing listens");
+    let security = &container["securityContext"];
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    assert_eq!(security["allowPrivilegeEscalation"], false);
+    assert!(security["privileged"].is_null());
+    assert_eq!(security["capabilities"]["drop"], serde_json::json!(["ALL"]));
+    let added = security["capabilities"]["add"].as_array().unwrap();
+    assert!(!added.iter().any(|capability| capability == "SYS_ADMIN"), "{added:?}");
+    let volumes = pod["volumes"].as_array().unwrap();
+    let hosts: Vec<_> = volumes.iter().filter_map(|volume| volume["hostPath"]["path"].as_str()).collect();
+    assert!(
+        hosts.iter().all(|path| !["/", "/run", "/proc", "/sys", "/var", "/etc", "/dev"].contains(path)),
+        "{hosts:?}"
+    );
+    // Each is named in the documentation, with its reason.
+    let page = read("docs/kubernetes-install.md");
+    for path in hosts {
+        assert!(page.contains(&format!("| `{path}`")), "{path}");
+    }
+    for capability in added {
+        assert!(page.contains(&format!("| {} |", capability.as_str().unwrap())), "{capability}");
+    }
+}
+
+#[test]
+fn the_schema_knows_each_field_of_the_configuration() {
+    let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_enforcer")).args(["config", "schema"]).output().unwrap();
+    let mut fields: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let fields = fields["properties"].as_object_mut().unwrap();
+    assert!(fields.remove("apiVersion").is_some() && fields.remove("kind").is_some());
+    let known = schema["definitions"]["config"]["properties"].as_object().unwrap();
+    for (name, field) in &*fields {
+        assert_eq!(known.get(name), Some(field), "definitions.config of values.schema.json");
+    }
+    assert_eq!(known.len(), fields.len());
+    // And what values.yaml has at the top, the schema has too: it refuses what it does not know.
+    let values: Value = serde_saphyr::from_str(&read(&format!("{CHART}/values.yaml"))).unwrap();
+    for name in values.as_object().unwrap().keys() {
+        assert!(!schema["properties"][name].is_null(), "{name}");
+    }
+}
+
+#[test]
+fn the_chart_has_the_version_and_the_files_of_the_repository() {
+    let chart: Value = serde_saphyr::from_str(&read(&format!("{CHART}/Chart.yaml"))).unwrap();
+    for key in ["version", "appVersion"] {
+        assert_eq!(chart[key], env!("CARGO_PKG_VERSION"), "{key}");
+    }
+    for folder in ["packaging/prometheus", "packaging/grafana"] {
+        for entry in fs::read_dir(root().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".rules.yaml") || name.ends_with(".json") {
+                assert_eq!(
+                    read(&format!("{folder}/{name}")),
+                    read(&format!("{CHART}/files/{name}")),
+                    "copy {name}"
+                );
+            }
+        }
+    }
+}

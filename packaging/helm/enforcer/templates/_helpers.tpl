@@ -1,0 +1,108 @@
+{{/* The chart's name, as in labels. */}}
+{{- define "enforcer.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* The name of what the chart makes: `enforcer` for a release of that name. */}}
+{{- define "enforcer.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "enforcer.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "enforcer.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ include "enforcer.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{/* The labels that select the pods of one track. */}}
+{{- define "enforcer.selector" -}}
+app.kubernetes.io/name: {{ include "enforcer.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+enforcer.dev/track: {{ .track }}
+{{- end -}}
+
+{{/*
+The tracks: `stable` everywhere, `canary` on the nodes with its label. Each has a name, a configuration, and an image. As
+YAML, for fromYaml.
+*/}}
+{{- define "enforcer.tracks" -}}
+{{- $name := include "enforcer.fullname" . -}}
+tracks:
+- track: stable
+  name: {{ $name }}
+  tag: {{ .Values.image.tag | quote }}
+  digest: {{ .Values.image.digest | quote }}
+  config: {{ .Values.config | toJson }}
+{{- if .Values.canary.enabled }}
+- track: canary
+  name: {{ $name }}-canary
+  tag: {{ .Values.canary.image.tag | default .Values.image.tag | quote }}
+  {{- /* The canary's own tag would lose against a digest of the stable image. */}}
+  digest: {{ .Values.canary.image.digest | default (ternary "" .Values.image.digest (ne .Values.canary.image.tag "")) | quote }}
+  config: {{ mergeOverwrite (deepCopy .Values.config) .Values.canary.config | toJson }}
+{{- end }}
+{{- end -}}
+
+{{/* The configuration file of a track, with what the chart itself decides. */}}
+{{- define "enforcer.config" -}}
+{{- $config := dict "apiVersion" "enforcer.dev/v1alpha1" "kind" "EnforcerConfiguration" -}}
+{{- /* Without a folder of manifests the source `static` would count as down. This one is empty. */ -}}
+{{- $_ := set $config "staticPodPath" "/etc/enforcer-pods" -}}
+{{- if .root.Values.metrics.enabled -}}
+{{- $_ := set $config "metricsListen" "127.0.0.1:9464" -}}
+{{- end -}}
+{{- merge $config .config | toYaml -}}
+{{- end -}}
+
+{{/*
+The features of a configuration that need a right at the API server, by the names of their roles. As words.
+*/}}
+{{- define "enforcer.features" -}}
+{{- if has (default "auto" .podSource) (list "auto" "kubelet" "apiServer") }} specs{{ end -}}
+{{- if and (eq .mode "enforce") (ne (default "evict" .apiAction) "none") }} evictions{{ end -}}
+{{- if and (eq .mode "enforce") (or .nodeCondition (ne (default "none" .nodeTaint) "none")) }} node{{ end -}}
+{{- if dig "kubernetes" "enabled" false (default dict .sinks) }} events{{ end -}}
+{{- end -}}
+
+{{/* What the chart refuses, beyond its schema. */}}
+{{- define "enforcer.check" -}}
+{{- range (fromYaml (include "enforcer.tracks" .)).tracks -}}
+{{- if and .config.metricsListen (not (hasPrefix "127." .config.metricsListen)) (not (hasPrefix "[::1]" .config.metricsListen)) -}}
+{{- fail (printf "config.metricsListen: %s: the daemon speaks neither TLS nor asks for a token; use metrics.enabled" .config.metricsListen) -}}
+{{- end -}}
+{{- if and (eq (default "auto" .config.podSource) "kubelet") (not $.Values.hostNetwork) -}}
+{{- fail "config.podSource: kubelet: that source is at 127.0.0.1 of the node; set hostNetwork: true, or use apiServer or podsAPI" -}}
+{{- end -}}
+{{- if and (eq (default "auto" .config.podSource) "podsAPI") (not $.Values.mounts.podsAPI) -}}
+{{- fail "config.podSource: podsAPI: set mounts.podsAPI: true" -}}
+{{- end -}}
+{{- if .config.preKillHook -}}
+{{- fail "config.preKillHook: the image has no other program than the daemon; build one with it, and write the DaemonSet yourself" -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.metrics -}}
+{{- if and .enabled (not .tls.secretName) -}}
+{{- fail "metrics.tls.secretName: metrics are served to the network with TLS only; name the secret of a certificate" -}}
+{{- end -}}
+{{- if and .enabled $.Values.hostNetwork (not .exposeOnHostNetwork) -}}
+{{- fail "metrics.exposeOnHostNetwork: with hostNetwork the port is one of the node; set it to true if that is meant" -}}
+{{- end -}}
+{{- if and .podMonitor.enabled (not .enabled) -}}
+{{- fail "metrics.podMonitor.enabled: there is nothing to scrape without metrics.enabled" -}}
+{{- end -}}
+{{- if and .podMonitor.enabled (or (not .podMonitor.tokenSecret.name) (not .podMonitor.caSecret.name)) -}}
+{{- fail "metrics.podMonitor: caSecret.name and tokenSecret.name are needed: Prometheus verifies the certificate and shows a token" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
