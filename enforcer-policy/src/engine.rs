@@ -15,6 +15,7 @@ mod candidates;
 mod choice;
 mod free_lists;
 mod hook;
+mod inherited;
 mod input;
 mod outcome;
 mod ranking;
@@ -35,6 +36,7 @@ pub use self::{
     back_off::{Past, PodKey, Returned},
     candidates::Candidates,
     hook::{HookEnd, HookPlan},
+    inherited::Inherited,
     input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
     ranking::Standings,
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
@@ -417,7 +419,8 @@ impl Engine {
     }
 
     /// Why no pod may be killed, or not this one.
-    fn spared(&self, cgroup: CgroupId) -> Option<Spared> {
+    #[must_use]
+    pub fn spared(&self, cgroup: CgroupId) -> Option<Spared> {
         let facts = || {
             self.candidates.find(cgroup).and_then(|index| self.candidates.slot(index)).map(|slot| slot.facts)
         };

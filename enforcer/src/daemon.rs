@@ -45,6 +45,7 @@ mod past;
 mod problems;
 mod ranking;
 mod reach;
+mod readiness;
 mod recording;
 mod recovery;
 mod reload;
@@ -87,6 +88,7 @@ use self::{
     naming::Naming,
     ooms::{BeingEvicted, Ooms},
     orders::{Evictions, OrderBook},
+    readiness::{emit_ready, sd_notify},
     recording::Recording,
     reload::Reloader,
     repeats::Repeating,
@@ -267,7 +269,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     );
     desired.set_being_evicted(being_evicted.clone());
     let recorded = Arc::new(AtomicU64::new(0));
-    let intents = recovery::take_up(&config, &host, &journal, &recorded, &mut desired);
+    let may_request = kubernetes::requests(&config, kubelets);
+    let left = recovery::take_up(&config, &host, &journal, may_request, &recorded, &mut desired);
     let (sender, mut engine_events) = mpsc::unbounded_channel();
     let pods = Path::new(MOUNT).join(desired.kubepods().as_str().trim_start_matches('/'));
     let events = EventBuilder::new(config.hash())
@@ -292,7 +295,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         fill_waker,
         requester,
     };
-    let reflex = start_reflex(&config, &orders.settings(&config), &host, reporting, intents, &mut recording)?;
+    let reflex = start_reflex(&config, &orders.settings(&config), &host, reporting, left, &mut recording)?;
 
     let mut edges = Edges::new(&journal, desired.kubepods());
     edges.keep(&reflex);
@@ -575,22 +578,6 @@ async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
         Err(error) => crate::chain(&error),
     };
     emit::degraded(journal, "bpffs", &format!("cannot unpin everything: {problem}"));
-}
-
-/// Reports readiness once.
-fn emit_ready(ready: &watch::Sender<bool>, is_loaded: bool) {
-    if !is_loaded || *ready.borrow() {
-        return;
-    }
-    ready.send_replace(true);
-    sd_notify(&[sd_notify::NotifyState::Ready]);
-}
-
-/// Notifies a supervisor of the daemon's state; without one this does nothing.
-fn sd_notify(state: &[sd_notify::NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "cannot notify the supervisor");
-    }
 }
 
 /// The eviction engine's settings.

@@ -28,6 +28,7 @@ mod failure;
 mod fill_detector;
 mod graceful;
 mod hook;
+mod inherited;
 mod intents;
 mod levels;
 mod listener;
@@ -58,13 +59,14 @@ pub use self::{
     fill_detector::FillWaker,
     graceful::{EndError, Ending, Sent, end},
     hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks},
+    inherited::InheritedEviction,
     intents::EvictionIntents,
     listener::Listener,
     manual::{ManualEviction, Operator},
     observer::{Observer, ReflexStats, Waiting},
     reflex::{Reflex, ReflexConfig, ReflexError},
     repeat::{check_again, kill_again},
-    report::{Blindness, Report},
+    report::{Blindness, End, Report},
     scheduling::Scheduling,
     soft::{Requested, Requester},
     spec_state::SpecState,

@@ -1,43 +1,27 @@
 //! `protect`, `pause` and `evict`, over the real binary and its sockets; needs no privileges.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
+mod scene;
+
 use std::{
     fs,
     io::{Read as _, Write as _},
     os::unix::{fs::PermissionsExt as _, net::UnixStream},
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
+    path::Path,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
+use self::scene::Scene;
+
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A daemon in a folder of its own.
-struct Scene {
-    folder: tempfile::TempDir,
-    daemon: Option<Child>,
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
 
 impl Scene {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let shown = folder.path().display();
-        let config = format!(
-            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: dry-run\nownership: enforcer\n\
-             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\nprotectedMaxShare: 0.25\n"
-        );
-        fs::write(folder.path().join("config.yaml"), config).unwrap();
-        fs::create_dir(folder.path().join("pods")).unwrap();
-        let mut scene = Self { folder, daemon: None };
+        let mut scene = Self::with("enforcer", "protectedMaxShare: 0.25\n");
         for name in ["web", "db"] {
             scene.pod(name, "");
         }
@@ -46,21 +30,11 @@ impl Scene {
     }
 
     fn pod(&self, name: &str, resources: &str) {
-        let manifest = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: app{resources}}}]}}\n"
-        );
-        fs::write(self.folder.path().join(format!("pods/{name}.yaml")), manifest).unwrap();
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_enforcer"));
-        command.arg("--config").arg(self.folder.path().join("config.yaml")).args(arguments);
-        command
+        self.manifest("pods", name, resources);
     }
 
     fn start(&mut self) {
-        let mut run = self.command(&["run"]);
-        self.daemon = Some(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        self.run();
         let start = Instant::now();
         while !self.verb(&["--live", "events", "--type", "pod.added"]).0.contains("default/web") {
             assert!(start.elapsed() < TIMEOUT, "the daemon knows no pods");
@@ -68,39 +42,12 @@ impl Scene {
         }
     }
 
-    /// As a power cut would.
-    fn kill(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            daemon.kill().unwrap();
-            daemon.wait().unwrap();
-        }
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).output().unwrap()
-    }
-
-    /// What it prints, and its exit status.
-    fn verb(&self, arguments: &[&str]) -> (String, i32) {
-        let Output { status, stdout, stderr } = self.run(arguments);
-        let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
-        (text, status.code().unwrap())
-    }
-
     fn orders(&self) -> Vec<Value> {
-        let list: Value =
-            serde_json::from_slice(&self.run(&["-o", "json", "protect", "--list"]).stdout).unwrap();
+        let list: Value = serde_json::from_slice(
+            &self.command(&["-o", "json", "protect", "--list"]).output().unwrap().stdout,
+        )
+        .unwrap();
         serde_json::from_value(list["items"].clone()).unwrap()
-    }
-
-    fn events(&self, kind: &str) -> Vec<Value> {
-        let output = self.run(&["-o", "jsonl", "events", "--type", kind]);
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    fn file(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
     }
 }
 

@@ -193,6 +193,7 @@ impl Scene {
             hook: None,
             fill_waker: Some(FillWaker::new(std::thread::current(), Arc::clone(&rung))),
             requester: None,
+            inherited: None,
         };
         let intents = Intents::open(folder.path(), "boot").unwrap();
         let book = BrakeBook::new(intents.brakes, Throttled::default());

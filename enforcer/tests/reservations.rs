@@ -1,30 +1,21 @@
 //! `allocatable`, `reserve` and `unreserve`, over the real binary and its sockets; needs no privileges.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
+mod scene;
+
 use std::{
     fs,
     io::{Read as _, Write as _},
     os::unix::net::UnixStream,
-    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
+use self::scene::Scene;
+
 const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// A daemon in a folder of its own.
-struct Scene {
-    folder: tempfile::TempDir,
-    daemon: Option<Child>,
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
 
 impl Scene {
     fn new() -> Self {
@@ -32,56 +23,21 @@ impl Scene {
     }
 
     fn owned_by(owner: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let shown = folder.path().display();
-        let config = format!(
-            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: dry-run\nownership: {owner}\n\
-             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\nsystemReserved: {{cpu: 10m}}\n"
-        );
-        fs::write(folder.path().join("config.yaml"), config).unwrap();
-        fs::create_dir(folder.path().join("pods")).unwrap();
-        let mut scene = Self { folder, daemon: None };
+        let mut scene = Self::with(owner, "systemReserved: {cpu: 10m}\n");
         scene.pod("web", "1Mi");
         scene.start();
         scene
     }
 
     fn pod(&self, name: &str, memory: &str) {
-        let manifest = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: app, resources: \
-             {{requests: {{memory: {memory}}}}}}}]}}\n"
-        );
-        fs::write(self.folder.path().join(format!("pods/{name}.yaml")), manifest).unwrap();
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_enforcer"));
-        command.arg("--config").arg(self.folder.path().join("config.yaml")).args(arguments);
-        command
+        self.manifest("pods", name, &format!(", resources: {{requests: {{memory: {memory}}}}}"));
     }
 
     fn start(&mut self) {
-        let mut run = self.command(&["run"]);
-        self.daemon = Some(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        self.run();
         self.wait("the daemon's pods", |scene| {
             scene.verb(&["--live", "events", "--type", "pod.added"]).0.contains("default/web")
         });
-    }
-
-    /// As a power cut would.
-    fn kill(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            daemon.kill().unwrap();
-            daemon.wait().unwrap();
-        }
-    }
-
-    /// What it prints, and its exit status.
-    fn verb(&self, arguments: &[&str]) -> (String, i32) {
-        let output = self.command(arguments).output().unwrap();
-        let text =
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        (text, output.status.code().unwrap())
     }
 
     fn done(&self, arguments: &[&str]) -> String {
@@ -103,11 +59,6 @@ impl Scene {
         self.allocatable()["free"]["memoryBytes"].as_u64().unwrap()
     }
 
-    fn events(&self, kind: &str) -> Vec<Value> {
-        let text = self.done(&["-o", "jsonl", "events", "--type", kind]);
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
     fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !is_so(self) {
@@ -127,7 +78,7 @@ impl Scene {
     }
 
     fn ask(&self, socket: &str, request: &str) -> String {
-        let mut stream = UnixStream::connect(self.folder.path().join(format!("run/{socket}.sock"))).unwrap();
+        let mut stream = UnixStream::connect(self.file(&format!("run/{socket}.sock"))).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -213,6 +164,32 @@ fn a_pod_is_admitted_beside_reservations_alone_and_comes_in_when_one_expires() {
     assert_eq!(scene.events("reservation.ended")[0]["data"]["reason"], "expired");
     scene.wait("the admission", |scene| scene.state("large") != "rejected");
     assert_eq!(scene.free_bytes(), free - (64 << 20));
+}
+
+/// A folder that cannot be read at a start may name pods, which then have their room.
+#[test]
+fn nothing_is_reserved_before_the_manifests_were_read() {
+    let mut scene = Scene::new();
+    scene.kill();
+    let (pods, away) = (scene.file("pods"), scene.file("away"));
+    // As after a boot, which leaves no run directory.
+    fs::remove_dir_all(scene.file("run")).unwrap();
+    fs::rename(&pods, &away).unwrap();
+    scene.run();
+    scene.wait("a daemon that knows no folder", |scene| {
+        scene.verb(&["--live", "events", "--type", "source.down"]).0.contains("pods")
+    });
+    let (said, status) = scene.reserve("batch", 1 << 20, "1h");
+    assert!(status == 1 && said.contains("have not been read yet"), "{status}: {said}");
+    assert!(scene.events("reservation.made").is_empty());
+    fs::rename(&away, &pods).unwrap();
+    scene.wait("the reservation", |scene| scene.reserve("batch", 1 << 20, "1h").1 == 0);
+    assert!(!scene.state("web").is_empty());
+    // From now on its pods are known, also to the next daemon of this boot.
+    scene.kill();
+    fs::rename(&pods, &away).unwrap();
+    scene.start();
+    assert_eq!(scene.reserve("other", 1 << 20, "1h").1, 0);
 }
 
 #[test]

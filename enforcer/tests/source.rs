@@ -2,6 +2,9 @@
 //! its sockets; needs no privileges.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
+#[expect(dead_code, reason = "other tests use more of it")]
+mod scene;
+
 use std::{
     fs,
     io::{Read as _, Write as _},
@@ -9,42 +12,23 @@ use std::{
         fs::{PermissionsExt as _, symlink},
         net::UnixStream,
     },
-    path::PathBuf,
-    process::{Child, Command, Output, Stdio},
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
+use self::scene::Scene;
+
 const TIMEOUT: Duration = Duration::from_mins(1);
-
-/// A daemon in a folder of its own.
-struct Scene {
-    folder: tempfile::TempDir,
-    daemon: Option<Child>,
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
 
 impl Scene {
     /// With the pods `web` and `db`, and not started.
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let shown = folder.path().display();
-        let config = format!(
-            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: dry-run\nownership: enforcer\n\
-             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n"
-        );
-        fs::write(folder.path().join("config.yaml"), config).unwrap();
-        fs::create_dir(folder.path().join("pods")).unwrap();
-        let scene = Self { folder, daemon: None };
+        let scene = Self::with("enforcer", "");
         for name in ["web", "db"] {
-            scene.manifest("pods", name);
+            scene.manifest("pods", name, "");
         }
         scene
     }
@@ -56,30 +40,9 @@ impl Scene {
         scene
     }
 
-    fn manifest(&self, folder: &str, name: &str) {
-        let manifest = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: app}}]}}\n"
-        );
-        fs::write(self.file(&format!("{folder}/{name}.yaml")), manifest).unwrap();
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_enforcer"));
-        command.arg("--config").arg(self.file("config.yaml")).args(arguments);
-        command
-    }
-
     fn start(&mut self) {
-        self.daemon =
-            Some(self.command(&["run"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        self.run();
         self.wait_for("the daemon", || self.get("/readyz").starts_with("HTTP/1.1 200"));
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            daemon.kill().unwrap();
-            daemon.wait().unwrap();
-        }
     }
 
     /// What the observe socket answers, with its head.
@@ -105,13 +68,6 @@ impl Scene {
         let mut names: Vec<_> = staying.map(|pod| pod["name"].as_str().unwrap().to_owned()).collect();
         names.sort_unstable();
         names
-    }
-
-    /// What it prints, and its exit status.
-    fn verb(&self, arguments: &[&str]) -> (String, i32) {
-        let Output { status, stdout, stderr } = self.command(arguments).output().unwrap();
-        let text = String::from_utf8_lossy(&stdout).into_owned() + &String::from_utf8_lossy(&stderr);
-        (text, status.code().unwrap())
     }
 
     /// The messages of the events of that type, oldest first.
@@ -141,10 +97,6 @@ impl Scene {
         }
     }
 
-    fn file(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
     fn rename(&self, from: &str, to: &str) {
         fs::rename(self.file(from), self.file(to)).unwrap();
     }
@@ -159,7 +111,7 @@ fn pods_stay_while_their_folder_is_away_over_a_restart_too() {
     // What stands in its place is another folder: an empty mount point, or what a deploy tool has swapped in.
     fs::create_dir(scene.file("pods")).unwrap();
     scene.wait_for_message("source.down", "another folder");
-    scene.manifest("pods", "new");
+    scene.manifest("pods", "new", "");
     let (said, status) = scene.verb(&["reload"]);
     assert!(status == 0 && said.contains("another folder"), "{status}: {said}");
     assert_eq!(scene.pods(), ["db", "web"]);
@@ -186,7 +138,7 @@ fn pods_stay_while_their_folder_is_away_over_a_restart_too() {
 fn another_folder_is_taken_by_order() {
     let scene = Scene::started();
     fs::create_dir(scene.file("next")).unwrap();
-    scene.manifest("next", "new");
+    scene.manifest("next", "new", "");
     scene.rename("pods", "old");
     scene.rename("next", "pods");
     scene.wait_for_message("source.down", "another folder");
@@ -207,7 +159,7 @@ fn what_others_may_write_to_is_not_followed() {
     open_to_all("pods", 0o777);
     let reported = scene.wait_for_message("source.down", "may be written to by everybody");
     assert!(reported.contains("chmod o-w,g-w"), "{reported}");
-    scene.manifest("pods", "late");
+    scene.manifest("pods", "late", "");
     let (said, _status) = scene.verb(&["reload"]);
     assert!(said.contains("may be written to"), "{said}");
     assert_eq!(scene.pods(), ["db", "web"]);
@@ -216,7 +168,7 @@ fn what_others_may_write_to_is_not_followed() {
     scene.wait_for("the late pod", || scene.pods() == ["db", "late", "web"]);
     open_to_all("pods/web.yaml", 0o666);
     scene.wait_for_message("pod.rejected", "web.yaml: may be written to by everybody");
-    scene.manifest("", "outside");
+    scene.manifest(".", "outside", "");
     symlink("../outside.yaml", scene.file("pods/outside.yaml")).unwrap();
     scene.wait_for_message("pod.rejected", "outside.yaml: is a link that leads out of the folder");
     assert_eq!(scene.pods(), ["db", "late", "web"], "the last good version stays");
@@ -247,7 +199,7 @@ fn a_stuck_stderr_stops_nothing() {
     assert!(dropped().unwrap() > 0);
     // It goes on reading manifests, which is the main loop's work.
     for (name, count) in [("one", 3), ("two", 4)] {
-        scene.manifest("pods", name);
+        scene.manifest("pods", name, "");
         scene.wait_for("a new pod", || scene.pods().len() == count);
     }
     // Once the pipe is read again, the log says where lines were dropped.

@@ -1,12 +1,14 @@
 //! The event stream and its sockets, over the real binary, by clients as anybody has them; needs no privileges.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
+#[expect(dead_code, reason = "other tests use more of it")]
+mod scene;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     env, fs,
     io::{BufRead as _, BufReader},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
-    path::PathBuf,
     process::{Child, Command, Output, Stdio},
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -22,51 +24,20 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use sse_stream::SseStream;
 
+use self::scene::Scene;
+
 const TIMEOUT: Duration = Duration::from_secs(30);
 const SEED: &str = "ENFORCER_TEST_SEED";
 /// Set by `cargo xtask soak`.
 const SOAK: &str = "ENFORCER_SOAK";
 
-/// A daemon in a folder of its own.
-struct Scene {
-    folder: tempfile::TempDir,
-    daemon: Option<Child>,
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
 impl Scene {
     fn new(more: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let shown = folder.path().display();
-        let config = format!(
-            "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nmode: dry-run\nownership: enforcer\n\
-             stateDir: {shown}/state\nrunDir: {shown}/run\nstaticPodPath: {shown}/pods\n{more}"
-        );
-        fs::write(folder.path().join("config.yaml"), config).unwrap();
-        fs::create_dir(folder.path().join("pods")).unwrap();
-        Self { folder, daemon: None }
-    }
-
-    fn file(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
+        Self::with("enforcer", more)
     }
 
     fn pod(&self, name: &str) {
-        let manifest = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: app}}]}}\n"
-        );
-        fs::write(self.file(&format!("pods/{name}.yaml")), manifest).unwrap();
-    }
-
-    fn run(&mut self) {
-        let mut run = Command::new(env!("CARGO_BIN_EXE_enforcer"));
-        run.arg("--config").arg(self.file("config.yaml")).arg("run");
-        self.daemon = Some(run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        self.manifest("pods", name, "");
     }
 
     /// Starts it, and waits until it knows that pod.
@@ -86,15 +57,15 @@ impl Scene {
     }
 
     /// `enforcer events` as JSON lines, with these arguments.
-    fn events(&self, arguments: &[&str]) -> Command {
-        let mut events = Command::new(env!("CARGO_BIN_EXE_enforcer"));
-        events.arg("--config").arg(self.file("config.yaml")).args(["-o", "jsonl", "events"]).args(arguments);
+    fn lines(&self, arguments: &[&str]) -> Command {
+        let mut events = self.command(&["-o", "jsonl", "events"]);
+        events.args(arguments);
         events
     }
 
     /// The sequence numbers of all events behind a cursor.
     fn sequences_after(&self, cursor: &str) -> Vec<u64> {
-        let Output { status, stdout, stderr } = self.events(&["--after", cursor]).output().unwrap();
+        let Output { status, stdout, stderr } = self.lines(&["--after", cursor]).output().unwrap();
         assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
         String::from_utf8(stdout).unwrap().lines().map(|line| sequence(&parsed(line))).collect()
     }
@@ -121,13 +92,6 @@ impl Scene {
         while !self.curl(&target, &["--silent"]).0.contains(pod) {
             assert!(begun.elapsed() < TIMEOUT, "the daemon does not know {pod}");
             thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            daemon.kill().unwrap();
-            daemon.wait().unwrap();
         }
     }
 
@@ -202,7 +166,7 @@ fn two_readers_see_the_same_and_a_cursor_goes_on_where_it_stands() {
     let mut scene = Scene::new("");
     scene.pod("first");
     scene.start("first");
-    let readers = [(); 2].map(|()| Follower::start(scene.events(&["-f"])));
+    let readers = [(); 2].map(|()| Follower::start(scene.lines(&["-f"])));
     for number in 0..20 {
         scene.pod(&format!("p{number}"));
     }
@@ -225,7 +189,7 @@ fn two_readers_see_the_same_and_a_cursor_goes_on_where_it_stands() {
     let rest: Vec<u64> = seen.iter().copied().filter(|sequence| *sequence > middle).collect();
     assert!(!rest.is_empty());
     assert_eq!(scene.sequences_after(cursor)[..rest.len()], rest[..]);
-    let following = Follower::start(scene.events(&["-f", "--after", cursor]));
+    let following = Follower::start(scene.lines(&["-f", "--after", cursor]));
     assert_eq!(following.read_until(newest).iter().map(sequence).collect::<Vec<_>>(), rest);
     // So does the epoch that a refused cursor is answered with.
     let (refused, _) = scene.curl(
@@ -398,7 +362,7 @@ fn a_slow_reader_of_all_events_has_each_once_whatever_becomes_of_the_daemon() {
         scene.remember_much();
         scene.pod("a");
         scene.start("a");
-        let mut events = scene.events(&[]);
+        let mut events = scene.lines(&[]);
         let mut events = events.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = events.stdout.take().unwrap();
         // While its output is not read it sends no request, so that it meets no daemon that is just ending or starting.

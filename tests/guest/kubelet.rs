@@ -26,6 +26,7 @@ mod restarted;
 #[path = "../../enforcer/src/cri/fake.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]
 mod runtime;
+mod soft;
 mod specs;
 mod terminating;
 

@@ -251,6 +251,8 @@ pub enum Refusal {
     Budget,
     /// The kernel refused, with this error number (`EOPNOTSUPP` for a threaded cgroup).
     Kernel(i32),
+    /// An earlier process chose it, and it has not been among the candidates since.
+    Unknown,
 }
 
 /// Why a candidate was not throttled.

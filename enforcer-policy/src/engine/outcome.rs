@@ -124,8 +124,8 @@ impl Engine {
         };
         push(actions, Action::Failed(victim.failure(now_ns, why)));
         match reason {
-            // A spared pod is no candidate.
-            Refusal::Withdrawn => {}
+            // Neither a spared pod nor an unknown one is a candidate.
+            Refusal::Withdrawn | Refusal::Unknown => {}
             // It is not the candidate's fault. A hard threshold does not wait for a disk.
             Refusal::Unrecorded => {
                 self.soft_quiet_until_ns = now_ns.saturating_add(UNRECORDED_PAUSE_NS);

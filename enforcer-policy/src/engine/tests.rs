@@ -3,6 +3,7 @@ mod back_off;
 mod contain;
 mod hook;
 mod hostile;
+mod inherited;
 mod oracle;
 mod pause;
 mod property;

@@ -204,6 +204,19 @@ impl Victim {
         }
     }
 
+    /// One that an earlier process chose: another accepted to end it at `requested_ns`, or may not have been asked yet.
+    pub(super) fn inherited(decision: &Decision, requested_ns: Option<u64>, now_ns: u64) -> Self {
+        // Only the pods of a kubelet are ended by another, and it removes their volumes.
+        let mut victim = Self { looked_ns: now_ns, ..Self::new(decision, true) };
+        if let Some(requested_ns) = requested_ns {
+            victim.moments.requested_ns = Some(requested_ns);
+            // The kubelet did not wait for this process.
+            let end_ns = requested_ns.saturating_add(victim.grace_ns).saturating_add(REQUEST_ALLOWANCE_NS);
+            victim.stage = Stage::Terminating { until_ns: end_ns.saturating_sub(now_ns) };
+        }
+        victim
+    }
+
     fn tick(&mut self, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.looked_ns);
         self.clock_ns = self.clock_ns.saturating_add(passed_ns.min(LONGEST_GAP_NS));

@@ -368,15 +368,6 @@ impl World {
 
     /// Records what only the recorded engine did.
     fn account(&mut self, step: &Step, now_ns: u64, other: &mut Counterfactual) {
-        // One step may end an eviction and begin the next, in this order.
-        for action in step.actions.iter() {
-            if let Action::Completed(Completion { cgroup, predicted_freed_bytes, freed_bytes, .. }) = action {
-                if self.spared.contains(cgroup) || self.dead.contains(cgroup) {
-                    self.offset -= i128::from(freed_bytes.unwrap_or(*predicted_freed_bytes));
-                }
-                self.victim = None;
-            }
-        }
         if let Some(decision) = &step.decision {
             if !decision.dry_run {
                 self.victim = Some((decision.number, decision.cgroup));
@@ -403,6 +394,14 @@ impl World {
                 // Chosen here too, but only in a dry run.
                 self.spared.insert(decision.cgroup);
                 part(now_ns, other);
+            }
+        }
+        for action in step.actions.iter() {
+            if let Action::Completed(Completion { cgroup, predicted_freed_bytes, freed_bytes, .. }) = action {
+                if self.spared.contains(cgroup) || self.dead.contains(cgroup) {
+                    self.offset -= i128::from(freed_bytes.unwrap_or(*predicted_freed_bytes));
+                }
+                self.victim = None;
             }
         }
     }

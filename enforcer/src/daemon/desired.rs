@@ -394,6 +394,11 @@ impl Desired {
         Ok(())
     }
 
+    /// Whether the pods of the manifests are known: they were read, if not now then by an earlier process.
+    pub(super) fn knows_manifests(&self) -> bool {
+        self.is_loaded() && self.loaded.are_known
+    }
+
     /// Whether every source has been read.
     pub(super) fn is_loaded(&self) -> bool {
         self.pods.is_loaded()

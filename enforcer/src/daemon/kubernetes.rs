@@ -51,7 +51,7 @@ pub(super) fn requester(
 }
 
 /// Whether evictions are requested from the API server.
-fn requests(config: &Config, is_beside_kubelet: bool) -> bool {
+pub(super) fn requests(config: &Config, is_beside_kubelet: bool) -> bool {
     let ApiSettings { action, bare_pods, daemon_set_pods, on_pdb: _ } = config.api;
     let asks = action.or(bare_pods).or(daemon_set_pods).is_some();
     is_beside_kubelet && config.mode == Mode::Enforce && asks
@@ -62,16 +62,22 @@ fn requests(config: &Config, is_beside_kubelet: bool) -> bool {
 struct SoftRequests(SoftEvictions);
 
 impl Requester for SoftRequests {
-    fn request(&self, id: Ulid, pod: &Identity, grace: Duration) -> Requested {
+    fn request(&self, id: Ulid, pod: &Identity, grace: Duration, is_again: bool) -> Requested {
         // One that is being deleted keeps the grace period that was asked for, and of an old spec the controller may be too.
         let is_terminating = matches!(pod.placed, Some(Knowledge::Spec { is_terminating: true, .. }));
-        if is_terminating || !pod.spec.is_live() {
+        if !is_again && (is_terminating || !pod.spec.is_live()) {
             return Requested::Unanswered;
         }
         let PodName { namespace, name } = pod.pod.clone();
         let owner = Owner::of(pod.controller.as_ref().map(|controller| controller.kind.as_str()));
         let pod = PodRef { namespace, name, uid: pod.uid.to_string() };
-        match self.0.request(&id.to_string(), &pod, owner, grace) {
+        let id = id.to_string();
+        let outcome = if is_again {
+            self.0.request_again(&id, &pod, grace)
+        } else {
+            self.0.request(&id, &pod, owner, grace)
+        };
+        match outcome {
             SoftOutcome::Accepted => Requested::Accepted,
             SoftOutcome::Budget => Requested::Budget,
             SoftOutcome::Unanswered => Requested::Unanswered,

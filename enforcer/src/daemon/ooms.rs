@@ -3,6 +3,7 @@
 mod evicting;
 mod names;
 mod programs;
+mod sources;
 mod watch;
 
 use std::{
@@ -21,6 +22,7 @@ pub(super) use self::evicting::BeingEvicted;
 use self::{
     names::Names,
     programs::{emit_drops, emit_inherited, emit_lost, emit_unreadable, load},
+    sources::{NoRing, changes, lives, sleep},
     watch::{Changed, CounterWatch},
 };
 use super::{backlog::Backlog, emit, stalls::Stalling, tracing_report::TracingReport};
@@ -563,43 +565,6 @@ impl Ooms {
             self.known.remove(&cgroup);
             self.gone(cgroup);
         }
-    }
-}
-
-/// Stands in where there is no ring.
-struct NoRing;
-
-impl RecordRing for NoRing {
-    async fn readable(&mut self) -> io::Result<()> {
-        future::pending().await
-    }
-
-    fn next<T>(&mut self, _read: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        None
-    }
-}
-
-async fn lives(life: &mut Option<LifeWatch>, rest: tokio::time::Instant) -> io::Result<()> {
-    match life {
-        Some(life) => {
-            tokio::time::sleep_until(rest).await;
-            life.readable().await
-        }
-        None => future::pending().await,
-    }
-}
-
-async fn changes(watch: &mut Option<CounterWatch>) -> io::Result<Changed> {
-    match watch {
-        Some(watch) => watch.changed().await,
-        None => future::pending().await,
-    }
-}
-
-async fn sleep(duration: Option<Duration>) {
-    match duration {
-        Some(duration) => tokio::time::sleep(duration).await,
-        None => future::pending().await,
     }
 }
 

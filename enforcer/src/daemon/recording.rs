@@ -137,6 +137,7 @@ pub(super) fn follow(asker: &Asker, report: &Report) {
     match report {
         Report::Decided { id, decision, members: _ } => asker.decided(*id, !decision.dry_run),
         Report::Completed { id, .. } | Report::Failed { id, .. } => asker.ended(*id),
+        Report::InheritedEnded { eviction, .. } => asker.ended(eviction.id),
         _ => {}
     }
 }

@@ -1,5 +1,7 @@
 //! Cleans up after a killed daemon: evictions under way, values written for a while, and a cgroup without its mark.
 
+mod soft;
+
 use std::{
     collections::BTreeSet,
     path::Path,
@@ -20,11 +22,12 @@ use super::{
     emit,
     ended_pods::{self, EndedPodStore},
     host::Host,
+    reports::Left,
 };
 use crate::{
     cgroup::{self, CgroupDir, Handles, Mark, Sought, Throttled},
     config::{Config, Mode},
-    evict::{BrakeBook, EvictionIntents, Holding, look_at_dying, shortage_data},
+    evict::{BrakeBook, EvictionIntents, Holding, InheritedEviction, look_at_dying, shortage_data},
     journal::{Batch, EventType, Filter, Intent, Intents, Journal, Subject},
     model::{CgroupId, CgroupPath, PodName, TemporaryValue},
     policy::{engine::Shortage, threshold::Signal},
@@ -37,14 +40,25 @@ const DEATH: Duration = Duration::from_secs(2);
 /// How many events back the journal is searched for what was reported already.
 pub(super) const BACK: u64 = 10_000;
 
-/// Takes over what an earlier daemon left: the pods that stay evicted, and evictions that it did not live to report.
+/// What an earlier daemon's evictions come to.
+#[derive(Debug, Default)]
+struct Evicted {
+    /// The pods that stay evicted.
+    ended: Vec<EndedPod>,
+    /// The eviction that goes on, and what the intent page has of it.
+    inherited: Option<(InheritedEviction, Intent<'static>)>,
+}
+
+/// Takes over what an earlier daemon left: the pods that stay evicted, and evictions that it did not live to report. With
+/// `may_request`, another can be asked to end pods: then an eviction of which it was asked goes on.
 pub(super) fn take_up(
     config: &Config,
     host: &Host,
     journal: &Journal,
+    may_request: bool,
     recorded: &Arc<AtomicU64>,
     desired: &mut Desired,
-) -> Option<EvictionIntents> {
+) -> Left {
     let mut ended = ended_pods::read(&config.state_dir).unwrap_or_else(|error| {
         let message = format!("pods that were evicted before may come back: {}", crate::chain(&error));
         emit::degraded(journal, "evictions", &message);
@@ -77,7 +91,8 @@ pub(super) fn take_up(
         emit::degraded(journal, "evictions", &message);
     };
     let before = ended.len();
-    for new in evictions(left, journal) {
+    let evicted = evictions(left, journal, may_request, held_in_the_end);
+    for new in evicted.ended {
         // The kept entry knows the manifest.
         if ended.iter().all(|kept| kept.uid != new.uid) {
             ended.push(new);
@@ -90,28 +105,34 @@ pub(super) fn take_up(
         unreported(error);
     }
     desired.remember(ended.clone());
+    let (eviction, intent) = evicted.inherited.unzip();
+    let inherited = eviction.map(Arc::new);
     let intents = intents.map(|mut intents| {
-        intents.forget_left();
+        let going_on = intents.forget_left(intent.as_ref());
         let Intents { reflex, brakes, mut limits, making, .. } = intents;
         for intent in &stuck {
             // Never released: the next start tries again.
             let _kept = limits.hold(intent);
         }
         desired.set_intents(limits, making);
-        (reflex, brakes)
+        (reflex, brakes, going_on)
     });
     if config.mode != Mode::Enforce {
         // Decisions that are not carried out are not kept: no pod was ended.
-        return None;
+        return Left::default();
     }
     match EndedPodStore::start(&config.state_dir, ended, Arc::clone(recorded), journal.clone()) {
         Ok(keeper) => desired.set_keeper(keeper),
         Err(error) => unreported(error),
     }
-    let (reflex, brakes) = intents?;
-    let throttled = Throttled::default();
-    desired.set_throttled(throttled.clone());
-    Some(EvictionIntents::new(reflex, Arc::clone(recorded)).braking(BrakeBook::new(brakes, throttled)))
+    let intents = intents.map(|(reflex, brakes, going_on)| {
+        let throttled = Throttled::default();
+        desired.set_throttled(throttled.clone());
+        let intents = EvictionIntents::new(reflex, Arc::clone(recorded));
+        let intents = going_on.into_iter().fold(intents, EvictionIntents::inheriting);
+        intents.braking(BrakeBook::new(brakes, throttled))
+    });
+    Left { intents, inherited }
 }
 
 /// Finds out how each eviction ended, reports what was not reported, and returns the evicted pods.
@@ -119,8 +140,15 @@ pub(super) fn take_up(
 /// A pod with a process that has no SIGKILL pending was not killed. If the journal shows that it had been asked to end,
 /// it stays evicted, as in the process that asked; otherwise it is not evicted. In either case it can be evicted anew
 /// if memory is short.
-fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
-    let mut ended = Vec::new();
+///
+/// A soft eviction of which another was asked, or may have been, goes on with `may_inherit`.
+fn evictions(
+    left: &[Intent<'static>],
+    journal: &Journal,
+    may_inherit: bool,
+    look: impl Fn(Option<(&str, CgroupId)>, &[CgroupId], Instant) -> Holding,
+) -> Evicted {
+    let Evicted { mut ended, mut inherited } = Evicted::default();
     let (reported, deadline) = (reported(journal), Instant::now() + DEATH);
     for intent in left {
         let Intent::Eviction {
@@ -141,10 +169,19 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
             continue;
         };
         let id = Ulid::from(*id).to_string();
-        let holding = held_in_the_end(whole.then_some((&**path, *cgroup)), targets, deadline);
+        let holding = look(whole.then_some((&**path, *cgroup)), targets, deadline);
         let was = |kind| reported.contains(&(kind, id.clone()));
         let (was_signalled, was_requested) =
             (was(EventType::EvictionSignalled), was(EventType::EvictionRequested));
+        let was_ended = was(EventType::EvictionCompleted) || was(EventType::EvictionFailed);
+        let may_go_on = may_inherit && inherited.is_none() && !was_signalled && !was_ended;
+        if holding == Holding::Living
+            && may_go_on
+            && let Some(eviction) = soft::inherit(intent, journal)
+        {
+            inherited = Some((eviction, intent.clone()));
+            continue;
+        }
         let emit = |payload: Payload| {
             if !reported.contains(&(payload.kind(), id.clone())) {
                 journal.emit(subject(pod), payload);
@@ -204,7 +241,7 @@ fn evictions(left: &[Intent<'_>], journal: &Journal) -> Vec<EndedPod> {
         };
         emit(ended_as(data));
     }
-    ended
+    Evicted { ended, inherited }
 }
 
 /// Restores the files that were written only for a while.

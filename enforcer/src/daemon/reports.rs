@@ -20,7 +20,8 @@ use crate::{
     clock,
     config::Config,
     evict::{
-        self, EventBuilder, EvictionIntents, FillWaker, Listener, Reflex, ReflexConfig, Report, Requester,
+        self, EventBuilder, EvictionIntents, FillWaker, InheritedEviction, Listener, Reflex, ReflexConfig,
+        Report, Requester,
     },
     journal::Journal,
     policy::engine::{EngineSettings, Thresholds},
@@ -37,6 +38,15 @@ pub(super) struct ReportTargets {
     pub(super) fill_waker: Option<FillWaker>,
     /// Asked before a soft eviction signals anything.
     pub(super) requester: Option<Arc<dyn Requester>>,
+}
+
+/// What an earlier process left to the reflex.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// The reflex's part of the intent page, if there is one.
+    pub(super) intents: Option<EvictionIntents>,
+    /// The soft eviction to go on with.
+    pub(super) inherited: Option<Arc<InheritedEviction>>,
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -90,6 +100,9 @@ impl Listener for ReportListener {
             | Report::Requested { number, candidate } => {
                 EngineEvent::Evicted { uid: candidate.identity().uid.clone(), number: *number }
             }
+            Report::Inherited { number, candidate, is_asked: true, .. } => {
+                EngineEvent::Evicted { uid: candidate.identity().uid.clone(), number: *number }
+            }
             Report::Arming { armed, unarmed: _ } => return self.keep_armed(armed),
             Report::Decided { id: _, decision, members } => {
                 if let Some(victim) = members.get(decision.index.0).filter(|_| !decision.dry_run) {
@@ -107,6 +120,8 @@ impl Listener for ReportListener {
             | Report::Eased { .. }
             | Report::Suppressed { .. }
             | Report::ToBeAsked { .. }
+            | Report::Inherited { .. }
+            | Report::InheritedEnded { .. }
             | Report::Hooked { .. }
             | Report::SharedMemoryHeld { .. }
             | Report::SharedMemoryFreed { .. }
@@ -129,6 +144,10 @@ impl Listener for ReportListener {
                 self.being_evicted.end(candidate.facts().cgroup, clock::boottime_ns());
                 true
             }
+            (Report::InheritedEnded { eviction, .. }, _) => {
+                self.being_evicted.end(eviction.facts.cgroup, clock::boottime_ns());
+                true
+            }
             // A soft eviction waits for the journal, a hard one never waits for a disk.
             (Report::Decided { decision, .. }, Some(sequence)) if decision.grace_ns > 0 => {
                 self.runtime.block_on(is_durable(&self.journal, sequence))
@@ -143,10 +162,14 @@ pub(super) fn start_reflex(
     settings: &EngineSettings,
     host: &Host,
     reporting: ReportTargets,
-    intents: Option<EvictionIntents>,
+    left: Left,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
     let ReportTargets { events, journal, being_evicted, sender, fill_waker, requester } = reporting;
+    let Left { intents, inherited } = left;
+    if let Some(eviction) = &inherited {
+        being_evicted.begin(eviction.facts.cgroup, eviction.path.clone(), eviction.facts.decided_ns);
+    }
     let listener = ReportListener {
         events,
         journal: journal.clone(),
@@ -165,6 +188,7 @@ pub(super) fn start_reflex(
         cpus: host.node.cpu_milli / 1_000,
         fill_waker,
         requester,
+        inherited,
         past: past::read(&journal),
         armed: armed::read(&config.run_dir, &host.boot_id, &settings.thresholds),
         ..ReflexConfig::default()

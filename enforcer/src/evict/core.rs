@@ -3,7 +3,7 @@
 
 use crate::{
     policy::{
-        engine::{Actions, Candidates, Engine, EngineSettings, Input, Past},
+        engine::{Actions, Candidates, Engine, EngineSettings, Inherited, Input, Past},
         threshold::Threshold,
     },
     recorder::Tap,
@@ -19,17 +19,22 @@ pub(super) struct Core {
 
 impl Core {
     /// `past` are the evictions of earlier processes, `armed` the thresholds that were armed in them, and `seed` the
-    /// random part of the first eviction's id. The recording begins with the engine's state after these.
+    /// random part of the first eviction's id. `inherited` is the eviction to go on with, at the time. The recording begins
+    /// with the engine's state after these.
     pub(super) fn new(
         settings: &EngineSettings,
         past: &[Past],
         armed: &[Threshold],
+        inherited: Option<(&Inherited, u64)>,
         mut tap: Option<Tap>,
         seed: u128,
     ) -> Self {
         let mut engine = Engine::new(settings);
         engine.remember(past);
         engine.remember_armed(|threshold| armed.contains(threshold));
+        if let Some((inherited, now_ns)) = inherited {
+            engine.inherit(inherited, now_ns);
+        }
         if let Some(tap) = &mut tap {
             tap.begin(&engine, seed);
         }

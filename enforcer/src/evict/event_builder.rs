@@ -1,6 +1,7 @@
 //! Builds events from the reflex's reports.
 
 mod hook;
+mod inherited;
 mod reasons;
 mod shared;
 
@@ -99,7 +100,11 @@ impl EventBuilder {
     pub fn event(&mut self, report: &Report) -> Option<Event> {
         Some(match report {
             // Admission shows these.
-            Report::Conditions(_) | Report::ToBeAsked { .. } | Report::Requested { .. } => return None,
+            Report::Conditions(_)
+            | Report::ToBeAsked { .. }
+            | Report::Requested { .. }
+            | Report::Inherited { .. } => return None,
+            Report::InheritedEnded { eviction, end } => inherited::ended(eviction, end),
             Report::Arming { armed: _, unarmed } => return self.arming(unarmed),
             Report::Stuck(stuck) => stuck_event(stuck),
             Report::Hooked { id, signal: _, candidate: _, plan, ran } => {

@@ -2,8 +2,10 @@
 
 mod brakes;
 mod hooks;
+mod inherited;
 mod kill;
 mod reports;
+mod wiring;
 
 use std::{
     cell::Cell,
@@ -18,20 +20,17 @@ use rustix::{
 };
 use ulid::Ulid;
 
-use self::{brakes::Braked, hooks::Begun};
+pub(super) use self::wiring::Wiring;
+use self::{brakes::Braked, hooks::Begun, inherited::Unknown};
 use super::{
     candidate::Candidate,
     core::Core,
     executor,
-    fill_detector::FillDetector,
-    hook::Hooks,
-    intents::EvictionIntents,
-    levels::Levels,
     observer::Counters,
     raised_limits::RaisedLimits,
     reap::Work,
-    reflex::{Braker, Hooker, PreparedSet, Reaper, ReflexError, ReportSender, Shared},
-    report::{Blindness, Report},
+    reflex::{PreparedSet, ReflexError},
+    report::{Blindness, End, Report},
     sources::Sources,
     stat,
 };
@@ -45,8 +44,7 @@ use crate::{
         },
         threshold::{Signal, Threshold},
     },
-    recorder::Tap,
-    sense::{Available, AvailableMemory, EdgeKind, EdgeSource, PodsMemory, Readiness, Sampler},
+    sense::{AvailableMemory, EdgeKind, PodsMemory, Readiness, Sampler},
 };
 
 /// Edges closer together than this share a look, which costs about 20 µs. An edge means less the further away the
@@ -68,34 +66,14 @@ const WAKER: u64 = 1;
 const VICTIM: u64 = 2;
 const FIRST_EDGE: u64 = 3;
 
-/// What the thread is connected to.
-pub(super) struct Wiring {
-    pub(super) shared: Arc<Shared>,
-    pub(super) available: Available,
-    pub(super) levels: Levels,
-    pub(super) reports: ReportSender,
-    pub(super) reaper: Reaper,
-    pub(super) braker: Braker,
-    pub(super) hooker: Hooker,
-    pub(super) hooks: Arc<Hooks>,
-    pub(super) edges: Vec<Box<dyn EdgeSource>>,
-    /// How many CPUs may fill memory at once.
-    pub(super) cpus: u64,
-    /// Records evictions before their signal, if set.
-    pub(super) intents: Option<EvictionIntents>,
-    /// The random part of the first eviction id.
-    pub(super) seed: u128,
-    /// Records the engine's input, if set.
-    pub(super) tap: Option<Tap>,
-    pub(super) fill_detector: FillDetector,
-}
-
 /// The eviction that reports are about: the engine's current or latest one.
 struct Current {
     id: Ulid,
     number: u64,
     decision: Decision,
     candidate: Arc<Candidate>,
+    /// Whether an earlier process began it.
+    is_inherited: bool,
 }
 
 /// The state of the reflex thread.
@@ -116,6 +94,8 @@ pub(super) struct EvictionLoop {
     /// The brake to ease that did not fit into the helper's queue.
     uneased: Option<u64>,
     current: Option<Current>,
+    /// The eviction of an earlier process, until its victim is among the candidates.
+    unknown: Option<Unknown>,
     epoll: OwnedFd,
     timer: OwnedFd,
     buffer: Box<[u8; stat::BUFFER_BYTES]>,
@@ -157,7 +137,9 @@ impl EvictionLoop {
         }
         wiring.shared.counters.sources.store(sources.live(), Ordering::Relaxed);
         let sampler = Sampler::new(wiring.cpus);
-        let core = Core::new(settings, past, armed, wiring.tap.take(), wiring.seed);
+        let unknown = wiring.inherited.take().map(Unknown::new);
+        let inherited = unknown.as_ref().map(Unknown::facts);
+        let core = Core::new(settings, past, armed, inherited, wiring.tap.take(), wiring.seed);
         Ok(Self {
             wiring,
             core,
@@ -170,6 +152,7 @@ impl EvictionLoop {
             braked: None,
             uneased: None,
             current: None,
+            unknown,
             epoll,
             timer,
             buffer: Box::new([0; stat::BUFFER_BYTES]),
@@ -303,6 +286,7 @@ impl EvictionLoop {
         }
         self.withdraw();
         self.retire();
+        self.find_inherited();
         if !outcomes.is_empty() {
             self.wiring.levels.renew();
         }
@@ -322,7 +306,7 @@ impl EvictionLoop {
             && current.number == number
             && let Some(moments) = asked
         {
-            let Current { id, number: _, decision, candidate } = current;
+            let Current { id, decision, candidate, .. } = current;
             let Decision { grace_ns, .. } = *decision;
             self.watch(candidate);
             let (id, signal, candidate) = (*id, decision.shortage.signal, Arc::clone(candidate));
@@ -437,7 +421,9 @@ impl EvictionLoop {
 
     fn watch_victim(&mut self) {
         let Some((number, _)) = self.core.engine().victim() else { return };
-        let Some(current) = self.current.as_ref().filter(|current| current.number == number) else { return };
+        let Some(current) = self.current.as_ref().filter(|current| current.number == number) else {
+            return self.watch_inherited(number);
+        };
         let resource = current.decision.shortage.resource();
         let progress = executor::progress(&current.candidate, resource, self.buffer.as_mut_slice());
         if !progress.populated {
@@ -488,6 +474,8 @@ impl EvictionLoop {
                         {
                             let signal = decision.shortage.signal;
                             self.emit(Report::Completed { id, signal, candidate, completion });
+                        } else {
+                            self.end_inherited(End::Completed(completion));
                         }
                     }
                     Action::Failed(failure) => {
@@ -500,6 +488,8 @@ impl EvictionLoop {
                         if let Some(Current { id, decision, candidate, .. }) = self.forget(failure.number) {
                             let signal = decision.shortage.signal;
                             self.emit(Report::Failed { id, signal, candidate, failure });
+                        } else {
+                            self.end_inherited(End::Failed(failure));
                         }
                     }
                 }
@@ -542,7 +532,8 @@ impl EvictionLoop {
             // The engine and the handles refer to different sets, so nothing is signalled.
             return Some(self.refuse(number, Refusal::Replaced));
         };
-        self.current = Some(Current { id, number, decision, candidate: Arc::clone(&candidate) });
+        self.current =
+            Some(Current { id, number, decision, candidate: Arc::clone(&candidate), is_inherited: false });
         if let Some(intents) = &mut self.wiring.intents {
             intents.hold(id, &decision, &candidate);
         }

@@ -136,8 +136,13 @@ fn check_identity(candidate: &Candidate) -> Result<(), Refusal> {
 }
 
 fn is_populated(target: &Target) -> rustix::io::Result<bool> {
+    has_processes(&target.events)
+}
+
+/// Whether a cgroup holds processes, by its `cgroup.events`.
+pub(super) fn has_processes(events: &OwnedFd) -> rustix::io::Result<bool> {
     let mut buffer = [0_u8; EVENTS_BYTES];
-    match stat::read_into(&target.events, &mut buffer) {
+    match stat::read_into(events, &mut buffer) {
         Ok(text) => Ok(stat::keyed(text, b"populated") == Some(1)),
         Err(Errno::NODEV | Errno::NOENT) => Ok(false),
         Err(errno) => Err(errno),

@@ -39,6 +39,12 @@ pub(super) fn failed_data(data: EvictionEnded, reason: FailureReason) -> Evictio
             "disruptionBudget",
             String::from("a PodDisruptionBudget does not allow it now: nothing was signalled"),
         ),
+        FailureReason::Refused(Refusal::Unknown) => (
+            "unknown",
+            String::from(
+                "an earlier daemon process chose it, and this one did not learn in time which pod it is: it is not killed",
+            ),
+        ),
         FailureReason::Refused(Refusal::Kernel(errno)) => {
             number = Some(errno);
             ("refused", std::io::Error::from_raw_os_error(errno).to_string())

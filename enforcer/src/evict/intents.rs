@@ -69,6 +69,13 @@ impl EvictionIntents {
         self.brakes.take()
     }
 
+    /// Takes the slot of an eviction that an earlier process began, and that is now the first one.
+    #[must_use]
+    pub fn inheriting(mut self, slot: Slot) -> Self {
+        self.held[0] = Some((1, slot));
+        self
+    }
+
     /// Writes an eviction to the intent page. If that is full, it goes on without: the shortage does not wait.
     pub(super) fn hold(&mut self, id: Ulid, decision: &Decision, candidate: &Candidate) {
         self.settle();

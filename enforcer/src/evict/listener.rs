@@ -42,16 +42,18 @@ impl<F: FnMut(Report) -> bool + Send + 'static> Listener for F {
 
 /// Passes reports to the listener until the reflex is gone. Calls `ask` for victims that are asked to end once their
 /// decision is durable, and whether it is. Reports that [may wait](Report::may_wait) are passed on after
-/// `held_back`, or with the next that may not.
+/// `held_back`, or with the next that may not. `recorded` is the number of an eviction that an earlier process has recorded
+/// durably, or 0.
 pub(super) fn run(
     reports: &Receiver<Report>,
     mut listener: impl Listener,
     held_back: Duration,
     ended: Option<&AtomicU64>,
+    recorded: u64,
     ask: impl Fn(ToBeAsked, bool),
 ) {
     // The latest eviction that is durably recorded.
-    let mut recorded = 0;
+    let mut recorded = recorded;
     let mut held = Vec::with_capacity(ROOM + 1);
     let mut until = None;
     loop {

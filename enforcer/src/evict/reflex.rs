@@ -22,6 +22,7 @@ use super::{
     fill_detector::{FillDetector, FillWaker},
     graceful,
     hook::{self, HookProgram, Hooks, Job},
+    inherited::InheritedEviction,
     intents::EvictionIntents,
     levels::Levels,
     listener::{self, HELD_BACK, Listener},
@@ -97,6 +98,8 @@ pub struct ReflexConfig {
     pub fill_waker: Option<FillWaker>,
     /// Asked to end a soft eviction's victim before it is signalled here.
     pub requester: Option<Arc<dyn Requester>>,
+    /// The soft eviction that an earlier process left under way; the thread goes on with it.
+    pub inherited: Option<Arc<InheritedEviction>>,
 }
 
 impl Default for ReflexConfig {
@@ -114,6 +117,7 @@ impl Default for ReflexConfig {
             hook: None,
             fill_waker: None,
             requester: None,
+            inherited: None,
         }
     }
 }
@@ -318,24 +322,33 @@ impl Reflex {
             seed: seed(),
             tap,
             fill_detector: FillDetector::new(config.fill_waker.clone()),
+            inherited: config.inherited.clone(),
         };
         let mut eviction_loop = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
         let victims = start_asking(config.requester.clone(), &reflex.shared)?;
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
+        let recorded = u64::from(config.inherited.is_some());
         reflex.start("enforcer-report", move || {
             for report in rehearsed {
                 listener.rehearse(report);
             }
-            listener::run(&received, listener, HELD_BACK, ended.as_deref(), |victim, is_recorded| {
-                let ToBeAsked { number, candidate, .. } = match &victims {
-                    // Without that thread the daemon ends.
-                    Some(victims) => return drop(victims.send((victim, is_recorded))),
-                    None => &victim,
-                };
-                let is_withdrawn = inbox.is_withdrawn(*number);
-                inbox.answer(graceful::ask(*number, candidate, is_recorded, is_withdrawn));
-            });
+            listener::run(
+                &received,
+                listener,
+                HELD_BACK,
+                ended.as_deref(),
+                recorded,
+                |victim, is_recorded| {
+                    let ToBeAsked { number, candidate, .. } = match &victims {
+                        // Without that thread the daemon ends.
+                        Some(victims) => return drop(victims.send((victim, is_recorded))),
+                        None => &victim,
+                    };
+                    let is_withdrawn = inbox.is_withdrawn(*number);
+                    inbox.answer(graceful::ask(*number, candidate, is_recorded, is_withdrawn));
+                },
+            );
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work, from_reap))?;
         if let Some(drainer) = drainer {

@@ -138,6 +138,7 @@ impl Rehearsal {
             seed: 0,
             tap: Some(Tap::unwatched()?),
             fill_detector: FillDetector::new(None),
+            inherited: None,
         };
         let eviction_loop =
             EvictionLoop::new(&settings, &[], &thresholds, wiring).map_err(io::Error::other)?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ulid::Ulid;
 
-use super::{candidate::Candidate, hook::HookRun, soft::ToBeAsked};
+use super::{candidate::Candidate, hook::HookRun, inherited::InheritedEviction, soft::ToBeAsked};
 use crate::{
     model::{CgroupPath, CgroupValue},
     policy::{
@@ -56,7 +56,7 @@ pub enum Report {
         /// The candidates that its indices point into.
         members: Arc<[Arc<Candidate>]>,
     },
-    /// The victim must be asked to end now, after its hook. It has no event.
+    /// The victim must be asked to end now: after its hook, or as an earlier process may not have done it. It has no event.
     ToBeAsked {
         /// The eviction.
         id: Ulid,
@@ -66,6 +66,8 @@ pub enum Report {
         candidate: Arc<Candidate>,
         /// Its grace period in nanoseconds.
         grace_ns: u64,
+        /// Whether an earlier process may have asked already.
+        is_again: bool,
     },
     /// The hook of an eviction has ended, or was not started.
     Hooked {
@@ -141,6 +143,24 @@ pub enum Report {
         /// The details.
         failure: Failure,
     },
+    /// The victim of an eviction that was inherited is among the candidates. It has no event.
+    Inherited {
+        /// The engine's number of the eviction.
+        number: u64,
+        /// The victim.
+        candidate: Arc<Candidate>,
+        /// What was known before.
+        eviction: Arc<InheritedEviction>,
+        /// Whether it was asked to end.
+        is_asked: bool,
+    },
+    /// An eviction that was inherited is over, and its victim was never among the candidates of this process.
+    InheritedEnded {
+        /// The eviction.
+        eviction: Arc<InheritedEviction>,
+        /// Its end.
+        end: End,
+    },
     /// The next candidate is throttled while a victim's memory is awaited.
     Contained {
         /// The current eviction.
@@ -211,6 +231,15 @@ pub enum Report {
     Sighted(Signal),
 }
 
+/// How an eviction has ended.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    /// The victim is dead.
+    Completed(Completion),
+    /// It could not be signalled.
+    Failed(Failure),
+}
+
 /// A limit that a helper thread could not restore. Helper threads may allocate.
 #[derive(Clone, Debug)]
 pub struct Stuck {
@@ -241,6 +270,8 @@ impl Report {
         match self {
             Self::Completed { completion, .. } => Some(completion.number),
             Self::Failed { failure, .. } => Some(failure.number),
+            Self::InheritedEnded { end: End::Completed(completion), .. } => Some(completion.number),
+            Self::InheritedEnded { end: End::Failed(failure), .. } => Some(failure.number),
             _ => None,
         }
     }
@@ -266,14 +297,15 @@ impl Report {
 
     /// The victim that is asked to end once its decision is recorded.
     pub(super) fn to_be_asked(&self) -> Option<ToBeAsked> {
-        if let Self::ToBeAsked { id, number, candidate, grace_ns } = self {
-            let candidate = Arc::clone(candidate);
-            return Some(ToBeAsked { id: *id, number: *number, candidate, grace_ns: *grace_ns });
+        if let Self::ToBeAsked { id, number, candidate, grace_ns, is_again } = self {
+            let (candidate, is_again) = (Arc::clone(candidate), *is_again);
+            return Some(ToBeAsked { id: *id, number: *number, candidate, grace_ns: *grace_ns, is_again });
         }
         let Self::Decided { id, decision, members } = self else { return None };
         let is_hooked = matches!(decision.hook, HookPlan::Awaited { .. });
         let asked = decision.grace_ns > 0 && !decision.dry_run && !is_hooked;
         let candidate = Arc::clone(members.get(decision.index.0).filter(|_| asked)?);
-        Some(ToBeAsked { id: *id, number: decision.number, candidate, grace_ns: decision.grace_ns })
+        let (number, grace_ns) = (decision.number, decision.grace_ns);
+        Some(ToBeAsked { id: *id, number, candidate, grace_ns, is_again: false })
     }
 }

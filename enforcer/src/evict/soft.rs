@@ -25,12 +25,15 @@ pub(super) struct ToBeAsked {
     pub(super) candidate: Arc<Candidate>,
     /// Its grace period.
     pub(super) grace_ns: u64,
+    /// Whether an earlier process may have asked already.
+    pub(super) is_again: bool,
 }
 
 /// Has a pod ended by the one who runs it, without a signal from here.
 pub trait Requester: fmt::Debug + Send + Sync {
-    /// Requests the end of a pod within a grace period, at most once, for the eviction `id`. May block for seconds.
-    fn request(&self, id: Ulid, pod: &Identity, grace: Duration) -> Requested;
+    /// Requests the end of a pod within a grace period, at most once, for the eviction `id`. May block for seconds. If an
+    /// earlier process may have requested it (`is_again`), it is found out first whether one has.
+    fn request(&self, id: Ulid, pod: &Identity, grace: Duration, is_again: bool) -> Requested;
 }
 
 /// The answer to such a request.
@@ -63,9 +66,9 @@ fn outcome(
     requester: &dyn Requester,
     is_withdrawn: &impl Fn(u64) -> bool,
 ) -> Outcome {
-    let ToBeAsked { id, number, ref candidate, grace_ns } = *victim;
+    let ToBeAsked { id, number, ref candidate, grace_ns, is_again } = *victim;
     let reply = if is_recorded && !is_withdrawn(number) {
-        requester.request(id, candidate.identity(), Duration::from_nanos(grace_ns))
+        requester.request(id, candidate.identity(), Duration::from_nanos(grace_ns), is_again)
     } else {
         Requested::Unanswered
     };

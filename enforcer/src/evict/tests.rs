@@ -4,6 +4,7 @@ mod by_hand;
 mod events;
 mod gentle;
 pub(super) mod hook;
+mod inherited;
 mod kill;
 mod levels;
 mod listener;

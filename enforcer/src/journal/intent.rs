@@ -187,7 +187,7 @@ impl Intents {
             Vec::new()
         };
         if !is_ours {
-            clear(&file);
+            clear(&file, None);
         }
         let page =
             if lasts { Arc::clone(&file) } else { Arc::new(SharedWords::anonymous(SLOTS * SLOT_WORDS)?) };
@@ -205,15 +205,27 @@ impl Intents {
         })
     }
 
-    /// Removes what was left from the page, once it is taken over. Call it before anything is held.
-    pub fn forget_left(&mut self) {
+    /// Removes what was left from the page, once it is taken over. An eviction that goes on stays on the page, in the slot
+    /// that is returned. Call it before anything is held.
+    pub fn forget_left(&mut self, going_on: Option<&Intent<'_>>) -> Option<Slot> {
         self.left.clear();
-        clear(&self.file);
+        let is_it = |slot: &usize| going_on.is_some() && read(&self.file, *slot).as_ref() == going_on;
+        // Without a gap: this process may be killed at any moment.
+        let stays = self.reflex.range.clone().find(is_it).filter(|_| self.lasts);
+        clear(&self.file, stays);
+        match stays {
+            Some(slot) => {
+                self.reflex.used |= 1 << (slot - self.reflex.range.start);
+                Some(Slot(slot))
+            }
+            None => going_on.and_then(|going_on| self.reflex.hold(going_on)),
+        }
     }
 }
 
-fn clear(page: &SharedWords) {
-    for slot in REFLEX.start..SLOTS {
+/// Clears all slots, but for one that stays.
+fn clear(page: &SharedWords, stays: Option<usize>) {
+    for slot in (REFLEX.start..SLOTS).filter(|slot| Some(*slot) != stays) {
         word(page, slot * SLOT_WORDS).store(0, Ordering::Release);
     }
 }
@@ -488,7 +500,7 @@ mod tests {
             assert_eq!(second.left, [eviction(), value("/kubepods/burstable/podx"), cgroup()]);
         }
         let mut third = Intents::open_lasting(dir.path(), "b1").unwrap();
-        third.forget_left();
+        assert_eq!(third.forget_left(None), None);
         assert_eq!(third.left, []);
         drop(third);
         assert_eq!(
@@ -506,7 +518,7 @@ mod tests {
         let mut second = on_disk();
         assert!(!second.lasts);
         assert_eq!(second.left, [eviction()]);
-        second.forget_left();
+        assert_eq!(second.forget_left(None), None);
         let before = std::fs::read(dir.path().join(FILE)).unwrap();
         let held = second.reflex.hold(&eviction()).unwrap();
         let _held = second.limits.hold(&value("/a")).unwrap();
@@ -514,6 +526,26 @@ mod tests {
         drop(second);
         assert_eq!(std::fs::read(dir.path().join(FILE)).unwrap(), before);
         assert_eq!(on_disk().left, []);
+    }
+
+    #[test]
+    fn an_eviction_that_goes_on_stays_on_the_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = Intents::open_lasting(dir.path(), "b1").unwrap();
+        let _held = [first.reflex.hold(&value("/a")), first.reflex.hold(&eviction())];
+        drop(first);
+        for _killed_again in 0..2 {
+            let mut next = Intents::open_lasting(dir.path(), "b1").unwrap();
+            let slot = next.forget_left(Some(&eviction())).unwrap();
+            let other = next.reflex.hold(&value("/b")).unwrap();
+            assert_ne!(slot, other);
+            next.reflex.release(other);
+        }
+        let mut last = Intents::open_lasting(dir.path(), "b1").unwrap();
+        assert_eq!(last.left, [eviction()]);
+        let slot = last.forget_left(Some(&eviction())).unwrap();
+        last.reflex.release(slot);
+        assert_eq!(Intents::open_lasting(dir.path(), "b1").unwrap().left, []);
     }
 
     #[test]

@@ -59,74 +59,131 @@ impl SoftEvictions {
         let grace_seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let mut requests = 0;
         let begin = self.journal.range().newest;
-        let (outcome, words) = judge(self.ask(action, pod, grace_seconds, &mut requests));
-        let (word, action, message) = match outcome {
-            SoftOutcome::Accepted => {
-                let name = action.as_str();
-                let words = format!(
-                    "the API server accepted the request `{name}`: the kubelet ends the pod within {grace_seconds} s"
-                );
-                ("accepted", Some(action), words)
-            }
-            SoftOutcome::Budget => ("refused", None, words),
-            SoftOutcome::Unanswered => {
-                ("refused", None, format!("{words}; its processes are sent SIGTERM here instead"))
-            }
-        };
-        // A hard kill may have come while this was asked, and its own request may have been accepted before.
-        if outcome == SoftOutcome::Accepted && is_accepted_since(&self.journal, begin, id) {
+        let (outcome, words) = judge(answered(self.ask(action, pod, grace_seconds, &mut requests)));
+        if outcome != SoftOutcome::Accepted {
+            self.report_refusal(id, pod, outcome, requests, words);
             return outcome;
         }
-        let PodRef { namespace, name, uid } = pod.clone();
-        let requested = EvictionRequested {
-            eviction_id: id.to_owned(),
-            namespace: namespace.clone(),
-            name: name.clone(),
-            uid,
-            outcome: word.into(),
-            action: action.map(|action| action.as_str().into()),
-            reason: (outcome == SoftOutcome::Budget).then(|| "disruptionBudget".into()),
-            requests,
-            signalled_to_requested_ms: None,
-            boot_ms: (outcome == SoftOutcome::Accepted).then(|| clock::boottime_ns() / 1_000_000),
-            message,
-        };
-        let subject = Subject::Pod(PodName { namespace, name });
-        self.journal.emit(subject, Payload::EvictionRequested(requested));
+        let name = action.as_str();
+        let words = format!(
+            "the API server accepted the request `{name}`: the kubelet ends the pod within {grace_seconds} s"
+        );
+        self.report_accepted(id, pod, ("accepted", Some(action), requests), begin, words);
         outcome
     }
 
+    /// The same if an earlier process may have requested it and did not live to report the answer: looks at the pod first,
+    /// and sends nothing if it is being deleted, or if another pod has its name.
+    #[must_use]
+    pub fn request_again(&self, id: &str, pod: &PodRef, grace: Duration) -> SoftOutcome {
+        let begin = self.journal.range().newest;
+        let (outcome, words) = match answered(self.server.ask(Lane::Looks, Call::Look(pod.clone()))) {
+            Ok(Outcome::Found(found)) if found.uid != pod.uid => {
+                (SoftOutcome::Unanswered, String::from("another pod has this name now"))
+            }
+            Ok(Outcome::Found(found)) if found.is_terminating => {
+                let words = "the pod is being deleted already: the kubelet ends it";
+                self.report_accepted(id, pod, ("terminating", None, 0), begin, words.to_owned());
+                return SoftOutcome::Accepted;
+            }
+            Ok(Outcome::Found(found)) if found.has_ended || found.is_mirror => (
+                SoftOutcome::Unanswered,
+                String::from("the pod has ended, or is a static one of the kubelet"),
+            ),
+            Ok(Outcome::Found(found)) => {
+                return self.request(id, pod, Owner::of(found.controller.as_deref()), grace);
+            }
+            other => judge(other),
+        };
+        self.report_refusal(id, pod, outcome, 0, words);
+        outcome
+    }
+
+    /// Reports that the API server removes the pod.
+    fn report_accepted(
+        &self,
+        id: &str,
+        pod: &PodRef,
+        (outcome, action, requests): (&'static str, Option<Action>, u32),
+        begin: u64,
+        message: String,
+    ) {
+        // A hard kill may have come while this was asked, and its own request may have been accepted before.
+        if is_accepted_since(&self.journal, begin, id) {
+            return;
+        }
+        self.report(EvictionRequested {
+            outcome: outcome.into(),
+            action: action.map(|action| action.as_str().into()),
+            boot_ms: Some(clock::boottime_ns() / 1_000_000),
+            ..requested(id, pod, requests, message)
+        });
+    }
+
+    fn report_refusal(&self, id: &str, pod: &PodRef, outcome: SoftOutcome, requests: u32, words: String) {
+        let (reason, message) = match outcome {
+            SoftOutcome::Budget => (Some("disruptionBudget".into()), words),
+            SoftOutcome::Accepted | SoftOutcome::Unanswered => {
+                (None, format!("{words}; its processes are sent SIGTERM here instead"))
+            }
+        };
+        self.report(EvictionRequested {
+            outcome: "refused".into(),
+            reason,
+            ..requested(id, pod, requests, message)
+        });
+    }
+
+    fn report(&self, requested: EvictionRequested) {
+        let (namespace, name) = (requested.namespace.clone(), requested.name.clone());
+        self.journal.emit(Subject::Pod(PodName { namespace, name }), Payload::EvictionRequested(requested));
+    }
+
     /// Asks; `requests` counts what was sent that changes something.
-    fn ask(
+    async fn ask(
         &self,
         action: Action,
         pod: &PodRef,
         grace_seconds: u64,
         requests: &mut u32,
     ) -> Result<Outcome, String> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| format!("cannot wait for an answer: {error}"))?;
-        let answer = async {
-            let pod = pod.clone();
-            let call = match action {
-                Action::Delete | Action::Status => Call::Delete { pod, grace_seconds },
-                Action::Evict => match self.server.ask(Lane::Looks, Call::Discover).await? {
-                    Outcome::Discovered(Some(group_version)) => {
-                        Call::Evict { pod, group_version, grace_seconds }
-                    }
-                    Outcome::Discovered(None) => {
-                        return Err(String::from("the API server has no subresource pods/eviction"));
-                    }
-                    other => return Err(judge(Ok(other)).1),
-                },
-            };
-            *requests += 1;
-            self.server.ask(Lane::Looks, call).await
+        let pod = pod.clone();
+        let call = match action {
+            Action::Delete | Action::Status => Call::Delete { pod, grace_seconds },
+            Action::Evict => match self.server.ask(Lane::Looks, Call::Discover).await? {
+                Outcome::Discovered(Some(group_version)) => Call::Evict { pod, group_version, grace_seconds },
+                Outcome::Discovered(None) => {
+                    return Err(String::from("the API server has no subresource pods/eviction"));
+                }
+                other => return Err(judge(Ok(other)).1),
+            },
         };
-        runtime.block_on(async {
-            let in_time = tokio::time::timeout(PATIENCE, answer).await;
-            in_time.unwrap_or_else(|_elapsed| Err(format!("no answer within {} s", PATIENCE.as_secs())))
-        })
+        *requests += 1;
+        self.server.ask(Lane::Looks, call).await
+    }
+}
+
+/// Waits for an answer, but not for long.
+fn answered(answer: impl Future<Output = Result<Outcome, String>>) -> Result<Outcome, String> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot wait for an answer: {error}"))?;
+    runtime.block_on(async {
+        let in_time = tokio::time::timeout(PATIENCE, answer).await;
+        in_time.unwrap_or_else(|_elapsed| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+    })
+}
+
+/// The event of a request, without its outcome.
+fn requested(id: &str, pod: &PodRef, requests: u32, message: String) -> EvictionRequested {
+    let PodRef { namespace, name, uid } = pod.clone();
+    EvictionRequested {
+        eviction_id: id.to_owned(),
+        namespace,
+        name,
+        uid,
+        requests,
+        message,
+        ..EvictionRequested::default()
     }
 }
 

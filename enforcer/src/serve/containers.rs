@@ -230,6 +230,7 @@ mod tests {
             oom_score_adj: 0,
             cgroup: format!("/kubepods/pod{uid}/{name}"),
             cgroup_id: *cgroup_id,
+            adopted: None,
         };
         PodView {
             spec: None,

@@ -20,6 +20,8 @@ pub struct Loaded {
     pub origins: Vec<Origin>,
     /// Everything that is wrong now.
     pub errors: Vec<SourceError>,
+    /// Whether they are known: the directory was read, now or by an earlier process of this boot.
+    pub are_known: bool,
     files: BTreeMap<String, LoadedFile>,
 }
 
@@ -208,6 +210,7 @@ impl Loaded {
     #[must_use]
     pub fn away(&self, path: &str, why: Absence) -> Self {
         let mut loaded = merge(self, self.unchanged(), |_, _| Parsed::default());
+        loaded.are_known = self.are_known;
         let pods = loaded.pods.len();
         loaded.errors.insert(0, SourceError::Away { path: path.to_owned(), why, pods });
         loaded

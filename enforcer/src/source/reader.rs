@@ -53,7 +53,8 @@ struct Found {
 impl Reader {
     /// Starts with what an earlier process kept, which is in force until the folder is read.
     pub(super) fn new(path: PathBuf, watcher: Watcher, kept: (Kept, Option<Identity>, Loaded)) -> Self {
-        let (kept, known, remembered) = kept;
+        let (kept, known, mut remembered) = kept;
+        remembered.are_known = known.is_some();
         Self {
             path,
             watcher,
@@ -98,6 +99,7 @@ impl Reader {
                 self.known = None;
                 let mut none = Loaded::default();
                 self.keep(Fresh::default(), &mut none);
+                none.are_known = true;
                 return none.away(&path, Absence::Missing);
             }
             Err(absence) => return self.loaded.away(&path, absence),
@@ -111,6 +113,7 @@ impl Reader {
         if !(Grounds { is_same, is_first: self.is_first, is_accepted }.take(&self.loaded, &loaded)) {
             return self.loaded.away(&path, Absence::Another(Replaced { was: self.known, is: identity }));
         }
+        loaded.are_known = true;
         self.known = Some(identity);
         self.stamps = stamps;
         self.keep(fresh, &mut loaded);

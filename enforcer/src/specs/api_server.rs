@@ -56,6 +56,10 @@ const WATCH_S: u64 = 300;
 pub(super) struct Pace {
     /// How long one part of the list may take, or the beginning of an answer.
     answer: Duration,
+    /// How long all pods may take in a watch, and how many bytes: a server that never says that all have come must not be
+    /// followed without end.
+    whole: Duration,
+    whole_bytes: usize,
     /// How long a watch may be silent. The server sends a bookmark about once a minute.
     silence: Duration,
     /// How long a watch goes on after the time that was asked for, before it counts as dead.
@@ -75,6 +79,8 @@ impl Default for Pace {
     fn default() -> Self {
         Self {
             answer: Duration::from_secs(30),
+            whole: Duration::from_mins(2),
+            whole_bytes: 1 << 30,
             silence: Duration::from_mins(3),
             margin: Duration::from_secs(30),
             lasting: Duration::from_secs(10),
@@ -310,8 +316,17 @@ impl Reader<'_> {
         let began = Instant::now();
         let end = began + Duration::from_secs(watch_s) + self.pace.margin;
         let mut lines = Lines::default();
+        let mut initial_bytes = 0_usize;
         loop {
             let silence = if self.initial.is_some() { self.pace.answer } else { self.pace.silence };
+            let whole_at = began + self.pace.whole;
+            if self.initial.is_some() && (Instant::now() >= whole_at || initial_bytes > self.pace.whole_bytes)
+            {
+                tracing::debug!(initial_bytes, "the list in a watch does not end");
+                self.https.close();
+                return Err(Interruption::Unstreamed);
+            }
+            let end = if self.initial.is_some() { end.min(whole_at) } else { end };
             let silent_at = end.min(Instant::now() + silence);
             // One that begins may still fail at once, with a status of its own: it works when something has come, or after a while.
             let until = match self.trouble {
@@ -319,6 +334,9 @@ impl Reader<'_> {
                 _ => silent_at,
             };
             let Ok(frame) = timeout_at(until, body.frame()).await else {
+                if self.initial.is_some() && until == whole_at {
+                    continue;
+                }
                 if until < silent_at {
                     self.note_success();
                     continue;
@@ -336,6 +354,9 @@ impl Reader<'_> {
             };
             let frame = frame.map_err(|error| Failure::from(ConnectionError::from(error)))?;
             if let Some(data) = frame.data_ref() {
+                if self.initial.is_some() {
+                    initial_bytes = initial_bytes.saturating_add(data.len());
+                }
                 lines.add(data, |line| self.take(line))?;
             }
         }

@@ -109,6 +109,8 @@ pub(crate) enum Streams {
     Ignored,
     /// It gives the list.
     Given,
+    /// It sends pods again and again, and never says that all have come.
+    Endless,
 }
 
 impl Asked {
@@ -402,11 +404,23 @@ impl FakeApi {
         Response::new(Full::from(body).boxed_unsync())
     }
 
+    fn endless(&self, asked: &Asked) -> Response<Body> {
+        let line = self.initial(asked).0.pop_front().unwrap_or_default();
+        let lines = stream::unfold(line, |line| async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            Some((Ok::<_, Infallible>(Frame::data(line.clone())), line))
+        });
+        Response::new(StreamBody::new(lines).boxed_unsync())
+    }
+
     fn watch(&self, asked: &Asked) -> Response<Body> {
         let (closed, oldest, watching) = {
             let state = self.state();
             (state.closed, state.oldest, state.watching)
         };
+        if asked.is_stream() && self.state().streams == Streams::Endless {
+            return self.endless(asked);
+        }
         let (initial, version) = if asked.is_stream() {
             self.initial(asked)
         } else {

@@ -1,9 +1,12 @@
 //! A pod as Kubernetes has it, cut to what is used here, and what it is in the model.
 
+mod sums;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use self::sums::{OTHER_SIDECARS, OTHERS, sum_up, sum_up_init};
 use super::metadata::{Annotations, Metadata, Owners};
 use crate::{
     helper::{is_id, is_name, plain},
@@ -17,10 +20,6 @@ use crate::{
 /// The grace period of a pod that has none.
 const TERMINATION_GRACE_PERIOD_SECONDS: u64 = 30;
 
-/// The most containers in one list that are kept one by one: the others are summed up behind them. Kubernetes has no limit
-/// but the size of the object, and a pod must not be spared because it has many.
-const MOST_CONTAINERS: usize = 32;
-
 /// The most page sizes of huge pages whose amounts are kept.
 const MOST_PAGE_SIZES: usize = 4;
 
@@ -32,12 +31,6 @@ const HUGEPAGES: &str = "hugepages-";
 
 /// The reason of an eviction (`pkg/kubelet/eviction`, `Reason`).
 const EVICTED: &str = "Evicted";
-
-/// The names of the containers that stand for those beyond [`MOST_CONTAINERS`]. No container has parentheses.
-const OTHERS: &str = "(others)";
-
-/// The same for sidecars.
-const OTHER_SIDECARS: &str = "(other sidecars)";
 
 /// A pod with Kubernetes' names, in the shape of its JSON. All else is skipped.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -195,7 +188,7 @@ impl ApiPod {
         self.status.phase.as_deref() == Some("Running")
     }
 
-    /// Leaves out what does not decide: other resources, containers beyond [`MOST_CONTAINERS`], whose requests are kept as a
+    /// Leaves out what does not decide: other resources, containers beyond [some](sums::MOST_CONTAINERS), whose requests are kept as a
     /// sum, and all of a pod that has ended. The requests are those that are allocated from then on.
     pub(super) fn cut(&mut self) {
         if self.has_ended() {
@@ -348,65 +341,6 @@ fn keep_what_decides(amounts: &mut Amounts) {
     });
 }
 
-/// Amounts of several containers.
-type Sums = BTreeMap<String, Quantity>;
-
-/// A container's requests; a missing one is its limit.
-fn requests(container: ApiContainer) -> Sums {
-    let Resources { requests, limits } = container.resources;
-    let own: Amounts = limits.into_iter().chain(requests).collect();
-    own.into_iter().filter_map(|(name, written)| Some((name, read_quantity(&written)?))).collect()
-}
-
-fn add(sums: &mut Sums, amounts: &Sums) {
-    for (name, amount) in amounts {
-        let sum = sums.entry(name.clone()).or_insert(Quantity::from_units(0));
-        *sum = sum.saturating_add(*amount);
-    }
-}
-
-/// A container that stands for others.
-fn standing_for(name: &str, requests: Sums, restart_policy: Option<&str>) -> ApiContainer {
-    let requests = requests.into_iter().map(|(name, sum)| (name, sum.to_string())).collect();
-    let resources = Resources { requests, limits: Amounts::new() };
-    ApiContainer { name: name.to_owned(), resources, restart_policy: restart_policy.map(str::to_owned) }
-}
-
-/// Puts the requests of app containers beyond [`MOST_CONTAINERS`] into one: they run at the same time.
-fn sum_up(containers: &mut Vec<ApiContainer>) {
-    if containers.len() > MOST_CONTAINERS {
-        let mut sums = Sums::new();
-        for container in containers.drain(MOST_CONTAINERS..) {
-            add(&mut sums, &requests(container));
-        }
-        containers.push(standing_for(OTHERS, sums, None));
-    }
-}
-
-/// The same for init containers. They run one after the other, each beside the sidecars before it, so the most of them
-/// counts; the sidecars run on, and their sum counts.
-fn sum_up_init(containers: &mut Vec<ApiContainer>) {
-    if containers.len() <= MOST_CONTAINERS {
-        return;
-    }
-    let (mut most, mut sidecars) = (Sums::new(), Sums::new());
-    for container in containers.drain(MOST_CONTAINERS..) {
-        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
-        let mut own = requests(container);
-        if is_sidecar {
-            add(&mut sidecars, &own);
-            continue;
-        }
-        add(&mut own, &sidecars);
-        for (name, amount) in own {
-            let known = most.entry(name).or_insert(amount);
-            *known = amount.max(*known);
-        }
-    }
-    containers.push(standing_for(OTHERS, most, None));
-    containers.push(standing_for(OTHER_SIDECARS, sidecars, Some("Always")));
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -553,36 +487,6 @@ mod tests {
             let pod = api_pod(pod).to_pod().unwrap();
             assert!(pod.owners.is_empty() && pod.labels.is_empty());
         }
-    }
-
-    /// What is summed up requests as much as it did.
-    #[test]
-    fn what_is_summed_up_requests_the_same() {
-        let container = |number: usize, memory: usize, policy: Option<&str>| ApiContainer {
-            name: format!("c{number}"),
-            resources: Resources {
-                requests: [(String::from("memory"), format!("{memory}Mi"))].into(),
-                limits: Amounts::new(),
-            },
-            restart_policy: policy.map(str::to_owned),
-        };
-        let mut pod = api_pod(web());
-        pod.spec.init_containers = (0..100)
-            .map(|number| container(number, 1 + number * 37 % 101, (number % 7 == 3).then_some("Always")))
-            .collect();
-        pod.spec.containers = (100..200).map(|number| container(number, 3, None)).collect();
-        // The kubelet sorts these by name, and a resize that was not taken is not in them.
-        pod.status.container_statuses = (100..200)
-            .rev()
-            .map(|number| ContainerStatus {
-                name: format!("c{number}"),
-                allocated_resources: [(String::from("memory"), String::from("2Mi"))].into(),
-            })
-            .collect();
-        let whole = crate::policy::effective::requests(&pod.to_pod().unwrap());
-        pod.cut();
-        assert_eq!((pod.spec.init_containers.len(), pod.spec.containers.len()), (34, 33));
-        assert_eq!(crate::policy::effective::requests(&pod.to_pod().unwrap()), whole);
     }
 
     #[test]

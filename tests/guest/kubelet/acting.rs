@@ -39,8 +39,13 @@ pub(super) struct Scene {
 }
 
 impl Scene {
+    /// A daemon evicts at a hard threshold, which is not met yet.
     pub(super) fn new(name: &str) -> Self {
-        let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(400 * MIB);
+        Self::with(name, &evicting_below(threshold_bytes()))
+    }
+
+    /// A daemon evicts as these thresholds say.
+    pub(super) fn with(name: &str, thresholds: &str) -> Self {
         let node = Node::new(name, Systemd);
         node.serve();
         let (kubelet, api) = (FakeKubelet::new(), FakeApi::new(TOKEN));
@@ -66,8 +71,7 @@ impl Scene {
         );
         fs::write(&kubeconfig, text).unwrap();
         let settings = format!(
-            "{}\nkubeconfig: {}\nnodeName: node-1\nsinks: {{kubernetes: {{enabled: true}}}}",
-            evicting_below(threshold_bytes),
+            "{thresholds}\nkubeconfig: {}\nnodeName: node-1\nsinks: {{kubernetes: {{enabled: true}}}}",
             kubeconfig.display()
         );
         Self { node, kubelet, api, settings }
@@ -102,10 +106,15 @@ impl Scene {
     }
 
     /// The evictions that were asked for, by the path.
-    fn evictions(&self) -> Vec<String> {
+    pub(super) fn evictions(&self) -> Vec<String> {
         let changed = self.api.changed().into_iter().map(|(request, _)| request);
         changed.filter(|request| request.ends_with("/eviction")).collect()
     }
+}
+
+/// A threshold that what [`fill`] takes crosses.
+pub(super) fn threshold_bytes() -> u64 {
+    kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(400 * MIB)
 }
 
 pub(super) fn fill(placed: &Placed) -> Load {

@@ -74,6 +74,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Refusal::Unrecorded),
         Just(Refusal::Withdrawn),
         Just(Refusal::Budget),
+        Just(Refusal::Unknown),
         any::<i32>().prop_map(Refusal::Kernel),
     ];
     let number = || 0_u64..4;

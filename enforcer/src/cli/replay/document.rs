@@ -257,6 +257,7 @@ impl<'a> Namer<'a> {
                     FailureReason::Refused(Refusal::Replaced) => String::from("replaced"),
                     FailureReason::Refused(Refusal::Unrecorded) => String::from("unrecorded"),
                     FailureReason::Refused(Refusal::Withdrawn) => String::from("withdrawn"),
+                    FailureReason::Refused(Refusal::Unknown) => String::from("unknown"),
                     FailureReason::Refused(Refusal::Budget) => String::from("disruptionBudget"),
                     FailureReason::Refused(Refusal::Kernel(errno)) => {
                         std::io::Error::from_raw_os_error(errno).to_string()

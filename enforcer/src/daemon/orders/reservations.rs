@@ -16,6 +16,10 @@ use crate::{
 /// The answer to who reserves beside a kubelet: its admission knows of no reservation here.
 const BESIDE_KUBELET: &str = "a kubelet admits the pods of this node, and does not know what is reserved here: set its systemReserved instead";
 
+/// The answer while it is not known what pods request.
+const UNREAD: &str = "the manifests in staticPodPath have not been read yet, so what is free is not known: try again once they can be \
+                      read (`enforcer events --type source.down` shows why they cannot)";
+
 impl OrderBook {
     /// Makes a reservation, if that much is free.
     pub(super) fn reserve(
@@ -26,6 +30,9 @@ impl OrderBook {
     ) -> Result<Done, No> {
         if self.is_beside_kubelet {
             return Err(No::Refused(String::from(BESIDE_KUBELET)));
+        }
+        if !desired.knows_manifests() {
+            return Err(No::Busy(String::from(UNREAD)));
         }
         let ReservationRequest { name, resources, reason, ttl_ms } = request;
         let resources = reservation::amounts(&resources)?;

@@ -2,6 +2,8 @@ use enforcer_events::eviction::{EvictionSignalled, Timeline};
 
 use super::*;
 
+mod soft;
+
 #[test]
 fn an_eviction_is_reported_once_and_its_pod_stays_evicted() {
     let journal = Journal::new("n", "b");
@@ -21,7 +23,7 @@ fn an_eviction_is_reported_once_and_its_pod_stays_evicted() {
         decided_ns: 0,
     }];
     for _ in 0..2 {
-        let ended = evictions(&left, &journal);
+        let ended = evictions(&left, &journal, true, held_in_the_end).ended;
         assert_eq!(ended, [EndedPod { uid: String::from("hog"), fingerprint: None, why: Why::Evicted }]);
     }
     let mut reader = journal.reader(None, Filter::default());
@@ -86,7 +88,8 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
             observed: 9,
             decided_ns: 5_000_000,
         }];
-        evictions(&left, &journal);
+        let evicted = evictions(&left, &journal, true, held_in_the_end);
+        assert!(evicted.inherited.is_none());
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };
         let reported: Vec<u64> = records

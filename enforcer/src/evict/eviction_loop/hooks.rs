@@ -39,10 +39,11 @@ impl EvictionLoop {
     pub(super) fn ask(&mut self, number: u64) -> Option<Actions> {
         self.end_hook(number);
         let current = self.current.as_ref().filter(|current| current.number == number)?;
-        let Current { id, decision, candidate, .. } = current;
+        let Current { id, decision, candidate, is_inherited, .. } = current;
         let (id, candidate, grace_ns) = (*id, Arc::clone(candidate), decision.grace_ns);
+        let is_again = *is_inherited;
         // If the report is dropped, it is not asked.
-        (!self.offer(Report::ToBeAsked { id, number, candidate, grace_ns })).then(|| {
+        (!self.offer(Report::ToBeAsked { id, number, candidate, grace_ns, is_again })).then(|| {
             self.release_intent(number);
             self.refuse(number, Refusal::Unrecorded)
         })

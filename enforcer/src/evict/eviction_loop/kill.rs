@@ -17,8 +17,11 @@ impl EvictionLoop {
         self.end_hook(number);
         // After a hook there was no grace period.
         let cut_short = cut_short.filter(|reason| *reason != KillReason::HookOver);
-        let Current { id, number, decision, ref candidate } =
-            *self.current.as_ref().filter(|current| current.number == number)?;
+        let Some(current) = self.current.as_ref().filter(|current| current.number == number) else {
+            self.owe_inherited(number, cut_short);
+            return None;
+        };
+        let Current { id, number, decision, ref candidate, .. } = *current;
         let candidate = Arc::clone(candidate);
         let outcome = match executor::signal(&candidate) {
             Ok(signalled) => {

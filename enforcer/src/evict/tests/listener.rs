@@ -49,7 +49,7 @@ fn noted(held_back: Duration, reports: Vec<Report>, between: usize) -> Vec<(&'st
     let (sender, receiver) = queue::<Report>(64).unwrap();
     let (log, noted) = mpsc::channel();
     let thread = thread::spawn(move || {
-        listener::run(&receiver, Notes(log), held_back, None, |_, _| unreachable!());
+        listener::run(&receiver, Notes(log), held_back, None, 0, |_, _| unreachable!());
     });
     let mut all = Vec::new();
     let count = reports.len();

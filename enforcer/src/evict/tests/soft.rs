@@ -25,12 +25,13 @@ const GRACE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 struct Answering {
     answer: Requested,
-    asked: Mutex<Vec<(String, Duration)>>,
+    /// The pod, its grace period, and whether it may have been asked before.
+    asked: Mutex<Vec<(String, Duration, bool)>>,
 }
 
 impl Requester for Answering {
-    fn request(&self, _id: Ulid, pod: &Identity, grace: Duration) -> Requested {
-        self.asked.lock().unwrap().push((pod.pod.name.clone(), grace));
+    fn request(&self, _id: Ulid, pod: &Identity, grace: Duration, is_again: bool) -> Requested {
+        self.asked.lock().unwrap().push((pod.pod.name.clone(), grace, is_again));
         self.answer
     }
 }
@@ -77,7 +78,7 @@ impl Scene {
         }
     }
 
-    fn asked(&self) -> Vec<(String, Duration)> {
+    fn asked(&self) -> Vec<(String, Duration, bool)> {
         self.requester.asked.lock().unwrap().clone()
     }
 
@@ -95,7 +96,7 @@ impl Scene {
 fn a_victim_that_another_ends_gets_no_signal() {
     let mut scene = Scene::new(Requested::Accepted);
     scene.until(|report| matches!(report, Report::Requested { .. }));
-    assert_eq!(scene.asked(), [(String::from("soft"), GRACE)]);
+    assert_eq!(scene.asked(), [(String::from("soft"), GRACE, false)]);
     scene.node.write("soft", "cgroup.events", "populated 0\nfrozen 0\n");
     let Report::Completed { completion, .. } = scene.until(|report| {
         assert!(!matches!(report, Report::Terminated { .. } | Report::Signalled { .. }), "{report:?}");

@@ -46,6 +46,7 @@ pub(super) fn config(node: &Node, mode: Mode) -> ReflexConfig {
         hook: None,
         fill_waker: None,
         requester: None,
+        inherited: None,
     };
     let armed = config.settings.thresholds.iter().copied().collect();
     ReflexConfig { armed, ..config }

@@ -80,3 +80,54 @@ fn what_the_settings_leave_to_the_kubelet_is_not_requested() {
     assert_eq!(outcome, SoftOutcome::Accepted);
     assert_eq!(scene.api.done(), [(String::from("DELETE"), String::from("web"))]);
 }
+
+/// A scene whose first request may have been made by a process that was killed, and the answer of the next one.
+fn request_again(change: impl FnOnce(&mut Server), uid: &str) -> (Scene, SoftOutcome) {
+    let scene = Scene::new(SETTINGS);
+    scene.api.put("web", "u1", Some("ReplicaSet"));
+    scene.api.change(|server| {
+        server.grace_seconds = 30;
+        change(server);
+    });
+    let soft = SoftEvictions::new(&scene.api.server(), SETTINGS, &scene.journal);
+    let outcome = soft.request_again("e1", &pod(uid), Duration::from_secs(30));
+    (scene, outcome)
+}
+
+#[test]
+fn a_request_of_which_no_one_knows_is_found_by_a_look_and_not_repeated() {
+    let is_going = |server: &mut Server| server.pods.get_mut("shop/web").unwrap().is_terminating = true;
+    let (scene, outcome) = request_again(is_going, "u1");
+    assert_eq!((outcome, scene.api.done()), (SoftOutcome::Accepted, Vec::new()));
+    let requested = scene.requested();
+    assert_eq!((&*requested.outcome, requested.requests, &*requested.eviction_id), ("terminating", 0, "e1"));
+    assert!(requested.boot_ms.is_some(), "without a signal, it counts from now on");
+    scene.api.change(|server| server.pods.clear());
+    scene.wait(EventType::EvictionConfirmed, 1);
+    assert_eq!(scene.api.done(), []);
+}
+
+#[test]
+fn one_that_was_not_made_is_made_after_a_look() {
+    let (scene, outcome) = request_again(|_| (), "u1");
+    assert_eq!(outcome, SoftOutcome::Accepted);
+    assert_eq!(scene.api.done(), [(String::from("POST eviction"), String::from("web"))]);
+    assert_eq!(&*scene.requested().outcome, "accepted");
+}
+
+#[test]
+fn nothing_is_sent_for_a_pod_that_was_made_anew_or_is_gone() {
+    let changes: [(fn(&mut Server), &str); 2] = [(|_| (), "u0"), (|server| server.pods.clear(), "u1")];
+    for (change, uid) in changes {
+        let (scene, outcome) = request_again(change, uid);
+        assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()), "{uid}");
+        assert_eq!(&*scene.requested().outcome, "refused");
+    }
+}
+
+#[test]
+fn an_api_server_that_is_away_after_a_restart_settles_nothing() {
+    let (scene, outcome) = request_again(|server| server.fails_with = Some(503), "u1");
+    assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()));
+    assert!(scene.requested().message.contains("SIGTERM"));
+}

@@ -24,6 +24,8 @@ const LONG_MS: u64 = 60_000;
 /// As the daemon's own, a hundred times as fast.
 const QUICK: Pace = Pace {
     answer: Duration::from_secs(20),
+    whole: Duration::from_secs(20),
+    whole_bytes: 1 << 30,
     silence: Duration::from_mins(3),
     margin: Duration::from_secs(30),
     lasting: Duration::from_millis(100),

@@ -128,6 +128,25 @@ async fn streams_that_never_come_to_their_end_are_given_up_for_lists() {
     assert_eq!((reading.shown().len(), api.asked_for(false).len()), (3, 1));
 }
 
+/// Though something comes all the time.
+#[tokio::test]
+async fn a_stream_that_does_not_end_in_time_or_bytes_is_given_up_for_a_list() {
+    for pace in [
+        Pace { whole: Duration::from_millis(100), ..QUICK },
+        Pace { whole: Duration::from_hours(1), whole_bytes: 10_000, ..QUICK },
+    ] {
+        let (api, feed) = serve().await;
+        api.set_streams(Streams::Endless);
+        api.put(pod("a", "a", 1));
+        let reading = Reading::start(&feed, pace);
+        reading.until_shown(&[("a", 1)]).await;
+        assert_eq!(api.asked_for(false).len(), 1, "{pace:?}");
+        assert_eq!(reading.shared.trouble(), None);
+        let streams = api.asked().iter().filter(|asked| asked.is_stream()).count();
+        assert_eq!(streams, 1, "it is remembered");
+    }
+}
+
 /// Also the change of a pod that had come already, and its end.
 #[tokio::test]
 async fn what_changes_before_the_mark_counts() {

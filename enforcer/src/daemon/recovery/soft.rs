@@ -1,0 +1,145 @@
+//! A soft eviction whose victim another was asked to end, or may have been asked to end: the next daemon goes on with it.
+
+use std::path::Path;
+
+use enforcer_events::{
+    Event, EventType, Payload,
+    eviction::{Decision, EvictionDecided},
+};
+use ulid::Ulid;
+
+use super::{BACK, subject};
+use crate::{
+    cgroup::{self, CgroupDir, Handles, Sought},
+    evict::{self, InheritedEviction},
+    journal::{Batch, Filter, Intent, Journal, Subject},
+    model::{CgroupId, CgroupPath, PodUid},
+    policy::{
+        engine::{Inherited, Shortage},
+        threshold::Signal,
+    },
+};
+
+const MS: u64 = 1_000_000;
+
+/// What the journal says of an eviction.
+#[derive(Debug, Default)]
+struct Told {
+    /// Its decision, and the position of that.
+    decision: Option<(u64, Box<Decision>)>,
+    /// When another had accepted to end the victim, in milliseconds since the machine was started.
+    requested_ms: Option<u64>,
+}
+
+/// What goes on of an eviction that an earlier process began and did not end; `None` if it was hard, or if no one can have
+/// been asked to end its victim.
+pub(super) fn inherit(intent: &Intent<'_>, journal: &Journal) -> Option<InheritedEviction> {
+    let Intent::Eviction {
+        id,
+        pod,
+        uid,
+        path,
+        cgroup,
+        whole,
+        targets,
+        signal,
+        hard,
+        threshold,
+        observed,
+        decided_ns,
+    } = intent
+    else {
+        return None;
+    };
+    let id = Ulid::from(*id);
+    let Told { decision, requested_ms } = told(journal, &id.to_string());
+    let (sequence, decision) = decision.filter(|(_, decision)| is_soft(decision) && !hard)?;
+    // No one is asked before the disk has the decision, nor before a program has run, of which nothing is known now.
+    let may_be_asked = *journal.durable().borrow() >= sequence && decision.hook.is_none();
+    let (Subject::Pod(name), true) = (subject(pod), requested_ms.is_some() || may_be_asked) else {
+        return None;
+    };
+    let path = CgroupPath::parse(path).ok()?;
+    let (threshold, observed) = (*threshold, *observed);
+    let victim = decision.victim.as_ref();
+    let facts = Inherited {
+        cgroup: *cgroup,
+        pod: evict::pod_key(&name),
+        shortage: Shortage { signal: Signal::from_name(signal)?, hard: false, threshold, observed },
+        crossed_ns: decided_ns.saturating_sub(nanoseconds(decision.crossed_to_decided_ms)),
+        decided_ns: *decided_ns,
+        requested_ns: requested_ms.map(|at_ms| at_ms.saturating_mul(MS)),
+        grace_ns: decision.grace_ms.saturating_mul(MS),
+        predicted_freed_bytes: decision.predicted_freed_bytes,
+        current_bytes: victim.and_then(|victim| victim.current_bytes),
+        process_count: victim.and_then(|victim| victim.process_count),
+    };
+    let own = whole.then_some((&path, *cgroup));
+    let killed = killed(own, targets);
+    Some(InheritedEviction::open((id, name, PodUid::new(uid)?, path), facts, killed.as_deref()))
+}
+
+fn is_soft(decision: &Decision) -> bool {
+    let Decision { dry_run, hard, grace_ms, operator, .. } = decision;
+    !dry_run && !hard && *grace_ms > 0 && operator.is_none()
+}
+
+/// A duration of an event, which has a fraction.
+fn nanoseconds(milliseconds: Option<f64>) -> u64 {
+    let seconds = milliseconds.unwrap_or(0.0) / 1_000.0;
+    let duration = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn told(journal: &Journal, id: &str) -> Told {
+    let kinds = vec![EventType::EvictionDecided, EventType::EvictionRequested];
+    let from = journal.range().newest.saturating_sub(BACK);
+    let mut reader = journal.reader(Some(from), Filter { kinds, ..Filter::default() });
+    let mut told = Told::default();
+    while let Some(batch) = reader.read() {
+        let Batch::Records(records) = batch else { continue };
+        for record in records {
+            match Event::parse(&record.line).map(|event| event.payload) {
+                Ok(Payload::EvictionDecided(EvictionDecided::Decision(decision)))
+                    if decision.eviction_id == id =>
+                {
+                    told.decision = Some((record.sequence, decision));
+                }
+                Ok(Payload::EvictionRequested(requested)) if requested.eviction_id == id => {
+                    told.requested_ms = told.requested_ms.or(requested.boot_ms);
+                }
+                _ => {}
+            }
+        }
+    }
+    told
+}
+
+/// Opens the cgroups that were to be killed and still exist; `None` if not all of them can be found.
+fn killed(own: Option<(&CgroupPath, CgroupId)>, targets: &[CgroupId]) -> Option<Vec<CgroupDir>> {
+    let mount = Path::new(cgroup::MOUNT);
+    let root = CgroupDir::mount(mount).ok()?;
+    let handles = if targets.is_empty() { None } else { Some(Handles::of(mount).ok()?) };
+    let mut found = Vec::new();
+    if let Some((path, id)) = own {
+        found.push((path.clone(), id));
+    }
+    for id in targets {
+        match handles.as_ref()?.find(*id) {
+            Sought::Found(path) => found.push((path, *id)),
+            Sought::Gone => {}
+            Sought::Unknown => return None,
+        }
+    }
+    let mut killed = Vec::new();
+    for (path, id) in found {
+        match root.open(&path) {
+            Ok(dir) if dir.id() == id => killed.push(dir),
+            // Another has its name: this one is gone.
+            Ok(_) => {}
+            Err(error) if error.is_gone() => {}
+            Err(_) => return None,
+        }
+    }
+    Some(killed)
+}
