@@ -70,20 +70,20 @@ pub fn diff(
                 },
                 None => None,
             };
-            let new = page.held(value);
+            let new = page.held(&value);
             // Text that is no value differs from every value, and any value gives more.
-            let old = held.map_or_else(|| Some(file.default_value()), Held::value).map(|old| page.held(old));
-            if old == Some(new) {
+            let old = held.map_or_else(|| Some(file.default_value()), Held::value).map(|old| page.held(&old));
+            if old.as_ref() == Some(&new) {
                 continue;
             }
-            let is_raise = old.is_none_or(|old| old.is_raised_by(new));
+            let is_raise = old.is_none_or(|old| old.is_raised_by(&new));
             let write = Write {
                 path: plan.path.clone(),
-                reason: reason(known, new, released, ledger, page),
+                reason: reason(known, &new, released, ledger, page),
                 old: held.cloned(),
                 value,
             };
-            if let Some(usage_bytes) = usage_above(new, is_raise, known) {
+            if let Some(usage_bytes) = usage_above(&new, is_raise, known) {
                 diff.withheld.push(Withheld { write, usage_bytes });
             } else if is_raise {
                 raises.push(write);
@@ -154,26 +154,26 @@ fn newly_enabled(controller: Controller, plan: &CgroupPlan, observed: &Snapshot)
 
 fn reason(
     known: Option<&Observed>,
-    new: CgroupValue,
+    new: &CgroupValue,
     released: bool,
     ledger: &Ledger,
     page: PageSize,
 ) -> Reason {
     let last = known.and_then(|known| ledger.value(known.id, new.file()));
-    match last.map(|last| page.held(last)) {
+    match last.map(|last| page.held(&last)) {
         _ if released => Reason::Released,
         None => Reason::Initial,
-        Some(last) if last == new => Reason::Drifted,
+        Some(last) if last == *new => Reason::Drifted,
         Some(_) => Reason::PlanChanged,
     }
 }
 
 /// The memory in use, if writing would put `memory.max` below it.
-fn usage_above(new: CgroupValue, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
+fn usage_above(new: &CgroupValue, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
     let usage_bytes = known?.usage_bytes?;
     match new {
         CgroupValue::MemoryMax(Limit::Amount(limit_bytes)) if !is_raise => {
-            (usage_bytes > limit_bytes).then_some(usage_bytes)
+            (usage_bytes > *limit_bytes).then_some(usage_bytes)
         }
         _ => None,
     }

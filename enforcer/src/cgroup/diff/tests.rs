@@ -191,7 +191,7 @@ fn simulate(observed: &mut Snapshot, step: &Step) {
             observed.cgroups.get_mut(path).unwrap().enabled.extend(controllers);
         }
         Step::Write(write) => {
-            let held = Held::Value(page().held(write.value));
+            let held = Held::Value(page().held(&write.value));
             observed.cgroups.get_mut(&write.path).unwrap().files.insert(write.file(), held);
         }
     }
