@@ -9,6 +9,7 @@ pub mod admission;
 pub mod alignment;
 pub mod allocatable;
 pub mod cpu;
+pub mod cpus;
 pub mod critical;
 pub mod duration;
 pub mod effective;
