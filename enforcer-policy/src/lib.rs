@@ -41,7 +41,8 @@ pub mod what_if;
 pub use self::{
     plan::{CgroupPlan, ContainerPlan, Plan, PodPlan, plan, plan_decided, plan_placed},
     settings::{
-        CgroupDriver, CpuWeightFormula, EvictionSettings, KubeReservedPolicy, MemoryProtection,
-        MemoryReservationPolicy, ReservedCgroup, ReservedScope, Settings, SettingsError, SwapBehavior,
+        CgroupDriver, CpuManagerPolicy, CpuWeightFormula, EvictionSettings, KubeReservedPolicy,
+        MemoryProtection, MemoryReservationPolicy, ReservedCgroup, ReservedScope, Settings, SettingsError,
+        SwapBehavior,
     },
 };

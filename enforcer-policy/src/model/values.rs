@@ -521,9 +521,9 @@ mod tests {
         assert_eq!(values.iter().count(), files().count());
         for file in files() {
             let value = file.default_value();
-            assert_eq!((value.file(), values.get(file)), (file, Some(value)));
+            assert_eq!((value.file(), values.get(file)), (file, Some(value.clone())));
             assert_eq!(CgroupFile::named(&file.name()), Some(file));
-            assert_eq!(file.parse(&format!("{value}\n")), Some(value));
+            assert_eq!(file.parse(&format!("{value}\n")), Some(value.clone()));
             assert_eq!(values.to_text()[file.name().as_ref()], value.to_string());
         }
     }

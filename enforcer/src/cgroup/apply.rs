@@ -166,7 +166,8 @@ impl Progress {
             self.0 = index + run.len();
             run.retain(|write| write.file() != CgroupFile::MemoryMax);
         }
-        let reported = driver.emit(dir, &run.into_iter().map(|write| write.value.clone()).collect::<Vec<_>>());
+        let reported =
+            driver.emit(dir, &run.into_iter().map(|write| write.value.clone()).collect::<Vec<_>>());
         if reported.is_err() {
             // The next write tries again.
             self.0 = index + 1;

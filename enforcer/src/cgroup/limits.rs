@@ -37,7 +37,10 @@ impl LimitWriter for CgroupsRs {
     fn set(&self, dir: &CgroupDir, value: &CgroupValue) -> Result<(), Error> {
         let file = value.file().name();
         let Some(set) = setter(value) else {
-            return dir.write(&file, &value.to_string());
+            return match value {
+                CgroupValue::CpusetCpus(cpus) if cpus.is_empty() => unset_cpus(dir, &file),
+                _ => dir.write(&file, &value.to_string()),
+            };
         };
         // Fails with ENOENT for a missing file before the crate could create one.
         drop(dir.open_write(&file)?);
@@ -50,6 +53,22 @@ impl LimitWriter for CgroupsRs {
         })
     }
 }
+
+/// Gives a cgroup the CPUs of the one above again. A write of no byte would not reach the kernel. The kernel refuses that where
+/// processes are (`validate_change` in kernel/cgroup/cpuset.c): there every CPU that the machine can have comes to the same.
+fn unset_cpus(dir: &CgroupDir, file: &str) -> Result<(), Error> {
+    let refused = match dir.write(file, "\n") {
+        Err(error @ Error::Write { .. }) => error,
+        result => return result,
+    };
+    match std::fs::read_to_string(POSSIBLE_CPUS) {
+        Ok(possible) => dir.write(file, possible.trim()),
+        Err(_) => Err(refused),
+    }
+}
+
+/// The CPUs that the machine can have.
+const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
 type Setter = Box<dyn FnOnce(PathBuf) -> cgroups_rs::fs::error::Result<()>>;
 

@@ -25,12 +25,11 @@ impl Temporary {
     /// Records a value in the intent page. Call it before the value is written. Returns `None` if the page is full; the
     /// value must not be written then.
     pub fn record(dir: &CgroupDir, value: TemporaryValue, slots: &mut Slots) -> Option<Self> {
-        let slot =
-            slots.hold(&Intent::Value {
-                path: dir.path().as_str().into(),
-                cgroup: dir.id(),
-                value: value.clone(),
-            })?;
+        let slot = slots.hold(&Intent::Value {
+            path: dir.path().as_str().into(),
+            cgroup: dir.id(),
+            value: value.clone(),
+        })?;
         Some(Self { value, slot })
     }
 

@@ -85,7 +85,11 @@ impl RaisedLimit {
 
     /// The intent for the next start, if this process is killed meanwhile.
     pub(super) fn intent<'a>(&self, owner: &'a Owner) -> Intent<'a> {
-        Intent::Value { path: Cow::Borrowed(owner.path.as_str()), cgroup: owner.cgroup, value: self.value.clone() }
+        Intent::Value {
+            path: Cow::Borrowed(owner.path.as_str()),
+            cgroup: owner.cgroup,
+            value: self.value.clone(),
+        }
     }
 }
 

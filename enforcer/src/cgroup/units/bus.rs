@@ -5,9 +5,7 @@ use std::{env, io, os::unix::net::UnixStream, path::Path, time::Duration};
 use tokio::{runtime::Handle, sync::Mutex};
 use zbus::{Connection, zvariant::Value};
 
-use super::{
-    Property, UnitError, UnitName, Units, property::PropertyValue,
-};
+use super::{Property, UnitError, UnitName, Units, property::PropertyValue};
 
 /// How long systemd may take to reply; its manager does one thing at a time, and reloading takes seconds on a busy
 /// host.

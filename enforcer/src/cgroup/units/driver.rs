@@ -144,9 +144,11 @@ impl<U: Units> Driver for SystemdDriver<U> {
         Ok(())
     }
 
-    /// A file that systemd has a property for gets the same value from both, in either order.
+    /// A file that systemd has a property for gets the same value from both, in either order. That of CPUs may only come with
+    /// the property.
     fn settle(&self, _dir: &CgroupDir, value: &CgroupValue) -> Result<(), Error> {
-        if self.is_unsettled.load(Ordering::Relaxed) && Property::of(value).is_empty() {
+        let waits = Property::of(value).is_empty() || matches!(value, CgroupValue::CpusetCpus(_));
+        if self.is_unsettled.load(Ordering::Relaxed) && waits {
             self.units.settle()?;
             self.is_unsettled.store(false, Ordering::Relaxed);
         }
@@ -271,8 +273,7 @@ mod tests {
         for _ in 0..2 {
             driver.settle(&slice, &group).unwrap();
         }
-        let reported =
-            vec![Property::number("CPUWeight", 79), Property::number("TasksMax", 64)];
+        let reported = vec![Property::number("CPUWeight", 79), Property::number("TasksMax", 64)];
         assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), reported), Call::Settle]);
     }
 
@@ -335,8 +336,8 @@ mod tests {
         let withheld: Vec<_> = outcomes.iter().filter_map(Outcome::withheld).collect();
         assert_eq!(withheld.len(), 1, "{outcomes:?}");
         assert_eq!(withheld[0].write.file(), CgroupFile::MemoryMax);
-        let reported =
-            [("CPUWeight", 79), ("TasksMax", 64), ("MemoryLow", 4096)].map(|(name, number)| Property::number(name, number));
+        let reported = [("CPUWeight", 79), ("TasksMax", 64), ("MemoryLow", 4096)]
+            .map(|(name, number)| Property::number(name, number));
         let reported = reported.to_vec();
         assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), reported), Call::Settle]);
         assert_eq!(fs::read_to_string(folder.join("memory.oom.group")).unwrap(), "1");

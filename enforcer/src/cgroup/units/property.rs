@@ -119,7 +119,11 @@ mod tests {
     #[case("pids.max", "1024", &[("TasksMax", 1024)])]
     #[case("memory.oom.group", "1", &[])]
     #[case("hugetlb.2MB.max", "0", &[])]
-    fn files_have_properties(#[case] file: &str, #[case] value: &str, #[case] expected: &[(&'static str, u64)]) {
+    fn files_have_properties(
+        #[case] file: &str,
+        #[case] value: &str,
+        #[case] expected: &[(&'static str, u64)],
+    ) {
         let properties = Property::of(&CgroupFile::named(file).unwrap().parse(value).unwrap());
         let expected: Vec<_> =
             expected.iter().map(|(name, number)| Property::number(name, *number)).collect();
