@@ -29,6 +29,10 @@ impl Plan {
 
 impl PodPlan {
     fn pin(&mut self, assignments: &Assignments, shared: &Arc<CpuSet>, settings: &Settings) {
+        // By its own name of a static pod, a kubelet has CPUs for another uid than the API server's.
+        if self.placed.is_some() && self.critical && !assignments.entries.contains_key(&self.uid) {
+            return;
+        }
         // Containers that share an adopted cgroup share what one of them has of its own.
         let mut own: BTreeMap<CgroupPath, CpuSet> = BTreeMap::new();
         for container in &self.containers {
@@ -47,7 +51,8 @@ impl PodPlan {
         if paths.contains(&self.cgroup.path) {
             self.cgroup.values.cpuset_cpus = Some(own.get(&self.cgroup.path).unwrap_or(shared).clone());
         }
-        for container in &mut self.containers {
+        // A name in parentheses stands for containers that are not known one by one.
+        for container in self.containers.iter_mut().filter(|container| !container.name.starts_with('(')) {
             let cpus = own.get(&container.cgroup.path);
             if cpus.is_some() {
                 without_quota(&mut container.cgroup.values, settings);

@@ -155,7 +155,7 @@ fn what_is_shown_can_be_written() {
         for field in FIELDS {
             let value = (field.show)(&config);
             text.push_str(&format!("{}: {value}\n", field.name));
-            let differs = |config| (field.show)(config) != (field.show)(&default);
+            let differs = |config: &Config| (field.show)(config) != (field.show)(&default);
             assert!(differs(&other) || differs(&without), "{} is not set above", field.name);
         }
         let sorted = |mut config: Config| {

@@ -1,9 +1,6 @@
 use std::{fs, sync::Arc};
 
-use super::{
-    super::{PodSet, cpus::OwnCpus},
-    *,
-};
+use super::{super::PodSet, *};
 use crate::{
     journal::Journal,
     model::{Pod, Quantity, Requirements},
@@ -114,7 +111,7 @@ fn who_does_not_get_its_cpus_is_rejected_until_there_are_some() {
     assert_eq!(pods.retired(), [two.uid.clone()]);
     stand(&mut pods, &[&six]);
     take(&mut pods, &[&two]);
-    assert_eq!(pods.retired(), [two.uid.clone()], "the other is not gone");
+    assert!(pods.retired().contains(&two.uid), "the other is not gone");
     stand(&mut pods, &[]);
     pods.replan();
     assert!(pods.retired().is_empty());
