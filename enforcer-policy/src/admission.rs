@@ -16,8 +16,12 @@ use super::{
 };
 
 mod amounts;
+mod cpus;
 
-pub use self::amounts::{Amounts, Shortage, beyond_free};
+pub use self::{
+    amounts::{Amounts, Shortage, beyond_free},
+    cpus::{CpuAdmitter, CpuMachine, CpuRejection, Cpus, wanted_of},
+};
 
 /// The taint of a node under memory pressure, which the control plane sets with the effect `NoSchedule`.
 const MEMORY_PRESSURE_TAINT: &str = "node.kubernetes.io/memory-pressure";
@@ -66,6 +70,8 @@ pub enum Rejection {
     Condition(Vec<NodeCondition>),
     /// It is critical, but would not fit even if every preemptible pod ended.
     NoVictims(NoVictims),
+    /// Its containers do not get the CPUs that they are to have of their own.
+    Cpus(CpuRejection),
     /// It made way for a critical pod.
     Preempted,
     /// It ran, and was evicted. The event of its eviction has the kubelet's message.
@@ -80,6 +86,7 @@ impl Rejection {
             Self::Insufficient(shortage) => Cow::Owned(format!("OutOf{}", shortage.resource)),
             Self::Condition(_) | Self::Evicted => Cow::Borrowed("Evicted"),
             Self::NoVictims(_) => Cow::Borrowed("UnexpectedAdmissionError"),
+            Self::Cpus(rejection) => Cow::Borrowed(rejection.reason()),
             Self::Preempted => Cow::Borrowed("Preempting"),
         }
     }
@@ -103,6 +110,7 @@ impl fmt::Display for Rejection {
                 formatter,
                 "Unexpected error while attempting to recover from admission failure: {error}"
             ),
+            Self::Cpus(rejection) => rejection.fmt(formatter),
             Self::Preempted => formatter.write_str("Preempted in order to admit critical pod"),
             Self::Evicted => {
                 formatter.write_str("The pod stays evicted until its manifest changes or is removed.")
@@ -221,6 +229,12 @@ impl<'pod> Admitter<'pod> {
         decided
     }
 
+    /// Counts a pod that is rejected for another reason, so that places stay those of the pods.
+    fn leave_out(&mut self, rejection: Rejection) -> Rejection {
+        self.running.push(None);
+        rejection
+    }
+
     /// All resources that the node has too little of for the pod, in the order of upstream's `Fits`: pods, cpu, memory,
     /// ephemeral storage, then the others by name.
     #[must_use]
@@ -270,10 +284,34 @@ pub fn admit_all(
     conditions: &[NodeCondition],
     pods: &[Pod],
 ) -> Vec<Admission> {
+    admit_all_beside(node, settings, conditions, pods, &mut None)
+}
+
+/// [`admit_all`] where containers may get CPUs of their own. As in the kubelet, that is decided before what else fits; pods
+/// that end later keep theirs until they are gone.
+#[must_use]
+pub fn admit_all_beside(
+    node: &Node,
+    settings: &Settings,
+    conditions: &[NodeCondition],
+    pods: &[Pod],
+    cpus: &mut Option<CpuAdmitter<'_>>,
+) -> Vec<Admission> {
     let mut admitter = Admitter::new(node, settings);
     let mut admissions: Vec<Admission> = Vec::with_capacity(pods.len());
     for pod in pods {
-        let admission = match admitter.admit(pod, conditions) {
+        let with_cpus = under_conditions(pod, conditions)
+            .and_then(|()| cpus.as_mut().map_or(Ok(()), |cpus| cpus.admit(pod)));
+        let admitted = match with_cpus {
+            Ok(()) => admitter.admit(pod, conditions),
+            Err(rejection) => Err(admitter.leave_out(rejection)),
+        };
+        if admitted.is_err()
+            && let Some(cpus) = cpus.as_mut()
+        {
+            cpus.withdraw(pod);
+        }
+        let admission = match admitted {
             Ok(victims) => {
                 for victim in &victims {
                     if let Some(admission) = admissions.get_mut(victim.0) {

@@ -128,6 +128,11 @@ pub fn hard_thresholds(capacity: &ResourceList, settings: &Settings) -> Resource
 #[must_use]
 pub fn reserved(capacity: &ResourceList, settings: &Settings) -> ResourceList {
     let mut reserved = settings.system_reserved.clone();
+    if !settings.reserved_system_cpus.is_empty() {
+        // Instead of the cpu of both reservations (`run` in `cmd/kubelet/app/server.go`).
+        let cpus = u64::try_from(settings.reserved_system_cpus.len()).unwrap_or(u64::MAX);
+        reserved.insert(ResourceName::new(ResourceName::CPU), Quantity::from_units(cpus));
+    }
     lists::add(&mut reserved, &kube_reserved(capacity, settings));
     reserved
 }
@@ -141,6 +146,9 @@ pub fn kube_reserved(capacity: &ResourceList, settings: &Settings) -> ResourceLi
         KubeReservedPolicy::Auto => auto::reserved(capacity),
     };
     reserved.extend(settings.kube_reserved.clone());
+    if !settings.reserved_system_cpus.is_empty() {
+        reserved.remove(ResourceName::CPU);
+    }
     reserved
 }
 

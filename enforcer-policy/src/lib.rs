@@ -9,6 +9,7 @@ pub mod admission;
 pub mod alignment;
 pub mod allocatable;
 pub mod cpu;
+pub mod cpus;
 pub mod critical;
 pub mod duration;
 pub mod effective;
@@ -40,7 +41,8 @@ pub mod what_if;
 pub use self::{
     plan::{CgroupPlan, ContainerPlan, Plan, PodPlan, plan, plan_decided, plan_placed},
     settings::{
-        CgroupDriver, CpuWeightFormula, EvictionSettings, KubeReservedPolicy, MemoryProtection,
-        MemoryReservationPolicy, ReservedCgroup, ReservedScope, Settings, SettingsError, SwapBehavior,
+        CgroupDriver, CpuManagerPolicy, CpuWeightFormula, EvictionSettings, KubeReservedPolicy,
+        MemoryProtection, MemoryReservationPolicy, ReservedCgroup, ReservedScope, Settings, SettingsError,
+        SwapBehavior,
     },
 };

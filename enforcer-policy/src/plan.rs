@@ -1,5 +1,6 @@
 //! The desired state of a node: every cgroup with its values, every container with its score.
 
+mod pinned;
 mod placed;
 
 use std::{collections::BTreeMap, sync::Arc};

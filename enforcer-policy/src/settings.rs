@@ -5,6 +5,7 @@ mod check;
 use crate::model::{CgroupPath, ResourceList};
 
 use crate::{
+    cpus::{CpuOptions, CpuSet},
     engine::BreakerSettings,
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -34,6 +35,12 @@ pub struct Settings {
     pub kube_reserved: ResourceList,
     /// `kubeReservedPolicy`.
     pub kube_reserved_policy: KubeReservedPolicy,
+    /// `cpuManagerPolicy`.
+    pub cpu_manager_policy: CpuManagerPolicy,
+    /// `cpuManagerPolicyOptions`.
+    pub cpu_manager_options: CpuOptions,
+    /// `reservedSystemCPUs`: the CPUs that no container gets as its own. If it has any, their number is the reserved cpu.
+    pub reserved_system_cpus: CpuSet,
     /// Whether `enforceNodeAllocatable` names `pods`: kubepods is then limited to unreserved resources.
     pub enforce_pods: bool,
     /// `systemReservedCgroup`, if `enforceNodeAllocatable` names it.
@@ -82,6 +89,16 @@ pub enum ReservedScope {
     All,
     /// Cpu only: `system-reserved-compressible`, `kube-reserved-compressible`.
     Compressible,
+}
+
+/// Whether containers get CPUs of their own.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum CpuManagerPolicy {
+    /// None does.
+    #[default]
+    None,
+    /// Containers of Guaranteed pods that request whole CPUs do.
+    Static,
 }
 
 /// What is reserved of resources that `kubeReserved` does not name.
@@ -193,6 +210,9 @@ impl Default for Settings {
             system_reserved: ResourceList::new(),
             kube_reserved: ResourceList::new(),
             kube_reserved_policy: KubeReservedPolicy::None,
+            cpu_manager_policy: CpuManagerPolicy::None,
+            cpu_manager_options: CpuOptions::default(),
+            reserved_system_cpus: CpuSet::new(),
             enforce_pods: true,
             system_reserved_cgroup: None,
             kube_reserved_cgroup: None,

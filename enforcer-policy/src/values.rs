@@ -34,7 +34,7 @@ fn quota(cpu_limit_milli: u64, settings: &Settings) -> Option<CpuMax> {
 }
 
 /// `cpu.max` without a limit, if the period is not the kernel's default.
-fn period(settings: &Settings) -> Option<CpuMax> {
+pub(crate) fn period(settings: &Settings) -> Option<CpuMax> {
     let period_us = settings.cpu_cfs_quota_period_us;
     (period_us != CpuMax::DEFAULT_PERIOD_US).then_some(CpuMax { quota_us: Limit::Max, period_us })
 }

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod beside;
+mod cpus;
 mod fields;
 mod kubelet;
 mod read;

@@ -19,6 +19,7 @@
 mod armed;
 mod backlog;
 mod container_node;
+mod cpu_state;
 mod desired;
 mod edges;
 mod emit;
@@ -101,6 +102,10 @@ use self::{
     trimming::Trimming,
     watchdog::Watchdog,
     watching::{Guarded, Watched},
+};
+pub(crate) use self::{
+    cpu_state::look as cpu_assignments,
+    desired::{cpu_machine, cpu_machine_of},
 };
 pub use self::{
     evictors::{Evictors, evictors, settled},
@@ -302,6 +307,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
         .context("cannot start the manifest thread")?;
     desired.restore_specs();
+    desired.restore_cpus();
     desired.find_pods().await?;
     let mut naming = kubelets.then(|| Naming::start(&config)).transpose().context("cannot start threads")?;
     let specifying = kubelets.then(|| Specifying::start(&config, &host.name)).transpose();

@@ -23,6 +23,11 @@ pub(crate) trait State: Serialize + DeserializeOwned {
     const MAX_BYTES: u64;
     /// Whether it must survive a power cut, for which a write waits for the disk.
     const IS_SYNCED: bool = true;
+
+    /// Whether what was read belongs together; the error says what does not.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Why a state file says nothing.
@@ -97,7 +102,9 @@ fn parse<T: State>(bytes: &[u8]) -> Result<T, (String, String)> {
     if version + 1 < T::VERSION || version == 0 {
         return Err(damaged(format!("its format is version {version}")));
     }
-    serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))
+    let content: T = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    content.check().map_err(damaged)?;
+    Ok(content)
 }
 
 /// Writes a state file atomically: a reader finds the old content or the new one.

@@ -6,6 +6,7 @@
 
 mod available;
 pub mod btf;
+mod cpus;
 mod edge;
 mod edge_ring;
 mod error;
@@ -35,6 +36,9 @@ mod wake;
 
 pub use self::{
     available::{Available, AvailableMemory, MemoryAvailableSource},
+    cpus::{
+        CpusUnknown, ROOT as CPUS, online as online_cpus, present as present_cpus, topology as cpu_topology,
+    },
     edge::{EdgeSource, Readiness, SourceState},
     edge_ring::EdgeRing,
     error::SenseError,

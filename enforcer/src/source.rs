@@ -19,7 +19,7 @@ pub use self::{
     given::{Gathered, Given, Wrong, gather},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
     placed::{Identities, Kubelet, PlacedPods},
-    roster::{Active, Change, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
+    roster::{Active, Change, CpuGrounds, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
     snapshot::{AdmittedBy, Health, Snapshot, SourceName, SourcePod, Sources},
     specified::{EvictedPod, Provenance, SpecifiedPods},
     static_dir::{Answer, News, StaticDir},

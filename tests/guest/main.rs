@@ -8,6 +8,7 @@ mod admission;
 mod agreement;
 mod cgroup;
 mod controllers;
+mod cpus;
 mod daemon;
 mod doctor;
 mod enforcement;

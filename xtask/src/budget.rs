@@ -84,6 +84,7 @@ mod tests {
                 "exclusive",
                 "host",
                 "kernel",
+                "numa",
                 "systemd",
                 "whole",
                 "without_memory",

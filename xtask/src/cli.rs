@@ -5,7 +5,12 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     fuzz::Target,
-    guest::{Init, initramfs::FileToAdd, kernel::KernelName},
+    guest::{
+        Init,
+        cpus::{Cpus, Topology},
+        initramfs::FileToAdd,
+        kernel::KernelName,
+    },
 };
 
 /// Development commands: set-up, build, guests, tests and the demonstration.
@@ -246,6 +251,9 @@ pub(crate) struct MachineArgs {
     /// Its processors
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) cpus: u32,
+    /// Its processors as sockets, cores in each and threads on each of those; each socket is a NUMA node
+    #[arg(long, value_name = "sockets=N,cores=N,threads=N", conflicts_with = "cpus")]
+    pub(crate) topology: Option<Topology>,
     /// Its init
     #[arg(long, value_enum, default_value_t)]
     pub(crate) init: Init,
@@ -263,10 +271,18 @@ impl Default for MachineArgs {
             kernel: KernelName::V6_12,
             memory: 2048,
             cpus: 2,
+            topology: None,
             init: Init::Own,
             boot: Vec::new(),
             file: Vec::new(),
         }
+    }
+}
+
+impl MachineArgs {
+    /// Its processors.
+    pub(crate) fn cpus(&self) -> Cpus {
+        self.topology.map_or(Cpus::Count(self.cpus), Cpus::Topology)
     }
 }
 

@@ -110,8 +110,9 @@ fn prepared<'a>(
     kernel: &'a Kernel,
     script: &'a [u8],
 ) -> Run<'a> {
-    let MachineArgs { kernel: _, memory, cpus, init, boot, file } = machine;
-    Run { kernel, init: *init, memory_mib: *memory, cpus: *cpus, timeout, boot, files: file, script }
+    let MachineArgs { kernel: _, memory, cpus: _, topology: _, init, boot, file } = machine;
+    let cpus = machine.cpus();
+    Run { kernel, init: *init, memory_mib: *memory, cpus, timeout, boot, files: file, script }
 }
 
 fn only(guests: &Guests) -> anyhow::Result<&Kernel> {

@@ -42,7 +42,6 @@ use crate::{
 const MEMORY_MIB: u32 = 2048;
 /// The memory of a Kubernetes node.
 const NODE_MEMORY_MIB: u32 = 4096;
-const CPUS: u32 = 2;
 
 /// Guests together take at most two parts in this many of the machine's memory.
 const MEMORY_SHARE: u32 = 3;
@@ -258,7 +257,7 @@ impl Boot<'_> {
             kernel,
             init: batch.need.init,
             memory_mib: batch.memory_mib(),
-            cpus: CPUS,
+            cpus: batch.need.cpus,
             timeout,
             boot: &boot,
             files: &[],

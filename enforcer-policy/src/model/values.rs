@@ -1,8 +1,9 @@
 //! The files of a cgroup that a plan sets, and their values.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt, sync::Arc};
 
 use super::{Limit, SmallMap};
+use crate::cpus::CpuSet;
 
 /// A file of a cgroup that holds a planned value (`Documentation/admin-guide/cgroup-v2.rst`).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -11,6 +12,8 @@ pub enum CgroupFile {
     CpuMax,
     /// `cpu.weight`.
     CpuWeight,
+    /// `cpuset.cpus`.
+    CpusetCpus,
     /// `hugetlb.<size>.max`.
     HugetlbMax {
         /// The size of a page in bytes, at least 1024.
@@ -33,9 +36,10 @@ pub enum CgroupFile {
 }
 
 /// The files whose name is always the same.
-const NAMES: [(CgroupFile, &str); 9] = [
+const NAMES: [(CgroupFile, &str); 10] = [
     (CgroupFile::CpuMax, "cpu.max"),
     (CgroupFile::CpuWeight, "cpu.weight"),
+    (CgroupFile::CpusetCpus, "cpuset.cpus"),
     (CgroupFile::MemoryHigh, "memory.high"),
     (CgroupFile::MemoryLow, "memory.low"),
     (CgroupFile::MemoryMax, "memory.max"),
@@ -83,6 +87,7 @@ impl CgroupFile {
                 CgroupValue::CpuMax(CpuMax { quota_us: Limit::Max, period_us: CpuMax::DEFAULT_PERIOD_US })
             }
             Self::CpuWeight => CgroupValue::CpuWeight(100),
+            Self::CpusetCpus => CgroupValue::CpusetCpus(Arc::default()),
             Self::HugetlbMax { page_bytes } => CgroupValue::HugetlbMax { page_bytes, limit: Limit::Max },
             Self::MemoryHigh => CgroupValue::MemoryHigh(Limit::Max),
             Self::MemoryLow => CgroupValue::MemoryLow(Limit::Amount(0)),
@@ -101,6 +106,7 @@ impl CgroupFile {
         Some(match self {
             Self::CpuMax => CgroupValue::CpuMax(CpuMax::parse(text)?),
             Self::CpuWeight => CgroupValue::CpuWeight(text.trim_ascii().parse().ok()?),
+            Self::CpusetCpus => CgroupValue::CpusetCpus(Arc::new(text.parse().ok()?)),
             Self::HugetlbMax { page_bytes } => CgroupValue::HugetlbMax { page_bytes, limit: limit()? },
             Self::MemoryHigh => CgroupValue::MemoryHigh(limit()?),
             Self::MemoryLow => CgroupValue::MemoryLow(limit()?),
@@ -164,12 +170,14 @@ impl fmt::Display for CpuMax {
 }
 
 /// A value of a cgroup's file. Printed, it is what is written there.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub enum CgroupValue {
     /// `cpu.max`.
     CpuMax(CpuMax),
     /// `cpu.weight`, 1 to 10,000.
     CpuWeight(u64),
+    /// `cpuset.cpus`; none for those of the cgroup above.
+    CpusetCpus(Arc<CpuSet>),
     /// `hugetlb.<size>.max`, in bytes.
     HugetlbMax {
         /// The size of a page in bytes.
@@ -196,10 +204,11 @@ pub enum CgroupValue {
 impl CgroupValue {
     /// The file that it is a value of.
     #[must_use]
-    pub fn file(self) -> CgroupFile {
-        match self {
+    pub fn file(&self) -> CgroupFile {
+        match *self {
             Self::CpuMax(_) => CgroupFile::CpuMax,
             Self::CpuWeight(_) => CgroupFile::CpuWeight,
+            Self::CpusetCpus(_) => CgroupFile::CpusetCpus,
             Self::HugetlbMax { page_bytes, limit: _ } => CgroupFile::HugetlbMax { page_bytes },
             Self::MemoryHigh(_) => CgroupFile::MemoryHigh,
             Self::MemoryLow(_) => CgroupFile::MemoryLow,
@@ -226,16 +235,24 @@ impl CgroupValue {
             Self::HugetlbMax { page_bytes, limit } => {
                 Self::HugetlbMax { page_bytes, limit: limit.rounded_down(page_bytes) }
             }
-            Self::CpuMax(_) | Self::CpuWeight(_) | Self::MemoryOomGroup(_) | Self::PidsMax(_) => self,
+            Self::CpuMax(_)
+            | Self::CpuWeight(_)
+            | Self::CpusetCpus(_)
+            | Self::MemoryOomGroup(_)
+            | Self::PidsMax(_) => self,
         }
     }
 
     /// Whether going from `self` to `new` gives the cgroup more. Any `memory.oom.group` counts as more, and any value
     /// of another file.
     #[must_use]
-    pub fn is_raised_by(self, new: Self) -> bool {
+    pub fn is_raised_by(&self, new: &Self) -> bool {
         match (self, new) {
-            (Self::CpuMax(old), Self::CpuMax(new)) => old.is_raised_by(new),
+            (Self::CpuMax(old), Self::CpuMax(new)) => old.is_raised_by(*new),
+            // None is all.
+            (Self::CpusetCpus(old), Self::CpusetCpus(new)) => {
+                new.is_empty() || !old.is_empty() && old.is_subset(new)
+            }
             (Self::CpuWeight(old), Self::CpuWeight(new)) => old < new,
             (
                 Self::HugetlbMax { page_bytes: a, limit: old },
@@ -257,6 +274,7 @@ impl fmt::Display for CgroupValue {
         match self {
             Self::CpuMax(value) => value.fmt(formatter),
             Self::CpuWeight(weight) => weight.fmt(formatter),
+            Self::CpusetCpus(cpus) => cpus.fmt(formatter),
             Self::HugetlbMax { page_bytes: _, limit }
             | Self::MemoryHigh(limit)
             | Self::MemoryLow(limit)
@@ -270,7 +288,7 @@ impl fmt::Display for CgroupValue {
 }
 
 /// A value that a file holds only for a while, and the one that it holds again afterwards.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TemporaryValue {
     original: CgroupValue,
     temporary: CgroupValue,
@@ -285,20 +303,20 @@ impl TemporaryValue {
 
     /// The file.
     #[must_use]
-    pub fn file(self) -> CgroupFile {
+    pub fn file(&self) -> CgroupFile {
         self.original.file()
     }
 
     /// What the file holds again afterwards.
     #[must_use]
-    pub fn original(self) -> CgroupValue {
-        self.original
+    pub fn original(&self) -> &CgroupValue {
+        &self.original
     }
 
     /// What the file holds for a while.
     #[must_use]
-    pub fn temporary(self) -> CgroupValue {
-        self.temporary
+    pub fn temporary(&self) -> &CgroupValue {
+        &self.temporary
     }
 }
 
@@ -309,6 +327,8 @@ pub struct CgroupValues {
     pub cpu_max: Option<CpuMax>,
     /// `cpu.weight`, 1 to 10,000.
     pub cpu_weight: Option<u64>,
+    /// `cpuset.cpus`.
+    pub cpuset_cpus: Option<Arc<CpuSet>>,
     /// `hugetlb.<size>.max` by the size of a page, both in bytes.
     pub hugetlb_max: SmallMap<u64, Limit>,
     /// `memory.high`, in bytes.
@@ -330,7 +350,11 @@ pub struct CgroupValues {
 impl CgroupValues {
     /// The values, in the order of their files.
     pub fn iter(&self) -> impl Iterator<Item = CgroupValue> {
-        let cpu = [self.cpu_max.map(CgroupValue::CpuMax), self.cpu_weight.map(CgroupValue::CpuWeight)];
+        let cpu = [
+            self.cpu_max.map(CgroupValue::CpuMax),
+            self.cpu_weight.map(CgroupValue::CpuWeight),
+            self.cpuset_cpus.clone().map(CgroupValue::CpusetCpus),
+        ];
         let hugetlb = self.hugetlb_max.iter();
         let hugetlb = hugetlb
             .map(|(page_bytes, limit)| CgroupValue::HugetlbMax { page_bytes: *page_bytes, limit: *limit });
@@ -357,6 +381,7 @@ impl CgroupValues {
         match value {
             CgroupValue::CpuMax(value) => self.cpu_max = Some(value),
             CgroupValue::CpuWeight(weight) => self.cpu_weight = Some(weight),
+            CgroupValue::CpusetCpus(cpus) => self.cpuset_cpus = Some(cpus),
             CgroupValue::HugetlbMax { page_bytes, limit } => {
                 self.hugetlb_max.insert(page_bytes, limit);
             }
@@ -411,6 +436,8 @@ mod tests {
     #[case("cpu.max", "max", "max 100000\n")]
     #[case("cpu.weight", "79", "79\n")]
     #[case("pids.max", "1001", "1001\n")]
+    #[case("cpuset.cpus", "0,1,2,7", "0-2,7\n")]
+    #[case("cpuset.cpus", "", "\n")]
     #[case("hugetlb.2MB.max", "2097153", "2097152\n")]
     #[case("memory.oom.group", "1", "1\n")]
     fn what_is_written_equals_what_is_read_back(
@@ -426,6 +453,8 @@ mod tests {
     #[case("memory.max", "max", "4096\n")]
     #[case("cpu.max", "max 100000", "max 50000\n")]
     #[case("pids.max", "4097", "4096\n")]
+    #[case("cpuset.cpus", "0-3", "0-2\n")]
+    #[case("cpuset.cpus", "", "0\n")]
     #[case("memory.oom.group", "1", "0\n")]
     #[case("hugetlb.2MB.max", "0", "max\n")]
     fn different_values_stay_different(#[case] file: &str, #[case] written: &str, #[case] read: &str) {
@@ -440,6 +469,11 @@ mod tests {
     #[case("cpu.max", "20000 100000", "max 50000", true)]
     #[case("cpu.weight", "100", "4", false)]
     #[case("hugetlb.2MB.max", "max", "0", false)]
+    #[case("cpuset.cpus", "0-1", "0-2", true)]
+    #[case("cpuset.cpus", "0-2", "0-1", false)]
+    #[case("cpuset.cpus", "0-1", "1-2", false)]
+    #[case("cpuset.cpus", "", "0-2", false)]
+    #[case("cpuset.cpus", "0-2", "", true)]
     #[case("memory.oom.group", "1", "0", true)]
     fn knows_raises_from_lowers(
         #[case] file: &str,
@@ -447,7 +481,7 @@ mod tests {
         #[case] new: &str,
         #[case] raised: bool,
     ) {
-        assert_eq!(held(file, old).is_raised_by(held(file, new)), raised);
+        assert_eq!(held(file, old).is_raised_by(&held(file, new)), raised);
     }
 
     #[rstest]
@@ -487,9 +521,9 @@ mod tests {
         assert_eq!(values.iter().count(), files().count());
         for file in files() {
             let value = file.default_value();
-            assert_eq!((value.file(), values.get(file)), (file, Some(value)));
+            assert_eq!((value.file(), values.get(file)), (file, Some(value.clone())));
             assert_eq!(CgroupFile::named(&file.name()), Some(file));
-            assert_eq!(file.parse(&format!("{value}\n")), Some(value));
+            assert_eq!(file.parse(&format!("{value}\n")), Some(value.clone()));
             assert_eq!(values.to_text()[file.name().as_ref()], value.to_string());
         }
     }

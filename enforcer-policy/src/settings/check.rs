@@ -1,9 +1,12 @@
 //! Finds settings that contradict each other whatever the node, before anything is planned.
 
-use crate::model::CgroupPath;
+use crate::{
+    allocatable,
+    model::{CgroupPath, ResourceList, ResourceName},
+};
 
 use super::super::name::{self, NameError};
-use super::{ReservedCgroup, Settings};
+use super::{CpuManagerPolicy, KubeReservedPolicy, ReservedCgroup, Settings};
 
 /// Settings that contradict each other on any node.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -17,6 +20,11 @@ pub enum SettingsError {
         /// The reason.
         source: NameError,
     },
+    /// Containers are to get CPUs of their own, and none is kept for the others.
+    #[error(
+        "cpuManagerPolicy: static needs a reservation of CPU, which is not given away: set reservedSystemCPUs, or cpu in systemReserved or kubeReserved"
+    )]
+    NoCpuReserved,
     /// A reserved cgroup that would also contain pods, or that is within kubepods.
     #[error(
         "{field}: {path} must not be, contain or lie within {kubepods}, where pods are: name a cgroup beside it, such as /system.slice"
@@ -49,6 +57,7 @@ impl SettingsError {
         match self {
             Self::Name { field, .. } | Self::HoldsPods { field, .. } => field,
             Self::Overlap { .. } => "kubeReservedCgroup",
+            Self::NoCpuReserved => "cpuManagerPolicy",
         }
     }
 }
@@ -58,6 +67,9 @@ impl Settings {
     /// the other one.
     pub fn check(&self) -> Result<(), Vec<SettingsError>> {
         let mut problems = Vec::new();
+        if self.cpu_manager_policy == CpuManagerPolicy::Static && !self.reserves_cpu() {
+            problems.push(SettingsError::NoCpuReserved);
+        }
         let mut fits = |field, path: &CgroupPath| match name::check(path, self.cgroup_driver) {
             Ok(()) => true,
             Err(source) => {
@@ -95,6 +107,13 @@ impl Settings {
         }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }
+
+    /// Whether any cpu is reserved, on whatever node.
+    fn reserves_cpu(&self) -> bool {
+        let reserved = allocatable::reserved(&ResourceList::new(), self);
+        let is_positive = reserved.get(ResourceName::CPU).is_some_and(|cpu| cpu.is_positive());
+        is_positive || self.kube_reserved_policy == KubeReservedPolicy::Auto
+    }
 }
 
 /// Whether a cgroup is the other one or below it.
@@ -107,7 +126,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{CgroupDriver, ReservedScope};
+    use crate::{CgroupDriver, ReservedScope, model::Quantity};
 
     #[rstest]
     #[case::default("/", None, CgroupDriver::Cgroupfs, &[])]
@@ -161,5 +180,20 @@ mod tests {
         let fields: Vec<_> = reported.iter().map(SettingsError::field).collect();
         assert_eq!(fields, if fits { vec![] } else { vec!["kubeReservedCgroup"] });
         assert!(reported.iter().all(|error| error.to_string().contains(system)), "{reported:?}");
+    }
+
+    #[test]
+    fn where_containers_get_cpus_of_their_own_some_are_kept_for_the_others() {
+        let fixed = Settings { cpu_manager_policy: CpuManagerPolicy::Static, ..Settings::default() };
+        assert_eq!(fixed.check(), Err(vec![SettingsError::NoCpuReserved]));
+        let cpu = [(ResourceName::new(ResourceName::CPU), Quantity::from_milli(1))];
+        for reserving in [
+            Settings { reserved_system_cpus: "0".parse().unwrap(), ..fixed.clone() },
+            Settings { kube_reserved: cpu.clone().into(), ..fixed.clone() },
+            Settings { system_reserved: cpu.into(), ..fixed.clone() },
+            Settings { kube_reserved_policy: KubeReservedPolicy::Auto, ..fixed },
+        ] {
+            assert_eq!(reserving.check(), Ok(()));
+        }
     }
 }

@@ -293,7 +293,7 @@ proptest! {
         let values = pod.containers.iter().map(|c| values::container(&pod, c, &node_of(), &settings));
         for value in values.chain([values::pod(&pod, &node_of(), &settings)]).flat_map(|v| v.iter().collect::<Vec<_>>()) {
             let file = value.file();
-            prop_assert_eq!(file.parse(&value.to_string()), Some(value));
+            prop_assert_eq!(file.parse(&value.to_string()), Some(value.clone()));
             // The weight is always planned: it is the kernel's default by chance.
             prop_assert!(file == CgroupFile::CpuWeight || value != file.default_value(), "{file}={value}");
         }

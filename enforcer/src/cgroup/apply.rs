@@ -166,7 +166,8 @@ impl Progress {
             self.0 = index + run.len();
             run.retain(|write| write.file() != CgroupFile::MemoryMax);
         }
-        let reported = driver.emit(dir, &run.into_iter().map(|write| write.value).collect::<Vec<_>>());
+        let reported =
+            driver.emit(dir, &run.into_iter().map(|write| write.value.clone()).collect::<Vec<_>>());
         if reported.is_err() {
             // The next write tries again.
             self.0 = index + 1;
@@ -209,8 +210,8 @@ fn apply_one(
                 return Ok(Fate::Withheld { usage_bytes });
             }
             reporting.emit(driver, &dir, (steps, index))?;
-            driver.settle(&dir, write.value)?;
-            driver.set(&dir, write.value)?;
+            driver.settle(&dir, &write.value)?;
+            driver.set(&dir, &write.value)?;
             Ok(Fate::Done(dir.id()))
         }
         Step::Move { from, to } => Ok(Fate::Moved(move_processes(root, from, to)?)),
@@ -219,10 +220,10 @@ fn apply_one(
 
 /// Usage may have grown since it was observed, so it is read again right before `memory.max` is written.
 fn usage_above(dir: &CgroupDir, write: &Write, page: PageSize) -> Result<Option<u64>, Error> {
-    let new = page.held(write.value);
+    let new = page.held(&write.value);
     let CgroupValue::MemoryMax(Limit::Amount(limit_bytes)) = new else { return Ok(None) };
     let held = Held::read(new.file(), &dir.read(&new.file().name())?).value();
-    if held.is_none_or(|held| page.held(held).is_raised_by(new)) {
+    if held.is_none_or(|held| page.held(&held).is_raised_by(&new)) {
         return Ok(None);
     }
     Ok(usage_bytes(dir)?.filter(|usage_bytes| *usage_bytes > limit_bytes))

@@ -44,6 +44,7 @@ impl Controller {
     pub fn of_file(file: CgroupFile) -> Self {
         match file {
             CgroupFile::CpuMax | CgroupFile::CpuWeight => Self::Cpu,
+            CgroupFile::CpusetCpus => Self::Cpuset,
             CgroupFile::HugetlbMax { .. } => Self::Hugetlb,
             CgroupFile::MemoryHigh
             | CgroupFile::MemoryLow

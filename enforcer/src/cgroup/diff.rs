@@ -28,7 +28,8 @@ pub struct Diff {
 /// First cgroups are made and controllers enabled, top down. Then every value that gives more is written, top down, and
 /// last every value that gives less, bottom up: no child is ever granted more than its parent has. Within a cgroup
 /// raises go `memory.max`, `high`, `low`, `min`, and reductions the other way round, so that protection never exceeds
-/// the limit.
+/// the limit. Before all of these a CPU is taken from those that share it, then given to the container that gets it for
+/// itself, and only then come those that get CPUs back.
 ///
 /// The cgroups in `outside` are not ours: they are not made, and no controllers are enabled above them.
 #[must_use]
@@ -44,7 +45,7 @@ pub fn diff(
     let mut diff = Diff::default();
     let ours: Vec<&CgroupPlan> = plans.iter().copied().filter(|plan| !outside.contains(&plan.path)).collect();
     let handed_on = structure(&ours, observed, &mut diff.steps);
-    let (mut raises, mut lowers) = (Vec::new(), Vec::new());
+    let (mut raises, mut lowers, mut cpus) = (Vec::new(), Vec::new(), Vec::new());
     for plan in &plans {
         let known = observed.cgroups.get(&plan.path);
         let controllers = plan.path.parent().and_then(|parent| handed_on.get(&parent));
@@ -70,21 +71,24 @@ pub fn diff(
                 },
                 None => None,
             };
-            let new = page.held(value);
+            let new = page.held(&value);
             // Text that is no value differs from every value, and any value gives more.
-            let old = held.map_or_else(|| Some(file.default_value()), Held::value).map(|old| page.held(old));
-            if old == Some(new) {
+            let old = held.map_or_else(|| Some(file.default_value()), Held::value).map(|old| page.held(&old));
+            if old.as_ref() == Some(&new) {
                 continue;
             }
-            let is_raise = old.is_none_or(|old| old.is_raised_by(new));
+            let turn = turn(old.as_ref(), &new, known.is_some());
+            let is_raise = old.is_none_or(|old| old.is_raised_by(&new));
             let write = Write {
                 path: plan.path.clone(),
-                reason: reason(known, new, released, ledger, page),
+                reason: reason(known, &new, released, ledger, page),
                 old: held.cloned(),
                 value,
             };
-            if let Some(usage_bytes) = usage_above(new, is_raise, known) {
+            if let Some(usage_bytes) = usage_above(&new, is_raise, known) {
                 diff.withheld.push(Withheld { write, usage_bytes });
+            } else if let Some(turn) = turn {
+                cpus.push((turn, write));
             } else if is_raise {
                 raises.push(write);
             } else {
@@ -95,7 +99,9 @@ pub fn diff(
     raises.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(write.file())));
     lowers.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(write.file())));
     lowers.reverse();
-    diff.steps.extend(raises.into_iter().chain(lowers).map(Step::Write));
+    cpus.sort_by_key(|(turn, write)| (*turn, depth(&write.path), write.path.clone()));
+    let cpus = cpus.into_iter().map(|(_, write)| write);
+    diff.steps.extend(cpus.chain(raises).chain(lowers).map(Step::Write));
     diff
 }
 
@@ -154,29 +160,45 @@ fn newly_enabled(controller: Controller, plan: &CgroupPlan, observed: &Snapshot)
 
 fn reason(
     known: Option<&Observed>,
-    new: CgroupValue,
+    new: &CgroupValue,
     released: bool,
     ledger: &Ledger,
     page: PageSize,
 ) -> Reason {
     let last = known.and_then(|known| ledger.value(known.id, new.file()));
-    match last.map(|last| page.held(last)) {
+    match last.map(|last| page.held(&last)) {
         _ if released => Reason::Released,
         None => Reason::Initial,
-        Some(last) if last == new => Reason::Drifted,
+        Some(last) if last == *new => Reason::Drifted,
         Some(_) => Reason::PlanChanged,
     }
 }
 
 /// The memory in use, if writing would put `memory.max` below it.
-fn usage_above(new: CgroupValue, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
+fn usage_above(new: &CgroupValue, is_raise: bool, known: Option<&Observed>) -> Option<u64> {
     let usage_bytes = known?.usage_bytes?;
     match new {
         CgroupValue::MemoryMax(Limit::Amount(limit_bytes)) if !is_raise => {
-            (usage_bytes > limit_bytes).then_some(usage_bytes)
+            (usage_bytes > *limit_bytes).then_some(usage_bytes)
         }
         _ => None,
     }
+}
+
+/// When CPUs are written: who only loses some, who gets some instead of others, and who only gets some. `None` for any
+/// other file. A cgroup that is yet to be made holds no process that could lose any.
+fn turn(old: Option<&CgroupValue>, new: &CgroupValue, exists: bool) -> Option<u8> {
+    let CgroupValue::CpusetCpus(new) = new else { return None };
+    let old = match old {
+        Some(CgroupValue::CpusetCpus(old)) => Some(old),
+        Some(_) | None => None,
+    };
+    Some(match old {
+        // None are those of the cgroup above: all.
+        Some(old) if exists && (old.is_empty() || !new.is_empty() && new.is_subset(old)) => 0,
+        Some(old) if exists && (new.is_empty() || old.is_subset(new)) => 2,
+        Some(_) | None => 1,
+    })
 }
 
 fn depth(path: &CgroupPath) -> usize {

@@ -22,6 +22,9 @@ pub(super) const ROUNDS: usize = 3;
 /// does, or after it.
 const AUDIT_PATIENCE: Duration = Duration::from_secs(5);
 
+/// The same of CPUs: a kubelet brings those of its containers in line every 10 s (`cpuManagerReconcilePeriod`).
+const AUDIT_PATIENCE_CPUS: Duration = Duration::from_secs(20);
+
 /// A file whose value is kept as planned.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum KeptFile {
@@ -145,14 +148,14 @@ struct History {
 impl History {
     /// Whether an audited file differs for long enough from the planned value. Once it is, each other value that it holds
     /// is old enough too.
-    fn is_old(&mut self, planned: &str, now: Instant) -> bool {
+    fn is_old(&mut self, planned: &str, patience: Duration, now: Instant) -> bool {
         if self.left.as_ref().is_some_and(|(_, before)| before == planned) {
             return true;
         }
         self.left = None;
         match &self.differing {
             Some((before, since)) if before == planned => {
-                let is_old = now.duration_since(*since) >= AUDIT_PATIENCE;
+                let is_old = now.duration_since(*since) >= patience;
                 if is_old {
                     self.differing = None;
                 }
@@ -166,8 +169,16 @@ impl History {
     }
 
     /// Whether an audited file may differ for long enough now.
-    fn is_to_be_looked_at(&self, now: Instant) -> bool {
-        self.differing.as_ref().is_some_and(|(_, since)| now.duration_since(*since) >= AUDIT_PATIENCE)
+    fn is_to_be_looked_at(&self, patience: Duration, now: Instant) -> bool {
+        self.differing.as_ref().is_some_and(|(_, since)| now.duration_since(*since) >= patience)
+    }
+}
+
+/// How long a value of a kubelet's cgroup must differ before that is reported.
+fn patience(file: KeptFile) -> Duration {
+    match file {
+        KeptFile::Cgroup(CgroupFile::CpusetCpus) => AUDIT_PATIENCE_CPUS,
+        KeptFile::Cgroup(_) | KeptFile::Score => AUDIT_PATIENCE,
     }
 }
 
@@ -205,7 +216,7 @@ impl DriftPolicy {
                 };
             }
         };
-        if self.is_audit && !history.is_old(planned, now) {
+        if self.is_audit && !history.is_old(planned, patience(file), now) {
             return (action, false);
         }
         let left = Some((found.to_owned(), planned.to_owned()));
@@ -246,7 +257,7 @@ impl DriftPolicy {
             if history.contest.is_overdue(now) {
                 history.contest.settled();
             }
-            if history.is_to_be_looked_at(now) {
+            if history.is_to_be_looked_at(patience(file), now) {
                 history.differing = None;
             }
         }
@@ -269,19 +280,20 @@ impl DriftPolicy {
             history.contest.turn(now);
             history.left.is_some() || history.differing.is_some() || !history.contest.is_forgotten(now)
         });
-        let is_due = |history: &History| history.contest.is_overdue(now) || history.is_to_be_looked_at(now);
-        let due = self.files.iter().filter(|(_, history)| is_due(history));
+        let due = self.files.iter().filter(|((_, file), history)| {
+            history.contest.is_overdue(now) || history.is_to_be_looked_at(patience(*file), now)
+        });
         due.filter_map(|((id, file), history)| Some((history.path.clone()?, *id, *file))).collect()
     }
 
     /// When to call [`turn`](Self::turn).
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        let due = |history: &History| {
-            let differing = history.differing.as_ref().map(|(_, since)| *since + AUDIT_PATIENCE);
+        let due = |((_, file), history): (&(CgroupId, KeptFile), &History)| {
+            let differing = history.differing.as_ref().map(|(_, since)| *since + patience(*file));
             history.contest.due().into_iter().chain(differing).min()
         };
-        self.files.values().filter_map(due).min()
+        self.files.iter().filter_map(due).min()
     }
 
     /// The files that another process insists on, while it does.

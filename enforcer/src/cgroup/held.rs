@@ -23,8 +23,8 @@ impl PageSize {
 
     /// What a file holds once `value` was written to it.
     #[must_use]
-    pub fn held(self, value: CgroupValue) -> CgroupValue {
-        value.as_held(self.0)
+    pub fn held(self, value: &CgroupValue) -> CgroupValue {
+        value.clone().as_held(self.0)
     }
 }
 
@@ -48,15 +48,15 @@ impl Held {
     #[must_use]
     pub fn value(&self) -> Option<CgroupValue> {
         match self {
-            Self::Value(value) => Some(*value),
+            Self::Value(value) => Some(value.clone()),
             Self::Other(_) => None,
         }
     }
 
     /// Whether this is what writing `value` leaves.
     #[must_use]
-    pub fn is(&self, value: CgroupValue, page: PageSize) -> bool {
-        self.value().is_some_and(|held| page.held(held) == page.held(value))
+    pub fn is(&self, value: &CgroupValue, page: PageSize) -> bool {
+        self.value().is_some_and(|held| page.held(&held) == page.held(value))
     }
 }
 
@@ -77,9 +77,9 @@ mod tests {
     fn what_is_no_value_differs_from_every_value() {
         let page = PageSize::new(4096);
         let planned = CgroupFile::CpuWeight.parse("79").unwrap();
-        assert!(Held::read(CgroupFile::CpuWeight, "79\n").is(planned, page));
+        assert!(Held::read(CgroupFile::CpuWeight, "79\n").is(&planned, page));
         let other = Held::read(CgroupFile::CpuWeight, "idle\n");
-        assert!(!other.is(planned, page));
+        assert!(!other.is(&planned, page));
         assert_eq!(other.to_string(), "idle");
     }
 }

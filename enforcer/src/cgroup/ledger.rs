@@ -63,13 +63,13 @@ impl Ledger {
     /// The value known to be in force in a file.
     #[must_use]
     pub fn value(&self, id: CgroupId, file: CgroupFile) -> Option<CgroupValue> {
-        self.entries.get(&id)?.values.get(&file).copied()
+        self.entries.get(&id)?.values.get(&file).cloned()
     }
 
     /// What a file held before it was first written, by default the kernel's value for a new cgroup.
     #[must_use]
     pub fn original(&self, id: CgroupId, file: CgroupFile) -> CgroupValue {
-        let original = self.entries.get(&id).and_then(|entry| *entry.mark.files.get(&file)?);
+        let original = self.entries.get(&id).and_then(|entry| entry.mark.files.get(&file)?.clone());
         original.unwrap_or_else(|| file.default_value())
     }
 
@@ -122,7 +122,7 @@ impl Ledger {
                 entry.values.remove(&write.file());
             }
         } else {
-            self.note(id, write.value);
+            self.note(id, write.value.clone());
         }
     }
 

@@ -20,7 +20,7 @@ use crate::model::{CgroupValue, CpuMax, Limit};
 /// Sets the values of cgroups.
 pub trait LimitWriter {
     /// Sets a value in its file.
-    fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error>;
+    fn set(&self, dir: &CgroupDir, value: &CgroupValue) -> Result<(), Error>;
 }
 
 /// Sets limits through the typed setters of cgroups-rs, and writes every other file itself.
@@ -34,10 +34,13 @@ pub trait LimitWriter {
 pub struct CgroupsRs;
 
 impl LimitWriter for CgroupsRs {
-    fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
+    fn set(&self, dir: &CgroupDir, value: &CgroupValue) -> Result<(), Error> {
         let file = value.file().name();
         let Some(set) = setter(value) else {
-            return dir.write(&file, &value.to_string());
+            return match value {
+                CgroupValue::CpusetCpus(cpus) if cpus.is_empty() => unset_cpus(dir, &file),
+                _ => dir.write(&file, &value.to_string()),
+            };
         };
         // Fails with ENOENT for a missing file before the crate could create one.
         drop(dir.open_write(&file)?);
@@ -51,15 +54,31 @@ impl LimitWriter for CgroupsRs {
     }
 }
 
+/// Gives a cgroup the CPUs of the one above again. A write of no byte would not reach the kernel. The kernel refuses that where
+/// processes are (`validate_change` in kernel/cgroup/cpuset.c): there every CPU that the machine can have comes to the same.
+fn unset_cpus(dir: &CgroupDir, file: &str) -> Result<(), Error> {
+    let refused = match dir.write(file, "\n") {
+        Err(error @ Error::Write { .. }) => error,
+        result => return result,
+    };
+    match std::fs::read_to_string(POSSIBLE_CPUS) {
+        Ok(possible) => dir.write(file, possible.trim()),
+        Err(_) => Err(refused),
+    }
+}
+
+/// The CPUs that the machine can have.
+const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
+
 type Setter = Box<dyn FnOnce(PathBuf) -> cgroups_rs::fs::error::Result<()>>;
 
 /// The crate's setter of a value; `None` if it has none, or cannot hold the number.
-fn setter(value: CgroupValue) -> Option<Setter> {
+fn setter(value: &CgroupValue) -> Option<Setter> {
     let memory = |values: SetMemory| -> Setter {
         Box::new(|handle| MemController::new(handle, PathBuf::new(), true).set_mem(values))
     };
     let none = SetMemory::default();
-    Some(match value {
+    Some(match *value {
         CgroupValue::MemoryMin(limit) => memory(SetMemory { min: Some(max_value(limit)?), ..none }),
         CgroupValue::MemoryLow(limit) => memory(SetMemory { low: Some(max_value(limit)?), ..none }),
         CgroupValue::MemoryHigh(limit) => memory(SetMemory { high: Some(max_value(limit)?), ..none }),
@@ -83,7 +102,10 @@ fn setter(value: CgroupValue) -> Option<Setter> {
             let limit = max_value(limit)?;
             Box::new(move |handle| PidController::new(handle, PathBuf::new(), true).set_pid_max(limit))
         }
-        CgroupValue::HugetlbMax { .. } | CgroupValue::MemoryOomGroup(_) | CgroupValue::MemorySwapMax(_) => {
+        CgroupValue::CpusetCpus(_)
+        | CgroupValue::HugetlbMax { .. }
+        | CgroupValue::MemoryOomGroup(_)
+        | CgroupValue::MemorySwapMax(_) => {
             return None;
         }
     })
@@ -134,7 +156,7 @@ mod tests {
         ]);
         let set = |file: &str, text: &str| {
             let value = CgroupFile::named(file).unwrap().parse(text).unwrap();
-            CgroupsRs.set(&dir, value).unwrap();
+            CgroupsRs.set(&dir, &value).unwrap();
             assert_eq!(dir.read(file).unwrap().trim_ascii_end(), text);
         };
         set("memory.min", "1");
@@ -152,7 +174,7 @@ mod tests {
     #[test]
     fn a_missing_file_is_an_error_and_never_created() {
         let (temp, dir) = tree(&[]);
-        let error = CgroupsRs.set(&dir, CgroupValue::MemoryHigh(Limit::Amount(1))).unwrap_err();
+        let error = CgroupsRs.set(&dir, &CgroupValue::MemoryHigh(Limit::Amount(1))).unwrap_err();
         assert!(error.is_gone(), "{error}");
         assert!(!temp.path().join("memory.high").exists());
     }

@@ -321,7 +321,7 @@ impl Held {
             value: high.to_string(),
             source: std::io::Error::other(why.to_owned()),
         };
-        let value = Temporary::instead_of_present(dir, high)?
+        let value = Temporary::instead_of_present(dir, high.clone())?
             .ok_or_else(|| failed("what it holds now is no value, and could not be restored"))?;
         if !high.is_raised_by(value.original()) {
             return Ok(None);
@@ -398,7 +398,7 @@ fn reclaim(
 }
 
 fn limit_bytes(withheld: &Withheld, page: PageSize) -> Option<u64> {
-    match page.held(withheld.write.value) {
+    match page.held(&withheld.write.value) {
         CgroupValue::MemoryMax(Limit::Amount(bytes)) => Some(bytes),
         _ => None,
     }

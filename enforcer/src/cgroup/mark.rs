@@ -144,7 +144,7 @@ mod as_text {
     type Files = SmallMap<CgroupFile, Option<CgroupValue>>;
 
     pub(super) fn serialize<S: Serializer>(files: &Files, serializer: S) -> Result<S::Ok, S::Error> {
-        let text = |value: &Option<CgroupValue>| value.map(|value| value.to_string());
+        let text = |value: &Option<CgroupValue>| value.as_ref().map(ToString::to_string);
         serializer.collect_map(files.iter().map(|(file, value)| (file.name(), text(value))))
     }
 

@@ -103,7 +103,7 @@ fn observe_one(
         observed.mark = dir.mark()?.map(Box::new);
     }
     let marked = observed.mark.iter().flat_map(|mark| mark.files.keys());
-    let planned = plan.values.iter().map(CgroupValue::file);
+    let planned = plan.values.iter().map(|value| value.file());
     let files: BTreeSet<CgroupFile> = planned.chain(ledger.files(dir.id())).chain(marked.copied()).collect();
     for file in files {
         match dir.read(&file.name()) {
@@ -125,8 +125,8 @@ fn max_goes_down(plan: &CgroupPlan, observed: &Observed, page: PageSize) -> bool
     let held = observed.files.get(&CgroupFile::MemoryMax).and_then(Held::value);
     match (plan.values.memory_max.map(CgroupValue::MemoryMax), held) {
         (Some(new), Some(old)) => {
-            let (new, old) = (page.held(new), page.held(old));
-            new != old && !old.is_raised_by(new)
+            let (new, old) = (page.held(&new), page.held(&old));
+            new != old && !old.is_raised_by(&new)
         }
         (None, _) | (_, None) => false,
     }

@@ -25,15 +25,18 @@ impl Temporary {
     /// Records a value in the intent page. Call it before the value is written. Returns `None` if the page is full; the
     /// value must not be written then.
     pub fn record(dir: &CgroupDir, value: TemporaryValue, slots: &mut Slots) -> Option<Self> {
-        let slot =
-            slots.hold(&Intent::Value { path: dir.path().as_str().into(), cgroup: dir.id(), value })?;
+        let slot = slots.hold(&Intent::Value {
+            path: dir.path().as_str().into(),
+            cgroup: dir.id(),
+            value: value.clone(),
+        })?;
         Some(Self { value, slot })
     }
 
     /// The two values.
     #[must_use]
-    pub fn value(&self) -> TemporaryValue {
-        self.value
+    pub fn value(&self) -> &TemporaryValue {
+        &self.value
     }
 
     /// Whether another has written the original value meanwhile, as systemd does with what it knows when it reloads its units.
@@ -61,7 +64,7 @@ impl Temporary {
 
     /// The first half of [`restore`](Self::restore): writes the original value again, and leaves the record.
     pub fn write_back(&self, dir: &CgroupDir) -> Result<(), Error> {
-        match restore(dir, self.value) {
+        match restore(dir, &self.value) {
             Err(error) if !error.is_gone() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }
@@ -70,7 +73,7 @@ impl Temporary {
 
 /// Writes the original value if the file still holds the temporary one: any other was written on purpose since. Returns
 /// whether it did.
-pub fn restore(dir: &CgroupDir, value: TemporaryValue) -> Result<bool, Error> {
+pub fn restore(dir: &CgroupDir, value: &TemporaryValue) -> Result<bool, Error> {
     let file = value.file();
     let present = Held::read(file, &dir.read(&file.name())?);
     if !present.is(value.temporary(), PageSize::of_this_machine()) {
@@ -99,7 +102,7 @@ mod tests {
         let value = Temporary::instead_of_present(&dir, high).unwrap().unwrap();
         assert_eq!(
             (value.file(), value.original()),
-            (CgroupFile::MemoryHigh, CgroupValue::MemoryHigh(Limit::Max))
+            (CgroupFile::MemoryHigh, &CgroupValue::MemoryHigh(Limit::Max))
         );
         let temporary = Temporary::record(&dir, value, &mut slots).unwrap();
         assert_eq!(Intents::open_lasting(run_dir, "b").unwrap().left.len(), 1);

@@ -72,6 +72,14 @@ impl FromStr for Capacity {
     }
 }
 
+impl Capacity {
+    /// The same with that many CPUs; `None` if it names another cpu.
+    pub(super) fn with_cpus(self, cpus: u32) -> Option<Self> {
+        let cpu = Quantity::from_units(u64::from(cpus));
+        self.cpu.is_none_or(|named| named == cpu).then_some(Self { cpu: Some(cpu), ..self })
+    }
+}
+
 fn is_other(name: &str) -> bool {
     let is_size = |size: &str| size.parse::<Quantity>().is_ok_and(Quantity::is_positive);
     name == ResourceName::EPHEMERAL_STORAGE

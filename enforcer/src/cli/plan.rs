@@ -1,5 +1,6 @@
 //! `enforcer plan`: computes everything for these pods, and changes nothing.
 
+mod cpus;
 mod document;
 mod live;
 mod table;
@@ -16,7 +17,11 @@ use super::{
 };
 use crate::{
     daemon::{self, Evictors},
-    policy::{self, SettingsError},
+    policy::{
+        self, Plan, SettingsError,
+        admission::{CpuAdmitter, admit_all_beside},
+        cpus::Assignments,
+    },
     source::{self, Gathered, Given, Wrong},
 };
 
@@ -30,6 +35,10 @@ pub(super) struct Args {
     /// machine's, and resources that are not named do not exist
     #[arg(long, value_name = "cpu=4,memory=8Gi,…")]
     capacity: Option<Capacity>,
+    /// Plan for CPUs of that topology, each socket a NUMA node: for
+    /// cpuManagerPolicy: static on another machine
+    #[arg(long, value_name = "sockets=2,cores=8,threads=2")]
+    topology: Option<cpus::Shape>,
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "clap's parsers may fail")]
@@ -48,23 +57,46 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
             "--filename is missing: name manifests with -f, or see with --live what would be written on this machine"
         )));
     }
-    let node = capacity::node(args.capacity.as_ref(), &context.config)?;
+    let capacity = with_cpus_of(args)?;
+    let node = capacity::node(capacity.as_ref(), &context.config)?;
     let Gathered { pods, errors } = source::gather(&args.given);
-    let plan = policy::plan(&node, settings, &pods);
+    let cpus = cpus::of(context, &node, args.topology, args.capacity.is_some())?;
+    let mut admitter = cpus.as_ref().map(|cpus| CpuAdmitter::new(cpus, &Assignments::default(), Vec::new()));
+    let admissions = admit_all_beside(&node, settings, &[], &pods, &mut admitter);
+    let decided: Vec<_> = pods.iter().zip(admissions).collect();
+    let mut plan: Plan = policy::plan_decided(&node, settings, &decided);
+    let assignments = admitter.map(CpuAdmitter::into_assignments);
+    if let Some(assignments) = assignments.as_ref().filter(|known| !known.default_cpu_set.is_empty()) {
+        plan.pin(assignments, settings);
+    }
     // Another machine has no kubelet here.
-    let evictors = match args.capacity {
+    let evictors = match capacity {
         None => daemon::evictors(&context.config, &[])?,
         Some(_) => None,
     };
     let beside_kubelet = evictors.map(|Evictors { notes, problems: _ }| notes).unwrap_or_default();
-    let document = Document { beside_kubelet, ..Document::new(&node, settings, &plan, &errors) };
+    let mut document = Document { beside_kubelet, ..Document::new(&node, settings, &plan, &errors) };
+    if let Some((cpus, assignments)) = cpus.as_ref().zip(assignments.as_ref()) {
+        cpus::add(&mut document, cpus, assignments, &pods);
+    }
     format::print(context.output, &document, || table::table(&document, context.verbose > 0))?;
     reported(context, &errors, "planned")
 }
 
+/// The capacity with the CPUs of the topology.
+fn with_cpus_of(args: &Args) -> Result<Option<Capacity>, Failure> {
+    let Some(shape) = args.topology else { return Ok(args.capacity.clone()) };
+    let capacity = args.capacity.clone().unwrap_or_default();
+    capacity.with_cpus(shape.cpus()).map(Some).ok_or_else(|| {
+        Failure::usage(anyhow!("--topology has {} CPUs, and --capacity names another cpu", shape.cpus()))
+    })
+}
+
 fn live(context: &Context, args: &Args) -> Result<(), Failure> {
-    if args.capacity.is_some() {
-        return Err(Failure::usage(anyhow!("--live is about this machine: leave --capacity out")));
+    if args.capacity.is_some() || args.topology.is_some() {
+        return Err(Failure::usage(anyhow!(
+            "--live is about this machine: leave --capacity and --topology out"
+        )));
     }
     if let Some(Evictors { notes, problems: _ }) = daemon::evictors(&context.config, &[])? {
         let document = live::Document::beside_kubelet(notes);

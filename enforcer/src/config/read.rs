@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     self as config, Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership,
-    PodSource, PreKillHook, Scheduling, Sockets, accounts,
+    PodSource, PreKillHook, Scheduling, Sockets, accounts, cpus,
     fields::{Fields, Pair},
     sinks,
     table::{ENFORCEABLE, RESERVABLE},
@@ -99,13 +99,16 @@ pub(super) fn read(fields: &mut Fields) -> Config {
     let merge_default_eviction_settings =
         fields.boolean("mergeDefaultEvictionSettings").unwrap_or(default.merge_default_eviction_settings);
     let (eviction, hard_memory_at) = eviction(fields, merge_default_eviction_settings, enforced.pods);
+    let others = settings(fields);
+    let others = cpus::read(fields, others);
     let settings = Settings {
         enforce_pods: enforced.pods,
         system_reserved_cgroup: system_held,
         kube_reserved_cgroup: kube_held,
         eviction,
-        ..settings(fields)
+        ..others
     };
+    cpus::check(fields, &settings, [&system_reserved_cgroup, &kube_reserved_cgroup]);
     let (memory_available_source, memory_available_source_at) = memory_available_source(fields)
         .unwrap_or((default.memory_available_source, config::Written::default()));
     let config = Config {

@@ -1,17 +1,19 @@
 //! The table of all fields of the configuration. The reader, the schema, `config effective` and the documentation use
 //! its names and forms.
 
-use serde_json::{Map, Value, json};
+mod show;
 
-use super::{Account, Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook, sinks};
+use serde_json::{Value, json};
+
+pub(super) use self::show::duration;
+use self::show::{account, enforced, quantities, thresholds};
+use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook, cpus, sinks};
 use crate::{
     kube::{Action, OnPdb, TaintEffect},
-    model::{Quantity, ResourceList},
+    model::Quantity,
     policy::{
         CgroupDriver, CpuWeightFormula, KubeReservedPolicy, MemoryProtection, MemoryReservationPolicy,
-        ReservedCgroup, ReservedScope, SwapBehavior,
-        engine::BreakerSettings,
-        threshold::{Signal, Threshold},
+        SwapBehavior, engine::BreakerSettings,
     },
 };
 
@@ -429,6 +431,12 @@ pub const FIELDS: &[Field] = &[
     kubelets("kubeReservedCgroup", Form::Cgroup, "the cgroup that kubeReserved is for", |config| {
         json!(config.kube_reserved_cgroup.as_ref().map(ToString::to_string))
     }),
+    kubelets(
+        "reservedSystemCPUs",
+        Form::Text,
+        "the CPUs that no container gets as its own, such as 0-1,8; their number replaces the cpu of systemReserved and kubeReserved",
+        cpus::show_reserved,
+    ),
     kubelets("maxPods", Form::Integer(0), "the most pods on the node", |config| json!(config.max_pods)),
     kubelets(
         "podsPerCore",
@@ -456,6 +464,21 @@ pub const FIELDS: &[Field] = &[
     kubelets("cpuCFSQuotaPeriod", Form::Duration, "the period of CPU limits, 1ms to 1s", |config| {
         json!(duration(config.settings.cpu_cfs_quota_period_us))
     }),
+    kubelets(
+        "cpuManagerPolicy",
+        Form::Choice(&["none", "static"]),
+        "whether containers of Guaranteed pods that request whole CPUs get these for themselves; see docs/cpus.md",
+        cpus::show_policy,
+    ),
+    kubelets(
+        "cpuManagerPolicyOptions",
+        Form::Object(&[
+            ("full-pcpus-only", Form::Choice(&["true", "false"])),
+            ("distribute-cpus-across-cores", Form::Choice(&["true", "false"])),
+        ]),
+        "which CPUs those are: whole cores only (full-pcpus-only), or threads of different cores (distribute-cpus-across-cores)",
+        cpus::show_options,
+    ),
     ours(
         "cpuWeightFormula",
         Form::Choice(&["kubelet", "linear"]),
@@ -524,57 +547,4 @@ const _: () = assert!(Mode::NAMES.len() == 3, "a mode is missing above");
 #[must_use]
 pub(super) fn field(name: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.name == name)
-}
-
-/// Values by signal, without thresholds that follow from others.
-fn thresholds(config: &Config, value: impl Fn(&Threshold) -> Option<String>) -> Value {
-    let written = config.settings.eviction.thresholds.iter().filter(|threshold| {
-        let follows = config.settings.eviction.hard(Signal::MemoryAvailable).map(|memory| memory.value);
-        threshold.signal != Signal::AllocatableMemoryAvailable || follows != Some(threshold.value)
-    });
-    let entries =
-        written.filter_map(|threshold| Some((threshold.signal.to_string(), Value::from(value(threshold)?))));
-    Value::Object(entries.collect())
-}
-
-fn account(account: Option<&Account>) -> Value {
-    json!(account.map(|account| &account.name))
-}
-
-fn quantities(list: &ResourceList) -> Value {
-    let shown = |name: &str, quantity: Quantity| match name {
-        "memory" | "ephemeral-storage" => quantity.binary_si().to_string(),
-        _ => quantity.to_string(),
-    };
-    let entries =
-        list.iter().map(|(name, &quantity)| (name.to_string(), shown(name.as_str(), quantity).into()));
-    Value::Object(entries.collect::<Map<_, _>>())
-}
-
-fn enforced(config: &Config) -> Value {
-    let reserved = |of: &'static str, cgroup: &Option<ReservedCgroup>| {
-        cgroup.as_ref().map(|cgroup| match cgroup.scope {
-            ReservedScope::All => format!("{of}-reserved"),
-            ReservedScope::Compressible => format!("{of}-reserved-compressible"),
-        })
-    };
-    let settings = &config.settings;
-    let pods = settings.enforce_pods.then(|| String::from("pods"));
-    let names: Vec<_> = pods
-        .into_iter()
-        .chain(reserved("system", &settings.system_reserved_cgroup))
-        .chain(reserved("kube", &settings.kube_reserved_cgroup))
-        .collect();
-    if names.is_empty() { json!(["none"]) } else { json!(names) }
-}
-
-/// Microseconds as Go writes a duration, in one unit.
-pub(super) fn duration(us: u64) -> String {
-    match us {
-        0 => String::from("0s"),
-        us if us.is_multiple_of(60_000_000) => format!("{}m", us / 60_000_000),
-        us if us.is_multiple_of(1_000_000) => format!("{}s", us / 1_000_000),
-        us if us.is_multiple_of(1_000) => format!("{}ms", us / 1_000),
-        us => format!("{us}us"),
-    }
 }

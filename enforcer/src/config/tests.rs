@@ -133,7 +133,7 @@ fn what_is_shown_can_be_written() {
          evictWithinRequest: false\nbreaker: {{maxKills: 5, window: 1h0m0s, maxShare: 0.25}}\nsystemReserved: {{cpu: 100m, memory: 1Gi}}\n\
          kubeReserved: {{pid: 1000}}\nenforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\n\
          systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube\nmaxPods: 20\npodsPerCore: 3\ncgroupRoot: /m\n\
-         cgroupDriver: systemd\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\ncpuWeightFormula: linear\npodPidsLimit: 100\n\
+         cgroupDriver: systemd\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\ncpuManagerPolicy: static\ncpuManagerPolicyOptions: {{full-pcpus-only: true}}\ncpuWeightFormula: linear\npodPidsLimit: 100\n\
          singleProcessOOMKill: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nmemoryThrottlingFactor: 0.9\n\
          memoryReservationPolicy: TieredReservation\nmemoryProtection: request\n\
          preKillHook: {{path: /usr/local/libexec/hook, args: [-x, \"a b\"], timeout: 2s500ms}}\n\
@@ -142,14 +142,21 @@ fn what_is_shown_can_be_written() {
          {{name: b, url: \"https://b\", types: [pod.added], secretFile: /s, tokenFile: /t, caFile: /c, \
          batch: {{maxEvents: 7, maxBytes: 10Ki}}, connectTimeout: 1s500ms, timeout: 1m, handshake: true}}]}}\n"
     );
+    // They exclude each other.
+    let without = other.replace(
+        "systemReservedCgroup: /system.slice\nkubeReservedCgroup: /kube",
+        "reservedSystemCPUs: 0,2-3",
+    );
+    let without = without.replace("[pods, system-reserved, kube-reserved-compressible]", "[none]");
     let default = Config::default();
-    for config in [default.clone(), Config::parse("c.yaml", &other).unwrap()] {
+    let [other, without] = [other, without].map(|text| Config::parse("c.yaml", &text).unwrap());
+    for config in [default.clone(), other.clone(), without.clone()] {
         let mut text = String::from(HEAD);
         for field in FIELDS {
             let value = (field.show)(&config);
             text.push_str(&format!("{}: {value}\n", field.name));
-            let differs = value != (field.show)(&default);
-            assert!(config == default || differs, "{} is not set above", field.name);
+            let differs = |config: &Config| (field.show)(config) != (field.show)(&default);
+            assert!(differs(&other) || differs(&without), "{} is not set above", field.name);
         }
         let sorted = |mut config: Config| {
             // Thresholds of one kind have no order.

@@ -41,6 +41,7 @@ use crate::{
 mod alignment;
 mod candidates;
 mod components;
+mod cpus;
 mod existing;
 mod guarded;
 mod loading;
@@ -52,11 +53,13 @@ mod reports;
 mod view;
 mod watch_budget;
 
+pub(crate) use self::cpus::{machine as cpu_machine, machine_of as cpu_machine_of};
 pub(super) use self::orders::Evictable;
 use self::{
     alignment::Aligning,
     candidates::{CandidateSet, Opener},
     components::Looked,
+    cpus::CpuLook,
     existing::{Existing, Going},
     guarded::Guarding,
     placing::Placing,
@@ -100,6 +103,10 @@ pub(super) struct Desired {
     existing: Existing,
     /// The pods of the kubelet that owns the cgroups; `None` without one.
     placing: Option<Placing>,
+    /// When CPUs are looked at; `None` if no container has any of its own.
+    cpu_look: Option<CpuLook>,
+    /// What is wrong with CPUs.
+    cpu_problems: Problems,
     /// The kubelet's own evictions.
     pub(super) foreign: Foreign,
 }
@@ -203,6 +210,8 @@ impl Desired {
             candidates,
             existing: Existing::default(),
             placing,
+            cpu_look: None,
+            cpu_problems: Problems::default(),
             foreign: Foreign::default(),
         };
         (desired, events)
@@ -308,6 +317,7 @@ impl Desired {
     /// Does the work that is due: a look at everything, or at the scores of new processes alone.
     pub(super) async fn look(&mut self) -> anyhow::Result<()> {
         self.look_at_components();
+        self.look_at_cpus();
         self.find_pods().await?;
         self.align().await?;
         let now = Instant::now();
@@ -337,6 +347,7 @@ impl Desired {
             self.alignment_due(),
             self.candidates.due(),
             self.watch_budget.due(),
+            self.cpus_due(),
             placing,
         ];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
@@ -421,7 +432,7 @@ impl Desired {
 
     /// Reports the pods that may not run, and ends those that a critical pod preempts.
     fn carry_out(&mut self, decisions: Decisions) {
-        let Decisions { rejected, preempted, in_force } = decisions;
+        let Decisions { rejected, preempted, in_force, cpus: _ } = decisions;
         for change in &in_force {
             self.emit_change(change);
         }

@@ -9,6 +9,7 @@ use crate::{
     cgroup::{self, Absent},
     config::Config,
     model::Node,
+    policy::cpus::CpuSet,
     sense::{self, PidNamespace},
 };
 
@@ -25,6 +26,8 @@ pub(super) struct Host {
     pub(super) systemd: Result<(), Absent>,
     /// The PID namespace of this process; `None` if /proc does not show it.
     pub(super) pid_namespace: Option<PidNamespace>,
+    /// The CPUs that exist, online or not; `None` if they are not known.
+    pub(super) cpus: Option<CpuSet>,
     /// Why this machine counts as a container; `None` if it does not.
     pub(super) container: Option<String>,
 }
@@ -39,7 +42,8 @@ impl Host {
         let proc = Path::new("/proc");
         let pid_namespace = PidNamespace::of_this_process(proc).ok();
         let container = container_node::of(proc, pid_namespace);
-        Ok(Self { name, boot_id, node, systemd: cgroup::is_there(), pid_namespace, container })
+        let cpus = sense::present_cpus(Path::new(sense::CPUS)).ok();
+        Ok(Self { name, boot_id, node, systemd: cgroup::is_there(), pid_namespace, cpus, container })
     }
 }
 

@@ -22,6 +22,14 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
     if let Err(overreserved) = allocatable::validate(&host.node, settings) {
         problems.extend(overreserved.iter().map(ToString::to_string));
     }
+    if let Some(present) = &host.cpus {
+        let missing = settings.reserved_system_cpus.difference(present);
+        if !missing.is_empty() && !kubelets {
+            problems.push(format!(
+                "reservedSystemCPUs: CPUs {missing} do not exist here: this machine has {present}"
+            ));
+        }
+    }
     let writes = config.mode == Mode::Enforce && !kubelets;
     if writes
         && settings.cgroup_driver == CgroupDriver::Systemd
@@ -75,6 +83,7 @@ mod tests {
             node,
             systemd,
             pid_namespace,
+            cpus: "0-3".parse().ok(),
             container: None,
         }
     }

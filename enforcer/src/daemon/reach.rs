@@ -150,6 +150,7 @@ mod tests {
             node,
             systemd: Err(Absent::Init),
             pid_namespace,
+            cpus: "0-3".parse().ok(),
             container: None,
         }
     }

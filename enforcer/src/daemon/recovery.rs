@@ -251,7 +251,7 @@ fn temporary_values<'a>(left: &[Intent<'a>], journal: &Journal) -> Vec<Intent<'a
     let mut stuck = Vec::new();
     for intent in left {
         let Intent::Value { path, cgroup, value } = intent else { continue };
-        let problem = match restore(path, *cgroup, *value) {
+        let problem = match restore(path, *cgroup, value) {
             Ok(false) => continue,
             Ok(true) => None,
             Err(error) if error.is_gone() => continue,
@@ -309,7 +309,7 @@ fn give_mark(path: &str, mark: &str) -> Result<(), cgroup::Error> {
 }
 
 /// Writes the original value, if the cgroup is the same and still holds the temporary one. Returns whether it did.
-fn restore(path: &str, id: CgroupId, value: TemporaryValue) -> Result<bool, cgroup::Error> {
+fn restore(path: &str, id: CgroupId, value: &TemporaryValue) -> Result<bool, cgroup::Error> {
     let Ok(path) = CgroupPath::parse(path) else { return Ok(false) };
     let dir = CgroupDir::mount(Path::new(cgroup::MOUNT))?.open(&path)?;
     if dir.id() == id { cgroup::restore(&dir, value) } else { Ok(false) }

@@ -45,6 +45,9 @@ const FIXED: &[&str] = &[
     "evictionScheduling",
     "cgroupRoot",
     "cgroupDriver",
+    "reservedSystemCPUs",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
 ];
 
 /// Reads the configuration as at the start, with the command line's overrides.
@@ -275,6 +278,7 @@ mod tests {
             node,
             systemd: Err(Absent::Init),
             pid_namespace,
+            cpus: "0-3".parse().ok(),
             container: None,
         }
     }

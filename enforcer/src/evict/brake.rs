@@ -113,7 +113,7 @@ impl Held {
         Report::Stuck(Box::new(Stuck {
             candidate: Arc::clone(candidate),
             cgroup: candidate.dir.path().clone(),
-            value: high.value().original(),
+            value: high.value().original().clone(),
             error,
         }))
     }
@@ -217,7 +217,7 @@ fn hold(
         Err(error) => return Err(refusal(&error, BrakeRefusal::Gone)),
     }
     let high = CgroupValue::MemoryHigh(Limit::Amount(high_bytes));
-    let value = Temporary::instead_of_present(dir, high)
+    let value = Temporary::instead_of_present(dir, high.clone())
         .map_err(|error| refusal(&error, BrakeRefusal::Absent))?
         .ok_or(BrakeRefusal::Unwritten)?;
     if !high.is_raised_by(value.original()) {
@@ -226,7 +226,7 @@ fn hold(
     let temporary = Temporary::record(dir, value, &mut book.slots).ok_or(BrakeRefusal::Unwritten)?;
     book.throttled.begin(dir.id());
     let began = Instant::now();
-    match write_without_waiting(&candidate, high) {
+    match write_without_waiting(&candidate, &high) {
         Ok(()) => {
             let now = Instant::now();
             let check_at = check_at(now.duration_since(began), now);
@@ -242,7 +242,7 @@ fn hold(
 
 /// With `O_NONBLOCK`, newer kernels leave the reclaim to the tasks that allocate (`memory_high_write`). Older ones
 /// reclaim in this write.
-fn write_without_waiting(candidate: &Candidate, value: CgroupValue) -> Result<(), BrakeRefusal> {
+fn write_without_waiting(candidate: &Candidate, value: &CgroupValue) -> Result<(), BrakeRefusal> {
     let failed = |errno: Errno| match errno {
         Errno::NODEV | Errno::NOENT => BrakeRefusal::Gone,
         errno => BrakeRefusal::Kernel(errno.raw_os_error()),

@@ -35,14 +35,15 @@ const VALUE_BYTES: usize = 48;
 #[derive(Clone, Debug)]
 pub(super) struct RaisedLimits {
     pub(super) victim: Arc<Candidate>,
-    files: Few<RaisedLimit, MOST>,
+    /// In place: nothing is allocated here.
+    files: [Option<RaisedLimit>; MOST],
     /// The bits to set in `given_back` once they are restored.
     bits: u64,
     given_back: Option<Arc<AtomicU64>>,
 }
 
 /// A limit that is raised for a while.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct RaisedLimit {
     /// Its place among the candidate's brakes.
     place: usize,
@@ -57,7 +58,7 @@ fn read(fd: &OwnedFd, file: CgroupFile) -> Result<CgroupValue, Errno> {
 }
 
 /// Writes a value to its file. Does not allocate.
-fn write(fd: &OwnedFd, value: CgroupValue) -> Result<(), Errno> {
+fn write(fd: &OwnedFd, value: &CgroupValue) -> Result<(), Errno> {
     let mut bytes = [0_u8; VALUE_BYTES];
     let mut rest = &mut bytes[..];
     write!(rest, "{value}").map_err(|_error| Errno::OVERFLOW)?;
@@ -66,9 +67,9 @@ fn write(fd: &OwnedFd, value: CgroupValue) -> Result<(), Errno> {
 }
 
 /// The value that limits nothing. It keeps the period, as the kernel does.
-fn unlimited(value: CgroupValue) -> CgroupValue {
+fn unlimited(value: &CgroupValue) -> CgroupValue {
     match value {
-        CgroupValue::CpuMax(max) => CgroupValue::CpuMax(CpuMax { quota_us: Limit::Max, ..max }),
+        CgroupValue::CpuMax(max) => CgroupValue::CpuMax(CpuMax { quota_us: Limit::Max, ..*max }),
         value => value.file().default_value(),
     }
 }
@@ -77,14 +78,18 @@ impl RaisedLimit {
     /// The value of that file, if it limits anything. Fails if the value cannot be read.
     fn look(place: usize, fd: &OwnedFd, file: CgroupFile) -> Result<Option<Self>, Errno> {
         let original = read(fd, file)?;
-        let raised = unlimited(original);
-        let value = TemporaryValue::new(original, raised).filter(|_| raised != original);
+        let value = TemporaryValue::new(original.clone(), unlimited(&original));
+        let value = value.filter(|value| value.original() != value.temporary());
         Ok(value.map(|value| Self { place, value }))
     }
 
     /// The intent for the next start, if this process is killed meanwhile.
     pub(super) fn intent<'a>(&self, owner: &'a Owner) -> Intent<'a> {
-        Intent::Value { path: Cow::Borrowed(owner.path.as_str()), cgroup: owner.cgroup, value: self.value }
+        Intent::Value {
+            path: Cow::Borrowed(owner.path.as_str()),
+            cgroup: owner.cgroup,
+            value: self.value.clone(),
+        }
     }
 }
 
@@ -97,32 +102,33 @@ impl RaisedLimits {
         mut intents: Option<&mut EvictionIntents>,
     ) -> (Option<Self>, usize) {
         let given_back = intents.as_ref().map(|intents| intents.given_back());
-        let mut limits = Self { victim: Arc::clone(victim), files: Few::new(), bits: 0, given_back };
+        let mut limits =
+            Self { victim: Arc::clone(victim), files: [const { None }; MOST], bits: 0, given_back };
         let mut failed = 0;
         for (place, brake) in victim.brakes.iter().enumerate() {
             let Some(owner) = &brake.owner else { continue };
             match RaisedLimit::look(place, &brake.fd, owner.file) {
                 Ok(Some(raised)) => {
-                    let is_raised = limits.take(&raised, owner, intents.as_deref_mut())
-                        && write(&brake.fd, raised.value.temporary()).is_ok();
+                    let temporary = raised.value.temporary().clone();
+                    let is_raised = limits.take(raised, owner, intents.as_deref_mut())
+                        && write(&brake.fd, &temporary).is_ok();
                     failed += usize::from(!is_raised);
                 }
                 Ok(None) => {}
                 Err(_) => failed += 1,
             }
         }
-        ((!limits.files.is_empty()).then_some(limits), failed)
+        (limits.files.iter().any(Option::is_some).then_some(limits), failed)
     }
 
-    fn take(&mut self, raised: &RaisedLimit, owner: &Owner, intents: Option<&mut EvictionIntents>) -> bool {
-        if self.files.len() == MOST {
-            return false;
-        }
+    fn take(&mut self, raised: RaisedLimit, owner: &Owner, intents: Option<&mut EvictionIntents>) -> bool {
+        let Some(free) = self.files.iter_mut().find(|file| file.is_none()) else { return false };
         if let Some(intents) = intents {
-            let Some(bit) = intents.note_raised(raised, owner) else { return false };
+            let Some(bit) = intents.note_raised(&raised, owner) else { return false };
             self.bits |= bit;
         }
-        self.files.push(*raised)
+        *free = Some(raised);
+        true
     }
 
     /// Restores every limit that was not changed since. Returns those that failed, with the error; they must be
@@ -130,10 +136,10 @@ impl RaisedLimits {
     #[must_use = "the failed ones must be retried"]
     pub(super) fn give_back(&self) -> Few<(usize, Errno), MOST> {
         let mut left = Few::new();
-        for raised in self.files.iter() {
+        for raised in self.files.iter().flatten() {
             let Some(brake) = self.victim.brakes.get(raised.place) else { continue };
             let given = match read(&brake.fd, raised.value.file()) {
-                Ok(present) if present != unlimited(present) => continue,
+                Ok(present) if present != unlimited(&present) => continue,
                 Ok(_) => write(&brake.fd, raised.value.original()),
                 Err(errno) => Err(errno),
             };
@@ -155,11 +161,11 @@ impl RaisedLimits {
     /// The report that this file cannot be restored, or with `None` that it is restored at last; for a helper thread.
     pub(super) fn report(&self, place: usize, error: Option<Errno>) -> Option<Report> {
         let owner = self.victim.brakes.get(place)?.owner.as_ref()?;
-        let raised = self.files.iter().find(|raised| raised.place == place)?;
+        let raised = self.files.iter().flatten().find(|raised| raised.place == place)?;
         Some(Report::Stuck(Box::new(Stuck {
             candidate: Arc::clone(&self.victim),
             cgroup: owner.path.clone(),
-            value: raised.value.original(),
+            value: raised.value.original().clone(),
             error: error.map(|errno| errno.to_string()),
         })))
     }
@@ -191,7 +197,7 @@ mod tests {
     fn the_longest_value_has_room() {
         let longest = CgroupValue::CpuMax(CpuMax { quota_us: Limit::Amount(u64::MAX), period_us: u64::MAX });
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
-        write(&file, longest).unwrap();
+        write(&file, &longest).unwrap();
         assert_eq!(read(&file, CgroupFile::CpuMax), Ok(longest));
     }
 }

@@ -15,7 +15,7 @@ mod admit;
 mod ended;
 
 pub use self::{
-    admit::{Decisions, Grounds},
+    admit::{CpuGrounds, Decisions, Grounds},
     ended::{EndedPod, Why},
 };
 

@@ -2,8 +2,17 @@
 use proc_macro::{TokenStream, TokenTree};
 
 /// What a test is about, and so where it runs.
-const TIERS: [&str; 8] =
-    ["kernel", "daemon", "systemd", "kube", "kube_current", "exclusive", "without_memory", "without_pids"];
+const TIERS: [&str; 9] = [
+    "kernel",
+    "daemon",
+    "systemd",
+    "kube",
+    "kube_current",
+    "exclusive",
+    "without_memory",
+    "without_pids",
+    "numa",
+];
 
 /// May follow the tier: a soak runs the test, with many more rounds.
 const REPEATS: &str = "repeats";
@@ -19,6 +28,7 @@ const REPEATS: &str = "repeats";
 ///   itself.
 /// - `without_memory`: it is about a kernel without the memory controller.
 /// - `without_pids`: the same without the controllers cpuset, hugetlb and pids.
+/// - `numa`: it is about a machine of two sockets with two cores of two threads each, and runs on one kernel.
 ///
 /// After the tier may stand `repeats`, if a soak runs the test with many more rounds.
 ///

@@ -63,14 +63,14 @@ pub(super) fn run_into(
     timeout: Duration,
     out: Box<dyn Write + Send>,
 ) -> anyhow::Result<u8> {
-    let MachineArgs { kernel: _, memory, cpus, init, boot, file } = machine;
+    let MachineArgs { kernel: _, memory, cpus: _, topology: _, init, boot, file } = machine;
     let files: Vec<_> = files.iter().chain(file).cloned().collect();
     let script = command_line(&[&[OsString::from(bench)], args].concat());
     let run = Run {
         kernel: guests.kernels.first().context("no kernel was set up")?,
         init: *init,
         memory_mib: *memory,
-        cpus: *cpus,
+        cpus: machine.cpus(),
         timeout,
         boot,
         files: &files,

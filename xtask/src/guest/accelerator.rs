@@ -9,6 +9,7 @@ use anyhow::Context as _;
 
 use crate::{
     guest::{
+        cpus::Cpus,
         kernel::Kernel,
         machine::{Accelerator, Machine},
     },
@@ -40,7 +41,7 @@ pub(crate) fn choose(places: &Places, qemu: &Qemu, kernel: &Kernel) -> anyhow::R
 /// Boots a kernel without a root: its last line says that the root is missing.
 fn boots(qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<bool> {
     let console = tempfile::NamedTempFile::new()?;
-    let machine = Machine { kernel, accelerator: Accelerator::Kvm, memory_mib: 256, cpus: 1 };
+    let machine = Machine { kernel, accelerator: Accelerator::Kvm, memory_mib: 256, cpus: Cpus::Count(1) };
     let mut command = machine.command(qemu, console.path(), "", &[]);
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().context("cannot start QEMU")?;

@@ -21,6 +21,7 @@ use crate::{
     failure::{Failure, GUEST_DIED, NOT_READY, PIPE_CLOSED, TIMED_OUT},
     guest::{
         Guests, Init,
+        cpus::Cpus,
         initramfs::{self, FileToAdd},
         kernel::Kernel,
         machine::{Machine, prefixed},
@@ -45,7 +46,7 @@ pub(crate) struct Run<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) init: Init,
     pub(crate) memory_mib: u32,
-    pub(crate) cpus: u32,
+    pub(crate) cpus: Cpus,
     /// From the start of the machine.
     pub(crate) timeout: Duration,
     /// Parameters of the kernel, beside those that every guest has.

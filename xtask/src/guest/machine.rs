@@ -1,7 +1,10 @@
 //! The command line of one emulated machine.
 use std::{path::Path, process::Command};
 
-use crate::{guest::kernel::Kernel, setup::qemu::Qemu};
+use crate::{
+    guest::{cpus::Cpus, kernel::Kernel},
+    setup::qemu::Qemu,
+};
 
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) accelerator: Accelerator,
     pub(crate) memory_mib: u32,
-    pub(crate) cpus: u32,
+    pub(crate) cpus: Cpus,
 }
 
 impl Machine<'_> {
@@ -45,10 +48,7 @@ impl Machine<'_> {
         // Without the i8254 the kernel calibrates its clock against the HPET. Against the i8254 calibration fails on
         // a busy host, which is the likely cause of a clock that ran more than twice as fast in one guest of a
         // hundred.
-        command.args(["-machine", "q35,memory-backend=ram,vmport=off,pit=off", "-smp", &cpus.to_string()]);
-        command.args(["-m", &memory_mib.to_string()]);
-        // Resident from the start: a guest's page fault must not be a fault of the host as well.
-        command.args(["-object", &format!("memory-backend-memfd,id=ram,size={memory_mib}M,prealloc=on")]);
+        command.args(["-machine", "q35,vmport=off,pit=off"]).args(cpus.arguments(memory_mib));
         match accelerator {
             Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
             // A processor without SMAP, SMEP and 5-level paging has less to emulate: page faults are twice as fast.

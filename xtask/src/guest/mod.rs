@@ -1,6 +1,7 @@
 //! Guests: real kernels in emulated machines, for scripts, tests and the demonstration.
 pub(crate) mod accelerator;
 mod cpio;
+pub(crate) mod cpus;
 pub(crate) mod exec;
 mod folders;
 pub(crate) mod initramfs;

@@ -1,10 +1,14 @@
 //! A guest test's name and tier, which says where the test runs.
-use crate::guest::Init;
+use crate::guest::{
+    Init,
+    cpus::{Cpus, Topology},
+};
 
 /// The guest that the tests of a tier run in. Tiers that need the same share their guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Need {
     pub(crate) init: Init,
+    pub(crate) cpus: Cpus,
     /// Parameters of its kernel, beside those that every guest has.
     pub(crate) boot: &'static [&'static str],
     /// No other guest runs beside it.
@@ -32,10 +36,12 @@ pub(crate) enum Tier {
     WithoutMemory,
     /// A kernel without the controllers cpuset, hugetlb and pids.
     WithoutPids,
+    /// Processors with siblings, in two NUMA nodes.
+    Numa,
 }
 
 impl Tier {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Kernel,
         Self::Daemon,
         Self::Systemd,
@@ -44,6 +50,7 @@ impl Tier {
         Self::Exclusive,
         Self::WithoutMemory,
         Self::WithoutPids,
+        Self::Numa,
     ];
 
     /// What the attribute appends.
@@ -57,6 +64,7 @@ impl Tier {
             Self::Exclusive => "exclusive",
             Self::WithoutMemory => "without_memory",
             Self::WithoutPids => "without_pids",
+            Self::Numa => "numa",
         }
     }
 
@@ -79,6 +87,10 @@ impl Tier {
             // One boot for all three: each is missed by itself.
             Self::WithoutPids => {
                 Need { boot: &["cgroup_disable=cpuset,hugetlb,pids"], label: "without pids", ..own }
+            }
+            Self::Numa => {
+                let topology = Topology { sockets: 2, cores: 2, threads: 2 };
+                Need { cpus: Cpus::Topology(topology), label: "numa", ..own }
             }
         }
     }

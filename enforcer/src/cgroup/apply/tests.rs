@@ -22,7 +22,7 @@ impl Stubborn {
 }
 
 impl LimitWriter for Stubborn {
-    fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
+    fn set(&self, dir: &CgroupDir, value: &CgroupValue) -> Result<(), Error> {
         self.refuse(dir, &value.file().name())?;
         CgroupsRs.set(dir, value)
     }
@@ -141,7 +141,7 @@ struct Killed {
 }
 
 impl LimitWriter for Killed {
-    fn set(&self, _dir: &CgroupDir, _value: CgroupValue) -> Result<(), Error> {
+    fn set(&self, _dir: &CgroupDir, _value: &CgroupValue) -> Result<(), Error> {
         Ok(())
     }
 }

@@ -191,7 +191,7 @@ fn simulate(observed: &mut Snapshot, step: &Step) {
             observed.cgroups.get_mut(path).unwrap().enabled.extend(controllers);
         }
         Step::Write(write) => {
-            let held = Held::Value(page().held(write.value));
+            let held = Held::Value(page().held(&write.value));
             observed.cgroups.get_mut(&write.path).unwrap().files.insert(write.file(), held);
         }
     }
@@ -282,4 +282,48 @@ proptest! {
         }
         prop_assert_eq!(run(&new, &observed, &ledger), Diff::default());
     }
+}
+
+#[test]
+fn a_cpu_is_taken_from_those_that_share_it_before_its_owner_gets_it_and_given_back_after() {
+    let plans = |own: &str, shared: &str| {
+        let mut plans = vec![
+            plan("/k/a", &[("cpuset.cpus", shared)]),
+            plan("/k/b", &[("cpuset.cpus", shared), ("cpu.weight", "79")]),
+        ];
+        if !own.is_empty() {
+            plans.push(plan("/k/0own", &[("cpuset.cpus", own)]));
+        }
+        plans
+    };
+    let held = |cpus: &str| cgroup(3, &[("cpuset.cpus", cpus), ("cpu.weight", "100")]);
+    let all = |cgroups: &[(&str, Observed)]| {
+        let above = [("/", cgroup(1, &[])), ("/k", cgroup(2, &[]))];
+        snapshot(&[&above[..], cgroups].concat())
+    };
+    let steps =
+        |plans: &[CgroupPlan], observed: &Snapshot| written(&run(plans, observed, &Ledger::default()));
+    // Nobody had CPUs, or all of them.
+    for before in ["", "0-7"] {
+        let observed = all(&[("/k/a", held(before)), ("/k/b", held(before))]);
+        assert_eq!(
+            steps(&plans("2-3", "0-1,4-7"), &observed),
+            [
+                "create /k/0own",
+                "/k/a/cpuset.cpus=0-1,4-7",
+                "/k/b/cpuset.cpus=0-1,4-7",
+                "/k/0own/cpuset.cpus=2-3",
+                "/k/b/cpu.weight=79",
+            ]
+        );
+    }
+    let observed = all(&[("/k/0own", held("2-3")), ("/k/a", held("0-1,4-7")), ("/k/b", held("0-1,4-7"))]);
+    assert_eq!(
+        steps(&plans("2-4", "0-1,5-7"), &observed)[..3],
+        ["/k/a/cpuset.cpus=0-1,5-7", "/k/b/cpuset.cpus=0-1,5-7", "/k/0own/cpuset.cpus=2-4"]
+    );
+    assert_eq!(
+        steps(&plans("2", "0-1,3-7"), &observed)[..3],
+        ["/k/0own/cpuset.cpus=2", "/k/a/cpuset.cpus=0-1,3-7", "/k/b/cpuset.cpus=0-1,3-7"]
+    );
 }

@@ -203,7 +203,7 @@ impl Reconciler {
             let is_held = write.file() == CgroupFile::MemoryHigh
                 && (self.lowering.holds(&write.path) || ids.get(&write.path).is_some_and(is_throttled));
             let level = || desired.targets.get(&write.path)?.owner.as_ref().map(|owner| &owner.level);
-            let is_alike = |old| audit::is_as_planned(write.value, old, level());
+            let is_alike = |old| audit::is_as_planned(&write.value, old, level());
             if self.is_audit && write.old.as_ref().is_some_and(is_alike) {
                 if let Some(id) = ids.get(&write.path) {
                     self.drift.settled(*id, write.file().into());

@@ -177,7 +177,7 @@ fn the_second_reconciliation_finds_nothing_to_do() {
 struct Removing(PathBuf);
 
 impl LimitWriter for Removing {
-    fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
+    fn set(&self, dir: &CgroupDir, value: &CgroupValue) -> Result<(), Error> {
         if value.file() == CgroupFile::CpuWeight && dir.path().as_str() == "/kubepods/pod1" {
             fs::remove_dir_all(&self.0).unwrap();
         }

@@ -5,7 +5,7 @@ use std::{env, io, os::unix::net::UnixStream, path::Path, time::Duration};
 use tokio::{runtime::Handle, sync::Mutex};
 use zbus::{Connection, zvariant::Value};
 
-use super::{Property, UnitError, UnitName, Units};
+use super::{Property, UnitError, UnitName, Units, property::PropertyValue};
 
 /// How long systemd may take to reply; its manager does one thing at a time, and reloading takes seconds on a busy
 /// host.
@@ -120,8 +120,13 @@ impl Systemd {
     }
 
     async fn set(&self, unit: &UnitName, properties: &[Property]) -> Result<(), UnitError> {
-        let values: Values<'_> =
-            properties.iter().map(|property| (property.name, Value::from(property.value))).collect();
+        let values: Values<'_> = properties
+            .iter()
+            .map(|Property { name, value }| match value {
+                PropertyValue::Number(number) => (*name, Value::from(*number)),
+                PropertyValue::Mask(mask) => (*name, Value::from(mask.clone())),
+            })
+            .collect();
         self.call("SetUnitProperties", unit, &(unit.as_str(), true, values)).await
     }
 

@@ -46,7 +46,7 @@ pub trait Driver: LimitWriter {
     }
 
     /// Waits until no value that was announced before can overwrite a file's value.
-    fn settle(&self, _dir: &CgroupDir, _value: CgroupValue) -> Result<(), Error> {
+    fn settle(&self, _dir: &CgroupDir, _value: &CgroupValue) -> Result<(), Error> {
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
             Step::Create(_) => 0,
             Step::Enable { .. } => 1,
             Step::Write(write) => {
-                if Property::of(write.value).is_empty() {
+                if Property::of(&write.value).is_empty() {
                     3
                 } else {
                     2
@@ -136,7 +136,7 @@ impl<U: Units> Driver for SystemdDriver<U> {
 
     fn emit(&self, dir: &CgroupDir, values: &[CgroupValue]) -> Result<(), Error> {
         let Some(unit) = UnitName::of(dir.path()) else { return Ok(()) };
-        let properties: Vec<_> = values.iter().copied().flat_map(Property::of).collect();
+        let properties: Vec<_> = values.iter().flat_map(Property::of).collect();
         if !properties.is_empty() {
             self.units.set(&unit, &properties)?;
             self.is_unsettled.store(true, Ordering::Relaxed);
@@ -144,9 +144,11 @@ impl<U: Units> Driver for SystemdDriver<U> {
         Ok(())
     }
 
-    /// A file that systemd has a property for gets the same value from both, in either order.
-    fn settle(&self, _dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
-        if self.is_unsettled.load(Ordering::Relaxed) && Property::of(value).is_empty() {
+    /// A file that systemd has a property for gets the same value from both, in either order. That of CPUs may only come with
+    /// the property.
+    fn settle(&self, _dir: &CgroupDir, value: &CgroupValue) -> Result<(), Error> {
+        let waits = Property::of(value).is_empty() || matches!(value, CgroupValue::CpusetCpus(_));
+        if self.is_unsettled.load(Ordering::Relaxed) && waits {
             self.units.settle()?;
             self.is_unsettled.store(false, Ordering::Relaxed);
         }
@@ -189,13 +191,13 @@ impl<U: Units> Driver for SystemdDriver<U> {
 
 /// Writes each value as the cgroupfs driver does, unless systemd was quicker.
 impl<U: Units> LimitWriter for SystemdDriver<U> {
-    fn set(&self, dir: &CgroupDir, value: CgroupValue) -> Result<(), Error> {
+    fn set(&self, dir: &CgroupDir, value: &CgroupValue) -> Result<(), Error> {
         if is_memory_limit(value) && is_in_force(dir, value) { Ok(()) } else { CgroupsRs.set(dir, value) }
     }
 }
 
 /// Whether it limits or protects memory. Writing such a value again is not free: the kernel may reclaim for it.
-fn is_memory_limit(value: CgroupValue) -> bool {
+fn is_memory_limit(value: &CgroupValue) -> bool {
     matches!(
         value,
         CgroupValue::MemoryMin(_)
@@ -214,7 +216,7 @@ fn is_systemds(controller: Controller) -> bool {
 }
 
 /// Whether its file holds the value already.
-fn is_in_force(dir: &CgroupDir, value: CgroupValue) -> bool {
+fn is_in_force(dir: &CgroupDir, value: &CgroupValue) -> bool {
     let (file, page) = (value.file(), PageSize::of_this_machine());
     dir.read(&file.name()).is_ok_and(|content| Held::read(file, &content).is(value, page))
 }
@@ -261,18 +263,17 @@ mod tests {
         fs::create_dir_all(temp.path().join("kubepods.slice/plain")).unwrap();
         let slice = root.open(&path("/kubepods.slice")).unwrap();
         let group = value("memory.oom.group", "1");
-        driver.settle(&slice, group).unwrap();
-        let values = [value("cpu.weight", "79"), group, value("pids.max", "64")];
+        driver.settle(&slice, &group).unwrap();
+        let values = [value("cpu.weight", "79"), group.clone(), value("pids.max", "64")];
         driver.emit(&slice, &values).unwrap();
         driver.emit(&slice, &values[1..2]).unwrap();
         let plain = root.open(&path("/kubepods.slice/plain")).unwrap();
         driver.emit(&plain, &values).unwrap();
-        driver.settle(&slice, values[0]).unwrap();
+        driver.settle(&slice, &values[0]).unwrap();
         for _ in 0..2 {
-            driver.settle(&slice, group).unwrap();
+            driver.settle(&slice, &group).unwrap();
         }
-        let reported =
-            vec![Property { name: "CPUWeight", value: 79 }, Property { name: "TasksMax", value: 64 }];
+        let reported = vec![Property::number("CPUWeight", 79), Property::number("TasksMax", 64)];
         assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), reported), Call::Settle]);
     }
 
@@ -335,8 +336,9 @@ mod tests {
         let withheld: Vec<_> = outcomes.iter().filter_map(Outcome::withheld).collect();
         assert_eq!(withheld.len(), 1, "{outcomes:?}");
         assert_eq!(withheld[0].write.file(), CgroupFile::MemoryMax);
-        let property = |name, value| Property { name, value };
-        let reported = vec![property("CPUWeight", 79), property("TasksMax", 64), property("MemoryLow", 4096)];
+        let reported = [("CPUWeight", 79), ("TasksMax", 64), ("MemoryLow", 4096)]
+            .map(|(name, number)| Property::number(name, number));
+        let reported = reported.to_vec();
         assert_eq!(driver.units.calls(), [Call::Set(String::from("kubepods.slice"), reported), Call::Settle]);
         assert_eq!(fs::read_to_string(folder.join("memory.oom.group")).unwrap(), "1");
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "max");
@@ -370,9 +372,9 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         fs::write(folder.join("memory.max"), "209715200\n").unwrap();
         let slice = root.open(&path("/kubepods.slice")).unwrap();
-        driver.set(&slice, value("memory.max", "209715201")).unwrap();
+        driver.set(&slice, &value("memory.max", "209715201")).unwrap();
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "209715200\n");
-        driver.set(&slice, value("memory.max", "4096")).unwrap();
+        driver.set(&slice, &value("memory.max", "4096")).unwrap();
         assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), "4096");
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 
+use super::cpus::{ContainerCpus, NodeCpus};
 use crate::{
     model::{CgroupValues, Node, ResourceList, ResourceName},
     policy::{CgroupPlan, KubeReservedPolicy, Plan, PodPlan, Settings, admission::Admission, allocatable},
@@ -39,6 +40,9 @@ pub(super) struct NodeDocument {
     /// The system's own cgroups that are limited to their reservations.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) reserved_cgroups: Vec<Cgroup>,
+    /// With `cpuManagerPolicy: static`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cpus: Option<NodeCpus>,
 }
 
 #[derive(Debug, Serialize)]
@@ -79,6 +83,9 @@ pub(super) struct ContainerDocument {
     pub(super) kind: &'static str,
     pub(super) oom_score_adj: i16,
     pub(super) cgroup: Cgroup,
+    /// With `cpuManagerPolicy: static`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cpus: Option<ContainerCpus>,
 }
 
 #[derive(Debug, Serialize)]
@@ -173,6 +180,7 @@ impl Document {
                     .then(|| Amounts::of(&allocatable::kube_reserved(&capacity, settings))),
                 cgroup: cgroup(&plan.node),
                 reserved_cgroups: plan.reserved.iter().map(cgroup).collect(),
+                cpus: None,
             },
             qos_cgroups: plan
                 .qos
@@ -214,6 +222,7 @@ fn pod(plan: &PodPlan) -> PodDocument {
                 kind: container.kind.as_str(),
                 oom_score_adj: container.oom_score_adj,
                 cgroup: cgroup(&container.cgroup),
+                cpus: None,
             })
             .collect(),
         admission: admission(&plan.admission),

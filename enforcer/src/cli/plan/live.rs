@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use anyhow::Context as _;
 use serde::Serialize;
 
-use super::document::ErrorDocument;
+use super::{cpus, document::ErrorDocument};
 use crate::{
     cgroup::{self, Guard, Index, Reconciler, Report, Step, Write},
     cli::{Context, Failure, client, render},
@@ -88,7 +88,15 @@ impl Document {
             client::block_on(client::get_json(&context.config.run_dir, "/v1/allocatable"))?;
         let decided: Vec<(&Pod, Admission)> =
             pods.iter().map(|pod| (pod, admission(&view, &pod.uid))).collect();
-        let plan = policy::plan_decided(node, &context.config.settings, &decided);
+        let mut plan = policy::plan_decided(node, &context.config.settings, &decided);
+        let admitted: Vec<&Pod> =
+            decided.iter().filter(|(_, admission)| admission.is_admitted()).map(|(pod, _)| *pod).collect();
+        let cpus = cpus::live(context, node, &admitted);
+        let mut of_cpus = None;
+        if let Some((assignments, problem)) = cpus {
+            plan.pin(&assignments, &context.config.settings);
+            of_cpus = problem;
+        }
         let retired: Vec<PodUid> = decided
             .iter()
             .filter(|(_, admission)| !admission.is_admitted())
@@ -100,7 +108,8 @@ impl Document {
         reconciler.set_guard(Arc::new(guard));
         reconciler.set_former_parents(policy::name::of_other_driver(&context.config.settings));
         let report = reconciler.reconcile(&plan, &retired, None);
-        let problems = reconciler.problems().into_iter().map(|problem| problem.message).collect();
+        let problems = reconciler.problems().into_iter().map(|problem| problem.message);
+        let problems = problems.chain(of_cpus).collect();
         let errors = errors.iter().map(ErrorDocument::from).collect();
         Ok(Self { problems, errors, reservations, ..Self::from(report) })
     }

@@ -1,6 +1,9 @@
 //! The plan as a table, within 80 columns: a line for the node, and a line per pod.
 
-use super::document::{AdmissionDocument, Cgroup, ContainerDocument, Document, NodeDocument, PodDocument};
+use super::{
+    cpus::{ContainerCpus, NodeCpus},
+    document::{AdmissionDocument, Cgroup, ContainerDocument, Document, NodeDocument, PodDocument},
+};
 use crate::{
     cli::render::{self, human_bytes},
     model::{CpuMax, Limit},
@@ -17,6 +20,17 @@ pub(super) fn table(document: &Document, verbose: bool) -> String {
         beside_kubelet.iter().flat_map(|value| render::wrap(&format!("beside the kubelet: {value}"), WIDTH))
     {
         text.push_str(&format!("{line}\n"));
+    }
+    if let Some(NodeCpus { reserved, shared, problem }) = &node.cpus {
+        let line = match problem {
+            Some(problem) => format!("no container gets CPUs of its own: {problem}"),
+            None => format!(
+                "CPUs: {reserved} reserved for the system; {shared} for containers that have none of their own"
+            ),
+        };
+        for line in render::wrap(&line, WIDTH) {
+            text.push_str(&format!("{line}\n"));
+        }
     }
     if verbose {
         files(&mut text, "  ", &node.cgroup);
@@ -81,6 +95,14 @@ fn pod_lines(text: &mut String, pod: &PodDocument, verbose: bool) {
     };
     if let (Some(reason), Some(message)) = (reason, message) {
         note(format!("{reason}: {}", message.trim()));
+    }
+    for ContainerDocument { name, cpus, .. } in &pod.containers {
+        let Some(ContainerCpus { cpus, exclusive, reason }) = cpus else { continue };
+        if *exclusive {
+            note(format!("{name} has CPUs {cpus} of its own: {reason}"));
+        } else if verbose {
+            note(format!("{name} shares CPUs {cpus}: {reason}"));
+        }
     }
     if !preempt.is_empty() {
         note(format!("preempts {}", preempt.join(", ")));

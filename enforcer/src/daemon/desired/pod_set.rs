@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::super::ended_pods::EndedPodStore;
+use super::{super::ended_pods::EndedPodStore, cpus::PinnedCpus};
 use crate::{
     model::{Node, Placement, Pod, PodUid, ResourceList},
     policy::{
@@ -47,6 +47,8 @@ pub(super) struct PodSet {
     leaving: BTreeMap<PodUid, Arc<PodPlan>>,
     /// Where a kubelet's pods are.
     placements: BTreeMap<PodUid, Placement>,
+    /// The CPUs that containers have of their own; `None` if none may have any.
+    cpus: Option<PinnedCpus>,
 }
 
 impl PodSet {
@@ -69,6 +71,7 @@ impl PodSet {
             retired: Vec::new(),
             leaving: BTreeMap::new(),
             placements: BTreeMap::new(),
+            cpus: None,
         }
     }
 
@@ -82,6 +85,27 @@ impl PodSet {
         let differs = self.placements != placements;
         self.placements = placements;
         differs
+    }
+
+    /// Sets who has which CPUs; the next [plan](Self::replan) accounts for it.
+    pub(super) fn set_cpus(&mut self, cpus: PinnedCpus) {
+        self.cpus = Some(cpus);
+        self.is_due = true;
+    }
+
+    /// Who has which CPUs.
+    pub(super) fn cpus(&self) -> Option<&PinnedCpus> {
+        self.cpus.as_ref()
+    }
+
+    /// The same, to change it.
+    pub(super) fn cpus_mut(&mut self) -> Option<&mut PinnedCpus> {
+        self.cpus.as_mut()
+    }
+
+    /// Notes that what is known of CPUs has changed: then a plan is due.
+    pub(super) fn is_due_for_cpus(&mut self) {
+        self.is_due = true;
     }
 
     /// Takes over the pods that were ended for good before.
@@ -144,6 +168,9 @@ impl PodSet {
     pub(super) fn stand(&mut self, standing: BTreeSet<PodUid>) {
         self.has_new_room = !self.standing.is_subset(&standing) || self.roster.awaits_other_than(&standing);
         self.standing = standing;
+        if let Some(cpus) = &mut self.cpus {
+            cpus.stand();
+        }
         self.forget_those_without_cgroup();
     }
 
@@ -160,7 +187,7 @@ impl PodSet {
 
     /// Whether something came after the plan was made that the plan does not account for.
     pub(super) fn is_due(&self) -> bool {
-        self.is_due
+        self.is_due || self.cpus.as_ref().is_some_and(PinnedCpus::is_due)
     }
 
     /// Decides which pods may run, and plans anew. Returns the decisions that differ, and whether the plan does. Pods that
@@ -170,15 +197,23 @@ impl PodSet {
         let conditions = &self.conditions.iter().collect::<Vec<_>>()[..];
         let (node, settings, standing) = (&self.node, &self.settings, &self.standing);
         let reserved = &self.reserved;
-        let decisions = self.roster.admit(&Grounds { node, settings, reserved, conditions, standing });
+        let is_loaded = self.sources.are_read();
+        let cpus = self.cpus.as_ref().and_then(|cpus| cpus.grounds(is_loaded));
+        let grounds = Grounds { node, settings, reserved, conditions, standing, cpus };
+        let mut decisions = self.roster.admit(&grounds);
+        let decided = decisions.cpus.take();
+        let unwritten = self.cpus.as_mut().map(|cpus| cpus.take(decided)).unwrap_or_default();
         let entries = self.roster.entries();
         let pods: Vec<(&Pod, Admission)> =
             entries.iter().filter_map(|entry| Some((entry.pod.as_ref(), entry.admission()?))).collect();
         let mut plan = policy::plan_placed(node, settings, &pods, &self.placements);
+        if let Some(assignments) = self.cpus.as_ref().and_then(PinnedCpus::assignments) {
+            plan.pin(assignments, settings);
+        }
         plan.share_with(&self.plan);
         let plan = Arc::new(plan);
-        let retired: Vec<PodUid> =
-            entries.iter().filter(|entry| !entry.may_start()).map(|entry| entry.pod.uid.clone()).collect();
+        let waits = |entry: &&&crate::source::Entry| !entry.may_start() || unwritten.contains(&entry.pod.uid);
+        let retired: Vec<PodUid> = entries.iter().filter(waits).map(|entry| entry.pod.uid.clone()).collect();
         let differs = self.plan != plan || self.retired != retired;
         let before = std::mem::replace(&mut self.plan, plan);
         self.retired = retired;

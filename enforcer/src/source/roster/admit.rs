@@ -10,7 +10,10 @@ use crate::{
     model::{Node, Pod, PodUid, ResourceList},
     policy::{
         Settings,
-        admission::{Admitter, Place, Rejection},
+        admission::{
+            Admitter, CpuAdmitter, CpuRejection, Cpus, Place, Rejection, under_conditions, wanted_of,
+        },
+        cpus::Assignments,
         critical,
         threshold::NodeCondition,
     },
@@ -30,6 +33,19 @@ pub struct Grounds<'a> {
     pub conditions: &'a [NodeCondition],
     /// The pods that have a cgroup: even those that are not to run may still use what they request.
     pub standing: &'a BTreeSet<PodUid>,
+    /// The CPUs that containers get for themselves; `None` if none does.
+    pub cpus: Option<CpuGrounds<'a>>,
+}
+
+/// What decisions about CPUs depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuGrounds<'a> {
+    /// The machine's.
+    pub cpus: &'a Cpus,
+    /// Who has which by now.
+    pub assignments: &'a Assignments,
+    /// Whether pods that are not known keep theirs, as they may come yet.
+    pub keeps_unknown: bool,
 }
 
 /// The decisions that differ from before.
@@ -42,6 +58,8 @@ pub struct Decisions {
     pub preempted: Vec<PodUid>,
     /// The changed manifests that were rejected before, and are in force now.
     pub in_force: Vec<Change>,
+    /// Who has which CPUs from now on; `None` if none has.
+    pub cpus: Option<Assignments>,
 }
 
 impl Roster {
@@ -104,6 +122,7 @@ impl Roster {
         }
         let requested = round.admitter.requested_by_pods(grounds.reserved);
         self.requested = requested;
+        decisions.cpus = round.cpus.map(CpuAdmitter::into_assignments);
         decisions
     }
 
@@ -137,6 +156,7 @@ struct Round<'a> {
     running: BTreeMap<Place, &'a Arc<Pod>>,
     /// The pods that are ending, and still use what they request.
     dying: Vec<&'a Arc<Pod>>,
+    cpus: Option<CpuAdmitter<'a>>,
 }
 
 impl<'a> Round<'a> {
@@ -146,6 +166,7 @@ impl<'a> Round<'a> {
             admitter: Admitter::new(grounds.node, grounds.settings),
             running: BTreeMap::new(),
             dying: Vec::new(),
+            cpus: grounds.cpus.map(|cpus| cpu_admitter(entries, grounds.standing, cpus)),
         };
         round.admitter.reserve(grounds.reserved);
         let mut active: Vec<(u64, &Arc<Pod>)> = Vec::new();
@@ -185,9 +206,17 @@ impl<'a> Round<'a> {
             self.admitter.end(place);
             self.running.remove(&place);
         }
-        let shortage = self.admitter.shortages(new).into_iter().next();
-        self.keep(if shortage.is_none() { new } else { old });
-        shortage.map_or(Ok(()), |shortage| Err(Rejection::Insufficient(shortage)))
+        let shortage = self.admitter.shortages(new).into_iter().next().map(Rejection::Insufficient);
+        let rejection = self.other_cpus(old, new).or(shortage);
+        self.keep(if rejection.is_none() { new } else { old });
+        rejection.map_or(Ok(()), Err)
+    }
+
+    /// Why the new manifest is not in force, if it wants other CPUs than the old one: a kubelet does not resize such a
+    /// container either.
+    fn other_cpus(&self, old: &Pod, new: &Pod) -> Option<Rejection> {
+        self.cpus.as_ref()?;
+        (wanted_of(old) != wanted_of(new)).then_some(Rejection::Cpus(CpuRejection::Changed))
     }
 
     fn decide(&mut self, pod: &'a Arc<Pod>) -> Result<Room, Rejection> {
@@ -205,7 +234,23 @@ impl<'a> Round<'a> {
         decided
     }
 
+    /// Decides on a pod's CPUs first, as the kubelet does.
     fn room(&mut self, pod: &Pod) -> Result<Room, Rejection> {
+        under_conditions(pod, self.grounds.conditions)?;
+        if let Some(cpus) = &mut self.cpus {
+            cpus.admit(pod)?;
+        }
+        let room = self.room_beside(pod);
+        if room.is_err()
+            && let Some(cpus) = &mut self.cpus
+            && !self.grounds.standing.contains(&pod.uid)
+        {
+            cpus.withdraw(pod);
+        }
+        room
+    }
+
+    fn room_beside(&mut self, pod: &Pod) -> Result<Room, Rejection> {
         let beside_the_dying = self.admitter.decide(pod, self.grounds.conditions);
         // Only a critical pod makes others end, or waits for the end of others.
         if !critical::is_critical(pod) || beside_the_dying.as_ref().is_ok_and(Vec::is_empty) {
@@ -229,4 +274,34 @@ impl<'a> Round<'a> {
         let awaits = self.dying.iter().map(|dying| dying.uid.clone()).collect();
         Ok(Room { victims, awaits })
     }
+}
+
+/// What containers have of the CPUs before anything is decided: active pods what they want, and others that still stand, or
+/// may come yet, what they have.
+fn cpu_admitter<'a>(
+    entries: &[Entry],
+    standing: &BTreeSet<PodUid>,
+    CpuGrounds { cpus, assignments, keeps_unknown }: CpuGrounds<'a>,
+) -> CpuAdmitter<'a> {
+    let mut known: BTreeMap<&PodUid, bool> = BTreeMap::new();
+    let mut active: Vec<(u64, &Arc<Pod>)> = Vec::new();
+    for entry in entries {
+        let is_active = match &entry.state {
+            State::Active(own) if entry.admitted_by == AdmittedBy::Roster => {
+                active.push((own.admission, &entry.pod));
+                true
+            }
+            State::Active(_) | State::Waiting { .. } | State::Evicted | State::Preempted | State::Leaving => {
+                false
+            }
+        };
+        // One that was never looked at may have had some before a restart.
+        let is_new = matches!(entry.state, State::Waiting { rejection: None });
+        known.insert(&entry.pod.uid, !is_active && (is_new || standing.contains(&entry.pod.uid)));
+    }
+    active.sort_unstable_by_key(|(admission, _)| *admission);
+    let keeps = |uid: &PodUid| known.get(uid).copied().unwrap_or(keeps_unknown);
+    let mut holders = CpuAdmitter::holders(assignments, keeps);
+    holders.extend(active.iter().flat_map(|(_, pod)| wanted_of(pod)));
+    CpuAdmitter::new(cpus, assignments, holders)
 }

@@ -64,6 +64,7 @@ fn admit_under(roster: &mut Roster, standing: &[&str], conditions: &[NodeConditi
         reserved: &reserved,
         conditions,
         standing: &standing,
+        cpus: None,
     })
 }
 
