@@ -1,6 +1,6 @@
 //! Builds what runs in guests, and the tests of the host, from one set of dependencies.
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -12,10 +12,10 @@ use crate::{places::Places, run};
 
 /// Guests have no libraries, so their programs are linked statically.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-const STATIC: &str = "-Ctarget-feature=+crt-static";
+pub(crate) const STATIC: &str = "-Ctarget-feature=+crt-static";
 
 /// Names another eBPF object than the one that is checked in, to `enforcer/build.rs`.
-const OBJECT_VARIABLE: &str = "ENFORCER_BPF_OBJECT";
+pub(crate) const OBJECT_VARIABLE: &str = "ENFORCER_BPF_OBJECT";
 
 /// How programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,21 @@ pub(crate) fn cargo(places: &Places) -> Command {
     cargo
 }
 
+/// Cargo's own folder.
+pub(crate) fn cargo_home() -> anyhow::Result<PathBuf> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    home.or_else(|| env::home_dir().map(|home| home.join(".cargo")))
+        .context("there is no HOME; set CARGO_HOME")
+}
+
+/// Where cargo keeps the sources of packages: a folder a registry, with a hash in its name. This program's own dependencies came
+/// from there.
+pub(crate) fn registries() -> anyhow::Result<Vec<PathBuf>> {
+    let folder = cargo_home()?.join("registry/src");
+    let registries = fs::read_dir(folder).into_iter().flatten().map(|registry| Ok(registry?.path()));
+    registries.collect()
+}
+
 fn static_cargo(places: &Places, object: Option<&Path>) -> Command {
     let mut cargo = cargo(places);
     cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", STATIC);
@@ -145,7 +160,8 @@ struct Target {
     name: String,
 }
 
-fn parse_executables(messages: &str) -> anyhow::Result<Programs> {
+/// The programs that cargo said it built.
+pub(crate) fn parse_executables(messages: &str) -> anyhow::Result<Programs> {
     let mut found = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: Message = serde_json::from_str(line).with_context(|| format!("cargo said {line}"))?;

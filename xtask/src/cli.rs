@@ -38,6 +38,22 @@ pub(crate) enum Verb {
         #[arg(long)]
         dev: bool,
     },
+    /// Make the artifacts of a release, in `target/dist`: packages, image, bill of materials, provenance, checksums
+    ///
+    /// The file that ENFORCER_SIGNING_KEY names signs the checksums.
+    Dist {
+        /// Also for arm64, cross-built
+        #[arg(long)]
+        arm64: bool,
+        /// Take changes that are in no commit, and mark the version `+dirty`
+        #[arg(long)]
+        allow_dirty: bool,
+        /// Build once more in another folder, and compare every byte
+        #[arg(long, conflicts_with = "allow_dirty")]
+        check_reproducible: bool,
+    },
+    /// Go through the checklist of a release; fails unless everything on it is in order
+    ReleaseCheck,
     /// Rebuild the eBPF object, after a change of its sources
     Ebpf,
     /// Build the components of Kubernetes 1.20.2, or take newer ones from the folder `KUBE_ASSETS`

@@ -14,7 +14,7 @@ use crate::{
     bench,
     build::{self, Kind, Product},
     cli::{Bench, Cli, MachineArgs, Verb, Vm, seconds},
-    ebpf, fuzz,
+    dist, ebpf, fuzz,
     guest::{Guests, Init, exec::Run, kernel::Kernel, shell},
     guest_tests,
     places::Places,
@@ -42,6 +42,10 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
             Steps::Out.say(format_args!("     {}", daemon(&places, kind)?.display()));
             Ok(0)
         }
+        Verb::Dist { arm64, allow_dirty, check_reproducible } => {
+            dist::command(&places, dist::Options { arm64, allow_dirty, check_reproducible })
+        }
+        Verb::ReleaseCheck => dist::release_check(&places),
         Verb::Ebpf => ebpf::rebuild(&places),
         Verb::Kube => kube(&places),
         Verb::Vm(vm) => self::vm(&places, vm),

@@ -10,7 +10,7 @@ use ebpf_object::{OBJECT, REBUILD, RECORD, Record, Sources, Toolchain};
 use object::{Object as _, ObjectSection as _};
 
 use crate::{
-    build::Kind,
+    build::{self, Kind},
     pins,
     places::Places,
     run,
@@ -28,6 +28,13 @@ pub(crate) fn provide(places: &Places, steps: Steps, kind: Kind) -> anyhow::Resu
     let name =
         if log { "eBPF object with diagnostics" } else { "eBPF object, since its sources have changed" };
     steps.work(name, || build(places, &toolchain, log)).map(Some)
+}
+
+/// The object for machines of another architecture than that of the object that is checked in.
+pub(crate) fn provide_for(places: &Places, steps: Steps, architecture: &str) -> anyhow::Result<PathBuf> {
+    let toolchain = setup::bpf_toolchain(places, steps)?;
+    let name = format!("eBPF object for {architecture}");
+    steps.work(name, || build_for(places, &toolchain, &format!("bpf-{architecture}"), false, architecture))
 }
 
 /// `cargo xtask ebpf`: builds the object and its record.
@@ -83,7 +90,18 @@ fn versions(toolchain: &BpfToolchain) -> Toolchain {
 
 /// Builds the object below the target folder, the same in every folder and for every user.
 fn build(places: &Places, toolchain: &BpfToolchain, log: bool) -> anyhow::Result<PathBuf> {
-    let folder = places.target.join(if log { "bpf-log" } else { "bpf" });
+    build_for(places, toolchain, if log { "bpf-log" } else { "bpf" }, log, ebpf_object::ARCHITECTURE)
+}
+
+/// The same, for programs that read arguments as kernels of `architecture` pass them.
+fn build_for(
+    places: &Places,
+    toolchain: &BpfToolchain,
+    folder: &str,
+    log: bool,
+    architecture: &str,
+) -> anyhow::Result<PathBuf> {
+    let folder = places.target.join(folder);
     let mut cargo = toolchain.compiler.cargo();
     // Always optimised: the kernel's verifier refuses debug builds.
     cargo.args(["build", "--locked", "--package", "enforcer-ebpf", "--release", "-Zbuild-std=core"]);
@@ -99,6 +117,8 @@ fn build(places: &Places, toolchain: &BpfToolchain, log: bool) -> anyhow::Result
         flags.push("=");
         flags.push(to);
     }
+    // aya-ebpf's build script takes the host's without it.
+    cargo.env("AYA_BPF_TARGET_ARCH", architecture);
     run::output(cargo.env("CARGO_ENCODED_RUSTFLAGS", flags).current_dir(&places.root))?;
     let built = folder.join("bpfel-unknown-none/release/enforcer-ebpf");
     let stripped = folder.join("enforcer.bpf.o");
@@ -113,14 +133,7 @@ fn path_prefixes(places: &Places, toolchain: &BpfToolchain) -> anyhow::Result<Ve
         (places.root.clone(), "enforcer"),
         (toolchain.compiler.sysroot.join("lib/rustlib/src/rust"), "rust"),
     ];
-    let home = env::var_os("CARGO_HOME")
-        .map(PathBuf::from)
-        .or_else(|| env::home_dir().map(|home| home.join(".cargo")));
-    let registries = home.context("there is no HOME; set CARGO_HOME")?.join("registry/src");
-    // A registry's folder has a hash in its name. This program's own dependencies came from it.
-    for registry in fs::read_dir(&registries).into_iter().flatten() {
-        prefixes.push((registry?.path(), "crates"));
-    }
+    prefixes.extend(build::registries()?.into_iter().map(|registry| (registry, "crates")));
     Ok(prefixes)
 }
 
