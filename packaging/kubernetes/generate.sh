@@ -4,6 +4,7 @@ set -eu
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 chart=$here/../helm/enforcer
+trap 'rm -f "$here/enforcer.yaml.new"' EXIT
 {
     echo '# Made by generate.sh from packaging/helm/enforcer with its default values: change the chart, not this file.'
     echo "# chart-sha256: $("$here/digest.sh")"

@@ -40,7 +40,7 @@ pub(crate) enum Verb {
     },
     /// Make the artifacts of a release, in `target/dist`: packages, image, bill of materials, provenance, checksums
     ///
-    /// The file that ENFORCER_SIGNING_KEY names signs the checksums.
+    /// The file that `ENFORCER_SIGNING_KEY` names signs the checksums.
     Dist {
         /// Also for arm64, cross-built
         #[arg(long)]

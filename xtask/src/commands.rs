@@ -45,7 +45,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Dist { arm64, allow_dirty, check_reproducible } => {
             dist::command(&places, dist::Options { arm64, allow_dirty, check_reproducible })
         }
-        Verb::ReleaseCheck => dist::release_check(&places),
+        Verb::ReleaseCheck => Ok(dist::release_check(&places)),
         Verb::Ebpf => ebpf::rebuild(&places),
         Verb::Kube => kube(&places),
         Verb::Vm(vm) => self::vm(&places, vm),

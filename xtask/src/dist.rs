@@ -106,7 +106,7 @@ fn make(places: &Places, source: &Source, arches: &[Arch]) -> anyhow::Result<Mad
     let packages = inventory::find(places, Arch::X86_64)?;
     let texts = steps.work("licences", || licences::collect(places, &packages))?;
     check_configuration(&places.root, &native.path)?;
-    let shared = Shared::collect(&places.root, source, &native.path, texts)?;
+    let shared = Shared::collect(&places.root, source, &native.path, &texts)?;
     for (arch, binary) in &built {
         made.programs.push((*arch, binary.bytes.len(), binary::stripped(*arch, &binary.path)?));
         let name = format!("packages and image for {}", arch.name());

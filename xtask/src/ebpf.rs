@@ -1,6 +1,6 @@
 //! The eBPF object: checked in, rebuilt if its sources have changed, and rebuilt to verify that it matches them.
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };

@@ -76,7 +76,7 @@ fn digest() -> String {
     for file in files {
         context.update(&fs::read(file).unwrap());
     }
-    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    context.finish().as_ref().iter().fold(String::new(), |so_far, byte| format!("{so_far}{byte:02x}"))
 }
 
 #[test]
@@ -181,14 +181,19 @@ fn the_daemonset_is_as_safe_as_it_says() {
 
 #[test]
 fn the_schema_knows_each_field_of_the_configuration() {
-    let schema: Value = serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
+    let file = format!("{CHART}/values.schema.json");
+    let mut schema: Value = serde_json::from_str(&read(&file)).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_enforcer")).args(["config", "schema"]).output().unwrap();
     let mut fields: Value = serde_json::from_slice(&output.stdout).unwrap();
     let fields = fields["properties"].as_object_mut().unwrap();
     assert!(fields.remove("apiVersion").is_some() && fields.remove("kind").is_some());
+    if env::var_os("ENFORCER_WRITE_SCHEMA").is_some() {
+        schema["definitions"]["config"]["properties"] = Value::Object(fields.clone());
+        fs::write(root().join(&file), serde_json::to_string_pretty(&schema).unwrap() + "\n").unwrap();
+    }
     let known = schema["definitions"]["config"]["properties"].as_object().unwrap();
     for (name, field) in &*fields {
-        assert_eq!(known.get(name), Some(field), "definitions.config of values.schema.json");
+        assert_eq!(known.get(name), Some(field), "ENFORCER_WRITE_SCHEMA=1 writes it to values.schema.json");
     }
     assert_eq!(known.len(), fields.len());
     // And what values.yaml has at the top, the schema has too: it refuses what it does not know.
@@ -207,7 +212,7 @@ fn the_chart_has_the_version_and_the_files_of_the_repository() {
     for folder in ["packaging/prometheus", "packaging/grafana"] {
         for entry in fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
-            if name.ends_with(".rules.yaml") || name.ends_with(".json") {
+            if [".rules.yaml", ".json"].iter().any(|end| name.ends_with(end)) {
                 assert_eq!(
                     read(&format!("{folder}/{name}")),
                     read(&format!("{CHART}/files/{name}")),

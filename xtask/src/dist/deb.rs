@@ -12,6 +12,18 @@ use super::{
 /// Scripts that dpkg runs, below `packaging/deb`.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
+/// What lintian finds and is meant.
+const OVERRIDES: &str = "\
+# One binary for every release of every distribution.
+enforcer: statically-linked-binary [usr/bin/enforcer]
+# Names of functions, for the backtrace of a bug report; there is no debug info.
+enforcer: unstripped-binary-or-object [usr/bin/enforcer]
+# It is in no archive of Debian.
+enforcer: initial-upload-closes-no-bugs [usr/share/doc/enforcer/changelog.Debian.gz:1]
+# A daemon that does not run is left so at an upgrade, which deb-systemd-invoke does not know.
+enforcer: maintainer-script-calls-systemctl [postinst:*]
+";
+
 /// The package's version: ours, and the first packaging of it.
 pub(crate) fn version(source: &Source) -> String {
     format!("{}-1", source.version)
@@ -22,6 +34,7 @@ pub(crate) fn package(root: &Path, source: &Source, arch: Arch, files: &Tree) ->
     let mut files = files.clone();
     let changelog = changelog(source);
     files.file("usr/share/doc/enforcer/changelog.Debian.gz", gzip(changelog.as_bytes())?);
+    files.file("usr/share/lintian/overrides/enforcer", OVERRIDES);
     let mut control = Tree::default();
     control.file("control", describe(source, arch, &files));
     control.file("conffiles", conffiles(&files));

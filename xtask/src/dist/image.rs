@@ -130,20 +130,20 @@ mod tests {
         let image = archive(&a_commit(), Arch::Aarch64, &content).unwrap();
         assert!(image == archive(&a_commit(), Arch::Aarch64, &content).unwrap(), "two runs differ");
 
-        let files = files(&image);
+        let layout = files(&image);
         let parse = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
-        assert_eq!(parse(&files["oci-layout"]), json!({"imageLayoutVersion": "1.0.0"}));
-        let index = parse(&files["index.json"]);
+        assert_eq!(parse(&layout["oci-layout"]), json!({"imageLayoutVersion": "1.0.0"}));
+        let index = parse(&layout["index.json"]);
         let reference = &index["manifests"][0];
         assert_eq!(reference["platform"]["architecture"], "arm64");
         let name = &reference["annotations"]["org.opencontainers.image.ref.name"];
         assert_eq!(name, "ghcr.io/enforcer-dev/enforcer:0.2.0");
-        let manifest = parse(follow(&files, reference));
-        let config = parse(follow(&files, &manifest["config"]));
+        let manifest = parse(follow(&layout, reference));
+        let config = parse(follow(&layout, &manifest["config"]));
         let mut layer = Vec::new();
-        GzDecoder::new(follow(&files, &manifest["layers"][0])).read_to_end(&mut layer).unwrap();
+        GzDecoder::new(follow(&layout, &manifest["layers"][0])).read_to_end(&mut layer).unwrap();
         assert_eq!(config["rootfs"]["diff_ids"][0], digest(&layer));
-        assert_eq!(super::tests::files(&layer)["usr/bin/enforcer"], b"binary");
+        assert_eq!(files(&layer)["usr/bin/enforcer"], b"binary");
         assert_eq!(config["config"]["Entrypoint"][0], "/usr/bin/enforcer");
     }
 }

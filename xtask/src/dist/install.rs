@@ -106,7 +106,7 @@ fn documentation(files: &mut Tree, root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn licences(root: &Path, texts: Texts) -> anyhow::Result<Tree> {
+fn licences(root: &Path, texts: &Texts) -> anyhow::Result<Tree> {
     let mut files = Tree::default();
     files.file(format!("{DOC}/copyright"), read(&root.join("packaging/licences/copyright"))?);
     for own in ["LICENSE-APACHE", "LICENSE-MIT"] {

@@ -1,4 +1,4 @@
-//! The bill of materials of the binary, as CycloneDX 1.5.
+//! The bill of materials of the binary, in the format `CycloneDX` 1.5.
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -30,7 +30,8 @@ pub(crate) fn document(
     let mut direct = Vec::new();
     for package in packages {
         components.push(component(package)?);
-        let uses: Vec<_> = package.uses.iter().filter_map(|id| references.get(id.as_str())).collect();
+        let mut uses: Vec<_> = package.uses.iter().filter_map(|id| references.get(id.as_str())).collect();
+        uses.sort();
         dependencies.push(json!({"ref": reference(package), "dependsOn": uses}));
         if package.source.is_none() {
             direct.push(reference(package));
@@ -127,8 +128,10 @@ mod tests {
         own.uses = vec![serde.id.clone(), "registry#not-linked@1.0.0".to_owned()];
         let packages = [own, serde];
         let glibc = Native { name: "glibc", version: "2.36".into(), licence: "LGPL-2.1-or-later" };
-        let make =
-            || document(&a_commit(), Arch::X86_64, &"cd".repeat(32), &[glibc.clone()], &packages).unwrap();
+        let make = || {
+            document(&a_commit(), Arch::X86_64, &"cd".repeat(32), std::slice::from_ref(&glibc), &packages)
+                .unwrap()
+        };
         assert_eq!(make(), make());
         let bom: Value = serde_json::from_slice(&make()).unwrap();
 
