@@ -335,6 +335,7 @@ mod tests {
         View {
             mode: "enforce".into(),
             memory_pressure: false,
+            disk_pressure: None,
             conditions: Vec::new(),
             specs: None,
             pods: vec![
