@@ -105,9 +105,10 @@ pub fn take(topology: &Topology, free: &CpuSet, count: u32, options: CpuOptions)
         taking.cores();
     }
     taking.single(spread);
-    // Only cores whose numbers of threads do not divide each other (3 and 2) can leave something to be wanted here.
     if taking.needed > 0 {
-        return Err(Refusal::NotEnough { requested: count, available: taking.taken.len() });
+        // Only possible with whole cores whose numbers of threads do not divide each other, such as 3 and 2.
+        let (available, threads_per_core) = (taking.taken.len(), topology.threads_per_core());
+        return Err(Refusal::NoWholeCores { requested: count, threads_per_core, available });
     }
     Ok(taking.taken)
 }

@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::machines::{machine, machine_without, set};
-use crate::cpus::{CpuOptions, Refusal, reserve, take};
+use crate::cpus::{CpuOptions, LogicalCpu, Refusal, Topology, reserve, take};
 
 const PACKED: CpuOptions = CpuOptions { full_pcpus_only: false, distribute_cpus_across_cores: false };
 const WHOLE: CpuOptions = CpuOptions { full_pcpus_only: true, distribute_cpus_across_cores: false };
@@ -85,6 +85,12 @@ fn few_nodes_and_few_pieces_are_taken(
 
 #[rstest]
 #[case::not_of_a_used_core("laptop", "0-3,5-7", 4, "1-2,5-6")]
+#[case::not_as_a_node_of_an_odd_number(
+    "power",
+    "0-73",
+    18,
+    "0-1,8-9,16-17,24-25,32-33,48-49,56-57,64-65,72-73"
+)]
 #[case::cores_of_one_thread_are_whole("hybrid", "0-1,3-5,16-19", 6, "0-1,4-5,16-17")]
 fn only_whole_free_cores_are_given(
     #[case] name: &str,
@@ -99,6 +105,15 @@ fn only_whole_free_cores_are_given(
 fn a_core_is_whole_with_the_threads_that_are_online() {
     let machine = machine_without("laptop", "6-7");
     assert_eq!(take(&machine, &set("0,2-3"), 2, WHOLE), Ok(set("2-3")));
+}
+
+#[test]
+fn no_core_is_broken_though_whole_ones_do_not_add_up() {
+    let cores = [0_u32; 6].into_iter().chain([1; 3]).chain([2; 2]).chain([3; 2]);
+    let of = |(cpu, core)| LogicalCpu { cpu, core, socket: 0, numa_node: 0 };
+    let machine = Topology::new((0..).zip(cores).map(of)).unwrap();
+    let refusal = Refusal::NoWholeCores { requested: 6, threads_per_core: 6, available: 5 };
+    assert_eq!(take(&machine, &set("6-12"), 6, WHOLE), Err(refusal));
 }
 
 #[test]

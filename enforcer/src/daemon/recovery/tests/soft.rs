@@ -81,7 +81,7 @@ fn recovered(
 ) -> (Option<Inherited>, Vec<EventType>) {
     let journal = journal(told);
     let before = journal.range().newest;
-    let evicted = evictions(&[intent.clone()], &journal, may_inherit, |_, _, _| holding);
+    let evicted = evictions(std::slice::from_ref(&intent), &journal, may_inherit, |_, _, _| holding);
     let inherited = evicted.inherited.map(|(eviction, kept)| {
         assert_eq!((eviction.id, kept), (id(), intent));
         assert_eq!((eviction.pod.to_string(), eviction.uid.to_string()), ("shop/web".into(), "u1".into()));
@@ -153,7 +153,10 @@ fn what_was_signalled_ended_hard_or_never_requested_does_not_go_on() {
     }
     let [decision_event, request] = accepted();
     assert!(!is_inherited(&[decision_event.clone(), request.clone(), ended()], false, true, Holding::Living));
-    assert!(!is_inherited(&[request.clone()], false, true, Holding::Living), "its decision is not known");
+    assert!(
+        !is_inherited(std::slice::from_ref(&request), false, true, Holding::Living),
+        "its decision is not known"
+    );
     assert!(!is_inherited(&[decision_event, requested("refused", None)], false, true, Holding::Living));
     let hook = Decision { hook: Some(Hook::default()), ..decision() };
     assert!(!is_inherited(&[decided(hook.clone())], false, true, Holding::Living), "the program ran");
