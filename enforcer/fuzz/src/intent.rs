@@ -59,7 +59,7 @@ fn check_slots(slots: &[u8]) {
     let mut page = open();
     let left: Vec<Intent<'static>> = page.left.clone();
     assert!(left.len() <= SLOTS);
-    drop(page.forget_left(None));
+    let _stays = page.forget_left(None);
     for intent in &left {
         // What was read fits where it came from.
         let Some(slot) = page.reflex.hold(intent) else { panic!("{intent:?} cannot be written down") };

@@ -97,10 +97,8 @@ impl Listener for ReportListener {
             Report::Conditions(conditions) => EngineEvent::Conditions(*conditions),
             Report::Signalled { number, candidate, .. }
             | Report::Terminated { number, candidate, .. }
-            | Report::Requested { number, candidate } => {
-                EngineEvent::Evicted { uid: candidate.identity().uid.clone(), number: *number }
-            }
-            Report::Inherited { number, candidate, is_asked: true, .. } => {
+            | Report::Requested { number, candidate }
+            | Report::Inherited { number, candidate, is_asked: true, .. } => {
                 EngineEvent::Evicted { uid: candidate.identity().uid.clone(), number: *number }
             }
             Report::Arming { armed, unarmed: _ } => return self.keep_armed(armed),

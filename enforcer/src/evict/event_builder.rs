@@ -15,8 +15,8 @@ use enforcer_events::{
     Payload,
     eviction::{
         Controller, Decision as DecisionData, EvictionContained, EvictionDecided, EvictionEnded,
-        EvictionSignalled, EvictionSuppressed, EvictionVictim, Excluded, Pressure, Ranked as RankedData,
-        SharedMemory, Timeline, VictimSpec,
+        EvictionSignalled, EvictionVictim, Excluded, Pressure, Ranked as RankedData, SharedMemory, Timeline,
+        VictimSpec,
     },
     node::{Degraded, SharedMemoryReported, UnmappedMemory},
     pressure::{PressureCleared, Shortage as ShortageData, ShortageOver},
@@ -25,7 +25,7 @@ use ulid::Ulid;
 
 use self::{
     hook::HookNotes,
-    reasons::{brake_refusal, kill_reason, suppression, unarmed},
+    reasons::{brake_refusal, kill_reason, unarmed},
     shared::Places,
 };
 use super::{
@@ -177,15 +177,7 @@ impl EventBuilder {
             Report::Contained { .. } | Report::Uncontained { .. } | Report::Eased { .. } => {
                 return containment_event(report);
             }
-            Report::Suppressed { now_ns: _, signal, reason } => {
-                let (reason, message) = suppression(*signal, *reason);
-                let data = EvictionSuppressed {
-                    signal: signal.as_str().into(),
-                    reason: reason.into(),
-                    message: message.to_owned(),
-                };
-                Event::new(Subject::Node, Payload::EvictionSuppressed(data))
-            }
+            Report::Suppressed { now_ns: _, signal, reason } => reasons::suppressed(*signal, *reason),
             Report::SharedMemoryHeld { bytes, limit_bytes, members } => {
                 self.shared_memory_held(*bytes, *limit_bytes, members)
             }

@@ -262,6 +262,10 @@ impl Reflex {
     /// those that do not fit are counted in [`ReflexStats::reports_dropped`].
     ///
     /// `intents` record each eviction before its signal. `tap` records the engine's input.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the wiring: every queue and thread is made and connected here"
+    )]
     pub fn spawn(
         config: &ReflexConfig,
         intents: Option<EvictionIntents>,

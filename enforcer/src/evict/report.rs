@@ -268,10 +268,11 @@ impl Report {
     /// The number of the eviction that it ends, if any.
     pub(super) fn ended(&self) -> Option<u64> {
         match self {
-            Self::Completed { completion, .. } => Some(completion.number),
-            Self::Failed { failure, .. } => Some(failure.number),
-            Self::InheritedEnded { end: End::Completed(completion), .. } => Some(completion.number),
-            Self::InheritedEnded { end: End::Failed(failure), .. } => Some(failure.number),
+            Self::Completed { completion, .. }
+            | Self::InheritedEnded { end: End::Completed(completion), .. } => Some(completion.number),
+            Self::Failed { failure, .. } | Self::InheritedEnded { end: End::Failed(failure), .. } => {
+                Some(failure.number)
+            }
             _ => None,
         }
     }

@@ -1,10 +1,13 @@
 //! Reasons and messages as events print them.
 
-use enforcer_events::node::Degraded;
+use enforcer_events::{Payload, eviction::EvictionSuppressed, node::Degraded};
 
-use crate::policy::{
-    engine::{BrakeRefusal, KillReason, Resource, Suppression, Thresholds},
-    threshold::Signal,
+use crate::{
+    journal::{Event, Subject},
+    policy::{
+        engine::{BrakeRefusal, KillReason, Resource, Suppression, Thresholds},
+        threshold::Signal,
+    },
 };
 
 /// The reason, the message, and the kernel's error number if there is one.
@@ -60,7 +63,18 @@ pub(super) fn kill_reason(reason: KillReason) -> &'static str {
     }
 }
 
-pub(super) fn suppression(signal: Signal, reason: Suppression) -> (&'static str, &'static str) {
+/// The event that no pod is evicted.
+pub(super) fn suppressed(signal: Signal, reason: Suppression) -> Event {
+    let (reason, message) = suppression(signal, reason);
+    let data = EvictionSuppressed {
+        signal: signal.as_str().into(),
+        reason: reason.into(),
+        message: message.to_owned(),
+    };
+    Event::new(Subject::Node, Payload::EvictionSuppressed(data))
+}
+
+fn suppression(signal: Signal, reason: Suppression) -> (&'static str, &'static str) {
     match reason {
         Suppression::NoCandidate if Resource::of(signal) == Some(Resource::Pids) => {
             ("noCandidate", "process ids are short and no pod may be evicted")

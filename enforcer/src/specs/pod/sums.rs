@@ -92,9 +92,8 @@ mod tests {
             },
             restart_policy: policy.map(str::to_owned),
         };
-        let mut pod = ApiPod::default();
-        pod.metadata =
-            serde_json::from_value(json!({"name": "web", "namespace": "shop", "uid": "u1"})).unwrap();
+        let metadata = json!({"name": "web", "namespace": "shop", "uid": "u1"});
+        let mut pod = ApiPod { metadata: serde_json::from_value(metadata).unwrap(), ..ApiPod::default() };
         pod.spec.init_containers = (0..100)
             .map(|number| container(number, 1 + number * 37 % 101, (number % 7 == 3).then_some("Always")))
             .collect();
