@@ -24,7 +24,7 @@ const MS: u64 = 1_000_000;
 
 /// What the journal says of an eviction.
 #[derive(Debug, Default)]
-struct Told {
+struct Reported {
     /// Its decision, and the position of that.
     decision: Option<(u64, Box<Decision>)>,
     /// When another had accepted to end the victim, in milliseconds since the machine was started.
@@ -52,7 +52,7 @@ pub(super) fn inherit(intent: &Intent<'_>, journal: &Journal) -> Option<Inherite
         return None;
     };
     let id = Ulid::from(*id);
-    let Told { decision, requested_ms } = told(journal, &id.to_string());
+    let Reported { decision, requested_ms } = reported(journal, &id.to_string());
     let (sequence, decision) = decision.filter(|(_, decision)| is_soft(decision) && !hard)?;
     // No one is asked before the disk has the decision, nor before a program has run, of which nothing is known now.
     let may_be_asked = *journal.durable().borrow() >= sequence && decision.hook.is_none();
@@ -91,11 +91,11 @@ fn nanoseconds(milliseconds: Option<f64>) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn told(journal: &Journal, id: &str) -> Told {
+fn reported(journal: &Journal, id: &str) -> Reported {
     let kinds = vec![EventType::EvictionDecided, EventType::EvictionRequested];
     let from = journal.range().newest.saturating_sub(BACK);
     let mut reader = journal.reader(Some(from), Filter { kinds, ..Filter::default() });
-    let mut told = Told::default();
+    let mut found = Reported::default();
     while let Some(batch) = reader.read() {
         let Batch::Records(records) = batch else { continue };
         for record in records {
@@ -103,16 +103,16 @@ fn told(journal: &Journal, id: &str) -> Told {
                 Ok(Payload::EvictionDecided(EvictionDecided::Decision(decision)))
                     if decision.eviction_id == id =>
                 {
-                    told.decision = Some((record.sequence, decision));
+                    found.decision = Some((record.sequence, decision));
                 }
                 Ok(Payload::EvictionRequested(requested)) if requested.eviction_id == id => {
-                    told.requested_ms = told.requested_ms.or(requested.boot_ms);
+                    found.requested_ms = found.requested_ms.or(requested.boot_ms);
                 }
                 _ => {}
             }
         }
     }
-    told
+    found
 }
 
 /// Opens the cgroups that were to be killed and still exist; `None` if not all of them can be found.

@@ -60,9 +60,9 @@ fn ended() -> Payload {
 }
 
 /// A journal with those events, in memory: all of it counts as durable once it is.
-fn journal(told: &[Payload]) -> Journal {
+fn journal(reported_before: &[Payload]) -> Journal {
     let journal = Journal::new("n", "b");
-    for payload in told {
+    for payload in reported_before {
         journal.emit(subject("shop/web"), payload.clone());
     }
     journal
@@ -74,12 +74,12 @@ fn decided(decision: Decision) -> Payload {
 
 /// What becomes of the eviction if its victim lives on, and the events that are added.
 fn recovered(
-    told: &[Payload],
+    reported_before: &[Payload],
     intent: Intent<'static>,
     may_inherit: bool,
     holding: Holding,
 ) -> (Option<Inherited>, Vec<EventType>) {
-    let journal = journal(told);
+    let journal = journal(reported_before);
     let before = journal.range().newest;
     let evicted = evictions(std::slice::from_ref(&intent), &journal, may_inherit, |_, _, _| holding);
     let inherited = evicted.inherited.map(|(eviction, kept)| {
@@ -98,8 +98,8 @@ fn recovered(
 #[test]
 fn a_request_that_was_accepted_is_under_way_and_nothing_is_reported() {
     let decision = Decision { victim: Some(victim()), ..decision() };
-    let told = [decided(decision), requested("accepted", Some(9_200))];
-    let (inherited, reported) = recovered(&told, intent(false), true, Holding::Living);
+    let reported_before = [decided(decision), requested("accepted", Some(9_200))];
+    let (inherited, reported) = recovered(&reported_before, intent(false), true, Holding::Living);
     assert_eq!(reported, []);
     assert_eq!(
         inherited,
@@ -135,16 +135,17 @@ fn whether_it_was_requested_is_found_out_only_if_its_decision_was_on_the_disk() 
     assert_eq!(goes_on().unwrap().0.facts.requested_ns, None);
     journal.close();
     // Nothing of this one is on a disk.
-    let told = [decided(decision())];
-    let (inherited, reported) = recovered(&told, intent(false), true, Holding::Living);
+    let reported_before = [decided(decision())];
+    let (inherited, reported) = recovered(&reported_before, intent(false), true, Holding::Living);
     assert_eq!((inherited, &reported[..]), (None, &[EventType::EvictionFailed][..]));
 }
 
 #[test]
 fn what_was_signalled_ended_hard_or_never_requested_does_not_go_on() {
     let accepted = || [decided(decision()), requested("accepted", Some(9_200))];
-    let is_inherited =
-        |told: &[Payload], hard, may, holding| recovered(told, intent(hard), may, holding).0.is_some();
+    let is_inherited = |reported_before: &[Payload], hard, may, holding| {
+        recovered(reported_before, intent(hard), may, holding).0.is_some()
+    };
     assert!(is_inherited(&accepted(), false, true, Holding::Living));
     assert!(!is_inherited(&accepted(), false, false, Holding::Living), "another mode");
     assert!(!is_inherited(&accepted(), true, true, Holding::Living));
