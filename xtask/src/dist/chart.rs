@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use super::{
     Artifact,
     archive::{gzip, tar},
+    content::{Node, Tree},
     install::below,
     source::Source,
 };
@@ -17,7 +18,7 @@ use super::{
 const PACKAGING: &str = "packaging";
 
 /// The folder of manifests for `kubectl apply`, in `packaging`.
-const MANIFESTS: &str = "manifests";
+const MANIFESTS: &str = "kubernetes";
 
 /// The chart as Helm packs it: one folder with the chart's name. None if the repository has no chart.
 pub(crate) fn chart(root: &Path, source: &Source) -> anyhow::Result<Option<Artifact>> {
@@ -49,7 +50,16 @@ pub(crate) fn manifests(root: &Path, source: &Source) -> anyhow::Result<Option<A
         return Ok(None);
     }
     let stem = format!("enforcer-manifests-{}", source.version);
-    let bytes = gzip(&tar(&below(&folder)?, &format!("{stem}/"), source.epoch)?)?;
+    // Beside the manifests are scripts that write them anew.
+    let mut files = Tree::default();
+    for (path, node) in below(&folder)?.iter() {
+        if let Node::File { bytes, .. } = node
+            && path.ends_with(".yaml")
+        {
+            files.file(path, bytes.clone());
+        }
+    }
+    let bytes = gzip(&tar(&files, &format!("{stem}/"), source.epoch)?)?;
     Ok(Some(Artifact { name: format!("{stem}.tar.gz"), bytes }))
 }
 
