@@ -302,16 +302,16 @@ pub fn admit_all_beside(
     for pod in pods {
         let with_cpus = under_conditions(pod, conditions)
             .and_then(|()| cpus.as_mut().map_or(Ok(()), |cpus| cpus.admit(pod)));
-        let admitted = match with_cpus {
+        let outcome = match with_cpus {
             Ok(()) => admitter.admit(pod, conditions),
             Err(rejection) => Err(admitter.leave_out(rejection)),
         };
-        if admitted.is_err()
+        if outcome.is_err()
             && let Some(cpus) = cpus.as_mut()
         {
             cpus.withdraw(pod);
         }
-        let admission = match admitted {
+        let admission = match outcome {
             Ok(victims) => {
                 for victim in &victims {
                     if let Some(admission) = admissions.get_mut(victim.0) {

@@ -89,8 +89,8 @@ fn cpus(list: &str) -> BTreeSet<u32> {
     let ranges = list.split(',').filter(|range| !range.is_empty());
     ranges
         .flat_map(|range| {
-            let (first, last) = range.split_once('-').unwrap_or((range, range));
-            first.parse().unwrap()..=last.parse().unwrap()
+            let (from, to) = range.split_once('-').unwrap_or((range, range));
+            from.parse().unwrap()..=to.parse().unwrap()
         })
         .collect()
 }

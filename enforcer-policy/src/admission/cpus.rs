@@ -164,11 +164,11 @@ mod tests {
     };
 
     /// Three cores of two threads each, the first one reserved.
-    fn machine(options: CpuOptions) -> Cpus {
+    fn machine(options: CpuOptions) -> CpuMachine {
         let cpu = |cpu: u16| LogicalCpu { cpu, core: u32::from(cpu / 2), socket: 0, numa_node: 0 };
         let topology = Topology::new((0..6).map(cpu)).unwrap();
         let reserved = "0-1".parse().unwrap();
-        Ok(CpuMachine { topology, reserved, offline: CpuSet::new(), options })
+        CpuMachine { topology, reserved, offline: CpuSet::new(), options }
     }
 
     fn pod(name: &str, cpus: u64) -> Pod {
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_pod_gets_cpus_while_there_are_some_and_what_is_withdrawn_is_free_again() {
-        let cpus = machine(CpuOptions::default());
+        let cpus = Ok(machine(CpuOptions::default()));
         let mut admitter = CpuAdmitter::new(&cpus, &Assignments::default(), Vec::new());
         let (a, b, c) = (pod("a", 2), pod("b", 2), pod("c", 1));
         admitter.admit(&a).unwrap();
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn whole_cores_alone_are_refused_as_the_kubelet_does() {
-        let cpus = machine(CpuOptions { full_pcpus_only: true, ..CpuOptions::default() });
+        let cpus = Ok(machine(CpuOptions { full_pcpus_only: true, ..CpuOptions::default() }));
         let mut admitter = CpuAdmitter::new(&cpus, &Assignments::default(), Vec::new());
         let rejection = admitter.admit(&pod("a", 3)).unwrap_err();
         assert_eq!(rejection.reason(), "SMTAlignmentError");
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn an_offline_cpu_is_given_to_none_and_an_unknown_machine_gives_none() {
-        let cpus = machine(CpuOptions::default());
+        let cpus = Ok(machine(CpuOptions::default()));
         let cpus = cpus.map(|machine| CpuMachine { offline: "2-4".parse().unwrap(), ..machine });
         let mut admitter = CpuAdmitter::new(&cpus, &Assignments::default(), Vec::new());
         assert!(admitter.admit(&pod("a", 2)).is_err());

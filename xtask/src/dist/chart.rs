@@ -54,7 +54,7 @@ pub(crate) fn manifests(root: &Path, source: &Source) -> anyhow::Result<Option<A
     let mut files = Tree::default();
     for (path, node) in below(&folder)?.iter() {
         if let Node::File { bytes, .. } = node
-            && path.ends_with(".yaml")
+            && Path::new(path).extension().is_some_and(|extension| extension == "yaml")
         {
             files.file(path, bytes.clone());
         }

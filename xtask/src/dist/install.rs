@@ -30,7 +30,7 @@ impl Shared {
         root: &Path,
         source: &Source,
         program: &Path,
-        texts: Texts,
+        texts: &Texts,
     ) -> anyhow::Result<Self> {
         let said =
             |arguments: &[&str]| run::output(Command::new(program).args(arguments).env("NO_COLOR", "1"));

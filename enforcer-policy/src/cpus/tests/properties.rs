@@ -77,7 +77,7 @@ fn capacity(machine: &Topology, free: &CpuSet, options: CpuOptions) -> (CpuSet, 
     };
     let is_given = |cpu: &u16| {
         let core = siblings(*cpu);
-        core.iter().all(|cpu| free.contains(*cpu)) && threads as usize % core.len() == 0
+        core.iter().all(|cpu| free.contains(*cpu)) && (threads as usize).is_multiple_of(core.len())
     };
     (machine.cpus().iter().filter(is_given).collect(), threads)
 }

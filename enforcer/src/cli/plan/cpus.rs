@@ -180,7 +180,7 @@ fn add_to_pod(document: &mut PodDocument, assignments: &Assignments, pod: &Pod) 
         document.cpus = Some(ContainerCpus {
             cpus: own.unwrap_or(&assignments.default_cpu_set).to_string(),
             exclusive: own.is_some(),
-            reason: reason(pod, container, class, own.map(|cpus| cpus.len())),
+            reason: reason(pod, container, class, own.map(crate::policy::cpus::CpuSet::len)),
         });
     }
 }

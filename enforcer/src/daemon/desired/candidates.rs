@@ -60,6 +60,14 @@ impl Present<'_> {
         holders(self.pods.plan(), self.pods.retired())
     }
 
+    /// The plans of the pods that may be candidates.
+    fn wanted(&self, holders: &Holders) -> Vec<Arc<PodPlan>> {
+        let evicted_by = |pod| self.existing.evicted_by(pod, self.pods.retired(), holders);
+        let planned = self.pods.plan().pods.iter().filter_map(evicted_by);
+        let wanted = planned.chain(self.pods.leaving().cloned());
+        wanted.filter(|plan| plan.is_known_enough()).collect()
+    }
+
     /// The pod's plan as if it were admitted; `None` if its cgroup is another pod's.
     fn let_in(&self, plan: &PodPlan) -> Option<PodPlan> {
         let retired = self.pods.retired().iter().filter(|retired| **retired != plan.uid);
@@ -221,15 +229,12 @@ impl CandidateSet {
         if !std::mem::take(&mut self.is_stale) && !is_due {
             return None;
         }
-        let Present { root, pods, existing } = present;
+        let Present { root, existing, .. } = present;
         let mut before = std::mem::take(&mut self.open);
         let mut differs = false;
         let (mut order, mut reopened) = (Vec::new(), Vec::new());
         let holders = present.holders();
-        let evicted_by = |pod| existing.evicted_by(pod, pods.retired(), &holders);
-        let planned = pods.plan().pods.iter().filter_map(evicted_by);
-        let wanted = planned.chain(pods.leaving().cloned());
-        let wanted: Vec<_> = wanted.filter(|plan| plan.is_known_enough()).collect();
+        let wanted = present.wanted(&holders);
         let uids: BTreeSet<_> = wanted.iter().map(|plan| plan.uid.clone()).collect();
         self.former.clear();
         for mut plan in wanted {

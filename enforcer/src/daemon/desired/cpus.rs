@@ -97,13 +97,13 @@ impl OwnCpus {
             }
         };
         let CpuMachine { topology, reserved, offline, .. } = machine;
-        let owned = |owner: &crate::policy::cpus::Owner| {
+        let name_of = |owner: &crate::policy::cpus::Owner| {
             format!("container {} of pod {}", owner.container, name(&owner.pod))
         };
         let of_cpu = |cpu: u16| {
             let owner = self.assignments.owners().find(|(_, cpus)| cpus.contains(cpu));
             let whose = match owner {
-                Some((owner, cpus)) => format!("{} has CPUs {cpus} of its own", owned(&owner)),
+                Some((owner, cpus)) => format!("{} has CPUs {cpus} of its own", name_of(&owner)),
                 None => String::from("it is one of those that containers share"),
             };
             let message = format!(
@@ -119,7 +119,7 @@ impl OwnCpus {
                 | CpuProblem::Reserved { owner, .. }
                 | CpuProblem::Shared { owner, .. }
                 | CpuProblem::Resized { owner, .. }
-                | CpuProblem::TwoOwners { second: owner, .. } => owned(owner),
+                | CpuProblem::TwoOwners { second: owner, .. } => name_of(owner),
                 // They follow from each decision, or from the above.
                 CpuProblem::SharedPoolOffline { .. }
                 | CpuProblem::ReservedNotShared { .. }

@@ -175,7 +175,7 @@ fn a_candidate_whose_memory_is_not_counted_yet_is_looked_at_again_where_the_host
             assert!(pauses_s.is_empty());
             continue;
         };
-        assert!(renew(&mut candidates, due - Duration::from_millis(1)).is_none());
+        assert!(renew(&mut candidates, due.checked_sub(Duration::from_millis(1)).unwrap()).is_none());
         let renewed = renew(&mut candidates, due).unwrap();
         assert!(renewed[0].accounted().memory);
         assert_eq!(renewed[0].usage().usage().map(|usage| usage.working_set_bytes), Some(4096));

@@ -108,7 +108,7 @@ fn who_does_not_get_its_cpus_is_rejected_until_there_are_some() {
     let mut pods = pod_set(OwnCpus::new(cpus(temp.path()), Assignments::default(), None));
     let (six, two) = (whole("six", 6), whole("two", 2));
     assert_eq!(take(&mut pods, &[&six, &two]), ["UnexpectedAdmissionError"]);
-    assert_eq!(pods.retired(), [two.uid.clone()]);
+    assert_eq!(pods.retired(), std::slice::from_ref(&two.uid));
     stand(&mut pods, &[&six]);
     take(&mut pods, &[&two]);
     assert!(pods.retired().contains(&two.uid), "the other is not gone");
@@ -146,7 +146,7 @@ fn a_pod_waits_until_its_cpus_are_on_the_disk() {
     let (two, shared) = (whole("two", 2), sample::pod("shared", &["app"]));
     take(&mut pods, &[&two, &shared]);
     // Either it waits, or the disk was quick.
-    assert!(pods.retired().is_empty() || pods.retired() == [two.uid.clone()]);
+    assert!(pods.retired().is_empty() || pods.retired() == std::slice::from_ref(&two.uid));
     while !pods.retired().is_empty() {
         std::thread::yield_now();
         if pods.is_due() {
@@ -168,7 +168,7 @@ fn an_offline_cpu_changes_nothing_and_is_named_with_its_owner() {
         fs::write(temp.path().join("cpu/online"), online).unwrap();
         let Some(PinnedCpus::Own(own)) = pods.cpus_mut() else { panic!() };
         let differs = own.look(temp.path());
-        let problems = own.problems(|uid| uid.to_string());
+        let problems = own.problems(ToString::to_string);
         pods.replan();
         (differs, problems)
     };
@@ -195,7 +195,7 @@ fn a_reserved_cpu_that_a_container_has_stays_its_own_and_is_reported() {
     take(&mut pods, &[&two]);
     assert_eq!(planned(&pods), expected(&[("two", "0,4")]));
     let Some(PinnedCpus::Own(own)) = pods.cpus() else { panic!() };
-    let problems = own.problems(|uid| uid.to_string());
+    let problems = own.problems(ToString::to_string);
     let [Problem { place, message, .. }] = &problems[..] else { panic!("{problems:?}") };
     assert_eq!(place, "container app of pod uid-two");
     assert!(message.starts_with("CPUs 0 of container app of pod uid-two are reserved"), "{message}");
@@ -214,7 +214,7 @@ fn an_unknown_machine_gives_none_and_says_why() {
         assert_eq!(take(&mut pods, &[&two, &shared]), ["UnexpectedAdmissionError"]);
         assert!(pods.plan().pods.iter().all(|pod| pod.containers[0].cgroup.values.cpuset_cpus.is_none()));
         let Some(PinnedCpus::Own(own)) = pods.cpus() else { panic!() };
-        let problems = own.problems(|uid| uid.to_string());
+        let problems = own.problems(ToString::to_string);
         assert!(problems.len() == 1 && problems[0].message.contains(says), "{problems:?}");
     }
 }
