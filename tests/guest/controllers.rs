@@ -160,7 +160,8 @@ impl Shortages {
 
     fn get(&self, path: &str) -> Value {
         let answer = self.daemon.get(path).unwrap();
-        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
     }
 
     /// Why each pod is left out of the order.
