@@ -163,7 +163,7 @@ fn judge(answer: Result<Outcome, String>) -> (SoftOutcome, String) {
             (SoftOutcome::Unanswered, format!("the API server answers {status}: {words}"))
         }
         Ok(Outcome::Failed(why)) | Err(why) => (SoftOutcome::Unanswered, why),
-        Ok(Outcome::Found(_) | Outcome::Discovered(_)) => {
+        Ok(Outcome::Found(_) | Outcome::Discovered(_) | Outcome::DiskPressure(_)) => {
             (SoftOutcome::Unanswered, String::from("the API server gave an answer to another question"))
         }
     }
