@@ -33,20 +33,10 @@ impl DiskPressure {
     pub(super) fn start_every(every: Duration, server: ApiServer) -> io::Result<Self> {
         let (said, saying) = watch::channel(None);
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let look = async move {
-            loop {
-                let found = look(&server).await;
-                said.send_if_modified(|said| std::mem::replace(said, found) != found);
-                tokio::select! {
-                    () = tokio::time::sleep(every) => {}
-                    () = said.closed() => return,
-                }
-            }
-        };
         std::thread::Builder::new()
             .name(NAME.to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || runtime.block_on(look))?;
+            .spawn(move || runtime.block_on(run(every, &server, &said)))?;
         Ok(Self(saying))
     }
 
@@ -56,6 +46,17 @@ impl DiskPressure {
             Ok(()) => *self.0.borrow_and_update(),
             // A thread that is gone says no more.
             Err(_gone) => std::future::pending().await,
+        }
+    }
+}
+
+async fn run(every: Duration, server: &ApiServer, said: &watch::Sender<Option<bool>>) {
+    loop {
+        let found = look(server).await;
+        said.send_if_modified(|said| std::mem::replace(said, found) != found);
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            () = said.closed() => return,
         }
     }
 }
