@@ -123,7 +123,7 @@ fn who_does_not_get_its_cpus_is_rejected_until_there_are_some() {
 }
 
 #[test]
-fn after_a_restart_each_has_what_it_had_whoever_comes_first() {
+fn after_a_restart_each_has_what_it_had_in_whatever_order_they_come() {
     let temp = tree();
     let mut kept = Assignments { default_cpu_set: "0,3-4,7".parse().unwrap(), ..Assignments::default() };
     let (late, early) = (whole("late", 4), whole("early", 2));
