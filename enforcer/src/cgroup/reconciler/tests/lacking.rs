@@ -21,7 +21,7 @@ fn with(files: &[(&str, &str)]) -> Plan {
 #[test]
 fn without_the_files_of_swap_memory_is_limited_all_the_same() {
     let mut fixture = Fixture::new(&TREE);
-    let plan = with(&[("memory.max", "4096"), ("memory.swap.max", "0"), ("cpu.weight", "17")]);
+    let plan = with(&[("memory.max", "4096"), ("memory.swap.max", "8192"), ("cpu.weight", "17")]);
     let report = fixture.reconcile(&plan);
     assert!(report.failed.is_empty(), "{report:?}");
     assert_eq!(fixture.read("kubepods/pod1/app/memory.max").trim(), "4096");
@@ -31,9 +31,9 @@ fn without_the_files_of_swap_memory_is_limited_all_the_same() {
     let missing = "/kubepods/pod1/app/memory.swap.max does not exist: this kernel does not offer it";
     assert_eq!(problems, [("limits", missing)]);
     // It is there after all, as on another kernel after the next boot.
-    fs::write(fixture.temp.path().join("kubepods/pod1/app/memory.swap.max"), "1\n").unwrap();
+    fs::write(fixture.temp.path().join("kubepods/pod1/app/memory.swap.max"), "4096\n").unwrap();
     let report = fixture.reconcile(&plan);
     assert!(report.failed.is_empty(), "{report:?}");
-    assert_eq!(fixture.read("kubepods/pod1/app/memory.swap.max").trim(), "0");
+    assert_eq!(fixture.read("kubepods/pod1/app/memory.swap.max").trim(), "8192");
     assert_eq!(fixture.reconciler.problems(), vec![]);
 }
