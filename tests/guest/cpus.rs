@@ -26,6 +26,7 @@ impl Scene {
         let settings = format!(
             "mode: enforce\ncgroupRoot: /{name}\ncpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n{options}"
         );
+        fs::create_dir(Path::new(ROOT).join(name)).unwrap();
         let folder = Path::new("/tmp/cpus").join(name);
         Self { name, daemon: Daemon::start(&folder, &settings).unwrap() }
     }
