@@ -461,18 +461,24 @@ impl Engine {
             {
                 return false;
             }
-            let resource = Resource::of(reclaim.threshold.signal);
-            if resource.is_some_and(|resource| now_ns < self.no_candidate_until_ns[resource.place()]) {
+            if now_ns < self.no_candidate_until(reclaim) {
                 return false;
             }
             reclaim.available.saturating_add(self.credit(now_ns, reclaim)).saturating_add(more(reclaim))
                 < reclaim.target
         };
-        let mut armed = self.pressure.due().filter(|reclaim| self.is_armed(&reclaim.threshold));
-        armed.find(&may).or_else(|| {
-            let mut unarmed = self.pressure.due().filter(|reclaim| !self.is_armed(&reclaim.threshold));
-            unarmed.find(&may).filter(|_| self.victim.is_none())
-        })
+        // A resource that had no candidate lets the others go first: else it would be asked about again each time.
+        let first = |is_armed: bool| {
+            let due = self.pressure.due().filter(|reclaim| self.is_armed(&reclaim.threshold) == is_armed);
+            due.filter(&may).min_by_key(|reclaim| self.no_candidate_until(reclaim))
+        };
+        first(true).or_else(|| first(false).filter(|_| self.victim.is_none()))
+    }
+
+    /// Until when no candidate is looked for, as there was none; 0 if there was one or none was looked for yet.
+    fn no_candidate_until(&self, reclaim: &Reclaim) -> u64 {
+        let place = Resource::of(reclaim.threshold.signal).map(Resource::place);
+        place.and_then(|place| self.no_candidate_until_ns.get(place)).copied().unwrap_or(0)
     }
 
     /// How much of the threshold's resource the last victim still releases, and others make free.

@@ -112,3 +112,25 @@ fn a_victim_whose_cgroup_is_gone_is_not_awaited() {
         Outcome::Progress { number, now_ns, populated: false, current_bytes: None, process_count: None };
     assert!(matches!(rig.on_outcome(gone)[..], [Action::Completed(_)]));
 }
+
+/// Each look comes when the pause after the last one without a candidate is just over.
+#[test]
+fn memory_without_a_candidate_does_not_keep_process_ids_from_being_taken_back() {
+    let thresholds = [
+        Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(GIB)),
+        Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(1_200)),
+    ];
+    let settings = EngineSettings { thresholds: followed(&thresholds), ..enforcing(0, 0) };
+    let mut rig = Rig::new(&settings, &[(candidate(1, 0, 0), counting(300))]);
+    let look = |rig: &mut Rig, pids| {
+        rig.pass(100 * MS);
+        let node = NodeSample {
+            pids: Some(Level { available: pids, capacity: 32_768 }),
+            ..NodeSample::memory(rig.now_ns, MIB, 16 * GIB)
+        };
+        evicts(&rig.see(node))
+    };
+    assert!(!look(&mut rig, 2_000) && !look(&mut rig, 2_000), "process ids suffice");
+    assert!((0..2).any(|_| look(&mut rig, 1_000)));
+    assert_eq!(rig.engine.decision().unwrap().shortage.signal, Signal::PidAvailable);
+}
