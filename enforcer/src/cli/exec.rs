@@ -1,8 +1,6 @@
 //! `enforcer exec`: enters a container's cgroup, then becomes the command; or stays outside as its parent.
 
 mod back_off;
-mod looks;
-mod place;
 mod scope;
 mod supervisor;
 
@@ -38,8 +36,8 @@ const POLL_MAX: Duration = Duration::from_millis(320);
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Stays as a parent, in the caller's cgroup, which starts the command again when it ends: after 1 s, then after 10 s,
-    /// twice as long each time, up to 5 minutes. What the command has left in the container is killed. It passes signals on,
-    /// ends with the command's status after SIGTERM or SIGINT, and with 77 once the pod was evicted
+    /// twice as long each time, up to 5 minutes. It passes signals on, ends with the command's status after SIGTERM or SIGINT,
+    /// and with 77 once the pod was evicted
     #[arg(long, value_enum, value_name = "WHEN")]
     restart: Option<Restart>,
     /// The container; without CONTAINER the pod's only app container
@@ -330,7 +328,6 @@ mod tests {
             oom_score_adj: 1000,
             cgroup: format!("/kubepods/besteffort/podu/{name}"),
             cgroup_id: Some(7),
-            adopted: None,
         };
         View {
             mode: "enforce".into(),

@@ -230,7 +230,6 @@ mod tests {
             oom_score_adj: 0,
             cgroup: format!("/kubepods/pod{uid}/{name}"),
             cgroup_id: *cgroup_id,
-            adopted: None,
         };
         PodView {
             spec: None,

@@ -163,7 +163,6 @@ mod tests {
             oom_score_adj: 0,
             cgroup: "/system.slice/web.service".into(),
             cgroup_id: None,
-            adopted: None,
         };
         let pod = PodView {
             spec: None,

@@ -202,9 +202,6 @@ pub struct ContainerView {
     pub cgroup: String,
     /// That cgroup's id; `None` while it does not exist.
     pub cgroup_id: Option<u64>,
-    /// Whether something else made that cgroup, and the manifest adopts it or the pod's; `None` from an older daemon.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub adopted: Option<bool>,
 }
 
 #[cfg(test)]

@@ -142,7 +142,6 @@ fn pod_view(
                 oom_score_adj: container.oom_score_adj,
                 cgroup: container.cgroup.path.to_string(),
                 cgroup_id: id_of(&container.cgroup.path),
-                adopted: Some(plan.adopted || container.adopted),
             })
             .collect(),
     }
