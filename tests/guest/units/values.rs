@@ -300,34 +300,3 @@ fn a_pods_slice_goes_with_its_manifest() {
     wait_until("no pods", || scene.pods().is_empty());
     scene.daemon.stop().unwrap();
 }
-
-#[guest_test(systemd)]
-fn the_cpus_of_a_container_are_those_of_its_unit() {
-    let scene = Scene::open("cpus", "cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"");
-    let amounts = "{cpu: 1, memory: 32Mi}";
-    let own = pod("own", &format!("{{requests: {amounts}, limits: {amounts}}}"));
-    scene.daemon.manifest("own.yaml", &own).unwrap();
-    scene.daemon.manifest("shared.yaml", &pod("shared", "{requests: {cpu: 100m}}")).unwrap();
-    let processes = ["own", "shared"].map(|name| scene.exec(&format!("default/{name}"), &["sleep", "1000"]));
-    let scopes = ["own", "shared"].map(|name| {
-        let pods = scene.pods();
-        let pod = pods.iter().find(|pod| pod["name"] == name).unwrap();
-        plan::folder(pod["containers"][0]["cgroup"].as_str().unwrap())
-    });
-    let expected = ["1", "0"];
-    let held = |folder: &std::path::PathBuf, cpus: &str| {
-        fs::read_to_string(folder.join("cpuset.cpus")).unwrap_or_default().trim_end() == cpus
-    };
-    let wait = |what: &str| {
-        for (folder, cpus) in scopes.iter().zip(expected) {
-            wait_until(&format!("{cpus} in {}, {what}", folder.display()), || held(folder, cpus));
-            let unit = folder.file_name().unwrap().to_str().unwrap();
-            wait_until("AllowedCPUs", || shown(unit, "AllowedCPUs") == cpus);
-        }
-    };
-    wait("at first");
-    reload();
-    wait("after a reload");
-    drop(processes);
-    scene.daemon.stop().unwrap();
-}
