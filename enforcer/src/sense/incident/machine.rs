@@ -440,7 +440,7 @@ impl Incidents {
         match open.need(now_ns, world) {
             Need::Wait(_) => {}
             Need::Counters => {
-                open.asked();
+                open.asked(now_ns);
                 out.push(Output::ReadCounters { incident: open.id, cgroups: open.concerns.clone() });
             }
             Need::Close => {

@@ -98,6 +98,8 @@ pub(super) struct Open {
     memories: BTreeMap<u64, Option<u64>>,
     over: bool,
     reading: Reading,
+    /// When its counters were last asked for.
+    asked_ns: Option<u64>,
     last_mark_ns: u64,
     first_seen_ns: u64,
     last_seen_ns: u64,
@@ -152,6 +154,7 @@ impl Open {
             due_ns: now_ns,
             over: false,
             reading: Reading::NotAsked,
+            asked_ns: None,
         };
         open.add(mark, now_ns);
         open
@@ -242,8 +245,9 @@ impl Open {
         self.over = true;
     }
 
-    pub(super) fn asked(&mut self) {
+    pub(super) fn asked(&mut self, now_ns: u64) {
         self.reading = Reading::Asked;
+        self.asked_ns = Some(now_ns);
     }
 
     /// Takes readings. A later reading replaces an earlier one; a failed one does not: the cgroup may be gone.
@@ -312,9 +316,11 @@ impl Open {
         // many processes goes on after its first mark.
         let close_ns =
             self.last_seen_ns.saturating_add(CLOSE_NS).min(self.first_seen_ns.saturating_add(LONGEST_NS));
-        // Whoever reads the counters for it may be late on a busy machine. Without them it would say less than is known.
+        // On a busy machine this daemon may be late, with asking and with the answer. Without the counters the incident
+        // would say less than is known. Victims that come after that are not waited for again.
         let end_ns = match self.reading {
-            Reading::Asked => close_ns.saturating_add(ANSWER_NS),
+            Reading::NotAsked if self.asked_ns.is_none_or(|at_ns| at_ns < close_ns) => u64::MAX,
+            Reading::Asked => self.asked_ns.unwrap_or(0).max(close_ns).saturating_add(ANSWER_NS),
             Reading::NotAsked | Reading::Answered => close_ns,
         };
         if now_ns >= end_ns {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::{
-    ANSWER_NS, About as _, AvertedCause, CLOSE_NS, EARLY_NS, FOLD_NS, Incident, Incidents, Input,
+    ANSWER_NS, About as _, AvertedCause, CLOSE_NS, EARLY_NS, FOLD_NS, Incident, Incidents, Input, LONGEST_NS,
     LimitSource, OomCounts, Output, READ_NS, Reconciliation, Scope, Tracing, World,
 };
 use crate::{
@@ -541,6 +541,33 @@ fn an_answer_about_counters_is_awaited_but_not_for_ever() {
     assert_eq!(machine.give(100 * MS + CLOSE_NS, Input::Tick), [], "the daemon is behind");
     let reported = machine.give(100 * MS + CLOSE_NS + ANSWER_NS, Input::Tick);
     assert_eq!(incident(&reported).reconciliation, Reconciliation::Unreadable);
+}
+
+#[test]
+fn counters_are_read_also_by_a_daemon_that_comes_back_after_the_time_to_close() {
+    let mut machine = Machine::new();
+    machine.give(100 * MS, Input::Record(Record::Mark(mark())));
+    let late_ns = 5_000 * MS + CLOSE_NS;
+    let asked = machine.give(late_ns, Input::Record(Record::Exit(exit(106 * MS, 398))));
+    let [Output::ReadCounters { incident: id, cgroups }] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!(machine.give(late_ns + ANSWER_NS - 1, Input::Tick), [], "asked once, and waited for");
+    let kills = |cgroup: CgroupId| OomCounts { oom_kill: u64::from(cgroup == C1), ..OomCounts::default() };
+    let readings = cgroups.iter().map(|cgroup| (*cgroup, Some(kills(*cgroup)))).collect();
+    let reported = machine.give(late_ns + ANSWER_NS - 1, Input::Counters { incident: *id, readings });
+    assert_eq!(incident(&reported).reconciliation, Reconciliation::Matched);
+}
+
+#[test]
+fn a_victim_after_the_late_reading_does_not_put_off_the_end_again() {
+    let mut machine = Machine::new();
+    machine.give(100 * MS, Input::Record(Record::Mark(mark())));
+    let late_ns = 100 * MS + LONGEST_NS;
+    let asked = machine.give(late_ns, Input::Tick);
+    assert!(matches!(asked.as_slice(), [Output::ReadCounters { .. }]), "{asked:?}");
+    let other = Mark { pid: Some(399), tid: 399, time_ns: 120 * MS, ..mark() };
+    let reported = machine.give(late_ns + MS, Input::Record(Record::Mark(other)));
+    let Some(Output::Incident(incident)) = reported.last() else { panic!("{reported:?}") };
+    assert_eq!(incident.kills, 2);
 }
 
 #[test]
