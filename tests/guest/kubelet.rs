@@ -23,6 +23,7 @@ mod acting;
 mod arriving;
 mod node;
 mod restarted;
+mod rivals;
 #[path = "../../enforcer/src/cri/fake.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]
 mod runtime;

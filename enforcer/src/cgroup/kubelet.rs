@@ -91,7 +91,9 @@ pub(super) fn is_hosts_kubelet(
 
 /// Whether a process is below a kubepods, and so belongs to a pod.
 pub(super) fn is_below_kubepods(process: &Process) -> rustix::io::Result<bool> {
-    let is_kubepods = |name: &str| name == "kubepods" || name == "kubepods.slice";
+    // With a cgroup root of its own, systemd's slice has that as a prefix.
+    let is_kubepods =
+        |name: &str| matches!(name, "kubepods" | "kubepods.slice") || name.ends_with("-kubepods.slice");
     Ok(process.cgroup()?.is_some_and(|cgroup| cgroup.split('/').any(is_kubepods)))
 }
 
