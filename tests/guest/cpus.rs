@@ -33,11 +33,7 @@ impl Scene {
 
     /// A pod with one container, of these requests and limits.
     fn add(&self, name: &str, requests: &str, limits: &str) {
-        let manifest = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, uid: {name}}}\nspec:\n  containers:\n  - name: app\n    \
-             resources: {{requests: {{{requests}}}, limits: {{{limits}}}}}\n"
-        );
-        self.daemon.manifest(&format!("{name}.yaml"), &manifest).unwrap();
+        self.daemon.manifest(&format!("{name}.yaml"), &manifest(name, requests, limits)).unwrap();
         self.daemon.wait_until_decided(&format!("default/{name}")).unwrap();
     }
 
@@ -79,10 +75,37 @@ impl Scene {
         view["pods"].as_array().unwrap().iter().find(|pod| pod["name"] == name).cloned().unwrap_or_default()
     }
 
+    /// What `enforcer plan --live` would write to `cpuset.cpus`, in its order: the pod and the CPUs. `beside` are manifests
+    /// that the daemon does not have.
+    fn planned(&self, beside: &[&str]) -> Vec<(String, BTreeSet<u32>)> {
+        let folder = self.daemon.pods();
+        let given = beside.iter().flat_map(|path| ["-f", path]).chain(["-f", folder.to_str().unwrap()]);
+        let arguments: Vec<&str> = ["-o", "json", "plan", "--live"].into_iter().chain(given).collect();
+        let output = self.daemon.verb(&arguments).output().unwrap();
+        let live: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+        assert_eq!(live["problems"], serde_json::json!([]), "{live}");
+        let steps = live["steps"].as_array().unwrap().iter();
+        let of_cpus = steps.filter(|step| step["do"] == "write" && step["file"] == "cpuset.cpus");
+        let written = of_cpus.map(|step| {
+            let path = step["cgroup"].as_str().unwrap().trim_end_matches("/app");
+            let (_, pod) = path.rsplit_once("/pod").unwrap();
+            (pod.to_owned(), cpus(step["new"].as_str().unwrap()))
+        });
+        written.collect()
+    }
+
     fn state(&self) -> Value {
         let text = fs::read_to_string(self.daemon.folder().join("state/cpu_manager_state")).unwrap();
         serde_json::from_str(&text).unwrap()
     }
+}
+
+fn manifest(name: &str, requests: &str, limits: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, uid: {name}}}\nspec:\n  containers:\n  - name: app\n    \
+         resources: {{requests: {{{requests}}}, limits: {{{limits}}}}}\n"
+    )
 }
 
 /// A list in the kernel's form.
@@ -130,9 +153,20 @@ fn guaranteed_pods_have_cpus_of_their_own_and_the_others_are_moved_at_once() {
     let shared = scene.hold("shared");
     assert_eq!(allowed(&shared), all);
 
+    assert_eq!(scene.planned(&[]), [], "all is as planned");
+    // The plan for a pod that is yet to come takes its CPUs from the others before it gets them.
+    let coming = "/tmp/cpus/coming.yaml";
+    fs::write(coming, manifest("two", "cpu: 2, memory: 64Mi", "cpu: 2, memory: 64Mi")).unwrap();
+    let planned = scene.planned(&[coming]);
+    let pods: Vec<&str> = planned.iter().map(|(pod, _)| pod.as_str()).collect();
+    assert_eq!(pods, ["shared", "two"], "{planned:?}");
+    assert_eq!(scene.cpus("shared"), all, "nothing was written");
+
     scene.add_whole("two", 2);
     let two = scene.cpus("two");
     assert_eq!(two, core(*two.first().unwrap()), "a whole core");
+    assert_eq!(two, planned[1].1, "those that were planned");
+    assert_eq!(all.difference(&two).copied().collect::<BTreeSet<_>>(), planned[0].1);
     let rest: BTreeSet<u32> = all.difference(&two).copied().collect();
     scene.wait_for("shared", &rest);
     wait_until("the shared process on the other CPUs", || allowed(&shared) == rest);

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 mod acting;
 mod arriving;
+mod cpus;
 mod node;
 mod restarted;
 mod rivals;

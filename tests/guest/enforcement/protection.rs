@@ -134,6 +134,8 @@ fn without_memory_qos_a_neighbour_takes_every_pods_cache() {
 #[guest_test(kernel)]
 fn with_memory_qos_a_guaranteed_pods_cache_survives_a_neighbour() {
     let mut pressure = Pressure::begin("tiered", "memoryReservationPolicy: TieredReservation");
+    // What protects pods from memory outside of kubepods, which nothing here takes.
+    assert_eq!(pressure.scene.read("memory.min"), (224 * MIB).to_string());
     assert_eq!(pressure.scene.read("podbank/memory.min"), (128 * MIB).to_string());
     assert_eq!(pressure.scene.read("burstable/podshop/memory.low"), (96 * MIB).to_string());
     let [bank, shop, batch] = pressure.first();

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    path::PathBuf,
     process::Command,
 };
 
@@ -12,8 +13,10 @@ use enforcer_tests::{
     plan::{self, Planned},
     process::Process,
     rounds::Rounds,
+    stream::is,
     wait::{TIMEOUT, wait_until},
 };
+use serde_json::Value;
 
 use super::{Scene, folder, pod, read, reload, settings_of, shown, text, wait_until_in};
 
@@ -85,7 +88,7 @@ fn lost(planned: &Planned) -> Vec<String> {
 fn populate(scene: &Scene) -> BTreeMap<String, Process> {
     let mut processes = BTreeMap::new();
     for pod in scene.pods().iter().filter(|pod| pod["state"] == "active") {
-        let name = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+        let name = |value: &Value| value.as_str().unwrap().to_owned();
         let containers = pod["containers"].as_array().unwrap();
         let started: Vec<_> = containers
             .iter()
@@ -299,4 +302,90 @@ fn a_pods_slice_goes_with_its_manifest() {
     });
     wait_until("no pods", || scene.pods().is_empty());
     scene.daemon.stop().unwrap();
+}
+
+/// The CPUs that a process may run on.
+fn allowed(process: &Process) -> String {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    list.trim().to_owned()
+}
+
+/// On two CPUs, of which one is reserved: the others have no request of CPU, or they would not be admitted beside the pod
+/// that has the other one.
+#[guest_test(systemd)]
+fn the_cpus_of_a_container_are_those_of_its_unit() {
+    let scene = Scene::open("cpus", "cpuManagerPolicy: static\nreservedSystemCPUs: \"0\"");
+    let start = |name: &str, resources: &str| {
+        scene.daemon.manifest(&format!("{name}.yaml"), &pod(name, resources)).unwrap();
+        let process = scene.exec(&format!("default/{name}"), &["sleep", "1000"]);
+        let pods = scene.pods();
+        let pod = pods.iter().find(|pod| pod["name"] == name).unwrap();
+        assert_eq!(pod["state"], "active", "{pod}");
+        let scope = plan::folder(pod["containers"][0]["cgroup"].as_str().unwrap());
+        wait_until_in(&process, &scope);
+        (process, scope)
+    };
+    let held = |(process, scope): &(Process, PathBuf)| {
+        let unit = scope.file_name().unwrap().to_str().unwrap();
+        let file = fs::read_to_string(scope.join("cpuset.cpus")).unwrap_or_default();
+        [file.trim_end().to_owned(), shown(unit, "AllowedCPUs"), allowed(process)]
+    };
+    let wait = |what: &str, of: &(Process, PathBuf), cpus: &str| {
+        let all = || held(of).iter().all(|held| held == cpus);
+        wait_until(&format!("{cpus} in {}, {what}", of.1.display()), all);
+    };
+    let burstable = start("burstable", "{requests: {memory: 16Mi}}");
+    let besteffort = start("besteffort", "{}");
+    for shared in [&burstable, &besteffort] {
+        wait("before a pod has some of its own", shared, "0-1");
+    }
+    let amounts = "{cpu: 1, memory: 32Mi}";
+    let own = start("own", &format!("{{requests: {amounts}, limits: {amounts}}}"));
+    wait("of its own", &own, "1");
+    for shared in [&burstable, &besteffort] {
+        wait("without the other's", shared, "0");
+    }
+    // One that comes later.
+    let late = start("late", "{}");
+    wait("from its start", &late, "0");
+
+    let restored = || {
+        let events = scene.daemon.events().unwrap();
+        let of_cpus = |event: &&Value| {
+            is(event, "limits.restored") && event["data"]["files"].to_string().contains("cpuset.cpus")
+        };
+        events.iter().filter(of_cpus).count()
+    };
+    reload();
+    for (of, cpus) in [(&burstable, "0"), (&besteffort, "0"), (&late, "0"), (&own, "1")] {
+        assert_eq!(held(of), [cpus; 3], "{} after a reload", of.1.display());
+    }
+    assert_eq!(restored(), 0, "systemd keeps the values");
+    let unit = "enforcer-burstable-app.scope";
+    let set = super::systemctl(&["set-property", "--runtime", unit, "AllowedCPUs=0-1"]).unwrap();
+    assert!(set.status.success(), "{}", text(&set.stderr));
+    wait_until("limits.restored", || restored() == 1);
+    wait("after another's property", &burstable, "0");
+
+    // The CPU is everybody's once nothing runs in the pod any more.
+    scene.daemon.remove_manifest("own.yaml").unwrap();
+    wait("while it runs", &own, "1");
+    drop(own);
+    for shared in [&burstable, &besteffort, &late] {
+        wait("after the other's end", shared, "0-1");
+    }
+    let again = start("again", &format!("{{requests: {amounts}, limits: {amounts}}}"));
+    wait("of its own", &again, "1");
+    for shared in [&burstable, &besteffort, &late] {
+        wait("without the new one's", shared, "0");
+    }
+    let Scene { daemon, slice, name: _ } = scene;
+    daemon.stop().unwrap();
+    reload();
+    for (of, cpus) in [(&burstable, "0"), (&besteffort, "0"), (&late, "0"), (&again, "1")] {
+        assert_eq!(held(of), [cpus; 3], "{} by systemd alone", of.1.display());
+    }
+    drop((burstable, besteffort, late, again));
+    drop(slice);
 }
