@@ -56,7 +56,16 @@ impl Machine<'_> {
             //
             // With `-icount shift=1,sleep=off` and one thread the guest's clock does not depend on the host's speed, but the
             // guest takes 1.6 times the CPU, and guests side by side have none to spare.
-            Accelerator::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", "Nehalem,+rdrand"]),
+            //
+            // With more processors than the host has, a processor may run on while another patches the kernel's code and is
+            // kept from finishing it: seen as an oops by int3 in `get_page_from_freelist`, when cpusets were first used.
+            Accelerator::Tcg => {
+                let thread = match cpus {
+                    Cpus::Count(_) => "tcg,thread=multi",
+                    Cpus::Topology(_) => "tcg,thread=single",
+                };
+                command.args(["-accel", thread, "-cpu", "Nehalem,+rdrand"])
+            }
         };
         // Appended, as QEMU's own output goes to the same file.
         command.arg("-chardev").arg(prefixed("file,id=console,append=on,path=", console));
