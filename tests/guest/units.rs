@@ -4,6 +4,7 @@ mod edits;
 mod evict;
 mod exec;
 mod journald;
+mod packaged;
 mod values;
 mod watchdog;
 

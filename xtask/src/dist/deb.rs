@@ -16,12 +16,16 @@ const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 const OVERRIDES: &str = "\
 # One binary for every release of every distribution.
 enforcer: statically-linked-binary [usr/bin/enforcer]
+# It is linked statically and may be loaded anywhere (static-pie).
+enforcer: shared-library-lacks-prerequisites [usr/bin/enforcer]
 # Names of functions, for the backtrace of a bug report; there is no debug info.
 enforcer: unstripped-binary-or-object [usr/bin/enforcer]
 # It is in no archive of Debian.
 enforcer: initial-upload-closes-no-bugs [usr/share/doc/enforcer/changelog.Debian.gz:1]
 # A daemon that does not run is left so at an upgrade, which deb-systemd-invoke does not know.
 enforcer: maintainer-script-calls-systemctl [postinst:*]
+# Nor does it stop a slice.
+enforcer: maintainer-script-calls-systemctl [prerm:*]
 ";
 
 /// The package's version: ours, and the first packaging of it.
