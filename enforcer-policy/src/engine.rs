@@ -38,7 +38,7 @@ pub use self::{
     hook::{HookEnd, HookPlan},
     inherited::Inherited,
     input::{BrakeRefusal, CandidateFacts, Input, Level, NodeSample, Outcome, Reading, Refusal, Usage},
-    ranking::Standings,
+    ranking::Ranking,
     settings::{BreakerSettings, EngineSettings, MAX_THRESHOLDS, Mode, Resource, Thresholds, followed},
     waiting::Waiting,
 };

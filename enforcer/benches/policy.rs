@@ -80,22 +80,22 @@ fn usages(count: usize) -> impl Iterator<Item = u64> {
 }
 
 fn memory_standings(count: usize) -> Vec<MemoryRankKey> {
-    let standing = |(order, usage_bytes): (u32, u64)| MemoryRankKey {
+    let key = |(order, usage_bytes): (u32, u64)| MemoryRankKey {
         usage_bytes: (usage_bytes % 97 != 0).then_some(usage_bytes),
         request_bytes: usage_bytes.rotate_left(21) % (4 << 30),
         priority: i32::try_from(usage_bytes % 5).unwrap() - 2,
         order,
     };
-    (0..).zip(usages(count)).map(standing).collect()
+    (0..).zip(usages(count)).map(key).collect()
 }
 
 fn pid_standings(count: usize) -> Vec<PidRankKey> {
-    let standing = |(order, usage): (u32, u64)| PidRankKey {
+    let key = |(order, usage): (u32, u64)| PidRankKey {
         process_count: (usage % 97 != 0).then_some(usage % 1_000),
         priority: i32::try_from(usage % 5).unwrap() - 2,
         order,
     };
-    (0..).zip(usages(count)).map(standing).collect()
+    (0..).zip(usages(count)).map(key).collect()
 }
 
 /// Every sample is a single run, so that their 99th percentile is that of runs.
@@ -123,14 +123,14 @@ fn ranking(criterion: &mut Criterion) {
         group.bench_function(BenchmarkId::new("memory", count), |bencher| {
             bencher.iter_batched_ref(
                 || memory.clone(),
-                |standings| rank::by_memory(standings, |standing| *standing),
+                |keys| rank::by_memory(keys, |key| *key),
                 BatchSize::PerIteration,
             );
         });
         group.bench_function(BenchmarkId::new("pids", count), |bencher| {
             bencher.iter_batched_ref(
                 || pids.clone(),
-                |standings| rank::by_pids(standings, |standing| *standing),
+                |keys| rank::by_pids(keys, |key| *key),
                 BatchSize::PerIteration,
             );
         });

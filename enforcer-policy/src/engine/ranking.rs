@@ -6,7 +6,7 @@ use super::{
 
 /// The order of eviction at one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Standings {
+pub struct Ranking {
     /// The candidates that may be evicted, first the first victim.
     pub order: Vec<Ranked>,
     /// The others, in the order of the candidates.
@@ -20,11 +20,11 @@ pub(super) fn sort(order: &mut [Ranked]) {
 
 impl Engine {
     /// Takes one reading per candidate, in their order, and ranks as a decision at that time would. Decides nothing.
-    pub fn rank(&mut self, now_ns: u64, resource: Resource, readings: &[Reading]) -> Standings {
+    pub fn rank(&mut self, now_ns: u64, resource: Resource, readings: &[Reading]) -> Ranking {
         self.candidates.take_readings(now_ns, readings);
         let mut order: Vec<_> = self.eligible(now_ns, resource).collect();
         sort(&mut order);
-        Standings { order, excluded: self.left_out(now_ns, resource).collect() }
+        Ranking { order, excluded: self.left_out(now_ns, resource).collect() }
     }
 
     pub(super) fn rules(&self) -> Rules {
@@ -86,9 +86,9 @@ mod tests {
             Reading::Usage(usage)
         };
         let readings = [using(900), using(50), using(1_000), using(1_000), Reading::Gone, Reading::Missing];
-        let reported = |standings: Standings| {
-            let order: Vec<_> = standings.order.iter().map(|ranked| ranked.cgroup.0).collect();
-            let excluded: Vec<_> = standings.excluded.iter().map(|one| (one.cgroup.0, one.reason)).collect();
+        let reported = |ranking: Ranking| {
+            let order: Vec<_> = ranking.order.iter().map(|ranked| ranked.cgroup.0).collect();
+            let excluded: Vec<_> = ranking.excluded.iter().map(|one| (one.cgroup.0, one.reason)).collect();
             (order, excluded)
         };
         let excluded = vec![(3, Exclusion::Critical), (4, Exclusion::Protected), (5, Exclusion::Gone)];

@@ -6,36 +6,36 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 /// Usage and request in MiB.
-fn standing(usage: impl Into<Option<u64>>, request: u64, priority: i32) -> MemoryRankKey {
+fn key(usage: impl Into<Option<u64>>, request: u64, priority: i32) -> MemoryRankKey {
     let usage_bytes = usage.into().map(|usage| usage * MIB);
     MemoryRankKey { usage_bytes, request_bytes: request * MIB, priority, order: 0 }
 }
 
 /// The positions in the given order, from the first to be evicted.
-fn order(mut standings: Vec<MemoryRankKey>) -> Vec<u32> {
-    for (index, standing) in (0..).zip(&mut standings) {
-        standing.order = index;
+fn order(mut keys: Vec<MemoryRankKey>) -> Vec<u32> {
+    for (index, key) in (0..).zip(&mut keys) {
+        key.order = index;
     }
-    by_memory(&mut standings, |standing| *standing);
-    standings.into_iter().map(|standing| standing.order).collect()
+    by_memory(&mut keys, |key| *key);
+    keys.into_iter().map(|key| key.order).collect()
 }
 
 /// `pkg/kubelet/eviction/helpers_test.go`, `TestOrderedByExceedsRequestMemory`.
 #[test]
 fn what_exceeds_its_request_goes_first() {
-    assert_eq!(order(vec![standing(199, 200, -1), standing(101, 100, 1)]), [1, 0]);
+    assert_eq!(order(vec![key(199, 200, -1), key(101, 100, 1)]), [1, 0]);
 }
 
 /// `pkg/kubelet/eviction/helpers_test.go`, `TestOrderedByMemory`.
 #[test]
 fn within_a_priority_the_furthest_above_its_request_goes_first() {
     let pods = vec![
-        standing(500, 0, 0),
-        standing(300, 0, 0),
-        standing(800, 100, 0),
-        standing(300, 100, 0),
-        standing(800, 1_024, 0),
-        standing(200, 1_024, 0),
+        key(500, 0, 0),
+        key(300, 0, 0),
+        key(800, 100, 0),
+        key(300, 100, 0),
+        key(800, 1_024, 0),
+        key(200, 1_024, 0),
     ];
     assert_eq!(order(pods), [2, 0, 1, 3, 4, 5]);
 }
@@ -43,14 +43,14 @@ fn within_a_priority_the_furthest_above_its_request_goes_first() {
 /// `pkg/kubelet/eviction/helpers_test.go`, `TestOrderedByPriorityMemory`: this is the order, whatever the input's.
 fn full() -> Vec<MemoryRankKey> {
     vec![
-        standing(500, 0, -1),
-        standing(50, 0, -1),
-        standing(600, 100, 1),
-        standing(150, 100, 1),
-        standing(800, 1_024, -1),
-        standing(200, 1_024, -1),
-        standing(800, 1_024, 1),
-        standing(200, 1_024, 1),
+        key(500, 0, -1),
+        key(50, 0, -1),
+        key(600, 100, 1),
+        key(150, 100, 1),
+        key(800, 1_024, -1),
+        key(200, 1_024, -1),
+        key(800, 1_024, 1),
+        key(200, 1_024, 1),
     ]
 }
 
@@ -62,15 +62,15 @@ fn the_keys_are_compared_in_turn() {
 }
 
 #[rstest]
-#[case(standing(None, 0, 5), standing(1, 0, -5), DecidedBy::StatsMissing)]
-#[case(standing(2, 1, 5), standing(1, 1, -5), DecidedBy::ExceedsRequest)]
-#[case(standing(2, 1, -1), standing(900, 1, 0), DecidedBy::Priority)]
-#[case(standing(2, 1, 0), standing(900, 899, 1), DecidedBy::Priority)]
-#[case(standing(9, 1, 0), standing(900, 893, 0), DecidedBy::AboveRequest)]
-#[case(standing(1, 2, 0), standing(1, 3, 0), DecidedBy::AboveRequest)]
-#[case(standing(None, 9, 0), standing(None, 1, 1), DecidedBy::Priority)]
-#[case(standing(None, 9, 0), standing(None, 1, 0), DecidedBy::Order)]
-#[case(standing(5, 4, 0), standing(6, 5, 0), DecidedBy::Order)]
+#[case(key(None, 0, 5), key(1, 0, -5), DecidedBy::StatsMissing)]
+#[case(key(2, 1, 5), key(1, 1, -5), DecidedBy::ExceedsRequest)]
+#[case(key(2, 1, -1), key(900, 1, 0), DecidedBy::Priority)]
+#[case(key(2, 1, 0), key(900, 899, 1), DecidedBy::Priority)]
+#[case(key(9, 1, 0), key(900, 893, 0), DecidedBy::AboveRequest)]
+#[case(key(1, 2, 0), key(1, 3, 0), DecidedBy::AboveRequest)]
+#[case(key(None, 9, 0), key(None, 1, 1), DecidedBy::Priority)]
+#[case(key(None, 9, 0), key(None, 1, 0), DecidedBy::Order)]
+#[case(key(5, 4, 0), key(6, 5, 0), DecidedBy::Order)]
 fn the_deciding_key_is_reported(
     #[case] first: MemoryRankKey,
     #[case] mut second: MemoryRankKey,
@@ -115,17 +115,17 @@ prop_compose! {
     }
 }
 
-fn numbered(mut standings: Vec<MemoryRankKey>) -> Vec<MemoryRankKey> {
-    for (index, standing) in (0..).zip(&mut standings) {
-        standing.order = index;
+fn numbered(mut keys: Vec<MemoryRankKey>) -> Vec<MemoryRankKey> {
+    for (index, key) in (0..).zip(&mut keys) {
+        key.order = index;
     }
-    standings
+    keys
 }
 
 proptest! {
     #[test]
-    fn the_order_is_total(standings in proptest::collection::vec(any_standing(), 3)) {
-        let [a, b, c] = <[MemoryRankKey; 3]>::try_from(numbered(standings)).unwrap();
+    fn the_order_is_total(keys in proptest::collection::vec(any_standing(), 3)) {
+        let [a, b, c] = <[MemoryRankKey; 3]>::try_from(numbered(keys)).unwrap();
         prop_assert_eq!(a.compare(&a).0, Ordering::Equal);
         prop_assert_eq!(a.compare(&b).0, b.compare(&a).0.reverse());
         if a.compare(&b).0.is_lt() && b.compare(&c).0.is_lt() {
@@ -137,11 +137,11 @@ proptest! {
     fn the_input_order_decides_ties_only(
         (sorted, mut shuffled) in proptest::collection::vec(any_standing(), 0..40)
             .prop_map(numbered)
-            .prop_flat_map(|standings| (Just(standings.clone()), Just(standings).prop_shuffle())),
+            .prop_flat_map(|keys| (Just(keys.clone()), Just(keys).prop_shuffle())),
     ) {
         let mut sorted = sorted;
-        by_memory(&mut sorted, |standing| *standing);
-        by_memory(&mut shuffled, |standing| *standing);
+        by_memory(&mut sorted, |key| *key);
+        by_memory(&mut shuffled, |key| *key);
         prop_assert_eq!(&sorted, &shuffled);
         for pair in sorted.windows(2) {
             let (ordering, decided_by) = pair[0].compare(&pair[1]);

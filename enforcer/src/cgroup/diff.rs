@@ -77,7 +77,7 @@ pub fn diff(
             if old.as_ref() == Some(&new) {
                 continue;
             }
-            let turn = turn(old.as_ref(), &new, known.is_some());
+            let cpu_stage = cpu_stage(old.as_ref(), &new, known.is_some());
             let is_raise = old.is_none_or(|old| old.is_raised_by(&new));
             let write = Write {
                 path: plan.path.clone(),
@@ -87,8 +87,8 @@ pub fn diff(
             };
             if let Some(usage_bytes) = usage_above(&new, is_raise, known) {
                 diff.withheld.push(Withheld { write, usage_bytes });
-            } else if let Some(turn) = turn {
-                cpus.push((turn, write));
+            } else if let Some(stage) = cpu_stage {
+                cpus.push((stage, write));
             } else if is_raise {
                 raises.push(write);
             } else {
@@ -99,7 +99,7 @@ pub fn diff(
     raises.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(write.file())));
     lowers.sort_by_key(|write| (depth(&write.path), write.path.clone(), rank(write.file())));
     lowers.reverse();
-    cpus.sort_by_key(|(turn, write)| (*turn, depth(&write.path), write.path.clone()));
+    cpus.sort_by_key(|(stage, write)| (*stage, depth(&write.path), write.path.clone()));
     let cpus = cpus.into_iter().map(|(_, write)| write);
     diff.steps.extend(cpus.chain(raises).chain(lowers).map(Step::Write));
     diff
@@ -187,7 +187,7 @@ fn usage_above(new: &CgroupValue, is_raise: bool, known: Option<&Observed>) -> O
 
 /// When CPUs are written: who only loses some, who gets some instead of others, and who only gets some. `None` for any
 /// other file. A cgroup that is yet to be made holds no process that could lose any.
-fn turn(old: Option<&CgroupValue>, new: &CgroupValue, exists: bool) -> Option<u8> {
+fn cpu_stage(old: Option<&CgroupValue>, new: &CgroupValue, exists: bool) -> Option<u8> {
     let CgroupValue::CpusetCpus(new) = new else { return None };
     let old = match old {
         Some(CgroupValue::CpusetCpus(old)) => Some(old),

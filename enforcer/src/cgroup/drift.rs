@@ -275,9 +275,9 @@ impl DriftPolicy {
     }
 
     /// Ends the contests whose writers have stopped; returns the files that are due to be written back.
-    pub fn turn(&mut self, now: Instant) -> Vec<(CgroupPath, CgroupId, KeptFile)> {
+    pub fn advance(&mut self, now: Instant) -> Vec<(CgroupPath, CgroupId, KeptFile)> {
         self.files.retain(|_, history| {
-            history.contest.turn(now);
+            history.contest.advance(now);
             history.left.is_some() || history.differing.is_some() || !history.contest.is_forgotten(now)
         });
         let due = self.files.iter().filter(|((_, file), history)| {
@@ -286,7 +286,7 @@ impl DriftPolicy {
         due.filter_map(|((id, file), history)| Some((history.path.clone()?, *id, *file))).collect()
     }
 
-    /// When to call [`turn`](Self::turn).
+    /// When to call [`advance`](Self::advance).
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let due = |((_, file), history): (&(CgroupId, KeptFile), &History)| {
@@ -343,14 +343,14 @@ mod tests {
         assert!(message.contains(r"process 7 (s\u{1b}h)"), "{message}");
 
         let due = policy.due().unwrap();
-        assert_eq!(policy.turn(start), []);
+        assert_eq!(policy.advance(start), []);
         let path = CgroupPath::parse("/kubepods/pod1").unwrap();
-        assert_eq!(policy.turn(due), [(path, ID, FILE)]);
+        assert_eq!(policy.advance(due), [(path, ID, FILE)]);
         assert_eq!(judge(&mut policy, "1", due), (DriftAction::Restored, true));
-        assert_eq!(policy.turn(due), []);
+        assert_eq!(policy.advance(due), []);
         assert_eq!(policy.problems().count(), 0, "the writer has stopped");
         assert_eq!(policy.due(), None);
-        assert_eq!(policy.turn(due + Duration::from_mins(2)), []);
+        assert_eq!(policy.advance(due + Duration::from_mins(2)), []);
         assert!(policy.files.is_empty(), "{policy:?}");
     }
 
@@ -387,7 +387,7 @@ mod tests {
         assert!(!judge(&mut policy, "40", "100", now));
         // It stays, also while it changes; nothing but the look that is due sees that.
         let due = policy.due().unwrap();
-        assert_eq!(policy.turn(due).len(), 1);
+        assert_eq!(policy.advance(due).len(), 1);
         assert!(judge(&mut policy, "40", "99", due));
         assert!(!judge(&mut policy, "40", "99", due));
         assert!(judge(&mut policy, "40", "98", due), "another value");
@@ -396,6 +396,6 @@ mod tests {
         assert!(!judge(&mut policy, "30", "98", due));
         let later = due + AUDIT_PATIENCE;
         policy.settled_if_overdue(ID, FILE, later);
-        assert_eq!((policy.due(), policy.turn(later)), (None, vec![]));
+        assert_eq!((policy.due(), policy.advance(later)), (None, vec![]));
     }
 }

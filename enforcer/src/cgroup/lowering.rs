@@ -121,7 +121,7 @@ impl Lowering {
         self.running.contains_key(path) || self.stuck.iter().any(|(held, _)| held.dir.path() == path)
     }
 
-    /// Call it before usage is read for a [`turn`](Self::turn): what finishes only after that is left to the next look,
+    /// Call it before usage is read for a [`advance`](Self::advance): what finishes only after that is left to the next look,
     /// which its end has requested.
     pub(super) fn begin_look(&mut self) {
         for running in self.running.values_mut() {
@@ -131,7 +131,7 @@ impl Lowering {
 
     /// Starts what is withheld, continues what is running, and ends what is no longer withheld: it was written, or the
     /// plan changed. Returns what was given up.
-    pub(super) fn turn(
+    pub(super) fn advance(
         &mut self,
         root: &CgroupDir,
         withheld: &[Withheld],

@@ -211,7 +211,7 @@ impl Reconciler {
         }
         self.keeper.retain(&self.desired.scores);
         // Due values are written back later, by `write_back`.
-        drop(self.drift.turn((self.clock)()));
+        drop(self.drift.advance((self.clock)()));
         self.renew_watch(permit, &mut report);
         self.retire(permit, &mut report);
         self.find_strangers(&mut report);

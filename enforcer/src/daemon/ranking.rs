@@ -13,8 +13,7 @@ use crate::{
     model::{CgroupId, PodUid},
     policy::{
         engine::{
-            CandidateFacts, Candidates, Engine, EngineSettings, Excluded, Ranked, Reading, Resource,
-            Standings,
+            CandidateFacts, Candidates, Engine, EngineSettings, Excluded, Ranked, Ranking, Reading, Resource,
         },
         rank::{DecidedBy, MemoryRankKey},
         threshold::Signal,
@@ -105,18 +104,18 @@ impl Ranks {
                 thread::sleep(SPAN);
                 reading = self.recent.take(&candidates);
             }
-            let standings = self.stand(&candidates, &reading, signal);
+            let ranking = self.order(&candidates, &reading, signal);
             let now = reading.before(&candidates);
             let growth = past.at(now.at_ns).map(|before| growth(before, &now)).unwrap_or_default();
             past.take_in(now);
-            view(signal, &candidates, &reading.readings, &standings, &growth)
+            view(signal, &candidates, &reading.readings, &ranking, &growth)
         })
     }
 
     /// Returns the next victims if memory runs short, the first one first, at most that many.
     pub(super) fn next(&self, candidates: &[Arc<Candidate>], most: usize) -> Vec<Arc<Candidate>> {
-        let standings = self.stand(candidates, &self.recent.take(candidates), Signal::MemoryAvailable);
-        let next = standings.order.iter().take(most);
+        let ranking = self.order(candidates, &self.recent.take(candidates), Signal::MemoryAvailable);
+        let next = ranking.order.iter().take(most);
         next.filter_map(|ranked| candidates.get(ranked.index.0).map(Arc::clone)).collect()
     }
 
@@ -124,17 +123,17 @@ impl Ranks {
     /// is gone, and would come first.
     pub(super) fn order_beside(&self, candidates: &[Arc<Candidate>], gone: &PodUid) -> Vec<Arc<Candidate>> {
         let reading = self.recent.take(candidates);
-        let standings = self.stand(candidates, &reading, Signal::MemoryAvailable);
+        let ranking = self.order(candidates, &reading, Signal::MemoryAvailable);
         let is_there = |ranked: &&Ranked| {
             let is_it =
                 candidates.get(ranked.index.0).is_some_and(|candidate| candidate.identity().uid == *gone);
             !is_it || reading.readings.get(ranked.index.0).and_then(Reading::usage).is_some()
         };
-        let ranked = standings.order.iter().filter(is_there);
+        let ranked = ranking.order.iter().filter(is_there);
         ranked.filter_map(|ranked| candidates.get(ranked.index.0).map(Arc::clone)).collect()
     }
 
-    fn stand(&self, candidates: &[Arc<Candidate>], reading: &Readings, signal: Signal) -> Standings {
+    fn order(&self, candidates: &[Arc<Candidate>], reading: &Readings, signal: Signal) -> Ranking {
         let mut engine = self
             .recorder
             .as_ref()
@@ -212,10 +211,10 @@ fn view(
     signal: Signal,
     candidates: &[Arc<Candidate>],
     readings: &[Reading],
-    standings: &Standings,
+    ranking: &Ranking,
     growth: &HashMap<CgroupId, i64>,
 ) -> RankingView {
-    let Standings { order, excluded } = standings;
+    let Ranking { order, excluded } = ranking;
     let ranked = |(place, ranked): (usize, &Ranked)| {
         let candidate = candidates.get(ranked.index.0)?;
         let mut view = ranked_view(signal, candidate, readings.get(ranked.index.0)?);
@@ -287,7 +286,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// A cgroup of ordinary files, using that much.
-    fn stand(dir: &Path, used_bytes: u64) {
+    fn write_usage(dir: &Path, used_bytes: u64) {
         fs::create_dir_all(dir).unwrap();
         for (file, text) in [
             ("cgroup.kill", String::new()),
@@ -311,7 +310,7 @@ mod tests {
         let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
         let dir = |plan: &PodPlan| temp.path().join(plan.cgroup.path.as_str().trim_start_matches('/'));
         let open = |plan: &Arc<PodPlan>| {
-            stand(&dir(plan), MIB);
+            write_usage(&dir(plan), MIB);
             Arc::new(Candidate::open(&root, &guard, plan).unwrap())
         };
         let candidates: Vec<_> = plan.pods.iter().map(open).collect();
@@ -326,7 +325,7 @@ mod tests {
                 .collect()
         };
         assert_eq!(used(1_000, &candidates), [1, 1]);
-        stand(&dir(&plan.pods[0]), 5 * MIB);
+        write_usage(&dir(&plan.pods[0]), 5 * MIB);
         assert_eq!(used(1_099, &candidates), [1, 1]);
         assert_eq!(used(1_099, &candidates[..1]), [5]);
         assert_eq!(used(1_100, &candidates), [5, 1]);
@@ -342,7 +341,7 @@ mod tests {
         let dir =
             |index: usize| temp.path().join(plan.pods[index].cgroup.path.as_str().trim_start_matches('/'));
         for (index, used_mib) in [(0, 10), (1, 500), (2, 900)] {
-            stand(&dir(index), used_mib * MIB);
+            write_usage(&dir(index), used_mib * MIB);
         }
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
@@ -371,7 +370,7 @@ mod tests {
             ranking.excluded.iter().map(|one| (one.name.as_str(), one.reason.as_str())).collect();
         assert_eq!(excluded, [("spared", "protected")]);
         // A later ranking reports the growth since, and the pod that grew most goes first.
-        stand(&dir(0), 700 * MIB);
+        write_usage(&dir(0), 700 * MIB);
         thread::sleep(SPAN);
         let ranking = ranker.rank(Signal::MemoryAvailable);
         let first = &ranking.order[0];

@@ -73,7 +73,7 @@ impl Writer {
 
     /// Runs until the log is closed.
     fn run(mut self, syncer: JoinHandle<bool>) {
-        while self.turn(RETAIN_EVERY) {}
+        while self.pass(RETAIN_EVERY) {}
         // The syncer ends when its sender is gone.
         let (sender, _receiver) = mpsc::channel();
         drop(std::mem::replace(&mut self.synced, sender));
@@ -102,7 +102,7 @@ impl Writer {
     }
 
     /// Waits up to `patience` for something to write, and writes it. Returns false at the end of the log.
-    pub(super) fn turn(&mut self, patience: Duration) -> bool {
+    pub(super) fn pass(&mut self, patience: Duration) -> bool {
         let work = self.shared.work(BATCH_RECORDS, self.retry.map(|(at, _)| at), patience);
         let limits = self.shared.limits();
         if limits != self.limits {
@@ -176,7 +176,7 @@ impl Syncer {
             match received {
                 Ok(received) => self.take(received),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return self.turn(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return self.pass(),
             }
             for more in unsynced.try_iter() {
                 self.take(more);
@@ -184,7 +184,7 @@ impl Syncer {
             if retry.is_some_and(|(at, _)| at > Instant::now()) {
                 continue;
             }
-            retry = if self.turn() {
+            retry = if self.pass() {
                 None
             } else {
                 let wait = retry.map_or(RETRY_MIN, |(_, wait)| (wait * 2).min(RETRY_MAX));
@@ -202,7 +202,7 @@ impl Syncer {
     }
 
     /// Syncs the queued parts in order. Returns whether the disk took all.
-    pub(super) fn turn(&mut self) -> bool {
+    pub(super) fn pass(&mut self) -> bool {
         while let Some(Unsynced { segment, extent, newest }) = self.pending.front() {
             let again = if self.has_failed { segment.write_again(extent) } else { Ok(()) };
             if let Err(error) = again.and_then(|()| segment.sync(&*self.medium)) {

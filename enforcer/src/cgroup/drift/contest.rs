@@ -113,7 +113,7 @@ impl Contest {
     }
 
     /// Ends it if the file holds the planned value and foreign writes stopped long enough ago.
-    pub(in crate::cgroup) fn turn(&mut self, now: Instant) {
+    pub(in crate::cgroup) fn advance(&mut self, now: Instant) {
         let is_quiet = self.quiet_from().is_some_and(|from| from <= now);
         if let Stage::Contested { due: None, is_on, .. } = &mut self.stage
             && is_quiet
@@ -210,7 +210,7 @@ mod tests {
                 assert!(due >= self.now, "what is due was done");
                 self.now = due;
                 self.look();
-                self.contest.turn(due);
+                self.contest.advance(due);
                 assert_ne!(self.contest.due(), Some(due), "and is due no longer");
             }
             self.now = until;
@@ -288,7 +288,7 @@ mod tests {
         assert_eq!(contest.judge("79", 3, now + ms(500)), WAIT);
         now += ms(1_000);
         assert_eq!(contest.judge("79", 3, now), Verdict::Restore);
-        contest.turn(now);
+        contest.advance(now);
         assert!(!contest.is_on());
         assert_eq!(contest.judge("79", 3, now + ms(10)), NEWS);
         // The planned value, by whomever it was written.

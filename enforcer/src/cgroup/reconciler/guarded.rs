@@ -174,7 +174,7 @@ impl Reconciler {
     /// Writes back the values that others insisted on, if these have stayed for long enough.
     pub fn write_back(&mut self, permit: Option<&Permit>) -> Report {
         let mut report = Report::default();
-        let due = self.drift.turn((self.clock)());
+        let due = self.drift.advance((self.clock)());
         let (scores, files): (Vec<_>, Vec<_>) =
             due.into_iter().partition(|(_, _, file)| *file == KeptFile::Score);
         let paths: BTreeSet<CgroupPath> = files.iter().map(|(path, _, _)| path.clone()).collect();
@@ -194,7 +194,7 @@ impl Reconciler {
                 self.drift.settled_if_overdue(*cgroup, *file, now);
             }
         }
-        self.drift.turn(now);
+        self.drift.advance(now);
         report
     }
 

@@ -97,7 +97,7 @@ impl Reconciler {
             let lowered: Vec<_> = withheld.iter().filter(is_free).cloned().collect();
             report
                 .abandoned
-                .extend(self.lowering.turn(&self.root, &lowered, looked_at, self.page, now, permit));
+                .extend(self.lowering.advance(&self.root, &lowered, looked_at, self.page, now, permit));
             unwritten = open_files(report.failed.iter().map(|failure| &failure.step), &report.withheld)
                 .chain(held_back)
                 .collect();

@@ -137,14 +137,14 @@ impl Life<'_> {
 
     fn write(&mut self) {
         self.writer.hurry();
-        self.writer.turn(Duration::ZERO);
+        self.writer.pass(Duration::ZERO);
     }
 
     fn sync(&mut self) {
         for unsynced in self.received.try_iter() {
             self.syncer.take(unsynced);
         }
-        self.syncer.turn();
+        self.syncer.pass();
     }
 
     /// Reads what is there; everything that is read is remembered.
@@ -330,14 +330,14 @@ fn live(seed: u64, weather: Weather) {
 impl Life<'_> {
     /// The end in order.
     fn close(mut self, known: &mut Known) {
-        while self.writer.turn(Duration::ZERO) {}
+        while self.writer.pass(Duration::ZERO) {}
         if !self.fake.is_dead() {
             self.read(known);
         }
         for unsynced in self.received.try_iter() {
             self.syncer.take(unsynced);
         }
-        let in_order = self.syncer.turn();
+        let in_order = self.syncer.pass();
         self.note_durable(known);
         self.writer.end(in_order && !self.fake.is_dead());
     }

@@ -58,14 +58,14 @@ impl Rig {
 
     fn write(&mut self) {
         self.writer.hurry();
-        self.writer.turn(Duration::ZERO);
+        self.writer.pass(Duration::ZERO);
     }
 
     fn sync(&mut self) -> bool {
         for unsynced in self.received.try_iter() {
             self.syncer.take(unsynced);
         }
-        self.syncer.turn()
+        self.syncer.pass()
     }
 
     /// What is read from the beginning: sequence and kind; a gap as its last sequence and none.
