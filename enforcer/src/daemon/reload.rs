@@ -284,6 +284,23 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_the_configuration_names_what_is_fixed() {
+        let page = include_str!("../../../docs/configuration.md");
+        let (_, rest) = page.split_once("a field that is fixed while the daemon runs").unwrap();
+        let (list, _) = rest.split_once("leaves the running configuration in force").unwrap();
+        let named: Vec<&str> = list.split('`').skip(1).step_by(2).collect();
+        // The sockets' owners and groups are "the like" of the first of them.
+        let fixed: Vec<&str> = FIXED
+            .iter()
+            .copied()
+            .filter(|field| {
+                !field.contains("Socket") || *field == "observeSocketOwner" || *field == "criSocket"
+            })
+            .collect();
+        assert_eq!(named, fixed);
+    }
+
+    #[test]
     fn what_can_change_does_and_what_cannot_is_reported() {
         let (running, journal) = (Config::default(), Journal::new("n", "b"));
         let with = |change: fn(&mut Config)| {

@@ -97,7 +97,12 @@ fn documentation(files: &mut Tree, root: &Path) -> anyhow::Result<()> {
             files.file(format!("{DOC}/{folder}/{name}"), bytes);
         }
     }
-    for (folder, file) in [("prometheus", "enforcer.rules.yaml"), ("grafana", "enforcer-node.json")] {
+    for (folder, file) in [
+        ("prometheus", "enforcer.rules.yaml"),
+        ("prometheus", "enforcer-fleet.rules.yaml"),
+        ("grafana", "enforcer-node.json"),
+        ("grafana", "enforcer-fleet.json"),
+    ] {
         files.file(
             format!("usr/share/enforcer/{file}"),
             read(&root.join("packaging").join(folder).join(file))?,
