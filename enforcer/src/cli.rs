@@ -79,12 +79,6 @@ impl Files {
         Effective::load(self.config.as_deref(), self.kubelet_config.as_deref())
             .map_err(|error| Failure::usage(error.into()))
     }
-
-    /// Refuses files that users other than root and this process's user may change. For verbs that act on them.
-    fn trusted(&self) -> Result<(), Failure> {
-        Effective::check_trust(self.config.as_deref(), self.kubelet_config.as_deref())
-            .map_err(|error| Failure::usage(error.into()))
-    }
 }
 
 #[derive(Debug, Subcommand)]

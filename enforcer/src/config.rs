@@ -15,11 +15,14 @@ mod table;
 use std::{
     collections::BTreeMap,
     fmt,
+    fs::File,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Read as _},
     net::SocketAddr,
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{Mode as FileMode, OFlags};
 
 use self::fields::{Fields, Provenance};
 use crate::{
@@ -416,6 +419,20 @@ pub struct Ignored {
 impl Effective {
     /// Reads the file at `path`, or the one at [`DEFAULT_PATH`] if it exists, over a kubelet's file.
     pub fn load(path: Option<&Path>, kubelets: Option<&Path>) -> Result<Self, Error> {
+        Self::load_by(path, kubelets, text)
+    }
+
+    /// As [`Self::load`], but fails unless only root and this process's user may change the files and the folders that lead to
+    /// them. Trusts a read-only mount. Each is checked as it is opened, so that no other file is read than was checked.
+    pub fn load_trusted(path: Option<&Path>, kubelets: Option<&Path>) -> Result<Self, Error> {
+        Self::load_by(path, kubelets, trusted_text)
+    }
+
+    fn load_by(
+        path: Option<&Path>,
+        kubelets: Option<&Path>,
+        text: impl Fn(&Path) -> Result<String, Error>,
+    ) -> Result<Self, Error> {
         let own = match path {
             Some(path) => Some((path, text(path)?)),
             None => match text(Path::new(DEFAULT_PATH)) {
@@ -429,23 +446,6 @@ impl Effective {
             |file: Option<(&Path, String)>| file.map(|(path, text)| (path.display().to_string(), text));
         let (own, kubelets) = (named(own), named(kubelets));
         Self::parse(own.as_ref().map(borrowed), kubelets.as_ref().map(borrowed))
-    }
-
-    /// Fails unless only root and this process's user may change the files that [`Self::load`] reads, and their parent
-    /// folders. Trusts a read-only mount. Ignores a missing file, which `load` handles.
-    pub fn check_trust(path: Option<&Path>, kubelets: Option<&Path>) -> Result<(), Error> {
-        for path in [Some(path.unwrap_or_else(|| Path::new(DEFAULT_PATH))), kubelets].into_iter().flatten() {
-            let failed = |source| Error::Read { path: path.display().to_string(), source };
-            match trust::check_file(path) {
-                Ok(Ok(())) => {}
-                Ok(Err((path, Untrusted { why, remedy }))) => {
-                    return Err(Error::Untrusted { path: path.display().to_string(), why, remedy });
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(failed(error)),
-            }
-        }
-        Ok(())
     }
 
     /// Reads the texts of our own file and of a kubelet's, each with its name in errors.
@@ -480,6 +480,21 @@ fn text(path: &Path) -> Result<String, Error> {
     let shown = path.display().to_string();
     let file = regular::open(path).map_err(|source| Error::Read { path: shown.clone(), source })?;
     text_of(&shown, file)
+}
+
+/// The same, of a file that others than root and this process's user may neither change nor replace.
+fn trusted_text(path: &Path) -> Result<String, Error> {
+    let shown = path.display().to_string();
+    let failed = |source| Error::Read { path: shown.clone(), source };
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open("/", flags, FileMode::empty()).map_err(|errno| failed(errno.into()))?;
+    match trust::open_below(root, &absolute).map_err(failed)? {
+        Ok(file) => text_of(&shown, File::from(file)),
+        Err((path, Untrusted { why, remedy })) => {
+            Err(Error::Untrusted { path: path.display().to_string(), why, remedy })
+        }
+    }
 }
 
 /// Reads an open text file of at most [`MAX_BYTES`].

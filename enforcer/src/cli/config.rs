@@ -44,7 +44,7 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
     daemon::fits(&effective.config).map_err(Failure::usage)?;
     let mut notes = effective.config.unwatched();
     // It may be a draft; only `run` refuses it.
-    if let Err(error) = Effective::check_trust(own, files.kubelet_config.as_deref()) {
+    if let Err(error) = Effective::load_trusted(own, files.kubelet_config.as_deref()) {
         notes.push(format!("the daemon will not start with this: {}", crate::chain(&error)));
     }
     format::print(output, &json!({"ok": true, "notes": notes}), || {

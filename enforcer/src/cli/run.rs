@@ -12,7 +12,7 @@ use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _};
 
 use super::{Context, Failure, Files};
 use crate::{
-    config::{Config, Effective, Mode},
+    config::{self, Config, Effective, Mode},
     daemon::{self, Ended, OnExit},
     logging, metrics, raw,
     sense::{self, Unpinned},
@@ -69,18 +69,17 @@ impl Args {
 
 pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Failure> {
     raw::configure_heap();
-    let Context { config, output: _, is_wide: _, color, live: _, verbose } = context;
+    let Context { config: _, output: _, is_wide: _, color, live: _, verbose } = context;
     if args.unpin {
         return unpin();
     }
-    let (config, on_exit) = (args.over(config), args.on_exit);
-    files.trusted()?;
+    let on_exit = args.on_exit;
     let load = move || {
         let Files { config, kubelet_config } = &files;
-        let (config, kubelet_config) = (config.as_deref(), kubelet_config.as_deref());
-        Effective::check_trust(config, kubelet_config)?;
-        Ok(args.over(Effective::load(config, kubelet_config)?.config))
+        let effective = Effective::load_trusted(config.as_deref(), kubelet_config.as_deref())?;
+        Ok::<_, config::Error>(args.over(effective.config))
     };
+    let config = load().map_err(|error| Failure::usage(error.into()))?;
     log(verbose, color)?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder

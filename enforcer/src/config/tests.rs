@@ -370,3 +370,31 @@ fn a_hook_that_is_wrong_is_reported_with_its_place() {
     let config = Config::parse("c.yaml", &format!("{HEAD}preKillHook: {{path: /x}}\n")).unwrap();
     assert_eq!(config.pre_kill_hook.unwrap().timeout_ms, 1_000);
 }
+
+#[test]
+fn a_file_that_others_may_replace_is_not_loaded_by_who_acts_on_it() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    let dir = tempfile::tempdir().unwrap();
+    let (shared, own) = (dir.path().join("shared"), dir.path().join("own"));
+    for folder in [&shared, &own] {
+        fs::create_dir(folder).unwrap();
+        fs::write(folder.join("config.yaml"), HEAD).unwrap();
+        fs::set_permissions(folder.join("config.yaml"), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    symlink(shared.join("config.yaml"), own.join("link.yaml")).unwrap();
+    let load = |path: &Path| Effective::load_trusted(Some(path), None).map(|effective| effective.config);
+    for path in [own.join("config.yaml"), own.join("link.yaml"), own.join("../shared/./config.yaml")] {
+        assert_eq!(load(&path).unwrap(), Config::default(), "{}", path.display());
+    }
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o777)).unwrap();
+    for path in [own.join("link.yaml"), shared.join("config.yaml")] {
+        let Err(Error::Untrusted { path: refused, .. }) = load(&path) else { panic!("{}", path.display()) };
+        assert_eq!(refused, shared.display().to_string());
+        assert!(Effective::load(Some(&path), None).is_ok(), "who only asks may");
+    }
+    let Err(Error::Read { path, source }) = load(&own.join("none.yaml")) else { panic!() };
+    assert_eq!((path, source.kind()), (own.join("none.yaml").display().to_string(), io::ErrorKind::NotFound));
+    assert!(matches!(load(&own), Err(Error::Read { .. })), "a folder is no file");
+}
