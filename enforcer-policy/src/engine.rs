@@ -306,12 +306,23 @@ impl Engine {
                 self.baseline_due_ns = node.now_ns.saturating_add(BASELINE_EVERY_NS);
                 self.see(&node, &mut actions);
                 // PIDs may have run short since memory was requested: the next sample requests them then.
+                let asked_for = self.asked_for;
                 let is_read = |reclaim: &Reclaim| {
                     Resource::of(reclaim.threshold.signal) != Some(Resource::Pids)
-                        || self.asked_for == Some(Resource::Pids)
+                        || asked_for == Some(Resource::Pids)
                 };
                 if let Some(reclaim) = self.may_decide(node.now_ns).filter(is_read) {
                     self.decide(node.now_ns, reclaim, &mut actions);
+                    // Without a candidate for this resource, the other comes next: it would wait for ever behind it.
+                    let is_other =
+                        |other: &Reclaim| shortage(other).resource() != shortage(&reclaim).resource();
+                    let other = self
+                        .all_that_may_be_decided(node.now_ns)
+                        .find(|other| is_read(other) && is_other(other))
+                        .filter(|_| is_free(&actions));
+                    if let Some(other) = other {
+                        self.decide(node.now_ns, other, &mut actions);
+                    }
                 } else if is_free(&actions) {
                     self.contain(&node, &mut actions);
                 }
@@ -437,25 +448,28 @@ impl Engine {
     /// the per-CPU lists still release. An unarmed threshold waits for all armed ones, and for the end of the eviction
     /// under way.
     fn may_decide(&self, now_ns: u64) -> Option<Reclaim> {
-        self.due_despite(now_ns, |reclaim| self.on_free_lists(now_ns, reclaim))
+        self.all_that_may_be_decided(now_ns).next()
+    }
+
+    /// The same, and what comes after it if there is no candidate for it.
+    fn all_that_may_be_decided(&self, now_ns: u64) -> impl Iterator<Item = Reclaim> {
+        self.due_despite(now_ns, move |reclaim| self.on_free_lists(now_ns, reclaim))
     }
 
     /// Whether a decision would be possible without the memory on per-CPU lists.
     fn may_decide_without(&self, now_ns: u64) -> bool {
-        self.due_despite(now_ns, |_| 0).is_some()
+        self.due_despite(now_ns, |_| 0).next().is_some()
     }
 
     /// What may be decided on, if `more` is still to be released.
-    fn due_despite(&self, now_ns: u64, more: impl Fn(&Reclaim) -> u64) -> Option<Reclaim> {
+    fn due_despite(&self, now_ns: u64, more: impl Fn(&Reclaim) -> u64) -> impl Iterator<Item = Reclaim> {
         let acts = match self.mode {
             Mode::Observe => false,
             Mode::DryRun | Mode::Enforce => true,
         };
         let alive = self.victim.is_some_and(|victim| victim.is_alive());
-        if !acts || alive || now_ns < self.quiet_until_ns {
-            return None;
-        }
-        let may = |reclaim: &Reclaim| {
+        let decides = acts && !alive && now_ns >= self.quiet_until_ns;
+        let may = move |reclaim: &Reclaim| {
             if self.is_quiet(&reclaim.threshold, now_ns)
                 || !reclaim.threshold.is_hard() && now_ns < self.soft_quiet_until_ns
             {
@@ -467,12 +481,11 @@ impl Engine {
             reclaim.available.saturating_add(self.credit(now_ns, reclaim)).saturating_add(more(reclaim))
                 < reclaim.target
         };
-        // A resource that had no candidate lets the others go first: else it would be asked about again each time.
-        let first = |is_armed: bool| {
-            let due = self.pressure.due().filter(|reclaim| self.is_armed(&reclaim.threshold) == is_armed);
-            due.filter(&may).min_by_key(|reclaim| self.no_candidate_until(reclaim))
+        let due = move |is_armed: bool| {
+            self.pressure.due().filter(move |reclaim| self.is_armed(&reclaim.threshold) == is_armed)
         };
-        first(true).or_else(|| first(false).filter(|_| self.victim.is_none()))
+        let unarmed = due(false).filter(|_| self.victim.is_none());
+        due(true).chain(unarmed).filter(move |reclaim| decides && may(reclaim))
     }
 
     /// Until when no candidate is looked for, as there was none; 0 if there was one or none was looked for yet.
@@ -500,8 +513,12 @@ impl Engine {
 
     /// Whether usages must be read, and for which resource.
     fn wants_readings(&self, node: &NodeSample) -> Option<Resource> {
-        if let Some(reclaim) = self.may_decide(node.now_ns) {
-            return Resource::of(reclaim.threshold.signal);
+        let mut due = self
+            .all_that_may_be_decided(node.now_ns)
+            .filter_map(|reclaim| Resource::of(reclaim.threshold.signal));
+        if let Some(first) = due.next() {
+            // Read for process ids, usages have the memory too: both can be decided on.
+            return Some(if due.any(|other| other == Resource::Pids) { Resource::Pids } else { first });
         }
         if self.may_contain(node) || self.must_read_others(node.now_ns) {
             return Some(Resource::Memory);

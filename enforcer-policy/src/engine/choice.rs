@@ -42,12 +42,16 @@ impl Engine {
     pub(super) fn take_first(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
         // A candidate that was throttled for the last victim's sake may be the next.
         self.ease(actions);
+        if self.candidates.order.is_empty() {
+            // Nothing can be killed: the breaker has no kill to end.
+            self.no_candidate(now_ns, &reclaim, actions);
+            return;
+        }
         ranking::sort(&mut self.candidates.order);
         let shortage_ns = self.crossed_ns(&reclaim.threshold).unwrap_or(now_ns);
         let may_kill = self.mode() == Mode::Enforce && self.is_armed(&reclaim.threshold);
-        // A start looks at the node before it knows the pods: ten kills of none left would be all of them.
         let left = self.candidates.alive();
-        if may_kill && left > 0 && self.breaker.is_open(now_ns, shortage_ns, left) {
+        if may_kill && self.breaker.is_open(now_ns, shortage_ns, left) {
             self.mode = Mode::DryRun;
             self.suppress(now_ns, reclaim.threshold.signal, Suppression::BreakerOpen, actions);
         }

@@ -378,6 +378,41 @@ fn the_breaker_steps_down_to_dry_run_and_says_so() {
 }
 
 #[test]
+fn the_breaker_stays_closed_where_nothing_is_left_to_be_killed() {
+    let breaker = BreakerSettings { max_kills: 100, window_ns: 5 * MINUTE, max_share_permille: 500 };
+    let settings = EngineSettings { breaker, ..enforcing(GIB, 0) };
+    let critical = |cgroup| (CandidateFacts { critical: true, ..candidate(cgroup, 0, 0) }, using(MIB));
+    let others = [4, 5, 6].map(critical);
+    let mut pods: Vec<_> = (1..=3).map(|cgroup| (candidate(cgroup, 0, 0), using(600 * MIB))).collect();
+    pods.extend(others);
+    let mut rig = Rig::new(&settings, &pods);
+    for _ in 0..3 {
+        assert!((0..10).any(|_| evicts(&rig.pass(SECOND).look(500 * MIB))), "what it frees is not seen");
+        let killed = rig.engine.decision().unwrap().index.0;
+        rig.dies();
+        rig.readings[killed] = Reading::Gone;
+    }
+    let reasons: Vec<_> = (0..20)
+        .flat_map(|_| rig.pass(SECOND).look(500 * MIB))
+        .filter_map(|action| match action {
+            Action::Suppressed { reason, .. } => Some(reason),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(reasons, [Suppression::NoCandidate]);
+    assert_eq!(rig.engine.mode(), Mode::Enforce);
+    // The shortage ends; in a later one a pod that came meanwhile is evicted.
+    rig.pass(10 * SECOND).look(8 * GIB);
+    rig.pass(10 * MINUTE).look(8 * GIB);
+    let facts: Vec<_> = [candidate(9, 0, 0)].into_iter().chain(others.map(|(facts, _)| facts)).collect();
+    drop(rig.engine.replace(Candidates::new(&facts)));
+    rig.readings = vec![using(900 * MIB), using(MIB), using(MIB), using(MIB)];
+    assert!(evicts(&rig.pass(SECOND).look(500 * MIB)));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!((decision.cgroup, decision.dry_run), (CgroupId(9), false));
+}
+
+#[test]
 fn a_new_set_of_candidates_does_not_forget_the_victim() {
     let mut rig = Rig::upstream(&enforcing(GIB, 0));
     assert!(evicts(&rig.look(MIB)));

@@ -134,3 +134,35 @@ fn memory_without_a_candidate_does_not_keep_process_ids_from_being_taken_back() 
     assert!((0..2).any(|_| look(&mut rig, 1_000)));
     assert_eq!(rig.engine.decision().unwrap().shortage.signal, Signal::PidAvailable);
 }
+
+/// Memory that is short by its hard threshold comes first again as soon as it has a candidate, also where process ids have
+/// waited behind it.
+#[test]
+fn hard_memory_with_a_candidate_is_not_put_behind_soft_process_ids() {
+    let thresholds = [
+        Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(GIB)),
+        Threshold {
+            grace_period_ms: 250,
+            ..Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(1_200))
+        },
+    ];
+    let settings = EngineSettings { thresholds: followed(&thresholds), ..enforcing(0, 0) };
+    let pods = [(candidate(1, 0, 0), counting(300)), (candidate(2, 9, 0), Reading::Gone)];
+    let mut rig = Rig::new(&settings, &pods);
+    let look = |rig: &mut Rig| {
+        let node = NodeSample {
+            pids: Some(Level { available: 1_000, capacity: 32_768 }),
+            ..NodeSample::memory(rig.now_ns, MIB, 16 * GIB)
+        };
+        let evicted = evicts(&rig.see(node));
+        rig.pass(100 * MS);
+        evicted
+    };
+    assert!(!look(&mut rig) && !look(&mut rig), "no candidate for memory, and the grace of process ids runs");
+    rig.readings[1] = using(4 * GIB);
+    rig.pass(100 * MS);
+    assert!(look(&mut rig));
+    let decision = rig.engine.decision().unwrap();
+    assert_eq!((decision.shortage.signal, decision.cgroup), (Signal::MemoryAvailable, CgroupId(2)));
+    assert_eq!(rig.wished, Some(Resource::Pids), "read for both");
+}
