@@ -186,7 +186,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         })
     };
     match verb {
-        Verb::Run(args) => run::run(context(&files)?, files, args),
+        Verb::Run(args) => run::run(&context(&files)?, files, args),
         Verb::Events(args) => events::events(&context(&files)?, &args),
         Verb::Why(args) => why::why(&context(&files)?, &args),
         Verb::Next(args) => next::next(&context(&files)?, &args),

@@ -67,9 +67,9 @@ impl Args {
     }
 }
 
-pub(super) fn run(context: Context, files: Files, args: Args) -> Result<(), Failure> {
+pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Failure> {
     raw::configure_heap();
-    let Context { config: _, output: _, is_wide: _, color, live: _, verbose } = context;
+    let Context { config: _, output: _, is_wide: _, color, live: _, verbose } = *context;
     if args.unpin {
         return unpin();
     }
