@@ -17,7 +17,7 @@ use super::message::{
 use crate::{
     clock,
     network::{Connection, ConnectionError},
-    specs::ApiServerFeed,
+    specs::{ApiServerFeed, DISRUPTED_BY_ENFORCER, DISRUPTION_TARGET},
 };
 
 /// The longest answer that is read. etcd keeps objects of 1.5 MiB.
@@ -304,9 +304,9 @@ fn status(pod: &PodRef, message: &str) -> Value {
             "reason": "Evicted",
             "message": message,
             "conditions": [{
-                "type": "DisruptionTarget",
+                "type": DISRUPTION_TARGET,
                 "status": "True",
-                "reason": "TerminationByEnforcer",
+                "reason": DISRUPTED_BY_ENFORCER,
                 "message": message,
                 "lastTransitionTime": now,
             }],

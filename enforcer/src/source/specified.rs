@@ -58,6 +58,8 @@ pub struct EvictedPod {
     pub uid: PodUid,
     /// Why, in words.
     pub message: Option<String>,
+    /// Whether enforcer wrote that into its status.
+    pub is_marked_by_enforcer: bool,
 }
 
 impl SpecifiedPod {
@@ -91,7 +93,12 @@ impl SpecifiedPod {
     fn evicted(&self) -> Option<EvictedPod> {
         let message = self.api.status.message.as_deref().map(plain);
         let Pod { name, uid, .. } = &*self.pod;
-        self.api.is_evicted().then(|| EvictedPod { name: name.clone(), uid: uid.clone(), message })
+        self.api.is_evicted().then(|| EvictedPod {
+            name: name.clone(),
+            uid: uid.clone(),
+            message,
+            is_marked_by_enforcer: self.api.is_marked_by_enforcer(),
+        })
     }
 }
 
@@ -291,7 +298,8 @@ mod tests {
         specs.take(LIVE, Change::Whole(with("Running", None)), 1);
         let named = specs.take(LIVE, Change::Some { changed: evicted(), removed: Vec::new() }, 1);
         let name = PodName { namespace: String::from("n"), name: String::from("a") };
-        assert_eq!(named, [EvictedPod { name, uid: uid("a"), message: Some(String::from("low on memory")) }]);
+        let message = Some(String::from("low on memory"));
+        assert_eq!(named, [EvictedPod { name, uid: uid("a"), message, is_marked_by_enforcer: false }]);
     }
 
     #[test]

@@ -32,6 +32,12 @@ const HUGEPAGES: &str = "hugepages-";
 /// The reason of an eviction (`pkg/kubelet/eviction`, `Reason`).
 const EVICTED: &str = "Evicted";
 
+/// The condition of a pod that something ends (`DisruptionTarget` of the core API).
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// The reason of that condition if enforcer has marked the pod as failed. A kubelet writes `TerminationByKubelet`.
+pub const DISRUPTED_BY_ENFORCER: &str = "TerminationByEnforcer";
+
 /// A pod with Kubernetes' names, in the shape of its JSON. All else is skipped.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -119,6 +125,9 @@ pub struct Status {
     /// The QoS class as it was stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qos_class: Option<String>,
+    /// The conditions; of a pod that has ended only the one by which enforcer marks a pod that it has evicted.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<PodCondition>,
     /// The resources that the kubelet has allocated to the pod as a whole.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
     pub allocated_resources: Amounts,
@@ -128,6 +137,18 @@ pub struct Status {
     /// The app containers' states.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<ContainerStatus>,
+}
+
+/// A condition of a pod.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct PodCondition {
+    /// What it says.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Why, in a word.
+    #[serde(deserialize_with = "nullable")]
+    pub reason: String,
 }
 
 /// A container's state.
@@ -182,6 +203,12 @@ impl ApiPod {
         self.status.phase.as_deref() == Some("Failed") && self.status.reason.as_deref() == Some(EVICTED)
     }
 
+    /// Whether enforcer wrote that it was evicted, by the condition that goes with it in the same request.
+    #[must_use]
+    pub fn is_marked_by_enforcer(&self) -> bool {
+        self.status.conditions.iter().any(PodCondition::is_of_enforcer)
+    }
+
     /// Whether its phase is Running.
     #[must_use]
     pub fn is_running(&self) -> bool {
@@ -200,11 +227,14 @@ impl ApiPod {
             };
             let reason = status.reason.take().filter(|reason| reason == EVICTED);
             let message = status.message.take().filter(|_| reason.is_some()).map(|message| plain(&message));
-            *status = Status { phase: status.phase.take(), reason, message, ..Status::default() };
+            let mut conditions = std::mem::take(&mut status.conditions);
+            conditions.retain(|condition| reason.is_some() && condition.is_of_enforcer());
+            conditions.truncate(1);
+            *status = Status { phase: status.phase.take(), reason, message, conditions, ..Status::default() };
             return;
         }
         let Self { metadata: _, spec, status } = self;
-        (status.reason, status.message) = (None, None);
+        (status.reason, status.message, status.conditions) = (None, None, Vec::new());
         for (containers, statuses) in [
             (&mut spec.init_containers, std::mem::take(&mut status.init_container_statuses)),
             (&mut spec.containers, std::mem::take(&mut status.container_statuses)),
@@ -282,6 +312,12 @@ impl ApiContainer {
             allocate(&mut resources.requests, &status.allocated_resources)?;
         }
         Ok(Container { name: self.name.clone(), kind, resources })
+    }
+}
+
+impl PodCondition {
+    fn is_of_enforcer(&self) -> bool {
+        self.kind == DISRUPTION_TARGET && self.reason == DISRUPTED_BY_ENFORCER
     }
 }
 
@@ -497,6 +533,27 @@ mod tests {
         pod.cut();
         assert!(pod.has_ended() && pod.to_pod().is_ok());
         assert!(serde_json::to_vec(&pod).unwrap().len() < 400);
+    }
+
+    /// A kubelet that evicts a pod writes the same phase and the same reason.
+    #[test]
+    fn a_pod_that_enforcer_has_marked_is_known_by_its_condition() {
+        let marked = |phase: &str, kind: &str, by: &str| {
+            let mut pod = web();
+            pod["status"] = json!({
+                "phase": phase, "reason": "Evicted",
+                "conditions": [{"type": "Ready", "reason": null}, {"type": kind, "status": "True", "reason": by}],
+            });
+            let mut pod = api_pod(pod);
+            pod.cut();
+            let sent = serde_json::to_vec(&pod).unwrap();
+            let pod = serde_json::from_slice::<ApiPod>(&sent).unwrap();
+            (pod.is_marked_by_enforcer(), pod.status.conditions.len())
+        };
+        assert_eq!(marked("Failed", DISRUPTION_TARGET, DISRUPTED_BY_ENFORCER), (true, 1));
+        assert_eq!(marked("Failed", DISRUPTION_TARGET, "TerminationByKubelet"), (false, 0));
+        assert_eq!(marked("Failed", "Ready", DISRUPTED_BY_ENFORCER), (false, 0));
+        assert_eq!(marked("Running", DISRUPTION_TARGET, DISRUPTED_BY_ENFORCER), (false, 0));
     }
 
     #[test]

@@ -135,6 +135,8 @@ struct Quantity {
 struct PodStatus {
     #[prost(string, optional, tag = "1")]
     phase: Option<String>,
+    #[prost(message, repeated, tag = "2")]
+    conditions: Vec<PodCondition>,
     #[prost(string, optional, tag = "3")]
     message: Option<String>,
     #[prost(string, optional, tag = "4")]
@@ -147,6 +149,14 @@ struct PodStatus {
     init_container_statuses: Vec<ContainerStatus>,
     #[prost(btree_map = "string, message", tag = "19")]
     allocated_resources: BTreeMap<String, Quantity>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PodCondition {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(string, tag = "5")]
+    reason: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -207,6 +217,7 @@ pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
             reason: status.reason,
             message: status.message,
             qos_class: status.qos_class,
+            conditions: status.conditions.into_iter().map(condition).collect(),
             allocated_resources: amounts(status.allocated_resources),
             init_container_statuses: status.init_container_statuses.into_iter().map(of_container).collect(),
             container_statuses: status.container_statuses.into_iter().map(of_container).collect(),
@@ -217,6 +228,10 @@ pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
 fn container(container: Container) -> pod::ApiContainer {
     let Container { name, resources: of, restart_policy } = container;
     pod::ApiContainer { name, resources: of.map(resources).unwrap_or_default(), restart_policy }
+}
+
+fn condition(PodCondition { kind, reason }: PodCondition) -> pod::PodCondition {
+    pod::PodCondition { kind, reason }
 }
 
 fn of_container(status: ContainerStatus) -> pod::ContainerStatus {
@@ -278,6 +293,7 @@ mod tests {
             }),
             status: Some(PodStatus {
                 phase: Some("Running".into()),
+                conditions: vec![PodCondition { kind: "Ready".into(), reason: "InAnotherWord".into() }],
                 message: Some("in words".into()),
                 reason: Some("InAWord".into()),
                 container_statuses: vec![ContainerStatus {
@@ -304,6 +320,7 @@ mod tests {
             },
             "status": {
                 "phase": "Running", "qosClass": "Burstable", "reason": "InAWord", "message": "in words",
+                "conditions": [{"type": "Ready", "reason": "InAnotherWord"}],
                 "containerStatuses": [{"name": "app", "allocatedResources": {"memory": "512Mi"}}],
             },
         }))
