@@ -42,7 +42,7 @@ impl Foreign {
         }
     }
 
-    /// Reports them. Must be called before the candidates are renewed, which these pods are no longer among, and inside a
+    /// Reports them. Must be called before the candidates are renewed with the specs of these pods, which have ended, and inside a
     /// tokio runtime.
     pub(super) fn report(&mut self, ranks: impl FnOnce() -> Ranks, journal: &Journal) {
         let evicted = std::mem::take(&mut self.waiting);

@@ -63,10 +63,10 @@ pub struct EvictedPod {
 }
 
 impl SpecifiedPod {
-    /// Whether its phase is Succeeded or Failed.
+    /// Whether what decides about its eviction is known. An earlier daemon kept no priority of a pod that has ended.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.api.has_ended()
+    pub fn is_whole(&self) -> bool {
+        !self.api.has_ended() || self.api.spec.priority.is_some()
     }
 
     /// Where it is from, and whether the pod is so now. `read_ms` is when a source was read last.
@@ -84,10 +84,10 @@ impl SpecifiedPod {
         self.lost_ms.get_or_insert(read_ms);
     }
 
-    /// Whether its deletion was requested.
+    /// Whether it ends by itself: its deletion was requested, or it has ended and its last processes have not.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
-        self.api.metadata.is_terminating
+        self.api.metadata.is_terminating || self.api.has_ended()
     }
 
     fn evicted(&self) -> Option<EvictedPod> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use self::sums::{OTHER_SIDECARS, OTHERS, sum_up, sum_up_init};
-use super::metadata::{Annotations, Metadata, Owners};
+use super::metadata::{Annotations, Metadata};
 use crate::{
     helper::{is_id, is_name, plain},
     model::{
@@ -216,12 +216,19 @@ impl ApiPod {
     }
 
     /// Leaves out what does not decide: other resources, containers beyond [some](sums::MOST_CONTAINERS), whose requests are kept as a
-    /// sum, and all of a pod that has ended. The requests are those that are allocated from then on.
+    /// sum, and most of a pod that has ended: its processes may still run, so that what decides whether and how it is evicted
+    /// is kept. Its requests are not: the scheduler has given them to others. The requests of other pods are those that are
+    /// allocated from then on.
     pub(super) fn cut(&mut self) {
         if self.has_ended() {
             let Self { metadata, spec, status } = self;
-            (metadata.labels, metadata.owner_references) = (Labels::default(), Owners::default());
+            metadata.labels = Labels::default();
+            metadata.owner_references.keep_controller();
             *spec = Spec {
+                priority: spec.priority,
+                // A longer one is no name, and is not taken later either.
+                priority_class_name: spec.priority_class_name.take().filter(|name| is_name(name)),
+                termination_grace_period_seconds: spec.termination_grace_period_seconds,
                 containers: vec![ApiContainer { name: OTHERS.to_owned(), ..ApiContainer::default() }],
                 ..Spec::default()
             };
@@ -531,8 +538,16 @@ mod tests {
         pod["status"]["phase"] = json!("Succeeded");
         let mut pod = api_pod(pod);
         pod.cut();
-        assert!(pod.has_ended() && pod.to_pod().is_ok());
-        assert!(serde_json::to_vec(&pod).unwrap().len() < 400);
+        assert!(pod.has_ended());
+        assert!(serde_json::to_vec(&pod).unwrap().len() < 600);
+        // Its processes may still run.
+        let pod = pod.to_pod().unwrap();
+        assert_eq!((pod.priority, pod.priority_class_name.as_deref()), (Some(7), Some("important")));
+        assert_eq!(pod.termination_grace_period_seconds, 5);
+        assert_eq!(pod.controller().map(|controller| controller.name.as_str()), Some("web-1"));
+        assert_eq!((pod.owners.len(), pod.labels.is_empty()), (1, true));
+        let requests = crate::policy::effective::requests(&pod);
+        assert!(requests.get(ResourceName::MEMORY).is_none_or(|memory| memory.units() == 0));
     }
 
     /// A kubelet that evicts a pod writes the same phase and the same reason.
