@@ -9,7 +9,7 @@ use super::{
     metadata::{self, ApiOwner},
     pod::{self, Amounts, ApiPod},
 };
-use crate::policy::critical::CONFIG_SOURCE;
+use crate::{helper::is_id, policy::critical::CONFIG_SOURCE};
 
 /// The services that may be there, by the version of their package.
 pub(super) const SERVICES: [&str; 3] = ["v1alpha1.Pods", "v1beta1.Pods", "v1.Pods"];
@@ -165,6 +165,25 @@ struct ContainerStatus {
     name: String,
     #[prost(btree_map = "string, message", tag = "10")]
     allocated_resources: BTreeMap<String, Quantity>,
+}
+
+/// A pod of which only the uid is read: what is wrong may be anywhere else.
+#[derive(Clone, PartialEq, Message)]
+struct OnlyUid {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<OnlyUidMeta>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OnlyUidMeta {
+    #[prost(string, tag = "5")]
+    uid: String,
+}
+
+/// The uid of a pod that cannot be read, if that can be.
+pub(super) fn uid(bytes: &[u8]) -> Option<String> {
+    let metadata = OnlyUid::decode(bytes).ok()?.metadata?;
+    Some(metadata.uid).filter(|uid| is_id(uid))
 }
 
 /// Reads a pod.
@@ -328,10 +347,25 @@ mod tests {
         assert_eq!(pod(&sent.encode_to_vec()).unwrap(), expected);
     }
 
+    /// A name that is no text anywhere in a pod makes all of it unreadable.
+    #[test]
+    fn the_uid_of_a_pod_that_cannot_be_read_is() {
+        let named = |uid: &str| Pod {
+            metadata: Some(ObjectMeta { uid: uid.into(), ..ObjectMeta::default() }),
+            ..Pod::default()
+        };
+        // The field 3, the status, whose field 1, the phase, is no text.
+        let broken = |uid: &str| [&named(uid).encode_to_vec()[..], b"\x1a\x03\x0a\x01\xff"].concat();
+        assert!(pod(&broken("u")).is_err());
+        assert_eq!(uid(&broken("u")), Some(String::from("u")));
+        assert_eq!(uid(&broken("../x")), None);
+        assert_eq!(uid(b"\xff"), None);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            drop((pod(&bytes), WatchPodsEvent::decode(&bytes[..])));
+            drop((pod(&bytes), uid(&bytes), WatchPodsEvent::decode(&bytes[..])));
         }
     }
 }
