@@ -12,7 +12,7 @@ use enforcer_events::{
 
 use super::evictions::Decided;
 use crate::{
-    kube::{About, PodRef, Report},
+    kube::{About, ContainerList, ContainerRef, PodRef, Report},
     render::{escape, human_bytes},
 };
 
@@ -180,9 +180,11 @@ fn stalls(stalling: &Stalling, make: impl Fn(About, &str, &str, String) -> Repor
 }
 
 fn about(place: &Place) -> Option<About> {
-    let Place { namespace, pod, uid, container, .. } = place;
+    let Place { namespace, pod, uid, container, container_kind, .. } = place;
+    let list = ContainerList::of(container_kind.as_deref());
+    let container = container.clone().map(|name| ContainerRef { name, list });
     let pod = PodRef { namespace: namespace.clone()?, name: pod.clone()?, uid: uid.clone()? };
-    Some(About::Pod(pod, container.clone()))
+    Some(About::Pod(pod, container))
 }
 
 #[cfg(test)]
@@ -207,6 +209,7 @@ mod tests {
             let about = match report.about {
                 About::Node => String::from("node"),
                 About::Pod(pod, container) => {
+                    let container = container.map(|of| format!("{}.{}", of.list.as_str(), of.name));
                     format!("{}/{}/{} {}", pod.namespace, pod.name, pod.uid, container.unwrap_or_default())
                 }
             };
@@ -271,6 +274,7 @@ mod tests {
         let victim = |pid: u32, container: &str| {
             json!({
                 "pid": pid, "comm": "java", "namespace": "shop", "pod": "web", "uid": "u1", "container": container,
+                "containerKind": if container == "side" { "sidecar" } else { "app" },
                 "anonBytes": 1 << 20, "fileBytes": 0, "shmemBytes": 0, "swapBytes": 0, "pgtablesBytes": 0,
             })
         };
@@ -290,12 +294,12 @@ mod tests {
             notes(&of("pod", "/kubepods/pod1"), false),
             [
                 (
-                    "shop/web/u1 app".to_owned(),
+                    "shop/web/u1 containers.app".to_owned(),
                     "OOMKilling".to_owned(),
                     "The kernel killed process 7 (java), which held 1Mi and 1 more: the pod's memory limit was hit".to_owned()
                 ),
                 (
-                    "shop/web/u1 side".to_owned(),
+                    "shop/web/u1 initContainers.side".to_owned(),
                     "OOMKilling".to_owned(),
                     "The kernel killed process 9 (java), which held 1Mi: the pod's memory limit was hit".to_owned()
                 ),

@@ -265,6 +265,34 @@ async fn an_eviction_is_reported_once_and_with_its_decision_over_restarts() {
     assert_eq!(scene.api.changed().len(), 3);
 }
 
+#[tokio::test]
+async fn a_container_is_named_in_the_list_of_the_spec_that_it_is_in() {
+    let scene = Scene::new().await;
+    let mut sink = scene.start(false);
+    let kinds = [Some("init"), Some("sidecar"), Some("ephemeral"), Some("app"), None];
+    for kind in kinds {
+        let data = json!({
+            "namespace": "shop", "pod": "web", "uid": kind.unwrap_or("unknown"), "container": "c", "containerKind": kind,
+            "cgroup": "/c", "cgroupId": 7, "kind": "memoryHigh", "stallMs": 20, "windowStallMs": 300, "limitOwner": "/c",
+            "limitSource": "argument", "pid": 1, "tid": 1, "comm": "java", "lastingMs": 0,
+        });
+        scene.emit(EventType::PressureRising, data);
+    }
+    let changed = scene.changed(kinds.len()).await;
+    let paths: Vec<_> = changed.iter().map(|(_, body)| body["regarding"]["fieldPath"].clone()).collect();
+    assert_eq!(
+        paths,
+        [
+            "spec.initContainers{c}",
+            "spec.initContainers{c}",
+            "spec.ephemeralContainers{c}",
+            "spec.containers{c}",
+            "spec.containers{c}",
+        ]
+    );
+    sink.stop().await;
+}
+
 /// Neither the sink nor what evicts at the API server does anything there for what is decided only.
 #[tokio::test]
 async fn a_dry_run_sends_nothing_to_the_api_server() {
