@@ -433,7 +433,7 @@ pub struct EvictionSignalled {
     /// that the pod has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<Word>,
-    /// Whether the pod was being deleted already.
+    /// Whether the pod was being deleted already, or had ended but for its last processes.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub terminating: bool,
     /// `SIGTERM` or `SIGKILL`.

@@ -20,7 +20,10 @@ pub use self::{
     client::{Access, ApiServer},
     disk::DiskPressure,
     evictions::Evictions,
-    message::{About, Action, Call, FoundPod, Lane, Outcome, PodRef, Report, TaintEffect},
+    message::{
+        About, Action, Call, ContainerList, ContainerRef, FoundPod, Lane, Outcome, PodRef, Report,
+        TaintEffect,
+    },
     node::{NodeMarks, NodeSettings},
     outbox::{ApiSettings, Now, OnPdb, OpenEviction, Outbox, Owner, Removal},
     process::{VERB, main},

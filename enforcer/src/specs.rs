@@ -29,6 +29,6 @@ pub use self::{
     configz::{KubeletConfigz, KubeletHard},
     credentials::{ClusterAccess, CredentialsError},
     message::{ApiServerFeed, Change, Feed, HttpsFeed, Update},
-    pod::{ApiPod, InvalidPod},
+    pod::{ApiPod, DISRUPTED_BY_ENFORCER, DISRUPTION_TARGET, InvalidPod},
     process::{VERB, main},
 };

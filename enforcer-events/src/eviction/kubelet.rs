@@ -90,7 +90,7 @@ pub struct EvictionRepeated {
     pub message: String,
 }
 
-/// The payload of `eviction.foreign`: the kubelet evicted a pod that enforcer neither signalled nor requested from the API server.
+/// The payload of `eviction.foreign`: a pod has the status Evicted, which enforcer did not write.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EvictionForeign {

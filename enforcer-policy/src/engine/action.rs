@@ -91,7 +91,7 @@ pub enum Exclusion {
     WithinRequest,
     /// It was tried in this episode and could not be evicted.
     PassedOver,
-    /// Its deletion was requested, and its memory falls: what it releases counts as available.
+    /// It ends by itself, and its memory falls: what it releases counts as available.
     Terminating,
     /// How much it uses of the resource is not counted: its cgroup has no controller for that.
     UsageUnknown,

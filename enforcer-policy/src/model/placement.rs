@@ -21,12 +21,12 @@ pub struct Placement {
 pub enum Knowledge {
     /// Its spec.
     Spec {
-        /// Whether it may be evicted: it has not ended, and each of its cgroups is the sandbox's or a named container's, so
+        /// Whether it may be evicted: its priority is known, and each of its cgroups is the sandbox's or a named container's, so
         /// that none is missed.
         is_settled: bool,
         /// Where it is from.
         origin: SpecOrigin,
-        /// Whether its deletion was requested, so that it ends by itself.
+        /// Whether its deletion was requested, or it has ended but for its last processes, so that it ends by itself.
         is_terminating: bool,
     },
     /// Only its cgroups and names: neither requests nor limits, priority nor grace period.

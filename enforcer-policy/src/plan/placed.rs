@@ -21,7 +21,7 @@ impl PodPlan {
         }
     }
 
-    /// Whether its deletion was requested by others, so that it ends by itself.
+    /// Whether its deletion was requested by others, or it has ended but for its last processes, so that it ends by itself.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
         matches!(self.placed, Some(Knowledge::Spec { is_terminating: true, .. }))

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use enforcer_events::{
     Event, Payload,
-    eviction::{EvictionForeign, OtherVictim},
+    eviction::{EvictionForeign, EvictionRequested, OtherVictim},
 };
 use tokio::sync::Mutex;
 
@@ -12,6 +12,7 @@ use super::ranking::Ranks;
 use crate::{
     evict::{Candidate, Identity},
     journal::{Batch, EventType, Filter, Journal, Subject},
+    kube::Action,
     model::PodUid,
     source::EvictedPod,
     threads,
@@ -41,7 +42,7 @@ impl Foreign {
         }
     }
 
-    /// Reports them. Must be called before the candidates are renewed, which these pods are no longer among, and inside a
+    /// Reports them. Must be called before the candidates are renewed with the specs of these pods, which have ended, and inside a
     /// tokio runtime.
     pub(super) fn report(&mut self, ranks: impl FnOnce() -> Ranks, journal: &Journal) {
         let evicted = std::mem::take(&mut self.waiting);
@@ -64,32 +65,29 @@ impl Foreign {
     }
 }
 
-/// Whether this daemon, or one before it, signalled the pod or had the API server asked. Either is in the journal before the
-/// API server is.
+/// Whether the status of the pod is enforcer's doing. Of all that is done here only the request `status` writes the reason
+/// Evicted: a pod that was killed here, or whose eviction was requested or refused, may be evicted by the kubelet later, or
+/// by both. The condition says so before the answer to the request is in the journal, and after a crash between the two;
+/// the journal says so if the kubelet has replaced the condition.
 fn is_ours(journal: &Journal, pod: &EvictedPod) -> bool {
-    let kinds = vec![
-        EventType::EvictionSignalled,
-        EventType::EvictionCompleted,
-        EventType::EvictionFailed,
-        EventType::EvictionRequested,
-        EventType::EvictionConfirmed,
-    ];
+    pod.is_marked_by_enforcer || is_reported_as_marked(journal, pod)
+}
+
+/// Whether the journal has it that the API server accepted to mark the pod as evicted.
+fn is_reported_as_marked(journal: &Journal, pod: &EvictedPod) -> bool {
+    let kinds = vec![EventType::EvictionRequested];
     let filter = Filter { kinds, pod: Some(pod.name.to_string()), ..Filter::default() };
     let mut reader = journal.reader(None, filter);
-    let uid = |payload: Payload| match payload {
-        Payload::EvictionSignalled(signalled) => Some(signalled.uid),
-        Payload::EvictionCompleted(ended) | Payload::EvictionFailed(ended) => ended.uid,
-        Payload::EvictionRequested(requested) => Some(requested.uid),
-        Payload::EvictionConfirmed(confirmed) => Some(confirmed.uid),
-        _ => None,
-    };
     while let Some(batch) = reader.read() {
         let Batch::Records(records) = batch else { continue };
         for record in records {
             // What cannot be read may be about this pod.
-            let is_its = Event::parse(&record.line)
-                .map_or(true, |event| uid(event.payload).is_none_or(|uid| uid == pod.uid.as_str()));
-            if is_its {
+            let Ok(event) = Event::parse(&record.line) else { return true };
+            if let Payload::EvictionRequested(EvictionRequested { uid, outcome, action, .. }) = event.payload
+                && uid == pod.uid.as_str()
+                && outcome == "accepted"
+                && action.as_deref() == Some(Action::Status.as_str())
+            {
                 return true;
             }
         }
@@ -120,14 +118,14 @@ fn payload(pod: &EvictedPod, ranks: &Ranks, candidates: &[Arc<Candidate>]) -> Ev
 
 #[cfg(test)]
 mod tests {
-    use enforcer_events::eviction::EvictionRequested;
+    use enforcer_events::eviction::EvictionEnded;
 
     use super::*;
     use crate::model::PodName;
 
     fn evicted(uid: &str) -> EvictedPod {
         let name = PodName { namespace: String::from("shop"), name: String::from("web") };
-        EvictedPod { name, uid: PodUid::new(uid).unwrap(), message: None }
+        EvictedPod { name, uid: PodUid::new(uid).unwrap(), message: None, is_marked_by_enforcer: false }
     }
 
     #[test]
@@ -141,19 +139,50 @@ mod tests {
         assert_eq!(foreign.waiting, []);
     }
 
+    /// A soft threshold that a budget forbids, a bare pod that was killed hours ago, and a pod that both evict: the kubelet
+    /// writes the status of each.
     #[test]
-    fn what_this_daemon_asked_for_is_its_own() {
-        let journal = Journal::new("n", "b");
-        assert!(!is_ours(&journal, &evicted("a")));
-        let requested = EvictionRequested {
-            namespace: String::from("shop"),
-            name: String::from("web"),
-            uid: String::from("a"),
-            ..EvictionRequested::default()
+    fn only_what_writes_the_status_is_its_own() {
+        let report = |outcome: &'static str, action: Option<&'static str>| {
+            let journal = Journal::new("n", "b");
+            let requested = EvictionRequested {
+                namespace: String::from("shop"),
+                name: String::from("web"),
+                uid: String::from("a"),
+                outcome: outcome.into(),
+                action: action.map(Into::into),
+                ..EvictionRequested::default()
+            };
+            journal.emit(Subject::Pod(evicted("a").name), Payload::EvictionRequested(requested));
+            let (name, uid) = (Some(String::from("web")), Some(String::from("a")));
+            let ended = EvictionEnded {
+                namespace: Some(String::from("shop")),
+                name,
+                uid,
+                ..EvictionEnded::default()
+            };
+            journal.emit(Subject::Pod(evicted("a").name), Payload::EvictionCompleted(ended.clone()));
+            journal.emit(Subject::Pod(evicted("a").name), Payload::EvictionFailed(ended));
+            journal
         };
-        journal.emit(Subject::Pod(evicted("a").name), Payload::EvictionRequested(requested));
-        assert!(is_ours(&journal, &evicted("a")));
-        assert!(!is_ours(&journal, &evicted("b")), "another pod of the same name");
+        assert!(!is_ours(&Journal::new("n", "b"), &evicted("a")));
+        let others = ["gone", "anotherPod", "terminating", "ended", "withheld", "refused", "expired"];
+        for outcome in others {
+            assert!(!is_ours(&report(outcome, None), &evicted("a")), "{outcome}");
+        }
+        for action in ["evict", "delete"] {
+            assert!(!is_ours(&report("accepted", Some(action)), &evicted("a")), "{action}");
+        }
+        let marked = report("accepted", Some("status"));
+        assert!(is_ours(&marked, &evicted("a")));
+        assert!(!is_ours(&marked, &evicted("b")), "another pod of the same name");
+    }
+
+    /// The watch may show the status before the answer to the request is in the journal.
+    #[test]
+    fn what_has_the_condition_of_enforcer_is_its_own_without_the_journal() {
+        let journal = Journal::new("n", "b");
+        assert!(is_ours(&journal, &EvictedPod { is_marked_by_enforcer: true, ..evicted("a") }));
     }
 
     #[test]

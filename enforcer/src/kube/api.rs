@@ -12,12 +12,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::message::{
-    About, Call, ConditionStatus, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
+    About, Call, ConditionStatus, ContainerRef, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
 };
 use crate::{
     clock,
     network::{Connection, ConnectionError},
-    specs::ApiServerFeed,
+    specs::{ApiServerFeed, DISRUPTED_BY_ENFORCER, DISRUPTION_TARGET},
 };
 
 /// The longest answer that is read. etcd keeps objects of 1.5 MiB.
@@ -304,9 +304,9 @@ fn status(pod: &PodRef, message: &str) -> Value {
             "reason": "Evicted",
             "message": message,
             "conditions": [{
-                "type": "DisruptionTarget",
+                "type": DISRUPTION_TARGET,
                 "status": "True",
-                "reason": "TerminationByEnforcer",
+                "reason": DISRUPTED_BY_ENFORCER,
                 "message": message,
                 "lastTransitionTime": now,
             }],
@@ -341,8 +341,8 @@ fn event(report: &Report) -> Value {
         About::Pod(PodRef { namespace, name, uid }, container) => {
             let mut pod =
                 json!({"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid});
-            if let Some(container) = container {
-                pod["fieldPath"] = format!("spec.containers{{{container}}}").into();
+            if let Some(ContainerRef { name, list }) = container {
+                pod["fieldPath"] = format!("spec.{}{{{name}}}", list.as_str()).into();
             }
             event["regarding"] = pod;
             event["related"] = of_node;

@@ -154,9 +154,53 @@ pub struct Report {
 #[serde(rename_all = "camelCase")]
 pub enum About {
     /// A pod, or one of its containers.
-    Pod(PodRef, Option<String>),
+    Pod(PodRef, Option<ContainerRef>),
     /// The node.
     Node,
+}
+
+/// A container in a pod's spec.
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerRef {
+    /// Its name.
+    pub name: String,
+    /// Which of the spec's lists it is in.
+    pub list: ContainerList,
+}
+
+/// A list of containers in a pod's spec.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ContainerList {
+    /// The app containers, and those of which the kind is not known.
+    Containers,
+    /// The init containers and sidecars.
+    InitContainers,
+    /// The ephemeral containers.
+    EphemeralContainers,
+}
+
+impl ContainerList {
+    /// The list of containers of that kind, as an event has it.
+    #[must_use]
+    pub fn of(kind: Option<&str>) -> Self {
+        match kind {
+            Some("init" | "sidecar") => Self::InitContainers,
+            Some("ephemeral") => Self::EphemeralContainers,
+            Some(_) | None => Self::Containers,
+        }
+    }
+
+    /// Its field in the pod's spec.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Containers => "containers",
+            Self::InitContainers => "initContainers",
+            Self::EphemeralContainers => "ephemeralContainers",
+        }
+    }
 }
 
 impl About {

@@ -1,5 +1,6 @@
 //! Reports to the Kubernetes API server as Events, so that `kubectl describe` explains a pod's death.
 
+mod evictions;
 mod report;
 mod series;
 
@@ -8,12 +9,16 @@ use std::time::{Duration, Instant};
 use enforcer_events::Event;
 
 pub(in crate::sink) use self::report::TYPES;
-use self::series::{Delivery, Series};
+use self::{
+    evictions::Evictions,
+    series::{Delivery, Series},
+};
 use super::{
     feed::Item,
     run::{Outlet, Trouble},
 };
 use crate::{
+    journal::Journal,
     kube::{ApiServer, Call, Lane, Outcome, Report},
     network::Bounds,
 };
@@ -23,12 +28,13 @@ pub(super) struct Kubernetes {
     /// Whether what is decided only is reported too.
     dry_run: bool,
     server: ApiServer,
+    evictions: Evictions,
     series: Series,
 }
 
 impl Kubernetes {
-    pub(super) fn new(dry_run: bool, server: ApiServer) -> Self {
-        Self { dry_run, server, series: Series::default() }
+    pub(super) fn new(dry_run: bool, server: ApiServer, journal: Journal) -> Self {
+        Self { dry_run, server, evictions: Evictions::new(journal), series: Series::default() }
     }
 
     async fn ask(&self, call: Call) -> Result<Outcome, Trouble> {
@@ -96,7 +102,8 @@ impl Outlet for Kubernetes {
         if !item.is_gap
             && let Ok(event) = Event::parse(&item.line)
         {
-            for report in report::reports(&event, self.server.node(), self.dry_run) {
+            let evicted = self.evictions.take(item.first, &event);
+            for report in report::reports(&event, evicted, self.server.node(), self.dry_run) {
                 self.report(report).await?;
             }
         }

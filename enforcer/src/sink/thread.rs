@@ -190,7 +190,11 @@ impl Work {
                 runtime.block_on(self.deliver(webhook, stopping));
             }
             Wanted::Kubernetes(settings) => {
-                let kubernetes = Kubernetes::new(settings.dry_run, self.ground.api_server.clone());
+                let kubernetes = Kubernetes::new(
+                    settings.dry_run,
+                    self.ground.api_server.clone(),
+                    self.ground.journal.clone(),
+                );
                 runtime.block_on(self.deliver(kubernetes, stopping));
             }
         }

@@ -219,7 +219,7 @@ impl PlacedPods {
             let spec = self.spec(uid);
             let knowledge = match spec {
                 Some(spec) => Knowledge::Spec {
-                    is_settled: !spec.has_ended() && self.identities.are_distinct(&pod.cgroup),
+                    is_settled: spec.is_whole() && self.identities.are_distinct(&pod.cgroup),
                     origin: self.specs.origin(spec),
                     is_terminating: spec.is_terminating(),
                 },

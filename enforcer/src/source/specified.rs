@@ -58,13 +58,15 @@ pub struct EvictedPod {
     pub uid: PodUid,
     /// Why, in words.
     pub message: Option<String>,
+    /// Whether enforcer wrote that into its status.
+    pub is_marked_by_enforcer: bool,
 }
 
 impl SpecifiedPod {
-    /// Whether its phase is Succeeded or Failed.
+    /// Whether what decides about its eviction is known. An earlier daemon kept no priority of a pod that has ended.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.api.has_ended()
+    pub fn is_whole(&self) -> bool {
+        !self.api.has_ended() || self.api.spec.priority.is_some()
     }
 
     /// Where it is from, and whether the pod is so now. `read_ms` is when a source was read last.
@@ -82,16 +84,21 @@ impl SpecifiedPod {
         self.lost_ms.get_or_insert(read_ms);
     }
 
-    /// Whether its deletion was requested.
+    /// Whether it ends by itself: its deletion was requested, or it has ended and its last processes have not.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
-        self.api.metadata.is_terminating
+        self.api.metadata.is_terminating || self.api.has_ended()
     }
 
     fn evicted(&self) -> Option<EvictedPod> {
         let message = self.api.status.message.as_deref().map(plain);
         let Pod { name, uid, .. } = &*self.pod;
-        self.api.is_evicted().then(|| EvictedPod { name: name.clone(), uid: uid.clone(), message })
+        self.api.is_evicted().then(|| EvictedPod {
+            name: name.clone(),
+            uid: uid.clone(),
+            message,
+            is_marked_by_enforcer: self.api.is_marked_by_enforcer(),
+        })
     }
 }
 
@@ -291,7 +298,8 @@ mod tests {
         specs.take(LIVE, Change::Whole(with("Running", None)), 1);
         let named = specs.take(LIVE, Change::Some { changed: evicted(), removed: Vec::new() }, 1);
         let name = PodName { namespace: String::from("n"), name: String::from("a") };
-        assert_eq!(named, [EvictedPod { name, uid: uid("a"), message: Some(String::from("low on memory")) }]);
+        let message = Some(String::from("low on memory"));
+        assert_eq!(named, [EvictedPod { name, uid: uid("a"), message, is_marked_by_enforcer: false }]);
     }
 
     #[test]

@@ -282,6 +282,12 @@ impl FakeKubelet {
         }
     }
 
+    /// Says that a pod has changed, in a way that cannot be read: its phase is no text.
+    pub(crate) fn garble(&self, pod: &FakePod) {
+        let pod = [&pod.encoded()[..], b"\x1a\x03\x0a\x01\xff"].concat();
+        drop(self.0.changes.send(Event { kind: 2, pod }));
+    }
+
     /// Sends an event of that kind to all that watch.
     pub(crate) fn send(&self, kind: i32) {
         drop(self.0.changes.send(Event { kind, pod: Vec::new() }));

@@ -90,6 +90,11 @@ impl Owners {
         });
     }
 
+    /// Leaves the controller.
+    pub(super) fn keep_controller(&mut self) {
+        self.0.retain(|owner| owner.controller == Some(true));
+    }
+
     /// The owner references of the model.
     pub(super) fn read(&self) -> Vec<Arc<OwnerReference>> {
         let read = |ApiOwner { kind, name, uid, controller }: &ApiOwner| {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use self::sums::{OTHER_SIDECARS, OTHERS, sum_up, sum_up_init};
-use super::metadata::{Annotations, Metadata, Owners};
+use super::metadata::{Annotations, Metadata};
 use crate::{
     helper::{is_id, is_name, plain},
     model::{
@@ -31,6 +31,12 @@ const HUGEPAGES: &str = "hugepages-";
 
 /// The reason of an eviction (`pkg/kubelet/eviction`, `Reason`).
 const EVICTED: &str = "Evicted";
+
+/// The condition of a pod that something ends (`DisruptionTarget` of the core API).
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+
+/// The reason of that condition if enforcer has marked the pod as failed. A kubelet writes `TerminationByKubelet`.
+pub const DISRUPTED_BY_ENFORCER: &str = "TerminationByEnforcer";
 
 /// A pod with Kubernetes' names, in the shape of its JSON. All else is skipped.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -119,6 +125,9 @@ pub struct Status {
     /// The QoS class as it was stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qos_class: Option<String>,
+    /// The conditions; of a pod that has ended only the one by which enforcer marks a pod that it has evicted.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<PodCondition>,
     /// The resources that the kubelet has allocated to the pod as a whole.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "BTreeMap::is_empty")]
     pub allocated_resources: Amounts,
@@ -128,6 +137,18 @@ pub struct Status {
     /// The app containers' states.
     #[serde(deserialize_with = "nullable", skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<ContainerStatus>,
+}
+
+/// A condition of a pod.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct PodCondition {
+    /// What it says.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Why, in a word.
+    #[serde(deserialize_with = "nullable")]
+    pub reason: String,
 }
 
 /// A container's state.
@@ -182,6 +203,12 @@ impl ApiPod {
         self.status.phase.as_deref() == Some("Failed") && self.status.reason.as_deref() == Some(EVICTED)
     }
 
+    /// Whether enforcer wrote that it was evicted, by the condition that goes with it in the same request.
+    #[must_use]
+    pub fn is_marked_by_enforcer(&self) -> bool {
+        self.status.conditions.iter().any(PodCondition::is_of_enforcer)
+    }
+
     /// Whether its phase is Running.
     #[must_use]
     pub fn is_running(&self) -> bool {
@@ -189,22 +216,32 @@ impl ApiPod {
     }
 
     /// Leaves out what does not decide: other resources, containers beyond [some](sums::MOST_CONTAINERS), whose requests are kept as a
-    /// sum, and all of a pod that has ended. The requests are those that are allocated from then on.
+    /// sum, and most of a pod that has ended: its processes may still run, so that what decides whether and how it is evicted
+    /// is kept. Its requests are not: the scheduler has given them to others. The requests of other pods are those that are
+    /// allocated from then on.
     pub(super) fn cut(&mut self) {
         if self.has_ended() {
             let Self { metadata, spec, status } = self;
-            (metadata.labels, metadata.owner_references) = (Labels::default(), Owners::default());
+            metadata.labels = Labels::default();
+            metadata.owner_references.keep_controller();
             *spec = Spec {
+                priority: spec.priority,
+                // A longer one is no name, and is not taken later either.
+                priority_class_name: spec.priority_class_name.take().filter(|name| is_name(name)),
+                termination_grace_period_seconds: spec.termination_grace_period_seconds,
                 containers: vec![ApiContainer { name: OTHERS.to_owned(), ..ApiContainer::default() }],
                 ..Spec::default()
             };
             let reason = status.reason.take().filter(|reason| reason == EVICTED);
             let message = status.message.take().filter(|_| reason.is_some()).map(|message| plain(&message));
-            *status = Status { phase: status.phase.take(), reason, message, ..Status::default() };
+            let mut conditions = std::mem::take(&mut status.conditions);
+            conditions.retain(|condition| reason.is_some() && condition.is_of_enforcer());
+            conditions.truncate(1);
+            *status = Status { phase: status.phase.take(), reason, message, conditions, ..Status::default() };
             return;
         }
         let Self { metadata: _, spec, status } = self;
-        (status.reason, status.message) = (None, None);
+        (status.reason, status.message, status.conditions) = (None, None, Vec::new());
         for (containers, statuses) in [
             (&mut spec.init_containers, std::mem::take(&mut status.init_container_statuses)),
             (&mut spec.containers, std::mem::take(&mut status.container_statuses)),
@@ -282,6 +319,12 @@ impl ApiContainer {
             allocate(&mut resources.requests, &status.allocated_resources)?;
         }
         Ok(Container { name: self.name.clone(), kind, resources })
+    }
+}
+
+impl PodCondition {
+    fn is_of_enforcer(&self) -> bool {
+        self.kind == DISRUPTION_TARGET && self.reason == DISRUPTED_BY_ENFORCER
     }
 }
 
@@ -495,8 +538,37 @@ mod tests {
         pod["status"]["phase"] = json!("Succeeded");
         let mut pod = api_pod(pod);
         pod.cut();
-        assert!(pod.has_ended() && pod.to_pod().is_ok());
-        assert!(serde_json::to_vec(&pod).unwrap().len() < 400);
+        assert!(pod.has_ended());
+        assert!(serde_json::to_vec(&pod).unwrap().len() < 600);
+        // Its processes may still run.
+        let pod = pod.to_pod().unwrap();
+        assert_eq!((pod.priority, pod.priority_class_name.as_deref()), (Some(7), Some("important")));
+        assert_eq!(pod.termination_grace_period_seconds, 5);
+        assert_eq!(pod.controller().map(|controller| controller.name.as_str()), Some("web-1"));
+        assert_eq!((pod.owners.len(), pod.labels.is_empty()), (1, true));
+        let requests = crate::policy::effective::requests(&pod);
+        assert!(requests.get(ResourceName::MEMORY).is_none_or(|memory| memory.units() == 0));
+    }
+
+    /// A kubelet that evicts a pod writes the same phase and the same reason.
+    #[test]
+    fn a_pod_that_enforcer_has_marked_is_known_by_its_condition() {
+        let marked = |phase: &str, kind: &str, by: &str| {
+            let mut pod = web();
+            pod["status"] = json!({
+                "phase": phase, "reason": "Evicted",
+                "conditions": [{"type": "Ready", "reason": null}, {"type": kind, "status": "True", "reason": by}],
+            });
+            let mut pod = api_pod(pod);
+            pod.cut();
+            let sent = serde_json::to_vec(&pod).unwrap();
+            let pod = serde_json::from_slice::<ApiPod>(&sent).unwrap();
+            (pod.is_marked_by_enforcer(), pod.status.conditions.len())
+        };
+        assert_eq!(marked("Failed", DISRUPTION_TARGET, DISRUPTED_BY_ENFORCER), (true, 1));
+        assert_eq!(marked("Failed", DISRUPTION_TARGET, "TerminationByKubelet"), (false, 0));
+        assert_eq!(marked("Failed", "Ready", DISRUPTED_BY_ENFORCER), (false, 0));
+        assert_eq!(marked("Running", DISRUPTION_TARGET, DISRUPTED_BY_ENFORCER), (false, 0));
     }
 
     #[test]

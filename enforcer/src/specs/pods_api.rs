@@ -34,8 +34,12 @@ async fn try_watch(kubelet: UnixStream, shared: &Arc<Shared>) -> Result<(), Fail
                         pod.cut();
                         shared.change(|store| store.put(&pod));
                     }
-                    // One that cannot be read must not hide the others; its cgroup is known all the same.
-                    Err(_error) => shared.change(Store::note_unreadable),
+                    // One that cannot be read must not hide the others; its cgroup is known all the same. Its former spec is
+                    // no longer right: it may have been resized.
+                    Err(_error) => match proto::uid(&pod) {
+                        Some(uid) => shared.change(|store| store.leave_out(&uid)),
+                        None => shared.change(Store::note_unreadable),
+                    },
                 }
             }
             DELETED => {

@@ -9,7 +9,7 @@ use super::{
     metadata::{self, ApiOwner},
     pod::{self, Amounts, ApiPod},
 };
-use crate::policy::critical::CONFIG_SOURCE;
+use crate::{helper::is_id, policy::critical::CONFIG_SOURCE};
 
 /// The services that may be there, by the version of their package.
 pub(super) const SERVICES: [&str; 3] = ["v1alpha1.Pods", "v1beta1.Pods", "v1.Pods"];
@@ -135,6 +135,8 @@ struct Quantity {
 struct PodStatus {
     #[prost(string, optional, tag = "1")]
     phase: Option<String>,
+    #[prost(message, repeated, tag = "2")]
+    conditions: Vec<PodCondition>,
     #[prost(string, optional, tag = "3")]
     message: Option<String>,
     #[prost(string, optional, tag = "4")]
@@ -150,11 +152,38 @@ struct PodStatus {
 }
 
 #[derive(Clone, PartialEq, Message)]
+struct PodCondition {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(string, tag = "5")]
+    reason: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
 struct ContainerStatus {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(btree_map = "string, message", tag = "10")]
     allocated_resources: BTreeMap<String, Quantity>,
+}
+
+/// A pod of which only the uid is read: what is wrong may be anywhere else.
+#[derive(Clone, PartialEq, Message)]
+struct OnlyUid {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<OnlyUidMeta>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OnlyUidMeta {
+    #[prost(string, tag = "5")]
+    uid: String,
+}
+
+/// The uid of a pod that cannot be read, if that can be.
+pub(super) fn uid(bytes: &[u8]) -> Option<String> {
+    let metadata = OnlyUid::decode(bytes).ok()?.metadata?;
+    Some(metadata.uid).filter(|uid| is_id(uid))
 }
 
 /// Reads a pod.
@@ -207,6 +236,7 @@ pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
             reason: status.reason,
             message: status.message,
             qos_class: status.qos_class,
+            conditions: status.conditions.into_iter().map(condition).collect(),
             allocated_resources: amounts(status.allocated_resources),
             init_container_statuses: status.init_container_statuses.into_iter().map(of_container).collect(),
             container_statuses: status.container_statuses.into_iter().map(of_container).collect(),
@@ -217,6 +247,10 @@ pub(super) fn pod(bytes: &[u8]) -> Result<ApiPod, DecodeError> {
 fn container(container: Container) -> pod::ApiContainer {
     let Container { name, resources: of, restart_policy } = container;
     pod::ApiContainer { name, resources: of.map(resources).unwrap_or_default(), restart_policy }
+}
+
+fn condition(PodCondition { kind, reason }: PodCondition) -> pod::PodCondition {
+    pod::PodCondition { kind, reason }
 }
 
 fn of_container(status: ContainerStatus) -> pod::ContainerStatus {
@@ -278,6 +312,7 @@ mod tests {
             }),
             status: Some(PodStatus {
                 phase: Some("Running".into()),
+                conditions: vec![PodCondition { kind: "Ready".into(), reason: "InAnotherWord".into() }],
                 message: Some("in words".into()),
                 reason: Some("InAWord".into()),
                 container_statuses: vec![ContainerStatus {
@@ -304,6 +339,7 @@ mod tests {
             },
             "status": {
                 "phase": "Running", "qosClass": "Burstable", "reason": "InAWord", "message": "in words",
+                "conditions": [{"type": "Ready", "reason": "InAnotherWord"}],
                 "containerStatuses": [{"name": "app", "allocatedResources": {"memory": "512Mi"}}],
             },
         }))
@@ -311,10 +347,25 @@ mod tests {
         assert_eq!(pod(&sent.encode_to_vec()).unwrap(), expected);
     }
 
+    /// A name that is no text anywhere in a pod makes all of it unreadable.
+    #[test]
+    fn the_uid_of_a_pod_that_cannot_be_read_is() {
+        let named = |uid: &str| Pod {
+            metadata: Some(ObjectMeta { uid: uid.into(), ..ObjectMeta::default() }),
+            ..Pod::default()
+        };
+        // The field 3, the status, whose field 1, the phase, is no text.
+        let broken = |uid: &str| [&named(uid).encode_to_vec()[..], b"\x1a\x03\x0a\x01\xff"].concat();
+        assert!(pod(&broken("u")).is_err());
+        assert_eq!(uid(&broken("u")), Some(String::from("u")));
+        assert_eq!(uid(&broken("../x")), None);
+        assert_eq!(uid(b"\xff"), None);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            drop((pod(&bytes), WatchPodsEvent::decode(&bytes[..])));
+            drop((pod(&bytes), uid(&bytes), WatchPodsEvent::decode(&bytes[..])));
         }
     }
 }

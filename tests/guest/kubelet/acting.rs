@@ -206,8 +206,8 @@ fn an_api_server_that_was_away_is_asked_once_by_the_next_daemon() {
     daemon.stop().unwrap();
 }
 
-/// The kubelet evicts as well: its victims are reported beside the pod that would have been evicted, and the daemon's own are
-/// not taken for the kubelet's.
+/// The kubelet evicts as well: its victims are reported beside the pod that would have been evicted, and a status that enforcer
+/// wrote is not taken for the kubelet's.
 #[guest_test(daemon)]
 fn a_pod_that_the_kubelet_evicts_is_reported_and_an_own_victim_is_not() {
     let mut scene = Scene::new("foreign");
@@ -220,12 +220,14 @@ fn a_pod_that_the_kubelet_evicts_is_reported_and_an_own_victim_is_not() {
     assert!(!filling.wait().unwrap().success());
 
     let message = "The node was low on resource: memory. ";
-    let evict = |name: &str, placed: &Placed| {
-        let status = json!({"phase": "Failed", "reason": "Evicted", "message": message});
+    let evict = |name: &str, placed: &Placed, by: &str| {
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": by});
+        let status =
+            json!({"phase": "Failed", "reason": "Evicted", "message": message, "conditions": [condition]});
         scene.put(name, placed, Some("ReplicaSet"), &status);
     };
-    evict("own", &own);
-    evict("other", &other);
+    evict("own", &own, "TerminationByEnforcer");
+    evict("other", &other, "TerminationByKubelet");
     let foreign = stream.wait_for_pod("eviction.foreign", "shop/other", TIMEOUT).unwrap();
     assert_holds(
         &foreign["data"],
@@ -236,7 +238,7 @@ fn a_pod_that_the_kubelet_evicts_is_reported_and_an_own_victim_is_not() {
     );
     // A status that is written anew is no other eviction.
     scene.put("other", &other, Some("ReplicaSet"), &json!({"phase": "Running"}));
-    evict("other", &other);
+    evict("other", &other, "TerminationByKubelet");
     thread::sleep(Duration::from_secs(2));
     let events = daemon.events().unwrap();
     assert_eq!(events.iter().filter(|event| is(event, "eviction.foreign")).count(), 1);

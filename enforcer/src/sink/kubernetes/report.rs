@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use enforcer_events::{
     Event, EventType, Payload,
-    eviction::{Decision, EvictionDecided, EvictionEnded},
+    eviction::{EvictionDecided, EvictionEnded},
     oom::{Incident, Scope, Victim},
     pod::Place,
     pressure::{PressureRising, Stalling},
 };
 
+use super::evictions::Decided;
 use crate::{
-    kube::{About, PodRef, Report},
+    kube::{About, ContainerList, ContainerRef, PodRef, Report},
     render::{escape, human_bytes},
 };
 
@@ -20,6 +21,9 @@ pub(in crate::sink) const TYPES: &[EventType] = &[
     EventType::ThresholdCrossed,
     EventType::PressureRising,
     EventType::EvictionDecided,
+    EventType::EvictionSignalled,
+    EventType::EvictionRequested,
+    EventType::EvictionCompleted,
     EventType::EvictionFailed,
     EventType::OomIncident,
 ];
@@ -27,8 +31,13 @@ pub(in crate::sink) const TYPES: &[EventType] = &[
 /// The longest name of a pod that is in an Event's name: with the event's id it must be a name too.
 const MOST_NAME_BYTES: usize = 200;
 
-/// The Events for an event; none for most.
-pub(super) fn reports(event: &Event, node: &str, dry_run: bool) -> Vec<Report> {
+/// The Events for an event; none for most. `evicted` is the pod that is evicted by it, and what was decided.
+pub(super) fn reports(
+    event: &Event,
+    evicted: Option<(PodRef, Decided)>,
+    node: &str,
+    dry_run: bool,
+) -> Vec<Report> {
     let make = |about: About, reason: &str, action: &str, note: String| {
         let of = match &about {
             About::Pod(pod, _) => &pod.name,
@@ -58,11 +67,20 @@ pub(super) fn reports(event: &Event, node: &str, dry_run: bool) -> Vec<Report> {
                 format!("Attempting to reclaim {resource}"),
             )]
         }
-        Payload::EvictionDecided(EvictionDecided::Decision(decision)) => decided(decision, dry_run, make),
+        // What is decided is not done yet: a budget may refuse it, or the pod may be spared.
+        Payload::EvictionDecided(EvictionDecided::Decision(decision)) if decision.dry_run && dry_run => {
+            let victim = decision.victim.as_ref().map(|victim| PodRef {
+                namespace: victim.namespace.clone(),
+                name: victim.name.clone(),
+                uid: victim.uid.clone(),
+            });
+            let would = |victim| eviction(victim, "WouldEvict", Decided::of(decision), make);
+            victim.map(would).into_iter().collect()
+        }
         Payload::EvictionFailed(ended) => failed(ended, make),
         Payload::OomIncident(incident) => oom(incident, make),
         Payload::PressureRising(PressureRising::Stalls(stalling)) => stalls(stalling, make),
-        _ => Vec::new(),
+        _ => evicted.map(|(pod, decided)| eviction(pod, "Evicted", decided, make)).into_iter().collect(),
     };
     // A pod whose name is not known has no object at the API server.
     reports.retain(|report| match &report.about {
@@ -75,21 +93,17 @@ pub(super) fn reports(event: &Event, node: &str, dry_run: bool) -> Vec<Report> {
     reports
 }
 
-fn decided(
-    decision: &Decision,
-    dry_run: bool,
+fn eviction(
+    pod: PodRef,
+    reason: &str,
+    decided: Decided,
     make: impl Fn(About, &str, &str, String) -> Report,
-) -> Vec<Report> {
-    let Some(victim) = decision.victim.as_ref().filter(|_| !decision.dry_run || dry_run) else {
-        return Vec::new();
-    };
-    let pod =
-        PodRef { namespace: victim.namespace.clone(), name: victim.name.clone(), uid: victim.uid.clone() };
-    let reason = if decision.dry_run { "WouldEvict" } else { "Evicted" };
-    let mut report = make(About::Pod(pod, None), reason, "Evict", decision.message.clone());
-    report.annotations =
-        decision.annotations.iter().map(|(key, value)| (key.to_string(), value.clone())).collect();
-    vec![report]
+) -> Report {
+    let Decided { message, annotations } = decided;
+    let note = message.unwrap_or_else(|| {
+        String::from("enforcer evicted the pod; the event log no longer has the decision that says why")
+    });
+    Report { annotations, ..make(About::Pod(pod, None), reason, "Evict", note) }
 }
 
 fn failed(ended: &EvictionEnded, make: impl Fn(About, &str, &str, String) -> Report) -> Vec<Report> {
@@ -166,9 +180,11 @@ fn stalls(stalling: &Stalling, make: impl Fn(About, &str, &str, String) -> Repor
 }
 
 fn about(place: &Place) -> Option<About> {
-    let Place { namespace, pod, uid, container, .. } = place;
+    let Place { namespace, pod, uid, container, container_kind, .. } = place;
+    let list = ContainerList::of(container_kind.as_deref());
+    let container = container.clone().map(|name| ContainerRef { name, list });
     let pod = PodRef { namespace: namespace.clone()?, name: pod.clone()?, uid: uid.clone()? };
-    Some(About::Pod(pod, container.clone()))
+    Some(About::Pod(pod, container))
 }
 
 #[cfg(test)]
@@ -193,16 +209,17 @@ mod tests {
             let about = match report.about {
                 About::Node => String::from("node"),
                 About::Pod(pod, container) => {
+                    let container = container.map(|of| format!("{}.{}", of.list.as_str(), of.name));
                     format!("{}/{}/{} {}", pod.namespace, pod.name, pod.uid, container.unwrap_or_default())
                 }
             };
             (about, report.reason, report.note)
         };
-        reports(event, "n1", dry_run).into_iter().map(of).collect()
+        reports(event, None, "n1", dry_run).into_iter().map(of).collect()
     }
 
     #[test]
-    fn a_decision_is_reported_in_the_kubelets_words() {
+    fn an_eviction_is_reported_in_the_kubelets_words_when_it_is_carried_out() {
         let decision = |dry_run: bool| {
             let victim = json!({
                 "namespace": "shop", "name": "web", "uid": "u1", "qosClass": "Burstable", "priority": 0, "cgroup": "/c",
@@ -219,15 +236,37 @@ mod tests {
                 }),
             )
         };
-        let evicted = reports(&decision(false), "n1", false);
-        assert_eq!(evicted.len(), 1);
-        assert_eq!((&*evicted[0].reason, &*evicted[0].action), ("Evicted", "Evict"));
-        assert_eq!(evicted[0].note, "The node was low on resource: memory. ");
-        assert_eq!(evicted[0].annotations["starved_resource"], "memory");
-        assert_eq!(evicted[0].name, "web.01j0000000000000000000000a");
-        assert_eq!(evicted[0].time_ms % 100_000, 45_678);
-        assert_eq!(reports(&decision(true), "n1", false), []);
-        assert_eq!(reports(&decision(true), "n1", true)[0].reason, "WouldEvict");
+        // It is not done yet.
+        assert_eq!(reports(&decision(false), None, "n1", false), []);
+        assert_eq!(reports(&decision(false), None, "n1", true), []);
+        assert_eq!(reports(&decision(true), None, "n1", false), []);
+        let would = reports(&decision(true), None, "n1", true);
+        assert_eq!((would.len(), &*would[0].reason), (1, "WouldEvict"));
+        assert_eq!(would[0].note, "The node was low on resource: memory. ");
+        assert_eq!(would[0].annotations["starved_resource"], "memory");
+
+        let signalled = event(
+            EventType::EvictionSignalled,
+            &json!({"evictionId": "e", "namespace": "shop", "name": "web", "uid": "u1", "sent": "SIGKILL"}),
+        );
+        assert_eq!(reports(&signalled, None, "n1", true), [], "another event has shown it before");
+        let evicted = |decided: Decided| {
+            let pod = PodRef { namespace: "shop".to_owned(), name: "web".to_owned(), uid: "u1".to_owned() };
+            let mut evicted = reports(&signalled, Some((pod, decided)), "n1", false);
+            assert_eq!(evicted.len(), 1);
+            evicted.remove(0)
+        };
+        let Payload::EvictionDecided(EvictionDecided::Decision(decided)) = decision(false).payload else {
+            panic!("a decision")
+        };
+        let known = evicted(Decided::of(&decided));
+        assert_eq!((&*known.reason, &*known.action), ("Evicted", "Evict"));
+        assert_eq!(known.note, "The node was low on resource: memory. ");
+        assert_eq!(known.annotations["starved_resource"], "memory");
+        assert_eq!(known.name, "web.01j0000000000000000000000a");
+        assert_eq!(known.time_ms % 100_000, 45_678);
+        let lost = evicted(Decided::default());
+        assert!(lost.note.contains("no longer has the decision") && lost.annotations.is_empty(), "{lost:?}");
     }
 
     #[test]
@@ -235,6 +274,7 @@ mod tests {
         let victim = |pid: u32, container: &str| {
             json!({
                 "pid": pid, "comm": "java", "namespace": "shop", "pod": "web", "uid": "u1", "container": container,
+                "containerKind": if container == "side" { "sidecar" } else { "app" },
                 "anonBytes": 1 << 20, "fileBytes": 0, "shmemBytes": 0, "swapBytes": 0, "pgtablesBytes": 0,
             })
         };
@@ -254,18 +294,18 @@ mod tests {
             notes(&of("pod", "/kubepods/pod1"), false),
             [
                 (
-                    "shop/web/u1 app".to_owned(),
+                    "shop/web/u1 containers.app".to_owned(),
                     "OOMKilling".to_owned(),
                     "The kernel killed process 7 (java), which held 1Mi and 1 more: the pod's memory limit was hit".to_owned()
                 ),
                 (
-                    "shop/web/u1 side".to_owned(),
+                    "shop/web/u1 initContainers.side".to_owned(),
                     "OOMKilling".to_owned(),
                     "The kernel killed process 9 (java), which held 1Mi: the pod's memory limit was hit".to_owned()
                 ),
             ]
         );
-        let of_node = reports(&of("node", "/"), "n1", false);
+        let of_node = reports(&of("node", "/"), None, "n1", false);
         assert_eq!(
             of_node.last().map(|report| (&*report.reason, report.name.ends_with(".2"))),
             Some(("SystemOOM", true))

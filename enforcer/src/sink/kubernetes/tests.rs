@@ -105,6 +105,16 @@ impl Scene {
         self.emit(EventType::EvictionDecided, data);
     }
 
+    fn signal(&self, sent: &str) {
+        let data = json!({"evictionId": "e", "namespace": "shop", "name": "web", "uid": "u1", "sent": sent});
+        self.emit(EventType::EvictionSignalled, data);
+    }
+
+    /// The reasons of the Events, in order.
+    async fn reasons(&self, count: usize) -> Vec<Value> {
+        self.changed(count).await.into_iter().map(|(_, body)| body["reason"].clone()).collect()
+    }
+
     /// What has arrived, once it is so much.
     async fn changed(&self, count: usize) -> Vec<(String, Value)> {
         let end = std::time::Instant::now() + Duration::from_secs(30);
@@ -205,6 +215,84 @@ async fn the_sink_continues_by_its_cursor_over_a_restart_and_sends_nothing_twice
     assert_eq!(scene.api.changed().len(), 5);
 }
 
+/// A soft threshold and a budget: the pod is chosen again each minute, and runs on.
+#[tokio::test]
+async fn a_pod_that_is_chosen_and_not_evicted_is_not_reported_as_evicted() {
+    let scene = Scene::new().await;
+    let mut sink = scene.start(false);
+    for _ in 0..3 {
+        scene.decide(false);
+        let refused = json!({
+            "evictionId": "e", "namespace": "shop", "name": "web", "uid": "u1", "outcome": "refused",
+            "reason": "disruptionBudget", "requests": 1, "message": "",
+        });
+        scene.emit(EventType::EvictionRequested, refused);
+    }
+    scene.fail("web");
+    scene.fail("later");
+    assert_eq!(scene.reasons(2).await, ["EvictionFailed", "EvictionFailed"]);
+    sink.stop().await;
+    assert_eq!(scene.api.changed().len(), 2);
+}
+
+/// The decision, or the first signal, was before the restart.
+#[tokio::test]
+async fn an_eviction_is_reported_once_and_with_its_decision_over_restarts() {
+    let scene = Scene::new().await;
+    let mut sink = scene.start(false);
+    scene.decide(false);
+    scene.fail("a");
+    assert_eq!(scene.reasons(1).await, ["EvictionFailed"]);
+    sink.stop().await;
+    let mut sink = scene.start(false);
+    scene.signal("SIGTERM");
+    let changed = scene.changed(2).await;
+    let evicted = &changed[1].1;
+    assert_eq!(
+        (&evicted["reason"], &evicted["note"], &evicted["metadata"]["annotations"]),
+        (
+            &json!("Evicted"),
+            &json!("The node was low on resource: memory. "),
+            &json!({"starved_resource": "memory"})
+        )
+    );
+    sink.stop().await;
+    let mut sink = scene.start(false);
+    scene.signal("SIGKILL");
+    scene.fail("b");
+    assert_eq!(scene.reasons(3).await, ["EvictionFailed", "Evicted", "EvictionFailed"]);
+    sink.stop().await;
+    assert_eq!(scene.api.changed().len(), 3);
+}
+
+#[tokio::test]
+async fn a_container_is_named_in_the_list_of_the_spec_that_it_is_in() {
+    let scene = Scene::new().await;
+    let mut sink = scene.start(false);
+    let kinds = [Some("init"), Some("sidecar"), Some("ephemeral"), Some("app"), None];
+    for kind in kinds {
+        let data = json!({
+            "namespace": "shop", "pod": "web", "uid": kind.unwrap_or("unknown"), "container": "c", "containerKind": kind,
+            "cgroup": "/c", "cgroupId": 7, "kind": "memoryHigh", "stallMs": 20, "windowStallMs": 300, "limitOwner": "/c",
+            "limitSource": "argument", "pid": 1, "tid": 1, "comm": "java", "lastingMs": 0,
+        });
+        scene.emit(EventType::PressureRising, data);
+    }
+    let changed = scene.changed(kinds.len()).await;
+    let paths: Vec<_> = changed.iter().map(|(_, body)| body["regarding"]["fieldPath"].clone()).collect();
+    assert_eq!(
+        paths,
+        [
+            "spec.initContainers{c}",
+            "spec.initContainers{c}",
+            "spec.ephemeralContainers{c}",
+            "spec.containers{c}",
+            "spec.containers{c}",
+        ]
+    );
+    sink.stop().await;
+}
+
 /// Neither the sink nor what evicts at the API server does anything there for what is decided only.
 #[tokio::test]
 async fn a_dry_run_sends_nothing_to_the_api_server() {
@@ -228,8 +316,7 @@ async fn a_dry_run_sends_nothing_to_the_api_server() {
     let mut sink = scene.start(true);
     scene.decide(true);
     scene.decide(false);
-    let reasons: Vec<_> =
-        scene.changed(3).await.into_iter().map(|(_, body)| body["reason"].clone()).collect();
-    assert_eq!(reasons, ["EvictionFailed", "WouldEvict", "Evicted"]);
+    scene.signal("SIGKILL");
+    assert_eq!(scene.reasons(3).await, ["EvictionFailed", "WouldEvict", "Evicted"]);
     sink.stop().await;
 }

@@ -117,16 +117,31 @@ fn a_pod_with_a_spec_may_be_evicted_at_once_and_has_its_requests() {
     assert_eq!((pod.priority, pod.containers.len()), (Some(7), 1));
     assert_eq!(pod.stored_qos_class, Some(QosClass::Burstable), "the cgroup's");
     assert_eq!(knowledge, Knowledge::Spec { is_settled: true, origin: LIVE, is_terminating: false });
-    // One that has ended is not.
-    assert_eq!(
-        specify(&mut pods, spec("web", "Failed")).1,
-        Knowledge::Spec { is_settled: false, origin: LIVE, is_terminating: false }
-    );
-    // Nor is one of which a container has no name.
+    // One is not of which a container has no name.
     specify(&mut pods, spec("web", "Running"));
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
     let knowledge = pods.snapshot(now, 1).1.into_values().next().unwrap().knowledge;
     assert_eq!(knowledge, Knowledge::Spec { is_settled: false, origin: LIVE, is_terminating: false });
+}
+
+/// Its processes may ignore SIGTERM for as long as its grace period is, and take the node's memory meanwhile.
+#[test]
+fn a_pod_that_has_ended_is_terminating_as_long_as_its_cgroup_stands() {
+    for phase in ["Failed", "Succeeded"] {
+        let (mut pods, now) = named(QosClass::Burstable, "default");
+        let (pod, knowledge) = specify(&mut pods, spec("web", phase));
+        assert_eq!(pod.unwrap().priority, Some(7), "{phase}");
+        assert_eq!(knowledge, Knowledge::Spec { is_settled: true, origin: LIVE, is_terminating: true });
+        // An earlier daemon kept less of it. Its priority may be what spares it.
+        let mut kept = spec("web", phase);
+        kept.spec.priority = None;
+        let (_, knowledge) = specify(&mut pods, kept);
+        assert_eq!(knowledge, Knowledge::Spec { is_settled: false, origin: LIVE, is_terminating: true });
+        // Without a cgroup it is none of the pods.
+        assert!(pods.take(Vec::new(), now));
+        let (snapshot, placements) = pods.snapshot(now, 1);
+        assert!(snapshot.pods.is_empty() && placements.is_empty(), "{phase}");
+    }
 }
 
 /// What an earlier daemon kept, and what the source no longer has, says nothing of the pod's present controller.

@@ -106,6 +106,28 @@ async fn the_pods_api_is_watched() {
     assert_eq!((shown(&changed), removed), (vec![], vec!["a".into()]));
 }
 
+/// It may have been resized: its former requests are no longer right.
+#[tokio::test]
+async fn a_pod_whose_change_cannot_be_read_has_no_spec_until_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let (kubelet, feed) = serve_pods_api(folder.path());
+    kubelet.put(pod("a", 1));
+    kubelet.put(pod("b", 2));
+    let specs = specs();
+    let (revision, pods) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
+    assert_eq!(pods.len(), 2);
+    kubelet.garble(&pod("a", 1));
+    let update = specs.next(feed.clone(), Some(revision), 0, LONG_MS).await.unwrap();
+    assert_eq!((update.left_out, update.dropped), (vec![String::from("a")], Some(1)));
+    let Some((revision, Change::Some { changed, removed })) = update.change else { panic!() };
+    assert_eq!((shown(&changed), removed), (vec![], vec!["a".into()]));
+    kubelet.put(pod("a", 3));
+    let update = specs.next(feed, Some(revision), 0, LONG_MS).await.unwrap();
+    assert_eq!((update.left_out, update.dropped), (vec![], Some(0)));
+    let Some((_, Change::Some { changed, removed })) = update.change else { panic!() };
+    assert_eq!((shown(&changed), removed), (vec![("a".into(), Some(3))], vec![]));
+}
+
 #[tokio::test]
 async fn a_stream_that_ends_is_an_error_and_the_next_question_begins_anew() {
     let folder = tempfile::tempdir().unwrap();
