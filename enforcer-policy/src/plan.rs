@@ -13,7 +13,9 @@ use crate::model::{
 use crate::{
     ReservedCgroup, Settings,
     admission::{self, Admission},
-    allocatable, critical, effective,
+    allocatable,
+    cpus::Assignments,
+    critical, effective,
     message::Requests,
     name, oom_score, preference, qos,
     values::{self, Requested},
@@ -39,6 +41,8 @@ pub struct Plan {
     pub pods: Vec<Arc<PodPlan>>,
     /// The system's own cgroups that are limited to their reservation. They are never created, and never removed.
     pub reserved: Vec<CgroupPlan>,
+    /// Who has which CPUs, for what is left of other pods; `None` if no container is kept to any.
+    pub cpus: Option<Arc<Assignments>>,
 }
 
 impl Plan {
@@ -49,6 +53,9 @@ impl Plan {
             if let Some(same) = known.get(&pod.uid).filter(|known| **known == pod) {
                 *pod = Arc::clone(same);
             }
+        }
+        if self.cpus == before.cpus {
+            self.cpus.clone_from(&before.cpus);
         }
     }
 }
@@ -193,7 +200,7 @@ pub fn plan_placed(
     ];
     let kube_reserved = allocatable::kube_reserved(&allocatable::capacity(node), settings);
     let node = CgroupPlan { path: kubepods, values: known(values::node(node, settings, protected)) };
-    Plan { node, qos, pods, reserved: plan_reserved(&kube_reserved, settings) }
+    Plan { node, qos, pods, reserved: plan_reserved(&kube_reserved, settings), cpus: None }
 }
 
 /// The system's own cgroups. If both reservations name the same one, the kubelet's applies, which the kubelet also

@@ -20,6 +20,7 @@ impl Plan {
     /// A container that has CPUs of its own gets no quota, nor does its pod (`DisableCPUQuotaWithExclusiveCPUs`, by default
     /// since 1.33). The cgroups above hold no CPUs: they allow those of the machine.
     pub fn pin(&mut self, assignments: &Assignments, settings: &Settings) {
+        self.cpus = Some(Arc::new(assignments.clone()));
         let shared = Arc::new(assignments.default_cpu_set.clone());
         for pod in &mut self.pods {
             Arc::make_mut(pod).pin(assignments, &shared, settings);
@@ -93,6 +94,7 @@ mod tests {
             let mut plan = plan(&node(), settings, &pods);
             plan.pin(&own, settings);
             assert_eq!(plan.node.values.cpuset_cpus, None);
+            assert_eq!(plan.cpus.as_deref(), Some(&own), "for pods that are not in the plan");
             let shown = |values: &CgroupValues| {
                 let cpus = values.cpuset_cpus.as_ref().map(ToString::to_string).unwrap_or_default();
                 (cpus, values.cpu_max.as_ref().map(ToString::to_string).unwrap_or_default())

@@ -50,6 +50,16 @@ impl Target {
         self.named_by == Some(FORMER)
     }
 
+    /// Whether it is a container's that is to be gone, and only its CPUs are kept.
+    pub(super) fn is_going(&self) -> bool {
+        self.named_by == Some(GOING)
+    }
+
+    /// Whether nothing names it any longer.
+    pub(super) fn is_orphaned(&self) -> bool {
+        self.named_by == Some(ORPHANED)
+    }
+
     /// The uid of its pod, if it is one's.
     fn uid(&self) -> Option<&PodUid> {
         self.owner.as_ref()?.level.uid()
@@ -57,12 +67,16 @@ impl Target {
 
     /// Whether others make and remove it.
     pub(super) fn is_outside(&self) -> bool {
-        self.named_by.is_some() && !self.is_former()
+        self.named_by.is_some() && !self.is_former() && !self.is_going()
     }
 }
 
 /// What names the cgroups that pods had by an earlier plan.
 pub(super) const FORMER: &str = "an earlier plan of its pod";
+/// What names the cgroups of containers that are to be gone.
+pub(super) const GOING: &str = "a pod that is to be gone";
+/// What names the cgroups whose former values are to be restored.
+pub(super) const ORPHANED: &str = "an earlier plan";
 
 /// The pod that owns each pod cgroup once the plan is carried out. A cgroup that a pod asks to adopt may be another
 /// pod's, or kubepods, and is then not its own.

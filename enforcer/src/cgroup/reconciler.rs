@@ -3,6 +3,7 @@
 mod alignment;
 mod findings;
 mod former;
+mod going;
 mod guarded;
 mod leaving;
 mod pass;
@@ -183,11 +184,11 @@ impl Reconciler {
 
     /// Makes the hierarchy as `plan` says. Without a permit nothing is changed, and the report says what would be.
     ///
-    /// A cgroup that an earlier plan named and this one does not is retired: its files stay unchanged, and it is
-    /// removed once it is empty. If its pod has other cgroups in this plan, its processes are moved there, as far as
-    /// that is possible and [allowed](Self::set_movable), and it has the pod's values until it is empty. The same holds
-    /// for the pods of the plan whose uid is in `retired`, such as evicted ones, which stay in the plan while their
-    /// manifest does.
+    /// A cgroup that an earlier plan named and this one does not is retired: its files stay unchanged, except that a
+    /// container is kept off the CPUs that others have of their own, and it is removed once it is empty. If its pod has
+    /// other cgroups in this plan, its processes are moved there, as far as that is possible and
+    /// [allowed](Self::set_movable), and it has the pod's values until it is empty. The same holds for the pods of the
+    /// plan whose uid is in `retired`, such as evicted ones, which stay in the plan while their manifest does.
     pub fn reconcile(&mut self, plan: &Plan, retired: &[PodUid], permit: Option<&Permit>) -> Report {
         let before = std::mem::replace(&mut self.desired, Desired::new(plan, &retired.iter().collect()));
         self.desired.share_with(&before);
@@ -200,6 +201,7 @@ impl Reconciler {
         self.keep_former();
         self.adopt_runtimes(None);
         self.retain_orphans(&outside_before);
+        self.keep_off(plan);
         let mut report = Report::default();
         self.pass(None, permit, &mut report);
         for error in std::mem::take(&mut self.desired.refused) {

@@ -2,19 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Desired, Known, Reconciler, runtime::RUNTIME};
+use super::{Desired, Known, Reconciler, going, runtime::RUNTIME};
 use crate::{
     cgroup::{
         Diff, Drift, DriftAction, Error, Failure, Fate, KeptFile, Mark, Moved, Origin, Outcome, Permit,
-        Problem, Reason, Report, Snapshot, Step, Withheld, Write, apply, audit, desired::Target, diff,
-        observe,
+        Problem, Reason, Report, Snapshot, Step, Withheld, Write, apply, audit,
+        desired::{ORPHANED, Target},
+        diff, observe,
     },
     model::{CgroupFile, CgroupId, CgroupPath, CgroupValues, OwnerLevel},
     policy::CgroupPlan,
 };
-
-/// What names the cgroups whose former values are to be restored.
-const ORPHANED: &str = "an earlier plan";
 
 /// The ids of the existing cgroups.
 type Ids = BTreeMap<CgroupPath, CgroupId>;
@@ -56,12 +54,14 @@ impl Reconciler {
                 let level = target.owner.as_ref().map(|owner| &owner.level);
                 // Only we make a pod's cgroup there.
                 let is_pods = level.is_some_and(|level| level.pod().is_some());
-                let is_ours = is_pods && target.named_by.is_none();
+                let is_ours = is_pods && (target.named_by.is_none() || target.is_going());
                 self.ledger.meet(observed.id, level, is_ours, observed.mark.as_deref().cloned());
             }
         }
         let (plans, outside) = self.present(&targets, &mut ids, only.is_none(), report);
-        let Diff { steps, withheld, missing } = diff(&plans, &outside, &snapshot, &self.ledger, self.page);
+        let Diff { mut steps, withheld, mut missing } =
+            diff(&plans, &outside, &snapshot, &self.ledger, self.page);
+        going::leave_other_files(desired, &mut steps, &mut missing);
         let mut steps = self.driver.arrange(steps);
         let moves = self.moves(desired, only, &ids, &steps, permit.is_none());
         steps.extend(moves);
@@ -141,6 +141,7 @@ impl Reconciler {
                 if target.owner.is_some()
                     && named_by != RUNTIME
                     && !target.is_former()
+                    && !target.is_going()
                     && !self.may_adopt(&plan.path, named_by, is_whole, report)
                 {
                     // Not ours, so not known either.
@@ -398,6 +399,10 @@ impl Reconciler {
     fn learn(&mut self, desired: &Desired, only: Option<&BTreeSet<CgroupPath>>, ids: &Ids) {
         let is_looked_at = |path: &CgroupPath| only.is_none_or(|only| only.contains(path));
         for (path, target) in desired.targets.iter().filter(|(path, _)| is_looked_at(path)) {
+            // What is going is known already, and reported when it is gone.
+            if target.is_going() {
+                continue;
+            }
             let Some(owner) = &target.owner else { continue };
             match ids.get(path) {
                 Some(id) => {
@@ -422,7 +427,9 @@ impl Reconciler {
             }
         }
         self.standing.retire_all_but(|path| {
-            desired.targets.get(path).is_some_and(|target| target.owner.is_some() && !target.is_former())
+            let is_wanted =
+                |target: &Target| target.owner.is_some() && !target.is_former() && !target.is_going();
+            desired.targets.get(path).is_some_and(is_wanted)
         });
     }
 

@@ -20,6 +20,7 @@ use crate::{
 
 mod adoption;
 mod former;
+mod going;
 mod lacking;
 
 const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
@@ -124,6 +125,7 @@ pub(super) fn plan(memory: &str) -> Plan {
         qos: Vec::new(),
         pods: vec![pod.into()],
         reserved: Vec::new(),
+        cpus: None,
     }
 }
 

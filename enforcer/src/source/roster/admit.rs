@@ -44,7 +44,7 @@ pub struct CpuGrounds<'a> {
     pub cpus: &'a Cpus,
     /// Who has which by now.
     pub assignments: &'a Assignments,
-    /// Whether pods that are not known keep theirs, as they may come yet.
+    /// Whether pods that are not known keep theirs even without a cgroup, as they may come yet.
     pub keeps_unknown: bool,
 }
 
@@ -300,7 +300,9 @@ fn cpu_admitter<'a>(
         known.insert(&entry.pod.uid, !is_active && (is_new || standing.contains(&entry.pod.uid)));
     }
     active.sort_unstable_by_key(|(admission, _)| *admission);
-    let keeps = |uid: &PodUid| known.get(uid).copied().unwrap_or(keeps_unknown);
+    // One whose manifest went while no daemon ran is in no source, and its processes may run on.
+    let keeps =
+        |uid: &PodUid| known.get(uid).copied().unwrap_or_else(|| keeps_unknown || standing.contains(uid));
     let mut holders = CpuAdmitter::holders(assignments, keeps);
     holders.extend(active.iter().flat_map(|(_, pod)| wanted_of(pod)));
     CpuAdmitter::new(cpus, assignments, holders)

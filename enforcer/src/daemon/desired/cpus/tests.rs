@@ -138,6 +138,30 @@ fn after_a_restart_each_has_what_it_had_in_whatever_order_they_come() {
 }
 
 #[test]
+fn a_pod_whose_manifest_went_while_no_daemon_ran_keeps_its_cpus_until_its_cgroup_is_gone() {
+    let temp = tree();
+    let (old, shared, six) = (whole("old", 2), sample::pod("shared", &["app"]), whole("six", 6));
+    let mut kept = Assignments { default_cpu_set: "0-1,4-7".parse().unwrap(), ..Assignments::default() };
+    let containers = kept.entries.entry(old.uid.clone()).or_default();
+    containers.insert(String::from("app"), "2-3".parse().unwrap());
+    let mut pods = pod_set(OwnCpus::new(cpus(temp.path()), kept, None));
+    take(&mut pods, &[&shared]);
+    // Its cgroup is recognised by its mark.
+    stand(&mut pods, &[&shared, &old]);
+    pods.replan();
+    assert_eq!(planned(&pods), expected(&[("shared", "0-1,4-7")]));
+    assert_eq!(take(&mut pods, &[&shared, &six]), ["UnexpectedAdmissionError"], "5 are free");
+    let assignments = pods.cpus().unwrap().assignments().unwrap();
+    assert_eq!(assignments.get(&old.uid, "app").unwrap().to_string(), "2-3");
+    take(&mut pods, &[&shared]);
+    assert_eq!(planned(&pods), expected(&[("shared", "0-1,4-7")]));
+    stand(&mut pods, &[&shared]);
+    assert!(pods.take_new_room());
+    pods.replan();
+    assert_eq!(planned(&pods), expected(&[("shared", "0-7")]));
+}
+
+#[test]
 fn a_pod_waits_until_its_cpus_are_on_the_disk() {
     let (temp, state) = (tree(), tempfile::tempdir().unwrap());
     let woken = Arc::new(tokio::sync::Notify::new());
