@@ -47,9 +47,12 @@ pub const CLOSE_NS: u64 = 1_000_000_000;
 /// How much longer an incident waits for counters that it has asked for: they are read by this daemon, which may be
 /// behind.
 pub const ANSWER_NS: u64 = 4_000_000_000;
+/// How much longer an incident waits for names of pods and containers that are missing, when all else is known: the
+/// container runtime is slow just when memory is short.
+pub const NAMED_NS: u64 = 5_000_000_000;
 /// How often an incident looks again for names of pods and containers that are missing.
 pub const NAME_NS: u64 = 20_000_000;
-/// Latest time to close an incident, counted from the first mark and without [`ANSWER_NS`]: a group kill of thousands
+/// Latest time to close an incident, counted from the first mark and without [`ANSWER_NS`] and [`NAMED_NS`]: a group kill of thousands
 /// marks for long.
 pub const LONGEST_NS: u64 = 5_000_000_000;
 /// How long a victim is remembered after its incident closed: other threads of it may still be marked.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use ulid::Ulid;
 
 use super::{
-    ANSWER_NS, CLOSE_NS, EARLY_NS, FOLD_NS, LONGEST_NS, NAME_NS, OomCounts, READ_NS, World, ledger::Seen,
+    ANSWER_NS, CLOSE_NS, EARLY_NS, FOLD_NS, LONGEST_NS, NAME_NS, NAMED_NS, OomCounts, READ_NS, World,
+    ledger::Seen,
 };
 use crate::{
     model::CgroupId,
@@ -321,6 +322,7 @@ impl Open {
         let end_ns = match self.reading {
             Reading::NotAsked if self.asked_ns.is_none_or(|at_ns| at_ns < close_ns) => u64::MAX,
             Reading::Asked => self.asked_ns.unwrap_or(0).max(close_ns).saturating_add(ANSWER_NS),
+            Reading::Answered if self.awaits_name(world) => close_ns.saturating_add(NAMED_NS),
             Reading::NotAsked | Reading::Answered => close_ns,
         };
         if now_ns >= end_ns {
@@ -334,6 +336,8 @@ impl Open {
             Reading::NotAsked if gone || now_ns >= read_ns => Need::Counters,
             Reading::NotAsked => Need::Wait(read_ns),
             Reading::Asked => Need::Wait(end_ns),
+            // Only names are missing.
+            Reading::Answered if now_ns >= close_ns => Need::Wait(now_ns.saturating_add(NAME_NS).min(end_ns)),
             Reading::Answered if !gone => Need::Wait(close_ns),
             Reading::Answered if self.memories.values().any(Option::is_none) => Need::Wait(close_ns),
             Reading::Answered if self.awaits_name(world) => {
