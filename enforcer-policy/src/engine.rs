@@ -74,7 +74,7 @@ const WATCH_FAST_NS: u64 = 5 * MS;
 const WATCH_SLOW_NS: u64 = 10 * MS;
 const WATCH_FAST_FOR_NS: u64 = 200 * MS;
 
-/// The longest interval at which a victim in its grace period, and the node with it, are polled.
+/// The longest interval at which a victim in its grace period or not asked yet, and the node with it, are polled.
 const WATCH_GRACE_NS: u64 = 100 * MS;
 
 /// How often the node is polled in a shortage that needs no action.
@@ -407,9 +407,16 @@ impl Engine {
             let thresholds = self.pressure.due().map(|reclaim| reclaim.threshold);
             thresholds.filter(|threshold| self.is_armed(threshold))
         };
+        let is_met = |tracked: &Tracked| {
+            let threshold = &tracked.threshold;
+            tracked.since_ns.is_some()
+                && self.is_armed(threshold)
+                && Resource::of(threshold.signal) == resource
+        };
         let sight = Sight {
             hard: due().any(|threshold| threshold.is_hard()),
             short: due().any(|threshold| Resource::of(threshold.signal) == resource),
+            met: self.pressure.thresholds().any(is_met),
             spared: self.spared(victim.cgroup),
             available: node.level(victim.signal).map(|level| level.available),
             exhausted_in_ns: self.exhausted_in_ns,
@@ -536,6 +543,7 @@ impl Engine {
     fn pace(&self, now_ns: u64, actions: &mut Actions) {
         let watch = self.victim.map(|victim| match victim.grace_left_ns() {
             Some(left_ns) => left_ns.clamp(MS, WATCH_GRACE_NS),
+            None if victim.is_unasked() => WATCH_GRACE_NS,
             None if victim.age_ns(now_ns) < WATCH_FAST_FOR_NS => WATCH_FAST_NS,
             None => WATCH_SLOW_NS,
         });

@@ -68,6 +68,6 @@ pub use self::{
     repeat::{check_again, kill_again},
     report::{Blindness, End, Report},
     scheduling::Scheduling,
-    soft::{Requested, Requester},
+    soft::{Asking, Requested, Requester},
     spec_state::SpecState,
 };

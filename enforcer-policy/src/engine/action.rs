@@ -240,7 +240,7 @@ pub enum FailureReason {
     StillPopulated,
     /// It was sent SIGTERM and has not ended, or a hook ran before its signal, and it must not be killed any more.
     Spared(Spared),
-    /// It was not signalled: the shortage ended while the hook ran.
+    /// It was not signalled: the shortage ended while the hook ran, or has ended since an earlier process chose the victim.
     Relieved,
 }
 
@@ -397,7 +397,7 @@ pub enum Action {
     /// `Outcome::Signalled` or `Refused`; with one, do as for `Ask`. A dry run is only reported; no answer is awaited.
     Evict,
     /// Send the victim SIGTERM or have the API server evict it, and answer with `Outcome::Terminated`, `Requested` or
-    /// `Refused`.
+    /// `Refused`. It follows a hook, or `Outcome::Unrequested` if the shortage lasts.
     Ask {
         /// The number of its decision.
         number: u64,

@@ -165,6 +165,7 @@ impl Engine {
             | Outcome::Eased { brake, .. } => (brake, *outcome),
             Outcome::Terminated { .. }
             | Outcome::Requested { .. }
+            | Outcome::Unrequested { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
             | Outcome::HookEnded { .. }
@@ -194,6 +195,7 @@ impl Engine {
             | Outcome::Eased { .. }
             | Outcome::Terminated { .. }
             | Outcome::Requested { .. }
+            | Outcome::Unrequested { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
             | Outcome::HookEnded { .. }

@@ -33,6 +33,10 @@ pub struct Inherited {
 impl Engine {
     /// Makes that eviction the one under way, as the first decision of this engine: no other victim is chosen before it is
     /// over. The victim may be killed before it is among the candidates; whoever carries that out waits for it then.
+    ///
+    /// If it is not known whether anyone was asked, that is to be found out once the victim is among the candidates, and
+    /// answered with `Outcome::Requested` or `Unrequested`. Much time may have passed since the decision: after
+    /// `Unrequested` the victim is asked only if a threshold of its resource is due, and let off once none is met.
     pub fn inherit(&mut self, inherited: &Inherited, now_ns: u64) {
         let Inherited { cgroup, pod, shortage, crossed_ns, decided_ns, requested_ns, grace_ns, .. } =
             *inherited;

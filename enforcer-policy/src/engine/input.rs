@@ -291,6 +291,13 @@ pub enum Outcome {
         /// When that was known.
         now_ns: u64,
     },
+    /// As far as can be found out, no earlier process has had the victim evicted. Nothing was requested or signalled here.
+    Unrequested {
+        /// The number of its decision.
+        number: u64,
+        /// When that was known.
+        now_ns: u64,
+    },
     /// Every process of the victim was sent SIGKILL.
     Signalled {
         /// The number of its decision.
@@ -387,6 +394,7 @@ impl Input<'_> {
             Self::Outcome(
                 Outcome::Terminated { now_ns, .. }
                 | Outcome::Requested { now_ns, .. }
+                | Outcome::Unrequested { now_ns, .. }
                 | Outcome::Signalled { now_ns, .. }
                 | Outcome::Refused { now_ns, .. }
                 | Outcome::HookEnded { now_ns, .. }

@@ -34,6 +34,11 @@ impl Engine {
                 self.count(victim.pod, now_ns);
                 self.pace(now_ns, actions);
             }
+            Outcome::Unrequested { number, now_ns } if number == victim.number && victim.is_to_be_asked() => {
+                victim.unrequested(now_ns);
+                self.victim = Some(victim);
+                self.pace(now_ns, actions);
+            }
             Outcome::Signalled { number, now_ns } if number == victim.number => {
                 let is_first = !victim.is_asked();
                 victim.signalled(now_ns);
@@ -74,6 +79,7 @@ impl Engine {
             }
             Outcome::Terminated { .. }
             | Outcome::Requested { .. }
+            | Outcome::Unrequested { .. }
             | Outcome::Signalled { .. }
             | Outcome::Refused { .. }
             | Outcome::HookEnded { .. }

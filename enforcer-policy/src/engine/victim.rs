@@ -76,6 +76,9 @@ enum Stage {
     Dying { deadline_ns: u64, steps: u64 },
     /// Without processes; its memory is coming back.
     Settling { since_ns: u64, moved_ns: u64 },
+    /// Chosen by an earlier process, which asked no one to end it, as far as can be found out. It is asked if the shortage
+    /// lasts.
+    Unasked,
 }
 
 /// The release of one resource, in its base unit.
@@ -147,6 +150,8 @@ pub(super) struct Sight {
     pub(super) hard: bool,
     /// Whether the resource that it is to release is short.
     pub(super) short: bool,
+    /// Whether a threshold of that resource is met, if not for its grace period yet.
+    pub(super) met: bool,
     /// Why it must not be killed any more; `None` if it may.
     pub(super) spared: Option<Spared>,
     /// What is available of the short resource, if known. Once half of it has gone, the hook is not awaited any longer:
@@ -242,6 +247,14 @@ impl Victim {
         }
     }
 
+    /// No one was asked to end it, as far as can be found out.
+    pub(super) fn unrequested(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if self.is_to_be_asked() {
+            self.stage = Stage::Unasked;
+        }
+    }
+
     /// It was killed.
     pub(super) fn signalled(&mut self, now_ns: u64) {
         self.tick(now_ns);
@@ -270,6 +283,11 @@ impl Victim {
         self.stage == Stage::Deciding && self.grace_ns > 0
     }
 
+    /// Whether it is asked only if the shortage lasts.
+    pub(super) fn is_unasked(&self) -> bool {
+        self.stage == Stage::Unasked
+    }
+
     /// Whether the executor's answer is awaited.
     pub(super) fn is_undecided(&self) -> bool {
         matches!(self.stage, Stage::Deciding | Stage::Killing)
@@ -291,7 +309,7 @@ impl Victim {
     /// its end.
     pub(super) fn hurry(&mut self, now_ns: u64, sight: &Sight) -> Next {
         self.tick(now_ns);
-        let Sight { hard, short, spared, available, exhausted_in_ns } = *sight;
+        let Sight { hard, short, met, spared, available, exhausted_in_ns } = *sight;
         let is_halved = available.is_some_and(|available| available < self.observed / 2);
         let is_too_late = is_too_late(exhausted_in_ns, self.memory.predicted);
         let next = match self.stage {
@@ -312,6 +330,24 @@ impl Victim {
                     Next::Kill(KillReason::HookOver)
                 } else if hard {
                     Next::Kill(KillReason::HardThreshold)
+                } else {
+                    Next::Ask
+                }
+            }
+            Stage::Unasked => {
+                if let Some(spared) = spared {
+                    return Next::Spare(FailureReason::Spared(spared));
+                }
+                if !short {
+                    // This process cannot know how long a threshold was met before. It waits as for any decision, unless
+                    // another resource needs one.
+                    let may_become_due = met && !hard;
+                    return if may_become_due { Next::Wait } else { Next::Spare(FailureReason::Relieved) };
+                }
+                if hard {
+                    Next::Kill(KillReason::HardThreshold)
+                } else if is_too_late {
+                    Next::Kill(KillReason::Exhausting)
                 } else {
                     Next::Ask
                 }
@@ -360,7 +396,9 @@ impl Victim {
         let clock_ns = self.clock_ns;
         match self.stage {
             Stage::Deciding => return Look::Wait,
-            Stage::Hooking { .. } | Stage::Terminating { .. } | Stage::Killing if populated => {
+            Stage::Hooking { .. } | Stage::Unasked | Stage::Terminating { .. } | Stage::Killing
+                if populated =>
+            {
                 return Look::Wait;
             }
             Stage::Dying { mut deadline_ns, steps } if populated => {
@@ -373,7 +411,11 @@ impl Victim {
                 }
                 return Look::Failed(self.failure(now_ns, FailureReason::StillPopulated));
             }
-            Stage::Hooking { .. } | Stage::Terminating { .. } | Stage::Killing | Stage::Dying { .. } => {
+            Stage::Hooking { .. }
+            | Stage::Unasked
+            | Stage::Terminating { .. }
+            | Stage::Killing
+            | Stage::Dying { .. } => {
                 self.moments.dead_ns = Some(now_ns);
                 self.stage = Stage::Settling { since_ns: clock_ns, moved_ns: clock_ns };
             }
@@ -399,7 +441,8 @@ impl Victim {
             | Stage::Terminating { .. }
             | Stage::Killing
             | Stage::Dying { .. }
-            | Stage::Settling { .. } => Look::Wait,
+            | Stage::Settling { .. }
+            | Stage::Unasked => Look::Wait,
         }
     }
 
@@ -433,7 +476,8 @@ impl Victim {
             | Stage::Deciding
             | Stage::Terminating { .. }
             | Stage::Killing
-            | Stage::Dying { .. } => true,
+            | Stage::Dying { .. }
+            | Stage::Unasked => true,
             Stage::Settling { .. } => false,
         }
     }
@@ -470,7 +514,7 @@ impl Victim {
     pub(super) fn awaited(&self) -> Option<(BrakeCause, u64)> {
         let release_ns = |bytes| scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, bytes);
         match self.stage {
-            Stage::Hooking { .. } | Stage::Deciding => None,
+            Stage::Hooking { .. } | Stage::Deciding | Stage::Unasked => None,
             Stage::Terminating { until_ns } => {
                 let left_ns = until_ns.saturating_sub(self.clock_ns);
                 Some((BrakeCause::Grace, left_ns.saturating_add(release_ns(self.memory.predicted))))

@@ -422,6 +422,9 @@ impl World {
         Some(match outcome {
             Outcome::Terminated { number, now_ns } => Outcome::Terminated { number: about(number)?, now_ns },
             Outcome::Requested { number, now_ns } => Outcome::Requested { number: about(number)?, now_ns },
+            Outcome::Unrequested { number, now_ns } => {
+                Outcome::Unrequested { number: about(number)?, now_ns }
+            }
             Outcome::Signalled { number, now_ns } => Outcome::Signalled { number: about(number)?, now_ns },
             Outcome::HookEnded { number, now_ns, end } => {
                 Outcome::HookEnded { number: about(number)?, now_ns, end }

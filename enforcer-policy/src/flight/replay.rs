@@ -217,6 +217,7 @@ impl Player {
             }
             Given::Outcome(
                 Outcome::Refused { .. }
+                | Outcome::Unrequested { .. }
                 | Outcome::Progress { .. }
                 | Outcome::Contained { .. }
                 | Outcome::Uncontained { .. }

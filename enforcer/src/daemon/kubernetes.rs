@@ -68,10 +68,8 @@ impl Requester for SoftRequests {
         if !is_again && (is_terminating || !pod.spec.is_live()) {
             return Requested::Unanswered;
         }
-        let PodName { namespace, name } = pod.pod.clone();
         let owner = Owner::of(pod.controller.as_ref().map(|controller| controller.kind.as_str()));
-        let pod = PodRef { namespace, name, uid: pod.uid.to_string() };
-        let id = id.to_string();
+        let (id, pod) = (id.to_string(), reference(pod));
         let outcome = if is_again {
             self.0.request_again(&id, &pod, grace)
         } else {
@@ -83,6 +81,15 @@ impl Requester for SoftRequests {
             SoftOutcome::Unanswered => Requested::Unanswered,
         }
     }
+
+    fn was_requested(&self, id: Ulid, pod: &Identity) -> bool {
+        self.0.was_requested(&id.to_string(), &reference(pod))
+    }
+}
+
+fn reference(pod: &Identity) -> PodRef {
+    let PodName { namespace, name } = pod.pod.clone();
+    PodRef { namespace, name, uid: pod.uid.to_string() }
 }
 
 /// Starts to kill containers again that the kubelet starts before an evicted pod is gone, if evictions are asked for.

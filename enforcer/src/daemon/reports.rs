@@ -20,8 +20,8 @@ use crate::{
     clock,
     config::Config,
     evict::{
-        self, EventBuilder, EvictionIntents, FillWaker, InheritedEviction, Listener, Reflex, ReflexConfig,
-        Report, Requester,
+        self, Asking, EventBuilder, EvictionIntents, FillWaker, InheritedEviction, Listener, Reflex,
+        ReflexConfig, Report, Requester,
     },
     journal::Journal,
     policy::engine::{EngineSettings, Thresholds},
@@ -71,6 +71,8 @@ struct ReportListener {
     runtime: Handle,
     run_dir: PathBuf,
     boot_id: String,
+    /// The position of the decision of the eviction that an earlier process left.
+    decided_before: Option<u64>,
 }
 
 impl ReportListener {
@@ -150,6 +152,10 @@ impl Listener for ReportListener {
             (Report::Decided { decision, .. }, Some(sequence)) if decision.grace_ns > 0 => {
                 self.runtime.block_on(is_durable(&self.journal, sequence))
             }
+            // The journal may still be syncing what the earlier process wrote.
+            (Report::ToBeAsked { asking: Asking::Again, .. }, _) => self
+                .decided_before
+                .is_some_and(|sequence| self.runtime.block_on(is_durable(&self.journal, sequence))),
             _ => true,
         }
     }
@@ -177,6 +183,7 @@ pub(super) fn start_reflex(
         runtime: Handle::current(),
         run_dir: config.run_dir.clone(),
         boot_id: host.boot_id.clone(),
+        decided_before: inherited.as_ref().map(|eviction| eviction.sequence),
     };
     let reflex_config = ReflexConfig {
         settings: *settings,

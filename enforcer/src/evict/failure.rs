@@ -21,7 +21,7 @@ pub(super) fn failed_data(data: EvictionEnded, reason: FailureReason) -> Evictio
             }),
         ),
         FailureReason::Relieved => {
-            ("relieved", String::from("what was run before has ended the shortage: no process was signalled"))
+            ("relieved", String::from("the shortage has ended since it was chosen: no process was signalled"))
         }
         FailureReason::Refused(Refusal::Gone) => ("gone", String::from("its cgroup is gone")),
         FailureReason::Refused(Refusal::Empty) => ("empty", String::from("its cgroup holds no process")),

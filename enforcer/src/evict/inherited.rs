@@ -24,6 +24,8 @@ pub struct InheritedEviction {
     pub path: CgroupPath,
     /// What the engine begins with.
     pub facts: Inherited,
+    /// The position of its decision in the journal. The disk need not have it yet.
+    pub sequence: u64,
     /// `cgroup.events` of what was to be killed and still exists; `None` if not all of it can be opened.
     events: Option<Vec<OwnedFd>>,
 }
@@ -34,7 +36,7 @@ impl InheritedEviction {
     #[must_use]
     pub fn open(
         (id, pod, uid, path): (Ulid, PodName, PodUid, CgroupPath),
-        facts: Inherited,
+        (facts, sequence): (Inherited, u64),
         killed: Option<&[CgroupDir]>,
     ) -> Self {
         let open = |dir: &CgroupDir| match dir.open_read("cgroup.events") {
@@ -44,7 +46,7 @@ impl InheritedEviction {
         };
         let events =
             killed.map(|killed| killed.iter().filter_map(open).collect::<Result<_, cgroup::Error>>());
-        Self { id, pod, uid, path, facts, events: events.and_then(Result::ok) }
+        Self { id, pod, uid, path, facts, sequence, events: events.and_then(Result::ok) }
     }
 
     /// Whether nothing of what was to be killed holds a process, for certain.

@@ -30,7 +30,8 @@ pub trait Listener: Send + 'static {
         let _ = report;
     }
 
-    /// Emits a report. For a decision, returns whether it is durable.
+    /// Emits a report. For a decision, and before the victim of an earlier process is asked to end, returns whether the
+    /// decision is durable.
     fn emit(&mut self, report: Report) -> bool;
 }
 
@@ -42,18 +43,16 @@ impl<F: FnMut(Report) -> bool + Send + 'static> Listener for F {
 
 /// Passes reports to the listener until the reflex is gone. Calls `ask` for victims that are asked to end once their
 /// decision is durable, and whether it is. Reports that [may wait](Report::may_wait) are passed on after
-/// `held_back`, or with the next that may not. `recorded` is the number of an eviction that an earlier process has recorded
-/// durably, or 0.
+/// `held_back`, or with the next that may not.
 pub(super) fn run(
     reports: &Receiver<Report>,
     mut listener: impl Listener,
     held_back: Duration,
     ended: Option<&AtomicU64>,
-    recorded: u64,
     ask: impl Fn(ToBeAsked, bool),
 ) {
     // The latest eviction that is durably recorded.
-    let mut recorded = recorded;
+    let mut recorded = 0;
     let mut held = Vec::with_capacity(ROOM + 1);
     let mut until = None;
     loop {
@@ -70,7 +69,7 @@ pub(super) fn run(
         }
         until = None;
         for report in held.drain(..) {
-            let (decided, soft, end) = (report.decided(), report.to_be_asked(), report.ended());
+            let (decided, soft, end) = (report.recorded(), report.to_be_asked(), report.ended());
             if listener.emit(report) {
                 recorded = decided.unwrap_or(recorded);
             }

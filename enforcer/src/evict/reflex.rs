@@ -20,7 +20,6 @@ use super::{
     drain,
     eviction_loop::{EvictionLoop, Wiring},
     fill_detector::{FillDetector, FillWaker},
-    graceful,
     hook::{self, HookProgram, Hooks, Job},
     inherited::InheritedEviction,
     intents::EvictionIntents,
@@ -262,10 +261,6 @@ impl Reflex {
     /// those that do not fit are counted in [`ReflexStats::reports_dropped`].
     ///
     /// `intents` record each eviction before its signal. `tap` records the engine's input.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the wiring: every queue and thread is made and connected here"
-    )]
     pub fn spawn(
         config: &ReflexConfig,
         intents: Option<EvictionIntents>,
@@ -332,27 +327,18 @@ impl Reflex {
         let victims = start_asking(config.requester.clone(), &reflex.shared)?;
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
-        let recorded = u64::from(config.inherited.is_some());
         reflex.start("enforcer-report", move || {
             for report in rehearsed {
                 listener.rehearse(report);
             }
-            listener::run(
-                &received,
-                listener,
-                HELD_BACK,
-                ended.as_deref(),
-                recorded,
-                |victim, is_recorded| {
-                    let ToBeAsked { number, candidate, .. } = match &victims {
-                        // Without that thread the daemon ends.
-                        Some(victims) => return drop(victims.send((victim, is_recorded))),
-                        None => &victim,
-                    };
-                    let is_withdrawn = inbox.is_withdrawn(*number);
-                    inbox.answer(graceful::ask(*number, candidate, is_recorded, is_withdrawn));
-                },
-            );
+            listener::run(&received, listener, HELD_BACK, ended.as_deref(), |victim, is_recorded| {
+                let Some(victims) = &victims else {
+                    let is_withdrawn = inbox.is_withdrawn(victim.number);
+                    return inbox.answer(soft::unanswered(&victim, is_recorded, is_withdrawn));
+                };
+                // Without that thread the daemon ends.
+                drop(victims.send((victim, is_recorded)));
+            });
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work, from_reap))?;
         if let Some(drainer) = drainer {

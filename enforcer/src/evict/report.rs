@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use ulid::Ulid;
 
-use super::{candidate::Candidate, hook::HookRun, inherited::InheritedEviction, soft::ToBeAsked};
+use super::{
+    candidate::Candidate,
+    hook::HookRun,
+    inherited::InheritedEviction,
+    soft::{Asking, ToBeAsked},
+};
 use crate::{
     model::{CgroupPath, CgroupValue},
     policy::{
@@ -56,7 +61,8 @@ pub enum Report {
         /// The candidates that its indices point into.
         members: Arc<[Arc<Candidate>]>,
     },
-    /// The victim must be asked to end now: after its hook, or as an earlier process may not have done it. It has no event.
+    /// The victim must be asked to end now, after its hook or as an earlier process has not done it, or it must be found out
+    /// whether one has. It has no event.
     ToBeAsked {
         /// The eviction.
         id: Ulid,
@@ -66,8 +72,8 @@ pub enum Report {
         candidate: Arc<Candidate>,
         /// Its grace period in nanoseconds.
         grace_ns: u64,
-        /// Whether an earlier process may have asked already.
-        is_again: bool,
+        /// What is asked.
+        asking: Asking,
     },
     /// The hook of an eviction has ended, or was not started.
     Hooked {
@@ -291,22 +297,26 @@ impl Report {
         }
     }
 
-    /// The number of the eviction that it decides, if any.
-    pub(super) fn decided(&self) -> Option<u64> {
-        if let Self::Decided { decision, .. } = self { Some(decision.number) } else { None }
+    /// The number of the eviction whose decision is durable once this was emitted, if any.
+    pub(super) fn recorded(&self) -> Option<u64> {
+        match self {
+            Self::Decided { decision, .. } => Some(decision.number),
+            Self::ToBeAsked { number, asking: Asking::Again, .. } => Some(*number),
+            _ => None,
+        }
     }
 
     /// The victim that is asked to end once its decision is recorded.
     pub(super) fn to_be_asked(&self) -> Option<ToBeAsked> {
-        if let Self::ToBeAsked { id, number, candidate, grace_ns, is_again } = self {
-            let (candidate, is_again) = (Arc::clone(candidate), *is_again);
-            return Some(ToBeAsked { id: *id, number: *number, candidate, grace_ns: *grace_ns, is_again });
+        if let Self::ToBeAsked { id, number, candidate, grace_ns, asking } = self {
+            let (candidate, asking) = (Arc::clone(candidate), *asking);
+            return Some(ToBeAsked { id: *id, number: *number, candidate, grace_ns: *grace_ns, asking });
         }
         let Self::Decided { id, decision, members } = self else { return None };
         let is_hooked = matches!(decision.hook, HookPlan::Awaited { .. });
         let asked = decision.grace_ns > 0 && !decision.dry_run && !is_hooked;
         let candidate = Arc::clone(members.get(decision.index.0).filter(|_| asked)?);
         let (number, grace_ns) = (decision.number, decision.grace_ns);
-        Some(ToBeAsked { id: *id, number, candidate, grace_ns, is_again: false })
+        Some(ToBeAsked { id: *id, number, candidate, grace_ns, asking: Asking::First })
     }
 }

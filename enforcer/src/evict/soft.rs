@@ -25,8 +25,19 @@ pub(super) struct ToBeAsked {
     pub(super) candidate: Arc<Candidate>,
     /// Its grace period.
     pub(super) grace_ns: u64,
-    /// Whether an earlier process may have asked already.
-    pub(super) is_again: bool,
+    /// What is asked.
+    pub(super) asking: Asking,
+}
+
+/// What is asked about a victim.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Asking {
+    /// Its end.
+    First,
+    /// Whether an earlier process has requested its end. Nothing is sent that ends it.
+    Whether,
+    /// Its end, unless an earlier process has requested it.
+    Again,
 }
 
 /// Has a pod ended by the one who runs it, without a signal from here.
@@ -34,6 +45,10 @@ pub trait Requester: fmt::Debug + Send + Sync {
     /// Requests the end of a pod within a grace period, at most once, for the eviction `id`. May block for seconds. If an
     /// earlier process may have requested it (`is_again`), it is found out first whether one has.
     fn request(&self, id: Ulid, pod: &Identity, grace: Duration, is_again: bool) -> Requested;
+
+    /// Whether an earlier process has requested the end of a pod for the eviction `id`; false if that cannot be found out.
+    /// Requests nothing. May block for seconds.
+    fn was_requested(&self, id: Ulid, pod: &Identity) -> bool;
 }
 
 /// The answer to such a request.
@@ -66,11 +81,14 @@ fn outcome(
     requester: &dyn Requester,
     is_withdrawn: &impl Fn(u64) -> bool,
 ) -> Outcome {
-    let ToBeAsked { id, number, ref candidate, grace_ns, is_again } = *victim;
-    let reply = if is_recorded && !is_withdrawn(number) {
-        requester.request(id, candidate.identity(), Duration::from_nanos(grace_ns), is_again)
-    } else {
-        Requested::Unanswered
+    let ToBeAsked { id, number, ref candidate, grace_ns, asking } = *victim;
+    let (pod, grace) = (candidate.identity(), Duration::from_nanos(grace_ns));
+    let reply = match asking {
+        _ if is_withdrawn(number) => Requested::Unanswered,
+        Asking::Whether if requester.was_requested(id, pod) => Requested::Accepted,
+        Asking::First if is_recorded => requester.request(id, pod, grace, false),
+        Asking::Again if is_recorded => requester.request(id, pod, grace, true),
+        Asking::First | Asking::Whether | Asking::Again => Requested::Unanswered,
     };
     match reply {
         Requested::Accepted => Outcome::Requested { number, now_ns: clock::boottime_ns() },
@@ -78,6 +96,15 @@ fn outcome(
             Outcome::Refused { number, now_ns: clock::boottime_ns(), reason: Refusal::Budget }
         }
         // It may have been spared meanwhile.
-        Requested::Unanswered => graceful::ask(number, candidate, is_recorded, is_withdrawn(number)),
+        Requested::Unanswered => unanswered(victim, is_recorded, is_withdrawn(number)),
+    }
+}
+
+/// What follows where no one else ends the victim: SIGTERM, if it is to be ended.
+pub(super) fn unanswered(victim: &ToBeAsked, is_recorded: bool, is_withdrawn: bool) -> Outcome {
+    let ToBeAsked { number, ref candidate, asking, .. } = *victim;
+    match asking {
+        Asking::Whether => Outcome::Unrequested { number, now_ns: clock::boottime_ns() },
+        Asking::First | Asking::Again => graceful::ask(number, candidate, is_recorded, is_withdrawn),
     }
 }

@@ -19,6 +19,22 @@ pub(crate) fn stuck() -> Journal {
     disk::open("n1", "b1", &state, &run, Limits::default(), clock, 2_000).unwrap().journal
 }
 
+/// The log of a process that was killed before it synced anything, as the next one opens it on a disk that takes its time:
+/// what `before` appended is read from it, and none of it counts as durable.
+pub(crate) fn not_synced_yet(before: impl FnOnce(&Journal)) -> Journal {
+    let fake = medium::fake::Fake::new(1);
+    let open = || {
+        let (state, run): (Arc<dyn medium::Medium>, Arc<dyn medium::Medium>) =
+            (Arc::new(fake.clone()), Arc::new(fake.clone()));
+        let clock = retention::Clock::system();
+        disk::open("n1", "b1", &state, &run, Limits::default(), clock, 100_000).unwrap().journal
+    };
+    let killed = open();
+    before(&killed);
+    drop(killed);
+    open()
+}
+
 /// A whole event of that sequence.
 pub(super) fn record(sequence: u64) -> Kept {
     let line = json!({

@@ -72,8 +72,22 @@ impl SoftEvictions {
         outcome
     }
 
-    /// The same if an earlier process may have requested it and did not live to report the answer: looks at the pod first,
-    /// and sends nothing if it is being deleted, or if another pod has its name.
+    /// Whether an earlier process may have requested it, as the pod is being deleted; that is reported under the eviction
+    /// `id`. False if that cannot be found out. Only looks at the pod. Blocks for seconds at most.
+    #[must_use]
+    pub fn was_requested(&self, id: &str, pod: &PodRef) -> bool {
+        let begin = self.journal.range().newest;
+        let seen = answered(self.server.ask(Lane::Looks, Call::Look(pod.clone())));
+        let is_going =
+            matches!(&seen, Ok(Outcome::Found(found)) if found.uid == pod.uid && found.is_terminating);
+        if is_going {
+            self.report_terminating(id, pod, begin);
+        }
+        is_going
+    }
+
+    /// Requests the same as [`Self::request`] if an earlier process may have requested it and did not live to report the
+    /// answer: looks at the pod first, and sends nothing if it is being deleted, or if another pod has its name.
     #[must_use]
     pub fn request_again(&self, id: &str, pod: &PodRef, grace: Duration) -> SoftOutcome {
         let begin = self.journal.range().newest;
@@ -82,8 +96,7 @@ impl SoftEvictions {
                 (SoftOutcome::Unanswered, String::from("another pod has this name now"))
             }
             Ok(Outcome::Found(found)) if found.is_terminating => {
-                let words = "the pod is being deleted already: the kubelet ends it";
-                self.report_accepted(id, pod, ("terminating", None, 0), begin, words.to_owned());
+                self.report_terminating(id, pod, begin);
                 return SoftOutcome::Accepted;
             }
             Ok(Outcome::Found(found)) if found.has_ended || found.is_mirror => (
@@ -97,6 +110,11 @@ impl SoftEvictions {
         };
         self.report_refusal(id, pod, outcome, 0, words);
         outcome
+    }
+
+    fn report_terminating(&self, id: &str, pod: &PodRef, begin: u64) {
+        let words = "the pod is being deleted already: the kubelet ends it";
+        self.report_accepted(id, pod, ("terminating", None, 0), begin, words.to_owned());
     }
 
     /// Reports that the API server removes the pod.

@@ -2,11 +2,11 @@
 use super::{rig::*, soft::both};
 use crate::{
     engine::{
-        Action, Candidates, Completion, FailureReason, Inherited, KillReason, Outcome, PodKey, Refusal,
-        Shortage,
+        Action, Candidates, Completion, EngineSettings, FailureReason, Inherited, KillReason, Outcome,
+        PodKey, Refusal, Shortage, Spared, followed,
     },
     model::CgroupId,
-    threshold::Signal,
+    threshold::{Signal, Threshold, ThresholdValue},
 };
 
 /// When this process begins; the victim had been chosen, and its end requested, 5 s before.
@@ -141,4 +141,96 @@ fn one_of_which_no_one_knows_whether_it_was_asked_is_asked() {
         rig.pass(100 * MS);
     }
     assert_eq!(kill_of(&rig.look(1_500 * MIB)), Some(KillReason::GracePassed));
+}
+
+fn failed_for(actions: &[Action]) -> Option<FailureReason> {
+    actions.iter().find_map(|action| match action {
+        Action::Failed(failure) => Some(failure.reason),
+        _ => None,
+    })
+}
+
+fn asks(actions: &[Action]) -> bool {
+    actions.contains(&Action::Ask { number: 1 })
+}
+
+/// A process that has looked at the node once, and found out that no earlier one has requested the victim's end.
+fn unrequested(available_bytes: u64) -> Rig {
+    let mut rig = begin(None, NOW_NS);
+    rig.look(available_bytes);
+    let now_ns = rig.pass(MS).now_ns;
+    let reported = rig.on_outcome(Outcome::Unrequested { number: 1, now_ns });
+    assert!(matches!(reported[..], [Action::LookAgainWithin(_)]), "nothing without a look: {reported:?}");
+    rig
+}
+
+#[test]
+fn one_that_was_not_requested_is_let_off_where_nothing_is_short() {
+    let mut rig = unrequested(3 * GIB);
+    let reported = rig.look(3 * GIB);
+    assert_eq!(failed_for(&reported), Some(FailureReason::Relieved));
+    assert!(!asks(&reported) && kill_of(&reported).is_none(), "{reported:?}");
+    assert_eq!(rig.engine.victim(), None);
+}
+
+/// How long the threshold was met before this process began, it cannot know.
+#[test]
+fn one_that_was_not_requested_is_asked_once_the_shortage_has_lasted() {
+    let mut rig = unrequested(1_500 * MIB);
+    while rig.now_ns < NOW_NS + MINUTE {
+        let reported = rig.look(1_500 * MIB);
+        assert!(!asks(&reported) && !evicts(&reported), "{reported:?}");
+        assert_eq!((failed_for(&reported), kill_of(&reported)), (None, None));
+        rig.pass(100 * MS);
+    }
+    let reported = rig.look(1_500 * MIB);
+    assert!(asks(&reported) && !evicts(&reported), "{reported:?}");
+    let now_ns = rig.pass(MS).now_ns;
+    rig.on_outcome(Outcome::Requested { number: 1, now_ns });
+    assert_eq!(rig.engine.moments().unwrap().requested_ns, Some(now_ns));
+}
+
+#[test]
+fn one_that_waits_for_the_shortage_to_last_is_let_off_when_it_ends() {
+    let mut rig = unrequested(1_500 * MIB);
+    assert_eq!(failed_for(&rig.look(1_500 * MIB)), None);
+    let reported = rig.pass(30 * SECOND).look(3 * GIB);
+    assert_eq!(failed_for(&reported), Some(FailureReason::Relieved));
+    assert_eq!(rig.engine.victim(), None);
+}
+
+#[test]
+fn one_that_waits_is_killed_at_a_hard_threshold_and_no_other() {
+    let mut rig = unrequested(1_500 * MIB);
+    assert_eq!(kill_of(&rig.look(1_500 * MIB)), None);
+    let reported = rig.pass(SECOND).look(GIB - 1);
+    assert_eq!(kill_of(&reported), Some(KillReason::HardThreshold));
+    assert!(!evicts(&reported), "{reported:?}");
+}
+
+#[test]
+fn one_whose_threshold_was_removed_or_that_is_spared_is_let_off() {
+    let hard = Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(GIB));
+    let without = EngineSettings { thresholds: followed(&[hard]), ..both() };
+    let paused = EngineSettings { paused: true, ..both() };
+    for (settings, reason) in
+        [(without, FailureReason::Relieved), (paused, FailureReason::Spared(Spared::Paused))]
+    {
+        let mut rig = unrequested(1_500 * MIB);
+        rig.engine.configure(&settings);
+        let reported = rig.pass(MS).look(1_500 * MIB);
+        assert_eq!(failed_for(&reported), Some(reason));
+        assert!(!asks(&reported) && kill_of(&reported).is_none(), "{reported:?}");
+    }
+}
+
+/// The answer may come after a kill, or after the next decision.
+#[test]
+fn an_answer_that_comes_too_late_changes_nothing() {
+    let mut rig = begin(None, NOW_NS);
+    assert_eq!(kill_of(&rig.look(GIB - 1)), Some(KillReason::HardThreshold));
+    let now_ns = rig.pass(MS).now_ns;
+    assert_eq!(rig.on_outcome(Outcome::Unrequested { number: 1, now_ns }), []);
+    rig.signalled();
+    assert!(completed(&rig.pass(MS).progress(false, 0)).is_some());
 }

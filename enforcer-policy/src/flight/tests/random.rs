@@ -82,6 +82,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     prop_oneof![
         (number(), at()).prop_map(|(number, now_ns)| Outcome::Terminated { number, now_ns }),
         (number(), at()).prop_map(|(number, now_ns)| Outcome::Requested { number, now_ns }),
+        (number(), at()).prop_map(|(number, now_ns)| Outcome::Unrequested { number, now_ns }),
         (number(), at()).prop_map(|(number, now_ns)| Outcome::Signalled { number, now_ns }),
         (number(), at(), refusal).prop_map(|(number, now_ns, reason)| Outcome::Refused {
             number,

@@ -54,8 +54,10 @@ pub(super) fn inherit(intent: &Intent<'_>, journal: &Journal) -> Option<Inherite
     let id = Ulid::from(*id);
     let Reported { decision, requested_ms } = reported(journal, &id.to_string());
     let (sequence, decision) = decision.filter(|(_, decision)| is_soft(decision) && !hard)?;
-    // No one is asked before the disk has the decision, nor before a program has run, of which nothing is known now.
-    let may_be_asked = *journal.durable().borrow() >= sequence && decision.hook.is_none();
+    // Someone may have been asked even if it is not known yet whether the disk has the decision: after a kill, what an
+    // earlier process of this boot wrote counts as durable only once it is synced again. Who asks waits for that, the
+    // start does not. No one was asked before a program had run, of which nothing is known now.
+    let may_be_asked = decision.hook.is_none();
     let (Subject::Pod(name), true) = (subject(pod), requested_ms.is_some() || may_be_asked) else {
         return None;
     };
@@ -76,7 +78,8 @@ pub(super) fn inherit(intent: &Intent<'_>, journal: &Journal) -> Option<Inherite
     };
     let own = whole.then_some((&path, *cgroup));
     let killed = killed(own, targets);
-    Some(InheritedEviction::open((id, name, PodUid::new(uid)?, path), facts, killed.as_deref()))
+    let who = (id, name, PodUid::new(uid)?, path);
+    Some(InheritedEviction::open(who, (facts, sequence), killed.as_deref()))
 }
 
 fn is_soft(decision: &Decision) -> bool {

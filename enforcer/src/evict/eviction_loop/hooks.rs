@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Current, EvictionLoop};
 use crate::{
     clock,
-    evict::{hook::Job, report::Report},
+    evict::{hook::Job, report::Report, soft::Asking},
     policy::engine::{Actions, Decision, HookEnd, HookPlan, Input, Outcome, Refusal},
 };
 
@@ -38,12 +38,17 @@ impl EvictionLoop {
     /// Has the victim asked to end through the report thread, which knows whether the decision is on disk.
     pub(super) fn ask(&mut self, number: u64) -> Option<Actions> {
         self.end_hook(number);
+        let is_inherited = self.current.as_ref().is_some_and(|current| current.is_inherited);
+        self.have_asked(number, if is_inherited { Asking::Again } else { Asking::First })
+    }
+
+    /// Has that asked about the victim through the report thread.
+    pub(super) fn have_asked(&mut self, number: u64, asking: Asking) -> Option<Actions> {
         let current = self.current.as_ref().filter(|current| current.number == number)?;
-        let Current { id, decision, candidate, is_inherited, .. } = current;
+        let Current { id, decision, candidate, .. } = current;
         let (id, candidate, grace_ns) = (*id, Arc::clone(candidate), decision.grace_ns);
-        let is_again = *is_inherited;
         // If the report is dropped, it is not asked.
-        (!self.offer(Report::ToBeAsked { id, number, candidate, grace_ns, is_again })).then(|| {
+        (!self.offer(Report::ToBeAsked { id, number, candidate, grace_ns, asking })).then(|| {
             self.release_intent(number);
             self.refuse(number, Refusal::Unrecorded)
         })

@@ -9,6 +9,7 @@ use crate::{
         candidate::Candidate,
         inherited::InheritedEviction,
         report::{End, Report},
+        soft::Asking,
     },
     policy::engine::{Actions, Inherited, Input, KillReason, Outcome, Refusal},
 };
@@ -67,7 +68,8 @@ impl EvictionLoop {
             Some(_) if is_spared => Some(self.refuse(number, Refusal::Withdrawn)),
             Some(reason) => self.kill(number, Some(reason)),
             None if is_asked => None,
-            None => self.ask(number),
+            // The shortage may have ended meanwhile: nothing is requested before that is known.
+            None => self.have_asked(number, Asking::Whether),
         };
         if let Some(actions) = next {
             self.carry_out(&actions);

@@ -1,7 +1,11 @@
 //! A soft eviction of an earlier process: it goes on under its id, once its victim is known.
 use std::{
     process::{Child, Command},
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     time::Duration,
 };
 
@@ -14,8 +18,8 @@ use super::{
 use crate::{
     clock,
     evict::{
-        Candidate, End, Identity, InheritedEviction, Reflex, ReflexConfig, Report, Requested, Requester,
-        pod_key,
+        Asking, Candidate, End, Identity, InheritedEviction, Reflex, ReflexConfig, Report, Requested,
+        Requester, pod_key,
     },
     model::PodUid,
     policy::{
@@ -29,13 +33,24 @@ const GRACE_NS: u64 = 20 * SECOND;
 
 /// Keeps what it was asked, and accepts it.
 #[derive(Debug, Default)]
-struct Accepting(Mutex<Vec<(String, bool)>>);
+struct Accepting {
+    requests: Mutex<Vec<(String, bool)>>,
+    looks: Mutex<Vec<String>>,
+    /// Whether an earlier process has requested it.
+    was_requested: AtomicBool,
+}
 
 impl Requester for Accepting {
     fn request(&self, id: Ulid, pod: &Identity, _grace: Duration, is_again: bool) -> Requested {
         assert_eq!(id, ID);
-        self.0.lock().unwrap().push((pod.pod.name.clone(), is_again));
+        self.requests.lock().unwrap().push((pod.pod.name.clone(), is_again));
         Requested::Accepted
+    }
+
+    fn was_requested(&self, id: Ulid, pod: &Identity) -> bool {
+        assert_eq!(id, ID);
+        self.looks.lock().unwrap().push(pod.pod.name.clone());
+        self.was_requested.load(Ordering::Relaxed)
     }
 }
 
@@ -67,8 +82,18 @@ impl Scene {
         Self { node, victim, other, processes, requester: Arc::default() }
     }
 
-    /// Begins with the victim's eviction, requested so long ago.
+    /// Begins with the victim's eviction, requested so long ago. The soft threshold is met.
     fn begin(&self, requested_ago_ns: Option<u64>, uid: &PodUid) -> (Reflex, mpsc::Receiver<Report>) {
+        self.begin_with(790 * MIB, requested_ago_ns, uid)
+    }
+
+    /// The same with so much available.
+    fn begin_with(
+        &self,
+        available_bytes: u64,
+        requested_ago_ns: Option<u64>,
+        uid: &PodUid,
+    ) -> (Reflex, mpsc::Receiver<Report>) {
         let now_ns = clock::boottime_ns();
         let identity = self.victim.identity();
         let facts = Inherited {
@@ -90,7 +115,7 @@ impl Scene {
         };
         let killed = [self.node.root().open(&identity.cgroup).unwrap()];
         let who = (ID, identity.pod.clone(), uid.clone(), identity.cgroup.clone());
-        let inherited = InheritedEviction::open(who, facts, Some(&killed));
+        let inherited = InheritedEviction::open(who, (facts, 1), Some(&killed));
         let soft = Threshold {
             grace_period_ms: 1,
             ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(800 * MIB))
@@ -105,7 +130,7 @@ impl Scene {
             inherited: Some(Arc::new(inherited)),
             ..config
         };
-        self.node.set_available(790 * MIB);
+        self.node.set_available(available_bytes);
         whole::start_with(&config, &self.node, &[])
     }
 
@@ -118,7 +143,16 @@ impl Scene {
     }
 
     fn asked(&self) -> Vec<(String, bool)> {
-        self.requester.0.lock().unwrap().clone()
+        self.requester.requests.lock().unwrap().clone()
+    }
+
+    fn looked_at(&self) -> Vec<String> {
+        self.requester.looks.lock().unwrap().clone()
+    }
+
+    /// Whether none of the processes got a signal that ends it.
+    fn all_run(&mut self) -> bool {
+        self.processes.iter_mut().all(|process| process.try_wait().unwrap().is_none())
     }
 
     fn ends(&self) {
@@ -231,15 +265,52 @@ fn one_that_may_not_have_been_requested_is_looked_at_first() {
     let scene = Scene::new();
     let (reflex, reports) = scene.begin(None, &scene.victim.identity().uid);
     nothing_about_an_eviction(&reports);
-    assert_eq!(scene.asked(), [], "it is not known yet");
+    assert_eq!((scene.asked(), scene.looked_at()), (Vec::new(), Vec::new()), "it is not known yet");
     reflex.set_candidates(scene.all());
     assert!(matches!(next(&reports), Report::Inherited { is_asked: false, .. }));
-    assert!(matches!(next(&reports), Report::ToBeAsked { id: ID, is_again: true, .. }));
+    assert!(matches!(next(&reports), Report::ToBeAsked { id: ID, asking: Asking::Whether, .. }));
+    // Memory is still short.
+    assert!(matches!(next(&reports), Report::ToBeAsked { id: ID, asking: Asking::Again, .. }));
     assert!(matches!(next(&reports), Report::Requested { number: 1, .. }));
     assert_eq!(scene.asked(), [(String::from("soft"), true)]);
+    assert_eq!(scene.looked_at(), ["soft"]);
     scene.ends();
     let Report::Completed { id, .. } = next(&reports) else { panic!("not completed") };
     assert_eq!(id, ID);
+    reflex.stop();
+}
+
+/// Much time may have passed since the decision.
+#[test]
+fn one_that_was_not_requested_is_left_alone_without_a_shortage() {
+    let mut scene = Scene::new();
+    let (reflex, reports) = scene.begin_with(900 * MIB, None, &scene.victim.identity().uid);
+    reflex.set_candidates(scene.all());
+    assert!(matches!(next(&reports), Report::Inherited { is_asked: false, .. }));
+    assert!(matches!(next(&reports), Report::ToBeAsked { id: ID, asking: Asking::Whether, .. }));
+    let Report::Failed { id, failure, .. } = next(&reports) else { panic!("not ended") };
+    assert_eq!((id, failure.reason), (ID, FailureReason::Relieved));
+    nothing_about_an_eviction(&reports);
+    assert_eq!((scene.asked(), scene.looked_at()), (Vec::new(), vec![String::from("soft")]));
+    assert!(!scene.node.killed("soft") && !scene.node.killed("other"));
+    assert!(scene.all_run());
+    reflex.stop();
+}
+
+#[test]
+fn one_that_was_requested_after_all_goes_on_without_a_shortage_too() {
+    let scene = Scene::new();
+    scene.requester.was_requested.store(true, Ordering::Relaxed);
+    let (reflex, reports) = scene.begin_with(900 * MIB, None, &scene.victim.identity().uid);
+    reflex.set_candidates(scene.all());
+    assert!(matches!(next(&reports), Report::Inherited { is_asked: false, .. }));
+    assert!(matches!(next(&reports), Report::ToBeAsked { asking: Asking::Whether, .. }));
+    assert!(matches!(next(&reports), Report::Requested { number: 1, .. }));
+    nothing_about_an_eviction(&reports);
+    scene.ends();
+    let Report::Completed { id, completion, .. } = next(&reports) else { panic!("not completed") };
+    assert_eq!((id, completion.moments.signalled_ns), (ID, None));
+    assert_eq!(scene.asked(), []);
     reflex.stop();
 }
 

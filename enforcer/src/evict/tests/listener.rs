@@ -1,16 +1,19 @@
 //! Which reports of a kill are emitted at once, and which wait.
 use std::{
+    cell::RefCell,
     sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
+
+use ulid::Ulid;
 
 use super::{
     events::{candidates, decided, shortage},
     node::{MIB, Node, Pod, guard},
 };
 use crate::{
-    evict::{Listener, Report, listener, queue::queue},
+    evict::{Asking, Listener, Report, listener, queue::queue},
     policy::{pressure::Conditions, threshold::Signal},
 };
 
@@ -49,7 +52,7 @@ fn noted(held_back: Duration, reports: Vec<Report>, between: usize) -> Vec<(&'st
     let (sender, receiver) = queue::<Report>(64).unwrap();
     let (log, noted) = mpsc::channel();
     let thread = thread::spawn(move || {
-        listener::run(&receiver, Notes(log), held_back, None, 0, |_, _| unreachable!());
+        listener::run(&receiver, Notes(log), held_back, None, |_, _| unreachable!());
     });
     let mut all = Vec::new();
     let count = reports.len();
@@ -108,4 +111,26 @@ fn a_soft_threshold_and_a_victim_that_is_still_to_be_read_do_not_wait() {
     let members: Arc<[_]> = vec![candidate].into();
     let several = noted(Duration::from_hours(1), vec![decided(Arc::clone(&members)), decided(members)], 2);
     assert_eq!(several[1], ("told", "decided"));
+}
+
+/// After a start the journal still syncs what the earlier process wrote: whoever emits the report waits for that.
+#[test]
+fn the_victim_of_an_earlier_process_is_asked_only_if_the_disk_has_its_decision() {
+    let (_node, members) = candidates();
+    for is_durable in [false, true] {
+        let (sender, receiver) = queue::<Report>(64).unwrap();
+        for asking in [Asking::Whether, Asking::Again] {
+            let candidate = Arc::clone(&members[0]);
+            let report = Report::ToBeAsked { id: Ulid::nil(), number: 1, candidate, grace_ns: 1, asking };
+            assert!(sender.offer(report).is_ok());
+        }
+        drop(sender);
+        let emit =
+            move |report| is_durable || !matches!(report, Report::ToBeAsked { asking: Asking::Again, .. });
+        let asked = RefCell::new(Vec::new());
+        listener::run(&receiver, emit, Duration::from_millis(1), None, |victim, is_recorded| {
+            asked.borrow_mut().push((victim.asking, is_recorded));
+        });
+        assert_eq!(asked.into_inner(), [(Asking::Whether, false), (Asking::Again, is_durable)]);
+    }
 }

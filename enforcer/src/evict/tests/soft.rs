@@ -34,6 +34,10 @@ impl Requester for Answering {
         self.asked.lock().unwrap().push((pod.pod.name.clone(), grace, is_again));
         self.answer
     }
+
+    fn was_requested(&self, _id: Ulid, pod: &Identity) -> bool {
+        panic!("{} was chosen by this process", pod.pod)
+    }
 }
 
 struct Scene {

@@ -131,3 +131,36 @@ fn an_api_server_that_is_away_after_a_restart_settles_nothing() {
     assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()));
     assert!(scene.requested().message.contains("SIGTERM"));
 }
+
+#[test]
+fn only_a_pod_that_is_being_deleted_counts_as_requested_and_a_look_sends_nothing() {
+    type Change = fn(&mut Server);
+    let was_requested = |change: Change, uid: &str| {
+        let scene = Scene::new(SETTINGS);
+        scene.api.put("web", "u1", Some("ReplicaSet"));
+        scene.api.change(change);
+        let soft = SoftEvictions::new(&scene.api.server(), SETTINGS, &scene.journal);
+        let was_requested = soft.was_requested("e1", &pod(uid));
+        assert_eq!(scene.api.done(), Vec::new());
+        (scene, was_requested)
+    };
+    let is_going = |server: &mut Server| server.pods.get_mut("shop/web").unwrap().is_terminating = true;
+    let (scene, is_found) = was_requested(is_going, "u1");
+    assert!(is_found);
+    assert_eq!(&*scene.requested().outcome, "terminating");
+    let others: [(Change, &str); 4] = [
+        (|_| (), "u1"),
+        (is_going, "u0"),
+        (|server| server.pods.clear(), "u1"),
+        (|server| server.fails_with = Some(503), "u1"),
+    ];
+    for (change, uid) in others {
+        let (scene, is_found) = was_requested(change, uid);
+        assert!(!is_found, "{uid}");
+        assert_eq!(
+            scene.events(EventType::EvictionRequested).len(),
+            0,
+            "what settles nothing is not reported"
+        );
+    }
+}
