@@ -5,5 +5,5 @@ mod scenes;
 /// With another shape no recording of before can be replayed. Change the value only together with the content of a record.
 #[test]
 fn the_shape_changes_only_on_purpose() {
-    assert_eq!(super::file::shape(), 0x3c36_cdf7);
+    assert_eq!(super::file::shape(), 0xe890_a18f);
 }

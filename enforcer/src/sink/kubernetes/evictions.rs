@@ -167,19 +167,19 @@ mod tests {
     }
 
     /// What is said of each event from that position on, by its sequence.
-    fn told(evictions: &mut Evictions, from: u64) -> Vec<(u64, Option<String>)> {
+    fn reported(evictions: &mut Evictions, from: u64) -> Vec<(u64, Option<String>)> {
         let mut reader = evictions.journal.reader(Some(from - 1), Filter::default());
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         while let Some(Batch::Records(records)) = reader.read() {
             for record in records {
                 let event = Event::parse(&record.line).unwrap();
                 if let Some((pod, decided)) = evictions.take(record.sequence, &event) {
                     assert_eq!((&*pod.namespace, &*pod.name, &*pod.uid), ("shop", "web", "u1"));
-                    told.push((record.sequence, decided.message));
+                    reported.push((record.sequence, decided.message));
                 }
             }
         }
-        told
+        reported
     }
 
     #[test]
@@ -201,13 +201,17 @@ mod tests {
         let all: [(u64, Option<String>); 3] =
             [(2, Some("why hard".into())), (7, Some("why soft".into())), (9, Some("why ended".into()))];
         let mut evictions = Evictions::new(journal.clone());
-        assert_eq!(told(&mut evictions, 1), all);
-        assert_eq!(told(&mut evictions, 1), all, "an event that is delivered again is the same Event again");
+        assert_eq!(reported(&mut evictions, 1), all);
+        assert_eq!(
+            reported(&mut evictions, 1),
+            all,
+            "an event that is delivered again is the same Event again"
+        );
         // A sink that begins in between has passed the decision, or the first step.
         for (from, expected) in
             [(2, &all[..]), (3, &all[1..]), (6, &all[1..]), (8, &all[2..]), (9, &all[2..])]
         {
-            assert_eq!(told(&mut Evictions::new(journal.clone()), from), expected, "{from}");
+            assert_eq!(reported(&mut Evictions::new(journal.clone()), from), expected, "{from}");
         }
     }
 
@@ -215,7 +219,7 @@ mod tests {
     fn a_decision_that_the_log_no_longer_has_has_no_words() {
         let journal = Journal::new("n", "b");
         signal(&journal, "e", "SIGKILL");
-        assert_eq!(told(&mut Evictions::new(journal), 1), [(1, None)]);
+        assert_eq!(reported(&mut Evictions::new(journal), 1), [(1, None)]);
     }
 
     #[test]
@@ -231,7 +235,7 @@ mod tests {
         let mut evictions = Evictions::new(journal.clone());
         let newest = journal.range().newest;
         assert_eq!(
-            told(&mut evictions, 1),
+            reported(&mut evictions, 1),
             [(2, Some(String::from("why first"))), (newest, Some(String::from("why 0")))]
         );
         assert_eq!(evictions.known.len(), MOST);
