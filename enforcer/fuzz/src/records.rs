@@ -7,7 +7,7 @@ use enforcer::{
     model::{CgroupId, CgroupPath, Instance, Owner, OwnerLevel, PodName, PodUid},
     sense::{
         Mark, decode,
-        incident::{CLOSE_NS, Incidents, Input, MAX_OPEN, OomCounts, Output, World},
+        incident::{CLOSE_NS, Incidents, Input, MAX_OPEN, NAMED_NS, OomCounts, Output, World},
     },
 };
 use enforcer_common::record::{COMM_LEN, MarkVictim, ProcessExit};
@@ -149,7 +149,7 @@ impl Machine {
 
     /// Time goes by, and nothing more comes.
     fn end(&mut self) {
-        self.now_ns += CLOSE_NS;
+        self.now_ns += CLOSE_NS + NAMED_NS;
         self.step(Input::Tick);
         assert_eq!((self.incidents.open(), self.incidents.deadline_ns()), (0, None));
         assert_eq!(self.opened, self.closed, "opened, and closed");

@@ -6,8 +6,8 @@
 //! One OOM of the kernel becomes one event: marks of one call of the OOM killer belong together (a group kill marks
 //! each process). If the call is not known, marks with the same limit owner and trigger that are less than
 //! [`FOLD_NS`] apart belong together. It closes as soon as the OOM is over, the victims have exited, their memory is
-//! freed and the counters are read, at the latest [`CLOSE_NS`] after its last mark, or once
-//! the counters are read if the daemon is behind.
+//! freed, the counters are read and all names are known, at the latest [`CLOSE_NS`] after its last mark; later only if the
+//! daemon is behind with the counters, or for [`NAMED_NS`] if names are missing.
 //!
 //! A kill that a cgroup's counters show and no record explains is reported as a reconstructed incident; see
 //! `ledger`.
