@@ -3,8 +3,8 @@
 use super::rig::{GIB, MIB, MS, Rig, SECOND, candidate, enforcing, evicts, using};
 use crate::{
     engine::{
-        Action, EngineSettings, Exclusion, Level, NodeSample, Outcome, Reading, Resource, Suppression,
-        followed,
+        Action, EngineSettings, Exclusion, FailureReason, Level, NodeSample, Outcome, Reading, Resource,
+        Suppression, Usage, followed,
     },
     model::CgroupId,
     rank::DecidedBy,
@@ -98,6 +98,33 @@ fn process_ids_are_taken_back_by_priority_and_count_and_awaited() {
     let completed = look(&mut rig, 0);
     let [Action::Completed(completion)] = completed[..] else { panic!("{completed:?}") };
     assert_eq!((completion.predicted_freed_bytes, completion.freed_bytes), (0, None));
+}
+
+/// A process frees its memory long before its id: of a thousand on busy CPUs the last may end much later.
+#[test]
+fn a_victim_whose_memory_is_back_is_not_given_up_as_long_as_its_processes_end() {
+    let Reading::Usage(usage) = using(100 * MIB) else { unreachable!("it is counted") };
+    let usage = Reading::Usage(Usage { process_count: Some(640), ..usage });
+    let mut rig = Rig::new(&for_pids(), &[(candidate(1, 0, 0), usage)]);
+    let node = short_of_pids(&rig, 1_000);
+    assert!(evicts(&rig.see(node)));
+    rig.signalled();
+    let look = |rig: &mut Rig, left| {
+        rig.pass(900 * MS);
+        let (number, now_ns) = (rig.number(), rig.now_ns);
+        let (populated, current_bytes, process_count) = (true, Some(0), Some(left));
+        rig.on_outcome(Outcome::Progress { number, now_ns, populated, current_bytes, process_count })
+    };
+    // A 64th of its processes at a time, far beyond the 3.4 s that it is given.
+    for step in 1..=20 {
+        assert_eq!(look(&mut rig, 640 - 10 * step), []);
+    }
+    assert_eq!(look(&mut rig, 440), []);
+    let reported = look(&mut rig, 440);
+    assert!(
+        matches!(reported[..], [Action::Failed(failure)] if failure.reason == FailureReason::StillPopulated),
+        "{reported:?}"
+    );
 }
 
 #[test]
