@@ -60,8 +60,8 @@ pub use self::{
         without,
     },
     programs::{
-        Again, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs, ReclaimCounters, Unpinned,
-        Version, unpin,
+        Again, AttachTypes, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs,
+        ReclaimCounters, Unpinned, Version, unpin,
     },
     psi::{NODE_PRESSURE, Pressure, PsiError, Stalled, Trigger},
     reclaim::{

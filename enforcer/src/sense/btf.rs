@@ -2,7 +2,13 @@
 //!
 //! It answers only the queries of the probe and the offsets. It is total: for any bytes it answers or returns an
 //! error, in time linear in their number. Documentation/bpf/btf.rst in the kernel's source describes the format.
-use std::{collections::HashMap, fs, io, path::Path};
+use std::{
+    collections::HashMap,
+    fs,
+    hash::{BuildHasherDefault, Hasher},
+    io,
+    path::Path,
+};
 
 /// The kernel's own BTF.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -110,8 +116,26 @@ pub struct Btf {
     /// Offset of each type in `bytes`; the first is type 1.
     starts: Vec<u32>,
     strings: std::ops::Range<usize>,
-    /// Structures, unions, typedefs and functions by name; the first of a name wins, as in the kernel.
-    names: HashMap<(u64, Kind), TypeId>,
+    /// Structures, unions, typedefs and functions by the hash of name and kind; the first of a name wins, as in the kernel.
+    names: HashMap<u64, TypeId, BuildHasherDefault<Hashed>>,
+}
+
+/// Takes keys that are hashes as they are.
+#[derive(Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = hash(bytes, Kind::Other);
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -167,11 +191,13 @@ fn u32_at(bytes: &[u8], at: usize, what: &'static str) -> Result<u32, BtfError> 
         .ok_or(BtfError::Short { what, at })
 }
 
-/// FNV-1a. All names come from the kernel; a collision is resolved by comparing them.
-fn hash(name: &[u8]) -> u64 {
-    name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+/// FNV-1a of a name and the number of its kind. All names come from the kernel; a collision is resolved by comparing them.
+fn hash(name: &[u8], kind: Kind) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325 ^ kind as u64;
+    for byte in name {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    hash
 }
 
 impl Btf {
@@ -206,7 +232,10 @@ impl Btf {
         let types = section(word(8)?, word(12)?, "the type section")?;
         let strings = section(word(16)?, word(20)?, "the string section")?;
 
-        let mut btf = Self { bytes, starts: Vec::new(), strings, names: HashMap::new() };
+        // Shorter records than this are rare.
+        let most = types.len() / 16;
+        let names = HashMap::with_capacity_and_hasher(most / 3, BuildHasherDefault::default());
+        let mut btf = Self { bytes, starts: Vec::with_capacity(most), strings, names };
         btf.index(types)?;
         Ok(btf)
     }
@@ -227,7 +256,7 @@ impl Btf {
             self.starts.push(u32::try_from(at).unwrap_or(u32::MAX));
             let asked = matches!(kind, Kind::Struct | Kind::Union | Kind::Typedef | Kind::Func | Kind::Enum);
             if asked && let Some(name) = self.string(record.name).filter(|name| !name.is_empty()) {
-                self.names.entry((hash(name), kind)).or_insert(TypeId(id));
+                self.names.entry(hash(name, kind)).or_insert(TypeId(id));
             }
             at = end;
         }
@@ -274,9 +303,9 @@ impl Btf {
     /// The type of this name and kind: structures, unions, enumerations, typedefs and functions.
     #[must_use]
     pub fn find(&self, name: &str, kind: Kind) -> Option<TypeId> {
-        let id = *self.names.get(&(hash(name.as_bytes()), kind))?;
-        let found = self.string(self.record(id)?.name)?;
-        (found == name.as_bytes()).then_some(id)
+        let id = *self.names.get(&hash(name.as_bytes(), kind))?;
+        let record = self.record(id)?;
+        (record.kind()?.0 == kind && self.string(record.name)? == name.as_bytes()).then_some(id)
     }
 
     /// The type's kind.

@@ -13,7 +13,7 @@ use enforcer_common::{
 use rustix::{fs::statfs, thread::CapabilitySet};
 
 use super::{
-    PidNamespace, Sight,
+    AttachTypes, PidNamespace, Sight,
     btf::{Btf, Kind},
     offsets::{MemoryHierarchy, Resolved, resolve},
     tracefs,
@@ -27,6 +27,7 @@ mod ladder;
 mod reclaim;
 mod words;
 
+pub(super) use self::reclaim::OVER_HIGH;
 pub use self::{
     bpf::Lockdown,
     host::{Hierarchy, HostFacts, Psi},
@@ -86,6 +87,8 @@ pub struct Facts {
     pub unified_memory: Option<bool>,
     /// Offsets of the kernel's structures.
     pub resolved: Option<Resolved>,
+    /// The types that programs are attached by.
+    pub attach_types: AttachTypes,
 }
 
 impl Facts {
@@ -132,6 +135,7 @@ impl Facts {
             cap_bpf,
             cap_perfmon: can(CapabilitySet::PERFMON),
             unified_memory,
+            attach_types: btf.as_ref().map(AttachTypes::of).unwrap_or_default(),
             resolved: btf.map(|btf| resolve(&btf, hierarchy, rustix::param::page_size())),
         }
     }
@@ -201,6 +205,8 @@ pub struct Choice {
     pub unified_memory: bool,
     /// Offsets of the kernel's structures, all absent without BTF.
     pub offsets: Offsets,
+    /// The types that programs are attached by, none without BTF.
+    pub attach_types: AttachTypes,
     /// The missing facilities and their consequences.
     pub lost: Vec<Lost>,
 }
@@ -312,6 +318,7 @@ pub fn choose(facts: &Facts) -> Choice {
         pid_namespace: facts.pid_namespace,
         unified_memory: facts.unified_memory != Some(false),
         offsets: offsets.unwrap_or(Offsets::NONE),
+        attach_types: facts.attach_types.clone(),
         lost,
     }
 }

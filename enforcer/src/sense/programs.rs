@@ -19,6 +19,7 @@ use super::{
 use crate::{clock, raw};
 
 mod again;
+mod attach_types;
 mod counters;
 mod kept;
 mod pinned;
@@ -28,6 +29,7 @@ mod takeover;
 
 pub use self::{
     again::Again,
+    attach_types::AttachTypes,
     counters::{Counters, ReclaimCounters},
     kept::Version,
     pins::{Pins, PinsError, Unpinned, unpin},
@@ -154,7 +156,7 @@ impl Programs {
     }
 
     fn load_in(choice: &Choice, mut pinned: Option<&mut Pinned>) -> Result<Attached, SenseError> {
-        let btf = Btf::from_sys_fs().ok();
+        let btf = choice.attach_types.btf();
         let plain = choice.plain_format.unwrap_or(PlainFormat::NONE);
         let unified = u32::from(choice.unified_memory);
         let own = choice.pid_namespace.map_or(Own::NOBODY, PidNamespace::own);
@@ -164,8 +166,9 @@ impl Programs {
         for (name, path) in pinned.iter().flat_map(|pinned| pinned.map_paths()) {
             loader.map_pin_path(name, path);
         }
+        // The object has no relocations by BTF: its offsets are constants that are set here.
         let mut ebpf = loader
-            .btf(btf.as_ref())
+            .btf(None)
             .override_global("OFFSETS", &choice.offsets, true)
             .override_global("PLAIN_FORMAT", &plain, true)
             .override_global("UNIFIED", &unified, true)

@@ -32,13 +32,15 @@ impl ReclaimFacts {
                 .and_then(|index| u32::try_from(index).ok())
                 .filter(|index| *index <= LAST),
             function_argument: Some(first.is_some_and(|first| is_memory_cgroup(btf, first))),
-            // The second name since Linux 6.16, where the first became an inline short-cut.
-            over_high: ["mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high"]
-                .into_iter()
-                .find(|name| btf.find(name, Kind::Func).is_some()),
+            over_high: OVER_HIGH.into_iter().find(|name| btf.find(name, Kind::Func).is_some()),
         }
     }
 }
+
+/// The function in which a task sleeps for `memory.high`. The second name since Linux 6.16, where the first became an inline
+/// short-cut.
+pub(in crate::sense) const OVER_HIGH: [&str; 2] =
+    ["mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high"];
 
 /// The last argument that the program supports.
 const LAST: u32 = 2;

@@ -8,7 +8,7 @@ use super::{
     Choice, Explained, Facts, Lockdown, MarkArgument, MarkProgram, choose, mark_argument, memory_hierarchy,
 };
 use crate::sense::{
-    LimitArgument, PidNamespace, ReclaimChoice, ReclaimFacts, Sight,
+    AttachTypes, LimitArgument, PidNamespace, ReclaimChoice, ReclaimFacts, Sight,
     btf::{Btf, build::Builder},
     offsets::Resolved,
 };
@@ -55,6 +55,7 @@ pub(super) fn everything() -> Facts {
         cap_perfmon: Some(true),
         unified_memory: Some(true),
         resolved: Some(Resolved { offsets, absent: Vec::new() }),
+        attach_types: AttachTypes::default(),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The programs of a choice, their hooks, and what is lost without each.
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use enforcer_common::{incident::watched, offsets::ABSENT};
 
-use crate::sense::{Choice, LimitArgument, MarkProgram, Sight};
+use crate::sense::{Choice, LimitArgument, MarkProgram, Sight, btf::Kind, probe::OVER_HIGH};
 
 /// An attach point in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,17 @@ impl fmt::Display for Hook {
             Self::Fexit(function) => write!(f, "fexit/{function}"),
             Self::RawTracepoint(name) => write!(f, "raw_tp/{name}"),
             Self::Tracepoint(category, name) => write!(f, "tp/{category}/{name}"),
+        }
+    }
+}
+
+impl Hook {
+    /// The type in the kernel's BTF that it is attached by.
+    fn attach_type(self) -> Option<(String, Kind)> {
+        match self {
+            Self::BtfTracepoint(name) => Some((format!("btf_trace_{name}"), Kind::Typedef)),
+            Self::Fentry(function) | Self::Fexit(function) => Some((function.to_owned(), Kind::Func)),
+            Self::RawTracepoint(_) | Self::Tracepoint(..) => None,
         }
     }
 }
@@ -138,6 +149,16 @@ const fn mark(program: &'static str, hook: Hook) -> Wanted {
     Wanted { program, hook, consequence: NO_MARKS }
 }
 
+/// The types that the programs of any choice are attached by.
+pub(super) fn attach_types() -> impl Iterator<Item = (String, Kind)> {
+    let all = [OUT_OF_MEMORY, OOM_OVER, MEMORY_BACK, WRITES, memcg_begin(LimitArgument::Function)];
+    let marks = MARKS.map(|(_, wanted)| wanted);
+    let all = all.into_iter().chain(OVER_HIGH.into_iter().flat_map(over_high)).chain(marks);
+    // A function that two programs are attached to is one type.
+    let types: BTreeSet<_> = all.filter_map(|wanted| wanted.hook.attach_type()).collect();
+    types.into_iter()
+}
+
 /// The programs of a choice, in the order of attaching: those that explain a mark come before marks.
 pub(super) fn wanted(choice: &Choice) -> Vec<Wanted> {
     let mut all = Vec::new();
@@ -206,7 +227,7 @@ mod tests {
     use enforcer_common::{offsets::Offsets, plain::PlainFormat, stall::StallLimits};
 
     use super::*;
-    use crate::sense::{Explained, ReclaimChoice};
+    use crate::sense::{AttachTypes, Explained, ReclaimChoice};
 
     fn choice(mark: Option<MarkProgram>) -> Choice {
         Choice {
@@ -224,8 +245,25 @@ mod tests {
             pid_namespace: None,
             unified_memory: true,
             offsets: Offsets::NONE,
+            attach_types: AttachTypes::default(),
             lost: Vec::new(),
         }
+    }
+
+    /// Every choice that attaches by type, so that a new program is not forgotten.
+    #[test]
+    fn every_program_that_is_attached_by_type_has_it_looked_up() {
+        let types: Vec<_> = attach_types().collect();
+        for mark in MARKS.map(|(mark, _)| mark) {
+            for over_high in OVER_HIGH {
+                let reclaim = ReclaimChoice { limit: LimitArgument::Function, over_high: Some(over_high) };
+                for wanted in wanted(&Choice { reclaim, ..choice(Some(mark)) }) {
+                    let attach_type = wanted.hook.attach_type();
+                    assert!(attach_type.is_none_or(|one| types.contains(&one)), "{wanted:?}");
+                }
+            }
+        }
+        assert_eq!(types.len(), 7);
     }
 
     fn names(choice: &Choice) -> Vec<&'static str> {
