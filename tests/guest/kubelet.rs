@@ -181,7 +181,7 @@ fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
     ];
     let hog = node.pod(QosClass::BestEffort, "shop", "hog", &["app", "side"]);
     let hold = |placed: &Placed, container: usize, size: &str| {
-        let mut load = Load::start(placed.cgroup(container), &["hold", "--size", size]).unwrap();
+        let mut load = Load::start(placed.cgroup(container), &["hold", "--huge", "--size", size]).unwrap();
         load.wait_for("ready").unwrap();
         load
     };
@@ -208,7 +208,8 @@ fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
     };
     wait_until("a candidate", || next().to_string().contains("hog"));
     let mut filling =
-        Load::start(hog.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap();
+        Load::start(hog.cgroup(1), &["ramp", "--huge", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"])
+            .unwrap();
     score(&filling, "1000");
     let decided = stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
     assert_eq!(decided["subject"], "shop/hog", "{decided}");

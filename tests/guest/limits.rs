@@ -56,7 +56,7 @@ fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_reported() {
     let mut stream = daemon.follow().unwrap();
     daemon.manifest("web.yaml", &limited("web", "512Mi")).unwrap();
     let mut load =
-        Process::new(daemon.exec("default/web", &["workload", "hold", "--size", "300Mi"]).unwrap());
+        Process::new(daemon.exec("default/web", &["workload", "hold", "--huge", "--size", "300Mi"]).unwrap());
     let app = app(&daemon, "web");
     wait_until("300Mi in use", || bytes(&app, "memory.current") > 300 * MIB);
 
@@ -159,7 +159,7 @@ fn kubepods_own_limit_is_lowered_no_further_than_it_fits() {
         .manifest("web.yaml", &pod("web", 0, &[Container { name: "app", requests: "", limits: "" }]))
         .unwrap();
     let mut load =
-        Process::new(daemon.exec("default/web", &["workload", "hold", "--size", "300Mi"]).unwrap());
+        Process::new(daemon.exec("default/web", &["workload", "hold", "--huge", "--size", "300Mi"]).unwrap());
     let app = app(&daemon, "web");
     wait_until("300Mi in use", || bytes(&app, "memory.current") > 300 * MIB);
     let kubepods = Path::new("/sys/fs/cgroup/node/kubepods");
