@@ -167,7 +167,7 @@ impl Scene {
         while kernel::vmstat("oom_kill")? == kills_before {
             ensure!(filler.lives()?, "the process that fills the node has ended");
             ensure!(start.elapsed() < TIMEOUT, "the node does not run out within {TIMEOUT:?}");
-            thread::sleep(Duration::from_millis(2));
+            thread::sleep(Duration::from_millis(10));
         }
         drop(filler);
         let victims = log.victims()?;
