@@ -51,7 +51,7 @@ fn the_kernel_kills_the_rankings_first() {
     }
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn with_static_scores_it_kills_another() {
     let outcome = run_out("static-priority", "static", &by_priority());
     assert_eq!((outcome.first.as_str(), outcome.killed.as_str()), ("small", "large"), "{outcome:?}");

@@ -100,7 +100,7 @@ fn pods_are_known_by_their_cgroups_and_named_once_the_runtime_answers() {
 }
 
 /// Ten pods with three containers each: every kill at a container's limit is reported with that container.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn every_kill_names_its_container() {
     let mut node = Node::new("named", Systemd);
     node.serve();
@@ -167,7 +167,7 @@ fn peak_bytes(cgroup: &Path) -> u64 {
 
 /// The pod that fills the node is BestEffort. One that holds more may have a request, one is of kube-system, one is the
 /// kubelet's own, one has the score of a critical pod.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
     let available_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
     let threshold_bytes = available_bytes.saturating_sub(700 * MIB);

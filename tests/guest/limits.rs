@@ -50,7 +50,7 @@ fn bytes(cgroup: &Path, file: &str) -> u64 {
 
 const MIB: u64 = 1 << 20;
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_reported() {
     let daemon = daemon("held", "");
     let mut stream = daemon.follow().unwrap();
@@ -81,7 +81,7 @@ fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_reported() {
     daemon.stop().unwrap();
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn what_another_writes_is_put_right_and_later_if_it_insists() {
     let daemon = daemon("drift", "");
     let mut stream = daemon.follow().unwrap();

@@ -98,7 +98,7 @@ fn drifted(event: &Value) -> bool {
     is(event, "limits.drifted") && event["data"]["file"] == "oom_score_adj"
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_score_that_somebody_writes_is_put_back_thrice_then_later_and_reported_with_the_writer() {
     let (daemon, mut stream, cgroup) = guaranteed("written");
     let mut app = Process::new(daemon.exec("default/written/app", &["sleep", "600"]).unwrap());
@@ -189,7 +189,7 @@ fn a_process_that_insists_on_its_score_is_reported_a_few_times_and_undone_for_ev
     daemon.stop().unwrap();
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_cgroup_file_that_somebody_writes_is_reported_with_the_writer() {
     let (daemon, mut stream, cgroup) = guaranteed("file");
     let file = cgroup.join("memory.max");

@@ -37,7 +37,7 @@ const CONFIGURATIONS: [(&str, &str); 6] = [
     ("defaults again", ""),
 ];
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn every_file_and_score_is_what_the_plan_says() {
     let _roots = [NAME, "table-system", "table-kube"].map(|name| Cgroup::create(name).unwrap());
     let _swap = Swap::on(256 << 20).unwrap();

@@ -4,7 +4,7 @@ use enforcer_tests::{kernel, wait::TIMEOUT};
 
 use super::{MIB, Scene};
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn pods_are_evicted_before_they_reach_what_they_may_have_together() {
     let total_bytes = kernel::meminfo_bytes("MemTotal").unwrap();
     // So much is left for the pods.

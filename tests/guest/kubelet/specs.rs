@@ -96,7 +96,7 @@ pub(super) fn pod_of(daemon: &Daemon, name: &str) -> Value {
 
 /// The one that exceeds its request is evicted, not the one that uses more, nor the one of lower priority; also by a
 /// daemon that starts while no source answers.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn requests_and_priorities_decide_also_while_every_source_is_away() {
     let available_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
     let threshold_bytes = available_bytes.saturating_sub(900 * MIB);
@@ -175,7 +175,7 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
 
 /// The daemon is killed soon after the processes are dead, before or after its events of that: the next one finds
 /// the containers dead, and reports what is missing once.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn containers_that_a_daemon_killed_right_before_its_own_end_are_dead_for_the_next() {
     let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(400 * MIB);
     let mut node = Node::new("crashed", Systemd);

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// A long grace period does not spare a pod that was deleted: its memory does not fall.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_pod_that_was_deleted_and_does_not_end_is_evicted_like_any_other() {
     let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(500 * MIB);
     let mut node = Node::new("terminating", Systemd);
