@@ -1,5 +1,6 @@
 //! Cgroups, scores and removal on a real hierarchy.
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -9,10 +10,10 @@ use std::{
 use enforcer::{
     cgroup::{self, ApplyError, Changes, Index, Permit, Reason, Reconciler, Report, Step, WatchEvents},
     model::{CgroupPath, Node, PodName},
-    policy::{Plan, Settings, plan},
+    policy::{MemoryReservationPolicy, Plan, Settings, SwapBehavior, plan},
     source::manifest,
 };
-use enforcer_tests::wait::TIMEOUT;
+use enforcer_tests::{plan::as_read, wait::TIMEOUT};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
@@ -47,6 +48,8 @@ spec:
 /// A hierarchy of its own below `/<name>`, and what works on it.
 struct Scene {
     root: String,
+    node: Node,
+    settings: Settings,
     reconciler: Reconciler,
     permit: Permit,
     processes: Vec<Child>,
@@ -57,14 +60,14 @@ impl Scene {
         fs::create_dir(Path::new(MOUNT).join(name)).unwrap();
         let reconciler = Reconciler::new(Path::new(MOUNT), Index::new()).unwrap();
         let permit = Permit::for_enforce_mode();
-        Self { root: name.to_owned(), reconciler, permit, processes: Vec::new() }
+        let settings = Settings { cgroup_root: CgroupPath::parse(name).unwrap(), ..Settings::default() };
+        Self { root: name.to_owned(), node: node(), settings, reconciler, permit, processes: Vec::new() }
     }
 
     fn plan(&self, manifests: &str) -> Plan {
         let parsed = manifest::parse("test.yaml", manifests.as_bytes());
         assert!(parsed.errors.is_empty(), "{:?}", parsed.errors);
-        let root = CgroupPath::parse(&self.root).unwrap();
-        plan(&node(), &Settings { cgroup_root: root, ..Settings::default() }, &parsed.pods)
+        plan(&self.node, &self.settings, &parsed.pods)
     }
 
     fn reconcile(&mut self, manifests: &str) -> Report {
@@ -83,6 +86,25 @@ impl Scene {
             .unwrap_or_else(|error| panic!("{}: {error}", file.display()))
             .trim_end()
             .to_owned()
+    }
+
+    /// Every file of the plan holds what it says. Returns the names of those files.
+    fn assert_held(&self, manifests: &str) -> BTreeSet<String> {
+        let plan = self.plan(manifests);
+        let pods = plan.pods.iter().flat_map(|pod| {
+            std::iter::once(&pod.cgroup).chain(pod.containers.iter().map(|container| &container.cgroup))
+        });
+        let mut files = BTreeSet::new();
+        for cgroup in std::iter::once(&plan.node).chain(plan.qos.iter().map(|(_, cgroup)| cgroup)).chain(pods)
+        {
+            for (file, value) in cgroup.values.to_text() {
+                let path = format!("{MOUNT}{}/{file}", cgroup.path);
+                let held = fs::read_to_string(&path).unwrap();
+                assert_eq!(held.trim_end(), as_read(&file, &value).unwrap(), "{path}");
+                files.insert(file);
+            }
+        }
+        files
     }
 
     /// Runs a shell script inside a cgroup and waits for the line `ready` that it prints.
@@ -165,21 +187,45 @@ fn the_files_of_every_class_hold_what_the_plan_says() {
     ] {
         assert_eq!(scene.read(file), value, "{file}");
     }
-    let plan = scene.plan(PODS);
-    let pods = plan.pods.iter().flat_map(|pod| {
-        std::iter::once(&pod.cgroup).chain(pod.containers.iter().map(|container| &container.cgroup))
-    });
-    for cgroup in std::iter::once(&plan.node).chain(plan.qos.iter().map(|(_, cgroup)| cgroup)).chain(pods) {
-        for (file, value) in &cgroup.values.to_text() {
-            let path = format!("{MOUNT}{}/{file}", cgroup.path);
-            assert_eq!(fs::read_to_string(&path).unwrap().trim_end(), value, "{path}");
-        }
-    }
+    scene.assert_held(PODS);
     let second = scene.reconcile(PODS);
     assert!(second.is_converged(), "{second:?}");
     let beside = Path::new(MOUNT).join("beside");
     assert_eq!(fs::read_to_string(beside.join("cgroup.subtree_control")).unwrap().trim(), "");
     fs::remove_dir(beside).unwrap();
+}
+
+/// The whole daemon, under many more settings, is compared with its plan on one kernel.
+#[guest_test(kernel)]
+fn the_files_that_settings_alone_name_hold_what_the_plan_says() {
+    let mut scene = Scene::new("settings");
+    scene.node.swap_bytes = 256 << 20;
+    scene.node.swap_controller = true;
+    scene.settings = Settings {
+        pod_pids_limit: Some(64),
+        memory_throttling_factor: Some(0.55),
+        memory_reservation_policy: MemoryReservationPolicy::TieredReservation,
+        swap_behavior: SwapBehavior::LimitedSwap,
+        cpu_cfs_quota_period_us: 20_000,
+        ..scene.settings.clone()
+    };
+    let report = scene.reconcile(PODS);
+    assert!(report.failed.is_empty() && report.errors.is_empty(), "{report:?}");
+    assert!(report.missing.is_empty(), "{:?}", report.missing);
+    let files = scene.assert_held(PODS);
+    for file in ["memory.high", "memory.low", "memory.min", "memory.swap.max", "pids.max"] {
+        assert!(files.contains(file), "{file} is not in the plan: {files:?}");
+    }
+    for (file, value) in [
+        ("podg1/pids.max", "64"),
+        ("podg1/memory.min", "67108864"),
+        ("podg1/cpu.max", "10000 20000"),
+        ("burstable/podb1/app/cpu.max", "4000 20000"),
+    ] {
+        assert_eq!(scene.read(file), value, "{file}");
+    }
+    let second = scene.reconcile(PODS);
+    assert!(second.is_converged(), "{second:?}");
 }
 
 #[guest_test(daemon)]

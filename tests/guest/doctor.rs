@@ -76,7 +76,7 @@ fn a_whole_kernel_loses_nothing() {
     assert_eq!((&document["ok"], &document["source"]), (&Value::Bool(true), &"here".into()));
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn what_is_not_mounted_is_lost_alone() {
     let cases: [(&str, &[(&str, &str)]); 5] = [
         ("umount /sys/fs/bpf", &[("bpffs", "missing")]),
@@ -120,7 +120,7 @@ const NO_CGROUP2: &[(&str, &str)] = &[
     ("localEvents", "unknown"),
 ];
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn cgroup_v1_alone_is_reported_from_none() {
     let v1 = "mount -t tmpfs none /sys/fs/cgroup && mkdir /sys/fs/cgroup/systemd && \
               mount -t cgroup -o none,name=systemd none /sys/fs/cgroup/systemd";

@@ -166,7 +166,7 @@ impl Scene {
     /// OOM killer has no reason to kill all the same.
     fn ramp(&self, name: &str, rate: &str, left_bytes: u64) -> Process {
         let to = to_leave(left_bytes);
-        self.start(name, &["workload", "ramp", "--no-catch-up", "--rate", rate, "--to", &to])
+        self.start(name, &["workload", "ramp", "--huge", "--no-catch-up", "--rate", rate, "--to", &to])
     }
 
     fn manifest(&self, name: &str, priority: i32, requests: &str, limits: &str) {

@@ -100,7 +100,7 @@ fn pods_are_known_by_their_cgroups_and_named_once_the_runtime_answers() {
 }
 
 /// Ten pods with three containers each: every kill at a container's limit is reported with that container.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn every_kill_names_its_container() {
     let mut node = Node::new("named", Systemd);
     node.serve();
@@ -167,7 +167,7 @@ fn peak_bytes(cgroup: &Path) -> u64 {
 
 /// The pod that fills the node is BestEffort. One that holds more may have a request, one is of kube-system, one is the
 /// kubelet's own, one has the score of a critical pod.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
     let available_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
     let threshold_bytes = available_bytes.saturating_sub(700 * MIB);
@@ -181,7 +181,7 @@ fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
     ];
     let hog = node.pod(QosClass::BestEffort, "shop", "hog", &["app", "side"]);
     let hold = |placed: &Placed, container: usize, size: &str| {
-        let mut load = Load::start(placed.cgroup(container), &["hold", "--size", size]).unwrap();
+        let mut load = Load::start(placed.cgroup(container), &["hold", "--huge", "--size", size]).unwrap();
         load.wait_for("ready").unwrap();
         load
     };
@@ -208,7 +208,8 @@ fn an_eviction_spares_the_sandbox_and_every_pod_that_is_not_known_enough() {
     };
     wait_until("a candidate", || next().to_string().contains("hog"));
     let mut filling =
-        Load::start(hog.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap();
+        Load::start(hog.cgroup(1), &["ramp", "--huge", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"])
+            .unwrap();
     score(&filling, "1000");
     let decided = stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
     assert_eq!(decided["subject"], "shop/hog", "{decided}");

@@ -50,13 +50,13 @@ fn bytes(cgroup: &Path, file: &str) -> u64 {
 
 const MIB: u64 = 1 << 20;
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_reported() {
     let daemon = daemon("held", "");
     let mut stream = daemon.follow().unwrap();
     daemon.manifest("web.yaml", &limited("web", "512Mi")).unwrap();
     let mut load =
-        Process::new(daemon.exec("default/web", &["workload", "hold", "--size", "300Mi"]).unwrap());
+        Process::new(daemon.exec("default/web", &["workload", "hold", "--huge", "--size", "300Mi"]).unwrap());
     let app = app(&daemon, "web");
     wait_until("300Mi in use", || bytes(&app, "memory.current") > 300 * MIB);
 
@@ -81,7 +81,7 @@ fn a_limit_below_what_cannot_be_reclaimed_kills_nothing_and_is_reported() {
     daemon.stop().unwrap();
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn what_another_writes_is_put_right_and_later_if_it_insists() {
     let daemon = daemon("drift", "");
     let mut stream = daemon.follow().unwrap();
@@ -159,7 +159,7 @@ fn kubepods_own_limit_is_lowered_no_further_than_it_fits() {
         .manifest("web.yaml", &pod("web", 0, &[Container { name: "app", requests: "", limits: "" }]))
         .unwrap();
     let mut load =
-        Process::new(daemon.exec("default/web", &["workload", "hold", "--size", "300Mi"]).unwrap());
+        Process::new(daemon.exec("default/web", &["workload", "hold", "--huge", "--size", "300Mi"]).unwrap());
     let app = app(&daemon, "web");
     wait_until("300Mi in use", || bytes(&app, "memory.current") > 300 * MIB);
     let kubepods = Path::new("/sys/fs/cgroup/node/kubepods");

@@ -17,6 +17,7 @@ use enforcer_tests::{
     stream::{Stream, is},
     wait::{TIMEOUT, wait_until},
 };
+use rustix::process::Signal;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
@@ -227,6 +228,8 @@ fn page_cache_and_a_pod_that_has_grown_are_nothing_to_warn_of() {
         scene.look();
         cached() > 700 * MIB
     });
+    // What it has read stays where it is.
+    churn.signal(Signal::STOP).unwrap();
     // By then it would have warned, as what is left for less than a minute needs eight seconds at the most.
     for _ in 0..30 {
         scene.look();
@@ -235,6 +238,7 @@ fn page_cache_and_a_pod_that_has_grown_are_nothing_to_warn_of() {
     assert_eq!(scene.count("pressure.rising"), 0, "{:?}", scene.stream.seen);
 
     // With a leak beside it, it is the leak's doing.
+    churn.signal(Signal::CONT).unwrap();
     let rate_mib = kernel::meminfo_bytes("MemAvailable").unwrap() / MIB / 30;
     add(&scene.daemon, &mut scene.stream, "leak");
     let leak = scene.start("leak", &["ramp", "--no-catch-up", "--rate", &format!("{rate_mib}Mi")]);

@@ -4,12 +4,15 @@ use std::path::Path;
 
 use enforcer_tests::{
     daemon::Daemon,
+    kernel,
     pods::{Container, pod},
     process::Process,
     stream::{Stream, is},
     wait::TIMEOUT,
 };
 use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
 
 /// Values that are not allowed there: no whole number of 32 bits.
 const HOSTILE: [&str; 9] =
@@ -43,10 +46,7 @@ impl Scene {
     fn hold(&mut self, name: &str, priority: i32, wish: Option<&str>, mib: u64) -> Process {
         self.manifest(name, priority, "", wish);
         self.stream.wait_for_pod("pod.added", &format!("default/{name}"), TIMEOUT).unwrap();
-        let size = format!("{mib}Mi");
-        Process::new(
-            self.daemon.exec(&format!("default/{name}"), &["workload", "hold", "--size", &size]).unwrap(),
-        )
+        self.daemon.hold(&format!("default/{name}"), &format!("{mib}Mi")).unwrap()
     }
 
     /// Has the node run short by one that stays within what it asked for, until so many are evicted; who, in their order,
@@ -54,6 +54,9 @@ impl Scene {
     fn evicted(&mut self, count: usize) -> Vec<(String, i64)> {
         self.manifest("filler", 0, "memory: 1700Mi", None);
         self.stream.wait_for_pod("pod.added", "default/filler", TIMEOUT).unwrap();
+        // Slowly at the end alone.
+        let near_bytes = kernel::meminfo_bytes("MemAvailable").unwrap() - 500 * MIB;
+        let ballast = self.daemon.hold("default/filler", &near_bytes.to_string()).unwrap();
         let filler = self
             .daemon
             .exec("default/filler", &["workload", "ramp", "--no-catch-up", "--rate", "60Mi"])
@@ -70,7 +73,7 @@ impl Scene {
             let victim = &event["data"]["victim"];
             decided.push((victim["name"].as_str().unwrap().to_owned(), victim["priority"].as_i64().unwrap()));
         }
-        drop(filler);
+        drop((filler, ballast));
         decided
     }
 }

@@ -37,7 +37,7 @@ fn metric(daemon: &Daemon, row: &str) -> Option<f64> {
 
 /// Both cgroups are held to what is reserved for them, memory too; what grows beyond it in one of them is killed by the
 /// kernel, and nothing else is.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn the_kernel_holds_the_systems_cgroups_to_what_is_reserved_for_them() {
     let [system, kube] = ["held-system", "held-kube"].map(|name| Cgroup::create(name).unwrap());
     let daemon = daemon(

@@ -188,7 +188,7 @@ fn forty_at_once_are_all_attributed() {
 fn node_that_runs_out_has_the_machine_as_limit_and_edges_before() {
     let mut tracer = Tracer::start();
     let container = Cgroup::root("node");
-    let mut eater = container.run("echo 1000 > /proc/self/oom_score_adj; exec tail /dev/zero");
+    let mut eater = container.run("echo 1000 > /proc/self/oom_score_adj; exec workload spike --size 64Gi");
     let (mark, exit) = tracer.victim(TIMEOUT * 2);
     assert_eq!(mark.limit, Some(Limited::Machine));
     assert_eq!(mark.cgroup, Some(container.id()));

@@ -110,7 +110,7 @@ impl Scene {
             self.daemon.manifest(&file, &pod(&member.name, member.priority, &[container]))?;
             self.stream.wait_for_pod("pod.added", &format!("default/{}", member.name), TIMEOUT)?;
             for mib in &member.processes_mib {
-                let work = ["workload", "hold", "--size", &format!("{mib}Mi")];
+                let work = ["workload", "hold", "--huge", "--size", &format!("{mib}Mi")];
                 self.processes
                     .push(self.daemon.exec_until_ready(&format!("default/{}", member.name), &work)?);
             }
@@ -167,7 +167,7 @@ impl Scene {
         while kernel::vmstat("oom_kill")? == kills_before {
             ensure!(filler.lives()?, "the process that fills the node has ended");
             ensure!(start.elapsed() < TIMEOUT, "the node does not run out within {TIMEOUT:?}");
-            thread::sleep(Duration::from_millis(2));
+            thread::sleep(Duration::from_millis(10));
         }
         drop(filler);
         let victims = log.victims()?;
@@ -238,7 +238,7 @@ impl Scene {
 
 /// The process that fills the node: in no pod, and never killed for it.
 fn filler() -> anyhow::Result<Child> {
-    let script = "echo -1000 > /proc/self/oom_score_adj && exec workload ramp --rate 400Mi";
+    let script = "echo -1000 > /proc/self/oom_score_adj && exec workload ramp --huge --rate 400Mi";
     Command::new("sh")
         .args(["-c", script])
         .stdin(Stdio::null())

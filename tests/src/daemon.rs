@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use enforcer::sense;
 use serde_json::Value;
 
 use crate::{
@@ -18,6 +19,10 @@ use crate::{
     stream::Stream,
     wait::TIMEOUT,
 };
+
+/// How often it is asked whether it is ready, or what it has decided: on an emulated machine each answer costs it time that it
+/// needs to come to that.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A running daemon; it is killed when this is dropped.
 #[derive(Debug)]
@@ -65,7 +70,7 @@ impl Daemon {
         fs::write(folder.join("config.yaml"), config)?;
         // Kills from before this daemon must not be in its journal. If another daemon runs, it keeps its pins.
         if !folder.join("state").exists() {
-            Command::new("enforcer").args(["run", "--unpin"]).output().context("cannot run enforcer")?;
+            drop(sense::unpin());
         }
         Self::spawn(folder, wrapper, options)
     }
@@ -104,7 +109,7 @@ impl Daemon {
                 anyhow::bail!("the daemon ended with {status}:\n{}", self.log());
             }
             ensure!(start.elapsed() < TIMEOUT, "the daemon is not ready after {TIMEOUT:?}:\n{}", self.log());
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(LOOK_EVERY);
         }
         Ok(())
     }
@@ -187,7 +192,7 @@ impl Daemon {
                 return Ok(());
             }
             ensure!(start.elapsed() < TIMEOUT, "no cgroups of {target} after {TIMEOUT:?}: {view}");
-            thread::sleep(Duration::from_millis(20));
+            thread::sleep(LOOK_EVERY);
         }
     }
 

@@ -99,7 +99,8 @@ impl Planned {
             if start.elapsed() > TIMEOUT {
                 bail!("after {TIMEOUT:?} this is not as planned:\n  {}", differences.join("\n  "));
             }
-            sleep(Duration::from_millis(100));
+            // A look reads every file.
+            sleep(Duration::from_millis(300));
         }
     }
 

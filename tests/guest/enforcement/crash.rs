@@ -107,7 +107,7 @@ fn kills_at_any_moment_leave_what_the_plan_says() {
     let before = identities();
     let mut daemon = daemon;
     // Each round has another daemon and other pods: what it holds cannot be compared.
-    for round in Rounds::new(6, 200) {
+    for round in Rounds::new(3, 200) {
         let moments = [Moment::Starting, Moment::Making, Moment::Working];
         let moment = moments[usize::try_from(round).unwrap() % moments.len()];
         if matches!(moment, Moment::Working) {

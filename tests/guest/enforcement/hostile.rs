@@ -19,7 +19,10 @@ use enforcer_tests::{
     stream::{Stream, is},
     wait::{TIMEOUT, wait_until},
 };
-use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use rustix::{
+    process::Signal,
+    thread::{CapabilitySet, remove_capability_from_bounding_set},
+};
 
 use super::{Scene, folder, join, read, settings_of, values};
 
@@ -322,6 +325,8 @@ fn a_container_with_threaded_cgroups_below_it_is_scored() {
         Ok(tasks.filter_map(Result::ok).map(|task| task.file_name().to_string_lossy().into_owned()).collect())
     };
     wait_until("its threads", || tasks().is_ok_and(|tasks| tasks.len() == 4));
+    // It has them, and keeps no processor busy with them.
+    spin.signal(Signal::STOP).unwrap();
     let last = tasks().unwrap().pop().unwrap();
     fs::write(inner.join("cgroup.threads"), last).unwrap();
     Planned::of(&scene.daemon).unwrap().wait_until_held().unwrap();

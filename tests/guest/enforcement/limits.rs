@@ -35,7 +35,7 @@ fn events(scene: &Scene, cgroup: &str, file: &str, key: &str) -> u64 {
 }
 
 /// All processes of the container die as one, and no other process does, in its pod or beside.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_container_over_its_limit_dies_alone() {
     let scene = Scene::open("alone", "");
     let two = "  - name: app\n    resources: {limits: {memory: 48Mi}}\n  - name: log\n    resources: {limits: {memory: 48Mi}}\n";

@@ -16,17 +16,17 @@ use super::{folder, join, read, settings_of};
 const PODS: &str = include_str!("pods.yaml");
 const NAME: &str = "table";
 
-const CONFIGURATIONS: [(&str, &str); 6] = [
+const CONFIGURATIONS: [(&str, &str); 5] = [
     ("defaults", ""),
     (
         "brake and protection",
         "memoryThrottlingFactor: 0.9\nmemoryReservationPolicy: TieredReservation\npodPidsLimit: 64",
     ),
     (
-        "swap, linear weights, one process at a time",
-        "memorySwap: {swapBehavior: LimitedSwap}\ncpuWeightFormula: linear\nsingleProcessOOMKill: true",
+        "swap, linear weights, one process at a time, no quota",
+        "memorySwap: {swapBehavior: LimitedSwap}\ncpuWeightFormula: linear\nsingleProcessOOMKill: true\n\
+         cpuCFSQuota: false\ncpuCFSQuotaPeriod: 50ms\nmemoryThrottlingFactor: 0.5",
     ),
-    ("no quota", "cpuCFSQuota: false\ncpuCFSQuotaPeriod: 50ms\nmemoryThrottlingFactor: 0.5"),
     (
         "short periods and reservations",
         "cpuCFSQuotaPeriod: 10ms\nmemoryReservationPolicy: TieredReservation\n\
@@ -37,7 +37,7 @@ const CONFIGURATIONS: [(&str, &str); 6] = [
     ("defaults again", ""),
 ];
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn every_file_and_score_is_what_the_plan_says() {
     let _roots = [NAME, "table-system", "table-kube"].map(|name| Cgroup::create(name).unwrap());
     let _swap = Swap::on(256 << 20).unwrap();

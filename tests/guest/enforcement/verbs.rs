@@ -141,7 +141,7 @@ fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
     scene.daemon.wait_until_decided("default/besteffort").unwrap();
     assert_eq!(status().status.code(), Some(0));
     // No pod may be evicted for it: the besteffort pod has no process, and the other is critical.
-    let hold = ["workload", "hold", "--size", "400Mi"];
+    let hold = ["workload", "hold", "--huge", "--size", "400Mi"];
     let hog = Process::new(scene.daemon.exec("default/critical", &hold).unwrap());
     stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
     wait_until("the refusal", || status().status.code() == Some(77));
@@ -165,7 +165,8 @@ fn a_dry_run_under_real_pressure_decides_and_kills_no_pod() {
     let modest = start("modest", &["workload", "hold", "--size", "16Mi"]);
     let left_bytes = 150 * MIB;
     let size = (kernel::meminfo_bytes("MemAvailable").unwrap() - left_bytes).to_string();
-    let hog = start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "400Mi", "--to", &size]);
+    let hog =
+        start("hog", &["workload", "ramp", "--huge", "--no-catch-up", "--rate", "400Mi", "--to", &size]);
     let mut processes = [modest, hog];
     wait_until("the shortage", || kernel::meminfo_bytes("MemAvailable").unwrap() < 2 * left_bytes);
     // In dry-run no cgroup is made, so the ones that stand are those of the daemon before.

@@ -4,7 +4,7 @@ use enforcer_tests::{kernel, wait::TIMEOUT};
 
 use super::{MIB, Scene};
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn pods_are_evicted_before_they_reach_what_they_may_have_together() {
     let total_bytes = kernel::meminfo_bytes("MemTotal").unwrap();
     // So much is left for the pods.
@@ -15,8 +15,8 @@ fn pods_are_evicted_before_they_reach_what_they_may_have_together() {
     );
     let mut scene = Scene::open_with("eviction-allocatable", &settings);
     let mut within = scene.hold("within", 0, "memory: 300Mi", "", "250Mi");
-    let mut hog =
-        scene.start("hog", &["workload", "ramp", "--no-catch-up", "--rate", "60Mi", "--to", "700Mi"]);
+    let mut hog = scene
+        .start("hog", &["workload", "ramp", "--huge", "--no-catch-up", "--rate", "60Mi", "--to", "700Mi"]);
     let decided = scene.wait("eviction.decided", "hog");
     let data = &decided["data"];
     assert_eq!(data["signal"], "allocatableMemory.available", "{decided}");

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{MIB, Scene};
 
 /// What is charged to the reader when it has read most of its file.
-const FULL_BYTES: u64 = 550 * MIB;
+const FULL_BYTES: u64 = 275 * MIB;
 
 /// How often the ranking is read after that: the kernel counts at the latest two seconds later, and a wait's looks come every
 /// 50 ms.
@@ -20,13 +20,13 @@ const LOOKS: u32 = 40;
 fn what_a_pod_has_just_read_is_not_what_it_uses() {
     let total_bytes = kernel::meminfo_bytes("MemTotal").unwrap();
     let settings = format!(
-        "evictionHard: {{memory.available: 0%, allocatableMemory.available: 500Mi}}\nsystemReserved: {{memory: \"{}\"}}",
-        total_bytes - 1_000 * MIB
+        "evictionHard: {{memory.available: 0%, allocatableMemory.available: 250Mi}}\nsystemReserved: {{memory: \"{}\"}}",
+        total_bytes - 500 * MIB
     );
     let mut scene = Scene::open_with("eviction-cache", &settings);
-    let disk = Disk::new(1 << 30).unwrap();
+    let disk = Disk::new(512 * MIB).unwrap();
     let mut idle = scene.hold("idle", 0, "", "", "64Mi");
-    let mut reader = scene.start("reader", &["workload", "cache", "--file", &disk.path(), "--size", "700Mi"]);
+    let mut reader = scene.start("reader", &["workload", "cache", "--file", &disk.path(), "--size", "350Mi"]);
     let (mut most_bytes, mut most_charged_bytes) = (0, 0);
     // Each fills the cache again.
     let mut rounds = Rounds::new(2, 6);

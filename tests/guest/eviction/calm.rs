@@ -11,14 +11,14 @@ const REFAULTS: u64 = 8_192;
 fn page_cache_and_a_container_at_its_own_limit_cost_their_neighbours_nothing() {
     let mut scene = Scene::open("eviction-calm");
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();
-    let (large, small) = (Disk::new(1 << 30).unwrap(), Disk::new(256 * MIB).unwrap());
+    let (large, small) = (Disk::new(512 * MIB).unwrap(), Disk::new(160 * MIB).unwrap());
     let mut idle = scene.hold("idle", 0, "", "", "64Mi");
     let mut bank = scene.hold("bank", 0, "cpu: 100m, memory: 64Mi", "cpu: 100m, memory: 64Mi", "32Mi");
     // So little is left that the cache must be given up again and again.
-    let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES + 400 * MIB));
-    let mut churn = scene.start("churn", &["workload", "cache", "--file", &large.path(), "--size", "1Gi"]);
-    scene.manifest("thrash", 0, "", "memory: 100Mi");
-    let thrash = ["workload", "cache", "--file", &small.path(), "--size", "256Mi"];
+    let mut filler = scene.fill(&to_leave(THRESHOLD_BYTES + 250 * MIB));
+    let mut churn = scene.start("churn", &["workload", "cache", "--file", &large.path(), "--size", "512Mi"]);
+    scene.manifest("thrash", 0, "", "memory: 64Mi");
+    let thrash = ["workload", "cache", "--file", &small.path(), "--size", "160Mi"];
     let mut thrash = Process::new(scene.daemon.exec("default/thrash", &thrash).unwrap());
 
     // Pages that the kernel had given up are read again.

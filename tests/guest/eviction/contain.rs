@@ -41,7 +41,7 @@ impl Held {
     }
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn it_is_held_back_while_the_victim_takes_its_time_and_let_go_of_when_it_is_gone() {
     let mut scene = Scene::open_with("eviction-contain", SETTINGS);
     let mut held = Held::begin(&mut scene);

@@ -256,8 +256,7 @@ impl Drop for Failing {
 
 /// Starts a pod that fills the node as soon as the file is there: its process stands before anything fails.
 fn hog_at(scene: &Scene, signal: &Path, to: &str) -> Process {
-    let work =
-        r#"until [ -e "$0" ]; do sleep 0.1; done; exec workload ramp --no-catch-up --rate 200Mi --to "$1""#;
+    let work = r#"until [ -e "$0" ]; do sleep 0.1; done; exec workload ramp --huge --no-catch-up --rate 200Mi --to "$1""#;
     scene.manifest("hog", 0, "", "");
     let hog = scene.daemon.exec("default/hog", &["sh", "-c", work, signal.to_str().unwrap(), to]);
     Process::new(hog.unwrap())

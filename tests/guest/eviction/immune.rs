@@ -14,7 +14,7 @@ fn a_pod_whose_process_has_a_score_of_minus_1000_is_evicted() {
     let settings = "onDrift: report\nevictionHard: {memory.available: 200Mi}";
     let mut scene = Scene::open_with("eviction-immune", settings);
     scene.manifest(NAME, -10, "", "");
-    let work = ["workload", "hold", "--size", "300Mi"];
+    let work = ["workload", "hold", "--huge", "--size", "300Mi"];
     let mut immune = scene.daemon.exec_until_ready(&format!("default/{NAME}"), &work).unwrap();
     let score = format!("/proc/{}/oom_score_adj", immune.id());
     // The daemon sets the score of a process when it first sees it, which may be after this has written.

@@ -55,7 +55,8 @@ fn a_hog_that_comes_back_at_once_is_evicted_each_time_and_the_breaker_stays_clos
     let mut rounds = Rounds::new(COUNTS + 2, 24);
     while let Some(round) = rounds.next() {
         let mut hog =
-            Load::start(&cgroup, &["ramp", "--no-catch-up", "--rate", "200Mi", "--to", &to]).unwrap();
+            Load::start(&cgroup, &["ramp", "--huge", "--no-catch-up", "--rate", "200Mi", "--to", &to])
+                .unwrap();
         let decided = scene.wait("eviction.decided", "hog");
         assert_eq!(decided["data"]["dryRun"], false, "the breaker has opened: {decided}");
         let signalled = scene.wait("eviction.signalled", "hog");

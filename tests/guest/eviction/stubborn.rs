@@ -36,7 +36,7 @@ impl Drop for Freezer {
     }
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_victim_that_does_not_die_is_reported_and_passed_over() {
     let mut scene = Scene::open("eviction-stuck");
     let mut stuck = scene.hold("stuck", -10, "", "", "40Mi");

@@ -118,7 +118,8 @@ pub(super) fn threshold_bytes() -> u64 {
 }
 
 pub(super) fn fill(placed: &Placed) -> Load {
-    Load::start(placed.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap()
+    Load::start(placed.cgroup(1), &["ramp", "--huge", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"])
+        .unwrap()
 }
 
 #[guest_test(daemon)]

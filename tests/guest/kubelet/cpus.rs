@@ -32,7 +32,7 @@ fn held(pods: &[&Placed]) -> BTreeMap<String, String> {
     files.map(|file| (file.clone(), fs::read_to_string(&file).unwrap())).collect()
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn cpus_other_than_those_of_the_kubelets_record_are_reported_once_and_left() {
     let mut node = Node::new("cpus", Systemd);
     node.serve();

@@ -85,7 +85,7 @@ fn hold(placed: &Placed, size: &str) -> Load {
 }
 
 pub(super) fn hold_in(cgroup: &Cgroup, size: &str) -> Load {
-    let mut load = Load::start(cgroup, &["hold", "--size", size]).unwrap();
+    let mut load = Load::start(cgroup, &["hold", "--huge", "--size", size]).unwrap();
     load.wait_for("ready").unwrap();
     load
 }
@@ -96,7 +96,7 @@ pub(super) fn pod_of(daemon: &Daemon, name: &str) -> Value {
 
 /// The one that exceeds its request is evicted, not the one that uses more, nor the one of lower priority; also by a
 /// daemon that starts while no source answers.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn requests_and_priorities_decide_also_while_every_source_is_away() {
     let available_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
     let threshold_bytes = available_bytes.saturating_sub(900 * MIB);
@@ -136,7 +136,11 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
     );
     assert_eq!(pod_of(&daemon, "critical")["critical"], true);
     let fill = |placed: &Placed| {
-        Load::start(placed.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "600Mi"]).unwrap()
+        Load::start(
+            placed.cgroup(1),
+            &["ramp", "--huge", "--no-catch-up", "--rate", "100Mi", "--to", "600Mi"],
+        )
+        .unwrap()
     };
     let mut filling = fill(first);
     let decided = stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
@@ -171,7 +175,7 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
 
 /// The daemon is killed soon after the processes are dead, before or after its events of that: the next one finds
 /// the containers dead, and reports what is missing once.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn containers_that_a_daemon_killed_right_before_its_own_end_are_dead_for_the_next() {
     let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(400 * MIB);
     let mut node = Node::new("crashed", Systemd);
@@ -187,7 +191,8 @@ fn containers_that_a_daemon_killed_right_before_its_own_end_are_dead_for_the_nex
     let sandbox = hold_in(hog.cgroup(SANDBOX), "1Mi");
     let mut side = hold_in(hog.cgroup(2), "1Mi");
     let mut app =
-        Load::start(hog.cgroup(1), &["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"]).unwrap();
+        Load::start(hog.cgroup(1), &["ramp", "--huge", "--no-catch-up", "--rate", "100Mi", "--to", "500Mi"])
+            .unwrap();
     assert!(!app.wait().unwrap().success());
     daemon.succeed().unwrap();
     assert!(!side.wait().unwrap().success());

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// A long grace period does not spare a pod that was deleted: its memory does not fall.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_pod_that_was_deleted_and_does_not_end_is_evicted_like_any_other() {
     let threshold_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(500 * MIB);
     let mut node = Node::new("terminating", Systemd);
@@ -37,7 +37,7 @@ fn a_pod_that_was_deleted_and_does_not_end_is_evicted_like_any_other() {
     wait_until("the specs", || {
         ["leaving", "growing"].iter().all(|name| !pod_of(&daemon, name)["spec"].is_null())
     });
-    let ramp = ["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "300Mi"];
+    let ramp = ["ramp", "--huge", "--no-catch-up", "--rate", "100Mi", "--to", "300Mi"];
     let mut growing = Load::start(growing.cgroup(1), &ramp).unwrap();
     let decided = stream.wait_for("a decision", TIMEOUT, |event| is(event, "eviction.decided")).unwrap();
     assert_eq!(decided["subject"], "shop/leaving", "{decided}");

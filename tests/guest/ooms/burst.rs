@@ -17,7 +17,7 @@ use super::{
 const PODS: usize = 8;
 const CONTAINERS: usize = 5;
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn of_forty_containers_is_reported_in_full() {
     let mut scene = Scene::open("burst", "singleProcessOOMKill: true");
     let names: Vec<String> = (0..CONTAINERS).map(|number| format!("c{number}")).collect();

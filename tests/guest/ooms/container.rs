@@ -56,7 +56,7 @@ fn over_its_own_limit() {
     scene.close(0);
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn by_a_process_whose_main_thread_has_ended() {
     let mut scene = Scene::open("headless", "");
     scene.pod("web", &[("app", "32Mi"), ("side", "32Mi")]);
@@ -82,7 +82,7 @@ fn by_a_process_whose_main_thread_has_ended() {
     scene.close(0);
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn whose_init_goes_down_with_it() {
     let mut scene = Scene::open("init", "singleProcessOOMKill: true");
     scene.pod("web", &[("app", "32Mi"), ("side", "32Mi")]);

@@ -58,7 +58,7 @@ fn of_five_processes() {
     whole_container("five", 5, "32Mi", "128Mi");
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn of_two_hundred_processes() {
     whole_container("two-hundred", 200, "192Mi", "512Mi");
 }

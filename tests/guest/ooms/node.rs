@@ -7,7 +7,7 @@ use super::{
     scene::{MIB, counters, kills, merged, place},
 };
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn that_runs_out() {
     let mut scene =
         Scene::open("node", "singleProcessOOMKill: true\nevictionHard: {memory.available: \"0%\"}");

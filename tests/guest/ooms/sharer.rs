@@ -51,7 +51,7 @@ fn dies_with_the_victim_and_is_reported() {
 }
 
 /// Killed as a group, each is a victim in its own right, or dies as a sharer of the other; reported once in any case.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn is_reported_once_where_the_group_dies() {
     let (scene, incident, parent) = at_the_limit("sharer-group", "");
     let mut reported = victims(&incident);

@@ -138,7 +138,7 @@ fn the_kubelets_reckoning_is_of_the_root_cgroup() {
 }
 
 /// The daemon decides by it: the threshold lies between the kubelet's figure and the kernel's.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn the_daemon_goes_by_the_source_that_is_configured() {
     let read = |source| {
         let mut available = Available::open(Path::new(PROC_MEMINFO), source).unwrap();

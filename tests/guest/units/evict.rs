@@ -18,8 +18,10 @@ fn an_evicted_pods_units_go_and_it_is_let_in_no_more() {
     scene.daemon.manifest("hog.yaml", &pod("hog", "{limits: {cpu: 500m}}")).unwrap();
     let mut calm = scene.exec("default/calm", &["workload", "hold", "--size", "16Mi"]);
     wait_until_in(&calm, &scene.slice("burstable-podcalm").join("enforcer-calm-app.scope"));
-    let mut hog = scene
-        .exec("default/hog", &["workload", "ramp", "--no-catch-up", "--rate", "100Mi", "--to", "1800Mi"]);
+    let mut hog = scene.exec(
+        "default/hog",
+        &["workload", "ramp", "--huge", "--no-catch-up", "--rate", "100Mi", "--to", "1800Mi"],
+    );
 
     let decided = stream.wait_for_pod("eviction.decided", "default/hog", TIMEOUT).unwrap();
     assert_eq!(decided["data"]["dryRun"], false, "{decided}");

@@ -15,6 +15,7 @@ mod units;
 mod usurper;
 
 use std::{
+    env,
     io::{self, Write as _},
     path::PathBuf,
     process::ExitCode,
@@ -53,7 +54,7 @@ enum Load {
         #[arg(long)]
         huge: bool,
         /// How often some of it is written
-        #[arg(long, default_value = "2ms", value_parser = parse_duration)]
+        #[arg(long, default_value = "100ms", value_parser = parse_duration)]
         touch_every: Duration,
     },
     /// Take more and more memory, at a steady rate
@@ -67,6 +68,9 @@ enum Load {
         /// Make up for no pause of this machine: it takes no more at a time than it is to
         #[arg(long)]
         no_catch_up: bool,
+        /// In huge pages, as far as there are some: it grows by one of them at a time
+        #[arg(long)]
+        huge: bool,
     },
     /// Take memory as fast as the kernel gives it, and keep it
     Spike {
@@ -124,13 +128,19 @@ enum Load {
 }
 
 fn main() -> ExitCode {
+    // There are hundreds of them at a time, and to look through all that there is to say takes an emulated machine long.
+    if env::args_os().skip(1).eq(["wait"]) {
+        return status(fork::wait());
+    }
     let Cli { limit, config: _, load } = Cli::parse();
     let run = || {
         // Signals are caught by those who report an end.
         let clock = || Clock::start(limit);
         match load {
             Load::Hold { size, huge, touch_every } => memory::hold(&clock()?, size, huge, touch_every),
-            Load::Ramp { rate, to, no_catch_up } => memory::ramp(&clock()?, rate, to, !no_catch_up),
+            Load::Ramp { rate, to, no_catch_up, huge } => {
+                memory::ramp(&clock()?, rate, to, !no_catch_up, huge)
+            }
             Load::Spike { size } => memory::spike(&clock()?, size),
             Load::Headless { size } => headless::spike(clock()?, size),
             Load::Spawn { size } => sharer::spawn(&clock()?, size),
@@ -147,7 +157,11 @@ fn main() -> ExitCode {
             Load::Wait => fork::wait(),
         }
     };
-    match run() {
+    status(run())
+}
+
+fn status(ended: anyhow::Result<()>) -> ExitCode {
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);

@@ -18,7 +18,7 @@ const HUGE_PIECE_BYTES: u64 = 64 << 20;
 /// What fills it: no zeros, or the kernel could share or compress it away.
 const FILLING: u8 = 0xa5;
 
-/// How many pages a tick of `hold` writes: 256 MiB are gone through in about two seconds.
+/// How many pages a tick of `hold` writes: with a tick every 2 ms, 256 MiB are gone through in about two seconds.
 const PAGES_A_TICK: usize = 64;
 
 /// How often `ramp` catches up with the clock.
@@ -33,6 +33,8 @@ pub(crate) struct Held {
     pieces: Vec<Vec<u8>>,
     /// What each of them has, but for the last one.
     piece_bytes: u64,
+    /// Whether a piece has its whole address space from the start, and is filled little by little.
+    is_filled_up: bool,
     bytes: u64,
 }
 
@@ -44,21 +46,35 @@ impl Default for Held {
 
 impl Held {
     fn in_pieces_of(piece_bytes: u64) -> Self {
-        Self { pieces: Vec::new(), piece_bytes, bytes: 0 }
+        Self { pieces: Vec::new(), piece_bytes, is_filled_up: false, bytes: 0 }
+    }
+
+    /// One that grows within its pieces: what grows by pieces of its own, of less than a huge page, gets none.
+    fn filling_up(piece_bytes: u64) -> Self {
+        Self { is_filled_up: true, ..Self::in_pieces_of(piece_bytes) }
     }
 
     /// Takes more memory until there are `bytes`, or the load is over.
     pub(crate) fn grow_to(&mut self, bytes: u64, clock: &Clock) -> anyhow::Result<()> {
         while self.bytes < bytes && !clock.is_over() {
-            let piece_bytes = (bytes - self.bytes).min(self.piece_bytes);
-            let length = usize::try_from(piece_bytes)?;
-            let mut piece = Vec::new();
-            piece
-                .try_reserve_exact(length)
-                .with_context(|| format!("no address space left after {} bytes", self.bytes))?;
-            piece.resize(length, FILLING);
-            self.pieces.push(piece);
-            self.bytes += piece_bytes;
+            // None has room left when what there is comes to whole pieces.
+            let room_bytes = if self.is_filled_up {
+                self.piece_bytes - self.bytes % self.piece_bytes
+            } else {
+                self.piece_bytes
+            };
+            let taken_bytes = (bytes - self.bytes).min(room_bytes);
+            if room_bytes == self.piece_bytes {
+                let space_bytes = if self.is_filled_up { self.piece_bytes } else { taken_bytes };
+                let mut piece = Vec::new();
+                piece
+                    .try_reserve_exact(usize::try_from(space_bytes)?)
+                    .with_context(|| format!("no address space left after {} bytes", self.bytes))?;
+                self.pieces.push(piece);
+            }
+            let piece = self.pieces.last_mut().context("there is no piece")?;
+            piece.resize(piece.len() + usize::try_from(taken_bytes)?, FILLING);
+            self.bytes += taken_bytes;
         }
         Ok(())
     }
@@ -136,8 +152,9 @@ pub(crate) fn ramp(
     bytes_per_second: u64,
     to: Option<u64>,
     catch_up: bool,
+    huge: bool,
 ) -> anyhow::Result<()> {
-    let mut held = Held::default();
+    let mut held = if huge { Held::filling_up(HUGE_PIECE_BYTES) } else { Held::default() };
     let limit = to.unwrap_or(u64::MAX);
     let mut second = EverySecond::after(Duration::ZERO);
     let mut next = Duration::ZERO;
@@ -220,6 +237,24 @@ mod tests {
         assert!(held.pieces.iter().flatten().all(|byte| *byte != 0));
         let changed = held.pieces.iter().flatten().filter(|byte| **byte != FILLING).count();
         assert_eq!(changed, 1024 + 3, "each page once or twice, at its first byte");
+    }
+
+    #[test]
+    fn what_fills_up_its_pieces_begins_another_when_one_is_full() {
+        let clock = Clock::start(None).unwrap();
+        let mut held = Held::filling_up(3 * 4096);
+        for (bytes, lengths) in [
+            (4096, &[4096][..]),
+            (2 * 4096, &[2 * 4096]),
+            (5 * 4096, &[3 * 4096, 2 * 4096]),
+            (6 * 4096, &[3 * 4096, 3 * 4096]),
+            (7 * 4096, &[3 * 4096, 3 * 4096, 4096]),
+        ] {
+            held.grow_to(bytes, &clock).unwrap();
+            assert_eq!(held.bytes, bytes);
+            assert_eq!(held.pieces.iter().map(Vec::len).collect::<Vec<_>>(), lengths);
+        }
+        assert!(held.pieces.iter().flatten().all(|byte| *byte == FILLING));
     }
 
     #[test]

@@ -130,7 +130,8 @@ fn witness() -> Spec {
     Spec {
         name: WITNESS,
         manifest: pod(WITNESS, 0, &[Container { name: "app", requests: limits, limits }]),
-        command: words(&["workload", "hold", "--size", &WITNESS_BYTES.to_string()]),
+        // It measures how long its writes are held up.
+        command: words(&["workload", "hold", "--size", &WITNESS_BYTES.to_string(), "--touch-every", "2ms"]),
         grows: false,
     }
 }
