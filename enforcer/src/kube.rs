@@ -17,7 +17,7 @@ mod soft;
 mod tests;
 
 pub use self::{
-    client::{Access, ApiServer},
+    client::{Access, ApiServer, NodeName},
     disk::DiskPressure,
     evictions::Evictions,
     message::{
