@@ -38,7 +38,14 @@ const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) enum SpecNews {
     /// A source has answered.
-    Answered(SourceName, Update),
+    Answered {
+        /// Which one.
+        source: SourceName,
+        /// The node that it was asked for; `None` if it has the pods of no other.
+        node: Option<String>,
+        /// What has changed.
+        update: Update,
+    },
     /// That source does not answer; another is asked.
     Failed(SourceName),
     /// No source answers; why each does not.
@@ -191,6 +198,10 @@ async fn run(
             source @ (SourceName::KUBELET | SourceName::API_SERVER) => credentials.read(source).await,
             _ => Ok(pods_api.clone()),
         };
+        let node = match &feed {
+            Ok(Feed::ApiServer(feed)) => Some(feed.node.clone()),
+            Ok(Feed::PodsApi(_) | Feed::Kubelet(_)) | Err(_) => None,
+        };
         let answer = match feed {
             Err(refusal) => Err(refusal),
             Ok(feed) => {
@@ -223,7 +234,7 @@ async fn run(
                         other.specs.end().await;
                     }
                 }
-                SpecNews::Answered(source, update)
+                SpecNews::Answered { source, node, update }
             }
             Err(refusal) => {
                 let why = crate::chain(&refusal);
