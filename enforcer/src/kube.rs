@@ -8,6 +8,7 @@ mod api;
 mod client;
 mod disk;
 mod evictions;
+mod living;
 mod message;
 mod node;
 mod outbox;
