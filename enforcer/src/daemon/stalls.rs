@@ -25,13 +25,53 @@ const FRESH: Duration = Duration::from_millis(500);
 /// The most levels above a cgroup in which its pod is looked for: containers may make cgroups of their own.
 const MAX_LEVELS: usize = 16;
 
+/// How long an event waits for the names of its pod and container, at most: as long as an OOM incident does. It is less
+/// than the time after which a stall is over.
+const NAMED: Duration = Duration::from_secs(5);
+
+/// How often they are looked for.
+const NAME_LOOK: Duration = Duration::from_millis(100);
+
+/// The most events that wait for names.
+const MOST_WAITING: usize = 256;
+
 /// Turns stalls into pressure events.
 pub(super) struct Stalling {
     journal: Journal,
     ring: StallRing,
     pressures: Pressures,
     known: Known,
+    waiting: Waiting,
     unreported: u64,
+}
+
+/// Events about pods or containers that have no name yet.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Each with the time until which it waits.
+    events: Vec<(Instant, PressureEvent)>,
+    /// When names are looked for.
+    look_at: Option<Instant>,
+}
+
+impl Waiting {
+    /// Keeps an event; returns one that cannot wait, as too many do.
+    fn keep(&mut self, event: PressureEvent, now: Instant) -> Option<PressureEvent> {
+        if self.events.len() >= MOST_WAITING {
+            return Some(event);
+        }
+        self.events.push((now + NAMED, event));
+        self.look_at.get_or_insert(now + NAME_LOOK);
+        None
+    }
+
+    /// The events that need not wait any more, oldest first.
+    fn due(&mut self, now: Instant, mut awaits_name: impl FnMut(CgroupId) -> bool) -> Vec<PressureEvent> {
+        let due = self.events.extract_if(.., |(until, event)| *until <= now || !awaits_name(event.cgroup()));
+        let due = due.map(|(_, event)| event).collect();
+        self.look_at = (!self.events.is_empty()).then(|| now + NAME_LOOK);
+        due
+    }
 }
 
 impl Stalling {
@@ -44,7 +84,8 @@ impl Stalling {
     ) -> Self {
         let handles = Handles::of(Path::new(crate::cgroup::MOUNT)).ok();
         let known = Known { index, kubelet, handles, stalls, read: None };
-        Self { journal, ring, pressures: Pressures::default(), known, unreported: 0 }
+        let (pressures, waiting) = (Pressures::default(), Waiting::default());
+        Self { journal, ring, pressures, known, waiting, unreported: 0 }
     }
 
     /// Turns records into events until it is aborted.
@@ -52,15 +93,20 @@ impl Stalling {
         let mut sweep = tokio::time::interval(SWEEP);
         loop {
             let due = self.pressures.due_ns().map(|due_ns| due_ns.saturating_sub(clock::boottime_ns()));
+            let look = self.waiting.look_at.map(|at| at.saturating_duration_since(Instant::now()));
             tokio::select! {
                 stall = self.ring.next() => match stall {
                     Ok(stall) => {
                         let event = self.pressures.stalled(clock::boottime_ns(), &stall, &mut self.known);
                         if let Some(event) = event {
-                            self.emit(event);
+                            self.rising(event);
                         }
                     }
                     Err(error) => {
+                        // Nothing looks for names any more.
+                        for event in self.waiting.due(Instant::now(), |_| false) {
+                            self.emit(event);
+                        }
                         let message = format!("stalls in reclaim are no longer reported: cannot read the ring: {error}");
                         emit::degraded(&self.journal, "stalls", &message);
                         return;
@@ -71,12 +117,31 @@ impl Stalling {
                         self.emit(event);
                     }
                 }
+                () = sleep(look) => {
+                    let known = &self.known;
+                    for event in self.waiting.due(Instant::now(), |cgroup| known.awaits_name(cgroup)) {
+                        self.emit(event);
+                    }
+                }
                 _ = sweep.tick() => self.sweep(),
             }
         }
     }
 
-    fn emit(&self, event: PressureEvent) {
+    /// Emits it, once its pod and container have names.
+    fn rising(&mut self, event: PressureEvent) {
+        let event = if self.known.awaits_name(event.cgroup()) {
+            self.waiting.keep(event, Instant::now())
+        } else {
+            Some(event)
+        };
+        if let Some(event) = event {
+            self.emit(event);
+        }
+    }
+
+    fn emit(&mut self, mut event: PressureEvent) {
+        event.name_again(&mut self.known);
         let subject = event.subject();
         self.journal.emit(subject, event.into_payload());
     }
@@ -113,6 +178,19 @@ struct Known {
 }
 
 impl Known {
+    fn find(&self, cgroup: CgroupId) -> Option<CgroupPath> {
+        match self.handles.as_ref()?.find(cgroup) {
+            Sought::Found(path) => Some(path),
+            Sought::Gone | Sought::Unknown => None,
+        }
+    }
+
+    /// Whether the cgroup's pod or container has no name yet.
+    fn awaits_name(&self, cgroup: CgroupId) -> bool {
+        let Some(kubelet) = &self.kubelet else { return false };
+        self.find(cgroup).is_some_and(|path| kubelet.awaits_name(&path))
+    }
+
     /// Removes the map's entries for cgroups that no longer exist.
     fn forget_gone(&mut self) {
         let Self { index, kubelet: _, handles, stalls, read } = self;
@@ -146,19 +224,12 @@ impl StallWorld for Known {
     fn owner(&mut self, cgroup: CgroupId) -> Option<Owner> {
         let handles = self.handles.as_ref();
         let above = || handles.map_or_else(Vec::new, |handles| handles.above(cgroup, MAX_LEVELS));
-        let path = || match handles?.find(cgroup) {
-            Sought::Found(path) => Some(path),
-            Sought::Gone | Sought::Unknown => None,
-        };
-        owner_of(cgroup, (&self.index, self.kubelet.as_ref()), above, path)
+        owner_of(cgroup, (&self.index, self.kubelet.as_ref()), above, || self.find(cgroup))
     }
 
     fn path(&mut self, cgroup: CgroupId) -> Option<CgroupPath> {
         let of_pod = self.index.resolve(cgroup).map(|resolved| resolved.owner.path.clone());
-        of_pod.or_else(|| match self.handles.as_ref()?.find(cgroup) {
-            Sought::Found(path) => Some(path),
-            Sought::Gone | Sought::Unknown => None,
-        })
+        of_pod.or_else(|| self.find(cgroup))
     }
 
     fn stalled_ns(&mut self, cgroup: CgroupId) -> ByKind {
@@ -193,6 +264,10 @@ fn owner_of(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use enforcer_events::{pod::Place, pressure::StallsOver};
+
     use super::*;
     use crate::{
         cgroup::{ContainerCgroup, PodCgroup},
@@ -290,6 +365,43 @@ mod tests {
         // The plan may have the pod before it has the container.
         index.insert(POD, Owner { path: pod_path(), level: pod_level() });
         assert_eq!(find(&index).1, named);
+    }
+
+    fn event(cgroup: u64) -> PressureEvent {
+        PressureEvent::Cleared(StallsOver {
+            place: Place::default(),
+            cgroup_id: cgroup,
+            lasted_ms: 0,
+            stalled_ms: BTreeMap::new(),
+            longest_stall_ms: 0,
+            records: 1,
+        })
+    }
+
+    #[test]
+    fn an_event_waits_for_its_names_and_not_for_ever() {
+        let (mut waiting, begin) = (Waiting::default(), Instant::now());
+        for cgroup in [1, 2, 3] {
+            assert_eq!(waiting.keep(event(cgroup), begin), None);
+        }
+        assert_eq!(waiting.look_at, Some(begin + NAME_LOOK));
+        // The second is named first.
+        assert_eq!(waiting.due(begin + NAME_LOOK, |cgroup| cgroup != CgroupId(2)), [event(2)]);
+        assert_eq!(waiting.look_at, Some(begin + 2 * NAME_LOOK));
+        assert_eq!(waiting.due(begin + NAMED.saturating_sub(NAME_LOOK), |_| true), []);
+        assert_eq!(waiting.due(begin + NAMED, |_| true), [event(1), event(3)]);
+        assert_eq!(waiting.look_at, None);
+    }
+
+    #[test]
+    fn of_a_flood_without_names_no_event_is_lost() {
+        let (mut waiting, now) = (Waiting::default(), Instant::now());
+        let most = u64::try_from(MOST_WAITING).unwrap();
+        for cgroup in 0..most {
+            assert_eq!(waiting.keep(event(cgroup), now), None);
+        }
+        assert_eq!(waiting.keep(event(most), now), Some(event(most)));
+        assert_eq!(waiting.due(now, |_| false).len(), MOST_WAITING);
     }
 
     #[test]
