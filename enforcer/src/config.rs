@@ -37,7 +37,7 @@ use crate::{
 };
 
 pub use self::{
-    kubelet::{KubeletMemory, KubeletUnknown, kubelet_memory},
+    kubelet::{KubeletHostname, KubeletMemory, KubeletUnknown, kubelet_hostname, kubelet_memory},
     schema::schema,
     table::{FIELDS, Field, Form},
 };

@@ -8,6 +8,7 @@ mod api;
 mod client;
 mod disk;
 mod evictions;
+mod living;
 mod message;
 mod node;
 mod outbox;
@@ -17,7 +18,7 @@ mod soft;
 mod tests;
 
 pub use self::{
-    client::{Access, ApiServer},
+    client::{Access, ApiServer, NodeName},
     disk::DiskPressure,
     evictions::Evictions,
     message::{

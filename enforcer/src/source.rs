@@ -18,7 +18,7 @@ pub use self::{
     folder::{Absence, Replaced, Writable},
     given::{Gathered, Given, Wrong, gather},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
-    placed::{Identities, Kubelet, PlacedPods},
+    placed::{Identities, Kubelet, PlacedPods, SourceKnows},
     roster::{Active, Change, CpuGrounds, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},
     snapshot::{AdmittedBy, Health, Snapshot, SourceName, SourcePod, Sources},
     specified::{EvictedPod, Provenance, SpecifiedPods},

@@ -1,4 +1,5 @@
-//! The hard threshold of memory of this host's own kubelet, as its flags and its configuration files have it.
+//! What this host's own kubelet shows of its settings: its hard threshold of memory, by its flags and its configuration
+//! files, and what it calls the host.
 
 use std::{
     fs::File,
@@ -133,6 +134,53 @@ pub fn kubelet_memory(proc: &Path, kubelet_root_dir: &Path) -> Result<KubeletMem
     }
 }
 
+/// What the running kubelet calls this host: its node has that name, unless a cloud provider gives it another.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum KubeletHostname {
+    /// This, by its flag `--hostname-override`.
+    Overridden(String),
+    /// The host's own name, in lower case: it has no such flag.
+    Own,
+    /// Not known: no kubelet runs, or it does not show its flags.
+    Unknown,
+}
+
+/// Reads the flags of the running kubelet.
+#[must_use]
+pub fn kubelet_hostname(proc: &Path) -> KubeletHostname {
+    let latest = match cgroup::kubelet_processes(proc) {
+        Ok(processes) => processes.into_iter().max_by_key(|process| process.start_ticks),
+        Err(error) => {
+            tracing::debug!(%error, "cannot look for the kubelet among the processes");
+            return KubeletHostname::Unknown;
+        }
+    };
+    match latest {
+        Some(KubeletProcess { program, arguments: Some(arguments), .. }) if program == "kubelet" => {
+            KubeletHostname::of(&arguments)
+        }
+        _ => KubeletHostname::Unknown,
+    }
+}
+
+impl KubeletHostname {
+    /// As upstream `GetHostname` (`pkg/util/node`) takes the flag: empty is not set, and only spaces are an error.
+    fn of(arguments: &[String]) -> Self {
+        let flags = match Flags::read(arguments) {
+            Ok(flags) => flags,
+            Err(error) => {
+                tracing::debug!("the kubelet's flags do not say what it calls its host: {error}");
+                return Self::Unknown;
+            }
+        };
+        match flags.hostname_override.filter(|name| !name.is_empty()) {
+            None => Self::Own,
+            Some(name) if name.trim().is_empty() => Self::Unknown,
+            Some(name) => Self::Overridden(name.trim().to_lowercase()),
+        }
+    }
+}
+
 /// Where a threshold is from that the kubelet itself says.
 const CONFIGZ: &str = "its configz endpoint";
 
@@ -174,6 +222,8 @@ struct Flags {
     hard: Option<Vec<(String, String)>>,
     /// `--merge-default-eviction-settings`.
     merge: Option<bool>,
+    /// `--hostname-override`.
+    hostname_override: Option<String>,
 }
 
 impl Flags {
@@ -197,6 +247,7 @@ impl Flags {
                 "config" => flags.config = Some(value("config")?),
                 "config-dir" => flags.config_dir = Some(value("config-dir")?),
                 "eviction-hard" => flags.add_hard(&value("eviction-hard")?)?,
+                "hostname-override" => flags.hostname_override = Some(value("hostname-override")?),
                 "merge-default-eviction-settings" => flags.merge = Some(!flag.ends_with("=false")),
                 _ => {}
             }
@@ -393,6 +444,23 @@ mod tests {
     }
 
     const FILE: &str = "/var/lib/kubelet/config.yaml";
+
+    #[rstest]
+    #[case::none(&["--v=2"], KubeletHostname::Own)]
+    #[case::empty(&["--hostname-override="], KubeletHostname::Own)]
+    #[case::joined(&["--hostname-override=worker-7.example"], KubeletHostname::Overridden(String::from("worker-7.example")))]
+    #[case::separate(&["--hostname-override", "worker-7", "--v=2"], KubeletHostname::Overridden(String::from("worker-7")))]
+    #[case::trimmed_and_lowered(&["--hostname_override= Worker-7 "], KubeletHostname::Overridden(String::from("worker-7")))]
+    #[case::the_last_counts(&["--hostname-override=a", "--hostname-override=b"], KubeletHostname::Overridden(String::from("b")))]
+    #[case::blank(&["--hostname-override=  "], KubeletHostname::Unknown)]
+    #[case::missing(&["--hostname-override"], KubeletHostname::Unknown)]
+    fn a_kubelets_flag_says_what_it_calls_its_host(
+        #[case] arguments: &[&str],
+        #[case] called: KubeletHostname,
+    ) {
+        let arguments: Vec<_> = arguments.iter().map(|&word| word.to_owned()).collect();
+        assert_eq!(KubeletHostname::of(&arguments), called);
+    }
 
     #[rstest]
     #[case::unset("syncFrequency: 0s\n", &[], Some("100Mi"), "its built-in default, as /var/lib/kubelet/config.yaml does not set it")]

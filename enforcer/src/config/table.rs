@@ -212,7 +212,7 @@ pub const FIELDS: &[Field] = &[
         "nodeName",
         Form::Text,
         "this node's name in the cluster, by which the API server is asked for its pods; not set, that of the variable \
-         NODE_NAME, or else the machine's host name in lower case",
+         NODE_NAME, or else of the kubelet's flag --hostname-override, or the machine's host name in lower case",
         |config| json!(config.node_name),
     ),
     ours(

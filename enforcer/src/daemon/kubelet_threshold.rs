@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::specifying;
+use super::specifying::Access;
 use crate::{
     config::{Config, KubeletMemory, KubeletUnknown, PodSource, kubelet_memory},
-    specs::{ClusterAccess, Feed, KubeletConfigz, KubeletHard},
+    specs::{Feed, KubeletConfigz, KubeletHard},
 };
 
 const PROC: &str = "/proc";
@@ -24,9 +24,7 @@ pub(super) struct KubeletThreshold {
 
 #[derive(Debug)]
 struct Server {
-    access: ClusterAccess,
-    /// This machine's name.
-    host: String,
+    access: Access,
     configz: KubeletConfigz,
     last: Mutex<Last>,
     /// Held while it is asked.
@@ -54,8 +52,8 @@ impl KubeletThreshold {
                 .ok()
         };
         let server = may_ask.then(start).flatten().map(|configz| {
-            let (access, host) = (specifying::access(config, host), host.to_owned());
-            Arc::new(Server { access, host, configz, last: Mutex::default(), asking: Mutex::default() })
+            let access = Access::new(config, host);
+            Arc::new(Server { access, configz, last: Mutex::default(), asking: Mutex::default() })
         });
         Self { server, ..Self::of_files(config) }
     }
@@ -96,7 +94,7 @@ impl Server {
     }
 
     fn ask(&self) -> Result<KubeletMemory, String> {
-        let feed = self.access.kubelet(&self.host).map_err(|error| crate::chain(&error))?;
+        let feed = self.access.kubelet().map_err(|error| crate::chain(&error))?;
         let Feed::Kubelet(feed) = feed else { return Err(String::from("it has no HTTPS server")) };
         let KubeletHard { is_set, memory_available, merges_defaults } =
             self.configz.ask(feed).map_err(|error| crate::chain(&error))?;

@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Duration};
 
 use ulid::Ulid;
 
-use super::{EngineEvent, orders::OrderBook, repeats::Repeating, specifying};
+use super::{EngineEvent, orders::OrderBook, repeats::Repeating, specifying::Access};
 use crate::{
     config::{Config, Mode},
     evict::{Identity, Requested, Requester},
@@ -19,9 +19,10 @@ use crate::{
 
 /// The API server by the configured credentials. `host` is this machine's name.
 pub(super) fn server(config: &Config, host: &str) -> io::Result<ApiServer> {
-    let access = specifying::access(config, host);
-    let node = access.node.clone();
-    ApiServer::start(&node, Arc::new(move || access.api_server().map_err(|error| crate::chain(&error))))
+    // An eviction's credentials have a name, which it does not need: no look at processes delays it.
+    let (place, name) = Access::new(config, host).into_parts();
+    let access = move || place.api_server().map_err(|error| crate::chain(&error));
+    ApiServer::start(Arc::new(move || name.in_cluster()), Arc::new(access))
 }
 
 /// Starts to ask for the evictions of a kubelet's pods, if there are any and something is to be asked. Without a position

@@ -153,7 +153,8 @@ impl Ooms {
                 let took_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
                 tracing::info!(programs = attached.join(", "), took_ms, "eBPF programs attached");
                 edges.push(Box::new(ring));
-                stalling = Some(Stalling::new(journal.clone(), index.clone(), stalls, stall_records));
+                let named = (index.clone(), kubelet.clone());
+                stalling = Some(Stalling::new(journal.clone(), named, stalls, stall_records));
                 guard = Some(scores_and_files);
                 Some(Working { events: Some(events), life, counters, programs })
             }

@@ -1,6 +1,7 @@
 //! Asks for the specs of a kubelet's pods: at the first source that works, and again at a better one while that does not.
 
 mod choice;
+mod node_name;
 
 use std::{future, io, path::PathBuf, sync::mpsc as std_mpsc, time::Duration};
 
@@ -10,11 +11,12 @@ use tokio::{
 };
 
 use self::choice::{SourceChoice, Step};
+pub(super) use self::node_name::NodeName;
 use super::desired::Desired;
 use crate::{
     config::{Config, PodSource},
     source::SourceName,
-    specs::{ClusterAccess, CredentialsError, Feed, SpecError, Specs, Update},
+    specs::{ApiServerFeed, ClusterAccess, CredentialsError, Feed, SpecError, Specs, Update},
 };
 
 /// Where a cluster mounts the token of a pod's service account.
@@ -36,7 +38,14 @@ const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) enum SpecNews {
     /// A source has answered.
-    Answered(SourceName, Update),
+    Answered {
+        /// Which one.
+        source: SourceName,
+        /// The node that it was asked for; `None` if it has the pods of no other.
+        node: Option<String>,
+        /// What has changed.
+        update: Update,
+    },
     /// That source does not answer; another is asked.
     Failed(SourceName),
     /// No source answers; why each does not.
@@ -60,15 +69,41 @@ pub(super) struct Specifying {
     news: mpsc::Receiver<SpecNews>,
 }
 
-/// Where the kubelet and the API server are, and who this is to them. `host` is this machine's name.
-pub(super) fn access(config: &Config, host: &str) -> ClusterAccess {
-    ClusterAccess {
-        kubelet_root: config.kubelet_root_dir.clone(),
-        kubelet_port: config.kubelet_port,
-        kubeconfig: config.kubeconfig.clone(),
-        service_account: PathBuf::from(SERVICE_ACCOUNT),
-        in_cluster: variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT")),
-        node: node_name(config.node_name.as_deref(), variable(NODE_NAME), host),
+/// Where the kubelet and the API server are, and who this is to them.
+#[derive(Clone, Debug)]
+pub(super) struct Access {
+    place: ClusterAccess,
+    name: NodeName,
+}
+
+impl Access {
+    /// `host` is this machine's name.
+    pub(super) fn new(config: &Config, host: &str) -> Self {
+        let name = NodeName::new(config.node_name.as_deref(), variable(NODE_NAME), host);
+        let place = ClusterAccess {
+            kubelet_root: config.kubelet_root_dir.clone(),
+            kubelet_port: config.kubelet_port,
+            kubeconfig: config.kubeconfig.clone(),
+            service_account: PathBuf::from(SERVICE_ACCOUNT),
+            in_cluster: variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT")),
+            node: name.in_cluster(),
+        };
+        Self { place, name }
+    }
+
+    /// With the node's name as it is now for good, and the name at any time.
+    pub(super) fn into_parts(self) -> (ClusterAccess, NodeName) {
+        (self.place, self.name)
+    }
+
+    /// The kubelet's HTTPS server, by what the kubelet calls its host now.
+    pub(super) fn kubelet(&self) -> Result<Feed, CredentialsError> {
+        self.place.kubelet(&self.name.by_kubelet())
+    }
+
+    /// The API server, for the pods of the node as it is called now.
+    fn api_server(&self) -> Result<ApiServerFeed, CredentialsError> {
+        ClusterAccess { node: self.name.in_cluster(), ..self.place.clone() }.api_server()
     }
 }
 
@@ -100,11 +135,12 @@ impl Specifying {
             Ok(SpecSource { source: *source, specs, is_read: false, after: None, why: None })
         };
         let known = sources.iter().map(start).collect::<io::Result<Vec<_>>>()?;
-        let access = access(config, host);
+        let access = Access::new(config, host);
         let (looks, look) = watch::channel(0);
         let (sender, news) = mpsc::channel(1);
-        let credentials = CredentialsReader::start(access.clone(), host.to_owned())?;
-        tokio::spawn(run(known, (access, credentials), look, sender));
+        let pods_api = access.place.pods_api();
+        let credentials = CredentialsReader::start(access)?;
+        tokio::spawn(run(known, (pods_api, credentials), look, sender));
         Ok(Some(Self { looks, news }))
     }
 
@@ -121,12 +157,6 @@ impl Specifying {
 /// A variable of this process's environment that has a value.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// The node's name in the cluster: the configured one, that which the cluster gives, or the machine's in lower case, as a
-/// kubelet takes it.
-fn node_name(configured: Option<&str>, given: Option<String>, host: &str) -> String {
-    configured.map(str::to_owned).or(given).unwrap_or_else(|| host.trim().to_lowercase())
 }
 
 /// Has a source that is not watched read at once, if the pods' cgroups have changed.
@@ -146,7 +176,7 @@ pub(super) async fn next(specifying: &mut Option<Specifying>) -> SpecNews {
 
 async fn run(
     mut known: Vec<SpecSource>,
-    (access, credentials): (ClusterAccess, CredentialsReader),
+    (pods_api, credentials): (Feed, CredentialsReader),
     mut looks: watch::Receiver<u64>,
     sender: mpsc::Sender<SpecNews>,
 ) {
@@ -166,7 +196,11 @@ async fn run(
         let look = *looks.borrow_and_update();
         let feed = match asked.source {
             source @ (SourceName::KUBELET | SourceName::API_SERVER) => credentials.read(source).await,
-            _ => Ok(access.pods_api()),
+            _ => Ok(pods_api.clone()),
+        };
+        let node = match &feed {
+            Ok(Feed::ApiServer(feed)) => Some(feed.node.clone()),
+            Ok(Feed::PodsApi(_) | Feed::Kubelet(_)) | Err(_) => None,
         };
         let answer = match feed {
             Err(refusal) => Err(refusal),
@@ -200,7 +234,7 @@ async fn run(
                         other.specs.end().await;
                     }
                 }
-                SpecNews::Answered(source, update)
+                SpecNews::Answered { source, node, update }
             }
             Err(refusal) => {
                 let why = crate::chain(&refusal);
@@ -229,13 +263,13 @@ struct CredentialsReader(std_mpsc::SyncSender<CredentialsJob>);
 type CredentialsJob = (SourceName, oneshot::Sender<Result<Feed, CredentialsError>>);
 
 impl CredentialsReader {
-    fn start(access: ClusterAccess, host: String) -> io::Result<Self> {
+    fn start(access: Access) -> io::Result<Self> {
         let (sender, asked) = std_mpsc::sync_channel::<CredentialsJob>(1);
         std::thread::Builder::new().name(String::from("credentials")).spawn(move || {
             while let Ok((source, reply)) = asked.recv() {
                 let feed = match source {
                     SourceName::API_SERVER => access.api_server().map(|feed| Feed::ApiServer(Box::new(feed))),
-                    _ => access.kubelet(&host),
+                    _ => access.kubelet(),
                 };
                 // Who has asked may no longer wait.
                 drop(reply.send(feed));
@@ -254,18 +288,5 @@ impl CredentialsReader {
             Ok(Ok(feed)) => Ok(feed?),
             Ok(Err(_)) | Err(_) => Err(hung),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_nodes_name_is_the_machines_unless_it_is_given() {
-        let given = || Some(String::from("given"));
-        assert_eq!(node_name(Some("set"), given(), "Host"), "set");
-        assert_eq!(node_name(None, given(), "Host"), "given");
-        assert_eq!(node_name(None, None, "Host.Example"), "host.example");
     }
 }

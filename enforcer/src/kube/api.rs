@@ -1,5 +1,7 @@
 //! The requests to the API server, and its answers.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::{
@@ -10,9 +12,13 @@ use hyper::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
-use super::message::{
-    About, Call, ConditionStatus, ContainerRef, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
+use super::{
+    living::living,
+    message::{
+        About, Call, ConditionStatus, ContainerRef, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
+    },
 };
 use crate::{
     clock,
@@ -22,6 +28,9 @@ use crate::{
 
 /// The longest answer that is read. etcd keeps objects of 1.5 MiB.
 const MOST_ANSWER_BYTES: usize = 4 << 20;
+
+/// For how long a connection that has answered counts as one that answers.
+pub(super) const ANSWER_LASTS: Duration = Duration::from_millis(100);
 
 /// Who reports Events.
 const CONTROLLER: &str = "enforcer.dev/enforcer";
@@ -60,7 +69,16 @@ pub(super) enum ApiError {
 /// A client of the API server, with one connection.
 #[derive(Debug, Default)]
 pub(super) struct Api {
-    open: Option<(ApiServerFeed, Connection)>,
+    open: Option<Open>,
+}
+
+/// A connection to that server.
+#[derive(Debug)]
+struct Open {
+    access: ApiServerFeed,
+    connection: Connection,
+    /// When its last answer was there.
+    answered: Instant,
 }
 
 /// An answer to one request.
@@ -82,7 +100,7 @@ impl Api {
             let Some(patch) = taints(&found.body, *effect)? else {
                 return Ok(Outcome::Done { sent_boot_ms: found.sent_boot_ms });
             };
-            let answer = self.send(access, || patch_node(access, node, &patch), false).await?;
+            let answer = self.send(access, || patch_node(access, node, &patch), Care::Unrepeated).await?;
             return outcome(call, answer);
         }
         let answer = self.exchange(access, call).await?;
@@ -90,28 +108,36 @@ impl Api {
     }
 
     async fn exchange(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
-        self.send(access, || request(access, call), call.changes_nothing()).await
+        self.send(access, || request(access, call), Care::of(call)).await
     }
 
-    /// Sends a request; one that is safe to repeat also a second time.
+    /// Sends a request.
     async fn send(
         &mut self,
         access: &ApiServerFeed,
         request: impl Fn() -> Result<Request<Bytes>, ApiError>,
-        is_repeatable: bool,
+        care: Care,
     ) -> Result<Answer, ApiError> {
-        let present = self.open.take().filter(|(of, connection)| of == access && connection.is_open());
-        if let Some((_, mut connection)) = present {
-            let sent_boot_ms = boot_ms();
-            match connection.send(request()?).await {
-                Ok(answer) => return self.read(access, connection, answer, sent_boot_ms).await,
-                // The server may close a connection just as it is used again. Whether it has done what was asked is
-                // found out by another look.
-                Err(_closed) if is_repeatable => {}
-                Err(closed) => return Err(closed.into()),
+        let present = self.open.take().filter(|open| open.access == *access && open.connection.is_open());
+        let open = || Box::pin(Connection::open(&access.https.endpoint, &access.https.security));
+        let mut connection = match present {
+            None => open().await?,
+            Some(Open { connection, answered, .. })
+                if care == Care::Urgent && answered.elapsed() >= ANSWER_LASTS =>
+            {
+                living(probed(access, connection), open()).await?
             }
-        }
-        let mut connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
+            Some(Open { mut connection, .. }) => {
+                let sent_boot_ms = boot_ms();
+                match connection.send(request()?).await {
+                    Ok(answer) => return self.read(access, connection, answer, sent_boot_ms).await,
+                    // The server may close a connection just as it is used again. Whether it has done what was asked
+                    // is found out by another look.
+                    Err(_closed) if care == Care::Repeatable => open().await?,
+                    Err(closed) => return Err(closed.into()),
+                }
+            }
+        };
         let sent_boot_ms = boot_ms();
         let answer = connection.send(request()?).await?;
         self.read(access, connection, answer, sent_boot_ms).await
@@ -122,21 +148,59 @@ impl Api {
         &mut self,
         access: &ApiServerFeed,
         connection: Connection,
-        (status, headers, mut rest): (StatusCode, HeaderMap, Incoming),
+        (status, headers, rest): (StatusCode, HeaderMap, Incoming),
         sent_boot_ms: u64,
     ) -> Result<Answer, ApiError> {
-        let mut body = Vec::new();
-        while let Some(frame) = rest.frame().await {
-            if let Some(data) = frame.map_err(ConnectionError::from)?.data_ref() {
-                if body.len() + data.len() > MOST_ANSWER_BYTES {
-                    return Err(ApiError::TooLong);
-                }
-                body.extend_from_slice(data);
-            }
-        }
-        self.open = Some((access.clone(), connection));
+        let body = whole(rest).await?;
+        self.open = Some(Open { access: access.clone(), connection, answered: Instant::now() });
         Ok(Answer { status, headers, body, sent_boot_ms })
     }
+}
+
+/// How a request is sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Care {
+    /// It changes nothing: over a connection that was closed meanwhile also a second time.
+    Repeatable,
+    /// It is sent once.
+    Unrepeated,
+    /// It is sent once, and must not wait for the end of a connection that is half open: only over one that answers.
+    Urgent,
+}
+
+impl Care {
+    fn of(call: &Call) -> Self {
+        match call {
+            Call::Discover | Call::Ping | Call::Look(_) | Call::DiskPressure { .. } => Self::Repeatable,
+            Call::Evict { .. } | Call::Delete { .. } | Call::Status { .. } => Self::Urgent,
+            // The first half of a taint looks at the node; the second depends on its answer.
+            Call::Report(_) | Call::Repeat { .. } | Call::Condition { .. } | Call::Taint { .. } => {
+                Self::Unrepeated
+            }
+        }
+    }
+}
+
+/// Reads the whole body of an answer.
+async fn whole(mut rest: Incoming) -> Result<Vec<u8>, ApiError> {
+    let mut body = Vec::new();
+    while let Some(frame) = rest.frame().await {
+        if let Some(data) = frame.map_err(ConnectionError::from)?.data_ref() {
+            if body.len() + data.len() > MOST_ANSWER_BYTES {
+                return Err(ApiError::TooLong);
+            }
+            body.extend_from_slice(data);
+        }
+    }
+    Ok(body)
+}
+
+/// Asks for what changes nothing, and gives the connection back if the server answers it, whatever it says.
+async fn probed(access: &ApiServerFeed, mut connection: Connection) -> Option<Connection> {
+    let asked = request(access, &Call::Ping).ok()?;
+    let (_status, _headers, rest) = connection.send(asked).await.ok()?;
+    whole(rest).await.ok()?;
+    connection.is_open().then_some(connection)
 }
 
 fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiError> {

@@ -17,12 +17,15 @@ const TIMEOUT_MS: u64 = 5_000;
 /// Where the API server is, and who this is; read anew for each question. The error says what is missing.
 pub type Access = Arc<dyn Fn() -> Result<ApiServerFeed, String> + Send + Sync>;
 
+/// What this node is called in the cluster, at any time. May read files.
+pub type NodeName = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// A handle for asking the API server, from any async runtime. The process ends with the last of its clones.
 #[derive(Clone)]
 pub struct ApiServer {
     process: Helper<KubeApi>,
     access: Access,
-    node: Arc<str>,
+    node: NodeName,
 }
 
 impl fmt::Debug for ApiServer {
@@ -63,23 +66,24 @@ impl Protocol for KubeApi {
 
 impl ApiServer {
     /// Starts the thread that starts the process with the first question. Fails if there is no thread or no descriptor for
-    /// it. `node` is this node's name in the cluster.
-    pub fn start(node: &str, access: Access) -> io::Result<Self> {
+    /// it.
+    pub fn start(node: NodeName, access: Access) -> io::Result<Self> {
         Self::start_with(node, access, |theirs| helper::command(VERB, theirs).spawn().map(Some))
     }
 
     pub(super) fn start_with(
-        node: &str,
+        node: NodeName,
         access: Access,
         mut spawn: impl FnMut(StdStream) -> io::Result<Option<Child>> + Send + 'static,
     ) -> io::Result<Self> {
-        Ok(Self { process: Helper::start(move |(), theirs| spawn(theirs))?, access, node: node.into() })
+        Ok(Self { process: Helper::start(move |(), theirs| spawn(theirs))?, access, node })
     }
 
     /// One whose process is a thread, with all the rights of this one.
     #[cfg(test)]
     pub(crate) fn in_this_process(node: &str, access: Access) -> io::Result<Self> {
-        Self::start_with(node, access, |theirs| {
+        let node = node.to_owned();
+        Self::start_with(Arc::new(move || node.clone()), access, |theirs| {
             theirs.set_nonblocking(true)?;
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -92,10 +96,10 @@ impl ApiServer {
         })
     }
 
-    /// This node's name in the cluster.
+    /// This node's name in the cluster, as it is now. May read files in the calling thread.
     #[must_use]
-    pub fn node(&self) -> &str {
-        &self.node
+    pub fn node(&self) -> String {
+        (self.node)()
     }
 
     /// Asks, one question of a lane after the other; the error says why there is no answer. Reads the files of the

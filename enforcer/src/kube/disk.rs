@@ -62,7 +62,7 @@ async fn run(every: Duration, server: &ApiServer, said: &watch::Sender<Option<bo
 }
 
 async fn look(server: &ApiServer) -> Option<bool> {
-    let call = Call::DiskPressure { node: server.node().to_owned() };
+    let call = Call::DiskPressure { node: server.node() };
     match server.ask(Lane::Looks, call).await {
         Ok(Outcome::DiskPressure(pressed)) => pressed,
         Ok(other) => {

@@ -181,13 +181,13 @@ impl Run {
         let set = NodeSettings { condition: wanted.condition.is_some(), taint: wanted.taint };
         // Until both are set, what the node has is not known: an answer may be lost.
         self.shown = None;
-        if let Some(Marks { node, set }) = self.marks.clone().filter(|marks| marks.node != self.server.node())
-        {
+        let name = self.server.node();
+        if let Some(Marks { node, set }) = self.marks.clone().filter(|marks| marks.node != name) {
             // The node has another name now.
             self.change(&node, set, Shown::NOTHING).await?;
             self.forget()?;
         }
-        self.mark(set)?;
+        self.mark(name, set)?;
         let Some(Marks { node, set: before }) = self.marks.clone() else { return Ok(()) };
         self.change(&node, before, wanted).await?;
         self.shown = Some(wanted);
@@ -216,14 +216,14 @@ impl Run {
     }
 
     /// Notes on the disk what is about to be set, in addition to what was.
-    fn mark(&mut self, set: NodeSettings) -> Result<(), String> {
+    fn mark(&mut self, node: String, set: NodeSettings) -> Result<(), String> {
         if !set.is_some() && self.marks.is_none() {
             return Ok(());
         }
         let before = self.marks.as_ref().map(|marks| marks.set).unwrap_or_default();
         let set =
             NodeSettings { condition: set.condition || before.condition, taint: set.taint.or(before.taint) };
-        let marks = Marks { node: self.server.node().to_owned(), set };
+        let marks = Marks { node, set };
         if self.marks.as_ref() != Some(&marks) {
             durable::write(&self.path, &marks)
                 .map_err(|error| format!("cannot write {}: {error}", self.path.display()))?;

@@ -1,7 +1,14 @@
 //! What lies between a client and a server in tests: a way on which packets vanish, and an authority that signs
 //! certificates which have expired.
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use tokio::{
@@ -14,6 +21,8 @@ use tokio::{
 pub(crate) struct Way {
     address: SocketAddr,
     to: watch::Sender<Option<SocketAddr>>,
+    open: Arc<AtomicUsize>,
+    half_open: Arc<AtomicUsize>,
 }
 
 impl Way {
@@ -23,14 +32,23 @@ impl Way {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (to, present) = watch::channel(Some(server));
+        let [open, half_open] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let (counted, vanished) = (Arc::clone(&open), Arc::clone(&half_open));
         let serving = async move {
             let listener = TcpListener::from_std(listener)?;
             loop {
                 let (near, _peer) = listener.accept().await?;
-                tokio::spawn(pass(near, present.clone()));
+                let (counted, vanished) = (Arc::clone(&counted), Arc::clone(&vanished));
+                let passing = pass(near, present.clone(), vanished);
+                counted.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(async move {
+                    // Either end may close it.
+                    drop(passing.await);
+                    counted.fetch_sub(1, Ordering::SeqCst);
+                });
             }
         };
-        Ok((Self { address, to }, serving))
+        Ok((Self { address, to, open, half_open }, serving))
     }
 
     /// Where it begins.
@@ -43,13 +61,23 @@ impl Way {
         self.to.send_replace(None);
     }
 
+    /// Whether all packets vanish on every connection by now.
+    pub(crate) fn has_vanished(&self) -> bool {
+        let [open, half_open] = [&self.open, &self.half_open].map(|count| count.load(Ordering::SeqCst));
+        open > 0 && open == half_open
+    }
+
     /// Leads to that server from now on. The connections so far are closed; those that are half open stay so.
     pub(crate) fn lead_to(&self, server: SocketAddr) {
         self.to.send_replace(Some(server));
     }
 }
 
-async fn pass(mut near: TcpStream, mut to: watch::Receiver<Option<SocketAddr>>) -> io::Result<()> {
+async fn pass(
+    mut near: TcpStream,
+    mut to: watch::Receiver<Option<SocketAddr>>,
+    half_open: Arc<AtomicUsize>,
+) -> io::Result<()> {
     let server = *to.borrow_and_update();
     near.set_nodelay(true)?;
     if let Some(server) = server {
@@ -63,13 +91,14 @@ async fn pass(mut near: TcpStream, mut to: watch::Receiver<Option<SocketAddr>>) 
         if led_elsewhere.is_some() {
             return Ok(());
         }
-        return held((near, far)).await;
+        return held((near, far), &half_open).await;
     }
-    held(near).await
+    held(near, &half_open).await
 }
 
 /// Keeps a connection open, and neither reads nor writes.
-async fn held<T>(connection: T) -> io::Result<()> {
+async fn held<T>(connection: T, half_open: &AtomicUsize) -> io::Result<()> {
+    half_open.fetch_add(1, Ordering::SeqCst);
     std::future::pending::<()>().await;
     drop(connection);
     Ok(())

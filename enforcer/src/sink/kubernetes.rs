@@ -103,7 +103,7 @@ impl Outlet for Kubernetes {
             && let Ok(event) = Event::parse(&item.line)
         {
             let evicted = self.evictions.take(item.first, &event);
-            for report in report::reports(&event, evicted, self.server.node(), self.dry_run) {
+            for report in report::reports(&event, evicted, &self.server.node(), self.dry_run) {
                 self.report(report).await?;
             }
         }

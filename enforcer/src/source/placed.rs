@@ -50,6 +50,17 @@ struct PlacedPod {
     named_since: Option<Instant>,
 }
 
+/// What the source of specs that answers knows of the pods whose cgroups stand.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SourceKnows {
+    /// No source has given all its pods.
+    NoSource,
+    /// One of them, or there is none that it must know.
+    Pods,
+    /// None of them, although not all are static.
+    NoPod(SourceName),
+}
+
 impl PlacedPods {
     /// No pods yet, whose names go into `identities`. A pod must be known for `grace` before it may be evicted without its
     /// spec.
@@ -129,6 +140,18 @@ impl PlacedPods {
     #[must_use]
     pub fn spec_source(&self) -> Option<SourceName> {
         self.specs.answering()
+    }
+
+    /// What the source of specs that answers knows of the pods. It need not know a static pod, whose mirror may not be made
+    /// yet. One whose spec it had counts: its cgroup may stand for longer than the source has it.
+    #[must_use]
+    pub fn source_knows(&self) -> SourceKnows {
+        let Some(source) = self.specs.answering() else { return SourceKnows::NoSource };
+        let are_static = self.pods.keys().all(|uid| self.identities.is_static(uid));
+        if are_static || self.pods.keys().any(|uid| self.specs.is_known_to(source, uid)) {
+            return SourceKnows::Pods;
+        }
+        SourceKnows::NoPod(source)
     }
 
     /// The pod's spec: by its uid, or of a static pod that of its mirror. If the runtime gives the pod another name, the spec

@@ -207,6 +207,17 @@ impl SpecifiedPods {
         self.known.retain(|uid, known| known.is_listed || standing.contains(uid));
     }
 
+    /// Whether this source has named the pod in the life of this daemon, or a mirror of it, with a valid spec or not.
+    #[must_use]
+    pub fn is_known_to(&self, source: SourceName, uid: &PodUid) -> bool {
+        let is_its = |known: &&SpecifiedPod| known.provenance == Provenance { source, is_from_disk: false };
+        let is_mirror =
+            |known: &SpecifiedPod| known.api.metadata.annotations.mirrored() == Some(uid.as_str());
+        self.known.get(uid).as_ref().is_some_and(is_its)
+            || self.invalid.contains_key(uid.as_str())
+            || self.known.values().filter(is_its).any(is_mirror)
+    }
+
     /// The pod's spec, if it is known.
     #[must_use]
     pub fn get(&self, uid: &PodUid) -> Option<&SpecifiedPod> {

@@ -1,5 +1,7 @@
 //! Finds the pods that a kubelet made by their cgroups, and names them.
 
+mod unknown_pods;
+
 use std::{
     path::Path,
     time::{Duration, Instant},
@@ -7,6 +9,7 @@ use std::{
 
 use enforcer_events::{Payload, node::SourceReported};
 
+use self::unknown_pods::UnknownPods;
 use super::{
     super::{
         keeper::Keeper,
@@ -22,7 +25,7 @@ use crate::{
     journal::Subject,
     model::{PodUid, SpecOrigin},
     serve::{PodView, ReadTime, SpecView, SpecsView},
-    source::{Change, Health, Identities, PlacedPods, Provenance, SourceName},
+    source::{Change, Health, Identities, PlacedPods, Provenance, SourceKnows, SourceName},
     specs::{self, Update},
     threads,
 };
@@ -69,6 +72,10 @@ pub(super) struct Placing {
     specs_read: ReadTime,
     /// How many pods of the source are left out.
     left_out: u64,
+    /// The node that the source was asked for; `None` if it has the pods of no other.
+    spec_node: Option<String>,
+    /// Whether the source knows none of the pods.
+    unknown: UnknownPods,
     /// What is wrong with specs, as last reported.
     spec_problem: Option<String>,
     /// Keeps the specs on the disk; `None` if they cannot be kept.
@@ -91,6 +98,8 @@ impl Placing {
             spec_source: None,
             specs_read: ReadTime::default(),
             left_out: 0,
+            spec_node: None,
+            unknown: UnknownPods::new(grace),
             spec_problem: None,
             keeper: None,
         }
@@ -143,11 +152,32 @@ impl Placing {
 
     pub(super) fn set_grace(&mut self, grace: Duration) {
         self.pods.set_grace(grace);
+        self.unknown.set_grace(grace);
         self.due = Some(Instant::now());
     }
 
     pub(super) fn due(&self) -> Instant {
-        self.due.map_or(self.look_at, |due| due.min(self.look_at))
+        [self.due, self.unknown.due()].into_iter().flatten().fold(self.look_at, Instant::min)
+    }
+
+    /// What is wrong with specs now, in words.
+    fn find_spec_problem(&mut self, now: Instant) -> Option<String> {
+        // What is left out of what a source has may be these pods.
+        let knows = if self.left_out > 0 { SourceKnows::Pods } else { self.pods.source_knows() };
+        self.unknown.note(knows, now);
+        let invalid = self.pods.invalid_specs();
+        let count = self.left_out + u64::try_from(invalid.len()).unwrap_or(u64::MAX);
+        let named: Vec<&str> = invalid.take(MOST_REPORTED).collect();
+        let unusable = self.spec_source.filter(|_| count > 0).map(|source| {
+            format!(
+                "{source}: the specs of {count} pods cannot be used (not readable, not valid, too large, or too many); these \
+                 pods are known by their cgroups and names only; among them [{}]",
+                named.join("; ")
+            )
+        });
+        let problems: Vec<_> =
+            [self.unknown.problem(self.spec_node.as_deref()), unusable].into_iter().flatten().collect();
+        (!problems.is_empty()).then(|| problems.join("; "))
     }
 }
 
@@ -161,6 +191,7 @@ impl Desired {
     /// Finds the kubelet's pods, if it is time to.
     pub(in crate::daemon) async fn find_pods(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
+        self.report_spec_problem(now);
         if self.placing.as_ref().is_none_or(|placing| placing.due() > now) {
             return Ok(());
         }
@@ -262,8 +293,8 @@ impl Desired {
     pub(in crate::daemon) async fn specify_pods(&mut self, news: SpecNews) -> anyhow::Result<()> {
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         let name = SourceName::SPECS.as_str();
-        let (source, Update { change, left_out, dropped }) = match news {
-            SpecNews::Answered(source, update) => (source, update),
+        let (source, node, Update { change, left_out, dropped }) = match news {
+            SpecNews::Answered { source, node, update } => (source, node, update),
             SpecNews::Failed(source) => {
                 // One that was only tried, as it would be a better one, says nothing of the others.
                 if placing.pods.spec_source() == Some(source) {
@@ -286,6 +317,7 @@ impl Desired {
         let is_other = placing.spec_source.replace(source) != Some(source) || !is_up;
         let answered_before = placing.pods.spec_source();
         placing.left_out = dropped.unwrap_or(placing.left_out);
+        placing.spec_node = node;
         let is_change = change.is_some();
         if let Some((_revision, change)) = change {
             let provenance = Provenance { source, is_from_disk: false };
@@ -308,7 +340,7 @@ impl Desired {
             let data = SourceReported { source: name.into(), message };
             self.emit(Subject::Node, Payload::SourceUp(data));
         }
-        self.report_spec_problem(source);
+        self.report_spec_problem(Instant::now());
         if is_change || answers != answered_before {
             self.show_placed(Instant::now()).await?;
             self.renew_view();
@@ -326,19 +358,10 @@ impl Desired {
         Ok(())
     }
 
-    /// Reports pods of a source whose specs cannot be used, and when there are none any more.
-    fn report_spec_problem(&mut self, source: SourceName) {
+    /// Reports pods of a source whose specs cannot be used, and a source that knows none of the pods, and when it is over.
+    fn report_spec_problem(&mut self, now: Instant) {
         let Some(placing) = self.placing.as_mut() else { return };
-        let invalid = placing.pods.invalid_specs();
-        let count = placing.left_out + u64::try_from(invalid.len()).unwrap_or(u64::MAX);
-        let named: Vec<&str> = invalid.take(MOST_REPORTED).collect();
-        let problem = (count > 0).then(|| {
-            format!(
-                "{source}: the specs of {count} pods cannot be used (not readable, not valid, too large, or too many); these \
-                 pods are known by their cgroups and names only; among them [{}]",
-                named.join("; ")
-            )
-        });
+        let problem = placing.find_spec_problem(now);
         if placing.spec_problem == problem {
             return;
         }
@@ -351,6 +374,7 @@ impl Desired {
 
     /// Takes the kubelet's pods as they are known now into the roster and the plan.
     async fn show_placed(&mut self, now: Instant) -> anyhow::Result<()> {
+        self.report_spec_problem(now);
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         placing.due = placing.pods.due(now);
         let (snapshot, placements) = placing.pods.snapshot(now, placing.read_ms);

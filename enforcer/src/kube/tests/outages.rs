@@ -71,6 +71,43 @@ fn over_a_half_open_connection_a_pod_is_evicted_once() {
     });
 }
 
+/// A firewall has forgotten the connection, and the server is there: nothing is sent over the old one but a question.
+#[test]
+fn an_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
+    let api = Api::serve();
+    let server = api.1;
+    let (way, passing) = Way::to(server).unwrap();
+    spawn(move || passing);
+    let mut scene = Scene {
+        journal: Journal::new("n", "b"),
+        state: tempfile::tempdir().unwrap(),
+        api: Api(Arc::clone(&api.0), way.address()),
+        evictions: None,
+    };
+    for (name, uid) in [("first", "u1"), ("web", "u2")] {
+        scene.api.put(name, uid, Some("ReplicaSet"));
+    }
+    scene.start(SETTINGS);
+    scene.emit(signalled_live("e1", "first", "u1", Some("ReplicaSet")));
+    assert_eq!(scene.requested().outcome, "accepted");
+    // A connection that has just answered is not asked again.
+    std::thread::sleep(api::ANSWER_LASTS);
+    way.vanish();
+    until("half-open connections", || way.has_vanished());
+    way.lead_to(server);
+    scene.emit(signalled_live("e2", "web", "u2", Some("ReplicaSet")));
+    let requested = scene.wait(EventType::EvictionRequested, 2).pop().unwrap();
+    let Payload::EvictionRequested(requested) = requested.payload else { panic!() };
+    // A request that is lost is given up, which is reported, and made again after a look.
+    assert_eq!((&*requested.eviction_id, &*requested.outcome, requested.requests), ("e2", "accepted", 1));
+    assert_eq!(scene.events(EventType::DegradedEntered).len(), 0);
+    let asked = api.change(|server| server.pod_requests.clone());
+    let of_web: Vec<_> = asked.iter().filter(|(_, pod)| pod == "web").map(|(request, _)| request).collect();
+    assert_eq!(of_web[0], "POST eviction");
+    let done = ["first", "web"].map(|pod| (String::from("POST eviction"), pod.to_owned()));
+    assert_eq!(api.done(), done);
+}
+
 /// An API server over HTTPS, and the folder with the credentials of a node.
 struct Cluster {
     api: FakeApi,

@@ -57,6 +57,26 @@ impl PressureEvent {
         pod_name(place).map_or(Subject::Node, Subject::Pod)
     }
 
+    /// The cgroup whose tasks are stalled; of several in a pod, the last one.
+    #[must_use]
+    pub fn cgroup(&self) -> CgroupId {
+        match self {
+            Self::Rising(rising) => CgroupId(rising.cgroup_id),
+            Self::Cleared(cleared) => CgroupId(cleared.cgroup_id),
+        }
+    }
+
+    /// Takes the names that the cgroup's pod and container have by now. A cgroup that is gone keeps those that it had.
+    pub fn name_again(&mut self, world: &mut impl StallWorld) {
+        let cgroup = self.cgroup();
+        let Some(owner) = world.owner(cgroup) else { return };
+        let named = place_of(Some(&owner), world.path(cgroup));
+        match self {
+            Self::Rising(rising) => rising.place = named,
+            Self::Cleared(cleared) => cleared.place = named,
+        }
+    }
+
     /// The event's payload.
     #[must_use]
     pub fn into_payload(self) -> Payload {

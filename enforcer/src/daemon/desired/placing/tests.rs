@@ -370,3 +370,69 @@ fn a_tenants_annotations_adopt_no_cgroup_spare_no_pod_and_take_no_identity() {
         assert!(!serde_json::to_string(&kept).unwrap().contains("system.slice"));
     }
 }
+
+/// The beginning of a source's answers.
+fn answer(placing: &mut Placing, node: &str, pods: Vec<ApiPod>) {
+    placing.spec_source = Some(SourceName::API_SERVER);
+    placing.spec_node = Some(node.to_owned());
+    assert_eq!(placing.pods.specify(LIVE, specs::Change::Whole(pods), 1), []);
+}
+
+/// With a wrong name of the node the API server answers with an empty list, and that is no error of its.
+#[test]
+fn an_api_server_that_knows_none_of_the_pods_is_reported_with_the_node_that_it_is_asked_for() {
+    let made: Vec<Made> = (0..3).map(Made::new).collect();
+    let begin = Instant::now();
+    let mut placing = Placing::new(GRACE, Identities::default(), true);
+    placing.pods.take(made.iter().map(Made::cgroup).collect(), begin);
+    placing.pods.learn(&listing(&made), begin);
+    // What an earlier daemon left does not say what the source knows.
+    let kept = Provenance { source: SourceName::API_SERVER, is_from_disk: true };
+    let specs = || made.iter().map(|pod| pod.spec(&json!({}))).collect();
+    placing.pods.specify(kept, specs::Change::Whole(specs()), 1);
+    assert_eq!(placing.find_spec_problem(begin + GRACE), None, "no source has answered");
+    answer(&mut placing, "host-1", Vec::new());
+    assert_eq!(placing.pods.source_knows(), SourceKnows::NoPod(SourceName::API_SERVER));
+    assert_eq!(placing.find_spec_problem(begin + GRACE), None, "it may be late");
+    let problem = placing.find_spec_problem(begin + 2 * GRACE).unwrap();
+    assert!(
+        problem.starts_with("apiServer: ") && problem.contains("the node \"host-1\": set nodeName"),
+        "{problem}"
+    );
+    answer(&mut placing, "worker-1", vec![made[1].spec(&json!({}))]);
+    assert_eq!(placing.find_spec_problem(begin + 2 * GRACE), None);
+    // Its object may be deleted long before its last process has ended.
+    answer(&mut placing, "worker-1", Vec::new());
+    for graces in 3..6 {
+        assert_eq!(placing.find_spec_problem(begin + graces * GRACE), None);
+    }
+}
+
+/// Whether a source that has only these pods is said to know none, with these pods on the node.
+fn is_reported(made: &[Made], left_out: u64, pods: Vec<ApiPod>) -> bool {
+    let begin = Instant::now();
+    let mut placing = Placing::new(GRACE, Identities::default(), true);
+    placing.pods.take(made.iter().map(Made::cgroup).collect(), begin);
+    placing.pods.learn(&listing(made), begin);
+    answer(&mut placing, "n", pods);
+    placing.left_out = left_out;
+    placing.find_spec_problem(begin);
+    placing.find_spec_problem(begin + GRACE).is_some_and(|problem| problem.contains("set nodeName"))
+}
+
+#[test]
+fn a_source_is_not_said_to_know_no_pod_where_it_need_not_know_one_or_does() {
+    let [mut own, other, mirror] = [0, 1, 2].map(Made::new);
+    (own.uid, own.name) = (STATIC.to_owned(), String::from("etcd-node-1"));
+    let of_own = json!({"kubernetes.io/config.mirror": STATIC, "kubernetes.io/config.hash": STATIC});
+    let mirror = Made { name: own.name.clone(), ..mirror }.spec(&of_own);
+    let mut wrong = other.spec(&json!({}));
+    wrong.spec.containers.clear();
+    let both = [own.clone(), other];
+    assert!(is_reported(&both, 0, Vec::new()), "one is not static");
+    assert!(!is_reported(&[own], 0, Vec::new()), "its mirror may not be made yet");
+    assert!(!is_reported(&both, 0, vec![mirror]), "the mirror is on this node");
+    assert!(!is_reported(&both, 0, vec![wrong]), "it is known, if not valid");
+    assert!(!is_reported(&both, 1, Vec::new()), "it may be the one that is left out");
+    assert!(!is_reported(&[], 0, Vec::new()));
+}

@@ -162,3 +162,21 @@ fn the_event_is_what_is_documented() {
     });
     assert_eq!(serde_json::to_value(reported).unwrap(), expected);
 }
+
+/// The container runtime may name a container after its first stall.
+#[test]
+fn an_event_takes_the_names_that_are_known_by_now_and_keeps_them_when_the_cgroup_is_gone() {
+    let mut pressures = Pressures::default();
+    let mut world = World::with(&[(1, "unnamed", "c0ffee")]);
+    let reported = pressures.stalled(0, &stall(1, None, StallKind::MemcgReclaim), &mut world);
+    let mut cleared = pressures.quiet(QUIET_NS, &mut world);
+    let mut named = World::with(&[(1, "web", "app")]);
+    let subject = |name: &str| Subject::Pod(PodName { namespace: "default".into(), name: name.into() });
+    for mut event in [reported.unwrap(), cleared.remove(0)] {
+        assert_eq!((event.cgroup(), event.subject()), (CgroupId(1), subject("unnamed")));
+        event.name_again(&mut named);
+        assert_eq!(event.subject(), subject("web"));
+        event.name_again(&mut World::default());
+        assert_eq!(event.subject(), subject("web"), "it is gone");
+    }
+}

@@ -1,0 +1,97 @@
+//! Chooses the connection for a request that must not be sent twice: one that is half open shows it only by silence.
+
+use std::{pin::pin, time::Duration};
+
+use tokio::time::timeout;
+
+/// How long the present connection may be silent before another is opened beside it. To open one takes a busy node longer
+/// than a busy server takes to answer.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// The present connection, if it answers, or another, whichever is there first. `probe` asks over the present one for what
+/// changes nothing, and gives it back with the answer; `open` opens another, and is begun only once that is needed. What is
+/// given up is dropped, and so is closed: nothing else was asked over it.
+pub(super) async fn living<C, E>(
+    probe: impl Future<Output = Option<C>>,
+    open: impl Future<Output = Result<C, E>>,
+) -> Result<C, E> {
+    let mut probe = pin!(probe);
+    match timeout(PATIENCE, &mut probe).await {
+        Ok(Some(present)) => return Ok(present),
+        Ok(None) => return open.await,
+        Err(_elapsed) => {}
+    }
+    let mut open = pin!(open);
+    tokio::select! {
+        biased;
+        answered = &mut probe => match answered {
+            Some(present) => Ok(present),
+            None => open.await,
+        },
+        opened = &mut open => match opened {
+            Ok(other) => Ok(other),
+            // A server that takes no more connections may still answer over this one.
+            Err(error) => probe.await.ok_or(error),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    type Chosen = Result<&'static str, &'static str>;
+
+    async fn after<T>(ms: u64, output: T) -> T {
+        sleep(Duration::from_millis(ms)).await;
+        output
+    }
+
+    /// Which one is chosen, and after how many milliseconds of the paused clock.
+    async fn chosen(
+        probe: impl Future<Output = Option<&'static str>>,
+        open: impl Future<Output = Chosen>,
+    ) -> (Chosen, u128) {
+        let begin = Instant::now();
+        let chosen = living(probe, open).await;
+        (chosen, begin.elapsed().as_millis())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_answers_in_time_is_used_and_no_other_is_opened() {
+        let never = async { panic!("another is opened") };
+        assert_eq!(chosen(after(249, Some("present")), never).await, (Ok("present"), 249));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn beside_one_that_is_silent_another_is_opened_and_used() {
+        assert_eq!(chosen(pending(), after(40, Ok("other"))).await, (Ok("other"), 290));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_has_ended_is_replaced_at_once() {
+        assert_eq!(chosen(ready(None), after(40, Ok("other"))).await, (Ok("other"), 40));
+        assert_eq!(chosen(after(300, None), after(100, Ok("other"))).await, (Ok("other"), 350));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_one_that_answers_late_and_another_the_first_is_used() {
+        assert_eq!(
+            chosen(after(400, Some("present")), after(1_000, Ok("other"))).await,
+            (Ok("present"), 400)
+        );
+        assert_eq!(chosen(after(400, Some("present")), after(100, Ok("other"))).await, (Ok("other"), 350));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_another_the_silent_one_is_waited_for() {
+        let refused = || after(10, Err("refused"));
+        assert_eq!(chosen(after(400, Some("present")), refused()).await, (Ok("present"), 400));
+        assert_eq!(chosen(after(400, None), refused()).await, (Err("refused"), 400));
+        assert_eq!(chosen(ready(None), refused()).await, (Err("refused"), 10));
+    }
+}
