@@ -11,6 +11,7 @@ mod evictions;
 mod message;
 mod node;
 mod outbox;
+mod pace;
 mod process;
 mod soft;
 #[cfg(test)]

@@ -24,6 +24,8 @@ mod process;
 mod proto;
 mod store;
 
+#[cfg(test)]
+pub(crate) use self::api_server::watch_requests;
 pub use self::{
     client::{SpecError, Specs},
     configz::{KubeletConfigz, KubeletHard},

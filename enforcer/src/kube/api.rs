@@ -60,7 +60,16 @@ pub(super) enum ApiError {
 /// A client of the API server, with one connection.
 #[derive(Debug, Default)]
 pub(super) struct Api {
-    open: Option<(ApiServerFeed, Connection)>,
+    open: Option<Open>,
+}
+
+/// A connection, and what holds as long as it lasts: another server may be of another version.
+#[derive(Debug)]
+struct Open {
+    access: ApiServerFeed,
+    connection: Connection,
+    /// The group and version of evictions, once asked for.
+    evictions: Option<String>,
 }
 
 /// An answer to one request.
@@ -85,8 +94,18 @@ impl Api {
             let answer = self.send(access, || patch_node(access, node, &patch), false).await?;
             return outcome(call, answer);
         }
+        if *call == Call::Discover
+            && let Some(open) = self.open.as_ref().filter(|open| open.serves(access))
+            && let Some(known) = &open.evictions
+        {
+            return Ok(Outcome::Discovered(Some(known.clone())));
+        }
         let answer = self.exchange(access, call).await?;
-        outcome(call, answer)
+        let outcome = outcome(call, answer)?;
+        if let (Outcome::Discovered(found), Some(open)) = (&outcome, &mut self.open) {
+            open.evictions.clone_from(found);
+        }
+        Ok(outcome)
     }
 
     async fn exchange(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
@@ -100,28 +119,28 @@ impl Api {
         request: impl Fn() -> Result<Request<Bytes>, ApiError>,
         is_repeatable: bool,
     ) -> Result<Answer, ApiError> {
-        let present = self.open.take().filter(|(of, connection)| of == access && connection.is_open());
-        if let Some((_, mut connection)) = present {
+        let present = self.open.take().filter(|open| open.serves(access));
+        if let Some(mut open) = present {
             let sent_boot_ms = boot_ms();
-            match connection.send(request()?).await {
-                Ok(answer) => return self.read(access, connection, answer, sent_boot_ms).await,
+            match open.connection.send(request()?).await {
+                Ok(answer) => return self.read(open, answer, sent_boot_ms).await,
                 // The server may close a connection just as it is used again. Whether it has done what was asked is
                 // found out by another look.
                 Err(_closed) if is_repeatable => {}
                 Err(closed) => return Err(closed.into()),
             }
         }
-        let mut connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
+        let connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
+        let mut open = Open { access: access.clone(), connection, evictions: None };
         let sent_boot_ms = boot_ms();
-        let answer = connection.send(request()?).await?;
-        self.read(access, connection, answer, sent_boot_ms).await
+        let answer = open.connection.send(request()?).await?;
+        self.read(open, answer, sent_boot_ms).await
     }
 
     /// Reads the whole answer, and keeps the connection.
     async fn read(
         &mut self,
-        access: &ApiServerFeed,
-        connection: Connection,
+        open: Open,
         (status, headers, mut rest): (StatusCode, HeaderMap, Incoming),
         sent_boot_ms: u64,
     ) -> Result<Answer, ApiError> {
@@ -134,8 +153,15 @@ impl Api {
                 body.extend_from_slice(data);
             }
         }
-        self.open = Some((access.clone(), connection));
+        self.open = Some(open);
         Ok(Answer { status, headers, body, sent_boot_ms })
+    }
+}
+
+impl Open {
+    /// Whether another request of that user may be sent over it.
+    fn serves(&self, access: &ApiServerFeed) -> bool {
+        self.access == *access && self.connection.is_open()
     }
 }
 
