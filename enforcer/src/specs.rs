@@ -22,6 +22,7 @@ mod pod;
 mod pods_api;
 mod process;
 mod proto;
+mod reader;
 mod store;
 
 #[cfg(test)]
@@ -33,4 +34,5 @@ pub use self::{
     message::{ApiServerFeed, Change, Feed, HttpsFeed, Update},
     pod::{ApiPod, DISRUPTED_BY_ENFORCER, DISRUPTION_TARGET, InvalidPod},
     process::{VERB, main},
+    reader::{CredentialsHang, CredentialsReader},
 };

@@ -275,7 +275,7 @@ impl Run {
         if lane == Lane::Evictions {
             self.warmth.used(Instant::now());
         }
-        let access = match self.access(&call) {
+        let access = match self.access(&call).await {
             Ok(access) => access,
             Err(why) => return Some(Err(why)),
         };
@@ -296,7 +296,7 @@ impl Run {
     }
 
     /// The credentials: for what changes a pod those of the last minute, else as they are now.
-    fn access(&mut self, call: &Call) -> Result<ApiServerFeed, String> {
+    async fn access(&mut self, call: &Call) -> Result<ApiServerFeed, String> {
         let now = Instant::now();
         if let Some((access, read)) = &self.access
             && !call.changes_nothing()
@@ -304,7 +304,7 @@ impl Run {
         {
             return Ok(access.clone());
         }
-        let access = self.server.access()?;
+        let access = self.server.access().await?;
         self.access = Some((access.clone(), now));
         Ok(access)
     }

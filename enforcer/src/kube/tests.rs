@@ -1,5 +1,6 @@
 //! With a fake API server, and a kube process that is a thread.
 
+mod credentials;
 mod disk;
 mod node;
 mod outages;
