@@ -22,8 +22,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{Mode as FileMode, OFlags};
-
 use self::fields::{Fields, Provenance};
 use crate::{
     cgroup,
@@ -486,10 +484,7 @@ fn text(path: &Path) -> Result<String, Error> {
 fn trusted_text(path: &Path) -> Result<String, Error> {
     let shown = path.display().to_string();
     let failed = |source| Error::Read { path: shown.clone(), source };
-    let absolute = std::path::absolute(path).map_err(failed)?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open("/", flags, FileMode::empty()).map_err(|errno| failed(errno.into()))?;
-    match trust::open_below(root, &absolute).map_err(failed)? {
+    match trust::open(path).map_err(failed)? {
         Ok(file) => text_of(&shown, File::from(file)),
         Err((path, Untrusted { why, remedy })) => {
             Err(Error::Untrusted { path: path.display().to_string(), why, remedy })

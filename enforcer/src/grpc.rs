@@ -3,7 +3,7 @@
 //! It uses `h2` itself. A gRPC framework stands on the same crate, and adds layers for what one local connection with
 //! a few calls has no use for.
 
-use std::{fmt, future::Future};
+use std::{fmt, future::Future, time::Duration};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use h2::{
@@ -30,6 +30,18 @@ const MOST_HEADER_BYTES: u32 = 32 << 10;
 
 /// The status of a call of something that the other end does not have (`UNIMPLEMENTED`).
 const UNIMPLEMENTED: u32 = 12;
+
+/// How often the other end is asked whether it still answers, as long as a call of no set time is under way.
+const PROBE_EVERY: Duration = Duration::from_secs(20);
+
+/// How long it may take to answer that.
+const PROBE_TIMEOUT_MS: u64 = 10_000;
+
+/// What is called for that. A server that does not have it says so, which is an answer, too.
+///
+/// A PING frame of HTTP/2 does not serve: grpc-go closes a connection after three that come within five minutes of each other
+/// while it has sent nothing (`handlePing` of `internal/transport`, `MinTime` of the `EnforcementPolicy`), and a kubelet at rest sends nothing.
+const PROBE: &str = "/grpc.health.v1.Health/Check";
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +72,12 @@ pub(crate) enum GrpcError {
     /// The answer is not one whole message.
     #[error("the answer is not one whole message")]
     Incomplete,
+    /// The connection is open, and the other end does nothing.
+    #[error("the other end has not answered anything within {timeout_ms} ms: it hangs")]
+    Silent {
+        /// How long it was waited for.
+        timeout_ms: u64,
+    },
 }
 
 impl GrpcError {
@@ -112,6 +130,21 @@ impl Channel {
     /// Calls a method whose answer is a stream of messages. The call is given up when that is dropped.
     pub(crate) async fn stream(&self, path: &str, message: &impl Message) -> Result<Messages, GrpcError> {
         self.open_call(path, message, None).await
+    }
+
+    /// Asks again and again whether the other end still answers, and returns when it does not. A stream alone does not show
+    /// that: it may have nothing to say.
+    pub(crate) async fn silence(&self) -> GrpcError {
+        loop {
+            tokio::time::sleep(PROBE_EVERY).await;
+            let limit = Duration::from_millis(PROBE_TIMEOUT_MS);
+            match tokio::time::timeout(limit, self.call(PROBE, &(), PROBE_TIMEOUT_MS)).await {
+                Err(_elapsed) => return GrpcError::Silent { timeout_ms: PROBE_TIMEOUT_MS },
+                Ok(Err(lost @ (GrpcError::Http2(_) | GrpcError::Request(_)))) => return lost,
+                // Whatever the answer is, there is one.
+                Ok(_) => {}
+            }
+        }
     }
 
     async fn open_call(

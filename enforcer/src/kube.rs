@@ -12,6 +12,7 @@ mod living;
 mod message;
 mod node;
 mod outbox;
+mod pace;
 mod process;
 mod soft;
 #[cfg(test)]

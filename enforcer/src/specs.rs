@@ -22,8 +22,11 @@ mod pod;
 mod pods_api;
 mod process;
 mod proto;
+mod reader;
 mod store;
 
+#[cfg(test)]
+pub(crate) use self::api_server::watch_requests;
 pub use self::{
     client::{SpecError, Specs},
     configz::{KubeletConfigz, KubeletHard},
@@ -31,4 +34,5 @@ pub use self::{
     message::{ApiServerFeed, Change, Feed, HttpsFeed, Update},
     pod::{ApiPod, DISRUPTED_BY_ENFORCER, DISRUPTION_TARGET, InvalidPod},
     process::{VERB, main},
+    reader::{CredentialsHang, CredentialsReader},
 };

@@ -3,13 +3,10 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs, io,
+    io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{
-            ffi::OsStringExt as _,
-            fs::{MetadataExt as _, OpenOptionsExt as _},
-        },
+        unix::ffi::OsStringExt as _,
     },
     path::{Path, PathBuf},
 };
@@ -65,31 +62,12 @@ pub(crate) fn check_open(path: &Path, open: impl AsFd) -> io::Result<Result<(), 
     }
 }
 
-/// Whether only this process's user and root may write to a file or replace it. The error contains the path that it is
-/// about.
-///
-/// A link is followed; then both its folder and the file's own folder count. In a folder with the sticky bit, such as
-/// `/tmp`, users cannot replace the files of others.
-pub(crate) fn check_file(path: &Path) -> io::Result<Result<(), (PathBuf, Untrusted)>> {
-    let named = std::path::absolute(path)?;
-    let real = fs::canonicalize(path)?;
-    // Opening a pipe would block.
-    let mut options = fs::OpenOptions::new();
-    let file = options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&real)?;
-    if let Err(untrusted) = check_open(path, file)? {
-        return Ok(Err((path.to_owned(), untrusted)));
-    }
-    for folder in named.ancestors().skip(1).chain(real.ancestors().skip(1)) {
-        let metadata = fs::metadata(folder)?;
-        let is_sticky = metadata.mode() & 0o1000 != 0;
-        let mode = if is_sticky { metadata.mode() & !0o022 } else { metadata.mode() };
-        if let Err(untrusted) = check(folder, metadata.uid(), mode)
-            && !rustix::fs::statvfs(folder)?.f_flag.contains(StatVfsMountFlags::RDONLY)
-        {
-            return Ok(Err((folder.to_owned(), untrusted)));
-        }
-    }
-    Ok(Ok(()))
+/// Opens a regular file for reading, or a folder, unless others than this process's user and root may write to it or replace
+/// it. The error contains the path that it is about. What is checked is what is opened.
+pub(crate) fn open(path: &Path) -> io::Result<Result<OwnedFd, (PathBuf, Untrusted)>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open("/", flags, Mode::empty())?;
+    open_below(root, &std::path::absolute(path)?)
 }
 
 /// Opens a regular file for reading, or a folder, below `root` as if that were `/`, unless others than this process's user
@@ -177,6 +155,7 @@ fn check_folder(path: &Path, folder: &OwnedFd) -> io::Result<Result<(), Untruste
 #[cfg(test)]
 mod tests {
     use std::{
+        fs,
         io::Read as _,
         os::unix::fs::{PermissionsExt as _, symlink},
     };
@@ -194,7 +173,7 @@ mod tests {
         fs::create_dir(&shared).unwrap();
         fs::write(&file, "").unwrap();
         set_mode(&file, 0o644);
-        let refused = |path: &Path| check_file(path).unwrap().err().map(|(path, _)| path);
+        let refused = |path: &Path| open(path).unwrap().err().map(|(path, _)| path);
         for (mode, is_safe) in [(0o755, true), (0o775, false), (0o777, false), (0o1777, true)] {
             set_mode(&shared, mode);
             assert_eq!(refused(&file), (!is_safe).then(|| shared.clone()), "{mode:o}");
@@ -209,7 +188,7 @@ mod tests {
         assert_eq!(refused(&link), None);
         set_mode(&shared, 0o777);
         assert_eq!(refused(&link), Some(shared));
-        assert!(check_file(&temp.path().join("none")).is_err());
+        assert!(open(&temp.path().join("none")).is_err());
     }
 
     #[test]

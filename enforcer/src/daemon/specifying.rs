@@ -3,11 +3,11 @@
 mod choice;
 mod node_name;
 
-use std::{future, io, path::PathBuf, sync::mpsc as std_mpsc, time::Duration};
+use std::{future, io, path::PathBuf};
 
 use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::{Instant, timeout},
+    sync::{mpsc, watch},
+    time::Instant,
 };
 
 use self::choice::{SourceChoice, Step};
@@ -16,7 +16,10 @@ use super::desired::Desired;
 use crate::{
     config::{Config, PodSource},
     source::SourceName,
-    specs::{ApiServerFeed, ClusterAccess, CredentialsError, Feed, SpecError, Specs, Update},
+    specs::{
+        ApiServerFeed, ClusterAccess, CredentialsError, CredentialsHang, CredentialsReader, Feed, SpecError,
+        Specs, Update,
+    },
 };
 
 /// Where a cluster mounts the token of a pod's service account.
@@ -30,9 +33,6 @@ const WAIT_MS: u64 = 30_000;
 
 /// The same for a source that has answered nothing yet, in milliseconds.
 const FIRST_WAIT_MS: u64 = 10_000;
-
-/// How long reading credentials may take.
-const CREDENTIALS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is known of specs now.
 #[derive(Debug)]
@@ -59,8 +59,8 @@ enum SpecRefusal {
     Credentials(#[from] CredentialsError),
     #[error(transparent)]
     Source(#[from] SpecError),
-    #[error("the files of credentials or certificates cannot be read within {timeout_s} s: their disk hangs")]
-    CredentialsHang { timeout_s: u64 },
+    #[error(transparent)]
+    Hang(#[from] CredentialsHang),
 }
 
 /// The sources of specs, of which one is asked at a time.
@@ -139,7 +139,7 @@ impl Specifying {
         let (looks, look) = watch::channel(0);
         let (sender, news) = mpsc::channel(1);
         let pods_api = access.place.pods_api();
-        let credentials = CredentialsReader::start(access)?;
+        let credentials = reader(access)?;
         tokio::spawn(run(known, (pods_api, credentials), look, sender));
         Ok(Some(Self { looks, news }))
     }
@@ -176,7 +176,7 @@ pub(super) async fn next(specifying: &mut Option<Specifying>) -> SpecNews {
 
 async fn run(
     mut known: Vec<SpecSource>,
-    (pods_api, credentials): (Feed, CredentialsReader),
+    (pods_api, credentials): (Feed, FeedReader),
     mut looks: watch::Receiver<u64>,
     sender: mpsc::Sender<SpecNews>,
 ) {
@@ -195,7 +195,10 @@ async fn run(
         let Some(asked) = known.get_mut(number) else { return };
         let look = *looks.borrow_and_update();
         let feed = match asked.source {
-            source @ (SourceName::KUBELET | SourceName::API_SERVER) => credentials.read(source).await,
+            source @ (SourceName::KUBELET | SourceName::API_SERVER) => match credentials.read(source).await {
+                Ok(read) => read.map_err(SpecRefusal::from),
+                Err(hang) => Err(hang.into()),
+            },
             _ => Ok(pods_api.clone()),
         };
         let node = match &feed {
@@ -256,37 +259,12 @@ async fn run(
     }
 }
 
-/// Reads credentials on a thread of its own, one at a time: the disk that they are on may hang.
-struct CredentialsReader(std_mpsc::SyncSender<CredentialsJob>);
+/// Gives the feeds of the sources that need credentials.
+type FeedReader = CredentialsReader<SourceName, Feed, CredentialsError>;
 
-/// The source that credentials are read for, and where they go.
-type CredentialsJob = (SourceName, oneshot::Sender<Result<Feed, CredentialsError>>);
-
-impl CredentialsReader {
-    fn start(access: Access) -> io::Result<Self> {
-        let (sender, asked) = std_mpsc::sync_channel::<CredentialsJob>(1);
-        std::thread::Builder::new().name(String::from("credentials")).spawn(move || {
-            while let Ok((source, reply)) = asked.recv() {
-                let feed = match source {
-                    SourceName::API_SERVER => access.api_server().map(|feed| Feed::ApiServer(Box::new(feed))),
-                    _ => access.kubelet(),
-                };
-                // Who has asked may no longer wait.
-                drop(reply.send(feed));
-            }
-        })?;
-        Ok(Self(sender))
-    }
-
-    async fn read(&self, source: SourceName) -> Result<Feed, SpecRefusal> {
-        let hung = SpecRefusal::CredentialsHang { timeout_s: CREDENTIALS_TIMEOUT.as_secs() };
-        let (reply, replied) = oneshot::channel();
-        if self.0.try_send((source, reply)).is_err() {
-            return Err(hung);
-        }
-        match timeout(CREDENTIALS_TIMEOUT, replied).await {
-            Ok(Ok(feed)) => Ok(feed?),
-            Ok(Err(_)) | Err(_) => Err(hung),
-        }
-    }
+fn reader(access: Access) -> io::Result<FeedReader> {
+    CredentialsReader::start(move |source| match source {
+        SourceName::API_SERVER => access.api_server().map(|feed| Feed::ApiServer(Box::new(feed))),
+        _ => access.kubelet(),
+    })
 }

@@ -72,11 +72,13 @@ pub(super) struct Api {
     open: Option<Open>,
 }
 
-/// A connection to that server.
+/// A connection to that server, and what holds as long as it lasts: another server may be of another version.
 #[derive(Debug)]
 struct Open {
     access: ApiServerFeed,
     connection: Connection,
+    /// The group and version of evictions, once asked for.
+    evictions: Option<String>,
     /// When its last answer was there.
     answered: Instant,
 }
@@ -103,8 +105,18 @@ impl Api {
             let answer = self.send(access, || patch_node(access, node, &patch), Care::Unrepeated).await?;
             return outcome(call, answer);
         }
+        if *call == Call::Discover
+            && let Some(open) = self.open.as_ref().filter(|open| open.serves(access))
+            && let Some(known) = &open.evictions
+        {
+            return Ok(Outcome::Discovered(Some(known.clone())));
+        }
         let answer = self.exchange(access, call).await?;
-        outcome(call, answer)
+        let outcome = outcome(call, answer)?;
+        if let (Outcome::Discovered(found), Some(open)) = (&outcome, &mut self.open) {
+            open.evictions.clone_from(found);
+        }
+        Ok(outcome)
     }
 
     async fn exchange(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
@@ -118,42 +130,50 @@ impl Api {
         request: impl Fn() -> Result<Request<Bytes>, ApiError>,
         care: Care,
     ) -> Result<Answer, ApiError> {
-        let present = self.open.take().filter(|open| open.access == *access && open.connection.is_open());
-        let open = || Box::pin(Connection::open(&access.https.endpoint, &access.https.security));
-        let mut connection = match present {
-            None => open().await?,
-            Some(Open { connection, answered, .. })
-                if care == Care::Urgent && answered.elapsed() >= ANSWER_LASTS =>
-            {
-                living(probed(access, connection), open()).await?
+        let present = self.open.take().filter(|open| open.serves(access));
+        let anew = || Box::pin(Connection::open(&access.https.endpoint, &access.https.security));
+        let mut open = match present {
+            None => Open::new(access, anew().await?),
+            Some(open) if care == Care::Urgent && open.answered.elapsed() >= ANSWER_LASTS => {
+                Open::new(access, living(probed(access, open.connection), anew()).await?)
             }
-            Some(Open { mut connection, .. }) => {
+            Some(mut open) => {
                 let sent_boot_ms = boot_ms();
-                match connection.send(request()?).await {
-                    Ok(answer) => return self.read(access, connection, answer, sent_boot_ms).await,
+                match open.connection.send(request()?).await {
+                    Ok(answer) => return self.read(open, answer, sent_boot_ms).await,
                     // The server may close a connection just as it is used again. Whether it has done what was asked
                     // is found out by another look.
-                    Err(_closed) if care == Care::Repeatable => open().await?,
+                    Err(_closed) if care == Care::Repeatable => Open::new(access, anew().await?),
                     Err(closed) => return Err(closed.into()),
                 }
             }
         };
         let sent_boot_ms = boot_ms();
-        let answer = connection.send(request()?).await?;
-        self.read(access, connection, answer, sent_boot_ms).await
+        let answer = open.connection.send(request()?).await?;
+        self.read(open, answer, sent_boot_ms).await
     }
 
     /// Reads the whole answer, and keeps the connection.
     async fn read(
         &mut self,
-        access: &ApiServerFeed,
-        connection: Connection,
+        open: Open,
         (status, headers, rest): (StatusCode, HeaderMap, Incoming),
         sent_boot_ms: u64,
     ) -> Result<Answer, ApiError> {
         let body = whole(rest).await?;
-        self.open = Some(Open { access: access.clone(), connection, answered: Instant::now() });
+        self.open = Some(Open { answered: Instant::now(), ..open });
         Ok(Answer { status, headers, body, sent_boot_ms })
+    }
+}
+
+impl Open {
+    fn new(access: &ApiServerFeed, connection: Connection) -> Self {
+        Self { access: access.clone(), connection, evictions: None, answered: Instant::now() }
+    }
+
+    /// Whether another request of that user may be sent over it.
+    fn serves(&self, access: &ApiServerFeed) -> bool {
+        self.access == *access && self.connection.is_open()
     }
 }
 

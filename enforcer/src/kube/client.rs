@@ -8,13 +8,14 @@ use super::{
 };
 use crate::{
     helper::{self, Helper, Protocol},
-    specs::ApiServerFeed,
+    specs::{ApiServerFeed, CredentialsReader},
 };
 
 /// How long one request may take with its connection, in milliseconds.
 const TIMEOUT_MS: u64 = 5_000;
 
-/// Where the API server is, and who this is; read anew for each question. The error says what is missing.
+/// Where the API server is, and who this is; read anew for each question, on a thread of its own. The error says what is
+/// missing.
 pub type Access = Arc<dyn Fn() -> Result<ApiServerFeed, String> + Send + Sync>;
 
 /// What this node is called in the cluster, at any time. May read files.
@@ -24,7 +25,7 @@ pub type NodeName = Arc<dyn Fn() -> String + Send + Sync>;
 #[derive(Clone)]
 pub struct ApiServer {
     process: Helper<KubeApi>,
-    access: Access,
+    credentials: Arc<CredentialsReader<(), ApiServerFeed, String>>,
     node: NodeName,
 }
 
@@ -65,8 +66,8 @@ impl Protocol for KubeApi {
 }
 
 impl ApiServer {
-    /// Starts the thread that starts the process with the first question. Fails if there is no thread or no descriptor for
-    /// it.
+    /// Starts the thread that starts the process with the first question, and the one that reads the credentials. Fails if
+    /// there are no threads or no descriptor for them.
     pub fn start(node: NodeName, access: Access) -> io::Result<Self> {
         Self::start_with(node, access, |theirs| helper::command(VERB, theirs).spawn().map(Some))
     }
@@ -76,7 +77,11 @@ impl ApiServer {
         access: Access,
         mut spawn: impl FnMut(StdStream) -> io::Result<Option<Child>> + Send + 'static,
     ) -> io::Result<Self> {
-        Ok(Self { process: Helper::start(move |(), theirs| spawn(theirs))?, access, node })
+        Ok(Self {
+            process: Helper::start(move |(), theirs| spawn(theirs))?,
+            credentials: Arc::new(CredentialsReader::start(move |()| access())?),
+            node,
+        })
     }
 
     /// One whose process is a thread, with all the rights of this one.
@@ -102,16 +107,16 @@ impl ApiServer {
         (self.node)()
     }
 
-    /// Asks, one question of a lane after the other; the error says why there is no answer. Reads the files of the
-    /// credentials in the calling thread. Safe to cancel; the server may do what was asked all the same.
+    /// Asks, one question of a lane after the other; the error says why there is no answer. A disk that hangs with the
+    /// credentials on it delays that by seconds at most. Safe to cancel; the server may do what was asked all the same.
     pub async fn ask(&self, lane: Lane, call: Call) -> Result<Outcome, String> {
-        let access = self.access()?;
+        let access = self.access().await?;
         self.ask_as(access, lane, call).await
     }
 
-    /// Reads the files of the credentials in the calling thread.
-    pub(super) fn access(&self) -> Result<ApiServerFeed, String> {
-        (self.access)()
+    /// The credentials as they are now, or if they cannot be read the last ones. Safe to cancel.
+    pub(super) async fn access(&self) -> Result<ApiServerFeed, String> {
+        self.credentials.read(()).await.map_err(|hang| hang.to_string())?
     }
 
     /// Asks with credentials that were read before.

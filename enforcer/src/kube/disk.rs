@@ -10,15 +10,12 @@ use tokio::{runtime::Builder, sync::watch};
 use super::{
     client::ApiServer,
     message::{Call, Lane, Outcome},
+    pace::{EVERY, Pace},
 };
 
 const NAME: &str = "kube-disk";
 
 const STACK_BYTES: usize = 512 << 10;
-
-/// How often the node is read. A kubelet holds the condition for five minutes by default
-/// (`evictionPressureTransitionPeriod`).
-const EVERY: Duration = Duration::from_mins(1);
 
 /// What the kubelet says, for as long as this is kept.
 #[derive(Debug)]
@@ -51,27 +48,28 @@ impl DiskPressure {
 }
 
 async fn run(every: Duration, server: &ApiServer, said: &watch::Sender<Option<bool>>) {
+    let mut pace = Pace::new(every);
+    let mut pause = pace.first();
     loop {
-        let found = look(server).await;
-        said.send_if_modified(|said| std::mem::replace(said, found) != found);
         tokio::select! {
-            () = tokio::time::sleep(every) => {}
+            () = tokio::time::sleep(pause) => {}
             () = said.closed() => return,
         }
+        let answer = look(server).await;
+        pause = if answer.is_ok() { pace.answered() } else { pace.failed() };
+        let found = answer.unwrap_or_else(|why| {
+            tracing::debug!(%why, "whether the node is under disk pressure is not known");
+            None
+        });
+        said.send_if_modified(|said| std::mem::replace(said, found) != found);
     }
 }
 
-async fn look(server: &ApiServer) -> Option<bool> {
+/// What the node says; the error says why it cannot be read.
+async fn look(server: &ApiServer) -> Result<Option<bool>, String> {
     let call = Call::DiskPressure { node: server.node() };
-    match server.ask(Lane::Looks, call).await {
-        Ok(Outcome::DiskPressure(pressed)) => pressed,
-        Ok(other) => {
-            tracing::debug!(?other, "whether the node is under disk pressure is not known");
-            None
-        }
-        Err(why) => {
-            tracing::debug!(%why, "whether the node is under disk pressure is not known");
-            None
-        }
+    match server.ask(Lane::Looks, call).await? {
+        Outcome::DiskPressure(pressed) => Ok(pressed),
+        other => Err(format!("the API server answers {other:?}")),
     }
 }

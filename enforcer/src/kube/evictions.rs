@@ -7,13 +7,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use enforcer_events::{Event, EventType, Payload, node::Degraded};
+use enforcer_events::{
+    Event, EventType, Payload, eviction::EvictionDecided, node::Degraded, pressure::PressureRising,
+};
 use tokio::{runtime::Builder, sync::watch};
 
 use super::{
     client::ApiServer,
     message::{Call, Lane, Outcome},
     outbox::{ApiSettings, Now, OpenEviction, Outbox},
+    pace::{EVERY, Pace, Warmth},
 };
 use crate::{
     clock,
@@ -29,13 +32,6 @@ const NAME: &str = "kube-evictions";
 
 /// The `what` of the degradation while the API server cannot be asked.
 const WHAT: &str = "apiServer";
-
-/// How soon the server is asked again for the version of its evictions, as long as no eviction needs it.
-const DISCOVER_AGAIN: Duration = Duration::from_mins(1);
-
-/// The longest time without a request. The API server closes a connection after 90 s; to open one takes a busy node a
-/// second.
-const KEEP_ALIVE: Duration = Duration::from_mins(1);
 
 /// For how long credentials are used again for a first request: after a kill, the disk that they are on may be slow.
 const CREDENTIALS_LAST: Duration = Duration::from_mins(1);
@@ -59,8 +55,10 @@ struct Run {
     trouble: Option<bool>,
     /// When the version of evictions is asked for, if none needs it.
     discover: Option<Instant>,
-    /// When the connection is used next only to keep it open.
-    keep_alive: Instant,
+    /// The pauses before that.
+    pace: Pace,
+    /// Whether the connection is kept open: to open one takes a busy node a second.
+    warmth: Warmth,
     /// The credentials that were read last, and when.
     access: Option<(ApiServerFeed, Instant)>,
     /// Whether it is reported that the cursor cannot be written.
@@ -82,6 +80,16 @@ impl Evictions {
         settings: ApiSettings,
         server: ApiServer,
     ) -> io::Result<Self> {
+        Self::start_paced(Pace::new(EVERY), journal, state_dir, begin, (settings, server))
+    }
+
+    pub(super) fn start_paced(
+        pace: Pace,
+        journal: &Journal,
+        state_dir: &Path,
+        begin: u64,
+        (settings, server): (ApiSettings, ApiServer),
+    ) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
         let (opened, open) = watch::channel(Vec::new());
         let replayed = journal.range().newest;
@@ -99,6 +107,8 @@ impl Evictions {
                 }
             };
             let kinds = vec![
+                EventType::PressureRising,
+                EventType::ThresholdCrossed,
                 EventType::EvictionDecided,
                 EventType::EvictionSignalled,
                 EventType::EvictionCompleted,
@@ -116,8 +126,9 @@ impl Evictions {
                 open: opened,
                 server,
                 trouble: None,
-                discover: Some(Instant::now()),
-                keep_alive: Instant::now() + KEEP_ALIVE,
+                discover: Some(Instant::now() + pace.first()),
+                pace,
+                warmth: Warmth::default(),
                 access: None,
                 is_unwritten: false,
             };
@@ -173,18 +184,18 @@ impl Run {
                         self.outbox.discovered(found);
                         None
                     }
-                    _ => Some(Instant::now() + DISCOVER_AGAIN),
+                    _ => Some(Instant::now() + self.pace.failed()),
                 };
                 continue;
             }
-            if self.keep_alive <= now.instant {
+            if self.warmth.due().is_some_and(|due| due <= now.instant) {
                 // A failure matters only once an eviction needs the server.
                 drop(self.ask_plainly(Call::Ping).await);
                 continue;
             }
             let position = self.journal.cursor(self.outbox.position(self.reader.position()));
             let written = self.cursor.due(&position);
-            let due = [written, self.outbox.due(), self.discover, Some(self.keep_alive)];
+            let due = [written, self.outbox.due(), self.discover, self.warmth.due()];
             let due = due.into_iter().flatten().min();
             tokio::select! {
                 () = self.reader.readable() => {}
@@ -222,6 +233,9 @@ impl Run {
                         match Event::parse(&line) {
                             Ok(event) => {
                                 let payload = &event.payload;
+                                if foretells(payload) {
+                                    self.warmth.warn(Instant::now());
+                                }
                                 let report =
                                     self.outbox.take(sequence, time_ms, pod.as_ref(), payload, now());
                                 if let Some(report) = report {
@@ -259,9 +273,9 @@ impl Run {
             _ => Lane::Evictions,
         };
         if lane == Lane::Evictions {
-            self.keep_alive = Instant::now() + KEEP_ALIVE;
+            self.warmth.used(Instant::now());
         }
-        let access = match self.access(&call) {
+        let access = match self.access(&call).await {
             Ok(access) => access,
             Err(why) => return Some(Err(why)),
         };
@@ -282,7 +296,7 @@ impl Run {
     }
 
     /// The credentials: for what changes a pod those of the last minute, else as they are now.
-    fn access(&mut self, call: &Call) -> Result<ApiServerFeed, String> {
+    async fn access(&mut self, call: &Call) -> Result<ApiServerFeed, String> {
         let now = Instant::now();
         if let Some((access, read)) = &self.access
             && !call.changes_nothing()
@@ -290,7 +304,7 @@ impl Run {
         {
             return Ok(access.clone());
         }
-        let access = self.server.access()?;
+        let access = self.server.access().await?;
         self.access = Some((access.clone(), now));
         Ok(access)
     }
@@ -340,6 +354,16 @@ impl Run {
             }
             Err(_reported) => {}
         }
+    }
+}
+
+/// Whether an eviction may follow.
+fn foretells(payload: &Payload) -> bool {
+    match payload {
+        Payload::PressureRising(PressureRising::Headroom(_)) | Payload::ThresholdCrossed(_) => true,
+        // What is decided only has no request.
+        Payload::EvictionDecided(EvictionDecided::Decision(decision)) => !decision.dry_run,
+        _ => false,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     model::PodName,
 };
 
-/// How long the answers may take in all, from when the credentials are read. A soft threshold has time, but another soft
+/// How long the answers may take in all, with the reading of the credentials. A soft threshold has time, but another soft
 /// eviction waits for this one.
 const PATIENCE: Duration = Duration::from_secs(5);
 

@@ -1,8 +1,10 @@
 //! With a fake API server, and a kube process that is a thread.
 
+mod credentials;
 mod disk;
 mod node;
 mod outages;
+mod pace;
 mod soft;
 
 use std::{
@@ -53,7 +55,8 @@ struct Server {
     pod_requests: Vec<(String, String)>,
     /// What changed a pod, alike.
     done: Vec<(String, String)>,
-    asked: usize,
+    /// All that was asked: method and path.
+    asked: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -140,7 +143,7 @@ impl Api {
         let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let (status, answer, is_swallowed, is_kept) = self.change(|server| {
-            server.asked += 1;
+            server.asked.push(format!("{method} {path}"));
             let before = server.done.len();
             let (status, answer) = server.answer(&method, &path, &body);
             let has_done = server.done.len() > before;
@@ -269,7 +272,8 @@ impl Scene {
     fn start(&mut self, settings: ApiSettings) {
         let server = self.api.server();
         let state: &Path = self.state.path();
-        let evictions = Evictions::start(&self.journal, state, 0, settings, server);
+        let pace = super::pace::Pace::new(Duration::from_secs(10));
+        let evictions = Evictions::start_paced(pace, &self.journal, state, 0, (settings, server));
         self.evictions = Some(evictions.unwrap());
     }
 
@@ -294,7 +298,7 @@ impl Scene {
                 Instant::now() < end,
                 "{} of {count} {kind}: {:?}",
                 events.len(),
-                self.api.change(|server| server.asked)
+                self.api.change(|server| server.asked.len())
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -494,8 +498,8 @@ fn a_disruption_budget_is_overridden_or_waited_for() {
         assert_eq!((&*refused.outcome, refused.reason.as_deref()), ("refused", Some("disruptionBudget")));
         assert!(scene.api.done().is_empty());
         // One report, however often it is asked.
-        let asked = scene.api.change(|server| server.asked);
-        while scene.api.change(|server| server.asked) < asked + 4 {
+        let asked = scene.api.change(|server| server.asked.len());
+        while scene.api.change(|server| server.asked.len()) < asked + 4 {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(scene.events(EventType::EvictionRequested).len(), 1);

@@ -10,6 +10,9 @@
 mod event;
 mod schedule;
 
+#[cfg(test)]
+pub(crate) use self::schedule::watch_requests;
+
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},

@@ -2,6 +2,7 @@
 //! a kubeconfig, or from a mounted service account. Files are read again for each question, because they are replaced while the daemon runs.
 
 use std::{
+    fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
@@ -275,16 +276,8 @@ impl Credentials {
 
     fn of_kubeconfig(path: &Path) -> Result<Self, CredentialsError> {
         let wrong = |why: String| CredentialsError::Kubeconfig { path: path.to_owned(), why };
-        match trust::check_file(path)
-            .map_err(|source| CredentialsError::Read { path: path.to_owned(), source })?
-        {
-            Ok(()) => {}
-            Err((path, trust::Untrusted { why, remedy })) => {
-                return Err(CredentialsError::Untrusted { path, why, remedy });
-            }
-        }
         let Kubeconfig { current_context, contexts, clusters, users } =
-            serde_saphyr::from_str(&read(path)?).map_err(|error| wrong(place(&error)))?;
+            serde_saphyr::from_str(&read_trusted(path)?).map_err(|error| wrong(place(&error)))?;
         let missing = |kind: &str, name: &str| wrong(format!("it has no {kind} {name:?}"));
         let context = find(contexts, &current_context).ok_or_else(|| missing("context", &current_context))?;
         let cluster = find(clusters, &context.cluster).ok_or_else(|| missing("cluster", &context.cluster))?;
@@ -375,8 +368,23 @@ fn file(path: &Path) -> Result<Certificates, CredentialsError> {
 }
 
 fn read(path: &Path) -> Result<String, CredentialsError> {
+    text_of(path, regular::open(path))
+}
+
+/// The same of a file that decides whom to trust: only root and this process's user may change or replace it.
+fn read_trusted(path: &Path) -> Result<String, CredentialsError> {
+    match trust::open(path) {
+        Ok(Ok(file)) => text_of(path, Ok(File::from(file))),
+        Ok(Err((path, trust::Untrusted { why, remedy }))) => {
+            Err(CredentialsError::Untrusted { path, why, remedy })
+        }
+        Err(error) => text_of(path, Err(error)),
+    }
+}
+
+fn text_of(path: &Path, file: io::Result<File>) -> Result<String, CredentialsError> {
     let mut text = String::new();
-    let reading = regular::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
+    let reading = file.and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
     reading.map(|_| text).map_err(|source| CredentialsError::Read { path: path.to_owned(), source })
 }
 

@@ -29,7 +29,7 @@ use rustls::{
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, UnixListener, UnixStream},
-    sync::broadcast,
+    sync::{broadcast, watch},
 };
 use tokio_rustls::TlsAcceptor;
 
@@ -64,6 +64,8 @@ struct Inner {
     lists: AtomicU64,
     /// What `/configz` answers; `None` for a server without it.
     configz: Mutex<Option<String>>,
+    /// Whether it no longer reads what comes to its Pods API.
+    hangs: watch::Sender<bool>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -254,7 +256,13 @@ impl FakeKubelet {
             changes,
             lists: AtomicU64::new(0),
             configz: Mutex::default(),
+            hangs: watch::Sender::new(false),
         }))
+    }
+
+    /// Leaves the connections to its Pods API open from now on, and does nothing with them.
+    pub(crate) fn hang(&self) {
+        self.0.hangs.send_replace(true);
     }
 
     /// Sets what `/configz` answers.
@@ -306,13 +314,21 @@ impl FakeKubelet {
         }
     }
 
-    async fn serve_one(self, stream: UnixStream) -> Result<(), h2::Error> {
+    /// Serves the Pods API on one connection.
+    pub(crate) async fn serve_one(self, stream: UnixStream) -> Result<(), h2::Error> {
         let mut connection = h2::server::handshake(stream).await?;
-        while let Some(call) = connection.accept().await {
-            let (request, respond) = call?;
+        let mut hangs = self.0.hangs.subscribe();
+        loop {
+            let (request, respond) = tokio::select! {
+                biased;
+                () = async { drop(hangs.wait_for(|hangs| *hangs).await) } => std::future::pending().await,
+                call = connection.accept() => match call {
+                    Some(call) => call?,
+                    None => return Ok(()),
+                },
+            };
             tokio::spawn(self.clone().watch(request.uri().path().to_owned(), respond));
         }
-        Ok(())
     }
 
     async fn watch(self, path: String, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {

@@ -14,16 +14,24 @@ use super::{
 };
 use crate::grpc::{Channel, GrpcError, Messages};
 
-/// Watches the pods, and takes what comes, until the stream ends: there is no way to resume it, and each new one begins
-/// with all pods.
+/// Watches the pods, and takes what comes, until the stream ends or the kubelet no longer answers: there is no way to resume
+/// it, and each new one begins with all pods.
 pub(super) async fn watch(kubelet: UnixStream, shared: &Arc<Shared>) -> Failure {
-    try_watch(kubelet, shared).await.err().unwrap_or(Failure::StreamEnded)
+    let (channel, connection) = match Channel::open(kubelet).await {
+        Ok(opened) => opened,
+        Err(error) => return error.into(),
+    };
+    let connection = tokio::spawn(connection);
+    let failure = tokio::select! {
+        ended = try_watch(&channel, shared) => ended.err().unwrap_or(Failure::StreamEnded),
+        silent = channel.silence() => silent.into(),
+    };
+    connection.abort();
+    failure
 }
 
-async fn try_watch(kubelet: UnixStream, shared: &Arc<Shared>) -> Result<(), Failure> {
-    let (channel, connection) = Channel::open(kubelet).await?;
-    let connection = tokio::spawn(connection);
-    let mut events = open(&channel).await?;
+async fn try_watch(channel: &Channel, shared: &Arc<Shared>) -> Result<(), Failure> {
+    let mut events = open(channel).await?;
     while let Some(event) = events.next().await? {
         let WatchPodsEvent { kind, pod } = WatchPodsEvent::decode(&event[..])?;
         match kind {
@@ -50,7 +58,6 @@ async fn try_watch(kubelet: UnixStream, shared: &Arc<Shared>) -> Result<(), Fail
             kind => return Err(Failure::UnknownEvent { kind }),
         }
     }
-    connection.abort();
     Ok(())
 }
 
@@ -65,4 +72,46 @@ async fn open(channel: &Channel) -> Result<Messages, Failure> {
         }
     }
     Err(unknown.unwrap_or(GrpcError::Incomplete).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{
+        super::fake::{FakeKubelet, FakePod},
+        *,
+    };
+
+    /// Lets virtual time pass in small steps, and in each what is on its way arrive: time stands still while a thread works.
+    async fn pass(time: Duration) {
+        const STEP: Duration = Duration::from_secs(2);
+        let mut left = time;
+        while !left.is_zero() {
+            let step = STEP.min(left);
+            tokio::time::advance(step).await;
+            let settling = || std::thread::sleep(Duration::from_millis(2));
+            tokio::task::spawn_blocking(settling).await.unwrap();
+            left -= step;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_has_nothing_to_say_is_kept_and_one_that_hangs_counts_as_lost() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let kubelet = FakeKubelet::new();
+        kubelet.put(FakePod { uid: String::from("a"), ..FakePod::default() });
+        tokio::spawn(kubelet.clone().serve_one(theirs));
+        let shared = Arc::new(Shared::default());
+        let of_task = Arc::clone(&shared);
+        let watching = tokio::spawn(async move { watch(ours, &of_task).await });
+        pass(Duration::from_mins(10)).await;
+        assert!(shared.is_whole() && !watching.is_finished(), "silence alone is no failure");
+        kubelet.hang();
+        // 20 s until the next question, and 10 s for its answer.
+        pass(Duration::from_mins(1)).await;
+        assert!(watching.is_finished(), "its connection stays open for ever");
+        let why = crate::chain(&watching.await.unwrap());
+        assert!(why.contains("it hangs"), "{why}");
+    }
 }

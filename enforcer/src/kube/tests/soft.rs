@@ -164,3 +164,18 @@ fn only_a_pod_that_is_being_deleted_counts_as_requested_and_a_look_sends_nothing
         );
     }
 }
+
+#[test]
+fn the_version_of_evictions_is_asked_for_once_a_connection() {
+    let (api, journal) = (Api::serve(), Journal::new("n", "b"));
+    api.change(|server| server.grace_seconds = 30);
+    let soft = SoftEvictions::new(&api.server(), SETTINGS, &journal);
+    for (id, uid) in [("e1", "u1"), ("e2", "u2"), ("e3", "u3")] {
+        api.put("web", uid, Some("ReplicaSet"));
+        let outcome = soft.request(id, &pod(uid), Owner::Controller, Duration::from_secs(30));
+        assert_eq!(outcome, SoftOutcome::Accepted, "{id}");
+    }
+    let asked = api.change(|server| server.asked.clone());
+    let discoveries = asked.iter().filter(|asked| *asked == "GET /api/v1").count();
+    assert_eq!((discoveries, asked.len()), (1, 4), "{asked:?}");
+}

@@ -58,6 +58,9 @@ impl Schedule {
 }
 
 #[cfg(test)]
+pub(crate) use self::tests::watch_requests;
+
+#[cfg(test)]
 mod tests {
     use std::{
         cmp::Reverse,
@@ -168,6 +171,13 @@ mod tests {
         fn all_watch(&self) -> bool {
             self.clients.iter().all(|client| client.watch.is_some())
         }
+    }
+
+    /// The requests of each second that so many nodes make for their pods until then. They start together, and nothing fails.
+    pub(crate) fn watch_requests(nodes: usize, until: Duration) -> BTreeMap<u64, usize> {
+        let mut cluster = Cluster::started(nodes, usize::MAX);
+        cluster.run(until);
+        cluster.requests
     }
 
     #[test]

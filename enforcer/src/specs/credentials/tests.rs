@@ -134,6 +134,26 @@ fn a_kubeconfig_that_cannot_be_used_says_why() {
     assert!(error.contains("whom to trust"), "{error}");
 }
 
+/// A link on the way could be turned between the check of its ends and the reading.
+#[test]
+fn a_kubeconfig_that_is_reached_through_a_folder_of_others_is_refused() {
+    let mut scene = Scene::new();
+    scene.write("etc/ca.crt", CERTIFICATE);
+    let at = |name: &str| scene.folder.path().join(name);
+    scene.write("etc/kubelet.conf", &kubeconfig("    token: a\n"));
+    fs::create_dir(at("shared")).unwrap();
+    std::os::unix::fs::symlink("../etc/kubelet.conf", at("shared/hop")).unwrap();
+    std::os::unix::fs::symlink("../shared/hop", at("etc/link")).unwrap();
+    let (shared, link) = (at("shared"), at("etc/link"));
+    scene.place.kubeconfig = Some(link);
+    for (mode, is_safe) in [(0o755, true), (0o777, false)] {
+        fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+        let feed = scene.api_server();
+        assert_eq!(feed.is_ok(), is_safe, "{mode:o}");
+        assert!(is_safe || feed.unwrap_err().contains("shared"), "{mode:o}");
+    }
+}
+
 #[test]
 fn a_kubeconfig_says_where_the_api_server_is() {
     let mut scene = Scene::new();

@@ -1,0 +1,115 @@
+//! What the nodes of a cluster ask of the API server although none evicts, in virtual time.
+
+use enforcer_events::pressure::Shortage;
+
+use super::{
+    super::pace::{EVERY, Pace, Warmth},
+    outages::until,
+    *,
+};
+use crate::specs::watch_requests;
+
+const NODES: usize = 5_000;
+const HOUR: Duration = Duration::from_hours(1);
+const HOUR_S: u64 = 3_600;
+
+/// The requests of each second in two hours after all nodes have started together: for their pods, for the node's
+/// condition, and of those that evict for the version of evictions.
+fn requests(evict: bool) -> BTreeMap<u64, usize> {
+    let end = 2 * HOUR;
+    let mut requests = watch_requests(NODES, end);
+    let mut note = |at: Duration| *requests.entry(at.as_secs()).or_default() += 1;
+    for _ in 0..NODES {
+        let mut disk = Pace::new(EVERY);
+        let mut at = disk.first();
+        while at < end {
+            note(at);
+            at += disk.answered();
+        }
+        // Nothing follows if it is answered, and no request keeps the connection open.
+        assert_eq!(Warmth::default().due(), None);
+        if evict {
+            note(Pace::new(EVERY).first());
+        }
+    }
+    requests
+}
+
+#[test]
+fn a_node_at_rest_makes_20_requests_an_hour() {
+    for evict in [false, true] {
+        let requests = requests(evict);
+        let tenths = |from: u64| {
+            let hour = requests.range(from..from + HOUR_S).map(|(_, requests)| *requests);
+            hour.sum::<usize>() * 10 / NODES
+        };
+        let (first, second) = (tenths(0), tenths(HOUR_S));
+        println!("evicts: {evict}; tenths of requests in the first hour: {first}, in the second: {second}");
+        // A watch of 5 to 10 minutes, and the node each 5.
+        assert!((195..=205).contains(&second), "{second}");
+        assert!((215..=235).contains(&first), "{first}");
+    }
+}
+
+#[test]
+fn thousands_of_nodes_that_start_together_do_not_ask_in_step_later() {
+    let requests = requests(true);
+    let most = |from: u64| requests.range(from..).map(|(_, requests)| *requests).max().unwrap();
+    let (first, later) = (most(0), most(60));
+    println!("{NODES} starts at once: at most {first} requests a second, after a minute at most {later}");
+    // With its first requests within 30 s, the condition of all nodes would come back as 167 a second.
+    assert!(later < 130, "{later}");
+    assert!(first < 2_700, "{first}");
+}
+
+#[test]
+fn a_connection_is_kept_open_only_while_an_eviction_may_follow() {
+    let start = Instant::now();
+    let mut warmth = Warmth::default();
+    warmth.used(start);
+    assert_eq!(warmth.due(), None);
+    warmth.warn(start);
+    assert_eq!(warmth.due(), Some(start), "it is opened at once");
+    let (mut now, mut uses) = (start, 0);
+    while let Some(due) = warmth.due() {
+        assert!(due.duration_since(now) < Duration::from_secs(90), "the API server would have closed it");
+        now = due;
+        warmth.used(now);
+        uses += 1;
+        // Another warning while it is open asks for nothing at once.
+        if uses == 1 {
+            warmth.warn(now);
+            assert_ne!(warmth.due(), Some(now));
+        }
+    }
+    assert!((9..=15).contains(&uses), "{uses}");
+}
+
+#[test]
+fn what_fails_is_asked_again_soon_and_then_more_seldom_than_what_is_answered() {
+    let mut pace = Pace::new(EVERY);
+    assert!(pace.failed() <= Duration::from_mins(1));
+    let last = (0..10).map(|_| pace.failed()).last().unwrap();
+    assert!(last >= EVERY && last <= 2 * EVERY, "{last:?}");
+    let next = pace.answered();
+    assert!(next >= EVERY * 4 / 5 && next <= EVERY * 6 / 5, "{next:?}");
+    assert!(pace.failed() <= Duration::from_mins(1));
+}
+
+#[test]
+fn a_threshold_that_is_crossed_opens_the_connection_before_an_eviction() {
+    let scene = Scene::new(SETTINGS);
+    let asked = |what: &str| scene.api.change(|server| server.asked.iter().any(|asked| asked == what));
+    until("the version of evictions", || asked("GET /api/v1"));
+    assert!(!asked("GET /version"), "nothing is to be expected");
+    let shortage = Shortage {
+        signal: "memory.available".into(),
+        hard: true,
+        threshold_bytes: Some(2),
+        threshold_count: None,
+        observed_bytes: Some(1),
+        observed_count: None,
+    };
+    scene.journal.emit(Subject::Node, Payload::ThresholdCrossed(shortage));
+    until("a connection", || asked("GET /version"));
+}
