@@ -33,6 +33,7 @@ mod reconciler;
 mod remove;
 mod report;
 mod score;
+mod score_record;
 mod step;
 mod temporary;
 mod throttled;
@@ -65,6 +66,7 @@ pub use self::{
     remove::{Removal, remove},
     report::{Applied, Failure, FileChange, Moved, Problem, Report, Written},
     score::{Correction, ScoreChange, ScoreError, ScoreKeeper, ScoreSuspect, Sweep},
+    score_record::{ComponentRecord, ScoreRecord},
     step::{Missing, Reason, Step, Withheld, Write},
     temporary::{Temporary, restore},
     throttled::Throttled,

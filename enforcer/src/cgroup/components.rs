@@ -15,6 +15,7 @@ use super::{
     kubelet::{is_below_kubepods, is_hosts_kubelet},
     process::{PAUSE, Process, Processes, is_gone},
     score::is_within,
+    score_record::ComponentRecord,
 };
 use crate::{
     model::{CgroupPath, NodeComponent},
@@ -163,6 +164,8 @@ struct Role {
 
 /// One look in progress.
 struct Pass<'a> {
+    /// Scores are recorded there.
+    root: &'a CgroupDir,
     permit: Option<&'a Permit>,
     now: Instant,
     /// The processes that were looked at, by id and start.
@@ -237,13 +240,13 @@ impl Components {
             newest,
             before: self.looked.as_ref().and_then(|look| look.newest),
         });
-        let mut pass = Pass { permit, now, seen: BTreeSet::new(), report: ComponentReport::default() };
+        let mut pass = Pass { root, permit, now, seen: BTreeSet::new(), report: ComponentReport::default() };
         self.look_at_programs(plan, since, &mut pass);
         for dir in self.units.find(root, &plan.node.path, &mut pass.report.errors) {
             self.look_at_cgroup(&dir, None, &mut pass);
         }
         self.look_at_sandboxes(root, made_by_runtimes, &mut pass);
-        let Pass { permit: _, now: _, seen, report } = pass;
+        let Pass { root: _, permit: _, now: _, seen, report } = pass;
         self.known.retain(|process, _| seen.contains(process));
         report
     }
@@ -376,12 +379,15 @@ impl Components {
         let fate = match pass.permit {
             None => ScoreFate::Audited,
             Some(_) if is_to_wait => ScoreFate::Delayed,
-            Some(_) => match process.set_score(wanted) {
-                Ok(()) if std::mem::replace(&mut known.was_right, true) => ScoreFate::Restored,
-                Ok(()) => ScoreFate::Set,
-                Err(Errno::ACCESS | Errno::PERM) => ScoreFate::Refused,
-                Err(errno) => return Err(errno),
-            },
+            Some(_) => {
+                record(pass.root, &self.processes, (key, found, wanted));
+                match process.set_score(wanted) {
+                    Ok(()) if std::mem::replace(&mut known.was_right, true) => ScoreFate::Restored,
+                    Ok(()) => ScoreFate::Set,
+                    Err(Errno::ACCESS | Errno::PERM) => ScoreFate::Refused,
+                    Err(errno) => return Err(errno),
+                }
+            }
         };
         let is_left = match fate {
             ScoreFate::Set | ScoreFate::Restored => false,
@@ -393,6 +399,21 @@ impl Components {
         }
         let cgroup = process.cgroup()?.unwrap_or_default();
         Ok(Some(ComponentScore { pid, executable, cgroup, found, wanted, fate }))
+    }
+}
+
+/// Records the score of a process before it is given another.
+fn record(
+    root: &CgroupDir,
+    processes: &Processes,
+    ((pid, start_ticks), before, written): ((u32, u64), i16, i16),
+) {
+    let lives = |kept: &ComponentRecord| {
+        let start_ticks = processes.get(kept.pid).and_then(|process| process.start_ticks());
+        start_ticks == Ok(kept.start_ticks)
+    };
+    if let Err(error) = root.note_component(ComponentRecord { pid, start_ticks, before, written }, lives) {
+        tracing::debug!("a component's score will not be put back by a cleanup: {}", crate::chain(&error));
     }
 }
 

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::{
     CgroupDir, Error, Permit,
     process::{Processes, is_gone},
+    score_record,
 };
 use crate::model::CgroupPath;
 
@@ -179,10 +180,12 @@ impl ScoreKeeper {
         // Only the last round's list counts.
         (sweep.refused, sweep.invisible) = (0, 0);
         let mut left = BTreeMap::new();
+        // The container's own cgroup is the first.
+        let Some((own, _)) = lists.first() else { return Ok(()) };
         for (dir, pids) in &lists {
             sweep.invisible += pids.iter().filter(|pid| **pid == 0).count();
             for batch in pids.chunks(BATCH) {
-                left.extend(self.sweep_batch(dir, batch, path, score, permit, sweep));
+                left.extend(self.sweep_batch((own, dir), batch, path, score, permit, sweep));
             }
         }
         if left.is_empty() {
@@ -210,10 +213,10 @@ impl ScoreKeeper {
         self.left.retain(|path, _| scores.contains_key(path));
     }
 
-    /// Sets the scores of some processes; returns those that are left alone.
+    /// Sets the scores of some processes in a container's own cgroup or one below it; returns those that are left alone.
     fn sweep_batch(
         &self,
-        dir: &CgroupDir,
+        (own, dir): (&CgroupDir, &CgroupDir),
         pids: &[u32],
         path: &CgroupPath,
         score: i16,
@@ -247,10 +250,11 @@ impl ScoreKeeper {
                 return left;
             }
         };
+        wrong.retain(|(pid, _, _)| still.binary_search(pid).is_ok());
+        if let Some((_, before, _)) = wrong.first() {
+            score_record::note(own, *before, score);
+        }
         for (pid, old, process) in wrong {
-            if still.binary_search(&pid).is_err() {
-                continue;
-            }
             match process.set_score(score) {
                 Ok(()) => sweep.changed.push(ScoreChange { path: path.clone(), pid, old, new: score }),
                 Err(errno) if is_gone(errno) => {}

@@ -137,14 +137,22 @@ async fn join(run_dir: &Path, target: &Target) -> Result<(), Obstacle> {
         // 0 is the writing process.
         cgroup.write("cgroup.procs", "0").context("cannot join the container's cgroup")?;
     }
-    set_score(&container, process::id())?;
+    set_score(&root, &container, process::id())?;
     // An eviction between the daemon's answer and the join did not kill this process, which must not outlive it.
     recheck(run_dir, target).await
 }
 
-fn set_score(container: &ContainerView, pid: u32) -> anyhow::Result<()> {
-    let score = container.oom_score_adj.to_string();
-    fs::write(format!("/proc/{pid}/oom_score_adj"), &score)
+/// Gives a process in the container's cgroup the container's score.
+fn set_score(root: &CgroupDir, container: &ContainerView, pid: u32) -> anyhow::Result<()> {
+    let (file, score) = (format!("/proc/{pid}/oom_score_adj"), container.oom_score_adj);
+    let before = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+    if let (Some(before), Ok(path)) = (before, CgroupPath::parse(&container.cgroup))
+        && before != score
+    {
+        // For a cleanup. Without the right to record it the process starts all the same.
+        let _unrecorded = root.open(&path).and_then(|dir| dir.note_score(before, score));
+    }
+    fs::write(&file, score.to_string())
         .with_context(|| format!("cannot set the oom_score_adj of process {pid} to {score}"))
 }
 

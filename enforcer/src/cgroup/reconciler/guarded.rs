@@ -71,7 +71,7 @@ impl Reconciler {
                 // It executed another program, and still has the score that another process wrote.
                 Ok(Correction::Settled)
             } else {
-                self.keeper.correct(&path, suspect, score, permit)
+                self.keeper.correct(&self.root, &path, suspect, score, permit)
             };
             match outcome {
                 Ok(Correction::Set { change, is_same: _ }) => report.scores.changed.push(change),
@@ -153,7 +153,7 @@ impl Reconciler {
                 return Ok(Correction::Settled);
             }
         }
-        let correction = self.keeper.correct(path, suspect, score, permit)?;
+        let correction = self.keeper.correct(&self.root, path, suspect, score, permit)?;
         if let Correction::Set { .. } = &correction {
             report.written.push(Written {
                 path: path.clone(),
@@ -212,7 +212,7 @@ impl Reconciler {
             let outcome = if is_first {
                 self.judge_score((container, &path), suspect, score, permit, report)
             } else {
-                self.keeper.correct(&path, suspect, score, permit)
+                self.keeper.correct(&self.root, &path, suspect, score, permit)
             };
             match outcome {
                 Ok(Correction::Set { change, is_same: _ }) => {

@@ -19,7 +19,7 @@ impl Reconciler {
             .filter_map(|path| Some((path.clone(), self.keeper.original(path)?)))
             .collect();
         for (path, score) in scores {
-            report.scores.absorb(self.keeper.sweep(&self.root, &path, score, permit));
+            self.give_scores_back(&path, score, permit, &mut report);
         }
         self.desired.scores.clear();
         for target in self.desired.targets.values_mut() {
@@ -132,8 +132,18 @@ impl Reconciler {
             left.filter_map(|path| Some((path, self.keeper.original(path)?))).collect();
         for (path, score) in left {
             if !self.refused.contains(path) {
-                report.scores.absorb(self.keeper.sweep(&self.root, path, score, permit));
+                self.give_scores_back(path, score, permit, report);
             }
         }
+    }
+
+    /// Gives a container's processes the score that they had. Nothing is left to be undone of it then.
+    fn give_scores_back(&mut self, path: &CgroupPath, score: i16, permit: &Permit, report: &mut Report) {
+        let sweep = self.keeper.sweep(&self.root, path, score, permit);
+        if sweep.errors.is_empty() && sweep.refused == 0 {
+            let forgotten = self.root.open(path).and_then(|dir| dir.forget_scores());
+            report.errors.extend(forgotten.err().filter(|error| !error.is_gone()));
+        }
+        report.scores.absorb(sweep);
     }
 }

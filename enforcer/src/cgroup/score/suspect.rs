@@ -5,8 +5,9 @@ use rustix::io::Errno;
 use super::{ScoreChange, ScoreError, ScoreKeeper};
 use crate::{
     cgroup::{
-        Permit,
+        CgroupDir, Permit,
         process::{Process, is_gone, ns, ticks},
+        score_record,
     },
     model::CgroupPath,
 };
@@ -46,12 +47,13 @@ impl ScoreKeeper {
     /// then.
     pub fn correct(
         &mut self,
+        root: &CgroupDir,
         path: &CgroupPath,
         suspect: ScoreSuspect,
         score: i16,
         _permit: &Permit,
     ) -> Result<Correction, ScoreError> {
-        match self.try_correct(path, suspect, score) {
+        match self.try_correct(root, path, suspect, score) {
             Ok(correction) => {
                 if let Correction::Set { change, is_same: _ } = &correction {
                     self.originals.entry(path.clone()).or_insert(change.old);
@@ -66,6 +68,7 @@ impl ScoreKeeper {
 
     fn try_correct(
         &self,
+        root: &CgroupDir,
         path: &CgroupPath,
         suspect: ScoreSuspect,
         score: i16,
@@ -75,6 +78,10 @@ impl ScoreKeeper {
             Err(settled) => return Ok(settled),
         };
         let start_ticks = process.start_ticks()?;
+        // A cgroup that is gone needs no record.
+        if let Ok(dir) = root.open(path) {
+            score_record::note(&dir, old, score);
+        }
         process.set_score(score)?;
         let is_same = suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == start_ticks);
         let change = ScoreChange { path: path.clone(), pid: suspect.pid, old, new: score };
@@ -187,17 +194,20 @@ mod tests {
         let suspect = ScoreSuspect { pid: sleeper.id(), start_ns: None };
         let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
         let permit = Permit::for_enforce_mode();
+        // The cgroup that this test runs in gets no record.
+        let empty = tempfile::tempdir().unwrap();
+        let root = CgroupDir::unchecked(empty.path()).unwrap();
         let elsewhere = CgroupPath::parse("/no/such/container").unwrap();
         let old: i16 = sleeper.score().parse().unwrap();
-        assert_eq!(keeper.correct(&elsewhere, suspect, 777, &permit).unwrap(), Correction::Settled);
+        assert_eq!(keeper.correct(&root, &elsewhere, suspect, 777, &permit).unwrap(), Correction::Settled);
         assert_eq!(sleeper.score(), old.to_string());
         let change = ScoreChange { path: path.clone(), pid: sleeper.id(), old, new: 777 };
-        let set = keeper.correct(&path, suspect, 777, &permit).unwrap();
+        let set = keeper.correct(&root, &path, suspect, 777, &permit).unwrap();
         assert_eq!(set, Correction::Set { change, is_same: true });
         assert_eq!(sleeper.score(), "777");
-        assert_eq!(keeper.correct(&path, suspect, 777, &permit).unwrap(), Correction::Settled);
+        assert_eq!(keeper.correct(&root, &path, suspect, 777, &permit).unwrap(), Correction::Settled);
         let other = ScoreSuspect { start_ns: Some(1), ..suspect };
-        let set = keeper.correct(&path, other, 778, &permit).unwrap();
+        let set = keeper.correct(&root, &path, other, 778, &permit).unwrap();
         assert!(matches!(set, Correction::Set { is_same: false, .. }), "{set:?}");
     }
 
@@ -207,7 +217,10 @@ mod tests {
         let suspect = ScoreSuspect { pid: sleeper.id(), start_ns: None };
         drop(sleeper);
         let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
-        let correction = keeper.correct(&CgroupPath::root(), suspect, 5, &Permit::for_enforce_mode());
+        let empty = tempfile::tempdir().unwrap();
+        let root = CgroupDir::unchecked(empty.path()).unwrap();
+        let (path, permit) = (CgroupPath::root(), Permit::for_enforce_mode());
+        let correction = keeper.correct(&root, &path, suspect, 5, &permit);
         assert_eq!(correction.unwrap(), Correction::Settled);
     }
 

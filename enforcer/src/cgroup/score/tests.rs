@@ -4,6 +4,7 @@ use std::{
 };
 
 use super::*;
+use crate::cgroup::{Mark, ScoreRecord};
 
 pub(super) struct Sleeper(Child);
 
@@ -64,6 +65,30 @@ fn a_process_in_a_nested_cgroup_gets_the_containers_score_once() {
 }
 
 #[test]
+fn what_a_container_had_is_recorded_on_its_cgroup() {
+    let sleeper = Sleeper::start();
+    let (_temp, root) = tree(&format!("{}\n", sleeper.id()));
+    let own = root.open(&path("/pod/app")).unwrap();
+    if own.set_mark(&Mark::new(true, None)).is_err() {
+        // Only root, on some file systems, sets such attributes.
+        return;
+    }
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let permit = Permit::for_enforce_mode();
+    let old: i16 = sleeper.score().parse().unwrap();
+    assert_eq!(own.score_record().unwrap(), None);
+    keeper.sweep(&root, &path("/pod/app"), 900, &permit);
+    assert_eq!(own.score_record().unwrap(), Some(ScoreRecord::new(old, 900)));
+    // The next daemon adds to it.
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    keeper.sweep(&root, &path("/pod/app"), 950, &permit);
+    let record = own.score_record().unwrap().unwrap();
+    assert_eq!((record.before, record.written), (old, vec![900, 950]));
+    own.forget_scores().unwrap();
+    assert_eq!(own.score_record().unwrap(), None);
+}
+
+#[test]
 fn a_foreign_score_is_found_by_the_next_full_sweep() {
     let sleeper = Sleeper::start();
     let (_temp, root) = tree(&format!("{}\n", sleeper.0.id()));
@@ -103,7 +128,8 @@ fn a_process_that_left_the_cgroup_keeps_its_score() {
     let dir = root.open(&path("/pod/app/inner")).unwrap();
     fs::write(cgroups.path().join("pod/app/inner/cgroup.procs"), "").unwrap();
     let mut sweep = Sweep::default();
-    keeper.sweep_batch(&dir, &[42], &path("/pod/app"), 988, &Permit::for_enforce_mode(), &mut sweep);
+    let (dirs, permit) = ((&root, &dir), Permit::for_enforce_mode());
+    keeper.sweep_batch(dirs, &[42], &path("/pod/app"), 988, &permit, &mut sweep);
     assert_eq!(sweep.changed, []);
     assert_eq!(fs::read_to_string(temp.path().join("42/oom_score_adj")).unwrap(), "0\n");
 }

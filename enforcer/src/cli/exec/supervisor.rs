@@ -199,7 +199,7 @@ fn begin(
         }
         WaitingChild::clone_into(Some(cgroup.as_fd()), arguments).with_context(cannot)?
     };
-    set_score(&container, child.pid())?;
+    set_score(&root, &container, child.pid())?;
     // An eviction between the daemon's answer and the start did not kill this process, which must not outlive it.
     client::block_on(async { Ok(recheck(run_dir, target).await) })??;
     // One that came before the child was there did not reach it.
