@@ -6,6 +6,7 @@
 
 mod apply;
 mod audit;
+mod cleanup;
 mod components;
 mod controller;
 mod desired;
@@ -42,6 +43,10 @@ mod watch;
 
 pub use self::{
     apply::{ApplyError, Fate, Outcome, apply},
+    cleanup::{
+        Cleanup, DROP_INS, Left, Marked, Scored, Survey, Temporarily, Trouble, Undo, Undone, carry_out,
+        cleanup, drop_ins, survey,
+    },
     components::{ComponentError, ComponentReport, ComponentScore, Components, Member, Members, ScoreFate},
     controller::Controller,
     desired::holders,

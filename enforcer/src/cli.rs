@@ -2,6 +2,7 @@
 
 mod allocatable;
 mod capacity;
+mod cleanup;
 mod client;
 mod completions;
 mod config;
@@ -119,6 +120,8 @@ enum Verb {
     Reload(reload::Args),
     /// Show what this host offers and what is lost; exit status 1 if anything is
     Doctor(doctor::Args),
+    /// Give back what a stopped daemon has changed on this machine
+    Cleanup(cleanup::Args),
     /// Check and print the configuration
     #[command(subcommand)]
     Config(config::Verb),
@@ -204,6 +207,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Unreserve(args) => reserve::unreserve(&context(&files)?, &args),
         Verb::Reload(args) => reload::reload(&context(&files)?, &args),
         Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
+        Verb::Cleanup(args) => cleanup::cleanup(&context(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),
         Verb::Exec(args) => exec::exec(&context(&files)?, &args),
         Verb::Completions(args) => completions::completions(&args),

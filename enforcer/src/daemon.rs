@@ -18,6 +18,7 @@
 
 mod armed;
 mod backlog;
+pub mod cleanup;
 mod container_node;
 mod cpu_state;
 mod desired;

@@ -61,7 +61,7 @@ pub use self::{
     },
     programs::{
         Again, AttachTypes, Attached, Counters, Failure, Inherited, Pins, PinsError, Programs,
-        ReclaimCounters, Unpinned, Version, unpin,
+        ReclaimCounters, Unpinned, Version, look_at_pins, unpin,
     },
     psi::{NODE_PRESSURE, Pressure, PsiError, Stalled, Trigger},
     reclaim::{

@@ -7,6 +7,7 @@ extern crate guest_test;
 mod admission;
 mod agreement;
 mod cgroup;
+mod cleanup;
 mod controllers;
 mod cpus;
 mod daemon;

@@ -201,12 +201,12 @@ fn cpu_stage(old: Option<&CgroupValue>, new: &CgroupValue, exists: bool) -> Opti
     })
 }
 
-fn depth(path: &CgroupPath) -> usize {
+pub(super) fn depth(path: &CgroupPath) -> usize {
     path.names().count()
 }
 
 /// The order of raises within one cgroup.
-fn rank(file: CgroupFile) -> (u8, CgroupFile) {
+pub(super) fn rank(file: CgroupFile) -> (u8, CgroupFile) {
     let rank = match file {
         CgroupFile::MemoryMax => 0,
         CgroupFile::MemoryHigh => 1,

@@ -14,4 +14,10 @@ impl Permit {
     pub fn for_enforce_mode() -> Self {
         Self(())
     }
+
+    /// Grants the permission to undo what a daemon has done. Only for who has made sure that none runs.
+    #[must_use]
+    pub fn for_cleanup() -> Self {
+        Self(())
+    }
 }

@@ -269,7 +269,7 @@ impl ScoreKeeper {
 }
 
 /// The lists of processes of a cgroup and of every cgroup below it, in a stable order.
-fn lists(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<(CgroupDir, Vec<u32>)>, Error> {
+pub(super) fn lists(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<(CgroupDir, Vec<u32>)>, Error> {
     let dir = root.open(path)?;
     let mut waiting = nested(&dir)?;
     let mut lists = vec![(read_pids(&dir)?, dir)];

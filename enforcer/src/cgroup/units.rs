@@ -9,7 +9,7 @@ mod bus;
 mod driver;
 mod error;
 #[cfg(test)]
-mod fake;
+pub(super) mod fake;
 mod name;
 mod property;
 

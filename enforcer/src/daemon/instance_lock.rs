@@ -21,7 +21,7 @@ use super::{
 use crate::{cgroup, config::Mode, journal::Journal};
 
 /// The file whose lock is the claim.
-const FILE: &str = "memory.reclaim";
+pub(super) const FILE: &str = "memory.reclaim";
 
 /// Another process holds the claim.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +34,13 @@ const FILE: &str = "memory.reclaim";
 pub(super) struct Held {
     path: PathBuf,
     holder: String,
+}
+
+impl Held {
+    /// Describes the process that holds it.
+    pub(super) fn holder(&self) -> &str {
+        &self.holder
+    }
 }
 
 impl Refusal for Locked {

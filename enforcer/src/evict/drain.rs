@@ -102,6 +102,32 @@ pub(super) fn open(proc: &Path) -> io::Result<(Drain, Drainer)> {
     Ok((drain, drainer))
 }
 
+/// A file below `/proc/sys` that a killed daemon has left with its own value.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LeftSysctl {
+    /// The file.
+    pub path: PathBuf,
+    /// What it holds.
+    pub present: &'static str,
+    /// What it held before.
+    pub before: &'static str,
+}
+
+/// The bound of the lists below `proc`, if a daemon that was killed has left it short.
+pub fn left_sysctl(proc: &Path) -> io::Result<Option<LeftSysctl>> {
+    let path = proc.join(HIGH_FRACTION);
+    match fs::read_to_string(&path) {
+        Ok(present) => Ok((present.trim_ascii_end() == SHORT).then_some(LeftSysctl {
+            path,
+            present: SHORT,
+            before: BY_KERNEL,
+        })),
+        // A kernel without it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Undoes what a daemon has left that was killed. Only for the one daemon that evicts.
 pub(super) fn restore(proc: &Path) {
     Bound { path: proc.join(HIGH_FRACTION), is_ours: true }.remove();

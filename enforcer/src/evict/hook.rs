@@ -15,6 +15,7 @@ mod tests;
 use std::{
     io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU8, AtomicU64, Ordering},
@@ -167,6 +168,12 @@ impl Hooks {
     fn waker(&self) -> BorrowedFd<'_> {
         self.waker.as_fd()
     }
+}
+
+/// Whether a cgroup of that name was made for such a program, by a daemon that is gone.
+#[must_use]
+pub fn is_left(name: &str, proc: &Path) -> bool {
+    cgroup::is_left(name, proc)
 }
 
 /// Kills processes that a hook of an earlier daemon left. Call it before the first reflex starts.

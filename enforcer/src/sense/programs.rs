@@ -32,7 +32,7 @@ pub use self::{
     attach_types::AttachTypes,
     counters::{Counters, ReclaimCounters},
     kept::Version,
-    pins::{Pins, PinsError, Unpinned, unpin},
+    pins::{Pins, PinsError, Unpinned, look_at_pins, unpin},
     takeover::Inherited,
 };
 use self::{

@@ -3,7 +3,7 @@ use std::{fs, process::Command};
 
 use crate::{Scene, journal::eviction, run};
 
-const VERBS: [&str; 23] = [
+const VERBS: [&str; 24] = [
     "run",
     "plan",
     "rank",
@@ -23,6 +23,7 @@ const VERBS: [&str; 23] = [
     "unreserve",
     "reload",
     "doctor",
+    "cleanup",
     "config",
     "completions",
     "man",

@@ -135,6 +135,11 @@ impl Systemd {
         self.send(PEER, "Ping", &()).await.map_err(|source| UnitError::Unreachable { source })
     }
 
+    /// Has systemd read its units' files again.
+    pub async fn reload(&self) -> Result<(), UnitError> {
+        self.send(INTERFACE, "Reload", &()).await.map_err(|source| UnitError::Unreachable { source })
+    }
+
     async fn stop(&self, unit: &UnitName) -> Result<(), UnitError> {
         match self.call("StopUnit", unit, &(unit.as_str(), "replace")).await {
             Err(error) if error.is_gone() => Ok(()),
@@ -184,6 +189,13 @@ async fn connect() -> zbus::Result<Connection> {
 pub struct Blocking {
     systemd: Systemd,
     runtime: Handle,
+}
+
+impl Blocking {
+    /// Has systemd read its units' files again.
+    pub fn reload(&self) -> Result<(), UnitError> {
+        self.runtime.block_on(self.systemd.reload())
+    }
 }
 
 impl Units for Blocking {

@@ -83,6 +83,11 @@ pub(super) fn clear() {
     }
 }
 
+/// Whether a cgroup of that name was made for a run, by a process that is gone.
+pub(super) fn is_left(name: &str, proc: &Path) -> bool {
+    maker(name).is_some_and(|maker| !proc.join(maker.to_string()).exists())
+}
+
 /// The process that made the cgroup of that name.
 fn maker(name: &str) -> Option<u32> {
     let (maker, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
@@ -123,5 +128,10 @@ mod tests {
         assert_eq!(maker("enforcer-hook-12"), None);
         assert_eq!(maker("enforcer-hook-12-x"), None);
         assert_eq!(maker("system.slice"), None);
+        let own = format!("{PREFIX}{}-0", std::process::id());
+        assert!(!is_left(&own, Path::new("/proc")));
+        // Above every process id that there is.
+        assert!(is_left("enforcer-hook-4194305-0", Path::new("/proc")));
+        assert!(!is_left("system.slice", Path::new("/proc")));
     }
 }

@@ -151,6 +151,22 @@ impl Pins {
         Ok((versions, foreign))
     }
 
+    /// What [`remove`](Self::remove) would do.
+    fn list(&self) -> Result<Unpinned, PinsError> {
+        let mut unpinned = Unpinned::default();
+        for name in names(&self.folder)? {
+            let path = self.folder.join(&name);
+            if kept::is_version(&name) && check_folder(&path).is_ok() {
+                let (pins, foreign) = VersionDir { path }.files()?;
+                unpinned.removed.extend(pins);
+                unpinned.left.extend(foreign);
+            } else {
+                unpinned.left.push(path);
+            }
+        }
+        Ok(unpinned)
+    }
+
     /// Removes every pin of every version. Programs that no daemon holds are detached by that, and their unread records
     /// are lost. Files that are not ours stay, with their folders.
     pub fn remove(self) -> Result<Unpinned, PinsError> {
@@ -174,10 +190,19 @@ impl Pins {
 
 /// Removes every pin, if there are any: see [`Pins::remove`].
 pub fn unpin() -> Result<Unpinned, PinsError> {
-    // A missing folder is not created.
+    if is_there()? { Pins::open()?.remove() } else { Ok(Unpinned::default()) }
+}
+
+/// What [`unpin`] would do. It fails like that while a daemon uses the pins.
+pub fn look_at_pins() -> Result<Unpinned, PinsError> {
+    if is_there()? { Pins::open()?.list() } else { Ok(Unpinned::default()) }
+}
+
+/// Whether the folder exists: it is not created for nothing.
+fn is_there() -> Result<bool, PinsError> {
     match fs::symlink_metadata(Path::new(MOUNT).join(FOLDER)) {
-        Ok(_) => Pins::open()?.remove(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Unpinned::default()),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(failed("look at", &Path::new(MOUNT).join(FOLDER))(error)),
     }
 }
@@ -202,14 +227,7 @@ impl VersionDir {
     /// Removes the pins of links, which detaches the programs unless a process holds them, then those of maps, then the
     /// folder. Returns the files that are not ours, which stay.
     pub(super) fn remove(&self, removed: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, PinsError> {
-        let (mut pins, mut foreign) = (Vec::new(), Vec::new());
-        for name in names(&self.path)? {
-            let path = self.path.join(&name);
-            let is_file = fs::symlink_metadata(&path).is_ok_and(|file| file.is_file());
-            if is_pin(&name) && is_file { pins.push(path) } else { foreign.push(path) }
-        }
-        // The names of links sort before those of maps.
-        pins.sort();
+        let (pins, foreign) = self.files()?;
         for path in pins {
             fs::remove_file(&path).map_err(failed("remove", &path))?;
             removed.push(path);
@@ -218,6 +236,21 @@ impl VersionDir {
             fs::remove_dir(&self.path).map_err(failed("remove", &self.path))?;
         }
         Ok(foreign)
+    }
+}
+
+impl VersionDir {
+    /// The pins, in the order of their removal, and the files that are not ours.
+    fn files(&self) -> Result<(Vec<PathBuf>, Vec<PathBuf>), PinsError> {
+        let (mut pins, mut foreign) = (Vec::new(), Vec::new());
+        for name in names(&self.path)? {
+            let path = self.path.join(&name);
+            let is_file = fs::symlink_metadata(&path).is_ok_and(|file| file.is_file());
+            if is_pin(&name) && is_file { pins.push(path) } else { foreign.push(path) }
+        }
+        // The names of links sort before those of maps.
+        pins.sort();
+        Ok((pins, foreign))
     }
 }
 
@@ -304,6 +337,20 @@ mod tests {
         let order: Vec<_> = unpinned.removed.iter().filter_map(|path| path.file_name()).collect();
         assert_eq!(order[..2], ["link_process_exit", "map_EVENTS"], "programs go before what they write to");
         assert!(!dir.path().join(FOLDER).exists());
+    }
+
+    #[test]
+    fn what_would_be_removed_is_listed_in_its_order_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path()).unwrap();
+        let version = pins.version(Version::numbered(1)).unwrap();
+        pin(&version, &["map_EVENTS", "link_process_exit", "somebody's"]);
+        fs::create_dir(dir.path().join(FOLDER).join("others")).unwrap();
+        let listed = pins.list().unwrap();
+        assert_eq!(listed.removed, [version.link("process_exit"), version.map("EVENTS")]);
+        assert_eq!(listed.left.len(), 2, "{listed:?}");
+        assert!(listed.removed.iter().chain(&listed.left).all(|path| path.exists()));
+        assert_eq!(pins.remove().unwrap(), listed);
     }
 
     #[test]
