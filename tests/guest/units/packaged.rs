@@ -28,10 +28,13 @@ const ENFORCE: &str =
     "mode: enforce\nownership: enforcer\ncgroupRoot: /packaged\nstaticPodPath: /etc/enforcer/pods";
 const PROGRAM: &str = "/usr/bin/enforcer";
 
+/// What dpkg runs before it removes the files.
+const BEFORE: &str = include_str!("../../../packaging/deb/prerm");
+
 /// What dpkg runs after it has removed the files.
 const AFTERWARDS: &str = include_str!("../../../packaging/deb/postrm");
 
-/// What the daemon leaves at its end, and a purge removes.
+/// What the daemon leaves at its end: a removal takes the pins, and a purge what was stored.
 const LEFT: [&str; 2] = ["/var/lib/enforcer", "/sys/fs/bpf/enforcer"];
 
 /// The files of the package. Other scenarios have a daemon with files of its own, and this one's name.
@@ -73,6 +76,14 @@ fn facilities(verb: &[&str]) -> BTreeSet<(String, String)> {
     let of = |one: &Value, field: &str| one[field].as_str().unwrap().to_owned();
     let facilities = document["facilities"].as_array().unwrap().iter();
     facilities.map(|one| (of(one, "name"), of(one, "state"))).collect()
+}
+
+/// Runs a script of the package as dpkg does.
+fn run_by_dpkg(script: &str, action: &str) {
+    let mut shell = Command::new("sh");
+    let mut shell = shell.args(["-s", action]).stdin(Stdio::piped()).spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(shell.wait().unwrap().success());
 }
 
 #[guest_test(systemd)]
@@ -128,11 +139,14 @@ fn the_packaged_unit_gives_the_daemon_all_that_it_uses_and_a_purge_leaves_nothin
     for path in LEFT {
         assert!(Path::new(path).exists(), "{path} was never there");
     }
+    // Kubepods at least: the daemon leaves it at its end.
+    let left = Path::new("/sys/fs/cgroup/packaged/kubepods");
+    run_by_dpkg(BEFORE, "remove");
+    assert!(!left.exists(), "the cgroups are still there");
+    assert!(!Path::new("/sys/fs/bpf/enforcer").exists(), "the programs are still pinned");
+    assert!(Path::new("/var/lib/enforcer").exists(), "what was stored goes with a purge only");
     drop(installed);
-    let mut purge = Command::new("sh");
-    let mut purge = purge.args(["-s", "purge"]).stdin(Stdio::piped()).spawn().unwrap();
-    purge.stdin.take().unwrap().write_all(AFTERWARDS.as_bytes()).unwrap();
-    assert!(purge.wait().unwrap().success());
+    run_by_dpkg(AFTERWARDS, "purge");
     for path in LEFT.into_iter().chain(["/run/enforcer", "/etc/enforcer"]) {
         assert!(!Path::new(path).exists(), "{path} is still there");
     }
