@@ -193,6 +193,7 @@ fn a_soft_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open()
     spawn(move || passing);
     let on_the_way = Api(Arc::clone(&api.0), way.address());
     on_the_way.put("web", "u1", Some("ReplicaSet"));
+    on_the_way.change(|server| server.grace_seconds = 30);
     let soft = SoftEvictions::new(&on_the_way.server(), SETTINGS, &journal);
     assert!(!soft.was_requested("e0", &pod("u1")), "a look, which opens the connection");
     way.vanish();
