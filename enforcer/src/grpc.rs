@@ -34,7 +34,10 @@ const UNIMPLEMENTED: u32 = 12;
 /// How often the other end is asked whether it still answers, as long as a call of no set time is under way.
 const PROBE_EVERY: Duration = Duration::from_secs(20);
 
-/// How long it may take to answer that.
+/// How many of these questions in a row may be unanswered.
+const PROBES: u32 = 2;
+
+/// How long it may take to answer one.
 const PROBE_TIMEOUT_MS: u64 = 10_000;
 
 /// What is called for that. A server that does not have it says so, which is an answer, too.
@@ -135,16 +138,19 @@ impl Channel {
     /// Asks again and again whether the other end still answers, and returns when it does not. A stream alone does not show
     /// that: it may have nothing to say.
     pub(crate) async fn silence(&self) -> GrpcError {
-        loop {
+        // On a node that reclaims all the time, one may take longer.
+        let mut unanswered = 0;
+        while unanswered < PROBES {
             tokio::time::sleep(PROBE_EVERY).await;
             let limit = Duration::from_millis(PROBE_TIMEOUT_MS);
             match tokio::time::timeout(limit, self.call(PROBE, &(), PROBE_TIMEOUT_MS)).await {
-                Err(_elapsed) => return GrpcError::Silent { timeout_ms: PROBE_TIMEOUT_MS },
+                Err(_elapsed) => unanswered += 1,
                 Ok(Err(lost @ (GrpcError::Http2(_) | GrpcError::Request(_)))) => return lost,
                 // Whatever the answer is, there is one.
-                Ok(_) => {}
+                Ok(_) => unanswered = 0,
             }
         }
+        GrpcError::Silent { timeout_ms: PROBE_TIMEOUT_MS }
     }
 
     async fn open_call(

@@ -25,10 +25,12 @@ const DEATH_BASE_NS: u64 = 2_000 * MS;
 const DEATH_NS_PER_GIB: u64 = 1_000 * MS;
 const DEATH_NS_PER_PROCESS: u64 = 2 * MS;
 
-/// A victim that makes progress is not given up: each further 64th of its memory or of its processes that comes back extends
-/// the deadline. On an emulated guest with busy CPUs, 900 processes took more than their 4 s, and the next pod must not pay
-/// for that. Each counts by itself: a process frees its memory long before its id. This adds at most 128 s; a victim that does
-/// not die, as it waits for a device, releases nothing.
+/// A victim that makes progress is not given up: each further 64th of its usage that comes back extends the deadline. On an
+/// emulated guest with busy CPUs, 900 processes took more than their 4 s, and the next pod must not pay for that.
+///
+/// Where process ids are short, memory and processes count each by itself: a process frees its memory long before its id. Where
+/// memory is short, a victim that has given back all of it is not awaited for its ids. This adds at most 128 s; a victim that
+/// does not die, as it waits for a device, releases nothing.
 const STEPS: u64 = 64;
 const STEP_NS: u64 = 1_000 * MS;
 
@@ -73,7 +75,7 @@ enum Stage {
     Terminating { until_ns: u64 },
     /// To be killed after all; the executor has not answered yet.
     Killing,
-    /// Killed, and holding processes; so many 64ths of its memory and of its processes had come back.
+    /// Killed, and holding processes; so many 64ths had come back.
     Dying { deadline_ns: u64, steps: u64 },
     /// Without processes; its memory is coming back.
     Settling { since_ns: u64, moved_ns: u64 },
@@ -460,9 +462,13 @@ impl Victim {
         if !others && missing <= self.shared_bytes { SHARED_STANDSTILL_NS } else { STANDSTILL_NS }
     }
 
-    /// How much of its memory and of its processes has come back, in 64ths of each.
+    /// How much of its usage has come back, in 64ths.
     fn steps(&self) -> u64 {
-        self.memory.steps().saturating_add(self.pids.steps())
+        let (memory, pids) = (self.memory.steps(), self.pids.steps());
+        match Resource::of(self.signal) {
+            Some(Resource::Pids) => memory.saturating_add(pids),
+            Some(Resource::Memory) | None => memory.max(pids),
+        }
     }
 
     fn allowed_ns(&self) -> u64 {

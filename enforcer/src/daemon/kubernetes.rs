@@ -19,9 +19,9 @@ use crate::{
 
 /// The API server by the configured credentials. `host` is this machine's name.
 pub(super) fn server(config: &Config, host: &str) -> io::Result<ApiServer> {
-    // An eviction's credentials have a name, which it does not need: no look at processes delays it.
-    let (place, name) = Access::new(config, host).into_parts();
-    let access = move || place.api_server().map_err(|error| crate::chain(&error));
+    let access = Access::new(config, host);
+    let name = access.name();
+    let access = move || access.api_server().map_err(|error| crate::chain(&error));
     ApiServer::start(Arc::new(move || name.in_cluster()), Arc::new(access))
 }
 

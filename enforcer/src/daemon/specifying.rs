@@ -91,9 +91,9 @@ impl Access {
         Self { place, name }
     }
 
-    /// With the node's name as it is now for good, and the name at any time.
-    pub(super) fn into_parts(self) -> (ClusterAccess, NodeName) {
-        (self.place, self.name)
+    /// What the node is called, at any time.
+    pub(super) fn name(&self) -> NodeName {
+        self.name.clone()
     }
 
     /// The kubelet's HTTPS server, by what the kubelet calls its host now.
@@ -102,7 +102,7 @@ impl Access {
     }
 
     /// The API server, for the pods of the node as it is called now.
-    fn api_server(&self) -> Result<ApiServerFeed, CredentialsError> {
+    pub(super) fn api_server(&self) -> Result<ApiServerFeed, CredentialsError> {
         ClusterAccess { node: self.name.in_cluster(), ..self.place.clone() }.api_server()
     }
 }

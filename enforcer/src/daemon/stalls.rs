@@ -103,10 +103,6 @@ impl Stalling {
                         }
                     }
                     Err(error) => {
-                        // Nothing looks for names any more.
-                        for event in self.waiting.due(Instant::now(), |_| false) {
-                            self.emit(event);
-                        }
                         let message = format!("stalls in reclaim are no longer reported: cannot read the ring: {error}");
                         emit::degraded(&self.journal, "stalls", &message);
                         return;
@@ -156,6 +152,15 @@ impl Stalling {
             );
             emit::degraded(&self.journal, "stallsUntold", &message);
             self.unreported = unreported;
+        }
+    }
+}
+
+/// At the end nothing looks for names any more.
+impl Drop for Stalling {
+    fn drop(&mut self) {
+        for event in self.waiting.due(Instant::now(), |_| false) {
+            self.emit(event);
         }
     }
 }

@@ -12,7 +12,7 @@ use hyper::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     living::living,
@@ -31,6 +31,9 @@ const MOST_ANSWER_BYTES: usize = 4 << 20;
 
 /// For how long a connection that has answered counts as one that answers.
 pub(super) const ANSWER_LASTS: Duration = Duration::from_millis(100);
+
+/// How long what changes nothing may be unanswered on a connection before it is asked again on another.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Who reports Events.
 const CONTROLLER: &str = "enforcer.dev/enforcer";
@@ -113,8 +116,13 @@ impl Api {
         }
         let answer = self.exchange(access, call).await?;
         let outcome = outcome(call, answer)?;
-        if let (Outcome::Discovered(found), Some(open)) = (&outcome, &mut self.open) {
-            open.evictions.clone_from(found);
+        if let Some(open) = &mut self.open {
+            match (&outcome, call) {
+                (Outcome::Discovered(found), _) => open.evictions.clone_from(found),
+                // It may be of another version now.
+                (Outcome::Missing | Outcome::Conflict, Call::Evict { .. }) => open.evictions = None,
+                _ => {}
+            }
         }
         Ok(outcome)
     }
@@ -131,20 +139,25 @@ impl Api {
         care: Care,
     ) -> Result<Answer, ApiError> {
         let present = self.open.take().filter(|open| open.serves(access));
-        let anew = || Box::pin(Connection::open(&access.https.endpoint, &access.https.security));
+        let anew = || Box::pin(Open::new(access));
         let mut open = match present {
-            None => Open::new(access, anew().await?),
+            None => anew().await?,
             Some(open) if care == Care::Urgent && open.answered.elapsed() >= ANSWER_LASTS => {
-                Open::new(access, living(probed(access, open.connection), anew()).await?)
+                living(probed(access, open), anew()).await?
             }
             Some(mut open) => {
                 let sent_boot_ms = boot_ms();
-                match open.connection.send(request()?).await {
-                    Ok(answer) => return self.read(open, answer, sent_boot_ms).await,
-                    // The server may close a connection just as it is used again. Whether it has done what was asked
-                    // is found out by another look.
-                    Err(_closed) if care == Care::Repeatable => Open::new(access, anew().await?),
-                    Err(closed) => return Err(closed.into()),
+                let sent = open.connection.send(request()?);
+                let answer = match care {
+                    Care::Repeatable => timeout(SILENCE, sent).await.ok(),
+                    Care::Unrepeated | Care::Urgent => Some(sent.await),
+                };
+                match answer {
+                    Some(Ok(answer)) => return self.read(open, answer, sent_boot_ms).await,
+                    Some(Err(closed)) if care != Care::Repeatable => return Err(closed.into()),
+                    // The server may close a connection just as it is used again, or the connection is half open. Whether
+                    // the server has done what was asked is found out by another look.
+                    Some(Err(_)) | None => anew().await?,
                 }
             }
         };
@@ -167,8 +180,9 @@ impl Api {
 }
 
 impl Open {
-    fn new(access: &ApiServerFeed, connection: Connection) -> Self {
-        Self { access: access.clone(), connection, evictions: None, answered: Instant::now() }
+    async fn new(access: &ApiServerFeed) -> Result<Self, ConnectionError> {
+        let connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
+        Ok(Self { access: access.clone(), connection, evictions: None, answered: Instant::now() })
     }
 
     /// Whether another request of that user may be sent over it.
@@ -180,7 +194,7 @@ impl Open {
 /// How a request is sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Care {
-    /// It changes nothing: over a connection that was closed meanwhile also a second time.
+    /// It changes nothing: over a connection that was closed meanwhile, or is silent, also a second time.
     Repeatable,
     /// It is sent once.
     Unrepeated,
@@ -216,11 +230,11 @@ async fn whole(mut rest: Incoming) -> Result<Vec<u8>, ApiError> {
 }
 
 /// Asks for what changes nothing, and gives the connection back if the server answers it, whatever it says.
-async fn probed(access: &ApiServerFeed, mut connection: Connection) -> Option<Connection> {
+async fn probed(access: &ApiServerFeed, mut open: Open) -> Option<Open> {
     let asked = request(access, &Call::Ping).ok()?;
-    let (_status, _headers, rest) = connection.send(asked).await.ok()?;
+    let (_status, _headers, rest) = open.connection.send(asked).await.ok()?;
     whole(rest).await.ok()?;
-    connection.is_open().then_some(connection)
+    open.connection.is_open().then_some(open)
 }
 
 fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiError> {

@@ -1,6 +1,6 @@
 //! The daemon's side: a handle for asking the API server.
 
-use std::{fmt, io, os::unix::net::UnixStream as StdStream, process::Child, sync::Arc};
+use std::{fmt, io, os::unix::net::UnixStream as StdStream, process::Child, sync::Arc, time::Instant};
 
 use super::{
     message::{Ask, Call, Lane, Outcome},
@@ -43,7 +43,7 @@ impl Protocol for KubeApi {
     const MOST_ASK_BYTES: usize = 0;
     const MOST_ANSWER_BYTES: usize = 0;
 
-    type Question = (Lane, ApiServerFeed, Call);
+    type Question = (Lane, ApiServerFeed, Call, u64);
     type Answer = Outcome;
     type Place = ();
     type Ask = Ask;
@@ -56,8 +56,8 @@ impl Protocol for KubeApi {
         2 * TIMEOUT_MS
     }
 
-    fn ask((lane, access, call): Self::Question) -> (Ask, Vec<u8>) {
-        (Ask { lane, access, call, timeout_ms: TIMEOUT_MS }, Vec::new())
+    fn ask((lane, access, call, timeout_ms): Self::Question) -> (Ask, Vec<u8>) {
+        (Ask { lane, access, call, timeout_ms }, Vec::new())
     }
 
     fn answer(outcome: Outcome, _body: &[u8]) -> Result<Outcome, String> {
@@ -114,6 +114,17 @@ impl ApiServer {
         self.ask_as(access, lane, call).await
     }
 
+    /// The same with an end: whoever no longer waits then must not find that it was done later.
+    pub(super) async fn ask_until(&self, end: Instant, lane: Lane, call: Call) -> Result<Outcome, String> {
+        let access = self.access().await?;
+        let left_ms = end.saturating_duration_since(Instant::now()).as_millis();
+        let left_ms = u64::try_from(left_ms).unwrap_or(u64::MAX).min(TIMEOUT_MS);
+        if left_ms == 0 {
+            return Err(String::from("no time is left to ask the API server"));
+        }
+        self.ask_within(left_ms, access, lane, call).await
+    }
+
     /// The credentials as they are now, or if they cannot be read the last ones. Safe to cancel.
     pub(super) async fn access(&self) -> Result<ApiServerFeed, String> {
         self.credentials.read(()).await.map_err(|hang| hang.to_string())?
@@ -126,6 +137,16 @@ impl ApiServer {
         lane: Lane,
         call: Call,
     ) -> Result<Outcome, String> {
-        self.process.ask((lane, access, call)).await.map_err(|error| crate::chain(&error))
+        self.ask_within(TIMEOUT_MS, access, lane, call).await
+    }
+
+    async fn ask_within(
+        &self,
+        timeout_ms: u64,
+        access: ApiServerFeed,
+        lane: Lane,
+        call: Call,
+    ) -> Result<Outcome, String> {
+        self.process.ask((lane, access, call, timeout_ms)).await.map_err(|error| crate::chain(&error))
     }
 }

@@ -31,7 +31,7 @@ pub(super) async fn living<C, E>(
         opened = &mut open => match opened {
             Ok(other) => Ok(other),
             // A server that takes no more connections may still answer over this one.
-            Err(error) => probe.await.ok_or(error),
+            Err(error) => timeout(PATIENCE, probe).await.ok().flatten().ok_or(error),
         },
     }
 }
@@ -92,6 +92,7 @@ mod tests {
         let refused = || after(10, Err("refused"));
         assert_eq!(chosen(after(400, Some("present")), refused()).await, (Ok("present"), 400));
         assert_eq!(chosen(after(400, None), refused()).await, (Err("refused"), 400));
+        assert_eq!(chosen(pending(), refused()).await, (Err("refused"), 510), "but not for ever");
         assert_eq!(chosen(ready(None), refused()).await, (Err("refused"), 10));
     }
 }

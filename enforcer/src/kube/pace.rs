@@ -23,9 +23,9 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// One request in that time, a fifth more or less. What fails is asked again sooner at first, and then less often.
+    /// One request in that time, a fifth more or less. What fails is asked again sooner: the server may be back.
     pub(super) fn new(every: Duration) -> Self {
-        Self { every, back_off: BackOff::new(Bounds { least: every / 5, most: 2 * every }) }
+        Self { every, back_off: BackOff::new(Bounds { least: every / 10, most: every / 5 * 2 }) }
     }
 
     /// The pause before the first request: a whole cluster may start at once.

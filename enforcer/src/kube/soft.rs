@@ -1,7 +1,7 @@
 //! Soft evictions: the API server is asked before anything is signalled here, so that budgets count and the kubelet ends
 //! the pod.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use enforcer_events::{Event, EventType, Payload, eviction::EvictionRequested};
 use tokio::runtime::Builder;
@@ -166,9 +166,10 @@ impl SoftEvictions {
         requests: &mut u32,
     ) -> Result<Outcome, String> {
         let pod = pod.clone();
+        let end = Instant::now() + PATIENCE;
         let call = match action {
             Action::Delete | Action::Status => Call::Delete { pod, grace_seconds },
-            Action::Evict => match self.server.ask(Lane::Looks, Call::Discover).await? {
+            Action::Evict => match self.server.ask_until(end, Lane::Looks, Call::Discover).await? {
                 Outcome::Discovered(Some(group_version)) => Call::Evict { pod, group_version, grace_seconds },
                 Outcome::Discovered(None) => {
                     return Err(String::from("the API server has no subresource pods/eviction"));
@@ -177,7 +178,7 @@ impl SoftEvictions {
             },
         };
         *requests += 1;
-        self.server.ask(Lane::Looks, call).await
+        self.server.ask_until(end, Lane::Looks, call).await
     }
 }
 

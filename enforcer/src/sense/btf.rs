@@ -191,11 +191,13 @@ fn u32_at(bytes: &[u8], at: usize, what: &'static str) -> Result<u32, BtfError> 
         .ok_or(BtfError::Short { what, at })
 }
 
-/// FNV-1a of a name and the number of its kind. All names come from the kernel; a collision is resolved by comparing them.
+/// FNV-1a of the number of a kind and a name. All names come from the kernel; names are compared, so a collision hides the later
+/// type.
 fn hash(name: &[u8], kind: Kind) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325 ^ kind as u64;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    let mut hash = (0xcbf2_9ce4_8422_2325 ^ kind as u64).wrapping_mul(PRIME);
     for byte in name {
-        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(PRIME);
     }
     hash
 }

@@ -127,6 +127,28 @@ fn a_victim_whose_memory_is_back_is_not_given_up_as_long_as_its_processes_end() 
     );
 }
 
+/// Another pod may be growing: with the memory back and the node still short, the next one is due.
+#[test]
+fn where_memory_is_short_a_victim_is_not_awaited_for_its_process_ids() {
+    let Reading::Usage(usage) = using(2 * GIB) else { unreachable!("it is counted") };
+    let usage = Reading::Usage(Usage { process_count: Some(640), ..usage });
+    let mut rig = Rig::new(&enforcing(GIB, 0), &[(candidate(1, 0, 0), usage)]);
+    assert!(evicts(&rig.look(MIB)));
+    rig.signalled();
+    let number = rig.number();
+    let reported: Vec<_> = (1..=7)
+        .flat_map(|step| {
+            let now_ns = rig.pass(900 * MS).now_ns;
+            let (populated, current_bytes, process_count) = (true, Some(0), Some(640 - 10 * step));
+            rig.on_outcome(Outcome::Progress { number, now_ns, populated, current_bytes, process_count })
+        })
+        .collect();
+    assert!(
+        matches!(reported[..], [Action::Failed(failure), ..] if failure.reason == FailureReason::StillPopulated),
+        "{reported:?}"
+    );
+}
+
 #[test]
 fn a_victim_whose_cgroup_is_gone_is_not_awaited() {
     let mut rig = Rig::new(&for_pids(), &[(candidate(1, 0, 0), counting(300))]);

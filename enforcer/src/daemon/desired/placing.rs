@@ -317,7 +317,8 @@ impl Desired {
         let is_other = placing.spec_source.replace(source) != Some(source) || !is_up;
         let answered_before = placing.pods.spec_source();
         placing.left_out = dropped.unwrap_or(placing.left_out);
-        placing.spec_node = node;
+        // The source that is judged may be the one before.
+        placing.spec_node = node.or_else(|| placing.spec_node.take());
         let is_change = change.is_some();
         if let Some((_revision, change)) = change {
             let provenance = Provenance { source, is_from_disk: false };

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Runs that for ever, on a thread of its own.
-fn spawn<F: Future<Output = std::io::Result<()>>>(serve: impl FnOnce() -> F + Send + 'static) {
+pub(super) fn spawn<F: Future<Output = std::io::Result<()>>>(serve: impl FnOnce() -> F + Send + 'static) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async { serve().await })
@@ -88,6 +88,9 @@ fn an_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
         scene.api.put(name, uid, Some("ReplicaSet"));
     }
     scene.start(SETTINGS);
+    until("the version of evictions", || {
+        api.change(|server| server.asked.iter().any(|asked| asked == "GET /api/v1"))
+    });
     scene.emit(signalled_live("e1", "first", "u1", Some("ReplicaSet")));
     assert_eq!(scene.requested().outcome, "accepted");
     // A connection that has just answered is not asked again.

@@ -86,11 +86,11 @@ fn a_connection_is_kept_open_only_while_an_eviction_may_follow() {
 }
 
 #[test]
-fn what_fails_is_asked_again_soon_and_then_more_seldom_than_what_is_answered() {
+fn what_fails_is_asked_again_soon_and_then_every_other_minute() {
     let mut pace = Pace::new(EVERY);
     assert!(pace.failed() <= Duration::from_mins(1));
     let last = (0..10).map(|_| pace.failed()).last().unwrap();
-    assert!(last >= EVERY && last <= 2 * EVERY, "{last:?}");
+    assert!(last >= EVERY / 5 && last <= EVERY / 5 * 2, "{last:?}");
     let next = pace.answered();
     assert!(next >= EVERY * 4 / 5 && next <= EVERY * 6 / 5, "{next:?}");
     assert!(pace.failed() <= Duration::from_mins(1));

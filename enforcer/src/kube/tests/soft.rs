@@ -1,5 +1,9 @@
 //! Requests before anything is signalled.
-use super::*;
+use super::{
+    outages::{spawn, until},
+    *,
+};
+use crate::network::fake::Way;
 
 fn pod(uid: &str) -> PodRef {
     PodRef { namespace: String::from("shop"), name: String::from("web"), uid: uid.to_owned() }
@@ -176,6 +180,26 @@ fn the_version_of_evictions_is_asked_for_once_a_connection() {
         assert_eq!(outcome, SoftOutcome::Accepted, "{id}");
     }
     let asked = api.change(|server| server.asked.clone());
-    let discoveries = asked.iter().filter(|asked| *asked == "GET /api/v1").count();
-    assert_eq!((discoveries, asked.len()), (1, 4), "{asked:?}");
+    let of = |what: &str| asked.iter().filter(|asked| asked.starts_with(what)).count();
+    assert_eq!((of("GET /api/v1"), of("POST ")), (1, 3), "{asked:?}");
+}
+
+/// A budget must be asked also then: without an answer the pod's processes are sent SIGTERM here.
+#[test]
+fn a_soft_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
+    let (api, journal) = (Api::serve(), Journal::new("n", "b"));
+    let server = api.1;
+    let (way, passing) = Way::to(server).unwrap();
+    spawn(move || passing);
+    let on_the_way = Api(Arc::clone(&api.0), way.address());
+    on_the_way.put("web", "u1", Some("ReplicaSet"));
+    on_the_way.change(|server| server.grace_seconds = 30);
+    let soft = SoftEvictions::new(&on_the_way.server(), SETTINGS, &journal);
+    assert!(!soft.was_requested("e0", &pod("u1")), "a look, which opens the connection");
+    way.vanish();
+    until("half-open connections", || way.has_vanished());
+    way.lead_to(server);
+    let outcome = soft.request("e1", &pod("u1"), Owner::Controller, Duration::from_secs(30));
+    assert_eq!(outcome, SoftOutcome::Accepted);
+    assert_eq!(on_the_way.done(), [(String::from("POST eviction"), String::from("web"))]);
 }
