@@ -4,11 +4,11 @@
 //! controller make another. What has to be asked for is read from the journal, so that nothing is lost or done twice over
 //! a crash ([`Outbox`]). Requests are made by a process of its own, without privileges ([`helper`](crate::helper)).
 
+mod answering;
 mod api;
 mod client;
 mod disk;
 mod evictions;
-mod living;
 mod message;
 mod node;
 mod outbox;

@@ -97,7 +97,7 @@ impl Server {
         let feed = self.access.kubelet().map_err(|error| crate::chain(&error))?;
         let Feed::Kubelet(feed) = feed else { return Err(String::from("it has no HTTPS server")) };
         let KubeletHard { is_set, memory_available, merges_defaults } =
-            self.configz.ask(feed).map_err(|error| crate::chain(&error))?;
+            self.configz.ask(&feed).map_err(|error| crate::chain(&error))?;
         KubeletMemory::of_configz(is_set, memory_available.as_deref(), merges_defaults)
             .map_err(|error| crate::chain(&error))
     }

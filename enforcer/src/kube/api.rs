@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    living::living,
+    answering::answering,
     message::{
         About, Call, ConditionStatus, ContainerRef, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
     },
@@ -143,7 +143,7 @@ impl Api {
         let mut open = match present {
             None => anew().await?,
             Some(open) if care == Care::Urgent && open.answered.elapsed() >= ANSWER_LASTS => {
-                living(probed(access, open), anew()).await?
+                answering(probed(access, open), anew()).await?
             }
             Some(mut open) => {
                 let sent_boot_ms = boot_ms();

@@ -164,12 +164,19 @@ impl KubeletConfigz {
         Helper::start(move |(), theirs| spawn(theirs)).map(Self)
     }
 
-    /// Asks, and waits for the answer: up to 15 s. Must not be called inside an async runtime.
-    pub fn ask(&self, feed: Box<HttpsFeed>) -> Result<KubeletHard, HelperError> {
+    /// Asks, and waits for the answer: up to 30 s. Must not be called inside an async runtime.
+    pub fn ask(&self, feed: &HttpsFeed) -> Result<KubeletHard, HelperError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .map_err(|error| HelperError::Unstarted { process: Configz::NAME, why: error.to_string() })?;
-        runtime.block_on(self.0.ask(feed))
+        let ask = || self.0.ask(Box::new(feed.clone()));
+        runtime.block_on(async {
+            match ask().await {
+                // The process ends with its answer, and this came before that was noticed.
+                Err(HelperError::Ended { .. }) => ask().await,
+                answered => answered,
+            }
+        })
     }
 }
 
@@ -248,7 +255,7 @@ mod tests {
         let configz = std::sync::Arc::new(asking());
         let ask = |token: &'static str| {
             let (configz, feed) = (configz.clone(), https_feed(port, &certificate, token));
-            tokio::task::spawn_blocking(move || configz.ask(feed))
+            tokio::task::spawn_blocking(move || configz.ask(&feed))
         };
         assert!(ask("secret").await.unwrap().unwrap_err().to_string().contains("status 404"));
         for value in ["1Gi", "2Gi"] {

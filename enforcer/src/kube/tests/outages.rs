@@ -30,20 +30,26 @@ fn outcomes(scene: &Scene) -> Vec<String> {
     scene.events(EventType::EvictionRequested).into_iter().map(of).collect()
 }
 
+/// A scene whose requests reach that server by a way of their own.
+fn on_the_way_to(api: &Api) -> (Way, Scene) {
+    let (way, passing) = Way::to(api.1).unwrap();
+    spawn(move || passing);
+    let scene = Scene {
+        journal: Journal::new("n", "b"),
+        state: tempfile::tempdir().unwrap(),
+        api: Api(Arc::clone(&api.0), way.address()),
+        evictions: None,
+    };
+    (way, scene)
+}
+
 /// The request arrives nowhere, or it is done and the answer never comes: no connection ends, and no error comes.
 #[test]
 fn over_a_half_open_connection_a_pod_is_evicted_once() {
     let run = |arrives: bool| {
         let api = Api::serve();
         let server = api.1;
-        let (way, passing) = Way::to(server).unwrap();
-        spawn(move || passing);
-        let mut scene = Scene {
-            journal: Journal::new("n", "b"),
-            state: tempfile::tempdir().unwrap(),
-            api: Api(Arc::clone(&api.0), way.address()),
-            evictions: None,
-        };
+        let (way, mut scene) = on_the_way_to(&api);
         scene.api.put("web", "u1", Some("ReplicaSet"));
         scene.start(SETTINGS);
         until("a connection", || api.change(|server| server.asked.len()) > 0);
@@ -76,14 +82,7 @@ fn over_a_half_open_connection_a_pod_is_evicted_once() {
 fn an_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
     let api = Api::serve();
     let server = api.1;
-    let (way, passing) = Way::to(server).unwrap();
-    spawn(move || passing);
-    let mut scene = Scene {
-        journal: Journal::new("n", "b"),
-        state: tempfile::tempdir().unwrap(),
-        api: Api(Arc::clone(&api.0), way.address()),
-        evictions: None,
-    };
+    let (way, mut scene) = on_the_way_to(&api);
     for (name, uid) in [("first", "u1"), ("web", "u2")] {
         scene.api.put(name, uid, Some("ReplicaSet"));
     }

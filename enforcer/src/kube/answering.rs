@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// The present connection, if it answers, or another, whichever is there first. `probe` asks over the present one for what
 /// changes nothing, and gives it back with the answer; `open` opens another, and is begun only once that is needed. What is
 /// given up is dropped, and so is closed: nothing else was asked over it.
-pub(super) async fn living<C, E>(
+pub(super) async fn answering<C, E>(
     probe: impl Future<Output = Option<C>>,
     open: impl Future<Output = Result<C, E>>,
 ) -> Result<C, E> {
@@ -57,7 +57,7 @@ mod tests {
         open: impl Future<Output = Chosen>,
     ) -> (Chosen, u128) {
         let begin = Instant::now();
-        let chosen = living(probe, open).await;
+        let chosen = answering(probe, open).await;
         (chosen, begin.elapsed().as_millis())
     }
 
