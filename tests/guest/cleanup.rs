@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs::{self, File},
+    io::Read as _,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -44,8 +45,10 @@ fn at(below: &str) -> PathBuf {
 }
 
 fn score(pid: u32) -> i32 {
-    let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
-    text.trim().parse().unwrap()
+    // One read: what two return may be the halves of two scores.
+    let mut text = [0; 16];
+    let length = File::open(format!("/proc/{pid}/oom_score_adj")).unwrap().read(&mut text).unwrap();
+    str::from_utf8(&text[..length]).unwrap().trim().parse().unwrap()
 }
 
 /// A process that joins a cgroup behind the daemon's back, with that score.
