@@ -19,7 +19,7 @@ mod soft;
 mod tests;
 
 pub use self::{
-    client::{Access, ApiServer, NodeName},
+    client::{Access, ApiServer, Named, NodeName},
     disk::DiskPressure,
     evictions::Evictions,
     message::{

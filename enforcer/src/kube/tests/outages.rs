@@ -157,7 +157,7 @@ impl Cluster {
 
     /// Starts to read the journal, signals the pod, and waits until the server has refused that often.
     fn signal(&self, place: ClusterAccess, is_refused: impl Fn() -> bool) -> Evictions {
-        let access: Access = Arc::new(move || place.api_server().map_err(|error| crate::chain(&error)));
+        let access: Access = Arc::new(move || place.api_server("n").map_err(|error| crate::chain(&error)));
         let server = ApiServer::in_this_process("n", access).unwrap();
         let evictions = Evictions::start(&self.journal, self.state.path(), 0, SETTINGS, server).unwrap();
         let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: String::from("web") });
@@ -175,7 +175,6 @@ impl Cluster {
             kubeconfig: None,
             service_account: self.folder.path().to_owned(),
             in_cluster: None,
-            node: String::from("n"),
         }
     }
 
