@@ -9,6 +9,7 @@ mod api;
 mod client;
 mod disk;
 mod evictions;
+mod exchange;
 mod message;
 mod node;
 mod outbox;

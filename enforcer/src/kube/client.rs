@@ -61,7 +61,7 @@ impl Protocol for KubeApi {
     fn place(_question: &Self::Question) {}
 
     fn timeout_ms(_question: &Self::Question) -> u64 {
-        // A question that was given up may still be under way in its lane.
+        // The process counts from its arrival there.
         2 * TIMEOUT_MS
     }
 

@@ -1,6 +1,11 @@
 //! The node's condition and taint.
 
-use super::{super::node::Marks, outages::until, *};
+use super::{
+    super::node::Marks,
+    outages::{spawn, until},
+    *,
+};
+use crate::network::fake::Way;
 
 const OTHER: &str =
     r#"{"key": "gpu", "value": "yes", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}"#;
@@ -162,6 +167,32 @@ fn a_change_that_is_half_done_is_undone() {
     marks.set_short(false);
     scene.wait(None, Some("False"));
     drop(marks);
+}
+
+/// A condition and a taint may be sent twice.
+#[test]
+fn a_connection_that_is_half_open_is_replaced_before_anything_is_reported() {
+    let mut scene = Marking::new();
+    let server = scene.api.1;
+    let (way, passing) = Way::to(server).unwrap();
+    spawn(move || passing);
+    scene.api = Api(Arc::clone(&scene.api.0), way.address());
+    let marks = scene.start(ALL).unwrap();
+    scene.wait(None, Some("False"));
+    way.vanish();
+    until("half-open connections", || way.has_vanished());
+    way.lead_to(server);
+    marks.set_short(true);
+    scene.wait(Some("NoSchedule"), Some("True"));
+    drop(marks);
+    assert_eq!(scene.ours(), (None, None));
+    let filter = Filter { kinds: vec![EventType::DegradedEntered], ..Filter::default() };
+    let mut reader = scene.journal.reader(Some(0), filter);
+    let mut reported = Vec::new();
+    while let Some(Batch::Records(records)) = reader.read() {
+        reported.extend(records.into_iter().map(|record| record.line));
+    }
+    assert!(reported.is_empty(), "{reported:?}");
 }
 
 #[test]

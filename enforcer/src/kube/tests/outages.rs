@@ -93,7 +93,7 @@ fn an_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
     scene.emit(signalled_live("e1", "first", "u1", Some("ReplicaSet")));
     assert_eq!(scene.requested().outcome, "accepted");
     // A connection that has just answered is not asked again.
-    std::thread::sleep(api::ANSWER_LASTS);
+    std::thread::sleep(exchange::ANSWER_LASTS);
     way.vanish();
     until("half-open connections", || way.has_vanished());
     way.lead_to(server);
