@@ -98,7 +98,7 @@ use self::{
     reserve::Reserve,
     signals::{Asked, Signals},
     sinks::Sinks,
-    specifying::Specifying,
+    specifying::{Access, Specifying},
     start::{emit_start, permits},
     trimming::Trimming,
     watchdog::Watchdog,
@@ -213,7 +213,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         let driver = ownership::kubelets_driver(&config.settings.cgroup_root);
         config.settings.cgroup_driver = driver.unwrap_or(config.settings.cgroup_driver);
     }
-    let threshold = kubelets.then(|| KubeletThreshold::new(&config, &host.name));
+    let access = Access::new(&config, &host.name);
+    let threshold = kubelets.then(|| KubeletThreshold::new(&config, &access));
     if let Some(threshold) = &threshold {
         evictors::settle(&mut config, threshold, host.node.memory_bytes);
         load = evictors::settling(load, threshold.clone(), host.node.memory_bytes);
@@ -224,12 +225,13 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let Some((instance_lock, observe)) = taken else { return Ok(Ended::Stopped) };
     if kubelets {
         ownership::remember_kubepods(&config, &host.boot_id);
+        access.remember(&config.state_dir);
     }
     // A predecessor has ended by now, and no daemon watches the node until this one knows its pods.
     let unwatched_since = Instant::now();
     let admin = Admin::bind(&config.run_dir, &config.sockets)?;
     let counts = Counts::default();
-    let opened = unless_stopped(&mut signals, Sinks::open(&config, &host, &counts)).await?;
+    let opened = unless_stopped(&mut signals, Sinks::open(&config, &host, &counts, &access)).await?;
     let Some((journal, mut sinks)) = opened else { return Ok(Ended::Stopped) };
     // Before this daemon's first event: recovery reports evictions that an earlier one did not live to report.
     let api_evictions = kubernetes::evictions(&config, kubelets, &journal, sinks.api_server())
@@ -311,7 +313,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     desired.restore_cpus();
     desired.find_pods().await?;
     let mut naming = kubelets.then(|| Naming::start(&config)).transpose().context("cannot start threads")?;
-    let specifying = kubelets.then(|| Specifying::start(&config, &host.name)).transpose();
+    let specifying = kubelets.then(|| Specifying::start(&config, &access)).transpose();
     let mut specifying = specifying.context("cannot start threads")?.flatten();
     naming::want(naming.as_ref(), &desired);
     let mut news = pods.next().await;

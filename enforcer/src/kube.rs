@@ -9,6 +9,7 @@ mod api;
 mod client;
 mod disk;
 mod evictions;
+mod exchange;
 mod message;
 mod node;
 mod outbox;
@@ -19,7 +20,7 @@ mod soft;
 mod tests;
 
 pub use self::{
-    client::{Access, ApiServer, NodeName},
+    client::{Access, ApiServer, Named, NodeName},
     disk::DiskPressure,
     evictions::Evictions,
     message::{

@@ -281,8 +281,8 @@ fn a_changed_configuration_is_in_force_after_a_sighup_and_a_bad_one_never() {
 fn everything_is_given_back_on_request() {
     let folder = Path::new("/tmp/limits/restore");
     let settings = "mode: enforce\ncgroupRoot: /restore";
-    let daemon = Daemon::start_with(folder, settings, &["--on-exit", "restore"]).unwrap();
     let root = Cgroup::create("restore").unwrap();
+    let daemon = Daemon::start_with(folder, settings, &["--on-exit", "restore"]).unwrap();
     daemon.manifest("web.yaml", &limited("web", "64Mi")).unwrap();
     daemon.manifest("idle.yaml", &limited("idle", "64Mi")).unwrap();
     let load = Process::new(daemon.exec("default/web", &["workload", "hold", "--size", "4Mi"]).unwrap());

@@ -20,6 +20,8 @@ pub struct KubeletProcess {
     pub program: String,
     /// The words after its program's name; `None` if it shows a title instead.
     pub arguments: Option<Vec<String>>,
+    /// The variables that it was started with, each as `NAME=value`; none if it does not show them.
+    pub environment: Vec<String>,
     /// Its root folder, below which are the files that it names.
     pub root: OwnedFd,
 }
@@ -41,6 +43,7 @@ pub fn kubelet_processes(proc: &Path) -> rustix::io::Result<Vec<KubeletProcess>>
             start_ticks: process.start_ticks()?,
             program,
             arguments: process.words()?,
+            environment: process.environment().unwrap_or_default(),
             root: process.root()?,
         })
     })

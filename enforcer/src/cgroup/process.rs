@@ -205,6 +205,13 @@ impl Process {
         Ok(words(&read(&self.dir, "cmdline")?))
     }
 
+    /// The variables that it was started with, each as `NAME=value`.
+    pub(super) fn environment(&self) -> rustix::io::Result<Vec<String>> {
+        let text = read(&self.dir, "environ")?;
+        // A title may lie over it.
+        Ok(text.split('\0').filter(|word| word.contains('=')).map(str::to_owned).collect())
+    }
+
     /// Its root folder.
     pub(super) fn root(&self) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,6 +1,8 @@
 //! What this host's own kubelet shows of its settings: its hard threshold of memory, by its flags and its configuration
 //! files, and what it calls the host.
 
+mod hostname;
+
 use std::{
     fs::File,
     io,
@@ -10,6 +12,7 @@ use std::{
 
 use rustix::io::Errno;
 
+pub use self::hostname::{KubeletHostname, kubelet_hostname};
 use super::{Error, KUBELETS_API_VERSION, KUBELETS_KIND, Origin, fields::Fields, text_of};
 use crate::{
     cgroup::{self, KubeletProcess},
@@ -119,7 +122,7 @@ impl KubeletUnknown {
 pub fn kubelet_memory(proc: &Path, kubelet_root_dir: &Path) -> Result<KubeletMemory, KubeletUnknown> {
     // While it is restarted, there may be two.
     let latest = cgroup::kubelet_processes(proc)?.into_iter().max_by_key(|process| process.start_ticks);
-    let Some(KubeletProcess { pid, start_ticks: _, program, arguments, root }) = latest else {
+    let Some(KubeletProcess { pid, program, arguments, root, .. }) = latest else {
         let path = kubelet_root_dir.join("config.yaml");
         return match file(&cgroup::hosts_root(proc)?, &path) {
             Err(KubeletUnknown::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -131,53 +134,6 @@ pub fn kubelet_memory(proc: &Path, kubelet_root_dir: &Path) -> Result<KubeletMem
     match arguments {
         Some(arguments) if program == "kubelet" => of_kubelet(&arguments, &root),
         _ => Err(KubeletUnknown::Hidden { program, pid }),
-    }
-}
-
-/// What the running kubelet calls this host: its node has that name, unless a cloud provider gives it another.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum KubeletHostname {
-    /// This, by its flag `--hostname-override`.
-    Overridden(String),
-    /// The host's own name, in lower case: it has no such flag.
-    Own,
-    /// Not known: no kubelet runs, or it does not show its flags.
-    Unknown,
-}
-
-/// Reads the flags of the running kubelet.
-#[must_use]
-pub fn kubelet_hostname(proc: &Path) -> KubeletHostname {
-    let latest = match cgroup::kubelet_processes(proc) {
-        Ok(processes) => processes.into_iter().max_by_key(|process| process.start_ticks),
-        Err(error) => {
-            tracing::debug!(%error, "cannot look for the kubelet among the processes");
-            return KubeletHostname::Unknown;
-        }
-    };
-    match latest {
-        Some(KubeletProcess { program, arguments: Some(arguments), .. }) if program == "kubelet" => {
-            KubeletHostname::of(&arguments)
-        }
-        _ => KubeletHostname::Unknown,
-    }
-}
-
-impl KubeletHostname {
-    /// As upstream `GetHostname` (`pkg/util/node`) takes the flag: empty is not set, and only spaces are an error.
-    fn of(arguments: &[String]) -> Self {
-        let flags = match Flags::read(arguments) {
-            Ok(flags) => flags,
-            Err(error) => {
-                tracing::debug!("the kubelet's flags do not say what it calls its host: {error}");
-                return Self::Unknown;
-            }
-        };
-        match flags.hostname_override.filter(|name| !name.is_empty()) {
-            None => Self::Own,
-            Some(name) if name.trim().is_empty() => Self::Unknown,
-            Some(name) => Self::Overridden(name.trim().to_lowercase()),
-        }
     }
 }
 
@@ -444,23 +400,6 @@ mod tests {
     }
 
     const FILE: &str = "/var/lib/kubelet/config.yaml";
-
-    #[rstest]
-    #[case::none(&["--v=2"], KubeletHostname::Own)]
-    #[case::empty(&["--hostname-override="], KubeletHostname::Own)]
-    #[case::joined(&["--hostname-override=worker-7.example"], KubeletHostname::Overridden(String::from("worker-7.example")))]
-    #[case::separate(&["--hostname-override", "worker-7", "--v=2"], KubeletHostname::Overridden(String::from("worker-7")))]
-    #[case::trimmed_and_lowered(&["--hostname_override= Worker-7 "], KubeletHostname::Overridden(String::from("worker-7")))]
-    #[case::the_last_counts(&["--hostname-override=a", "--hostname-override=b"], KubeletHostname::Overridden(String::from("b")))]
-    #[case::blank(&["--hostname-override=  "], KubeletHostname::Unknown)]
-    #[case::missing(&["--hostname-override"], KubeletHostname::Unknown)]
-    fn a_kubelets_flag_says_what_it_calls_its_host(
-        #[case] arguments: &[&str],
-        #[case] called: KubeletHostname,
-    ) {
-        let arguments: Vec<_> = arguments.iter().map(|&word| word.to_owned()).collect();
-        assert_eq!(KubeletHostname::of(&arguments), called);
-    }
 
     #[rstest]
     #[case::unset("syncFrequency: 0s\n", &[], Some("100Mi"), "its built-in default, as /var/lib/kubelet/config.yaml does not set it")]

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::{
     container_node, host::Host, kubelet_threshold::KubeletThreshold, ownership, problems::Problems,
-    reload::Load,
+    reload::Load, specifying::Access,
 };
 use crate::{
     cgroup::{self, Problem},
@@ -57,7 +57,7 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
         return Ok(None);
     }
     let mut config = config.clone();
-    let kubelet = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
+    let kubelet = KubeletThreshold::new(&config, &Access::new(&config, &name)).read(Duration::ZERO);
     config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     // What a user may not see says nothing of the daemon.
     let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
@@ -73,7 +73,7 @@ pub fn settled(config: &Config) -> anyhow::Result<Config> {
     let (Host { name, boot_id, node, container, .. }, mut config) = (Host::read(config)?, config.clone());
     if ownership::kubelet_owns_cgroups(&config, &boot_id) {
         container_node::settle(&mut config, container.as_ref(), true);
-        let kubelet = KubeletThreshold::new(&config, &name).read(Duration::ZERO);
+        let kubelet = KubeletThreshold::new(&config, &Access::new(&config, &name)).read(Duration::ZERO);
         config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     }
     Ok(config)

@@ -1,8 +1,12 @@
 //! Refuses a configuration that this machine cannot carry out, before anything starts.
 
+use std::path::Path;
+
 use super::{host::Host, reach};
 use crate::{
+    cgroup::{self, CgroupDir},
     config::{Config, Mode, PreKillHook},
+    model::CgroupPath,
     policy::{CgroupDriver, SettingsError, allocatable},
     sense::PidNamespace,
 };
@@ -40,6 +44,13 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
              cgroupDriver: cgroupfs"
         ));
     }
+    // Where there is no hierarchy at all, the start says so.
+    if writes
+        && settings.cgroup_driver == CgroupDriver::Cgroupfs
+        && let Ok(mount) = CgroupDir::mount(Path::new(cgroup::MOUNT))
+    {
+        problems.extend(missing_root(&mount, &settings.cgroup_root));
+    }
     if config.mode == Mode::Enforce && !host.pid_namespace.is_some_and(PidNamespace::is_initial) {
         problems.push(String::from(
             "mode: enforce needs the machine's own PID namespace: elsewhere the kubelet and the container runtime may be \
@@ -56,6 +67,17 @@ pub(super) fn check(config: &Config, host: &Host, kubelets: bool) -> Result<(), 
     if problems.is_empty() { Ok(()) } else { Err(IncompatibleHost { problems }) }
 }
 
+/// Without it no pod's cgroup can be made; systemd makes it with the slices below it.
+fn missing_root(mount: &CgroupDir, root: &CgroupPath) -> Option<String> {
+    mount.open(root).err().filter(cgroup::Error::is_gone).map(|_gone| {
+        format!(
+            "cgroupRoot: the cgroup {root} does not exist, and kubepods is made in it: make it before the daemon starts \
+             (mkdir -p {}{root}), or write the one that you have",
+            cgroup::MOUNT
+        )
+    })
+}
+
 /// Checks the thresholds against the present amounts: another time they may be within reach.
 pub(super) fn check_reach(config: &Config, host: &Host) -> Result<(), IncompatibleHost> {
     let problems = reach::out_of_reach(config, host);
@@ -69,7 +91,7 @@ mod tests {
     use super::*;
     use crate::{
         cgroup::Absent,
-        model::{CgroupPath, Quantity, ResourceName},
+        model::{Quantity, ResourceName},
         policy::Settings,
     };
 
@@ -114,6 +136,23 @@ mod tests {
         assert_eq!(check(&config, &host(), kubelets).is_ok(), fits);
         let booted_by_systemd = Host { systemd: Ok(()), ..host() };
         assert!(check(&config, &booted_by_systemd, kubelets).is_ok());
+    }
+
+    #[test]
+    fn a_root_that_does_not_exist_is_named_with_what_to_do() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("machine/pods")).unwrap();
+        let mount = CgroupDir::unchecked(temp.path()).unwrap();
+        let missing = |root: &str| missing_root(&mount, &CgroupPath::parse(root).unwrap());
+        assert_eq!(["/", "/machine", "/machine/pods"].map(missing), [None, None, None]);
+        for root in ["/none", "/machine/none", "/none/pods"] {
+            let problem = missing(root).unwrap();
+            assert!(
+                problem.starts_with(&format!("cgroupRoot: the cgroup {root} does not exist")),
+                "{problem}"
+            );
+            assert!(problem.contains(&format!("mkdir -p /sys/fs/cgroup{root}")), "{problem}");
+        }
     }
 
     #[test]

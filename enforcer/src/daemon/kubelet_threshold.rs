@@ -43,8 +43,8 @@ struct Last {
 }
 
 impl KubeletThreshold {
-    /// The kubelet's server is asked where its pods may be read there. `host` is this machine's name.
-    pub(super) fn new(config: &Config, host: &str) -> Self {
+    /// The kubelet's server is asked where its pods may be read there.
+    pub(super) fn new(config: &Config, access: &Access) -> Self {
         let may_ask = matches!(config.pod_source, PodSource::Auto | PodSource::Kubelet);
         let start = || {
             KubeletConfigz::start()
@@ -52,7 +52,7 @@ impl KubeletThreshold {
                 .ok()
         };
         let server = may_ask.then(start).flatten().map(|configz| {
-            let access = Access::new(config, host);
+            let access = access.clone();
             Arc::new(Server { access, configz, last: Mutex::default(), asking: Mutex::default() })
         });
         Self { server, ..Self::of_files(config) }
@@ -152,7 +152,11 @@ mod tests {
             (PodSource::Static, false),
         ] {
             let config = Config { pod_source: source, ..Config::default() };
-            assert_eq!(KubeletThreshold::new(&config, "host").server.is_some(), asks, "{source:?}");
+            assert_eq!(
+                KubeletThreshold::new(&config, &Access::new(&config, "host")).server.is_some(),
+                asks,
+                "{source:?}"
+            );
         }
     }
 }

@@ -17,10 +17,9 @@ use crate::{
     policy::threshold::NodeCondition,
 };
 
-/// The API server by the configured credentials. `host` is this machine's name.
-pub(super) fn server(config: &Config, host: &str) -> io::Result<ApiServer> {
-    let access = Access::new(config, host);
-    let name = access.name();
+/// The API server by the configured credentials.
+pub(super) fn server(access: &Access) -> io::Result<ApiServer> {
+    let (name, access) = (access.name(), access.clone());
     let access = move || access.api_server().map_err(|error| crate::chain(&error));
     ApiServer::start(Arc::new(move || name.in_cluster()), Arc::new(access))
 }

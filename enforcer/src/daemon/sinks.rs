@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use enforcer_events::{Payload, node::Degraded};
 use tokio::time::timeout;
 
-use super::{emit, host::Host, kubernetes, start};
+use super::{emit, host::Host, kubernetes, specifying::Access, start};
 use crate::{
     config::Config,
     journal::{Journal, Subject},
@@ -54,6 +54,7 @@ impl Sinks {
         config: &Config,
         host: &Host,
         counts: &Counts,
+        access: &Access,
     ) -> anyhow::Result<(Journal, Self)> {
         let journal = start::open_journal(config, host, counts).await?;
         let ground = Ground {
@@ -62,8 +63,7 @@ impl Sinks {
             node: host.name.clone(),
             healths: Healths::default(),
             network: Network::start().context("cannot start the network thread")?,
-            api_server: kubernetes::server(config, &host.name)
-                .context("cannot start the thread for the API server")?,
+            api_server: kubernetes::server(access).context("cannot start the thread for the API server")?,
         };
         let begin = journal.range().newest;
         let mut sinks =

@@ -3,7 +3,10 @@
 mod choice;
 mod node_name;
 
-use std::{future, io, path::PathBuf};
+use std::{
+    future, io,
+    path::{Path, PathBuf},
+};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -69,7 +72,8 @@ pub(super) struct Specifying {
     news: mpsc::Receiver<SpecNews>,
 }
 
-/// Where the kubelet and the API server are, and who this is to them.
+/// Where the kubelet and the API server are, and who this is to them. The daemon has one: clones know the same of the node's
+/// name.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     place: ClusterAccess,
@@ -86,9 +90,14 @@ impl Access {
             kubeconfig: config.kubeconfig.clone(),
             service_account: PathBuf::from(SERVICE_ACCOUNT),
             in_cluster: variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT")),
-            node: name.in_cluster(),
         };
         Self { place, name }
+    }
+
+    /// Takes up what the kubelet called its host when an earlier daemon knew it, and keeps that from now on. The state
+    /// directory must be this daemon's.
+    pub(super) fn remember(&self, state_dir: &Path) {
+        self.name.remember(state_dir);
     }
 
     /// What the node is called, at any time.
@@ -103,7 +112,7 @@ impl Access {
 
     /// The API server, for the pods of the node as it is called now.
     pub(super) fn api_server(&self) -> Result<ApiServerFeed, CredentialsError> {
-        ClusterAccess { node: self.name.in_cluster(), ..self.place.clone() }.api_server()
+        self.place.api_server(&self.name.in_cluster().name)
     }
 }
 
@@ -120,9 +129,8 @@ struct SpecSource {
 }
 
 impl Specifying {
-    /// Starts to ask the sources that are configured; `None` if there is none. `host` is this machine's name. Must be called
-    /// inside a tokio runtime.
-    pub(super) fn start(config: &Config, host: &str) -> io::Result<Option<Self>> {
+    /// Starts to ask the sources that are configured; `None` if there is none. Must be called inside a tokio runtime.
+    pub(super) fn start(config: &Config, access: &Access) -> io::Result<Option<Self>> {
         let sources: &[SourceName] = match config.pod_source {
             PodSource::Static => return Ok(None),
             PodSource::Auto => &[SourceName::PODS_API, SourceName::KUBELET, SourceName::API_SERVER],
@@ -135,11 +143,10 @@ impl Specifying {
             Ok(SpecSource { source: *source, specs, is_read: false, after: None, why: None })
         };
         let known = sources.iter().map(start).collect::<io::Result<Vec<_>>>()?;
-        let access = Access::new(config, host);
         let (looks, look) = watch::channel(0);
         let (sender, news) = mpsc::channel(1);
         let pods_api = access.place.pods_api();
-        let credentials = reader(access)?;
+        let credentials = reader(access.clone())?;
         tokio::spawn(run(known, (pods_api, credentials), look, sender));
         Ok(Some(Self { looks, news }))
     }

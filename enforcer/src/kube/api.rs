@@ -1,39 +1,20 @@
 //! The requests to the API server, and its answers.
 
-use std::time::Duration;
-
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
-use hyper::{
-    HeaderMap, Method, Request, StatusCode,
-    body::Incoming,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT},
-    http,
-};
+use hyper::{HeaderMap, Method, Request, StatusCode, header::RETRY_AFTER, http};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
 
 use super::{
-    answering::answering,
+    exchange::{Answer, Care, Exchange, MOST_ANSWER_BYTES, PING, build},
     message::{
         About, Call, ConditionStatus, ContainerRef, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
     },
 };
 use crate::{
-    clock,
-    network::{Connection, ConnectionError},
+    network::ConnectionError,
     specs::{ApiServerFeed, DISRUPTED_BY_ENFORCER, DISRUPTION_TARGET},
 };
-
-/// The longest answer that is read. etcd keeps objects of 1.5 MiB.
-const MOST_ANSWER_BYTES: usize = 4 << 20;
-
-/// For how long a connection that has answered counts as one that answers.
-pub(super) const ANSWER_LASTS: Duration = Duration::from_millis(100);
-
-/// How long what changes nothing may be unanswered on a connection before it is asked again on another.
-const SILENCE: Duration = Duration::from_secs(1);
 
 /// Who reports Events.
 const CONTROLLER: &str = "enforcer.dev/enforcer";
@@ -72,176 +53,65 @@ pub(super) enum ApiError {
 /// A client of the API server, with one connection.
 #[derive(Debug, Default)]
 pub(super) struct Api {
-    open: Option<Open>,
-}
-
-/// A connection to that server, and what holds as long as it lasts: another server may be of another version.
-#[derive(Debug)]
-struct Open {
-    access: ApiServerFeed,
-    connection: Connection,
-    /// The group and version of evictions, once asked for.
-    evictions: Option<String>,
-    /// When its last answer was there.
-    answered: Instant,
-}
-
-/// An answer to one request.
-struct Answer {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Vec<u8>,
-    sent_boot_ms: u64,
+    exchange: Exchange,
 }
 
 impl Api {
     /// Asks, over the connection of the last question if that is still open.
     pub(super) async fn ask(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Outcome, ApiError> {
         if let Call::Taint { node, effect } = call {
-            let found = self.exchange(access, call).await?;
+            let found = self.send(access, call).await?;
             if !found.status.is_success() {
                 return outcome(call, found);
             }
             let Some(patch) = taints(&found.body, *effect)? else {
                 return Ok(Outcome::Done { sent_boot_ms: found.sent_boot_ms });
             };
-            let answer = self.send(access, || patch_node(access, node, &patch), Care::Unrepeated).await?;
+            let answer =
+                self.exchange.send(access, || patch_node(access, node, &patch), Care::Repeatable).await?;
             return outcome(call, answer);
         }
         if *call == Call::Discover
-            && let Some(open) = self.open.as_ref().filter(|open| open.serves(access))
-            && let Some(known) = &open.evictions
+            && let Some(version) = self.exchange.version(access)
         {
-            return Ok(Outcome::Discovered(Some(known.clone())));
+            return Ok(Outcome::Known(version.to_owned()));
         }
-        let answer = self.exchange(access, call).await?;
+        let answer = self.send(access, call).await?;
         let outcome = outcome(call, answer)?;
-        if let Some(open) = &mut self.open {
-            match (&outcome, call) {
-                (Outcome::Discovered(found), _) => open.evictions.clone_from(found),
-                // It may be of another version now.
-                (Outcome::Missing | Outcome::Conflict, Call::Evict { .. }) => open.evictions = None,
-                _ => {}
-            }
+        match (&outcome, call) {
+            (Outcome::Discovered(found), _) => self.exchange.set_version(found.clone()),
+            // It may be of another version now.
+            (Outcome::Missing | Outcome::Conflict, Call::Evict { .. }) => self.exchange.set_version(None),
+            _ => {}
         }
         Ok(outcome)
     }
 
-    async fn exchange(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
-        self.send(access, || request(access, call), Care::of(call)).await
-    }
-
-    /// Sends a request.
-    async fn send(
-        &mut self,
-        access: &ApiServerFeed,
-        request: impl Fn() -> Result<Request<Bytes>, ApiError>,
-        care: Care,
-    ) -> Result<Answer, ApiError> {
-        let present = self.open.take().filter(|open| open.serves(access));
-        let anew = || Box::pin(Open::new(access));
-        let mut open = match present {
-            None => anew().await?,
-            Some(open) if care == Care::Urgent && open.answered.elapsed() >= ANSWER_LASTS => {
-                answering(probed(access, open), anew()).await?
-            }
-            Some(mut open) => {
-                let sent_boot_ms = boot_ms();
-                let sent = open.connection.send(request()?);
-                let answer = match care {
-                    Care::Repeatable => timeout(SILENCE, sent).await.ok(),
-                    Care::Unrepeated | Care::Urgent => Some(sent.await),
-                };
-                match answer {
-                    Some(Ok(answer)) => return self.read(open, answer, sent_boot_ms).await,
-                    Some(Err(closed)) if care != Care::Repeatable => return Err(closed.into()),
-                    // The server may close a connection just as it is used again, or the connection is half open. Whether
-                    // the server has done what was asked is found out by another look.
-                    Some(Err(_)) | None => anew().await?,
-                }
-            }
-        };
-        let sent_boot_ms = boot_ms();
-        let answer = open.connection.send(request()?).await?;
-        self.read(open, answer, sent_boot_ms).await
-    }
-
-    /// Reads the whole answer, and keeps the connection.
-    async fn read(
-        &mut self,
-        open: Open,
-        (status, headers, rest): (StatusCode, HeaderMap, Incoming),
-        sent_boot_ms: u64,
-    ) -> Result<Answer, ApiError> {
-        let body = whole(rest).await?;
-        self.open = Some(Open { answered: Instant::now(), ..open });
-        Ok(Answer { status, headers, body, sent_boot_ms })
+    async fn send(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
+        self.exchange.send(access, || request(access, call), care(call)).await
     }
 }
 
-impl Open {
-    async fn new(access: &ApiServerFeed) -> Result<Self, ConnectionError> {
-        let connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
-        Ok(Self { access: access.clone(), connection, evictions: None, answered: Instant::now() })
+fn care(call: &Call) -> Care {
+    match call {
+        // An Event has a name of its own and a count, a condition its value, and the second half of a taint the version of the
+        // node that the first half has found.
+        Call::Discover
+        | Call::Ping
+        | Call::Look(_)
+        | Call::DiskPressure { .. }
+        | Call::Report(_)
+        | Call::Repeat { .. }
+        | Call::Condition { .. }
+        | Call::Taint { .. } => Care::Repeatable,
+        Call::Evict { .. } | Call::Delete { .. } | Call::Status { .. } => Care::Once,
     }
-
-    /// Whether another request of that user may be sent over it.
-    fn serves(&self, access: &ApiServerFeed) -> bool {
-        self.access == *access && self.connection.is_open()
-    }
-}
-
-/// How a request is sent.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Care {
-    /// It changes nothing: over a connection that was closed meanwhile, or is silent, also a second time.
-    Repeatable,
-    /// It is sent once.
-    Unrepeated,
-    /// It is sent once, and must not wait for the end of a connection that is half open: only over one that answers.
-    Urgent,
-}
-
-impl Care {
-    fn of(call: &Call) -> Self {
-        match call {
-            Call::Discover | Call::Ping | Call::Look(_) | Call::DiskPressure { .. } => Self::Repeatable,
-            Call::Evict { .. } | Call::Delete { .. } | Call::Status { .. } => Self::Urgent,
-            // The first half of a taint looks at the node; the second depends on its answer.
-            Call::Report(_) | Call::Repeat { .. } | Call::Condition { .. } | Call::Taint { .. } => {
-                Self::Unrepeated
-            }
-        }
-    }
-}
-
-/// Reads the whole body of an answer.
-async fn whole(mut rest: Incoming) -> Result<Vec<u8>, ApiError> {
-    let mut body = Vec::new();
-    while let Some(frame) = rest.frame().await {
-        if let Some(data) = frame.map_err(ConnectionError::from)?.data_ref() {
-            if body.len() + data.len() > MOST_ANSWER_BYTES {
-                return Err(ApiError::TooLong);
-            }
-            body.extend_from_slice(data);
-        }
-    }
-    Ok(body)
-}
-
-/// Asks for what changes nothing, and gives the connection back if the server answers it, whatever it says.
-async fn probed(access: &ApiServerFeed, mut open: Open) -> Option<Open> {
-    let asked = request(access, &Call::Ping).ok()?;
-    let (_status, _headers, rest) = open.connection.send(asked).await.ok()?;
-    whole(rest).await.ok()?;
-    open.connection.is_open().then_some(open)
 }
 
 fn request(access: &ApiServerFeed, call: &Call) -> Result<Request<Bytes>, ApiError> {
     let (method, target, content_type, body) = match call {
         Call::Discover => (Method::GET, String::from("/api/v1"), None, None),
-        // All who are known to the server may read it (`system:public-info-viewer`), and it asks no storage.
-        Call::Ping => (Method::GET, String::from("/version"), None, None),
+        Call::Ping => (Method::GET, String::from(PING), None, None),
         Call::Look(pod) => (Method::GET, path(pod)?, None, None),
         Call::Evict { pod, group_version, grace_seconds } => {
             let target = format!("{}/eviction", path(pod)?);
@@ -293,31 +163,6 @@ fn patch_node(access: &ApiServerFeed, node: &str, patch: &Value) -> Result<Reque
     build(access, Method::PATCH, &node_path(node)?, Some(MERGE_PATCH), Some(patch))
 }
 
-fn build(
-    access: &ApiServerFeed,
-    method: Method,
-    target: &str,
-    content_type: Option<&str>,
-    body: Option<&Value>,
-) -> Result<Request<Bytes>, ApiError> {
-    let mut request = Request::builder()
-        .method(method)
-        .uri(format!("{}{target}", access.base))
-        .header(HOST, access.https.endpoint.authority.as_str())
-        .header(ACCEPT, "application/json")
-        .header(USER_AGENT, crate::USER_AGENT);
-    if let Some(token) = &access.https.token {
-        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_error| ApiError::Token)?;
-        value.set_sensitive(true);
-        request = request.header(AUTHORIZATION, value);
-    }
-    if let Some(content_type) = content_type {
-        request = request.header(CONTENT_TYPE, content_type);
-    }
-    let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
-    Ok(request.body(body.into())?)
-}
-
 fn node_path(node: &str) -> Result<String, ApiError> {
     if !is_plain(node) {
         return Err(ApiError::Name);
@@ -364,10 +209,6 @@ fn taints(node: &[u8], effect: Option<TaintEffect>) -> Result<Option<Value>, Api
     let is_same = before.len() == after.len() && before.iter().all(|taint| after.contains(taint));
     let version = metadata.resource_version;
     Ok((!is_same).then(|| json!({"metadata": {"resourceVersion": version}, "spec": {"taints": after}})))
-}
-
-fn boot_ms() -> u64 {
-    clock::boottime_ns() / 1_000_000
 }
 
 fn path(pod: &PodRef) -> Result<String, ApiError> {

@@ -19,7 +19,16 @@ const TIMEOUT_MS: u64 = 5_000;
 pub type Access = Arc<dyn Fn() -> Result<ApiServerFeed, String> + Send + Sync>;
 
 /// What this node is called in the cluster, at any time. May read files.
-pub type NodeName = Arc<dyn Fn() -> String + Send + Sync>;
+pub type NodeName = Arc<dyn Fn() -> Named + Send + Sync>;
+
+/// A name of this node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Named {
+    /// The name.
+    pub name: String,
+    /// Whether nothing has said it: it is the host's, as most nodes have it.
+    pub is_guess: bool,
+}
 
 /// A handle for asking the API server, from any async runtime. The process ends with the last of its clones.
 #[derive(Clone)]
@@ -52,7 +61,7 @@ impl Protocol for KubeApi {
     fn place(_question: &Self::Question) {}
 
     fn timeout_ms(_question: &Self::Question) -> u64 {
-        // A question that was given up may still be under way in its lane.
+        // The process counts from its arrival there.
         2 * TIMEOUT_MS
     }
 
@@ -87,8 +96,14 @@ impl ApiServer {
     /// One whose process is a thread, with all the rights of this one.
     #[cfg(test)]
     pub(crate) fn in_this_process(node: &str, access: Access) -> io::Result<Self> {
-        let node = node.to_owned();
-        Self::start_with(Arc::new(move || node.clone()), access, |theirs| {
+        let named = Named { name: node.to_owned(), is_guess: false };
+        Self::in_this_process_named(Arc::new(move || named.clone()), access)
+    }
+
+    /// The same for a node whose name may change.
+    #[cfg(test)]
+    pub(crate) fn in_this_process_named(node: NodeName, access: Access) -> io::Result<Self> {
+        Self::start_with(node, access, |theirs| {
             theirs.set_nonblocking(true)?;
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -104,6 +119,11 @@ impl ApiServer {
     /// This node's name in the cluster, as it is now. May read files in the calling thread.
     #[must_use]
     pub fn node(&self) -> String {
+        (self.node)().name
+    }
+
+    /// The same, and whether it is a guess.
+    pub(super) fn named(&self) -> Named {
         (self.node)()
     }
 

@@ -68,7 +68,7 @@ async fn run(every: Duration, server: &ApiServer, said: &watch::Sender<Option<bo
 /// What the node says; the error says why it cannot be read.
 async fn look(server: &ApiServer) -> Result<Option<bool>, String> {
     let call = Call::DiskPressure { node: server.node() };
-    match server.ask(Lane::Looks, call).await? {
+    match server.ask(Lane::Events, call).await? {
         Outcome::DiskPressure(pressed) => Ok(pressed),
         other => Err(format!("the API server answers {other:?}")),
     }

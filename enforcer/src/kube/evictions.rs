@@ -51,8 +51,7 @@ struct Run {
     /// The evictions whose pods are still to be removed.
     open: watch::Sender<Vec<OpenEviction>>,
     server: ApiServer,
-    /// Whether it is reported that the server cannot be asked, and whether that is a missing right to change something.
-    trouble: Option<bool>,
+    trouble: Trouble,
     /// When the version of evictions is asked for, if none needs it.
     discover: Option<Instant>,
     /// The pauses before that.
@@ -119,13 +118,13 @@ impl Evictions {
             ];
             let reader = journal.reader(Some(begin), Filter { kinds, ..Filter::default() });
             let run = Run {
-                journal,
                 reader,
                 cursor,
                 outbox: Outbox::new(settings, replayed),
                 open: opened,
                 server,
-                trouble: None,
+                trouble: Trouble::new(&journal),
+                journal,
                 discover: Some(Instant::now() + pace.first()),
                 pace,
                 warmth: Warmth::default(),
@@ -182,6 +181,10 @@ impl Run {
                 self.discover = match found {
                     Some(Ok(Outcome::Discovered(found))) => {
                         self.outbox.discovered(found);
+                        None
+                    }
+                    Some(Ok(Outcome::Known(version))) => {
+                        self.outbox.discovered(Some(version));
                         None
                     }
                     _ => Some(Instant::now() + self.pace.failed()),
@@ -255,15 +258,7 @@ impl Run {
     async fn ask(&mut self, call: Call) -> Option<Result<Outcome, String>> {
         let changes = !call.changes_nothing();
         let answer = self.ask_plainly(call).await?;
-        match &answer {
-            // Any later answer shows that the server is back.
-            Err(why) => self.troubled(why, false),
-            Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
-                self.troubled(&format!("status {status}: {words}"), changes && matches!(status, 401 | 403));
-            }
-            // A look that is answered says nothing of the right to evict.
-            Ok(_) => self.recovered(changes),
-        }
+        self.trouble.note(changes, &answer);
         Some(answer)
     }
 
@@ -309,29 +304,6 @@ impl Run {
         Ok(access)
     }
 
-    fn troubled(&mut self, why: &str, is_right_missing: bool) {
-        // One report, whichever pod the words name.
-        if let Some(before) = &mut self.trouble {
-            *before |= is_right_missing;
-            return;
-        }
-        self.trouble = Some(is_right_missing);
-        let message = format!(
-            "cannot evict pods at the API server; the kubelet restarts the containers that are killed here: {why}"
-        );
-        tracing::warn!("{message}");
-        let data = Degraded { message: Some(message), ..Degraded::of(WHAT) };
-        self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
-    }
-
-    fn recovered(&mut self, changes: bool) {
-        if self.trouble.take_if(|is_right_missing| changes || !*is_right_missing).is_some() {
-            let message = Some(String::from("pods can be evicted at the API server"));
-            let data = Degraded { message, ..Degraded::of(WHAT) };
-            self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
-        }
-    }
-
     fn report(&self, payload: Payload) {
         let pod = match &payload {
             Payload::EvictionRequested(of) => (&of.namespace, &of.name),
@@ -353,6 +325,57 @@ impl Run {
                 tracing::warn!(%error, "cannot write the cursor of API evictions");
             }
             Err(_reported) => {}
+        }
+    }
+}
+
+/// Whether the server can be asked, as it is reported.
+struct Trouble {
+    journal: Journal,
+    /// Whether it is reported that it cannot, and whether that is a missing right to change something.
+    reported: Option<bool>,
+}
+
+impl Trouble {
+    fn new(journal: &Journal) -> Self {
+        Self { journal: journal.clone(), reported: None }
+    }
+
+    /// Takes the answer to a question, which may have been one for a change.
+    fn note(&mut self, changes: bool, answer: &Result<Outcome, String>) {
+        match answer {
+            // Any later answer shows that the server is back.
+            Err(why) => self.enter(why, false),
+            Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
+                self.enter(&format!("status {status}: {words}"), changes && matches!(status, 401 | 403));
+            }
+            // It was not asked.
+            Ok(Outcome::Known(_)) => {}
+            // A look that is answered says nothing of the right to evict.
+            Ok(_) => self.leave(changes),
+        }
+    }
+
+    fn enter(&mut self, why: &str, is_right_missing: bool) {
+        // One report, whichever pod the words name.
+        if let Some(before) = &mut self.reported {
+            *before |= is_right_missing;
+            return;
+        }
+        self.reported = Some(is_right_missing);
+        let message = format!(
+            "cannot evict pods at the API server; the kubelet restarts the containers that are killed here: {why}"
+        );
+        tracing::warn!("{message}");
+        let data = Degraded { message: Some(message), ..Degraded::of(WHAT) };
+        self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
+    }
+
+    fn leave(&mut self, changes: bool) {
+        if self.reported.take_if(|is_right_missing| changes || !*is_right_missing).is_some() {
+            let message = Some(String::from("pods can be evicted at the API server"));
+            let data = Degraded { message, ..Degraded::of(WHAT) };
+            self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
         }
     }
 }
@@ -385,4 +408,30 @@ async fn sleep_until(due: Option<Instant>) {
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     // A dropped sender means stop, too.
     drop(stop.wait_for(|stop| *stop).await);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_answer_of_the_server_shows_that_it_is_back() {
+        let journal = Journal::new("n", "b");
+        let mut trouble = Trouble::new(&journal);
+        let reported = || {
+            let mut reader = journal.reader(Some(0), Filter::default());
+            let mut kinds = Vec::new();
+            while let Some(Batch::Records(records)) = reader.read() {
+                kinds.extend(records.into_iter().map(|record| record.kind));
+            }
+            kinds
+        };
+        trouble.note(true, &Err(String::from("refused")));
+        assert_eq!(reported(), [EventType::DegradedEntered]);
+        // What an open connection's server has said before.
+        trouble.note(false, &Ok(Outcome::Known(String::from("policy/v1"))));
+        assert_eq!(reported(), [EventType::DegradedEntered]);
+        trouble.note(false, &Ok(Outcome::Discovered(Some(String::from("policy/v1")))));
+        assert_eq!(reported(), [EventType::DegradedEntered, EventType::DegradedLeft]);
+    }
 }

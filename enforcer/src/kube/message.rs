@@ -223,7 +223,7 @@ pub enum Lane {
     Evictions,
     /// What looks at them, and soft evictions: both may wait.
     Looks,
-    /// Events.
+    /// Events, and what is of the node.
     Events,
 }
 
@@ -272,6 +272,8 @@ pub struct FoundPod {
 pub enum Outcome {
     /// The group and version of evictions; `None`: it has none.
     Discovered(Option<String>),
+    /// The same as it was answered before over this connection: nothing was asked now.
+    Known(String),
     /// The pod of that name.
     Found(FoundPod),
     /// Whether the node is under disk pressure; `None` if nobody knows, as when its kubelet is silent.
@@ -343,7 +345,7 @@ impl Outcome {
     pub(super) fn taken(self) -> Result<Self, String> {
         match self {
             Self::Failed(why) => Err(plain(&why)),
-            Self::Discovered(Some(version)) if version.len() > MOST_VERSION_BYTES => {
+            Self::Discovered(Some(version)) | Self::Known(version) if version.len() > MOST_VERSION_BYTES => {
                 Err(String::from("the kube process sends no version"))
             }
             Self::Found(found) if !is_id(&found.uid) => Err(String::from("the kube process sends no uid")),

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{runtime::Builder, sync::watch};
 
 use super::{
-    client::ApiServer,
+    client::{ApiServer, Named},
     message::{Call, ConditionStatus, Lane, Outcome, TaintEffect},
 };
 use crate::{
@@ -181,7 +181,9 @@ impl Run {
         let set = NodeSettings { condition: wanted.condition.is_some(), taint: wanted.taint };
         // Until both are set, what the node has is not known: an answer may be lost.
         self.shown = None;
-        let name = self.server.node();
+        let Named { name, is_guess } = self.server.named();
+        // The host's name may be that of another node: while nothing says this one's, it is the one on record.
+        let name = self.marks.as_ref().filter(|_| is_guess).map_or(name, |marks| marks.node.clone());
         if let Some(Marks { node, set }) = self.marks.clone().filter(|marks| marks.node != name) {
             // The node has another name now.
             self.change(&node, set, Shown::NOTHING).await?;
@@ -198,19 +200,24 @@ impl Run {
     async fn change(&self, node: &str, before: NodeSettings, wanted: Shown) -> Result<(), String> {
         if before.condition || wanted.condition.is_some() {
             let call = Call::Condition { node: node.to_owned(), status: wanted.condition };
-            self.ask(call, wanted.condition.is_none()).await?;
+            self.ask(node, call, wanted.condition.is_none()).await?;
         }
         if before.taint.is_some() || wanted.taint.is_some() {
             let call = Call::Taint { node: node.to_owned(), effect: wanted.taint };
-            self.ask(call, wanted.taint.is_none()).await?;
+            self.ask(node, call, wanted.taint.is_none()).await?;
         }
         Ok(())
     }
 
     /// Nothing is left to remove.
     fn forget(&mut self) -> Result<(), String> {
-        std::fs::remove_file(&self.path)
-            .map_err(|error| format!("cannot remove {}: {error}", self.path.display()))?;
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(format!("cannot remove {}: {error}", self.path.display()));
+            }
+            // Somebody else may have removed it.
+            Ok(()) | Err(_) => {}
+        }
         self.marks = None;
         Ok(())
     }
@@ -232,15 +239,14 @@ impl Run {
         Ok(())
     }
 
-    async fn ask(&self, call: Call, is_removal: bool) -> Result<(), String> {
+    async fn ask(&self, node: &str, call: Call, is_removal: bool) -> Result<(), String> {
         match self.server.ask(Lane::Events, call).await? {
             Outcome::Done { .. } => Ok(()),
             // A node that is gone has nothing any more.
             Outcome::Missing if is_removal => Ok(()),
-            Outcome::Missing => Err(format!(
-                "the API server has no node {:?}: set `nodeName` to its name there",
-                self.server.node()
-            )),
+            Outcome::Missing => {
+                Err(format!("the API server has no node {node:?}: set `nodeName` to its name there"))
+            }
             Outcome::Conflict => Err(String::from("the node has just changed")),
             Outcome::Refused { status, words, .. } => Err(format!("status {status}: {words}")),
             other => Err(format!("unexpected answer of the API server: {other:?}")),

@@ -379,6 +379,7 @@ impl Outbox {
                 let entry = self.remove(id)?;
                 return Some(entry.confirmed(id, now));
             }
+            (Stage::Act(Action::Evict), Outcome::Known(version)) => self.group_version = Some(version),
             (Stage::Act(Action::Evict), Outcome::Discovered(found)) => match found {
                 Some(_) => self.group_version = found,
                 None if settings.on_pdb == OnPdb::Override => entry.stage = Stage::Act(Action::Delete),

@@ -6,6 +6,7 @@ use tokio::{
     net::{UnixStream, unix::OwnedWriteHalf},
     runtime::{Builder, Runtime},
     sync::mpsc::{self, error::TrySendError},
+    time::{Instant, timeout_at},
 };
 
 use super::{
@@ -57,11 +58,12 @@ pub(super) async fn serve(stream: UnixStream) -> io::Result<()> {
             Lane::Looks => &looks,
             Lane::Events => &events,
         };
+        let deadline = Instant::now() + Duration::from_millis(question.content.timeout_ms);
         // One that is full must not hold up the others.
-        let refused = match lane.try_send(question) {
+        let refused = match lane.try_send((deadline, question)) {
             Ok(()) => continue,
             Err(TrySendError::Closed(_)) => break,
-            Err(TrySendError::Full(refused)) => refused,
+            Err(TrySendError::Full((_deadline, refused))) => refused,
         };
         let content = Outcome::Failed(String::from("too many questions wait for the API server"));
         if answers.send(Numbered { id: refused.id, content }).await.is_err() {
@@ -72,18 +74,23 @@ pub(super) async fn serve(stream: UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers the questions of one lane, with a connection of its own.
-async fn work(mut asked: mpsc::Receiver<Numbered<Ask>>, answers: mpsc::Sender<Numbered<Outcome>>) {
+/// Answers the questions of one lane, each by its deadline, with a connection of its own.
+async fn work(mut asked: mpsc::Receiver<(Instant, Numbered<Ask>)>, answers: mpsc::Sender<Numbered<Outcome>>) {
     let mut api = Api::default();
-    while let Some(Numbered { id, content: Ask { access, call, timeout_ms, lane: _ } }) = asked.recv().await {
-        let answer = tokio::time::timeout(Duration::from_millis(timeout_ms), api.ask(&access, &call)).await;
-        let content = match answer {
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(failure)) => Outcome::Failed(crate::chain(&failure)),
-            Err(_elapsed) => {
-                // An answer that comes later is none to the next question.
-                api = Api::default();
-                Outcome::Failed(format!("no answer within {timeout_ms} ms"))
+    while let Some((deadline, question)) = asked.recv().await {
+        let Numbered { id, content: Ask { access, call, timeout_ms, lane: _ } } = question;
+        let content = if Instant::now() >= deadline {
+            // Who has asked no longer waits, and must not find it done later.
+            Outcome::Failed(format!("it waited for {timeout_ms} ms behind other questions"))
+        } else {
+            match timeout_at(deadline, api.ask(&access, &call)).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(failure)) => Outcome::Failed(crate::chain(&failure)),
+                Err(_elapsed) => {
+                    // An answer that comes later is none to the next question.
+                    api = Api::default();
+                    Outcome::Failed(format!("no answer within {timeout_ms} ms"))
+                }
             }
         };
         if answers.send(Numbered { id, content }).await.is_err() {

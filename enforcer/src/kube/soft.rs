@@ -170,7 +170,9 @@ impl SoftEvictions {
         let call = match action {
             Action::Delete | Action::Status => Call::Delete { pod, grace_seconds },
             Action::Evict => match self.server.ask_until(end, Lane::Looks, Call::Discover).await? {
-                Outcome::Discovered(Some(group_version)) => Call::Evict { pod, group_version, grace_seconds },
+                Outcome::Discovered(Some(group_version)) | Outcome::Known(group_version) => {
+                    Call::Evict { pod, group_version, grace_seconds }
+                }
                 Outcome::Discovered(None) => {
                     return Err(String::from("the API server has no subresource pods/eviction"));
                 }
@@ -239,7 +241,7 @@ fn judge(answer: Result<Outcome, String>) -> (SoftOutcome, String) {
             (SoftOutcome::Unanswered, format!("the API server answers {status}: {words}"))
         }
         Ok(Outcome::Failed(why)) | Err(why) => (SoftOutcome::Unanswered, why),
-        Ok(Outcome::Found(_) | Outcome::Discovered(_) | Outcome::DiskPressure(_)) => {
+        Ok(Outcome::Found(_) | Outcome::Discovered(_) | Outcome::Known(_) | Outcome::DiskPressure(_)) => {
             (SoftOutcome::Unanswered, String::from("the API server gave an answer to another question"))
         }
     }

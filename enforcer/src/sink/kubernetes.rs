@@ -30,11 +30,29 @@ pub(super) struct Kubernetes {
     server: ApiServer,
     evictions: Evictions,
     series: Series,
+    present: Present,
+}
+
+/// How far the present item got: it is delivered again if the server is away in the middle of its Events.
+#[derive(Default)]
+struct Present {
+    /// Its position.
+    sequence: u64,
+    /// How many of its Events are settled.
+    settled: usize,
+    /// Why one of them is refused for ever.
+    refusal: Option<Trouble>,
 }
 
 impl Kubernetes {
     pub(super) fn new(dry_run: bool, server: ApiServer, journal: Journal) -> Self {
-        Self { dry_run, server, evictions: Evictions::new(journal), series: Series::default() }
+        Self {
+            dry_run,
+            server,
+            evictions: Evictions::new(journal),
+            series: Series::default(),
+            present: Present::default(),
+        }
     }
 
     async fn ask(&self, call: Call) -> Result<Outcome, Trouble> {
@@ -103,11 +121,21 @@ impl Outlet for Kubernetes {
             && let Ok(event) = Event::parse(&item.line)
         {
             let evicted = self.evictions.take(item.first, &event);
-            for report in report::reports(&event, evicted, &self.server.node(), self.dry_run) {
-                self.report(report).await?;
+            if self.present.sequence != item.first {
+                self.present = Present { sequence: item.first, ..Present::default() };
+            }
+            let reports = report::reports(&event, evicted, &self.server.node(), self.dry_run);
+            for report in reports.into_iter().skip(self.present.settled) {
+                match self.report(report).await {
+                    Ok(()) => {}
+                    // What is refused of one namespace keeps no Event of another back.
+                    Err(never @ Trouble::Never { .. }) => self.present.refusal = Some(never),
+                    Err(later) => return Err(later),
+                }
+                self.present.settled += 1;
             }
         }
-        Ok(1)
+        self.present.refusal.take().map_or(Ok(1), Err)
     }
 }
 

@@ -48,8 +48,6 @@ pub struct ClusterAccess {
     pub service_account: PathBuf,
     /// Host and port of the API server as a cluster gives them to a pod, if it did.
     pub in_cluster: Option<(String, String)>,
-    /// The node's name in the cluster.
-    pub node: String,
 }
 
 /// What proves who this is, and whose certificates to trust.
@@ -214,12 +212,12 @@ impl ClusterAccess {
         Ok(Feed::Kubelet(Box::new(HttpsFeed { endpoint, security, token })))
     }
 
-    /// The API server, for this node's pods, with the credentials that there are now. Fails if there are none, a file cannot
-    /// be read or trusted, or the server cannot be verified or its address is not known.
-    pub fn api_server(&self) -> Result<ApiServerFeed, CredentialsError> {
+    /// The API server, for the pods of the node of that name, with the credentials that there are now. Fails if there are
+    /// none, a file cannot be read or trusted, or the server cannot be verified or its address is not known.
+    pub fn api_server(&self, node: &str) -> Result<ApiServerFeed, CredentialsError> {
         let is_of_a_name = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
-        if !is_name(&self.node) || !self.node.bytes().all(is_of_a_name) {
-            return Err(CredentialsError::Node(self.node.clone()));
+        if !is_name(node) || !node.bytes().all(is_of_a_name) {
+            return Err(CredentialsError::Node(node.to_owned()));
         }
         let Credentials { authority, identity, token, server } = Credentials::read(self)?;
         let ServerPlace { url, tls_server_name, obstacle } = server.ok_or(CredentialsError::NoServer)?;
@@ -233,7 +231,7 @@ impl ClusterAccess {
         let trust = authority.map_or(Trust::System, Trust::Roots);
         let security = Security { trust, identity, server_name: tls_server_name };
         let https = HttpsFeed { endpoint, security, token };
-        Ok(ApiServerFeed { https, base, node: self.node.clone() })
+        Ok(ApiServerFeed { https, base, node: node.to_owned() })
     }
 
     /// The certificates that the kubelet may serve with, without a key that is in the same file.

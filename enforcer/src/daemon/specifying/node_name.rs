@@ -2,19 +2,28 @@
 
 use std::{
     fmt,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use crate::config::{KubeletHostname, kubelet_hostname};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    config::{KubeletHostname, kubelet_hostname},
+    durable::{self, State},
+    kube::Named,
+};
 
 const PROC: &str = "/proc";
+
+/// The file in the state directory.
+const FILE: &str = "node-name.json";
 
 /// For how long the kubelet's flags count as read: another kubelet may have come since.
 const FLAGS_LAST: Duration = Duration::from_secs(30);
 
-/// This node's name, at any time. Clones remember together what the kubelet's flags have said.
+/// This node's name, at any time. Clones know together what the kubelet's flags have said.
 #[derive(Clone)]
 pub(in crate::daemon) struct NodeName {
     /// The configured name, or that which the cluster gives.
@@ -22,8 +31,35 @@ pub(in crate::daemon) struct NodeName {
     /// This machine's, as a kubelet takes it.
     host: String,
     look: Arc<dyn Fn() -> KubeletHostname + Send + Sync>,
-    /// What the kubelet's flags have said, and when they were read.
-    last: Arc<Mutex<Option<(Instant, KubeletHostname)>>>,
+    known: Arc<Mutex<Known>>,
+    /// Held while it writes, which may hang: who only asks for the name does not wait for it.
+    record: Arc<Mutex<Record>>,
+}
+
+/// What the kubelet's flags have said.
+#[derive(Debug, Default)]
+struct Known {
+    /// When they were read last.
+    read: Option<Instant>,
+    /// What the kubelet called its host when they were known last.
+    name: Option<String>,
+}
+
+/// What is on the disk of it.
+#[derive(Debug, Default)]
+struct Record {
+    /// Where; `None` as long as the state directory is not this daemon's.
+    path: Option<PathBuf>,
+    name: Option<String>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Content {
+    name: String,
+}
+
+impl State for Content {
+    const MAX_BYTES: u64 = 4 << 10;
 }
 
 impl fmt::Debug for NodeName {
@@ -48,36 +84,90 @@ impl NodeName {
             given: configured.map(str::to_owned).or(given),
             host: host.trim().to_lowercase(),
             look,
-            last: Arc::default(),
+            known: Arc::default(),
+            record: Arc::default(),
         }
     }
 
-    /// The node's name in the cluster: as it is given, or what the kubelet calls its host. May read `/proc`.
-    pub(in crate::daemon) fn in_cluster(&self) -> String {
-        self.given.clone().unwrap_or_else(|| self.by_kubelet())
+    /// Takes up what an earlier daemon has kept in that directory, and keeps there what is known from now on. Until the
+    /// kubelet's flags say otherwise, a name that was known once is this node's: the kubelet may be down.
+    pub(super) fn remember(&self, state_dir: &Path) {
+        let path = state_dir.join(FILE);
+        let kept = durable::read::<Content>(&path).unwrap_or_else(|error| {
+            tracing::warn!(
+                "until the kubelet shows its flags, the node's name is taken to be the host's: {}",
+                crate::chain(&error)
+            );
+            None
+        });
+        let kept = kept.map(|content| content.name);
+        let known = {
+            let mut known = lock(&self.known);
+            known.name = known.name.take().or_else(|| kept.clone());
+            known.name.clone()
+        };
+        *lock(&self.record) = Record { path: Some(path), name: kept };
+        self.keep(known.as_deref());
+    }
+
+    /// The node's name in the cluster: as it is given, or what the kubelet calls its host. May read `/proc`, and write to the
+    /// disk.
+    pub(in crate::daemon) fn in_cluster(&self) -> Named {
+        match &self.given {
+            Some(name) => Named { name: name.clone(), is_guess: false },
+            None => self.by_kubelet_at(Instant::now()),
+        }
     }
 
     /// What the kubelet calls its host, which its certificate is for: by its flag, or else this machine's name. May read
-    /// `/proc`.
+    /// `/proc`, and write to the disk.
     pub(in crate::daemon) fn by_kubelet(&self) -> String {
-        self.by_kubelet_at(Instant::now())
+        self.by_kubelet_at(Instant::now()).name
     }
 
-    fn by_kubelet_at(&self, now: Instant) -> String {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_ref().is_none_or(|(read, _)| now.saturating_duration_since(*read) >= FLAGS_LAST) {
-            let found = match ((self.look)(), last.take()) {
-                // While the kubelet is restarted, nothing shows its flags.
-                (KubeletHostname::Unknown, Some((_, before))) => before,
-                (found, _) => found,
-            };
-            *last = Some((now, found));
+    fn by_kubelet_at(&self, now: Instant) -> Named {
+        let (name, is_read) = {
+            let mut known = lock(&self.known);
+            let is_due = known.read.is_none_or(|read| now.saturating_duration_since(read) >= FLAGS_LAST);
+            if is_due {
+                known.read = Some(now);
+                match (self.look)() {
+                    KubeletHostname::Overridden(name) => known.name = Some(name),
+                    KubeletHostname::Own => known.name = Some(self.host.clone()),
+                    // While the kubelet is down or restarted, nothing shows its flags.
+                    KubeletHostname::Unknown => {}
+                }
+            }
+            (known.name.clone(), is_due)
+        };
+        if is_read {
+            self.keep(name.as_deref());
         }
-        match last.as_ref() {
-            Some((_, KubeletHostname::Overridden(name))) => name.clone(),
-            Some((_, KubeletHostname::Own | KubeletHostname::Unknown)) | None => self.host.clone(),
+        let is_guess = name.is_none();
+        Named { name: name.unwrap_or_else(|| self.host.clone()), is_guess }
+    }
+
+    /// Has that name on the disk, if it is not there already.
+    fn keep(&self, name: Option<&str>) {
+        // While another thread writes, perhaps for ever, the next reading of the flags comes back to this.
+        let (Some(name), Ok(mut record)) = (name, self.record.try_lock()) else { return };
+        let Record { path: Some(path), name: kept } = &mut *record else { return };
+        if kept.as_deref() == Some(name) {
+            return;
+        }
+        match durable::write(path, &Content { name: name.to_owned() }) {
+            Ok(()) => *kept = Some(name.to_owned()),
+            Err(error) => tracing::warn!(
+                "a later start of the daemon may not know the node's name {name:?} while the kubelet is down: cannot write {}: \
+                 {error}",
+                path.display()
+            ),
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -107,7 +197,7 @@ mod tests {
         ] {
             let (name, shown) = node(configured, given);
             *shown.lock().unwrap() = says.clone();
-            assert_eq!(name.in_cluster(), named, "{configured:?} {given:?} {says:?}");
+            assert_eq!(name.in_cluster().name, named, "{configured:?} {given:?} {says:?}");
         }
     }
 
@@ -127,7 +217,7 @@ mod tests {
         let mut next = |says: KubeletHostname| {
             *shown.lock().unwrap() = says;
             passes += 1;
-            name.by_kubelet_at(begin + passes * FLAGS_LAST)
+            name.by_kubelet_at(begin + passes * FLAGS_LAST).name
         };
         assert_eq!(next(KubeletHostname::Unknown), "host.example");
         assert_eq!(next(overridden("flag")), "flag");
@@ -141,9 +231,68 @@ mod tests {
         let (name, shown) = node(None, None);
         let begin = Instant::now();
         *shown.lock().unwrap() = overridden("flag");
-        assert_eq!(name.by_kubelet_at(begin), "flag");
+        assert_eq!(name.by_kubelet_at(begin).name, "flag");
         *shown.lock().unwrap() = overridden("other");
         let before = begin + FLAGS_LAST.saturating_sub(Duration::from_millis(1));
-        assert_eq!([before, begin + FLAGS_LAST].map(|now| name.by_kubelet_at(now)), ["flag", "other"]);
+        assert_eq!([before, begin + FLAGS_LAST].map(|now| name.by_kubelet_at(now).name), ["flag", "other"]);
+    }
+
+    #[test]
+    fn only_a_name_that_nothing_has_said_is_a_guess() {
+        for (configured, given, says, is_guess) in [
+            (Some("set"), None, KubeletHostname::Unknown, false),
+            (None, Some("given"), KubeletHostname::Unknown, false),
+            (None, None, overridden("flag"), false),
+            (None, None, KubeletHostname::Own, false),
+            (None, None, KubeletHostname::Unknown, true),
+        ] {
+            let (name, shown) = node(configured, given);
+            *shown.lock().unwrap() = says.clone();
+            assert_eq!(name.in_cluster().is_guess, is_guess, "{configured:?} {given:?} {says:?}");
+        }
+    }
+
+    /// The daemon is restarted while the kubelet is down: the host's name is that of no node, or of another one.
+    #[test]
+    fn a_name_that_was_known_outlives_the_daemon_until_the_kubelets_flags_say_otherwise() {
+        let state = tempfile::tempdir().unwrap();
+        let begin = Instant::now();
+        let started = |says: KubeletHostname| {
+            let (name, shown) = node(None, None);
+            *shown.lock().unwrap() = says;
+            name.remember(state.path());
+            (name, shown)
+        };
+        let named = |name: &str, is_guess| Named { name: name.to_owned(), is_guess };
+        let (name, _) = started(KubeletHostname::Unknown);
+        assert_eq!(name.by_kubelet_at(begin), named("host.example", true));
+        assert!(!state.path().join(FILE).exists(), "a guess is not kept");
+        // It is known while the daemon runs.
+        let (name, shown) = started(KubeletHostname::Unknown);
+        assert_eq!(name.by_kubelet_at(begin), named("host.example", true));
+        *shown.lock().unwrap() = overridden("flag");
+        assert_eq!(name.by_kubelet_at(begin + FLAGS_LAST), named("flag", false));
+        let (name, shown) = started(KubeletHostname::Unknown);
+        assert_eq!(name.by_kubelet_at(begin), named("flag", false), "the kubelet is down");
+        *shown.lock().unwrap() = KubeletHostname::Own;
+        assert_eq!(name.by_kubelet_at(begin + FLAGS_LAST), named("host.example", false));
+        // The machine has another name since, and the kubelet is down.
+        let renamed = NodeName::with(None, None, "later", Arc::new(|| KubeletHostname::Unknown));
+        renamed.remember(state.path());
+        assert_eq!(renamed.by_kubelet_at(begin), named("host.example", false));
+    }
+
+    /// The state directory belongs to a daemon only once it has the lock.
+    #[test]
+    fn a_name_that_is_known_before_the_state_directory_is_kept_and_not_replaced_by_an_older_one() {
+        let state = tempfile::tempdir().unwrap();
+        durable::write(&state.path().join(FILE), &Content { name: String::from("before") }).unwrap();
+        let (name, shown) = node(None, None);
+        *shown.lock().unwrap() = overridden("flag");
+        assert_eq!(name.by_kubelet(), "flag");
+        name.remember(state.path());
+        assert_eq!(name.by_kubelet(), "flag");
+        let kept = durable::read::<Content>(&state.path().join(FILE)).unwrap().unwrap();
+        assert_eq!(kept.name, "flag");
     }
 }

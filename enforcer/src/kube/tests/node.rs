@@ -1,6 +1,11 @@
 //! The node's condition and taint.
 
-use super::{super::node::Marks, *};
+use super::{
+    super::node::Marks,
+    outages::{spawn, until},
+    *,
+};
+use crate::network::fake::Way;
 
 const OTHER: &str =
     r#"{"key": "gpu", "value": "yes", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}"#;
@@ -52,6 +57,14 @@ impl Marking {
 
     fn start(&self, settings: NodeSettings) -> Option<NodeMarks> {
         NodeMarks::start(&self.journal, self.state.path(), settings, self.api.server()).unwrap()
+    }
+
+    /// The same on a machine of that name, whose kubelet does not say what the node is called.
+    fn start_by_guess(&self, settings: NodeSettings, host: &str) -> Option<NodeMarks> {
+        let named = Named { name: host.to_owned(), is_guess: true };
+        let server =
+            ApiServer::in_this_process_named(Arc::new(move || named.clone()), self.api.access()).unwrap();
+        NodeMarks::start(&self.journal, self.state.path(), settings, server).unwrap()
     }
 
     /// Our taint's effect and our condition's status.
@@ -156,6 +169,32 @@ fn a_change_that_is_half_done_is_undone() {
     drop(marks);
 }
 
+/// A condition and a taint may be sent twice.
+#[test]
+fn a_connection_that_is_half_open_is_replaced_before_anything_is_reported() {
+    let mut scene = Marking::new();
+    let server = scene.api.1;
+    let (way, passing) = Way::to(server).unwrap();
+    spawn(move || passing);
+    scene.api = Api(Arc::clone(&scene.api.0), way.address());
+    let marks = scene.start(ALL).unwrap();
+    scene.wait(None, Some("False"));
+    way.vanish();
+    until("half-open connections", || way.has_vanished());
+    way.lead_to(server);
+    marks.set_short(true);
+    scene.wait(Some("NoSchedule"), Some("True"));
+    drop(marks);
+    assert_eq!(scene.ours(), (None, None));
+    let filter = Filter { kinds: vec![EventType::DegradedEntered], ..Filter::default() };
+    let mut reader = scene.journal.reader(Some(0), filter);
+    let mut reported = Vec::new();
+    while let Some(Batch::Records(records)) = reader.read() {
+        reported.extend(records.into_iter().map(|record| record.line));
+    }
+    assert!(reported.is_empty(), "{reported:?}");
+}
+
 #[test]
 fn the_mark_of_a_node_with_another_name_is_removed_there() {
     let scene = Marking::new();
@@ -164,6 +203,47 @@ fn the_mark_of_a_node_with_another_name_is_removed_there() {
     let marks = scene.start(NodeSettings::default()).unwrap();
     drop(marks);
     assert!(std::fs::read_dir(scene.state.path()).unwrap().next().is_none());
+}
+
+/// The daemon was killed in a shortage, and is started again while the kubelet is down: another node may have the host's name.
+#[test]
+fn while_a_name_is_only_guessed_the_node_on_record_is_changed_and_no_other() {
+    let scene = Marking::new();
+    let left = Marks { node: String::from("n"), set: ALL };
+    crate::durable::write(&scene.state.path().join("node-marks.json"), &left).unwrap();
+    scene.api.change(|server| {
+        server.node["spec"]["taints"]
+            .as_array_mut()
+            .unwrap()
+            .push(json!({"key": "enforcer.dev/memory-pressure", "effect": "NoSchedule"}));
+    });
+    let marks = scene.start_by_guess(ALL, "host").unwrap();
+    scene.wait(None, Some("False"));
+    marks.set_short(true);
+    scene.wait(Some("NoSchedule"), Some("True"));
+    drop(marks);
+    assert_eq!(scene.ours(), (None, None));
+    assert!(std::fs::read_dir(scene.state.path()).unwrap().next().is_none(), "nothing is left to remove");
+    let asked = scene.api.change(|server| server.asked.clone());
+    assert!(asked.iter().all(|asked| !asked.contains("/nodes/host")), "{asked:?}");
+}
+
+#[test]
+fn a_record_that_somebody_has_removed_keeps_nothing_from_being_set() {
+    let scene = Marking::new();
+    let name = Arc::new(Mutex::new("gone"));
+    let shown = Arc::clone(&name);
+    let node: NodeName =
+        Arc::new(move || Named { name: (*shown.lock().unwrap()).to_owned(), is_guess: false });
+    let server = ApiServer::in_this_process_named(node, scene.api.access()).unwrap();
+    let marks = NodeMarks::start(&scene.journal, scene.state.path(), ALL, server).unwrap();
+    let record = scene.state.path().join("node-marks.json");
+    until("the record", || record.exists());
+    std::fs::remove_file(&record).unwrap();
+    *name.lock().unwrap() = "n";
+    scene.wait(None, Some("False"));
+    drop(marks);
+    assert_eq!(scene.ours(), (None, None));
 }
 
 #[test]

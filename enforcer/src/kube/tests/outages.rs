@@ -93,7 +93,7 @@ fn an_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
     scene.emit(signalled_live("e1", "first", "u1", Some("ReplicaSet")));
     assert_eq!(scene.requested().outcome, "accepted");
     // A connection that has just answered is not asked again.
-    std::thread::sleep(api::ANSWER_LASTS);
+    std::thread::sleep(exchange::ANSWER_LASTS);
     way.vanish();
     until("half-open connections", || way.has_vanished());
     way.lead_to(server);
@@ -157,7 +157,7 @@ impl Cluster {
 
     /// Starts to read the journal, signals the pod, and waits until the server has refused that often.
     fn signal(&self, place: ClusterAccess, is_refused: impl Fn() -> bool) -> Evictions {
-        let access: Access = Arc::new(move || place.api_server().map_err(|error| crate::chain(&error)));
+        let access: Access = Arc::new(move || place.api_server("n").map_err(|error| crate::chain(&error)));
         let server = ApiServer::in_this_process("n", access).unwrap();
         let evictions = Evictions::start(&self.journal, self.state.path(), 0, SETTINGS, server).unwrap();
         let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: String::from("web") });
@@ -175,7 +175,6 @@ impl Cluster {
             kubeconfig: None,
             service_account: self.folder.path().to_owned(),
             in_cluster: None,
-            node: String::from("n"),
         }
     }
 

@@ -184,6 +184,47 @@ fn the_version_of_evictions_is_asked_for_once_a_connection() {
     assert_eq!((of("GET /api/v1"), of("POST ")), (1, 3), "{asked:?}");
 }
 
+#[test]
+fn a_version_that_is_known_is_no_answer_of_the_server() {
+    let api = Api::serve();
+    let server = api.server();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ask = || runtime.block_on(server.ask(Lane::Looks, Call::Discover)).unwrap();
+    let version = String::from("policy/v1");
+    assert_eq!(ask(), Outcome::Discovered(Some(version.clone())));
+    assert_eq!(ask(), Outcome::Known(version));
+    assert_eq!(api.change(|server| server.asked.clone()), ["GET /api/v1"]);
+}
+
+/// Who has given up has the processes signalled here: the pod must not be evicted in addition.
+#[test]
+fn a_request_that_has_waited_too_long_behind_a_look_is_not_sent() {
+    let api = Api::serve();
+    for (name, uid) in [("silent", "u0"), ("web", "u1")] {
+        api.put(name, uid, Some("ReplicaSet"));
+    }
+    let server = api.server();
+    let within = |ms| Instant::now() + Duration::from_millis(ms);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let silent = PodRef { name: String::from("silent"), ..pod("u0") };
+        let look = server.ask_until(within(2_000), Lane::Looks, Call::Look(silent));
+        let request = async {
+            while !api.change(|server| server.pod_requests.iter().any(|(_, name)| name == "silent")) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let evict =
+                Call::Evict { pod: pod("u1"), group_version: String::from("policy/v1"), grace_seconds: 1 };
+            server.ask_until(within(200), Lane::Looks, evict).await
+        };
+        let (looked, requested) = tokio::join!(look, request);
+        assert!(looked.is_err() && requested.is_err(), "{looked:?} {requested:?}");
+        // A lane's questions are taken in order: this one after both.
+        server.ask(Lane::Looks, Call::Ping).await.unwrap();
+    });
+    assert_eq!(api.done(), []);
+}
+
 /// A budget must be asked also then: without an answer the pod's processes are sent SIGTERM here.
 #[test]
 fn a_soft_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {

@@ -15,6 +15,11 @@ use crate::{
 /// How many evictions are kept. Of others the log is asked.
 const MOST: usize = 64;
 
+/// How far back the log is asked for a decision, in events, and how many of them at a time. Nothing of an eviction is before
+/// its decision, and most are carried out at once.
+const MOST_BACK: u64 = 1 << 16;
+const CHUNK: u64 = 1 << 10;
+
 /// The types that say something of an eviction that is carried out.
 const TYPES: [EventType; 4] = [
     EventType::EvictionDecided,
@@ -27,6 +32,7 @@ const TYPES: [EventType; 4] = [
 pub(super) struct Evictions {
     journal: Journal,
     known: VecDeque<Known>,
+    most_back: u64,
 }
 
 #[derive(Debug, Default)]
@@ -55,7 +61,7 @@ impl Decided {
 
 impl Evictions {
     pub(super) fn new(journal: Journal) -> Self {
-        Self { journal, known: VecDeque::new() }
+        Self { journal, known: VecDeque::new(), most_back: MOST_BACK }
     }
 
     /// Takes the event at that position. Returns the victim and what was decided, if the event is the first to show that its
@@ -83,32 +89,45 @@ impl Evictions {
         self.known.push_front(known);
     }
 
-    /// What the log has of an eviction before that position: an earlier sink has passed it, or so many others came since.
+    /// What the log has of an eviction before that position: an earlier sink has passed it, or so many others came since. It is
+    /// read backwards, up to the decision.
     fn look_up(&self, id: &str, pod: Option<&PodRef>, before: u64) -> Known {
         let pod = pod.map(|pod| format!("{}/{}", pod.namespace, pod.name));
         let filter = Filter { kinds: TYPES.to_vec(), pod, ..Filter::default() };
-        let mut reader = self.journal.reader(None, filter);
         let mut known = Known { id: id.to_owned(), ..Known::default() };
-        while reader.position() + 1 < before
+        let oldest = self.journal.range().oldest.max(before.saturating_sub(self.most_back));
+        let mut end = before;
+        while end > oldest && known.decided.message.is_none() {
+            let begin = end.saturating_sub(CHUNK).max(oldest);
+            self.look_between(begin, end, &filter, &mut known);
+            end = begin;
+        }
+        known
+    }
+
+    /// Takes what the events from `begin` to below `end` say of an eviction.
+    fn look_between(&self, begin: u64, end: u64, filter: &Filter, known: &mut Known) {
+        let mut reader = self.journal.reader(Some(begin.saturating_sub(1)), filter.clone());
+        while reader.position() + 1 < end
             && let Some(batch) = reader.read()
         {
             let Batch::Records(records) = batch else { continue };
-            for record in records.iter().take_while(|record| record.sequence < before) {
+            for record in records.iter().take_while(|record| record.sequence < end) {
                 let Ok(event) = Event::parse(&record.line) else { continue };
                 match &event.payload {
                     Payload::EvictionDecided(EvictionDecided::Decision(decision))
-                        if decision.eviction_id == id =>
+                        if decision.eviction_id == known.id =>
                     {
                         known.decided = Decided::of(decision);
                     }
-                    _ if step(&event).is_some_and(|(of, _)| of == id) => {
-                        known.first.get_or_insert(record.sequence);
+                    _ if step(&event).is_some_and(|(of, _)| of == known.id) => {
+                        let first = known.first.map_or(record.sequence, |first| first.min(record.sequence));
+                        known.first = Some(first);
                     }
                     _ => {}
                 }
             }
         }
-        known
     }
 }
 
@@ -239,5 +258,34 @@ mod tests {
             [(2, Some(String::from("why first"))), (newest, Some(String::from("why 0")))]
         );
         assert_eq!(evictions.known.len(), MOST);
+    }
+    /// Its decision and its first step are in chunks of their own.
+    #[test]
+    fn the_log_is_asked_backwards_up_to_the_decision_and_no_further_than_a_bound() {
+        let journal = Journal::new("n", "b");
+        let begin = journal.range().newest;
+        decide(&journal, "far");
+        signal(&journal, "far", "SIGTERM");
+        let fill = |count: u64| {
+            for _ in 0..count {
+                step(&journal, EventType::EvictionFailed, "other", &json!({"reason": "relieved"}));
+            }
+        };
+        fill(2 * CHUNK);
+        signal(&journal, "far", "SIGTERM");
+        fill(10);
+        signal(&journal, "far", "SIGKILL");
+        let newest = journal.range().newest;
+        let looked_up = |most_back: u64| {
+            let evictions = Evictions { most_back, ..Evictions::new(journal.clone()) };
+            let known = evictions.look_up("far", None, newest);
+            (known.decided.message, known.first)
+        };
+        let of_the_decision = (Some(String::from("why far")), Some(begin + 2));
+        assert_eq!(looked_up(MOST_BACK), of_the_decision);
+        assert_eq!(looked_up(newest - begin - 1), of_the_decision, "the decision is the last that is read");
+        assert_eq!(looked_up(newest - begin - 2), (None, Some(begin + 2)));
+        assert_eq!(looked_up(CHUNK), (None, Some(newest - 11)));
+        assert_eq!(looked_up(10), (None, None));
     }
 }

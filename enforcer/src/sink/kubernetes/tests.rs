@@ -90,6 +90,24 @@ impl Scene {
         self.ground.journal.emit(Subject::Node, Payload::EvictionFailed(ended));
     }
 
+    /// An OOM kill with a victim in each of these pods.
+    fn kill(&self, pods: &[&str]) {
+        let victim = |pod: &&str| {
+            json!({
+                "pid": 7, "comm": "java", "namespace": "shop", "pod": pod, "uid": pod, "container": "app",
+                "anonBytes": 1 << 20, "fileBytes": 0, "shmemBytes": 0, "swapBytes": 0, "pgtablesBytes": 0,
+            })
+        };
+        let victims: Vec<_> = pods.iter().map(victim).collect();
+        let counters = json!({"oom": 1, "oomKill": 1, "oomGroupKill": 0});
+        let data = json!({
+            "incidentId": "01J0000000000000000000000A", "scope": "qos", "limitOwner": "/kubepods", "limitSource": "traced",
+            "kills": pods.len(), "victims": victims, "timelineMs": {}, "counters": counters, "countersBefore": counters,
+            "countersAfter": counters, "reconciled": true, "reconciliation": "matched", "reconstructed": false,
+        });
+        self.emit(EventType::OomIncident, data);
+    }
+
     fn decide(&self, dry_run: bool) {
         let victim = json!({
             "namespace": "shop", "name": "web", "uid": "u1", "qosClass": "Burstable", "priority": 0, "cgroup": "/c",
@@ -213,6 +231,33 @@ async fn the_sink_continues_by_its_cursor_over_a_restart_and_sends_nothing_twice
     assert_eq!(scene.pods(5).await, ["a", "b", "c", "d", "e"]);
     sink.stop().await;
     assert_eq!(scene.api.changed().len(), 5);
+}
+
+/// Its namespace is being deleted, for example.
+#[tokio::test]
+async fn an_event_that_is_refused_for_ever_keeps_no_other_of_the_same_kill_back() {
+    let scene = Scene::new().await;
+    scene.api.refuse(&Refusal::Status(422, None), 1);
+    let mut sink = scene.start(false);
+    scene.kill(&["a", "b", "c"]);
+    scene.fail("later");
+    assert_eq!(scene.pods(3).await, ["b", "c", "later"]);
+    sink.stop().await;
+    assert_eq!(scene.api.changed().len(), 3);
+}
+
+#[tokio::test]
+async fn what_was_sent_of_a_kill_before_the_server_was_away_is_not_sent_again() {
+    let scene = Scene::new().await;
+    for refusal in [Refusal::None, Refusal::Status(503, None)] {
+        scene.api.refuse(&refusal, 1);
+    }
+    let mut sink = scene.start(false);
+    scene.kill(&["a", "b"]);
+    scene.fail("later");
+    assert_eq!(scene.pods(3).await, ["a", "b", "later"]);
+    sink.stop().await;
+    assert_eq!(scene.api.changed().len(), 3);
 }
 
 /// A soft threshold and a budget: the pod is chosen again each minute, and runs on.

@@ -20,7 +20,6 @@ impl Scene {
             kubeconfig: None,
             service_account: at("account"),
             in_cluster: None,
-            node: String::from("node-1"),
         };
         Self { folder, place }
     }
@@ -43,7 +42,11 @@ impl Scene {
 
 impl Scene {
     fn api_server(&self) -> Result<ApiServerFeed, String> {
-        self.place.api_server().map_err(|error| crate::chain(&error))
+        self.api_server_for("node-1")
+    }
+
+    fn api_server_for(&self, node: &str) -> Result<ApiServerFeed, String> {
+        self.place.api_server(node).map_err(|error| crate::chain(&error))
     }
 }
 
@@ -194,8 +197,7 @@ fn a_kubeconfig_says_where_the_api_server_is() {
     scene.place.kubeconfig = Some(scene.write("etc/k.conf", &text));
     assert_eq!(scene.api_server().unwrap().https.security.trust, Trust::System);
     for wrong in ["", "a,metadata.namespace=b", "Node", "a/b"] {
-        scene.place.node = wrong.to_owned();
-        assert!(scene.api_server().unwrap_err().contains("nodeName"), "{wrong}");
+        assert!(scene.api_server_for(wrong).unwrap_err().contains("nodeName"), "{wrong}");
     }
 }
 
