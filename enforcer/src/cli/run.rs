@@ -14,7 +14,7 @@ use super::{Context, Failure, Files};
 use crate::{
     config::{self, Config, Effective, Mode},
     daemon::{self, Ended, OnExit},
-    logging, metrics, raw,
+    logging, metrics, privilege, raw,
     sense::{self, Unpinned},
     threads,
 };
@@ -73,6 +73,8 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
     if args.unpin {
         return unpin();
     }
+    // Before there is another thread: what each may do is inherited from this one.
+    privilege::give_up_the_rest().context("cannot give up the rights that the daemon does not use")?;
     let on_exit = args.on_exit;
     let load = move || {
         let Files { config, kubelet_config } = &files;

@@ -486,6 +486,20 @@ pub(super) const HOST: &[Row] = &[
         ..ROW
     },
     Row {
+        name: "capDacReadSearch",
+        rungs: &[
+            ("CAP_DAC_READ_SEARCH", ""),
+            (
+                NOTHING,
+                "cgroups that are no pod's have no path in reports, and an eviction by a daemon that was killed is \
+                 waited for to its deadline",
+            ),
+        ],
+        remedy: "grant CAP_DAC_READ_SEARCH",
+        stand: |seen| capability(seen, CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
+        ..ROW
+    },
+    Row {
         name: "capSysPtrace",
         rungs: &[
             ("CAP_SYS_PTRACE", ""),

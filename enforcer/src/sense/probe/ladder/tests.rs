@@ -99,6 +99,7 @@ type Flip = fn(&mut Facts, &mut HostFacts);
 #[case::no_sys_resource(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::SYS_RESOURCE), &[("capSysResource", State::Missing)])]
 #[case::no_kill_right(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::KILL), &[("capKill", State::Missing)])]
 #[case::no_override(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::DAC_OVERRIDE), &[("capDacOverride", State::Missing)])]
+#[case::no_search(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::DAC_READ_SEARCH), &[("capDacReadSearch", State::Missing)])]
 #[case::no_ptrace(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::SYS_PTRACE), &[("capSysPtrace", State::Missing)])]
 #[case::no_lock(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::IPC_LOCK), &[("memoryLock", State::Missing)])]
 #[case::lock_by_limit(|_: &mut Facts, h: &mut HostFacts| { h.capabilities.as_mut().unwrap().remove(CapabilitySet::IPC_LOCK); h.memlock = Some(true) }, &[])]
