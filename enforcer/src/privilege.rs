@@ -3,6 +3,8 @@
 //! docs/privileges.md has the same table, with who uses each capability and what is lost without it. The unit that packages
 //! install grants these and no others; the chart grants those of them that a daemon beside a kubelet uses.
 
+mod filter;
+
 use std::io;
 
 use rustix::{
@@ -10,6 +12,8 @@ use rustix::{
     io::Errno,
     thread::{CapabilitySet, CapabilitySets},
 };
+
+pub(crate) use self::filter::{Unfiltered, confine_helper};
 
 /// The capabilities that the daemon keeps, as far as it has them.
 const KEPT: &[(&str, CapabilitySet)] = &[

@@ -3,6 +3,7 @@
 
 mod child;
 mod heap;
+mod landlock;
 
 use std::{
     ffi::{CStr, CString},
@@ -24,6 +25,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 pub(crate) use self::child::{Child, Signals, WaitingChild};
 pub use self::heap::Heap;
 pub(crate) use self::heap::{configure_heap, hold_back, lock_memory, trim_heap, trim_locked_heap};
+pub(crate) use self::landlock::{landlock_version, touch_nothing};
 
 /// Restricts host name lookups to /etc/hosts and DNS in a statically linked program: other services of
 /// /etc/nsswitch.conf would be loaded from the host's libc, which may be another version.

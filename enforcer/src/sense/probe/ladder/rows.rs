@@ -519,6 +519,36 @@ pub(super) const HOST: &[Row] = &[
         stand: memory_lock,
         ..ROW
     },
+    Row {
+        name: "callFilters",
+        rungs: &[
+            ("filters of system calls", ""),
+            (NOTHING, "processes that read what a network sends may make any system call"),
+        ],
+        remedy: "a kernel with CONFIG_SECCOMP_FILTER=y",
+        stand: |seen| {
+            fact(
+                seen.host.filters,
+                "the kernel has filters of system calls",
+                "the kernel has no filters of system calls",
+            )
+        },
+        ..ROW
+    },
+    Row {
+        name: "landlock",
+        rungs: &[
+            ("Landlock", ""),
+            (
+                NOTHING,
+                "processes that read what a network sends are kept from files by user and filter alone",
+            ),
+        ],
+        remedy: "Linux 5.13 with CONFIG_SECURITY_LANDLOCK=y, and landlock in lsm= if the kernel's command line has that; a \
+                 seccomp profile that allows landlock_create_ruleset(2)",
+        stand: |seen| fact(seen.host.landlock, "the kernel has Landlock", "the kernel has no Landlock"),
+        ..ROW
+    },
 ];
 
 const NO_CGROUP2: &str = "unknown: there is no cgroup v2";
