@@ -64,6 +64,18 @@ pub(crate) fn close_all_but_standard() {
     let _unsupported = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
 }
 
+/// The descriptor of that number, which the program before this one in the same process has left open; `None` if it is not
+/// open. Call it before anything else is opened.
+pub(crate) fn inherited(number: i32) -> Option<OwnedFd> {
+    if number <= libc::STDERR_FILENO {
+        return None;
+    }
+    // SAFETY: it takes a number, and only looks.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    // SAFETY: it is open, and nothing in this process owns it, as its caller is the first to open anything that stays so.
+    (flags >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// A program to run detached from the daemon.
 #[derive(Debug)]
 pub(crate) struct SpawnArgs<'a> {
