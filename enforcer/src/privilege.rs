@@ -1,9 +1,10 @@
-//! What the daemon may do: the capabilities that it keeps, and that none is ever gained again.
+//! What the daemon may do: the capabilities that it keeps, that none is ever gained again, and the system calls that are left.
 //!
 //! docs/privileges.md has the same table, with who uses each capability and what is lost without it. The unit that packages
 //! install grants these and no others; the chart grants those of them that a daemon beside a kubelet uses.
 
 mod filter;
+mod refused;
 
 use std::io;
 
@@ -13,7 +14,10 @@ use rustix::{
     thread::{CapabilitySet, CapabilitySets},
 };
 
-pub(crate) use self::filter::{Unfiltered, confine_helper};
+pub(crate) use self::{
+    filter::{Unfiltered, confine_helper},
+    refused::refuse_what_is_not_used,
+};
 
 /// The capabilities that the daemon keeps, as far as it has them.
 const KEPT: &[(&str, CapabilitySet)] = &[

@@ -155,3 +155,23 @@ fn limit(resource: Resource, most: u64) {
     let most = Some(most.min(present));
     let _unchanged = rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_a_user_of_its_own_as_the_page_says() {
+        let page = include_str!("../../../docs/privileges.md");
+        for (verb, kind) in [
+            ("network-process", Kind::Network),
+            ("runtime-process", Kind::Runtime),
+            ("specs-process", Kind::Specs),
+            ("kube-process", Kind::Kube),
+        ] {
+            let start = format!("| `enforcer {verb}` |");
+            let row = page.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+            assert_eq!(row.split('|').next().unwrap().trim(), kind.user().to_string(), "{verb}");
+        }
+    }
+}

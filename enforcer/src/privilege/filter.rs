@@ -123,14 +123,15 @@ const LOADS_CODE: bool = !cfg!(target_feature = "crt-static");
 const FIONREAD: u64 = 0x541B;
 const FIONBIO: u64 = 0x5421;
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// A condition on the lower half of an argument.
-fn is(argument: u8, what: Is, value: u64) -> Result<SeccompCondition, BackendError> {
+pub(super) fn is(argument: u8, what: Is, value: u64) -> Result<SeccompCondition, BackendError> {
     SeccompCondition::new(argument, Length::Dword, what, value)
 }
 
-fn number(value: i32) -> u64 {
+/// A number as the kernel has it in an argument.
+pub(super) fn number(value: i32) -> u64 {
     u64::from(value.cast_unsigned())
 }
 
@@ -192,7 +193,8 @@ pub(crate) fn confine_helper() -> Result<(), Unfiltered> {
     apply(&helper_program()?)
 }
 
-fn apply(program: &BpfProgram) -> Result<(), Unfiltered> {
+/// Puts a filter in force in all threads.
+pub(super) fn apply(program: &BpfProgram) -> Result<(), Unfiltered> {
     seccompiler::apply_filter_all_threads(program).map_err(|error| match error {
         seccompiler::Error::Seccomp(error)
             if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) =>

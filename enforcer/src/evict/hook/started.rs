@@ -12,7 +12,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    process::{Pid, WaitId, WaitIdOptions, WaitIdStatus},
+    process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus},
     time::Timespec,
 };
 
@@ -84,8 +84,9 @@ impl Started {
         match apart::running()?.collect(self.pid) {
             Ok(ended) => ended,
             Err(error) => {
-                tracing::error!(%error, "the process that runs preKillHook does not say how that has ended");
-                Some(HookEnd::Signalled(0))
+                tracing::error!(%error, "the process that runs preKillHook has ended: restart the daemon to have it again");
+                // The program dies with it.
+                Some(HookEnd::Signalled(Signal::KILL.as_raw()))
             }
         }
     }

@@ -523,7 +523,10 @@ pub(super) const HOST: &[Row] = &[
         name: "callFilters",
         rungs: &[
             ("filters of system calls", ""),
-            (NOTHING, "processes that read what a network sends may make any system call"),
+            (
+                NOTHING,
+                "the daemon, and its processes that read what a network sends, may make any system call",
+            ),
         ],
         remedy: "a kernel with CONFIG_SECCOMP_FILTER=y",
         stand: |seen| {
