@@ -39,7 +39,7 @@ pub use self::exit::Failure;
 use self::format::Output;
 use crate::{
     config::{Config, Effective},
-    cri, kube, network, specs,
+    cri, evict as evicting, kube, network, specs,
 };
 
 /// Quality of service for the pods of one Linux node.
@@ -155,6 +155,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(cri::VERB) => return cri::main(),
         Some(specs::VERB) => return specs::main(),
         Some(kube::VERB) => return kube::main(),
+        Some(evicting::HOOK_VERB) => return evicting::hook_process(args.into_iter().skip(2)),
         _ => {}
     }
     let cli = match Cli::try_parse_from(args) {

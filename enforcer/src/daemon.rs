@@ -376,6 +376,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
     let (woken, boosted, kubelet_came) = (desired.woken(), forecaster.boosted(), desired.kubelet_came());
+    start::refuse_what_is_not_used(&journal);
     let mut reserve = Reserve::default();
     let mut trimming = Trimming::default();
     trimming.note(Instant::now());

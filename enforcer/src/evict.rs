@@ -59,7 +59,11 @@ pub use self::{
     event_builder::EventBuilder,
     fill_detector::FillWaker,
     graceful::{EndError, Ending, Sent, end},
-    hook::{HookProgram, HookRun, UnsafeProgram, clear as clear_hooks, is_left as is_hook_left},
+    hook::{
+        HookProgram, HookRun, UnsafeProgram, VERB as HOOK_VERB, clear as clear_hooks,
+        hand_on as hand_on_hook_process, is_left as is_hook_left, main as hook_process,
+        start as start_hook_process,
+    },
     inherited::InheritedEviction,
     intents::EvictionIntents,
     listener::Listener,

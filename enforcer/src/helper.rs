@@ -3,7 +3,8 @@
 //!
 //! The daemon's side ([`Helper`]) starts such a process with the first question, again with the next one after it ended,
 //! and kills one that hangs: either way the questions fail that it had, and nothing else in the daemon notices. The
-//! process's side ([`main`]) gives up its rights before it reads anything. What is asked and answered is a [`Protocol`].
+//! process's side ([`main`]) gives up its rights before it reads anything: it becomes a user of its own without capabilities,
+//! changes no file (Landlock), and makes the few system calls that its work needs (`privilege`). What is asked and answered is a [`Protocol`].
 
 mod broker;
 mod frame;
@@ -17,7 +18,7 @@ pub(crate) use self::words::{MOST_CHARACTERS, MOST_NAME_BYTES};
 pub(crate) use self::{
     broker::{Helper, Protocol, command},
     frame::{Numbered, encode, read, write},
-    process::{main, standard_socket},
+    process::{Kind, main, standard_socket},
     socket::connect,
     words::{MOST_ID_BYTES, is_id, is_name, plain},
 };

@@ -19,6 +19,7 @@ pub mod logging;
 pub mod metrics;
 mod nearest;
 pub mod network;
+mod privilege;
 mod raw;
 pub mod recorder;
 mod regular;

@@ -3,6 +3,7 @@
 
 mod child;
 mod heap;
+mod landlock;
 
 use std::{
     ffi::{CStr, CString},
@@ -24,6 +25,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 pub(crate) use self::child::{Child, Signals, WaitingChild};
 pub use self::heap::Heap;
 pub(crate) use self::heap::{configure_heap, hold_back, lock_memory, trim_heap, trim_locked_heap};
+pub(crate) use self::landlock::{landlock_version, touch_nothing};
 
 /// Restricts host name lookups to /etc/hosts and DNS in a statically linked program: other services of
 /// /etc/nsswitch.conf would be loaded from the host's libc, which may be another version.
@@ -60,6 +62,18 @@ pub(crate) fn close_all_but_standard() {
     // SAFETY: it takes numbers; nothing in this process owns one of these descriptors yet, as its caller is the first to
     // open anything. Before Linux 5.9 it fails: then those stay that were not opened to be closed at this program's start.
     let _unsupported = unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, 0_u32) };
+}
+
+/// The descriptor of that number, which the program before this one in the same process has left open; `None` if it is not
+/// open. Call it before anything else is opened.
+pub(crate) fn inherited(number: i32) -> Option<OwnedFd> {
+    if number <= libc::STDERR_FILENO {
+        return None;
+    }
+    // SAFETY: it takes a number, and only looks.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    // SAFETY: it is open, and nothing in this process owns it, as its caller is the first to open anything that stays so.
+    (flags >= 0).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// A program to run detached from the daemon.

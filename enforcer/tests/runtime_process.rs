@@ -77,8 +77,9 @@ fn five_hundred_pods_are_listed_without_rights_and_the_process_ends_with_the_dae
         assert_eq!(status(&process, set), "0000000000000000", "{set}");
     }
     if rustix::process::geteuid().is_root() {
-        assert_eq!((status(&process, "Uid"), status(&process, "Gid")), ("65534".into(), "65534".into()));
+        assert_eq!((status(&process, "Uid"), status(&process, "Gid")), ("65521".into(), "65521".into()));
     }
+    assert_eq!(status(&process, "Seccomp"), "2");
     assert_eq!(status(&process, "Threads"), "1");
     let most_kib = |key| status(&process, key).parse::<u64>().unwrap();
     println!(

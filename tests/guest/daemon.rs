@@ -386,6 +386,7 @@ fn without_privileges_it_says_so_and_reports_what_it_can() {
             CapabilitySet::SYS_RESOURCE,
             [("capSysResource", "CAP_SYS_RESOURCE"), ("oomScoreAdj", "-999")].as_slice(),
         ),
+        ("sys-admin", CapabilitySet::SYS_ADMIN, &[("cgroup", "cannot mark cgroups")]),
         ("sys-nice", CapabilitySet::SYS_NICE, &[("priority", "-10"), ("scheduling", "CAP_SYS_NICE")]),
     ];
     for (name, capability, reported) in cases {

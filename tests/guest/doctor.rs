@@ -139,14 +139,16 @@ fn each_capability_is_lost_alone() {
     // Before Linux 6.5 no trigger at all without it, since then those with windows of 2 s.
     let lost = |psi| expected(&[("capSysResource", "missing"), ("psi", psi)]);
     assert!([lost("lesser"), lost("missing")].contains(&worse_than_full(&document)), "{document:#}");
-    let cases: [(CapabilitySet, &[(&str, &str)]); 6] = [
+    let cases: [(CapabilitySet, &[(&str, &str)]); 8] = [
         (CapabilitySet::KILL, &[("capKill", "missing")]),
         (CapabilitySet::DAC_OVERRIDE, &[("capDacOverride", "missing")]),
+        (CapabilitySet::DAC_READ_SEARCH, &[("capDacReadSearch", "missing")]),
         (CapabilitySet::SYS_PTRACE, &[("capSysPtrace", "missing")]),
         (CapabilitySet::IPC_LOCK, &[("memoryLock", "missing")]),
         // One of them is enough.
         (CapabilitySet::SYS_ADMIN, &[]),
         (CapabilitySet::SYS_ADMIN.union(CapabilitySet::BPF), NO_EBPF),
+        (CapabilitySet::SYS_ADMIN.union(CapabilitySet::PERFMON), NO_EBPF),
     ];
     for (capabilities, lost) in cases {
         let document = found_without(capabilities);

@@ -24,6 +24,7 @@ mod ooms;
 mod outlook;
 mod pins;
 mod preference;
+mod privileges;
 mod reserved;
 mod restarted;
 mod rig;

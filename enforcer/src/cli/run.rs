@@ -14,7 +14,7 @@ use super::{Context, Failure, Files};
 use crate::{
     config::{self, Config, Effective, Mode},
     daemon::{self, Ended, OnExit},
-    logging, metrics, raw,
+    evict, logging, metrics, privilege, raw,
     sense::{self, Unpinned},
     threads,
 };
@@ -80,6 +80,12 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
         Ok::<_, config::Error>(args.over(effective.config))
     };
     let config = load().map_err(|error| Failure::usage(error.into()))?;
+    if let Some(hook) = &config.pre_kill_hook {
+        // Its program has the rights that the daemon was started with.
+        evict::start_hook_process(&hook.program).context("cannot start the process that runs preKillHook")?;
+    }
+    // Before there is another thread: what each may do is inherited from this one.
+    privilege::give_up_the_rest().context("cannot give up the rights that the daemon does not use")?;
     log(verbose, color)?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder
@@ -113,6 +119,9 @@ fn restart_in_place() -> anyhow::Error {
     let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
     if let Some(name) = args.next() {
         command.arg0(name);
+    }
+    if let Err(error) = evict::hand_on_hook_process(&mut command) {
+        return anyhow::Error::from(error).context("cannot hand on the process that runs preKillHook");
     }
     anyhow::Error::from(command.args(args).exec())
         .context("cannot run its own program again after a kubelet has started: start the daemon again")

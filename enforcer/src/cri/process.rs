@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     grpc::{Channel, GrpcError},
-    helper::{self, Numbered, Protocol as _},
+    helper::{self, Kind, Numbered, Protocol as _},
 };
 
 /// The hidden verb that this program is started with.
@@ -68,7 +68,7 @@ impl Failure {
 /// Serves the socket on its standard input until that is closed, or the connection on its standard output is.
 #[must_use]
 pub fn main() -> ExitCode {
-    helper::main(Cri::NAME, runtime, |daemon| async {
+    helper::main((Cri::NAME, Kind::Runtime), runtime, |daemon| async {
         let runtime = helper::standard_socket(&io::stdout())?;
         serve(daemon, UnixStream::from_std(runtime)?).await
     })

@@ -62,6 +62,11 @@ enum Refused {
     IncompatibleHost(#[from] IncompatibleHost),
     #[error("{} cannot change while the daemon runs: restart it", .0.join(", "))]
     Fixed(Vec<&'static str>),
+    #[error(
+        "preKillHook.path and preKillHook.args cannot be set while the daemon runs, which has given up the rights that the \
+         program would have: restart it"
+    )]
+    Hook,
 }
 
 /// A reload requested on the admin socket.
@@ -233,8 +238,18 @@ fn check(
     if !fixed.is_empty() {
         return Err(Refused::Fixed(fixed));
     }
+    if needs_another_hook(running, &config) {
+        return Err(Refused::Hook);
+    }
     incompatible_host::check(&config, host, kubelets)?;
     Ok(config)
+}
+
+/// Whether another program is to run before a kill: the process that runs it was started for one alone, with rights that the
+/// daemon no longer has. None at all, and another time for it, need no more.
+fn needs_another_hook(running: &Config, wanted: &Config) -> bool {
+    let program = |config: &Config| config.pre_kill_hook.as_ref().map(|hook| hook.program.clone());
+    program(wanted).is_some_and(|wanted| program(running).as_ref() != Some(&wanted))
 }
 
 /// The fields that differ.
@@ -264,7 +279,8 @@ mod tests {
     use super::*;
     use crate::{
         cgroup::{Absent, OnDrift},
-        config::Mode,
+        config::{Mode, PreKillHook},
+        evict::HookProgram,
         journal::{Batch, Filter},
         sense::PidNamespace,
     };
@@ -333,6 +349,23 @@ mod tests {
             reported[2].contains("config.rejected") && reported[2].contains("c.yaml:1: "),
             "{reported:?}"
         );
+    }
+
+    #[test]
+    fn another_program_before_a_kill_needs_a_restart_and_less_of_it_does_not() {
+        let hook = |path: &str, timeout_ms| {
+            let program = HookProgram { path: path.into(), args: Vec::new() };
+            Config { pre_kill_hook: Some(PreKillHook { program, timeout_ms }), ..Config::default() }
+        };
+        let none = Config::default();
+        assert!(
+            needs_another_hook(&none, &hook("/a", 1)) && needs_another_hook(&hook("/b", 1), &hook("/a", 1))
+        );
+        assert!(
+            !needs_another_hook(&hook("/a", 1), &none) && !needs_another_hook(&hook("/a", 1), &hook("/a", 2))
+        );
+        let refused = check(&none, Ok(hook("/a", 1)), &host(), false).unwrap_err().to_string();
+        assert!(refused.contains("preKillHook") && refused.ends_with("restart it"), "{refused}");
     }
 
     /// Otherwise each reload of the same file would be refused there.

@@ -20,6 +20,7 @@ use crate::{
     journal::{Journal, StoreError, Subject},
     metrics::Counts,
     policy::threshold::Signal,
+    privilege::{self, Unfiltered},
     sense::{self, HostFacts, snapshot::BUDGET},
     serve::{self, Observe},
 };
@@ -179,6 +180,19 @@ pub(super) fn emit_start(journal: &Journal, config: &Config, host: &Host, facts:
                 "cannot set the daemon's own oom_score_adj to -999, so the kernel may kill it under pressure: {error}"
             ),
         );
+    }
+}
+
+/// Gives up the system calls that were for the start, in all threads.
+pub(super) fn refuse_what_is_not_used(journal: &Journal) {
+    match privilege::refuse_what_is_not_used() {
+        // The kernel's lack is reported with all else that it lacks.
+        Ok(()) | Err(Unfiltered::Missing(_)) => {}
+        Err(error) => emit::degraded(
+            journal,
+            "callFilters",
+            &format!("the daemon may make system calls that it does not use: {}", crate::chain(&error)),
+        ),
     }
 }
 

@@ -1,13 +1,15 @@
 //! The helper thread that runs a program before a victim is signalled.
 //!
 //! The eviction waits for it only as long as the engine allows. Then the program is killed with everything that it
-//! started. Neither its result nor its output changes the victim's fate, except that nothing is signalled if the
+//! started. The hook process (`apart`) starts it, with the rights that the daemon has given up. Neither its result nor its output changes the victim's fate, except that nothing is signalled if the
 //! shortage is over by then.
 
+mod apart;
 mod cgroup;
 mod environment;
 mod process;
 mod program;
+mod started;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -26,7 +28,10 @@ use rustix::{event::EventfdFlags, io::Errno};
 use ulid::Ulid;
 
 use self::process::{KilledPrograms, Run};
-pub use self::program::{HookProgram, UnsafeProgram};
+pub use self::{
+    apart::{VERB, hand_on, main, start},
+    program::{HookProgram, UnsafeProgram},
+};
 use super::{
     candidate::Candidate,
     queue::{Receiver, Sender},

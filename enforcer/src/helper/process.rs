@@ -17,27 +17,57 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use crate::raw;
+use crate::{
+    privilege::{self, Unfiltered},
+    raw,
+};
 
-/// The user and group without rights, `nobody` on every distribution.
-const NOBODY: u32 = 65_534;
+/// The user and group of the first kind of process. The kinds have one each, which no distribution gives to anyone: what else
+/// runs as `nobody` could signal them, and they each other.
+const FIRST_USER: u32 = 65_520;
 
 /// All memory that it may map. Requests and answers are far below that. Its `oom_score_adj` stays the daemon's: systemd
 /// stops a service of which the kernel kills any process.
 const MOST_BYTES: u64 = 256 << 20;
 
+/// A kind of process.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// It makes requests to other machines.
+    Network,
+    /// It asks the container runtime.
+    Runtime,
+    /// It asks for specs.
+    Specs,
+    /// It asks the API server to evict.
+    Kube,
+}
+
+impl Kind {
+    /// Its user and its group.
+    fn user(self) -> u32 {
+        FIRST_USER
+            + match self {
+                Self::Network => 0,
+                Self::Runtime => 1,
+                Self::Specs => 2,
+                Self::Kube => 3,
+            }
+    }
+}
+
 /// Runs a helper process: gives up all rights, makes the runtime with all its threads, and serves the socket on the
 /// standard input. No other thread may exist yet, and nothing may be open but the standard streams.
 #[must_use]
 pub(crate) fn main<F>(
-    name: &str,
+    (name, kind): (&str, Kind),
     runtime: impl FnOnce() -> io::Result<Runtime>,
     serve: impl FnOnce(UnixStream) -> F,
 ) -> ExitCode
 where
     F: Future<Output = io::Result<()>>,
 {
-    match run(runtime, serve) {
+    match run(name, kind, runtime, serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             drop(writeln!(io::stderr(), "the {name} process of enforcer: {error}"));
@@ -47,6 +77,8 @@ where
 }
 
 fn run<F>(
+    name: &str,
+    kind: Kind,
     runtime: impl FnOnce() -> io::Result<Runtime>,
     serve: impl FnOnce(UnixStream) -> F,
 ) -> io::Result<()>
@@ -56,10 +88,18 @@ where
     raw::close_all_but_standard();
     let socket = standard_socket(&io::stdin())?;
     // Before there is another thread: users and capabilities are a thread's.
-    give_up_rights()?;
+    give_up_rights(kind.user())?;
     let runtime = runtime()?;
     // It has all its threads. There is no process of its own either.
     limit(Resource::Nproc, 0);
+    match privilege::confine_helper() {
+        Ok(()) => {}
+        // As `doctor` says of this kernel.
+        Err(missing @ Unfiltered::Missing(_)) => {
+            drop(writeln!(io::stderr(), "the {name} process of enforcer is not confined: {missing}"));
+        }
+        Err(error) => return Err(io::Error::other(error)),
+    }
     let served = runtime.block_on(async {
         // systemd signals this process too when the service stops; it ends with the daemon, after the last requests.
         let _terminate = signal(SignalKind::terminate())?;
@@ -83,11 +123,11 @@ pub(crate) fn standard_socket(stream: &impl AsFd) -> io::Result<StdStream> {
 }
 
 /// Becomes a user without rights, who dies with the daemon. As root it must succeed: what remained would be root.
-fn give_up_rights() -> io::Result<()> {
+fn give_up_rights(user: u32) -> io::Result<()> {
     let _nice = rustix::process::setpriority_process(None, 0);
     limit(Resource::As, MOST_BYTES);
     limit(Resource::Core, 0);
-    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));
     if rustix::process::geteuid().is_root() {
         let cannot = |what: &str, error: Errno| {
             io::Error::other(format!("cannot give up {what} (CAP_SETUID and CAP_SETGID are needed): {error}"))
@@ -104,6 +144,8 @@ fn give_up_rights() -> io::Result<()> {
     // After the user: changing that one takes it back.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    // `doctor` says whether this kernel has it.
+    let _has_landlock = raw::touch_nothing()?;
     Ok(())
 }
 
@@ -112,4 +154,24 @@ fn limit(resource: Resource, most: u64) {
     let present = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
     let most = Some(most.min(present));
     let _unchanged = rustix::process::setrlimit(resource, Rlimit { current: most, maximum: most });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_has_a_user_of_its_own_as_the_page_says() {
+        let page = include_str!("../../../docs/privileges.md");
+        for (verb, kind) in [
+            ("network-process", Kind::Network),
+            ("runtime-process", Kind::Runtime),
+            ("specs-process", Kind::Specs),
+            ("kube-process", Kind::Kube),
+        ] {
+            let start = format!("| `enforcer {verb}` |");
+            let row = page.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+            assert_eq!(row.split('|').next().unwrap().trim(), kind.user().to_string(), "{verb}");
+        }
+    }
 }

@@ -15,7 +15,7 @@ use super::{
     message::{Ask, Lane, Outcome},
 };
 use crate::{
-    helper::{self, Numbered, Protocol as _},
+    helper::{self, Kind, Numbered, Protocol as _},
     raw, threads,
 };
 
@@ -31,7 +31,7 @@ const WAITING: usize = 8;
 /// Serves the socket on its standard input until that is closed.
 #[must_use]
 pub fn main() -> ExitCode {
-    helper::main(KubeApi::NAME, runtime, serve)
+    helper::main((KubeApi::NAME, Kind::Kube), runtime, serve)
 }
 
 fn runtime() -> io::Result<Runtime> {

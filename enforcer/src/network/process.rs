@@ -20,7 +20,7 @@ use super::{
     message::{Ask, Certificates, Endpoint, Outcome, Security, Trust},
 };
 use crate::{
-    helper::{self, Numbered, Protocol as _},
+    helper::{self, Kind, Numbered, Protocol as _},
     raw, threads,
 };
 
@@ -53,7 +53,7 @@ enum Failure {
 /// Serves the socket on its standard input until that is closed.
 #[must_use]
 pub fn main() -> ExitCode {
-    helper::main(Http::NAME, runtime, serve)
+    helper::main((Http::NAME, Kind::Network), runtime, serve)
 }
 
 /// Names are looked up on threads.

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     grpc::GrpcError,
-    helper::{self, Numbered, Protocol as _, plain},
+    helper::{self, Kind, Numbered, Protocol as _, plain},
     network::ConnectionError,
 };
 
@@ -143,7 +143,7 @@ impl Shared {
 /// Serves the socket on its standard input until that is closed, or the source cannot be read.
 #[must_use]
 pub fn main() -> ExitCode {
-    helper::main(PodSpecs::NAME, runtime, |daemon| async {
+    helper::main((PodSpecs::NAME, Kind::Specs), runtime, |daemon| async {
         // It is there for the Pods API alone.
         let connected = rustix::net::sockopt::socket_type(io::stdout().as_fd()).is_ok();
         let kubelet = connected.then(|| helper::standard_socket(&io::stdout())).transpose()?;

@@ -135,6 +135,42 @@ fn it_runs_apart_and_with_all_it_has_to_know_before_the_kill() {
     assert_eq!(scene.daemon.stop_and_replay().unwrap(), 1);
 }
 
+/// A line of a process's status.
+fn line(status: &str, key: &str) -> String {
+    let value = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"));
+    value.unwrap_or_else(|| panic!("no {key} in {status}")).to_owned()
+}
+
+#[guest_test(daemon)]
+fn it_has_the_rights_that_the_daemon_has_given_up_and_another_program_needs_a_restart() {
+    let hook = Hook::new("rights", "cat /proc/self/status > status\n");
+    let mut scene = Scene::open_with("hook-rights", &hook.settings("30s"));
+    let config = scene.daemon.folder().join("config.yaml");
+    let other = fs::read_to_string(&config).unwrap().replace("args: [one", "args: [other");
+    fs::write(&config, other).unwrap();
+    let daemon = Pid::from_raw(i32::try_from(scene.daemon.pid()).unwrap()).unwrap();
+    kill_process(daemon, Signal::HUP).unwrap();
+    let rejected = |event: &Value| is(event, "config.rejected");
+    let rejected = scene.stream.wait_for("the refusal", TIMEOUT, rejected).unwrap().to_string();
+    assert!(rejected.contains("preKillHook.args") && rejected.contains("restart it"), "{rejected}");
+
+    let (mut filler, mut hog) = scene.creep();
+    let signalled = scene.killed();
+    assert_eq!(signalled["data"]["hook"]["outcome"], "exited", "{signalled}");
+    hog.wait_for_end(TIMEOUT).unwrap();
+    let of = |pid: &str| fs::read_to_string(Path::new("/proc").join(pid).join("status")).unwrap();
+    let (own, mine) = (of("self"), hook.left("status").unwrap());
+    let daemon = of(&scene.daemon.pid().to_string());
+    for key in ["CapEff", "CapBnd", "NoNewPrivs", "Seccomp"] {
+        assert_eq!(line(&mine, key), line(&own, key), "{key}");
+    }
+    assert_ne!(line(&daemon, "CapEff"), line(&own, "CapEff"));
+    assert!(filler.lives().unwrap());
+    drop(filler);
+    scene.clear(&["hog", "filler"]);
+    scene.daemon.stop().unwrap();
+}
+
 #[guest_test(daemon)]
 fn one_that_hangs_is_ended_at_its_deadline_with_all_that_it_started_and_the_kill_follows() {
     let hook = Hook::new(

@@ -7,8 +7,13 @@ use crate::{
     policy::engine::{Decision, Resource},
 };
 
-/// The program's `PATH`.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The program's `PATH`, and its language.
+pub(super) const PATH: (&str, &str) =
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+pub(super) const LANG: (&str, &str) = ("LANG", "C.UTF-8");
+
+/// How the names of all others begin.
+pub(super) const PREFIX: &str = "ENFORCER_";
 
 /// The variables by name. Namespace, name and uid are valid for the API server, so they have no special characters. The
 /// path of an adopted cgroup is not escaped.
@@ -22,8 +27,8 @@ pub(super) fn environment(
     let facts = candidate.facts();
     let shortage = &decision.shortage;
     let mut variables = vec![
-        ("PATH", PATH.to_owned()),
-        ("LANG", String::from("C.UTF-8")),
+        (PATH.0, PATH.1.to_owned()),
+        (LANG.0, LANG.1.to_owned()),
         ("ENFORCER_EVICTION_ID", id.to_string()),
         ("ENFORCER_SIGNAL", shortage.signal.as_str().to_owned()),
         ("ENFORCER_HARD", shortage.hard.to_string()),

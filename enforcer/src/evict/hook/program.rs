@@ -6,13 +6,15 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use serde::{Deserialize, Serialize};
+
 /// Write permission of the group and of others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// Execute permission of the owner.
 const EXECUTABLE: u32 = 0o100;
 
 /// A program with its arguments.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HookProgram {
     /// Its absolute path.
     pub path: PathBuf,

@@ -63,6 +63,10 @@ pub struct HostFacts {
     pub memlock: Option<bool>,
     /// A seccomp filter applies to us: what it refuses looks like a missing kernel feature.
     pub seccomp: Option<bool>,
+    /// The kernel has filters of system calls (3.5, `CONFIG_SECCOMP_FILTER`).
+    pub filters: Option<bool>,
+    /// The kernel has Landlock (5.13), and was booted with it.
+    pub landlock: Option<bool>,
     /// The mounted hierarchies.
     pub hierarchy: Option<Hierarchy>,
     /// The controllers of the unified hierarchy.
@@ -105,6 +109,8 @@ impl HostFacts {
                 getrlimit(Resource::Memlock).current.is_none_or(|most_bytes| most_bytes >= LOCKED_BYTES),
             ),
             seccomp: seccomp(&root.join("proc/self/status")),
+            filters: filters(&root.join("proc/sys/kernel/seccomp/actions_avail")),
+            landlock: Some(raw::landlock_version().is_some()),
             controllers: unified(root, hierarchy)
                 .and_then(|mount| read(&mount.join("cgroup.controllers")).ok())
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
@@ -296,6 +302,15 @@ fn seccomp(status: &Path) -> Option<bool> {
     let text = read(status).ok()?;
     let mode = text.lines().find_map(|line| line.strip_prefix("Seccomp:"))?.trim().parse::<u32>().ok()?;
     Some(mode != 0)
+}
+
+/// Whether there are filters, by the list of what they can do (Linux 4.14).
+fn filters(actions: &Path) -> Option<bool> {
+    match read(actions) {
+        Ok(actions) => Some(actions.split_whitespace().any(|action| action == "errno")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(false),
+        Err(_) => None,
+    }
 }
 
 #[cfg(test)]

@@ -143,6 +143,18 @@ fn a_filter_is_seen() {
 }
 
 #[test]
+fn filters_are_there_if_they_can_refuse() {
+    let root = tempfile::tempdir().unwrap();
+    let actions = root.path().join("actions_avail");
+    assert_eq!(filters(&actions), Some(false));
+    write(&actions, "kill_process kill_thread trap errno user_notif trace log allow\n").unwrap();
+    assert_eq!(filters(&actions), Some(true));
+    write(&actions, "allow\n").unwrap();
+    assert_eq!(filters(&actions), Some(false));
+    assert_eq!(filters(root.path()), None);
+}
+
+#[test]
 fn another_process_of_the_same_host_knows_only_what_all_do() {
     let facts = HostFacts {
         root: Some(false),

@@ -486,6 +486,20 @@ pub(super) const HOST: &[Row] = &[
         ..ROW
     },
     Row {
+        name: "capDacReadSearch",
+        rungs: &[
+            ("CAP_DAC_READ_SEARCH", ""),
+            (
+                NOTHING,
+                "cgroups that are no pod's have no path in reports, and an eviction by a daemon that was killed is \
+                 waited for to its deadline",
+            ),
+        ],
+        remedy: "grant CAP_DAC_READ_SEARCH",
+        stand: |seen| capability(seen, CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
+        ..ROW
+    },
+    Row {
         name: "capSysPtrace",
         rungs: &[
             ("CAP_SYS_PTRACE", ""),
@@ -503,6 +517,39 @@ pub(super) const HOST: &[Row] = &[
         rungs: &[("locked memory", ""), (NOTHING, "the daemon may react late when memory is short")],
         remedy: "grant CAP_IPC_LOCK, or set LimitMEMLOCK=infinity",
         stand: memory_lock,
+        ..ROW
+    },
+    Row {
+        name: "callFilters",
+        rungs: &[
+            ("filters of system calls", ""),
+            (
+                NOTHING,
+                "the daemon, and its processes that read what a network sends, may make any system call",
+            ),
+        ],
+        remedy: "a kernel with CONFIG_SECCOMP_FILTER=y",
+        stand: |seen| {
+            fact(
+                seen.host.filters,
+                "the kernel has filters of system calls",
+                "the kernel has no filters of system calls",
+            )
+        },
+        ..ROW
+    },
+    Row {
+        name: "landlock",
+        rungs: &[
+            ("Landlock", ""),
+            (
+                NOTHING,
+                "processes that read what a network sends are kept from files by user and filter alone",
+            ),
+        ],
+        remedy: "Linux 5.13 with CONFIG_SECURITY_LANDLOCK=y, and landlock in lsm= if the kernel's command line has that; a \
+                 seccomp profile that allows landlock_create_ruleset(2)",
+        stand: |seen| fact(seen.host.landlock, "the kernel has Landlock", "the kernel has no Landlock"),
         ..ROW
     },
 ];

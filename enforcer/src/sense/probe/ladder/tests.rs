@@ -12,6 +12,8 @@ fn whole_host() -> HostFacts {
         capabilities: Some(CapabilitySet::all()),
         memlock: Some(false),
         seccomp: Some(false),
+        filters: Some(true),
+        landlock: Some(true),
         hierarchy: Some(Hierarchy::Unified),
         controllers: Some(["cpuset", "cpu", "memory", "hugetlb", "pids"].map(str::to_owned).to_vec()),
         kill: Some(true),
@@ -99,9 +101,12 @@ type Flip = fn(&mut Facts, &mut HostFacts);
 #[case::no_sys_resource(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::SYS_RESOURCE), &[("capSysResource", State::Missing)])]
 #[case::no_kill_right(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::KILL), &[("capKill", State::Missing)])]
 #[case::no_override(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::DAC_OVERRIDE), &[("capDacOverride", State::Missing)])]
+#[case::no_search(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::DAC_READ_SEARCH), &[("capDacReadSearch", State::Missing)])]
 #[case::no_ptrace(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::SYS_PTRACE), &[("capSysPtrace", State::Missing)])]
 #[case::no_lock(|_: &mut Facts, h: &mut HostFacts| h.capabilities.as_mut().unwrap().remove(CapabilitySet::IPC_LOCK), &[("memoryLock", State::Missing)])]
 #[case::lock_by_limit(|_: &mut Facts, h: &mut HostFacts| { h.capabilities.as_mut().unwrap().remove(CapabilitySet::IPC_LOCK); h.memlock = Some(true) }, &[])]
+#[case::no_filters(|_: &mut Facts, h: &mut HostFacts| h.filters = Some(false), &[("callFilters", State::Missing)])]
+#[case::no_landlock(|_: &mut Facts, h: &mut HostFacts| h.landlock = Some(false), &[("landlock", State::Missing)])]
 #[case::a_filter_alone(|_: &mut Facts, h: &mut HostFacts| h.seccomp = Some(true), &[])]
 fn one_fact_flipped(#[case] flip: Flip, #[case] expected: &[(&str, State)]) {
     let (mut facts, mut host) = (everything(), whole_host());
