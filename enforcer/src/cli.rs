@@ -10,6 +10,7 @@ mod events;
 mod evict;
 mod exec;
 mod exit;
+mod files;
 mod format;
 mod freshness;
 mod headroom;
@@ -30,16 +31,13 @@ mod top;
 mod what_if;
 mod why;
 
-use std::{ffi::OsString, io::IsTerminal as _, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, io::IsTerminal as _, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
 pub use self::exit::Failure;
-use self::format::Output;
-use crate::{
-    config::{Config, Effective},
-    cri, kube, network, specs,
-};
+use self::{files::Files, format::Output};
+use crate::{config::Config, cri, kube, network, specs};
 
 /// Quality of service for the pods of one Linux node.
 #[derive(Debug, Parser)]
@@ -61,24 +59,6 @@ struct Cli {
     verbose: u8,
     #[command(subcommand)]
     verb: Verb,
-}
-
-/// The files that the configuration comes from.
-#[derive(Debug, clap::Args)]
-struct Files {
-    /// The configuration file
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// A kubelet's configuration file, which our own overrides
-    #[arg(long, global = true, value_name = "FILE")]
-    kubelet_config: Option<PathBuf>,
-}
-
-impl Files {
-    fn load(&self) -> Result<Effective, Failure> {
-        Effective::load(self.config.as_deref(), self.kubelet_config.as_deref())
-            .map_err(|error| Failure::usage(error.into()))
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -174,38 +154,42 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     let no_color = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_wide = output == Some(Output::Wide);
     let output = output.filter(|_| !is_wide).unwrap_or(Output::Table);
-    let context = |files: &Files| {
-        let config = files.load()?.config;
-        Ok::<_, Failure>(Context {
-            config,
-            output,
-            is_wide,
-            color: !no_color && std::io::stdout().is_terminal(),
-            live,
-            verbose,
-        })
+    let with = |config: Config| Context {
+        config,
+        output,
+        is_wide,
+        color: !no_color && std::io::stdout().is_terminal(),
+        live,
+        verbose,
     };
+    // Of a configuration with mistakes, who only asks the daemon needs no more than the directories.
+    let asking = |files: &Files| files.for_asking().map(with);
+    let configured = |files: &Files| files.configured().map(|effective| with(effective.config));
     match verb {
-        Verb::Run(args) => run::run(&context(&files)?, files, args),
-        Verb::Events(args) => events::events(&context(&files)?, &args),
-        Verb::Why(args) => why::why(&context(&files)?, &args),
-        Verb::Next(args) => next::next(&context(&files)?, &args),
-        Verb::Headroom(args) => headroom::headroom(&context(&files)?, &args),
-        Verb::Allocatable(args) => allocatable::allocatable(&context(&files)?, &args),
-        Verb::Plan(args) => plan::plan(&context(&files)?, &args),
-        Verb::Rank(args) => rank::rank(&context(&files)?, &args),
-        Verb::Replay(args) => replay::replay(&context(&files)?, files.config.as_deref(), &args),
-        Verb::Top(args) => top::top(&context(&files)?, &args),
-        Verb::WhatIf(args) => what_if::what_if(&context(&files)?, &args),
-        Verb::Protect(args) => protect::protect(&context(&files)?, args),
-        Verb::Pause(args) => pause::pause(&context(&files)?, args),
-        Verb::Evict(args) => evict::evict(&context(&files)?, args),
-        Verb::Reserve(args) => reserve::reserve(&context(&files)?, args),
-        Verb::Unreserve(args) => reserve::unreserve(&context(&files)?, &args),
-        Verb::Reload(args) => reload::reload(&context(&files)?, &args),
-        Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
+        Verb::Run(args) => run::run(&configured(&files)?, files, args),
+        Verb::Events(args) => events::events(&asking(&files)?, &args),
+        Verb::Why(args) => why::why(&asking(&files)?, &args),
+        Verb::Next(args) => next::next(&asking(&files)?, &args),
+        Verb::Headroom(args) => headroom::headroom(&asking(&files)?, &args),
+        Verb::Allocatable(args) => allocatable::allocatable(&asking(&files)?, &args),
+        Verb::Plan(args) => plan::plan(&configured(&files)?, &args),
+        Verb::Rank(args) => rank::rank(&configured(&files)?, &args),
+        Verb::Replay(args) => {
+            // The recording is also run under the configuration that is named, so that must be right.
+            let context = if files.config.is_some() { configured(&files)? } else { asking(&files)? };
+            replay::replay(&context, files.config.as_deref(), &args)
+        }
+        Verb::Top(args) => top::top(&asking(&files)?, &args),
+        Verb::WhatIf(args) => what_if::what_if(&asking(&files)?, &args),
+        Verb::Protect(args) => protect::protect(&asking(&files)?, args),
+        Verb::Pause(args) => pause::pause(&asking(&files)?, args),
+        Verb::Evict(args) => evict::evict(&asking(&files)?, args),
+        Verb::Reserve(args) => reserve::reserve(&asking(&files)?, args),
+        Verb::Unreserve(args) => reserve::unreserve(&asking(&files)?, &args),
+        Verb::Reload(args) => reload::reload(&asking(&files)?, &args),
+        Verb::Doctor(args) => doctor::doctor(&configured(&files)?, &args),
         Verb::Config(verb) => config::config(&files, output, verb),
-        Verb::Exec(args) => exec::exec(&context(&files)?, &args),
+        Verb::Exec(args) => exec::exec(&asking(&files)?, &args),
         Verb::Completions(args) => completions::completions(&args),
         Verb::Man(args) => completions::man(&args),
     }

@@ -171,7 +171,7 @@ fn no_connection(socket: &Path, error: io::Error) -> Failure {
         _ => Failure::unreachable(
             Unreachable::Down,
             error.context(format!(
-                "cannot reach the daemon on {}: start it with `enforcer run`, or give the --config that it runs with",
+                "cannot reach the daemon on {}: start it with `enforcer run`, or name its --socket or the --config that it runs with",
                 socket.display()
             )),
         ),

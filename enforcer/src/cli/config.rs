@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
@@ -39,12 +40,21 @@ pub(super) fn config(files: &Files, output: Output, verb: Verb) -> Result<(), Fa
 
 fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failure> {
     let own = file.or(files.config.as_deref());
-    let effective = Effective::load(own, files.kubelet_config.as_deref())
-        .map_err(|error| Failure::usage(error.into()))?;
+    if file.is_some() && files.no_config {
+        return Err(Failure::usage(anyhow!("--no-config leaves no file to check")));
+    }
+    let effective = if files.reads_none()? {
+        Effective::parse(None, None)
+    } else {
+        Effective::load(own, files.kubelet_config.as_deref())
+    }
+    .map_err(|error| Failure::usage(error.into()))?;
     daemon::fits(&effective.config).map_err(Failure::usage)?;
     let mut notes = effective.config.unwatched();
     // It may be a draft; only `run` refuses it.
-    if let Err(error) = Effective::load_trusted(own, files.kubelet_config.as_deref()) {
+    if !files.no_config
+        && let Err(error) = Effective::load_trusted(own, files.kubelet_config.as_deref())
+    {
         notes.push(format!("the daemon will not start with this: {}", crate::chain(&error)));
     }
     format::print(output, &json!({"ok": true, "notes": notes}), || {
@@ -58,7 +68,7 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
 }
 
 fn effective(files: &Files, output: Output) -> Result<(), Failure> {
-    let effective = files.load()?;
+    let effective = files.configured()?;
     let Effective { config, origins, ignored } = &effective;
     let mut values = Map::new();
     let mut places = Map::new();

@@ -74,8 +74,14 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
         return unpin();
     }
     let on_exit = args.on_exit;
+    if files.reads_none()? {
+        return Err(Failure::usage(anyhow::anyhow!(
+            "the daemon reads its configuration at each reload: without a file at {} it runs with the defaults",
+            config::DEFAULT_PATH
+        )));
+    }
     let load = move || {
-        let Files { config, kubelet_config } = &files;
+        let Files { config, kubelet_config, no_config: _, socket: _ } = &files;
         let effective = Effective::load_trusted(config.as_deref(), kubelet_config.as_deref())?;
         Ok::<_, config::Error>(args.over(effective.config))
     };
