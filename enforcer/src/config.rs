@@ -10,6 +10,7 @@ mod kubelet;
 mod read;
 mod schema;
 mod sinks;
+mod sources;
 mod table;
 
 use std::{
@@ -37,6 +38,7 @@ use crate::{
 pub use self::{
     kubelet::{KubeletHostname, KubeletMemory, KubeletUnknown, kubelet_hostname, kubelet_memory},
     schema::schema,
+    sources::{ValueSource, ValueSources},
     table::{FIELDS, Field, Form},
 };
 
@@ -136,6 +138,8 @@ pub struct Config {
     pub sinks: SinkSettings,
     /// The settings that the plan depends on.
     pub settings: Settings,
+    /// Where the values come from.
+    pub value_sources: ValueSources,
 }
 
 /// `preKillHook`.
@@ -239,6 +243,7 @@ impl Default for Config {
             pre_kill_hook: None,
             sinks: SinkSettings::default(),
             settings: Settings::default(),
+            value_sources: ValueSources::default(),
         }
     }
 }
@@ -502,11 +507,14 @@ fn read_all(
             unread = unread.or(Some(error));
         }
     }
-    let config = read::read(&mut fields);
+    let mut config = read::read(&mut fields);
     let provenance = match unread {
         Some(error) => Err(error),
         None => fields.finish().map_err(|problems| Error::Invalid { problems }),
     };
+    if let Ok(Provenance { origins, .. }) = &provenance {
+        config.value_sources = ValueSources::of_files(origins);
+    }
     (config, provenance)
 }
 
