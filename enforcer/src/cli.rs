@@ -1,10 +1,12 @@
 //! The command line: one file per verb.
 
 mod allocatable;
+mod bugreport;
 mod capacity;
 mod client;
 mod completions;
 mod config;
+mod describe;
 mod doctor;
 mod events;
 mod evict;
@@ -20,6 +22,7 @@ mod orders;
 mod page;
 mod pause;
 mod plan;
+mod pods;
 mod protect;
 mod rank;
 mod ranked;
@@ -28,7 +31,9 @@ mod render;
 mod replay;
 mod reserve;
 mod run;
+mod status;
 mod top;
+mod version;
 mod what_if;
 mod why;
 
@@ -66,6 +71,12 @@ struct Cli {
 enum Verb {
     /// Run the daemon
     Run(run::Args),
+    /// Show the node on one screen: mode, thresholds, pods, what is lost
+    Status(status::Args),
+    /// List the pods, with what they use and when they would be evicted
+    Pods(pods::Args),
+    /// Show all that is known of a pod
+    Describe(describe::Args),
     /// Print the event stream
     Events(events::Args),
     /// Explain why a pod was evicted or killed, on one screen
@@ -103,6 +114,10 @@ enum Verb {
     /// Check and print the configuration
     #[command(subcommand)]
     Config(config::Verb),
+    /// Show the versions of this program and of the daemon
+    Version(version::Args),
+    /// Collect what a maintainer needs in one archive, without secrets
+    Bugreport(bugreport::Args),
     /// Run a command in a container's cgroup, in place of this process
     Exec(exec::Args),
     /// Print completions for a shell
@@ -173,6 +188,9 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     match verb {
         // It reads the configuration itself, as only it must be able to trust the file.
         Verb::Run(args) => run::run(&with(Config::default()), files, args),
+        Verb::Status(args) => status::status(&asking(&files)?, &args),
+        Verb::Pods(args) => pods::pods(&asking(&files)?, &args),
+        Verb::Describe(args) => describe::describe(&asking(&files)?, &args),
         Verb::Events(args) => events::events(&asking(&files)?, &args),
         Verb::Why(args) => why::why(&asking(&files)?, &args),
         Verb::Next(args) => next::next(&asking(&files)?, &args),
@@ -194,7 +212,9 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Unreserve(args) => reserve::unreserve(&asking(&files)?, &args),
         Verb::Reload(args) => reload::reload(&asking(&files)?, &args),
         Verb::Doctor(args) => doctor::doctor(&configured(&files)?, &args),
-        Verb::Config(verb) => config::config(&files, output, verb),
+        Verb::Config(verb) => config::config(&files, output, live, verb),
+        Verb::Version(args) => version::version(&asking(&files)?, &args),
+        Verb::Bugreport(args) => bugreport::bugreport(&asking(&files)?, &args),
         Verb::Exec(args) => exec::exec(&asking(&files)?, &args),
         Verb::Completions(args) => completions::completions(&args),
         Verb::Man(args) => completions::man(&args),

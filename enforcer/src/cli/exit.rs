@@ -32,6 +32,9 @@ const NOT_FOUND: u8 = 127;
 /// Verbs that fail without a daemon.
 const NEED_THE_DAEMON: &[&str] = &[
     "",
+    "status",
+    "pods",
+    "describe",
     "next",
     "headroom",
     "allocatable",
@@ -46,7 +49,8 @@ const NEED_THE_DAEMON: &[&str] = &[
     "exec",
 ];
 /// Verbs that then read what is on this machine.
-const READ_THE_MACHINE: &[&str] = &["events", "why", "replay", "doctor", "plan"];
+const READ_THE_MACHINE: &[&str] =
+    &["events", "why", "replay", "doctor", "plan", "config", "version", "bugreport"];
 
 /// What the statuses mean: for the verbs that are named, before what holds for all.
 const MEANINGS: &[(u8, &[&str], &str)] = &[
@@ -62,6 +66,7 @@ const MEANINGS: &[(u8, &[&str], &str)] = &[
     (FAILED, &[], "failed: the message says why"),
     (CANNOT_ENFORCE, &["doctor"], "nothing can be enforced on this host"),
     (USAGE, &[], "wrong usage, or a wrong configuration where the answer depends on it"),
+    (NOT_THERE, &["describe"], "there is no such pod"),
     (NOT_THERE, &["exec"], "there is no such container"),
     (NOT_THERE, &["protect", "pause"], "there is no such pod, or no such order to end"),
     (NOT_THERE, &["unreserve", "reserve"], "there is no such reservation"),

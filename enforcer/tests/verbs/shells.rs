@@ -3,8 +3,13 @@ use std::{fs, process::Command};
 
 use crate::{Scene, journal::eviction, run};
 
-const VERBS: [&str; 23] = [
+const VERBS: [&str; 28] = [
     "run",
+    "status",
+    "pods",
+    "describe",
+    "version",
+    "bugreport",
     "plan",
     "rank",
     "events",

@@ -18,6 +18,27 @@ pub(super) const VERBS: &[Verb] = &[
         ],
     },
     Verb {
+        path: "status",
+        globals: ASKS,
+        examples: &[
+            ("enforcer status", "the node on one screen"),
+            ("enforcer -o json status", "for a program"),
+        ],
+    },
+    Verb {
+        path: "pods",
+        globals: ASKS,
+        examples: &[
+            ("enforcer pods", "all pods"),
+            ("enforcer -o wide pods -n default", "of a namespace, with whole names"),
+        ],
+    },
+    Verb {
+        path: "describe",
+        globals: ASKS,
+        examples: &[("enforcer describe default/web", "a pod, its containers and its newest events")],
+    },
+    Verb {
         path: "events",
         globals: &["config", "kubelet_config", "no_config", "socket", "output", "live", "no_color"],
         examples: &[
@@ -160,13 +181,30 @@ pub(super) const VERBS: &[Verb] = &[
     },
     Verb {
         path: "config effective",
-        globals: &["config", "kubelet_config", "no_config", "output"],
-        examples: &[("enforcer config effective", "every value, and where it is from")],
+        globals: READS,
+        examples: &[
+            ("enforcer config effective", "what the files say, and where"),
+            ("enforcer config effective --live", "what the daemon runs with"),
+            ("enforcer config effective -o yaml > whole.yaml", "as a file that can be used"),
+        ],
     },
     Verb {
         path: "config schema",
         globals: &["output"],
         examples: &[("enforcer config schema > schema.json", "for an editor")],
+    },
+    Verb {
+        path: "version",
+        globals: READS,
+        examples: &[("enforcer version", "this program, the daemon, and the kernel")],
+    },
+    Verb {
+        path: "bugreport",
+        globals: READS,
+        examples: &[
+            ("enforcer bugreport --dry-run", "only list what it would contain"),
+            ("enforcer bugreport --file report.tar.gz", "into that file"),
+        ],
     },
     Verb {
         path: "exec",
