@@ -1,24 +1,29 @@
 //! The command line: one file per verb.
 
 mod allocatable;
+mod bugreport;
 mod capacity;
 mod cleanup;
 mod client;
 mod completions;
 mod config;
+mod describe;
 mod doctor;
 mod events;
 mod evict;
 mod exec;
 mod exit;
+mod files;
 mod format;
 mod freshness;
 mod headroom;
+mod help;
 mod next;
 mod orders;
 mod page;
 mod pause;
 mod plan;
+mod pods;
 mod protect;
 mod rank;
 mod ranked;
@@ -27,20 +32,19 @@ mod render;
 mod replay;
 mod reserve;
 mod run;
+mod status;
 mod top;
+mod version;
 mod what_if;
 mod why;
 
-use std::{ffi::OsString, io::IsTerminal as _, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, io::IsTerminal as _, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches as _, Parser, Subcommand};
 
 pub use self::exit::Failure;
-use self::format::Output;
-use crate::{
-    config::{Config, Effective},
-    cri, evict as evicting, kube, network, specs,
-};
+use self::{files::Files, format::Output};
+use crate::{config::Config, cri, evict as evicting, kube, network, specs};
 
 /// Quality of service for the pods of one Linux node.
 #[derive(Debug, Parser)]
@@ -64,28 +68,16 @@ struct Cli {
     verb: Verb,
 }
 
-/// The files that the configuration comes from.
-#[derive(Debug, clap::Args)]
-struct Files {
-    /// The configuration file
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// A kubelet's configuration file, which our own overrides
-    #[arg(long, global = true, value_name = "FILE")]
-    kubelet_config: Option<PathBuf>,
-}
-
-impl Files {
-    fn load(&self) -> Result<Effective, Failure> {
-        Effective::load(self.config.as_deref(), self.kubelet_config.as_deref())
-            .map_err(|error| Failure::usage(error.into()))
-    }
-}
-
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the daemon
     Run(run::Args),
+    /// Show the node on one screen: mode, thresholds, pods, what is lost
+    Status(status::Args),
+    /// List the pods, with what they use and when they would be evicted
+    Pods(pods::Args),
+    /// Show all that is known of a pod
+    Describe(describe::Args),
     /// Print the event stream
     Events(events::Args),
     /// Explain why a pod was evicted or killed, on one screen
@@ -125,6 +117,10 @@ enum Verb {
     /// Check and print the configuration
     #[command(subcommand)]
     Config(config::Verb),
+    /// Show the versions of this program and of the daemon
+    Version(version::Args),
+    /// Collect what a maintainer needs in one archive, without secrets
+    Bugreport(bugreport::Args),
     /// Run a command in a container's cgroup, in place of this process
     Exec(exec::Args),
     /// Print completions for a shell
@@ -158,9 +154,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(evicting::HOOK_VERB) => return evicting::hook_process(args.into_iter().skip(2)),
         _ => {}
     }
-    let cli = match Cli::try_parse_from(args) {
+    let parsed = help::command()
+        .try_get_matches_from(args.iter().cloned())
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
+            let error = help::with_fitting_suggestions(error, &args);
             let failed = error.use_stderr();
             // If this fails, there is nowhere to report it.
             drop(error.print());
@@ -178,50 +178,50 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     let no_color = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_wide = output == Some(Output::Wide);
     let output = output.filter(|_| !is_wide).unwrap_or(Output::Table);
-    let context = |files: &Files| {
-        let config = files.load()?.config;
-        Ok::<_, Failure>(Context {
-            config,
-            output,
-            is_wide,
-            color: !no_color && std::io::stdout().is_terminal(),
-            live,
-            verbose,
-        })
+    let with = |config: Config| Context {
+        config,
+        output,
+        is_wide,
+        color: !no_color && std::io::stdout().is_terminal(),
+        live,
+        verbose,
     };
+    // Of a configuration with mistakes, who only asks the daemon needs no more than the directories.
+    let asking = |files: &Files| files.for_asking().map(with);
+    let configured = |files: &Files| files.configured().map(|effective| with(effective.config));
     match verb {
-        Verb::Run(args) => run::run(&context(&files)?, files, args),
-        Verb::Events(args) => events::events(&context(&files)?, &args),
-        Verb::Why(args) => why::why(&context(&files)?, &args),
-        Verb::Next(args) => next::next(&context(&files)?, &args),
-        Verb::Headroom(args) => headroom::headroom(&context(&files)?, &args),
-        Verb::Allocatable(args) => allocatable::allocatable(&context(&files)?, &args),
-        Verb::Plan(args) => plan::plan(&context(&files)?, &args),
-        Verb::Rank(args) => rank::rank(&context(&files)?, &args),
-        Verb::Replay(args) => replay::replay(&context(&files)?, files.config.as_deref(), &args),
-        Verb::Top(args) => top::top(&context(&files)?, &args),
-        Verb::WhatIf(args) => what_if::what_if(&context(&files)?, &args),
-        Verb::Protect(args) => protect::protect(&context(&files)?, args),
-        Verb::Pause(args) => pause::pause(&context(&files)?, args),
-        Verb::Evict(args) => evict::evict(&context(&files)?, args),
-        Verb::Reserve(args) => reserve::reserve(&context(&files)?, args),
-        Verb::Unreserve(args) => reserve::unreserve(&context(&files)?, &args),
-        Verb::Reload(args) => reload::reload(&context(&files)?, &args),
-        Verb::Doctor(args) => doctor::doctor(&context(&files)?, &args),
-        Verb::Cleanup(args) => cleanup::cleanup(&context(&files)?, &args),
-        Verb::Config(verb) => config::config(&files, output, verb),
-        Verb::Exec(args) => exec::exec(&context(&files)?, &args),
+        // It reads the configuration itself, as only it must be able to trust the file.
+        Verb::Run(args) => run::run(&with(Config::default()), files, args),
+        Verb::Status(args) => status::status(&asking(&files)?, &args),
+        Verb::Pods(args) => pods::pods(&asking(&files)?, &args),
+        Verb::Describe(args) => describe::describe(&asking(&files)?, &args),
+        Verb::Events(args) => events::events(&asking(&files)?, &args),
+        Verb::Why(args) => why::why(&asking(&files)?, &args),
+        Verb::Next(args) => next::next(&asking(&files)?, &args),
+        Verb::Headroom(args) => headroom::headroom(&asking(&files)?, &args),
+        Verb::Allocatable(args) => allocatable::allocatable(&asking(&files)?, &args),
+        Verb::Plan(args) => plan::plan(&configured(&files)?, &args),
+        Verb::Rank(args) => rank::rank(&configured(&files)?, &args),
+        Verb::Replay(args) => {
+            // The recording is also run under the configuration that is named, so that must be right.
+            let context = if files.config.is_some() { configured(&files)? } else { asking(&files)? };
+            replay::replay(&context, files.config.as_deref(), &args)
+        }
+        Verb::Top(args) => top::top(&asking(&files)?, &args),
+        Verb::WhatIf(args) => what_if::what_if(&asking(&files)?, &args),
+        Verb::Protect(args) => protect::protect(&asking(&files)?, args),
+        Verb::Pause(args) => pause::pause(&asking(&files)?, args),
+        Verb::Evict(args) => evict::evict(&asking(&files)?, args),
+        Verb::Reserve(args) => reserve::reserve(&asking(&files)?, args),
+        Verb::Unreserve(args) => reserve::unreserve(&asking(&files)?, &args),
+        Verb::Reload(args) => reload::reload(&asking(&files)?, &args),
+        Verb::Doctor(args) => doctor::doctor(&configured(&files)?, &args),
+        Verb::Cleanup(args) => cleanup::cleanup(&configured(&files)?, &args),
+        Verb::Config(verb) => config::config(&files, output, live, verb),
+        Verb::Version(args) => version::version(&asking(&files)?, &args),
+        Verb::Bugreport(args) => bugreport::bugreport(&asking(&files)?, &args),
+        Verb::Exec(args) => exec::exec(&asking(&files)?, &args),
         Verb::Completions(args) => completions::completions(&args),
         Verb::Man(args) => completions::man(&args),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    #[test]
-    fn the_command_line_is_sound() {
-        super::Cli::command().debug_assert();
     }
 }

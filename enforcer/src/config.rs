@@ -10,6 +10,7 @@ mod kubelet;
 mod read;
 mod schema;
 mod sinks;
+mod sources;
 mod table;
 
 use std::{
@@ -37,6 +38,7 @@ use crate::{
 pub use self::{
     kubelet::{KubeletHostname, KubeletMemory, KubeletUnknown, kubelet_hostname, kubelet_memory},
     schema::schema,
+    sources::{ValueSource, ValueSources},
     table::{FIELDS, Field, Form},
 };
 
@@ -136,6 +138,8 @@ pub struct Config {
     pub sinks: SinkSettings,
     /// The settings that the plan depends on.
     pub settings: Settings,
+    /// Where the values come from.
+    pub value_sources: ValueSources,
 }
 
 /// `preKillHook`.
@@ -239,6 +243,7 @@ impl Default for Config {
             pre_kill_hook: None,
             sinks: SinkSettings::default(),
             settings: Settings::default(),
+            value_sources: ValueSources::default(),
         }
     }
 }
@@ -431,35 +436,32 @@ impl Effective {
         kubelets: Option<&Path>,
         text: impl Fn(&Path) -> Result<String, Error>,
     ) -> Result<Self, Error> {
-        let own = match path {
-            Some(path) => Some((path, text(path)?)),
-            None => match text(Path::new(DEFAULT_PATH)) {
-                Ok(text) => Some((Path::new(DEFAULT_PATH), text)),
-                Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            },
-        };
-        let kubelets = kubelets.map(|path| Ok((path, text(path)?))).transpose()?;
-        let named =
-            |file: Option<(&Path, String)>| file.map(|(path, text)| (path.display().to_string(), text));
-        let (own, kubelets) = (named(own), named(kubelets));
+        let (own, kubelets) = texts(path, kubelets, text)?;
         Self::parse(own.as_ref().map(borrowed), kubelets.as_ref().map(borrowed))
+    }
+
+    /// The configuration of files that may be wrong, for who needs `runDir` and `stateDir` alone. If anything is wrong, these
+    /// are as the files name them where they do so correctly, all else is at its default, and the error says what is wrong.
+    #[must_use]
+    pub fn directories(path: Option<&Path>, kubelets: Option<&Path>) -> (Config, Option<Error>) {
+        let (own, kubelets) = match texts(path, kubelets, text) {
+            Ok(texts) => texts,
+            Err(error) => return (Config::default(), Some(error)),
+        };
+        let (config, provenance) = read_all(own.as_ref().map(borrowed), kubelets.as_ref().map(borrowed));
+        match provenance {
+            Ok(_) => (config, None),
+            Err(error) => {
+                let Config { state_dir, run_dir, .. } = config;
+                (Config { state_dir, run_dir, ..Config::default() }, Some(error))
+            }
+        }
     }
 
     /// Reads the texts of our own file and of a kubelet's, each with its name in errors.
     pub fn parse(own: Option<(&str, &str)>, kubelets: Option<(&str, &str)>) -> Result<Self, Error> {
-        let mut fields = Fields::default();
-        if let Some((file, text)) = kubelets {
-            fields.read(file, text, true, KUBELETS_API_VERSION, KUBELETS_KIND)?;
-        }
-        if let Some((file, text)) = own {
-            fields.read(file, text, false, API_VERSION, KIND)?;
-        }
-        let config = read::read(&mut fields);
-        match fields.finish() {
-            Ok(Provenance { origins, ignored }) => Ok(Self { config, origins, ignored }),
-            Err(problems) => Err(Error::Invalid { problems }),
-        }
+        let (config, provenance) = read_all(own, kubelets);
+        provenance.map(|Provenance { origins, ignored }| Self { config, origins, ignored })
     }
 
     /// Thresholds that were set but have no effect, each with its field.
@@ -467,6 +469,53 @@ impl Effective {
     pub fn unwatched(&self) -> Vec<String> {
         self.config.unwatched()
     }
+}
+
+/// A file's name and its text.
+type Named = (String, String);
+
+/// The texts of our own file and of a kubelet's, with their names.
+fn texts(
+    path: Option<&Path>,
+    kubelets: Option<&Path>,
+    text: impl Fn(&Path) -> Result<String, Error>,
+) -> Result<(Option<Named>, Option<Named>), Error> {
+    let named = |path: &Path| -> Result<Named, Error> { Ok((path.display().to_string(), text(path)?)) };
+    let own = match path {
+        Some(path) => Some(named(path)?),
+        None => match named(Path::new(DEFAULT_PATH)) {
+            Ok(own) => Some(own),
+            Err(Error::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        },
+    };
+    Ok((own, kubelets.map(named).transpose()?))
+}
+
+/// The configuration with what is valid, and defaults in place of the rest; and what is wrong.
+fn read_all(
+    own: Option<(&str, &str)>,
+    kubelets: Option<(&str, &str)>,
+) -> (Config, Result<Provenance, Error>) {
+    let mut fields = Fields::default();
+    let layers = [(kubelets, true, KUBELETS_API_VERSION, KUBELETS_KIND), (own, false, API_VERSION, KIND)];
+    let mut unread = None;
+    for (layer, is_kubelets, api_version, kind) in layers {
+        if let Some((file, text)) = layer
+            && let Err(error) = fields.read(file, text, is_kubelets, api_version, kind)
+        {
+            unread = unread.or(Some(error));
+        }
+    }
+    let mut config = read::read(&mut fields);
+    let provenance = match unread {
+        Some(error) => Err(error),
+        None => fields.finish().map_err(|problems| Error::Invalid { problems }),
+    };
+    if let Ok(Provenance { origins, .. }) = &provenance {
+        config.value_sources = ValueSources::of_files(origins);
+    }
+    (config, provenance)
 }
 
 fn borrowed((file, text): &(String, String)) -> (&str, &str) {

@@ -210,8 +210,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let host = Host::read(&config)?;
     let kubelets = ownership::kubelet_owns_cgroups(&config, &host.boot_id);
     if kubelets {
-        let driver = ownership::kubelets_driver(&config.settings.cgroup_root);
-        config.settings.cgroup_driver = driver.unwrap_or(config.settings.cgroup_driver);
+        ownership::follow_driver(&mut config);
     }
     let access = Access::new(&config, &host.name);
     let threshold = kubelets.then(|| KubeletThreshold::new(&config, &access));

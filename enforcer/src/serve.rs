@@ -5,6 +5,7 @@ mod admin;
 mod allocatable;
 mod brief;
 mod common;
+mod config;
 mod connections;
 mod containers;
 mod credit;
@@ -32,6 +33,7 @@ pub use self::{
     admin::{Admin, Asked},
     allocatable::{AllocatableView, AmountsView, Requested, ReservationView},
     common::Common,
+    config::{Build, ConfigView},
     containers::{ContainerMemory, Memories, MemoryView, PodMemory, StallView},
     doctor::{Doctor, Programs, Refused},
     headroom::{Foresight, HeadroomView, Headrooms, SignalView, SliceView, ThresholdView},

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -61,6 +62,7 @@ impl Scene {
                 ranker: Ranker::by(|_| RankingView::default()),
                 headrooms: Headrooms::by(|| None),
             },
+            config: watch::channel(Arc::default()).1,
             view: watch::channel(View::default()).1,
             orders: watch::channel(Vec::new()).1,
             requested: watch::channel(requested).1,

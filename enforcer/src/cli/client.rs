@@ -69,6 +69,15 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// The whole body as JSON; `path` is what was asked.
+    pub(super) async fn json<T: serde::de::DeserializeOwned>(self, path: &str) -> Result<T, Failure> {
+        let body = self.bytes().await?;
+        Ok(serde_json::from_slice(&body)
+            .with_context(|| format!("the daemon's answer to {path} cannot be read"))?)
+    }
+}
+
 /// Sends a GET to the daemon's observe socket.
 pub(super) async fn get(run_dir: &Path, path_and_query: &str) -> Result<Answer, Failure> {
     ask(run_dir, path_and_query, "*/*").await
@@ -171,7 +180,7 @@ fn no_connection(socket: &Path, error: io::Error) -> Failure {
         _ => Failure::unreachable(
             Unreachable::Down,
             error.context(format!(
-                "cannot reach the daemon on {}: start it with `enforcer run`, or give the --config that it runs with",
+                "cannot reach the daemon on {}: start it with `enforcer run`, or name its --socket or the --config that it runs with",
                 socket.display()
             )),
         ),
@@ -195,12 +204,10 @@ pub(super) async fn get_json<T: serde::de::DeserializeOwned>(
 ) -> Result<T, Failure> {
     let answer = get(run_dir, path).await?;
     let status = answer.status;
-    let body = answer.bytes().await?;
     if !status.is_success() {
-        return Err(refusal(status, &body));
+        return Err(refusal(status, &answer.bytes().await?));
     }
-    Ok(serde_json::from_slice(&body)
-        .with_context(|| format!("the daemon's answer to {path} cannot be read"))?)
+    answer.json(path).await
 }
 
 /// The failure for an error response of the daemon.

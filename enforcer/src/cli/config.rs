@@ -1,14 +1,19 @@
-//! `enforcer config`: checks and prints the configuration, without a daemon.
+//! `enforcer config`: checks and prints the configuration, that of files or that of the daemon.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
+use anyhow::anyhow;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::{Failure, Files, format, format::Output, render};
+use super::{Failure, Files, client, completions, format, format::Output, render};
 use crate::{
-    config::{self, Effective, FIELDS},
+    config::{self, Effective, FIELDS, Ignored},
     daemon,
+    serve::ConfigView,
 };
 
 #[derive(Debug, Subcommand)]
@@ -18,15 +23,17 @@ pub(super) enum Verb {
         /// The file, instead of --config
         file: Option<PathBuf>,
     },
-    /// Print the whole effective configuration, and where each value comes from
+    /// Print the whole effective configuration, and where each value comes from;
+    /// with --live the one that the daemon runs with
     Effective,
     /// Print the configuration's JSON Schema
     Schema,
 }
 
-pub(super) fn config(files: &Files, output: Output, verb: Verb) -> Result<(), Failure> {
+pub(super) fn config(files: &Files, output: Output, live: bool, verb: Verb) -> Result<(), Failure> {
     match verb {
         Verb::Check { file } => check(files, output, file.as_deref()),
+        Verb::Effective if live => running(files, output),
         Verb::Effective => effective(files, output),
         Verb::Schema => {
             let schema = config::schema();
@@ -39,12 +46,21 @@ pub(super) fn config(files: &Files, output: Output, verb: Verb) -> Result<(), Fa
 
 fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failure> {
     let own = file.or(files.config.as_deref());
-    let effective = Effective::load(own, files.kubelet_config.as_deref())
-        .map_err(|error| Failure::usage(error.into()))?;
+    if file.is_some() && files.no_config {
+        return Err(Failure::usage(anyhow!("--no-config leaves no file to check")));
+    }
+    let effective = if files.reads_none()? {
+        Effective::parse(None, None)
+    } else {
+        Effective::load(own, files.kubelet_config.as_deref())
+    }
+    .map_err(|error| Failure::usage(error.into()))?;
     daemon::fits(&effective.config).map_err(Failure::usage)?;
     let mut notes = effective.config.unwatched();
     // It may be a draft; only `run` refuses it.
-    if let Err(error) = Effective::load_trusted(own, files.kubelet_config.as_deref()) {
+    if !files.no_config
+        && let Err(error) = Effective::load_trusted(own, files.kubelet_config.as_deref())
+    {
         notes.push(format!("the daemon will not start with this: {}", crate::chain(&error)));
     }
     format::print(output, &json!({"ok": true, "notes": notes}), || {
@@ -58,54 +74,95 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
 }
 
 fn effective(files: &Files, output: Output) -> Result<(), Failure> {
-    let effective = files.load()?;
-    let Effective { config, origins, ignored } = &effective;
-    let mut values = Map::new();
-    let mut places = Map::new();
-    for field in FIELDS {
-        let place = origins.get(field.name).map_or_else(|| String::from("default"), ToString::to_string);
-        values.insert(field.name.to_owned(), (field.show)(config));
-        places.insert(field.name.to_owned(), place.into());
-    }
-    let ignored: Vec<_> = ignored
-        .iter()
-        .map(|ignored| json!({"field": ignored.field, "at": ignored.origin.to_string()}))
-        .collect();
-    let document = json!({
-        "configuration": values,
-        "origins": places,
-        "ignored": ignored,
-        "notes": config.unwatched(),
-    });
-    format::print(output, &document, || table(&effective))
+    let Effective { config, origins: _, ignored } = files.configured()?;
+    let (configuration, origins) = config.shown();
+    let shown = Shown { configuration, origins, ignored, notes: config.unwatched() };
+    shown.print(output)
 }
 
-/// One line per value; the further lines of a value follow below.
-fn table(effective: &Effective) -> String {
-    let Effective { config, origins, ignored } = effective;
-    let mut text = String::from("FIELD                             VALUE                 WHERE\n");
-    for field in FIELDS {
-        let place = origins.get(field.name).map_or_else(|| String::from("default"), ToString::to_string);
-        let place = render::shorten(&place, 24);
-        let values = lines(&(field.show)(config));
-        let mut values = values.iter().map(String::as_str);
-        let first = values.next().unwrap_or("-");
-        text.push_str(&format!("{:<33} {first:<21} {place}\n", field.name));
-        for value in values {
-            text.push_str(&format!("{:<33} {value}\n", ""));
+/// What the daemon runs with.
+fn running(files: &Files, output: Output) -> Result<(), Failure> {
+    let run_dir = files.for_asking()?.run_dir;
+    let ConfigView { configuration, origins, .. } =
+        client::block_on(client::get_json(&run_dir, "/v1/config"))?;
+    let (ignored, notes) = (Vec::new(), Vec::new());
+    Shown { configuration, origins, ignored, notes }.print(output)
+}
+
+/// A configuration to print.
+struct Shown {
+    configuration: Map<String, Value>,
+    origins: BTreeMap<String, String>,
+    ignored: Vec<Ignored>,
+    notes: Vec<String>,
+}
+
+impl Shown {
+    fn print(&self, output: Output) -> Result<(), Failure> {
+        if output == Output::Yaml {
+            return completions::print(self.file()?.as_bytes());
         }
+        let ignored: Vec<_> = self
+            .ignored
+            .iter()
+            .map(|ignored| json!({"field": ignored.field, "at": ignored.origin.to_string()}))
+            .collect();
+        let document = json!({
+            "configuration": self.configuration,
+            "origins": self.origins,
+            "ignored": ignored,
+            "notes": self.notes,
+        });
+        format::print(output, &document, || self.table())
     }
-    for ignored in ignored {
-        let field = render::shorten(&ignored.field, 40);
-        text.push_str(&format!("ignored: {field} ({})\n", render::escape(&ignored.origin.to_string())));
+
+    fn origin(&self, field: &str) -> &str {
+        self.origins.get(field).map_or("default", String::as_str)
     }
-    for note in config.unwatched() {
-        for line in render::wrap(&format!("note: {note}"), 80) {
-            text.push_str(&line);
-            text.push('\n');
+
+    /// The fields in the order of the table; those that only the daemon knows come last.
+    fn fields(&self) -> impl Iterator<Item = (&String, &Value)> {
+        let known = FIELDS.iter().filter_map(|field| self.configuration.get_key_value(field.name));
+        let others =
+            self.configuration.iter().filter(|(name, _)| FIELDS.iter().all(|field| field.name != *name));
+        known.chain(others)
+    }
+
+    /// A configuration file that says the same, with where each value comes from above it.
+    fn file(&self) -> Result<String, Failure> {
+        let mut text = String::from("apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n");
+        for (name, value) in self.fields().filter(|(_, value)| !value.is_null()) {
+            let entry: Map<String, Value> = [(name.clone(), value.clone())].into_iter().collect();
+            text.push_str(&format!("# {}\n{}", render::escape(self.origin(name)), format::yaml(&entry)?));
         }
+        Ok(text)
     }
-    text
+
+    /// One line per value; the further lines of a value follow below.
+    fn table(&self) -> String {
+        let mut text = String::from("FIELD                             VALUE                 WHERE\n");
+        for (name, value) in self.fields() {
+            let place = render::shorten(self.origin(name), 24);
+            let values = lines(value);
+            let mut values = values.iter().map(String::as_str);
+            let first = values.next().unwrap_or("-");
+            text.push_str(&format!("{:<33} {first:<21} {place}\n", render::escape(name)));
+            for value in values {
+                text.push_str(&format!("{:<33} {value}\n", ""));
+            }
+        }
+        for ignored in &self.ignored {
+            let field = render::shorten(&ignored.field, 40);
+            text.push_str(&format!("ignored: {field} ({})\n", render::escape(&ignored.origin.to_string())));
+        }
+        for note in &self.notes {
+            for line in render::wrap(&format!("note: {note}"), 80) {
+                text.push_str(&line);
+                text.push('\n');
+            }
+        }
+        text
+    }
 }
 
 /// A value in lines for people: one for each entry of an object or list.

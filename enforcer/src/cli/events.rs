@@ -243,7 +243,15 @@ fn from_disk(
         .map_err(anyhow::Error::new)?;
     let events = match (opened, place) {
         (Ok(events), _) => events,
-        (Err(stale_there), Place::Start | Place::Unknown) => return Err(stale(place, stale_there.lost)),
+        (Err(stale_there), Place::Start | Place::Unknown) => {
+            let newest = stale_there.range.newest;
+            return Err(match after {
+                Some(after) if after.sequence > newest => Failure::usage(anyhow!(
+                    "--after: the cursor {after} is in the future or of another log: the newest event here is number {newest}"
+                )),
+                _ => stale(place, stale_there.lost),
+            });
+        }
         (Err(_), Place::Behind(cursor)) => {
             let said = format!("{} does not go on behind {cursor}, and", state_dir.display());
             return Err(unreachable.context(said));

@@ -8,8 +8,10 @@ use std::{
 
 use super::render::escape;
 
+/// Done.
+const DONE: u8 = 0;
 /// The reader of the output went away: no failure.
-const READER_LEFT: u8 = 0;
+const READER_LEFT: u8 = DONE;
 /// Any other failure.
 const FAILED: u8 = 1;
 /// `doctor`: nothing can be enforced on this host.
@@ -26,6 +28,75 @@ const REFUSED: u8 = 77;
 const NOT_EXECUTABLE: u8 = 126;
 /// The command of `exec` does not exist; as in shells.
 const NOT_FOUND: u8 = 127;
+
+/// Verbs that fail without a daemon.
+const NEED_THE_DAEMON: &[&str] = &[
+    "",
+    "status",
+    "pods",
+    "describe",
+    "next",
+    "headroom",
+    "allocatable",
+    "top",
+    "what-if",
+    "protect",
+    "pause",
+    "evict",
+    "reserve",
+    "unreserve",
+    "reload",
+    "exec",
+];
+/// Verbs that then read what is on this machine.
+const READ_THE_MACHINE: &[&str] =
+    &["events", "why", "replay", "doctor", "plan", "config", "version", "bugreport"];
+
+/// What the statuses mean: for the verbs that are named, before what holds for all.
+const MEANINGS: &[(u8, &[&str], &str)] = &[
+    (DONE, &["doctor"], "nothing is lost"),
+    (DONE, &[], "done"),
+    (
+        FAILED,
+        &["doctor"],
+        "something is lost and the rest works, eviction is paused, or something else may evict at the same time",
+    ),
+    (FAILED, &["plan", "rank"], "failed, or a manifest is wrong: the others are in the answer"),
+    (FAILED, &["replay"], "failed; another decision than the recorded one; or a damaged recording"),
+    (FAILED, &[], "failed: the message says why"),
+    (CANNOT_ENFORCE, &["doctor"], "nothing can be enforced on this host"),
+    (USAGE, &[], "wrong usage, or a wrong configuration where the answer depends on it"),
+    (NOT_THERE, &["describe"], "there is no such pod"),
+    (NOT_THERE, &["exec"], "there is no such container"),
+    (NOT_THERE, &["protect", "pause"], "there is no such pod, or no such order to end"),
+    (NOT_THERE, &["unreserve", "reserve"], "there is no such reservation"),
+    (
+        NOT_THERE,
+        &["", "why", "evict", "what-if"],
+        "what was named does not exist: a pod, an event, a recording, a file",
+    ),
+    (NOT_THERE, &["replay"], "there is no such recording"),
+    (UNREACHABLE, NEED_THE_DAEMON, "the daemon cannot be reached"),
+    (UNREACHABLE, READ_THE_MACHINE, "the daemon cannot be reached, and --live forbids to read files instead"),
+    (REFUSED, &["exec"], "refused: the pod may not run, or the mode is not enforce"),
+    (REFUSED, &["run"], "not permitted: the message says which right is missing"),
+    (REFUSED, &["reload"], "the running configuration stays in force"),
+    (REFUSED, NEED_THE_DAEMON, "refused by the daemon, by its rules, or by permissions"),
+    (REFUSED, READ_THE_MACHINE, "refused by permissions"),
+    (NOT_EXECUTABLE, &["exec"], "the command cannot be run; otherwise the command's own status"),
+    (NOT_FOUND, &["exec"], "the command does not exist"),
+];
+
+/// The statuses that a verb can end with, and what they mean; of no verb, what holds for most.
+pub(super) fn statuses(verb: &str) -> Vec<(u8, &'static str)> {
+    let mut found = std::collections::BTreeMap::new();
+    for (status, verbs, meaning) in MEANINGS {
+        if verbs.is_empty() || verbs.contains(&verb) {
+            found.entry(*status).or_insert(*meaning);
+        }
+    }
+    found.into_iter().collect()
+}
 
 /// Why the daemon's answer is missing or incomplete.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -98,6 +169,28 @@ impl Failure {
         Self::new(REFUSED, error)
     }
 
+    /// Whether the kernel refused something for a lack of rights.
+    pub(super) fn is_for_lack_of_rights(&self) -> bool {
+        let causes = self.error.iter().flat_map(anyhow::Error::chain);
+        causes
+            .filter_map(|cause| {
+                let errno = cause.downcast_ref::<rustix::io::Errno>().map(|errno| errno.kind());
+                errno.or_else(|| cause.downcast_ref::<io::Error>().map(io::Error::kind))
+            })
+            .any(|kind| kind == io::ErrorKind::PermissionDenied)
+    }
+
+    /// The same as a refusal, with a message before it.
+    pub(super) fn into_refused(self, said: String) -> Self {
+        Self { status: REFUSED, ..self.context(said) }
+    }
+
+    /// The exit status.
+    #[cfg(test)]
+    pub(super) fn status(&self) -> u8 {
+        self.status
+    }
+
     /// The output cannot be printed. If its reader went away, that is no failure and prints no error.
     pub(super) fn printing(error: io::Error) -> Self {
         let status = if error.kind() == io::ErrorKind::BrokenPipe { READER_LEFT } else { FAILED };
@@ -158,6 +251,28 @@ mod tests {
 
     fn broken_pipe() -> io::Error {
         io::Error::from(io::ErrorKind::BrokenPipe)
+    }
+
+    #[test]
+    fn the_page_of_the_command_line_has_every_status_and_no_other() {
+        let page = include_str!("../../../docs/command-line.md");
+        let (_, table) = page.split_once("## Exit statuses").unwrap();
+        let cells = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+        let written: std::collections::BTreeSet<u8> =
+            cells.flat_map(|cell| cell.split(", ").filter_map(|number| number.parse().ok())).collect();
+        assert_eq!(written, MEANINGS.iter().map(|(status, ..)| *status).collect());
+    }
+
+    #[test]
+    fn what_is_said_of_a_verb_goes_before_what_holds_for_all() {
+        let of = |verb: &str, status: u8| {
+            statuses(verb).into_iter().find(|(known, _)| *known == status).map(|(_, meaning)| meaning)
+        };
+        assert_eq!(of("doctor", DONE), Some("nothing is lost"));
+        assert_eq!(of("next", DONE), Some("done"));
+        assert_eq!(of("next", CANNOT_ENFORCE), None);
+        assert_eq!(of("exec", NOT_FOUND), Some("the command does not exist"));
+        assert!(statuses("").len() >= 6, "{:?}", statuses(""));
     }
 
     /// A pipe to the daemon that broke is no reader that went away.

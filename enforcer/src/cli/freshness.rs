@@ -32,7 +32,7 @@ impl Freshness {
     }
 
     /// In words.
-    fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         format!("{} by {}, read {} ago", self.spec.provenance, self.spec.source, age(self.age_ms))
     }
 

@@ -8,11 +8,12 @@ use std::{
 };
 
 use anyhow::Context as _;
+use rustix::thread::CapabilitySet;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt as _};
 
-use super::{Context, Failure, Files};
+use super::{Context, Failure, Files, help};
 use crate::{
-    config::{self, Config, Effective, Mode},
+    config::{self, Config, Effective, Mode, ValueSource},
     daemon::{self, Ended, OnExit},
     evict, logging, metrics, privilege, raw,
     sense::{self, Unpinned},
@@ -23,16 +24,28 @@ use crate::{
 /// meanwhile. Names and sockets need none.
 const BLOCKING_THREADS: usize = 3;
 
+/// The capabilities without which a daemon cannot open, write and signal what it must; as in its unit.
+const CAPABILITIES: [(&str, CapabilitySet); 8] = [
+    ("CAP_BPF", CapabilitySet::BPF),
+    ("CAP_PERFMON", CapabilitySet::PERFMON),
+    ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN),
+    ("CAP_SYS_RESOURCE", CapabilitySet::SYS_RESOURCE),
+    ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
+    ("CAP_KILL", CapabilitySet::KILL),
+    ("CAP_DAC_OVERRIDE", CapabilitySet::DAC_OVERRIDE),
+    ("CAP_IPC_LOCK", CapabilitySet::IPC_LOCK),
+];
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The mode, which overrides the configuration
-    #[arg(long, value_name = "MODE", value_parser = mode)]
+    #[arg(long, value_name = "MODE", value_parser = help::one_of(Mode::NAMES.iter().map(|(name, _)| *name), mode))]
     mode: Option<Mode>,
     /// The folder of manifests, which overrides the configuration
     #[arg(long, value_name = "DIR")]
     static_pod_path: Option<PathBuf>,
     /// What to do with limits, scores and cgroups when the daemon is stopped
-    #[arg(long, value_name = "WHAT", value_parser = on_exit, default_value = "keep")]
+    #[arg(long, value_name = "WHAT", value_parser = help::one_of(["keep", "restore"], on_exit), default_value = "keep")]
     on_exit: OnExit,
     /// The folder of the sockets, which overrides the configuration
     #[arg(long, value_name = "DIR")]
@@ -60,6 +73,15 @@ fn mode(text: &str) -> Result<Mode, String> {
 impl Args {
     /// Applies the command line's overrides to the configuration.
     fn over(&self, mut config: Config) -> Config {
+        for (is_given, field, flag) in [
+            (self.mode.is_some(), "mode", "--mode"),
+            (self.static_pod_path.is_some(), "staticPodPath", "--static-pod-path"),
+            (self.run_dir.is_some(), "runDir", "--run-dir"),
+        ] {
+            if is_given {
+                config.value_sources.set(field, ValueSource::Flag(flag));
+            }
+        }
         config.mode = self.mode.unwrap_or(config.mode);
         config.static_pod_path = self.static_pod_path.clone().unwrap_or(config.static_pod_path);
         config.run_dir = self.run_dir.clone().unwrap_or(config.run_dir);
@@ -74,12 +96,18 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
         return unpin();
     }
     let on_exit = args.on_exit;
+    if files.reads_none()? {
+        return Err(Failure::usage(anyhow::anyhow!(
+            "the daemon reads its configuration at each reload: without a file at {} it runs with the defaults",
+            config::DEFAULT_PATH
+        )));
+    }
     let load = move || {
-        let Files { config, kubelet_config } = &files;
+        let Files { config, kubelet_config, no_config: _, socket: _ } = &files;
         let effective = Effective::load_trusted(config.as_deref(), kubelet_config.as_deref())?;
         Ok::<_, config::Error>(args.over(effective.config))
     };
-    let config = load().map_err(|error| Failure::usage(error.into()))?;
+    let config = load().map_err(|error| Failure::usage(error.into())).map_err(unless_permitted)?;
     if let Some(hook) = &config.pre_kill_hook {
         // Its program has the rights that the daemon was started with.
         evict::start_hook_process(&hook.program).context("cannot start the process that runs preKillHook")?;
@@ -99,7 +127,9 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
     // The error is printed next, and stderr may block.
     logging::last_words(|| ());
     let ended = ended.map_err(|error| {
-        if error.is::<daemon::IncompatibleHost>() { Failure::usage(error) } else { error.into() }
+        let failure =
+            if error.is::<daemon::IncompatibleHost>() { Failure::usage(error) } else { error.into() };
+        unless_permitted(failure)
     })?;
     match ended {
         Ended::Stopped => Ok(()),
@@ -108,6 +138,30 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
             Err(error.into())
         }
     }
+}
+
+/// The failure, as a refusal that names the missing rights if it comes from a lack of them.
+fn unless_permitted(failure: Failure) -> Failure {
+    if !failure.is_for_lack_of_rights() {
+        return failure;
+    }
+    let uid = rustix::process::geteuid();
+    let missing = missing_capabilities(rustix::thread::capabilities(None).ok().map(|sets| sets.effective));
+    failure.into_refused(format!(
+        "uid {} may not do that{missing}: run it as root, or by its unit",
+        uid.as_raw()
+    ))
+}
+
+/// The rights that the unit gives, of which these are not among the effective ones; empty if all are there.
+fn missing_capabilities(effective: Option<CapabilitySet>) -> String {
+    let Some(effective) = effective else { return String::new() };
+    let missing: Vec<_> = CAPABILITIES
+        .iter()
+        .filter(|(_, needed)| !effective.contains(*needed))
+        .map(|(name, _)| *name)
+        .collect();
+    if missing.is_empty() { String::new() } else { format!(" and lacks {}", missing.join(", ")) }
 }
 
 /// Replaces this process by a new one of the same program, arguments and environment, which its supervisor takes for the
@@ -163,4 +217,26 @@ fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
     // The libraries and the eBPF programs log through `log`.
     tracing_log::LogTracer::init().context("logging is set up already")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_rights_is_a_refusal_that_says_which_are_missing() {
+        let failed = |kind: io::ErrorKind| {
+            Failure::from(
+                anyhow::Error::new(io::Error::from(kind)).context("cannot prepare the run directory"),
+            )
+        };
+        let denied = unless_permitted(failed(io::ErrorKind::PermissionDenied));
+        assert_eq!(denied.status(), 77, "{denied}");
+        let said = denied.to_string();
+        assert!(said.starts_with("uid ") && said.contains("cannot prepare the run directory"), "{said}");
+        assert_eq!(unless_permitted(failed(io::ErrorKind::NotFound)).status(), 1);
+        let lacks = missing_capabilities(Some(CapabilitySet::KILL | CapabilitySet::BPF));
+        assert!(lacks.contains("CAP_SYS_ADMIN") && !lacks.contains("CAP_KILL"), "{lacks}");
+        assert_eq!(missing_capabilities(Some(CapabilitySet::all())), "");
+    }
 }

@@ -22,6 +22,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub(super) use self::{
+    feed::{events, tally_query},
+    tally::Tally,
+};
 use super::{
     Context, Failure, client,
     format::{self, Output},

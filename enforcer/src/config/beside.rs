@@ -1,6 +1,6 @@
 //! The defaults beside a kubelet that evicts too: one of the two must come first, and by the same measure.
 
-use super::{Config, KubeletMemory, KubeletUnknown, MemoryAvailableSource, Written};
+use super::{Config, KubeletMemory, KubeletUnknown, MemoryAvailableSource, ValueSource, Written};
 use crate::{
     model::{Quantity, ResourceName},
     policy::{
@@ -27,12 +27,16 @@ impl Config {
     pub fn settle_beside_kubelet(&mut self, kubelet: &Known, memory_bytes: u64) {
         if self.memory_available_source_at.0.is_none() {
             self.memory_available_source = MemoryAvailableSource::Kubelet;
+            let source = ValueSource::Kubelet(String::from("as it computes it"));
+            self.value_sources.set("memoryAvailableSource", source);
         }
         let Ok(kubelet) = kubelet else { return };
         let value = self.below_soft(kubelet, above(kubelet, memory_bytes), memory_bytes);
         if self.hard_memory_at.0.is_some() || value >= self.room(memory_bytes) {
             return;
         }
+        self.value_sources
+            .set("evictionHard", ValueSource::Kubelet(format!("above its own, {}", kubelet.origin)));
         let hard = |threshold: &&mut Threshold| threshold.is_hard();
         for threshold in self.settings.eviction.thresholds.iter_mut().filter(hard) {
             match (threshold.signal, kubelet.hard) {

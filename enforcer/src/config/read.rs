@@ -166,6 +166,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         pre_kill_hook: hook(fields),
         sinks: sinks::read(fields),
         settings,
+        value_sources: config::ValueSources::default(),
     };
     // Invalid values were replaced by defaults here, and checking these would report the problem twice.
     if !fields.has_problems()

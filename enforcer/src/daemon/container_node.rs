@@ -8,7 +8,7 @@ use std::{fs::File, io::Read as _, path::Path};
 
 use crate::{
     cgroup,
-    config::{Config, Mode},
+    config::{Config, Mode, ValueSource},
     sense::PidNamespace,
     trust,
 };
@@ -58,6 +58,7 @@ fn mark(proc: &Path) -> Option<String> {
 pub(super) fn settle(config: &mut Config, container: Option<&String>, kubelets: bool) -> Option<String> {
     let why = container.filter(|_| kubelets && config.mode == Mode::Enforce)?;
     config.mode = Mode::Observe;
+    config.value_sources.set("mode", ValueSource::Host("the node is a container"));
     Some(format!(
         "the node is a container itself: {why}. Its memory is that of the machine, so no pod here is evicted for it, and mode: \
          enforce is taken for mode: observe; run the daemon on the machine"

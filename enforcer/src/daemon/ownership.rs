@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cgroup::{self, CgroupDir},
-    config::{Config, Ownership},
+    config::{Config, Ownership, ValueSource},
     durable::{self, State},
     model::CgroupPath,
     policy::{CgroupDriver, Settings, name},
@@ -97,6 +97,15 @@ pub(super) fn kubelets_driver(cgroup_root: &CgroupPath) -> Option<CgroupDriver> 
     let foreign = foreign_kubepods(&mount, cgroup_root);
     let populated = foreign.iter().find(|(_, kubepods)| matches!(kubepods.is_populated(), Ok(true)));
     populated.or(foreign.first()).map(|(driver, _)| *driver)
+}
+
+/// Takes the kubelet's cgroup driver, whatever the file says.
+pub(super) fn follow_driver(config: &mut Config) {
+    if let Some(driver) = kubelets_driver(&config.settings.cgroup_root) {
+        config.settings.cgroup_driver = driver;
+        let source = ValueSource::Kubelet(String::from("its kubepods"));
+        config.value_sources.set("cgroupDriver", source);
+    }
 }
 
 /// Whether the kubelet's pods are in the kubepods of another driver than the configured one: that one alone is the

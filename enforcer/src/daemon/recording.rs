@@ -1,4 +1,4 @@
-//! Connects the flight recorder to the daemon.
+//! Connects the flight recorder and the answers of the observe socket to the daemon.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,10 @@ use crate::{
         order::Order,
     },
     recorder::{Asker, Provenance, Recorder, Tap},
-    serve::{Doctor, Foresight, Headrooms, Requested, Scrape, Sources, UsageView, Usages, View, Vital},
+    serve::{
+        Build, ConfigView, Doctor, Foresight, Headrooms, Requested, Scrape, Sources, UsageView, Usages, View,
+        Vital,
+    },
 };
 
 /// The recorder, if there is one, and its sources.
@@ -33,6 +36,8 @@ pub(super) struct Recording {
     settings: Arc<Mutex<EngineSettings>>,
     /// The candidates' usage a moment ago.
     recent: Arc<Recent>,
+    /// The configuration as it is shown.
+    shown: watch::Sender<Arc<ConfigView>>,
 }
 
 impl Recording {
@@ -52,7 +57,8 @@ impl Recording {
                 (None, None)
             }
         };
-        Self { recorder, tap, candidates: Arc::default(), settings, recent: Arc::default() }
+        let shown = watch::Sender::new(Arc::new(shown(config)));
+        Self { recorder, tap, candidates: Arc::default(), settings, recent: Arc::default(), shown }
     }
 
     /// Takes the tap, for the thread that feeds the engine.
@@ -77,7 +83,20 @@ impl Recording {
     ) -> Sources {
         let foresight = Foresight { ranker: self.ranks().ranker(), headrooms };
         let (recorder, usages) = (self.asker(), self.usages());
-        Sources { journal, doctor, recorder, usages, foresight, view, orders, requested, metrics, evictor }
+        let config = self.shown.subscribe();
+        Sources {
+            journal,
+            doctor,
+            recorder,
+            usages,
+            foresight,
+            config,
+            view,
+            orders,
+            requested,
+            metrics,
+            evictor,
+        }
     }
 
     /// Returns the present candidates and their ranking.
@@ -103,6 +122,7 @@ impl Recording {
     /// Applies another configuration.
     pub(super) fn configured(&self, config: &Config) {
         *super::lock(&self.settings) = super::engine_settings(config);
+        self.shown.send_replace(Arc::new(shown(config)));
         if let Some(recorder) = &self.recorder {
             recorder.configured(config.hash());
         }
@@ -115,6 +135,12 @@ impl Recording {
         }
         candidates.clone_into(&mut super::lock(&self.candidates));
     }
+}
+
+/// The configuration as the observe socket shows it.
+fn shown(config: &Config) -> ConfigView {
+    let (configuration, origins) = config.shown();
+    ConfigView { daemon: Build::own(), config_hash: config.hash(), configuration, origins }
 }
 
 /// The candidates' names.

@@ -6,15 +6,19 @@ use enforcer_events::{
     Payload,
     node::{ConfigChanged, ConfigLoaded},
 };
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::{IncompatibleHost, container_node, host::Host, incompatible_host};
 use crate::{
-    config::{self, Config, FIELDS},
+    config::{self, Config, FIELDS, ValueSource},
     journal::{Journal, Subject},
     serve::{Done, No, Peer},
     source::StaticDir,
 };
+
+/// The most characters of a value that an event shows.
+const MOST_SHOWN: usize = 120;
 
 /// The fields that are read only at the start: paths, and resources that are open since then.
 const FIXED: &[&str] = &[
@@ -146,9 +150,9 @@ pub(super) fn reload(
             Ok((config, message))
         }
         Ok(config) => {
-            let message = match changed(running, &config).join(", ") {
+            let message = match changes(running, &config).join("; ") {
                 same if same.is_empty() => String::from("unchanged but for which values are written"),
-                fields => format!("changed: {fields}"),
+                changes => format!("changed: {changes}"),
             };
             let data = ConfigLoaded::Changed(report(&config, &message));
             journal.emit(Subject::Node, Payload::ConfigLoaded(data));
@@ -232,6 +236,8 @@ fn check(
     if kubelets {
         // The kubelet's own, whatever the file says.
         config.settings.cgroup_driver = running.settings.cgroup_driver;
+        let source = ValueSource::Kubelet(String::from("its kubepods"));
+        config.value_sources.set("cgroupDriver", source);
     }
     container_node::settle(&mut config, host.container.as_ref(), kubelets);
     let fixed: Vec<_> = changed(running, &config).into_iter().filter(|field| FIXED.contains(field)).collect();
@@ -259,6 +265,28 @@ fn changed(before: &Config, after: &Config) -> Vec<&'static str> {
         .filter(|field| (field.show)(before) != (field.show)(after))
         .map(|field| field.name)
         .collect()
+}
+
+/// What differs, each as `FIELD: OLD → NEW`.
+fn changes(before: &Config, after: &Config) -> Vec<String> {
+    let differs = |field: &&config::Field| (field.show)(before) != (field.show)(after);
+    let shown = |field: &config::Field| {
+        format!("{}: {} → {}", field.name, value((field.show)(before)), value((field.show)(after)))
+    };
+    FIELDS.iter().filter(differs).map(shown).collect()
+}
+
+/// A value on one line, of bounded length: it becomes part of an event.
+fn value(value: Value) -> String {
+    let text = match value {
+        Value::Null => String::from("not set"),
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
 }
 
 /// What is in force.
@@ -326,7 +354,10 @@ mod tests {
         };
         let same = with(|_| ()).unwrap();
         assert_eq!(same.0, running, "it closes an open breaker, and is no news");
-        assert_eq!(with(|config| config.on_drift = OnDrift::Report).unwrap().1, "changed: onDrift");
+        assert_eq!(
+            with(|config| config.on_drift = OnDrift::Report).unwrap().1,
+            "changed: onDrift: restore → report"
+        );
         assert!(with(|config| config.mode = Mode::Enforce).unwrap_err().contains("mode cannot change"));
         let broken = Config::parse("c.yaml", "kind: Other");
         assert!(
@@ -338,7 +369,8 @@ mod tests {
             records.iter().map(|record| String::from_utf8_lossy(&record.line).into_owned()).collect();
         assert_eq!(reported.len(), 3, "{reported:?}");
         assert!(
-            reported[0].contains("config.loaded") && reported[0].contains("changed: onDrift"),
+            reported[0].contains("config.loaded")
+                && reported[0].contains("changed: onDrift: restore → report"),
             "{reported:?}"
         );
         assert!(
@@ -366,6 +398,25 @@ mod tests {
         );
         let refused = check(&none, Ok(hook("/a", 1)), &host(), false).unwrap_err().to_string();
         assert!(refused.contains("preKillHook") && refused.ends_with("restart it"), "{refused}");
+    }
+
+    #[test]
+    fn what_was_and_what_is_are_shown_and_long_values_are_cut() {
+        let with = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            changes(&Config::default(), &config)
+        };
+        assert_eq!(with(|_| ()), Vec::<String>::new());
+        assert_eq!(
+            with(|config| {
+                config.max_pods = 7;
+                config.node_name = Some(String::from("n1"));
+            }),
+            ["nodeName: not set → n1", "maxPods: 110 → 7"]
+        );
+        let long = with(|config| config.metrics_hosts = vec!["é".repeat(300)]);
+        assert!(long[0].chars().count() < 2 * MOST_SHOWN && long[0].ends_with('…'), "{long:?}");
     }
 
     /// Otherwise each reload of the same file would be refused there.

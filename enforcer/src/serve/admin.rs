@@ -85,7 +85,7 @@ impl Admin {
     ) {
         let router = Routes::new()
             .route("/v1/orders", post(order))
-            .route("/v1/reservations", post(reserve).delete(release))
+            .with_parameters("/v1/reservations", &["name"], post(reserve).delete(release))
             .with_state(Shared { asked, credits: Arc::default() })
             .layer(DefaultBodyLimit::max(BODY_BYTES));
         let door = AdminService { admin: self, router, kubepods, view };

@@ -16,7 +16,7 @@ use super::{
     routes::reported,
     server::Shared,
 };
-use crate::journal::{Journal, Stale};
+use crate::journal::{Cursor, Journal, Stale};
 
 /// The header with the cursor of the last event that a client of server-sent events received (HTML, 9.2.4).
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -52,9 +52,13 @@ pub(super) async fn events(
             return (StatusCode::BAD_REQUEST, Json(reported)).into_response();
         }
     };
-    let after = match after.map(|cursor| journal.resume(&cursor)).transpose() {
-        Ok(after) => after,
-        Err(stale) => return gone(journal, &stale),
+    let after = match after {
+        None => None,
+        Some(cursor) => match journal.resume(&cursor) {
+            Ok(after) => Some(after),
+            Err(stale) if is_ahead(journal, &stale, &cursor) => return ahead(journal, &cursor),
+            Err(stale) => return gone(journal, &stale),
+        },
     };
     let [oldest, newest] = kept(journal);
     let follower = Follower {
@@ -82,6 +86,21 @@ pub(super) async fn events(
 fn kept(journal: &Journal) -> [String; 2] {
     let range = journal.range();
     [range.oldest, range.newest].map(|sequence| journal.cursor(sequence).to_string())
+}
+
+/// Whether the cursor is of this log, and of an event that it does not have yet.
+fn is_ahead(journal: &Journal, stale: &Stale, cursor: &Cursor) -> bool {
+    let newest = stale.range.newest;
+    cursor.sequence > newest && journal.cursor(newest).epoch == cursor.epoch
+}
+
+fn ahead(journal: &Journal, cursor: &Cursor) -> Response {
+    let [oldest, newest] = kept(journal);
+    let error = format!(
+        "the cursor {cursor} is in the future: the newest event has {newest}; give that to get what comes after it"
+    );
+    let reported = json!({"error": error, "oldest": oldest, "newest": newest});
+    (StatusCode::BAD_REQUEST, Json(reported)).into_response()
 }
 
 fn gone(journal: &Journal, stale: &Stale) -> Response {

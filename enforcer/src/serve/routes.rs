@@ -1,6 +1,6 @@
 //! What both sockets have in common: bounds on requests, and helpful errors.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -18,28 +18,63 @@ use crate::nearest::nearest;
 /// The largest body that a request may have.
 pub(super) const BODY_BYTES: usize = 16 << 10;
 
-/// A router that lists its paths in the answer to an unknown one.
+/// The most characters of an unknown parameter that an error quotes.
+const QUOTED: usize = 32;
+
+/// The parameters of each path that does not check its own.
+type Parameters = BTreeMap<&'static str, &'static [&'static str]>;
+
+/// A router that lists its paths in the answer to an unknown one, and the parameters in that to an unknown one.
 pub(super) struct Routes<S> {
     router: Router<S>,
     paths: Vec<&'static str>,
+    parameters: Parameters,
 }
 
 impl<S: Clone + Send + Sync + 'static> Routes<S> {
     pub(super) fn new() -> Self {
-        Self { router: Router::new(), paths: Vec::new() }
+        Self { router: Router::new(), paths: Vec::new(), parameters: Parameters::new() }
     }
 
-    pub(super) fn route(mut self, path: &'static str, methods: MethodRouter<S>) -> Self {
+    /// A path that takes no parameter.
+    pub(super) fn route(self, path: &'static str, methods: MethodRouter<S>) -> Self {
+        self.with_parameters(path, &[], methods)
+    }
+
+    /// A path that takes these parameters.
+    pub(super) fn with_parameters(
+        mut self,
+        path: &'static str,
+        parameters: &'static [&'static str],
+        methods: MethodRouter<S>,
+    ) -> Self {
+        self.parameters.insert(path, parameters);
+        self.checking(path, methods)
+    }
+
+    /// A path that checks its parameters itself, or that takes any, as other programs add some.
+    pub(super) fn checking(mut self, path: &'static str, methods: MethodRouter<S>) -> Self {
         self.paths.push(path);
-        Self { router: self.router.route(path, methods), paths: self.paths }
+        Self { router: self.router.route(path, methods), ..self }
     }
 
     pub(super) fn with_state(self, state: S) -> Router {
         let paths: Arc<[&'static str]> = self.paths.into();
         let unknown = async move |uri: Uri| unknown(&uri, &paths);
+        let parameters = Arc::new(self.parameters);
+        let known = move |request: Request, next: Next| {
+            let wrong = unknown_parameter(&parameters, request.uri());
+            async move {
+                match wrong {
+                    Some(wrong) => wrong,
+                    None => next.run(request).await,
+                }
+            }
+        };
         self.router
             .fallback(unknown)
             .method_not_allowed_fallback(wrong_method)
+            .layer(middleware::from_fn(known))
             .layer(middleware::from_fn(within_bounds))
             .with_state(state)
     }
@@ -55,6 +90,17 @@ fn unknown(uri: &Uri, paths: &[&'static str]) -> Response {
     let hint = nearest.map_or_else(String::new, |path| format!(": did you mean {path}?"));
     let error = format!("there is no {}{hint}", uri.path());
     (StatusCode::NOT_FOUND, Json(json!({"error": error, "paths": paths}))).into_response()
+}
+
+/// The answer to a request with a parameter that its path does not take.
+fn unknown_parameter(parameters: &Parameters, uri: &Uri) -> Option<Response> {
+    let known = *parameters.get(uri.path())?;
+    let pairs = uri.query()?.split('&').filter(|pair| !pair.is_empty());
+    let mut names = pairs.map(|pair| pair.split('=').next().unwrap_or_default());
+    let name: String = names.find(|name| !known.contains(name))?.chars().take(QUOTED).collect();
+    let there_are = if known.is_empty() { String::from("it takes none") } else { known.join(", ") };
+    let error = format!("{name:?} is not a parameter of {}: {there_are}", uri.path());
+    Some((StatusCode::BAD_REQUEST, Json(json!({"error": error, "parameters": known}))).into_response())
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response {

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use super::{
-    Doctor, Foresight, OrderView, Requested, Scrape, Sockets, Usages, View, allocatable,
+    ConfigView, Doctor, Foresight, OrderView, Requested, Scrape, Sockets, Usages, View, allocatable, config,
     connections::{self, Limits},
     containers,
     events::events,
@@ -118,6 +118,8 @@ pub struct Sources {
     pub usages: Usages,
     /// The eviction order, and the headroom.
     pub foresight: Foresight,
+    /// The running configuration.
+    pub config: watch::Receiver<Arc<ConfigView>>,
     /// The pods.
     pub view: watch::Receiver<View>,
     /// The operators' orders.
@@ -155,6 +157,7 @@ pub(super) struct Shared {
     pub(super) recorder: Option<Asker>,
     pub(super) usages: Usages,
     pub(super) foresight: Foresight,
+    pub(super) config: watch::Receiver<Arc<ConfigView>>,
     pub(super) view: watch::Receiver<View>,
     pub(super) orders: watch::Receiver<Vec<Order>>,
     pub(super) requested: watch::Receiver<Requested>,
@@ -226,6 +229,7 @@ impl Observe {
             recorder,
             usages,
             foresight,
+            config,
             view,
             orders,
             requested,
@@ -239,6 +243,7 @@ impl Observe {
             recorder,
             usages,
             foresight,
+            config,
             view,
             orders,
             requested,
@@ -286,25 +291,26 @@ fn as_any_other() {
 
 fn router(shared: Shared) -> Router {
     Routes::new()
-        .route("/v1/events", get(events))
+        .checking("/v1/events", get(events))
         .route("/v1/pods", get(pods))
+        .route("/v1/config", get(config::config))
         .route("/v1/doctor", get(doctor))
         .route("/v1/recording", get(recording))
         .route("/v1/usages", get(usages))
-        .route("/v1/containers", get(containers::containers))
+        .checking("/v1/containers", get(containers::containers))
         .route("/v1/orders", get(orders))
         .route("/v1/allocatable", get(allocatable::allocatable))
-        .route(
+        .checking(
             "/metrics",
             get(|State(shared): State<Shared>, headers: HeaderMap| async move {
                 shared.metrics.answer(&headers).await
             }),
         )
-        .route("/v1/ranking", get(ranking::ranking))
+        .checking("/v1/ranking", get(ranking::ranking))
         .route("/v1/headroom", get(headroom::headroom))
         .route("/v1/schema", get(schema))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
+        .checking("/livez", get(livez))
+        .checking("/readyz", get(readyz))
         .with_state(shared)
 }
 

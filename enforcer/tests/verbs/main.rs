@@ -9,6 +9,8 @@ mod foreseen;
 mod golden;
 mod hostile;
 mod journal;
+mod looked_at;
+mod misconfigured;
 mod printed;
 mod shells;
 

@@ -3,8 +3,13 @@ use std::{fs, process::Command};
 
 use crate::{Scene, journal::eviction, run};
 
-const VERBS: [&str; 24] = [
+const VERBS: [&str; 29] = [
     "run",
+    "status",
+    "pods",
+    "describe",
+    "version",
+    "bugreport",
     "plan",
     "rank",
     "events",
@@ -64,6 +69,33 @@ fn every_verb_has_a_manual_page() {
         assert!(page.contains(&format!("enforcer\\-{}", verb.replace('-', "\\-"))), "{verb}: {page}");
     }
     assert!(dir.join("enforcer.1").exists() && dir.join("enforcer-config-check.1").exists());
+    for (name, above) in [
+        ("enforcer-why", "enforcer"),
+        ("enforcer-config-check", "enforcer-config"),
+        ("enforcer", "enforcer-why"),
+    ] {
+        let page = fs::read_to_string(dir.join(format!("{name}.1"))).unwrap();
+        let headings: Vec<_> = page.lines().filter_map(|line| line.strip_prefix(".SH ")).collect();
+        let wanted = [
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "OPTIONS",
+            "\"EXIT STATUS\"",
+            "FILES",
+            "ENVIRONMENT",
+            "EXAMPLES",
+            "\"SEE ALSO\"",
+        ];
+        let mut rest = headings.iter();
+        assert!(wanted.iter().all(|heading| rest.any(|found| found == heading)), "{name}: {headings:?}");
+        assert_eq!(page.matches(".ds Aq").count(), 2, "{name} begins once");
+        assert!(
+            page.contains("/etc/enforcer/config.yaml") && page.contains("ENFORCER_SOCKET"),
+            "{name}: {page}"
+        );
+        assert!(page.contains(&above.replace('-', "\\-")), "{name}: {page}");
+    }
     let refused = scene.run(&["man", "--dir", "/proc/nowhere"]);
     assert!(refused.status == 1 && refused.err.contains("cannot create /proc/nowhere"), "{refused:?}");
 }
@@ -75,6 +107,64 @@ fn a_verb_that_is_not_there_suggests_the_nearest() {
         let printed = scene.run(&[wrong]);
         assert!(printed.status == 64 && printed.err.contains(&format!("'{near}'")), "{printed:?}");
     }
+}
+
+/// The whole help is read once by a person whenever it changes.
+#[test]
+fn the_help_of_every_verb_is_as_it_was_read() {
+    let scene = Scene::new();
+    let mut reported = scene.run(&["--help"]).whole();
+    for verb in VERBS.iter().filter(|verb| **verb != "help") {
+        reported.push_str(&format!("$ {verb} --help\n{}", scene.run(&[verb, "--help"]).whole()));
+    }
+    for verb in ["check", "effective", "schema"] {
+        reported
+            .push_str(&format!("$ config {verb} --help\n{}", scene.run(&["config", verb, "--help"]).whole()));
+    }
+    // The version of the program changes with each release.
+    insta::assert_snapshot!(reported.replace(env!("CARGO_PKG_VERSION"), "VERSION"));
+}
+
+#[test]
+fn help_has_examples_exit_statuses_and_values_and_only_options_that_apply() {
+    let scene = Scene::new();
+    let help = |verb: &str| scene.run(&[verb, "--help"]).out;
+    for verb in VERBS.iter().filter(|verb| !["help", "config"].contains(verb)) {
+        let shown = help(verb);
+        for part in ["Examples:\n  enforcer ", "Exit status:\n  0", "  64  wrong usage"] {
+            assert!(shown.contains(part), "{verb}: {part} is not in {shown}");
+        }
+    }
+    let run = help("run");
+    assert!(
+        ["observe", "dry-run", "enforce", "keep", "restore"].iter().all(|value| run.contains(value)),
+        "{run}"
+    );
+    assert!(help("events").contains("eviction.decided,"), "{}", help("events"));
+    assert!(help("doctor").contains("  2   nothing can be enforced"), "{}", help("doctor"));
+    for (verb, has, lacks) in [
+        ("next", &["--socket", "--output", "--config"][..], &["--live", "--verbose", "--no-color"][..]),
+        ("events", &["--live", "--output", "--no-color"], &["--verbose"]),
+        ("completions", &[], &["--output", "--config", "--socket", "--live", "--verbose"]),
+        ("exec", &["--socket"], &["--output", "--live"]),
+        ("run", &["--verbose", "--config"], &["--output", "--socket", "--live", "--no-config"]),
+    ] {
+        let shown = help(verb);
+        let options = shown.split("Options:").nth(1).unwrap().split("Examples:").next().unwrap();
+        assert!(has.iter().all(|option| options.contains(option)), "{verb}: {options}");
+        assert!(!lacks.iter().any(|option| options.contains(option)), "{verb}: {options}");
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_not_suggested() {
+    let scene = Scene::new();
+    for wrong in [&["clean"][..], &["next", "--linear"], &["man", "--lvie"]] {
+        let printed = scene.run(wrong);
+        assert!(printed.status == 64 && !printed.err.contains("similar"), "{printed:?}");
+    }
+    let near = scene.run(&["next", "--singal", "pid.available"]);
+    assert!(near.status == 64 && near.err.contains("'--signal'"), "{near:?}");
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub(crate) fn build(places: &Places, source: &Source, arch: Arch) -> anyhow::Res
     let mut cargo = build::cargo(places);
     cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags(places)?);
     cargo.env("SOURCE_DATE_EPOCH", source.epoch.to_string());
+    // `enforcer version` says it.
+    cargo.env("ENFORCER_COMMIT", &source.commit);
     cargo.env("CARGO_TARGET_DIR", &places.target).env_remove(build::OBJECT_VARIABLE);
     if !arch.is_native() {
         let target = arch.target().replace('-', "_");

@@ -69,7 +69,8 @@ pub(super) async fn follow(run_dir: &Path, mut emit: impl FnMut(Tally)) -> Resul
     Ok(())
 }
 
-fn tally_query(follow: bool) -> String {
+/// The query for the events that are counted.
+pub(in crate::cli) fn tally_query(follow: bool) -> String {
     let kinds: Vec<_> = KINDS.iter().map(|kind| format!("&type={kind}")).collect();
     format!("follow={follow}{}", kinds.concat())
 }
@@ -101,7 +102,12 @@ async fn pod_events(run_dir: &Path, namespace: &str, name: &str) -> Result<Vec<S
     Ok(newest.iter().rev().map(|line| render::event(line, false)).collect())
 }
 
-async fn events(run_dir: &Path, query: &str, mut take: impl FnMut(&[u8])) -> Result<(), Failure> {
+/// Takes each event that the query asks for, a line each, the oldest first.
+pub(in crate::cli) async fn events(
+    run_dir: &Path,
+    query: &str,
+    mut take: impl FnMut(&[u8]),
+) -> Result<(), Failure> {
     let mut answer = events_answer(run_dir, query).await?;
     let mut pending = Vec::new();
     while let Some(chunk) = answer.chunk().await? {

@@ -6,13 +6,13 @@ use enforcer_events::{Event, Payload, eviction::EvictionDecided, node::ConfigLoa
 use serde::Serialize;
 
 /// How far back events are counted.
-pub(super) const WINDOW_MS: i64 = 24 * 3_600 * 1_000;
+pub(in crate::cli) const WINDOW_MS: i64 = 24 * 3_600 * 1_000;
 
 /// How many problems are kept; further ones are only counted.
 const MAX_PROBLEMS: usize = 64;
 
 /// The event types that are counted.
-pub(super) const KINDS: [&str; 6] = [
+pub(in crate::cli) const KINDS: [&str; 6] = [
     "config.loaded",
     "eviction.decided",
     "eviction.completed",
@@ -24,31 +24,31 @@ pub(super) const KINDS: [&str; 6] = [
 /// What happened in the last day, and what is missing now.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Tally {
+pub(in crate::cli) struct Tally {
     /// Pods that were evicted.
-    pub(super) evicted: u64,
+    pub(in crate::cli) evicted: u64,
     /// Decisions that were reported but not carried out.
-    pub(super) only_decided: u64,
+    pub(in crate::cli) only_decided: u64,
     /// OOM kills by the kernel, by incident.
-    pub(super) oom_incidents: u64,
+    pub(in crate::cli) oom_incidents: u64,
     /// What is missing since the daemon's start, and why.
-    pub(super) degraded: Vec<Problem>,
+    pub(in crate::cli) degraded: Vec<Problem>,
     /// How many more problems there are.
-    pub(super) more_degraded: usize,
+    pub(in crate::cli) more_degraded: usize,
     #[serde(skip)]
     open: BTreeSet<(String, String)>,
 }
 
 /// A missing facility.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub(super) struct Problem {
-    pub(super) what: String,
-    pub(super) message: String,
+pub(in crate::cli) struct Problem {
+    pub(in crate::cli) what: String,
+    pub(in crate::cli) message: String,
 }
 
 impl Tally {
     /// Counts an event; anything else, and other types, are ignored. `now_ms` is the wall clock.
-    pub(super) fn take(&mut self, line: &[u8], now_ms: i64) {
+    pub(in crate::cli) fn take(&mut self, line: &[u8], now_ms: i64) {
         let Ok(Event { time, payload, .. }) = Event::parse(line) else { return };
         let time = time.parse::<jiff::Timestamp>();
         let is_recent = time.is_ok_and(|time| time.as_millisecond() >= now_ms.saturating_sub(WINDOW_MS));

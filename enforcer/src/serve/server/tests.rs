@@ -63,6 +63,7 @@ async fn serve_within(limits: Limits) -> Served {
             }),
             headrooms: Headrooms::by(|| None),
         },
+        config: watch::channel(Arc::new(ConfigView { config_hash: "h1".into(), ..ConfigView::default() })).1,
         view: views,
         orders: watch::channel(Vec::new()).1,
         requested: watch::channel(requested).1,

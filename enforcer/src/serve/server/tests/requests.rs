@@ -34,6 +34,17 @@ async fn what_is_wrong_with_a_request_is_reported_with_what_would_be_right() {
         (&format!("/v1/events?pod={endless}"), "", "414", "request line"),
         ("/v1/pods", &format!("x: {endless}\r\n"), "431", ""),
         ("/v1/pods", &many, "431", ""),
+        (
+            "/v1/pods?namespace=a",
+            "",
+            "400",
+            r#""error":"\"namespace\" is not a parameter of /v1/pods: it takes none""#,
+        ),
+        ("/v1/orders?&x", "", "400", r#""parameters":[]"#),
+        ("/v1/ranking?n=3", "", "400", "there is only signal"),
+        ("/v1/events?limit=3", "", "400", "There are after, follow, type, namespace, pod, since"),
+        ("/v1/doctor?", "", "200", "facilities"),
+        ("/livez?verbose", "", "200", "ok"),
         ("/v1/pods", "Content-Length: 20000\r\n", "413", "16384 bytes"),
         ("/v1/events?type=pod.aded", "", "400", "did you mean pod.added?"),
         ("/v1/events?after=12", "", "400", r#""newest":""#),
@@ -55,6 +66,29 @@ async fn what_is_wrong_with_a_request_is_reported_with_what_would_be_right() {
     assert!(answer.contains("/v1/pods does not take DELETE"), "{answer}");
     let answer = served.ask("nonsense\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+}
+
+#[tokio::test]
+async fn the_running_configuration_is_served() {
+    let answer = serve().await.get_with("/v1/config", "").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains(r#""configHash":"h1""#), "{answer}");
+}
+
+#[tokio::test]
+async fn a_cursor_from_the_future_is_answered_with_the_newest() {
+    let served = serve().await;
+    let newest = served.append(EventType::PodAdded, "p");
+    let cursor = |sequence| served.journal.cursor(sequence);
+    let answer = served.get_with(&format!("/v1/events?after={}", cursor(newest + 5)), "").await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert!(
+        answer.contains("is in the future: the newest event has")
+            && answer.contains(&cursor(newest).to_string()),
+        "{answer}"
+    );
+    let other = format!("/v1/events?after=01J8Z3NDEKTSV4RRFFQ69G5FAV:{:020}", newest + 5);
+    let answer = served.get_with(&other, "").await;
+    assert!(answer.starts_with("HTTP/1.1 410") && answer.contains("of another log"), "{answer}");
 }
 
 #[tokio::test]
