@@ -3,6 +3,7 @@
 mod allocatable;
 mod capacity;
 mod client;
+mod columns;
 mod completions;
 mod config;
 mod doctor;
@@ -13,6 +14,7 @@ mod exit;
 mod format;
 mod freshness;
 mod headroom;
+mod markdown;
 mod next;
 mod orders;
 mod page;
@@ -26,6 +28,8 @@ mod render;
 mod replay;
 mod reserve;
 mod run;
+mod select;
+mod times;
 mod top;
 mod what_if;
 mod why;
@@ -137,6 +141,8 @@ struct Context {
     output: Output,
     /// Whether a table may be as wide as it needs.
     is_wide: bool,
+    /// How many columns a table may take; `None` is as many as it needs.
+    columns: Option<usize>,
     color: bool,
     live: bool,
     verbose: u8,
@@ -180,6 +186,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
             config,
             output,
             is_wide,
+            columns: columns::of_terminal(is_wide),
             color: !no_color && std::io::stdout().is_terminal(),
             live,
             verbose,
