@@ -5,6 +5,7 @@ mod bugreport;
 mod capacity;
 mod cleanup;
 mod client;
+mod columns;
 mod completions;
 mod config;
 mod describe;
@@ -18,6 +19,7 @@ mod format;
 mod freshness;
 mod headroom;
 mod help;
+mod markdown;
 mod next;
 mod orders;
 mod page;
@@ -32,7 +34,9 @@ mod render;
 mod replay;
 mod reserve;
 mod run;
+mod select;
 mod status;
+mod times;
 mod top;
 mod version;
 mod what_if;
@@ -136,6 +140,8 @@ struct Context {
     output: Output,
     /// Whether a table may be as wide as it needs.
     is_wide: bool,
+    /// How many columns a table may take; `None` is as many as it needs.
+    columns: Option<usize>,
     color: bool,
     live: bool,
     verbose: u8,
@@ -182,6 +188,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         config,
         output,
         is_wide,
+        columns: columns::of_terminal(is_wide),
         color: !no_color && std::io::stdout().is_terminal(),
         live,
         verbose,

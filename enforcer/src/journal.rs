@@ -14,6 +14,7 @@ mod intent;
 mod kmsg;
 mod log;
 mod medium;
+mod moment;
 mod offline;
 mod pending_records;
 mod record;
@@ -34,6 +35,7 @@ pub use self::{
     event::{Event, Observer, RawEvent, Subject, named_type},
     intent::{Intent, IntentError, Intents, MOST_TARGETS, Slot, Slots},
     log::{Batch, Journal, Line, Load, Passed, Range, Reader, Stale},
+    moment::moment,
     offline::Offline,
     pending_records::PendingRecords,
     record::{Cursor, Filter, Record},

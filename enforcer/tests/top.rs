@@ -427,7 +427,7 @@ fn without_a_terminal_a_plain_table_is_printed() {
     assert!(one.contains("default/hog") && one.lines().all(|line| line.chars().count() <= 80), "{one}");
     assert!(!one.chars().any(|character| character.is_control() && character != '\n'), "{one:?}");
     let begin = Instant::now();
-    let two = text(plain(folder.path(), &["top", "-b", "-n", "2", "--interval", "500ms"]));
+    let two = text(plain(folder.path(), &["top", "-b", "--count", "2", "--interval", "500ms"]));
     assert!(begin.elapsed() >= Duration::from_millis(500));
     assert_eq!(two.matches("DRY-RUN").count(), 2);
     let wide = text(plain(folder.path(), &["top", "--wide"]));

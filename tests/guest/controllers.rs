@@ -197,7 +197,7 @@ fn without_the_memory_controller_process_ids_cost_the_right_pod_and_memory_costs
     );
     let containers = scene.get("/v1/containers");
     assert_eq!(containers["pods"].as_array().unwrap().len(), 0, "{containers}");
-    let top = scene.daemon.verb(&["-o", "json", "top", "--batch", "-n", "1"]).output().unwrap();
+    let top = scene.daemon.verb(&["-o", "json", "top", "--batch", "--count", "1"]).output().unwrap();
     let top: Value = serde_json::from_slice(&top.stdout).unwrap();
     assert!(!top.to_string().contains("\"currentBytes\":0"), "{top:#}");
     assert!(hog.lives().unwrap());

@@ -19,6 +19,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The same for an order, which the daemon answers once it is on disk, or within 15 s.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The header with the cursor of the newest kept event.
+const NEWEST: &str = "enforcer-newest";
+
 /// The media type of events that carry a cursor each.
 const WITH_CURSORS: &str = "text/event-stream";
 
@@ -27,6 +30,7 @@ const WITH_CURSORS: &str = "text/event-stream";
 pub(super) struct Answer {
     pub(super) status: StatusCode,
     content_type: Option<HeaderValue>,
+    newest: Option<HeaderValue>,
     body: Incoming,
 }
 
@@ -35,6 +39,11 @@ impl Answer {
     pub(super) fn has_cursors(&self) -> bool {
         let content_type = self.content_type.as_ref().map(HeaderValue::as_bytes);
         content_type.is_some_and(|content_type| content_type.starts_with(WITH_CURSORS.as_bytes()))
+    }
+
+    /// The cursor of the newest event when the daemon began to answer.
+    pub(super) fn newest(&self) -> Option<&str> {
+        self.newest.as_ref()?.to_str().ok()
     }
 
     /// The next part of the body; `None` at its end.
@@ -164,7 +173,8 @@ async fn send(
     })?;
     let (mut head, body) = answer.map_err(broken)?.into_parts();
     let content_type = head.headers.remove(hyper::header::CONTENT_TYPE);
-    Ok(Answer { status: head.status, content_type, body })
+    let newest = head.headers.remove(NEWEST);
+    Ok(Answer { status: head.status, content_type, newest, body })
 }
 
 fn no_connection(socket: &Path, error: io::Error) -> Failure {

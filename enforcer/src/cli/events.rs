@@ -1,46 +1,64 @@
 //! `enforcer events`: prints the stream, from the disk if the daemon is down.
 
+mod connection;
+mod printer;
 mod stream;
 
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, anyhow};
-use hyper::StatusCode;
 use serde_json::Value;
 
 pub(super) use self::stream::MAX_LINE_BYTES;
-use self::stream::Stream;
-use super::{Context, Failure, client, exit::Unreachable, format, format::Output, render};
-use crate::journal::{self, Cursor, Filter, Offline, named_type};
+use self::{connection::stale, printer::Printer};
+use super::{Context, Failure, client, exit::Unreachable, format, format::Output, times};
+use crate::journal::{self, Cursor, Filter, Offline, moment, named_type};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Keep printing new events
+    /// Keep printing new events, also over restarts of the daemon
     #[arg(short, long)]
     follow: bool,
     /// Print only events after this cursor
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
-    /// Print only events of at most this age: 90s, 30m, 2h, 1d
-    #[arg(long, value_name = "AGE")]
+    /// Print only events from this time on: 5m, 2h or 7d ago, or
+    /// 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME")]
     since: Option<String>,
+    /// Print only events up to this time
+    #[arg(long, value_name = "TIME", conflicts_with = "follow")]
+    until: Option<String>,
+    /// Of the kept events, print only this many, the newest
+    #[arg(long, value_name = "COUNT")]
+    tail: Option<usize>,
     /// Print only this type, with or without its prefix; may be repeated
     #[arg(long = "type", value_name = "TYPE")]
     kinds: Vec<String>,
+    /// Print only events with this reason, such as noCandidate; may be repeated
+    #[arg(long = "reason", value_name = "REASON")]
+    reasons: Vec<String>,
     /// Print only events about pods of this namespace
-    #[arg(long, value_name = "NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
+    /// Print the events about all namespaces and the node, as without --namespace
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
     /// Print only events about this pod: NAME or NAMESPACE/NAME
     #[arg(long, value_name = "POD")]
     pod: Option<String>,
+    #[command(flatten)]
+    times: times::Args,
     /// Print the JSON Schema of events, and no event
-    #[arg(long, conflicts_with_all = ["follow", "after", "since", "kinds", "namespace", "pod"])]
+    #[arg(long, conflicts_with_all = ["follow", "after", "since", "until", "tail", "kinds", "reasons", "namespace", "pod"])]
     schema: bool,
 }
 
 /// The request, which stays the same over several connections.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Asked {
+    /// Whether to wait for new events.
+    follow: bool,
     /// The query for the daemon, without its start.
     query: String,
     /// The same as a filter for the state directory.
@@ -56,16 +74,35 @@ enum Place {
     Start,
     /// The event with this cursor was the last one.
     Behind(Cursor),
+    /// Before the oldest kept event: those behind the last one are no longer kept.
+    Oldest,
     /// The events had no cursors.
     Unknown,
 }
 
+impl Place {
+    /// All up to that event has been passed, printed or left out.
+    fn advance(&mut self, passed: Cursor) {
+        match self {
+            Self::Start | Self::Oldest => *self = Self::Behind(passed),
+            Self::Behind(last) if last.epoch == passed.epoch && last.sequence < passed.sequence => {
+                *last = passed;
+            }
+            Self::Behind(_) | Self::Unknown => {}
+        }
+    }
+}
+
 impl Asked {
     fn new(args: &Args) -> Result<Self, Failure> {
-        let Args { follow, after, since, kinds, namespace, pod, schema: _ } = args;
+        let Args { follow, after, since, until, kinds, namespace, pod, .. } = args;
         // Resolved once: on a later connection the same age would be another time.
-        let since = since.as_deref().map(since_time).transpose()?;
-        let mut query = format!("follow={follow}");
+        let time = |name: &str, text: &Option<String>| {
+            let time = text.as_deref().map(|text| moment(text, jiff::Timestamp::now())).transpose();
+            time.map_err(|error| Failure::usage(anyhow!("--{name}: {error}")))
+        };
+        let (since, until) = (time("since", since)?, time("until", until)?);
+        let mut query = String::new();
         let mut add = |name: &str, value: &str| {
             query.push_str(&format!("&{name}={}", client::encode(value)));
         };
@@ -77,8 +114,10 @@ impl Asked {
                 add(name, value);
             }
         }
-        if let Some(since) = since {
-            add("since", &since.to_string());
+        for (name, time) in [("since", since), ("until", until)] {
+            if let Some(time) = time {
+                add(name, &time.to_string());
+            }
         }
         let kind =
             |name: &String| named_type(name).map_err(|error| Failure::usage(anyhow!("--type: {error}")));
@@ -87,8 +126,14 @@ impl Asked {
             namespace: namespace.clone(),
             pod: pod.clone(),
             since_ms: since.map(jiff::Timestamp::as_millisecond),
+            until_ms: until.map(jiff::Timestamp::as_millisecond),
         };
-        Ok(Self { query, filter, after: after.clone() })
+        Ok(Self { follow: *follow, query, filter, after: after.clone() })
+    }
+
+    /// The same without waiting for new events.
+    fn ending(&self) -> Self {
+        Self { follow: false, ..self.clone() }
     }
 
     /// The request target to continue from that place.
@@ -96,9 +141,10 @@ impl Asked {
         let after = match place {
             Place::Behind(cursor) => Some(cursor.to_string()),
             Place::Start | Place::Unknown => self.after.clone(),
+            Place::Oldest => None,
         };
         let after = after.map_or_else(String::new, |after| format!("&after={}", client::encode(&after)));
-        format!("/v1/events?{}{after}", self.query)
+        format!("/v1/events?follow={}{}{after}", self.follow, self.query)
     }
 
     /// The cursor to read the state directory's log from.
@@ -111,29 +157,6 @@ impl Asked {
     }
 }
 
-fn since_time(age: &str) -> Result<jiff::Timestamp, Failure> {
-    let seconds = age_seconds(age).ok_or_else(|| {
-        Failure::usage(anyhow!("--since {age:?} is not an age: write a number and s, m, h or d, such as 2h"))
-    })?;
-    jiff::Timestamp::now()
-        .checked_sub(jiff::SignedDuration::from_secs(seconds))
-        .with_context(|| format!("--since {age} is too long ago"))
-        .map_err(Failure::usage)
-}
-
-fn age_seconds(age: &str) -> Option<i64> {
-    let unit = age.chars().next_back()?;
-    let factor = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3_600,
-        'd' => 86_400,
-        _ => return None,
-    };
-    let count: i64 = age.strip_suffix(unit)?.parse().ok()?;
-    if count < 0 { None } else { count.checked_mul(factor) }
-}
-
 pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
     if args.schema {
         return schema(context.output);
@@ -143,17 +166,18 @@ pub(super) fn events(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     let asked = Asked::new(args)?;
     let mut place = Place::Start;
-    let mut printer = Printer::new(context);
-    match client::block_on(from_daemon(context, &asked, &mut place, &mut printer)) {
+    let mut printer = Printer::new(context, args);
+    if args.follow {
+        return client::block_on(connection::follow(context, &asked, &mut place, &mut printer));
+    }
+    match client::block_on(connection::from_daemon(context, &asked, &mut place, &mut printer)) {
         // Without a known place, the state directory cannot continue the output.
-        Err(failure)
-            if failure.is_unreachable() && !context.live && !args.follow && place != Place::Unknown =>
-        {
+        Err(failure) if failure.is_unreachable() && !context.live && place != Place::Unknown => {
             from_disk(context, &asked, &place, failure, &mut printer)
         }
         result => result,
     }?;
-    printer.end().map_err(Failure::printing)
+    printer.end()
 }
 
 /// Prints the schema as it is published; it has no table.
@@ -161,69 +185,6 @@ fn schema(output: Output) -> Result<(), Failure> {
     let document: Value = serde_json::from_str(enforcer_events::SCHEMA).context("the schema is damaged")?;
     let output = if output == Output::Table { Output::Json } else { output };
     format::print(output, &document, String::new)
-}
-
-/// Prints the daemon's events, and moves `place` along. The daemon hangs up on a client that stops reading for a while;
-/// then this reconnects and continues after the last printed event.
-async fn from_daemon(
-    context: &Context,
-    asked: &Asked,
-    place: &mut Place,
-    printer: &mut Printer,
-) -> Result<(), Failure> {
-    loop {
-        let before = place.clone();
-        let result = from_connection(context, asked, place, printer).await;
-        let has_hung_up =
-            result.as_ref().is_err_and(|failure| failure.silence() == Some(Unreachable::HungUp));
-        // A connection that brought nothing new is not worth another try.
-        if !has_hung_up || *place == before || *place == Place::Unknown {
-            return result;
-        }
-    }
-}
-
-async fn from_connection(
-    context: &Context,
-    asked: &Asked,
-    place: &mut Place,
-    printer: &mut Printer,
-) -> Result<(), Failure> {
-    let mut answer = client::get_with_cursors(&context.config.run_dir, &asked.target(place)).await?;
-    if !answer.status.is_success() {
-        let status = answer.status;
-        let body = answer.bytes().await?;
-        let lost = if status == StatusCode::GONE { lost(&body) } else { None };
-        return Err(lost.map_or_else(|| client::refusal(status, &body), |lost| stale(place, lost)));
-    }
-    let mut stream = Stream::new(answer.has_cursors());
-    while let Some(chunk) = answer.chunk().await? {
-        let part = stream.take(&chunk)?;
-        printer.print(&part.lines).map_err(Failure::printing)?;
-        match part.cursor {
-            Some(cursor) => *place = Place::Behind(cursor),
-            None if part.lines.is_empty() => {}
-            None => *place = Place::Unknown,
-        }
-    }
-    Ok(())
-}
-
-/// How many events the daemon says are lost after an old cursor.
-fn lost(body: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<Value>(body).ok()?.get("lost")?.as_u64()
-}
-
-/// The failure if events after that place are no longer kept.
-fn stale(place: &Place, lost: u64) -> Failure {
-    let cursor = match place {
-        Place::Behind(cursor) => format!("the cursor {cursor}, behind what was printed,"),
-        Place::Start | Place::Unknown => String::from("--after: the cursor"),
-    };
-    anyhow!(
-        "{cursor} is older than what is kept, or of another log: {lost} events are lost; without --after all that is kept is printed"
-    )
-    .into()
 }
 
 /// Prints the state directory's events from that place on. If it has no log, the daemon's failure is returned.
@@ -243,7 +204,7 @@ fn from_disk(
         .map_err(anyhow::Error::new)?;
     let events = match (opened, place) {
         (Ok(events), _) => events,
-        (Err(stale_there), Place::Start | Place::Unknown) => {
+        (Err(stale_there), Place::Start | Place::Oldest | Place::Unknown) => {
             let newest = stale_there.range.newest;
             return Err(match after {
                 Some(after) if after.sequence > newest => Failure::usage(anyhow!(
@@ -264,105 +225,4 @@ fn from_disk(
         printer.print(&record.line).map_err(Failure::printing)?;
     }
     Ok(())
-}
-
-/// Prints events as they come. As JSON and as YAML they are one document together, a list.
-struct Printer {
-    output: Output,
-    color: bool,
-    is_on_terminal: bool,
-    is_begun: bool,
-}
-
-impl Printer {
-    fn new(context: &Context) -> Self {
-        let Context { output, color, .. } = context;
-        let is_on_terminal = format::is_on_terminal();
-        Self { output: *output, color: *color, is_on_terminal, is_begun: false }
-    }
-
-    fn print(&mut self, lines: &[u8]) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        // An empty line is a heartbeat.
-        for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            self.event(&mut out, line)?;
-        }
-        out.flush()
-    }
-
-    fn event(&mut self, out: &mut impl io::Write, line: &[u8]) -> io::Result<()> {
-        let is_first = !std::mem::replace(&mut self.is_begun, true);
-        match self.output {
-            Output::Json => {
-                out.write_all(if is_first { b"{\"items\":[\n" } else { b",\n" })?;
-                self.json(out, line)
-            }
-            Output::Jsonl => {
-                self.json(out, line)?;
-                out.write_all(b"\n")
-            }
-            Output::Yaml => {
-                let event: [Value; 1] = [serde_json::from_slice(line)?];
-                let text = format::yaml(&event).map_err(io::Error::other)?;
-                let head = if is_first { "items:\n" } else { "" };
-                write!(out, "{head}{text}")
-            }
-            Output::Table | Output::Wide => writeln!(out, "{}", render::event(line, self.color)),
-        }
-    }
-
-    fn json(&self, out: &mut impl io::Write, line: &[u8]) -> io::Result<()> {
-        match str::from_utf8(line) {
-            Ok(json) => out.write_all(format::shown(json, self.is_on_terminal).as_bytes()),
-            Err(_) => out.write_all(line),
-        }
-    }
-
-    /// Ends the document.
-    fn end(self) -> io::Result<()> {
-        let end: &[u8] = match (self.output, self.is_begun) {
-            (Output::Json, true) => b"\n]}\n",
-            (Output::Json, false) => b"{\"items\":[]}\n",
-            (Output::Yaml, false) => b"items: []\n",
-            (Output::Yaml, true) | (Output::Table | Output::Wide | Output::Jsonl, _) => return Ok(()),
-        };
-        let mut out = io::stdout().lock();
-        out.write_all(end)?;
-        out.flush()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    #[test]
-    fn events_are_one_document_or_lines() {
-        let events = [json!({"a": 1, "b": {"c": "x: y"}}), json!({"a": 2})];
-        let printed = |output, events: &[Value]| {
-            let mut printer = Printer { output, color: false, is_on_terminal: false, is_begun: false };
-            let mut out = Vec::new();
-            for event in events {
-                printer.event(&mut out, event.to_string().as_bytes()).unwrap();
-            }
-            String::from_utf8(out).unwrap()
-        };
-        let lines = printed(Output::Jsonl, &events);
-        assert_eq!(lines.lines().count(), 2);
-        let document: Value = serde_json::from_str(&(printed(Output::Json, &events) + "]}")).unwrap();
-        assert_eq!(document, json!({"items": events}));
-        let document: Value = serde_saphyr::from_str(&printed(Output::Yaml, &events)).unwrap();
-        assert_eq!(document, json!({"items": events}));
-    }
-
-    #[test]
-    fn an_age_has_a_unit() {
-        assert_eq!(age_seconds("2h"), Some(7_200));
-        assert_eq!(age_seconds("90s"), Some(90));
-        for wrong in ["", "h", "2", "-2h", "2w", "9223372036854775807d", "2ü"] {
-            assert_eq!(age_seconds(wrong), None, "{wrong}");
-        }
-    }
 }

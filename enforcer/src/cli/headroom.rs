@@ -1,12 +1,17 @@
 //! `enforcer headroom`: bytes and seconds to each threshold.
 
 use super::{
-    Context, Failure, client, format,
-    page::{Page, cell},
+    Context, Failure, client,
+    columns::name_width,
+    format,
+    page::{Page, cell, width},
     ranked::signed,
-    render::human_bytes,
+    render::{escape, human_bytes},
 };
 use crate::serve::{HeadroomView, SignalView, SliceView, ThresholdView};
+
+/// How many columns a line about a cgroup has beside its name.
+const REST: usize = 38;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -18,10 +23,11 @@ pub(super) struct Args {}
 
 pub(super) fn headroom(context: &Context, _args: &Args) -> Result<(), Failure> {
     let headroom: HeadroomView = client::block_on(client::get_json(&context.config.run_dir, "/v1/headroom"))?;
-    format::print(context.output, &headroom, || table(&headroom))
+    format::print(context.output, &headroom, || table(&headroom, context.columns))
 }
 
-fn table(headroom: &HeadroomView) -> String {
+/// With names as wide as fits into that many columns.
+fn table(headroom: &HeadroomView, columns: Option<usize>) -> String {
     let HeadroomView { signals, slices } = headroom;
     let mut page = Page::default();
     if signals.iter().all(|signal| signal.thresholds.is_empty()) {
@@ -36,7 +42,9 @@ fn table(headroom: &HeadroomView) -> String {
     }
     if !slices.is_empty() {
         page.gap();
-        page.line(&slice("CGROUP", ["CURRENT", "LIMIT", "SOME", "FULL"]));
+        let longest = slices.iter().map(|slice| width(&escape(&slice.cgroup))).max().unwrap_or(0);
+        let name = name_width(longest, REST, columns);
+        page.line(&slice(&cell("CGROUP", name, false), ["CURRENT", "LIMIT", "SOME", "FULL"]));
         for SliceView {
             name: _,
             cgroup,
@@ -52,7 +60,7 @@ fn table(headroom: &HeadroomView) -> String {
             };
             let (current, limit) = (bytes(*current_bytes, "?"), bytes(*limit_bytes, "-"));
             let (some, full) = (percent(*some_avg10_percent), percent(*full_avg10_percent));
-            page.line(&slice(cgroup, [&current, &limit, &some, &full]));
+            page.line(&slice(&cell(cgroup, name, false), [&current, &limit, &some, &full]));
         }
     }
     page.finish()
@@ -98,13 +106,13 @@ fn line(signal: &str, [kind, threshold, available, left, rate, crossed]: [&str; 
 }
 
 fn slice(name: &str, [current, limit, some, full]: [&str; 4]) -> String {
-    format!("{} {current:>9} {limit:>9} {some:>8} {full:>8}", cell(name, 42, false))
+    format!("{name} {current:>9} {limit:>9} {some:>8} {full:>8}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::page::{WIDTH, width};
+    use crate::cli::page::WIDTH;
 
     #[test]
     fn what_is_left_is_reported_within_80_columns() {
@@ -145,11 +153,13 @@ mod tests {
                 ..SliceView::default()
             }],
         };
-        let text = table(&headroom);
+        let text = table(&headroom, Some(WIDTH));
         assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");
         assert!(text.contains("9.9 s") && text.contains("MET") && text.contains("-1023Mi"), "{text}");
         assert!(text.contains("4194304") && text.contains("100.00%") && !text.contains('\u{1b}'), "{text}");
-        assert!(table(&HeadroomView::default()).contains("set evictionHard"));
+        let whole = table(&headroom, None);
+        assert!(whole.contains(&"kubepods.slice".repeat(9)), "{whole}");
+        assert!(table(&HeadroomView::default(), None).contains("set evictionHard"));
     }
 
     #[test]

@@ -5,10 +5,11 @@ use serde::Serialize;
 use super::{
     Context, Failure, client, format,
     freshness::{self, Freshness},
-    page::Page,
+    page::{Page, Style},
     ranked::{self, because, is_pids, name},
+    select,
 };
-use crate::serve::{ExcludedView, OrderView, RankedView, RankingView, View, ranked_signal};
+use crate::serve::{ExcludedView, OrderView, PodView, RankedView, RankingView, View, ranked_signal};
 
 /// How many excluded pods are named for each reason.
 const NAMED: usize = 8;
@@ -19,8 +20,10 @@ The running daemon ranks its pods by their present usage, with the engine that
 decides evictions. BY is the key that puts a pod before the next one.")]
 pub(super) struct Args {
     /// How many pods to show
-    #[arg(short = 'n', long = "number", value_name = "NUMBER", default_value_t = 10)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     number: usize,
+    #[command(flatten)]
+    pods: select::Args,
     /// The signal that runs short: memory.available, allocatableMemory.available
     /// or pid.available
     #[arg(long, value_name = "SIGNAL", default_value = "memory.available", value_parser = signal)]
@@ -32,7 +35,7 @@ fn signal(text: &str) -> Result<String, String> {
 }
 
 pub(super) fn next(context: &Context, args: &Args) -> Result<(), Failure> {
-    let Args { number, signal } = args;
+    let Args { number, signal, pods } = args;
     let run_dir = &context.config.run_dir;
     let (mut ranking, view, orders) = client::block_on(async {
         let path = format!("/v1/ranking?signal={}", client::encode(signal));
@@ -41,15 +44,39 @@ pub(super) fn next(context: &Context, args: &Args) -> Result<(), Failure> {
         let orders: Vec<OrderView> = client::get_json(run_dir, "/v1/orders").await?;
         Ok((ranking, view, orders))
     })?;
+    // The first sentence is about the whole node, whichever pods are shown.
+    let head = Head { first: ranking.order.first().cloned(), runner_up: ranking.order.get(1).cloned() };
+    narrow(&mut ranking, &view, pods);
     let all = ranking.order.len();
-    // The first sentence names the runner-up, even with `-n 1`.
-    let runner_up = ranking.order.get(1).cloned();
     ranking.order.truncate(*number);
     let paused = orders.iter().any(OrderView::is_pause);
     let now_ms = freshness::now_ms();
     format::print(context.output, &Document::of(&ranking, &view, now_ms), || {
-        table(&ranking, all, runner_up.as_ref(), &mode(&view.mode, paused), &specs(&ranking, &view, now_ms))
+        let style = Style::Screen(context.columns);
+        let mode = mode(&view.mode, paused);
+        table(&ranking, all, &head, &mode, &specs(&ranking, &view, now_ms), style)
     })
+}
+
+/// Who comes first on the node, and who then.
+#[derive(Debug, Default)]
+struct Head {
+    first: Option<RankedView>,
+    runner_up: Option<RankedView>,
+}
+
+/// Leaves the pods that were asked for, with the ranks that they have on the node.
+fn narrow(ranking: &mut RankingView, view: &View, pods: &select::Args) {
+    if !pods.is_narrow() {
+        return;
+    }
+    let labels =
+        |is: &dyn Fn(&PodView) -> bool| view.pods.iter().find(|pod| is(pod)).map(|pod| pod.labels.clone());
+    ranking.order.retain(|row| pods.takes(&row.namespace, labels(&|pod| pod.uid == row.uid).as_ref()));
+    ranking.excluded.retain(|one| {
+        let own = labels(&|pod| pod.namespace == one.namespace && pod.name == one.name);
+        pods.takes(&one.namespace, own.as_ref())
+    });
 }
 
 /// The document for formats other than the table.
@@ -96,37 +123,33 @@ fn mode(mode: &str, paused: bool) -> String {
     }
 }
 
-fn table(
-    ranking: &RankingView,
-    all: usize,
-    runner_up: Option<&RankedView>,
-    mode: &str,
-    specs: &str,
-) -> String {
+fn table(ranking: &RankingView, all: usize, head: &Head, mode: &str, specs: &str, style: Style) -> String {
     let RankingView { signal, order, excluded } = ranking;
-    let mut page = Page::default();
-    match order.first() {
+    let mut page = Page::new(style);
+    match &head.first {
         Some(first) => {
             let key = first.decided_by.as_deref().unwrap_or_default();
-            let why = because(first, runner_up, key).replacen("it came", "it comes", 1);
+            let why = because(first, head.runner_up.as_ref(), key).replacen("it came", "it comes", 1);
             let why = why.replacen("it was the only pod that might", "it is the only pod that may", 1);
             page.paragraph(&format!("{} would be evicted next if {signal} ran short: {why}.", name(first)));
         }
-        None if all > 0 => page.paragraph(&format!("{all} pods may be evicted if {signal} runs short.")),
         None => page.paragraph(&format!("No pod may be evicted if {signal} runs short.")),
     }
     page.paragraph(mode);
     if let Some(first) = order.first() {
         page.gap();
-        page.lines(&ranked::table(order, is_pids(signal)));
+        page.table(&ranked::table(order, is_pids(signal)));
         if all > order.len() {
-            page.line(&format!("and {} more: -n {all} shows all", all - order.len()));
+            page.line(&format!("and {} more: --number {all} shows all", all - order.len()));
         }
         page.gap();
         page.field("first", &usage(first));
         if !specs.is_empty() {
             page.field("specs", specs);
         }
+    }
+    if order.is_empty() && all == 0 && head.first.is_some() {
+        page.paragraph("None of the pods that were asked for may be evicted.");
     }
     if !excluded.is_empty() {
         let left_out = excluded
@@ -193,7 +216,9 @@ mod tests {
         let expected =
             "live by kubelet, read 1s ago (n/a); stale by kubelet, read 9s ago (n/b); not known (n/c)";
         assert_eq!(shown, expected);
-        let page = |view: &View| table(&ranking(), 3, None, "", &specs(&ranking(), view, 10_000));
+        let page = |view: &View| {
+            table(&ranking(), 3, &Head::default(), "", &specs(&ranking(), view, 10_000), Style::default())
+        };
         assert!(page(&beside).contains("\nspecs "), "{}", page(&beside));
         assert!(page(&beside).lines().all(|line| line.chars().count() <= 80), "{}", page(&beside));
         assert!(!page(&view(None)).contains("specs"));

@@ -1,8 +1,8 @@
-//! Text for a screen of 80 columns, with untrusted text escaped.
+//! Text for a screen of 80 columns or for a ticket, with untrusted text escaped.
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::render::escape;
+use super::{columns::Table, markdown, render::escape};
 
 /// How wide a screen is, in columns.
 pub(super) const WIDTH: usize = 80;
@@ -13,13 +13,42 @@ const TEXT: usize = 11;
 /// The width of a time column.
 const AT: usize = 9;
 
-/// The text of a screen.
+/// What a page is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Style {
+    /// A screen: words within 80 columns, and tables within those of the terminal, if it is one.
+    Screen(Option<usize>),
+    /// A ticket: Markdown.
+    Markdown,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self::Screen(Some(WIDTH))
+    }
+}
+
+/// The text of a screen or of a ticket.
 #[derive(Debug, Default)]
-pub(super) struct Page(String);
+pub(super) struct Page {
+    text: String,
+    style: Style,
+    /// Whether the last line in Markdown is a row of the table of labels.
+    is_in_fields: bool,
+}
 
 impl Page {
+    /// An empty one.
+    pub(super) fn new(style: Style) -> Self {
+        Self { style, ..Self::default() }
+    }
+
     /// A paragraph of words.
     pub(super) fn paragraph(&mut self, text: &str) {
+        if self.is_markdown() {
+            self.block(&(markdown::escape(text) + "\n"));
+            return;
+        }
         for line in wrap(text, WIDTH) {
             self.line(&line);
         }
@@ -27,6 +56,10 @@ impl Page {
 
     /// Text behind a label; without one, it continues the text above.
     pub(super) fn field(&mut self, label: &str, text: &str) {
+        if self.is_markdown() {
+            self.labelled(label, text);
+            return;
+        }
         for (number, line) in wrap(text, WIDTH - TEXT).into_iter().enumerate() {
             let label = if number == 0 { label } else { "" };
             self.line(&format!("{label:<TEXT$}{line}"));
@@ -35,6 +68,10 @@ impl Page {
 
     /// Text behind a label and a time.
     pub(super) fn moment(&mut self, label: &str, at: &str, text: &str) {
+        if self.is_markdown() {
+            self.labelled(label, format!("{at} {text}").trim_start());
+            return;
+        }
         for (number, line) in wrap(text, WIDTH - TEXT - AT - 1).into_iter().enumerate() {
             let (label, at) = if number == 0 { (label, at) } else { ("", "") };
             self.line(&format!("{label:<TEXT$}{at:>AT$} {line}"));
@@ -43,23 +80,54 @@ impl Page {
 
     /// A line that is already escaped and short enough.
     pub(super) fn line(&mut self, line: &str) {
-        self.0.push_str(line.trim_end());
-        self.0.push('\n');
+        if self.is_markdown() {
+            self.block(&(markdown::escape(line.trim()) + "\n"));
+            return;
+        }
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
     }
 
-    /// Several such lines.
-    pub(super) fn lines(&mut self, lines: &str) {
-        self.0.push_str(lines);
+    /// A table.
+    pub(super) fn table(&mut self, table: &Table) {
+        match self.style {
+            Style::Screen(columns) => self.text.push_str(&table.text(columns)),
+            Style::Markdown => self.block(&table.markdown()),
+        }
     }
 
     /// An empty line.
     pub(super) fn gap(&mut self) {
-        self.0.push('\n');
+        if !self.is_markdown() {
+            self.text.push('\n');
+        }
     }
 
     /// The whole text.
     pub(super) fn finish(self) -> String {
-        self.0
+        self.text
+    }
+
+    fn is_markdown(&self) -> bool {
+        matches!(self.style, Style::Markdown)
+    }
+
+    /// A block of Markdown, apart from the one before.
+    fn block(&mut self, text: &str) {
+        if !self.text.is_empty() {
+            self.text.push('\n');
+        }
+        self.text.push_str(text);
+        self.is_in_fields = false;
+    }
+
+    /// A row of the table of labels, which begins with the first and ends with the next block.
+    fn labelled(&mut self, label: &str, text: &str) {
+        if !self.is_in_fields {
+            self.block("| | |\n| --- | --- |\n");
+            self.is_in_fields = true;
+        }
+        self.text.push_str(&format!("| {} | {} |\n", markdown::escape(label), markdown::escape(text)));
     }
 }
 
@@ -141,6 +209,25 @@ mod tests {
         let text = page.finish();
         assert!(text.lines().all(|line| line.width() <= WIDTH), "{text}");
         assert!(!text.chars().any(|one| one != '\n' && one.is_control()), "{text:?}");
+    }
+
+    #[test]
+    fn a_ticket_has_labels_in_a_table_and_is_not_wrapped() {
+        let mut page = Page::new(Style::Markdown);
+        page.paragraph(&"word ".repeat(40));
+        page.gap();
+        page.field("victim", "a|b\u{1b}[2J");
+        page.field("", "more");
+        page.moment("ladder", "+1 ms", "<b>");
+        page.line("and 2 more");
+        page.field("next", "x");
+        let fields = "| | |\n| --- | --- |\n";
+        let expected = format!(
+            "{}\n\n{fields}| victim | a\\|b\\\\u\\{{1b\\}}\\[2J |\n|  | more |\n| ladder | +1 ms \\<b\\> |\n\n\
+             and 2 more\n\n{fields}| next | x |\n",
+            "word ".repeat(40)
+        );
+        assert_eq!(page.finish(), expected);
     }
 
     #[test]

@@ -79,7 +79,9 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
     if let Some((cpus, assignments)) = cpus.as_ref().zip(assignments.as_ref()) {
         cpus::add(&mut document, cpus, assignments, &pods);
     }
-    format::print(context.output, &document, || table::table(&document, context.verbose > 0))?;
+    format::print(context.output, &document, || {
+        table::table(&document, context.verbose > 0, context.columns)
+    })?;
     reported(context, &errors, "planned")
 }
 

@@ -53,7 +53,7 @@ pub(super) fn rank(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     let document =
         Document::new(args.signal, &pods, &stats, context.config.settings.eviction_priority_ceiling);
-    format::print(context.output, &document, || table(&document))?;
+    format::print(context.output, &document, || table(&document, context.columns))?;
     // The document has no place for errors.
     for wrong in errors.iter().filter(|_| context.output != format::Output::Table) {
         drop(writeln!(io::stderr(), "{}", render::escape(&wrong.message)));

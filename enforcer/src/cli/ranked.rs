@@ -1,7 +1,7 @@
 //! The ranking for people: key by key, and in words the comparison that put one pod before the next.
 
 use super::{
-    page::{WIDTH, cell, width},
+    columns::{Head, Table},
     render::human_bytes,
 };
 use crate::{
@@ -112,52 +112,46 @@ fn short(key: Option<&str>) -> &str {
     }
 }
 
-/// The rows key by key, within 80 columns. `BY` is the key that puts a row before the next.
-pub(super) fn table(rows: &[RankedView], is_pids: bool) -> String {
-    let priorities: Vec<_> = rows.iter().map(|row| row.priority.to_string()).collect();
-    let priority = priorities.iter().map(String::len).max().unwrap_or(0).max("PRIORITY".len());
-    let rank = rows.iter().map(|row| row.rank.to_string().len()).max().unwrap_or(0).max(2);
+/// The rows key by key. `BY` is the key that puts a row before the next.
+pub(super) fn table(rows: &[RankedView], is_pids: bool) -> Table {
     let unknown = || String::from("?");
-    let columns = |row: &RankedView, shown: &String| {
-        let shown = format!("{shown:>priority$}");
-        if is_pids {
-            return format!(
-                "{shown} {:>9}",
-                row.process_count.map_or_else(unknown, |count| count.to_string())
-            );
-        }
-        let exceeds = match (row.stats_missing, row.exceeds_request) {
-            (true, _) => "?",
-            (false, true) => "yes",
-            (false, false) => "no",
-        };
-        let usage = row.usage_bytes.map_or_else(unknown, human_bytes);
-        let above = row.above_request_bytes.map_or_else(unknown, signed);
-        format!("{exceeds:>7} {shown} {above:>8} {usage:>7} {:>7}", human_bytes(row.request_bytes))
-    };
-    let head = if is_pids {
-        format!("{:>priority$} {:>9}", "PRIORITY", "TASKS")
+    let mut heads = vec![Head::amount("#", 2), Head::name("POD")];
+    heads.extend(if is_pids {
+        vec![Head::amount("PRIORITY", 0), Head::amount("TASKS", 9)]
     } else {
-        format!("{:>7} {:>priority$} {:>8} {:>7} {:>7}", "EXCEEDS", "PRIORITY", "ABOVE", "USAGE", "REQUEST")
-    };
-    // Rank, name, columns, key, and the gaps between them.
-    let room = WIDTH.saturating_sub(rank + 1 + 1 + width(&head) + 1 + 8);
-    let mut text = String::new();
-    let mut put = |line: &str| {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    };
-    put(&format!("{:>rank$} {} {head} BY", "#", cell("POD", room, false)));
-    for (row, shown) in rows.iter().zip(&priorities) {
-        let pod = cell(&name(row), room, false);
-        put(&format!(
-            "{:>rank$} {pod} {} {}",
-            row.rank,
-            columns(row, shown),
-            short(row.decided_by.as_deref())
-        ));
+        vec![
+            Head::amount("EXCEEDS", 7),
+            Head::amount("PRIORITY", 0),
+            Head::amount("ABOVE", 8),
+            Head::amount("USAGE", 7),
+            Head::amount("REQUEST", 7),
+        ]
+    });
+    heads.push(Head::word("BY", 8));
+    let mut table = Table::new(heads);
+    for row in rows {
+        let mut cells = vec![row.rank.to_string(), name(row)];
+        if is_pids {
+            let tasks = row.process_count.map_or_else(unknown, |count| count.to_string());
+            cells.extend([row.priority.to_string(), tasks]);
+        } else {
+            let exceeds = match (row.stats_missing, row.exceeds_request) {
+                (true, _) => "?",
+                (false, true) => "yes",
+                (false, false) => "no",
+            };
+            cells.extend([
+                exceeds.to_owned(),
+                row.priority.to_string(),
+                row.above_request_bytes.map_or_else(unknown, signed),
+                row.usage_bytes.map_or_else(unknown, human_bytes),
+                human_bytes(row.request_bytes),
+            ]);
+        }
+        cells.push(short(row.decided_by.as_deref()).to_owned());
+        table.row(cells);
     }
-    text
+    table
 }
 
 /// The excluded pods by reason: `critical (a, b); protected (c)`. At most `most` names per reason are shown.
@@ -185,7 +179,7 @@ pub(super) fn excluded<'a>(left_out: impl Iterator<Item = (String, &'a str)>, mo
 }
 
 /// The reason of an exclusion in words.
-fn exclusion(reason: &str) -> &str {
+pub(super) fn exclusion(reason: &str) -> &str {
     match reason {
         "critical" => "critical",
         "protected" => "protected by an operator",
@@ -202,6 +196,7 @@ fn exclusion(reason: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::page::{WIDTH, width};
 
     fn row(rank: usize, name: &str, priority: i32, usage: Option<u64>, request: u64) -> RankedView {
         let standing = MemoryRankKey { usage_bytes: usage, request_bytes: request, priority, order: 0 };
@@ -248,10 +243,10 @@ mod tests {
             "{words:?}"
         );
         assert!(words[3].ends_with("it exceeds its request and default/within does not"), "{words:?}");
-        let text = table(&rows, false);
+        let text = table(&rows, false).text(Some(WIDTH));
         assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");
         assert!(text.lines().count() == 7 && text.contains("-2147483648"), "{text}");
-        let tasks = table(&rows, true);
+        let tasks = table(&rows, true).text(None);
         assert!(tasks.contains("TASKS") && !tasks.contains("USAGE"), "{tasks}");
     }
 

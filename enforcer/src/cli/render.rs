@@ -3,23 +3,23 @@
 use enforcer_events::EventType;
 use serde_json::Value;
 
+use super::times::Times;
 use crate::render::{detail, text};
 pub(super) use crate::render::{escape, human_bytes};
 
-/// An event as one line; anything that is not an event is escaped.
-pub(super) fn event(line: &[u8], color: bool) -> String {
+/// An event as one line, at `now`; anything that is not an event is escaped.
+pub(super) fn event(line: &[u8], color: bool, times: Times, now: jiff::Timestamp) -> String {
     let Ok(event) = serde_json::from_slice::<Value>(line) else {
         return escape(&String::from_utf8_lossy(line));
     };
     let kind = text(&event, "type");
     let short = kind.strip_prefix("dev.enforcer.").unwrap_or(&kind);
     let time = text(&event, "time");
-    // 2026-01-31T12:00:00.123456Z: the time of day to the millisecond.
-    let clock = time.get(11..23).unwrap_or(&time);
+    let time = times.column(&time, now);
     let subject = text(&event, "subject");
     let detail = detail(EventType::parse(&kind), event.get("data").unwrap_or(&Value::Null));
     let kind = paint(&format!("{short:<18}"), short, color);
-    format!("{clock}  {kind}  {subject}{}{detail}", if detail.is_empty() { "" } else { "  " })
+    format!("{time}  {kind}  {subject}{}{detail}", if detail.is_empty() { "" } else { "  " })
 }
 
 fn paint(text: &str, kind: &str, color: bool) -> String {
@@ -48,12 +48,16 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
 mod tests {
     use super::*;
 
+    fn event_at(line: &[u8]) -> String {
+        event(line, false, Times::Ages, "2026-01-31T12:05:30.9Z".parse().unwrap())
+    }
+
     #[test]
     fn a_decision_names_victim_reason_and_runner_up() {
         let line = br#"{"type":"dev.enforcer.eviction.decided","subject":"default/hog","time":"2026-01-31T12:00:00.123456Z","data":{"evictionId":"e","dryRun":false,"hard":true,"graceMs":0,"decidedBy":"exceedsRequest","victim":{"namespace":"default","name":"hog","uid":"u","cgroup":"/","cgroupId":1,"statsMissing":false,"growthBytesPerSecond":0,"qosClass":"BestEffort","usageBytes":1310720000,"requestBytes":0,"priority":0},"ranking":[{"rank":1,"evictable":true,"statsMissing":false,"priority":0,"namespace":"default","name":"hog"},{"rank":2,"evictable":true,"statsMissing":false,"priority":0,"namespace":"default","name":"web"}],"rankedCount":2,"excluded":[],"excludedCount":0,"predictedFreedBytes":0,"message":"","configHash":""}}"#;
         assert_eq!(
-            event(line, false),
-            "12:00:00.123  eviction.decided    default/hog  evict BestEffort: uses 1.2Gi, requests 0, priority 0; default/web stays within its request"
+            event_at(line),
+            "5m30s ago  eviction.decided    default/hog  evict BestEffort: uses 1.2Gi, requests 0, priority 0; default/web stays within its request"
         );
     }
 
@@ -61,18 +65,18 @@ mod tests {
     fn an_oom_kill_names_victim_limit_and_who_was_allocating() {
         let line = br#"{"type":"dev.enforcer.oom.incident","subject":"default/p","time":"2026-01-31T12:00:00.123456Z","data":{"incidentId":"01J8Z3NDEKTSV4RRFFQ69G5FAV","scope":"pod","limitOwner":"/kubepods/podp","trigger":{"pid":412,"tid":412,"comm":"b","container":"c2"},"victims":[{"pid":398,"comm":"a","container":"c1"},{"pid":399,"comm":"a"}],"limitSource":"traced","kills":2,"timelineMs":{},"counters":{"oom":1,"oomKill":2,"oomGroupKill":1},"countersBefore":{"oom":0,"oomKill":0,"oomGroupKill":0},"countersAfter":{"oom":1,"oomKill":2,"oomGroupKill":1},"reconciled":true,"reconciliation":"matched","reconstructed":false}}"#;
         assert_eq!(
-            event(line, false),
-            "12:00:00.123  oom.incident        default/p  a (pid 398) in container c1 and 1 more; its pod's limit was hit by b (pid 412) in container c2"
+            event_at(line),
+            "5m30s ago  oom.incident        default/p  a (pid 398) in container c1 and 1 more; its pod's limit was hit by b (pid 412) in container c2"
         );
     }
 
     #[test]
     fn hostile_names_reach_no_terminal() {
         let line = br#"{"type":"x","subject":"a\u001b[2Jb\n\u202ec","time":"","data":{}}"#;
-        let shown = event(line, false);
+        let shown = event_at(line);
         assert!(!shown.chars().any(char::is_control), "{shown:?}");
         assert!(shown.contains(r"a\u{1b}[2Jb\n\u{202e}c"), "{shown}");
-        assert_eq!(event(b"\xff\x1b no json", false), "\u{fffd}\\u{1b} no json");
+        assert_eq!(event_at(b"\xff\x1b no json"), "\u{fffd}\\u{1b} no json");
     }
 
     #[test]

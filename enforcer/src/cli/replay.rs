@@ -51,7 +51,7 @@ pub(super) fn replay(context: &Context, other: Option<&Path>, args: &Args) -> Re
     };
     let under = settings.map(|(path, settings)| (path, settings, flight::under(&recording, &settings)));
     let document = Document::new(&source, &recording, &account, under.as_ref());
-    format::print(context.output, &document, || table(&document))?;
+    format::print(context.output, &document, || table(&document, context.columns))?;
     verdict(&document)
 }
 

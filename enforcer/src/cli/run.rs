@@ -91,7 +91,7 @@ impl Args {
 
 pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Failure> {
     raw::configure_heap();
-    let Context { config: _, output: _, is_wide: _, color, live: _, verbose } = *context;
+    let Context { config: _, output: _, is_wide: _, columns: _, color, live: _, verbose } = *context;
     if args.unpin {
         return unpin();
     }

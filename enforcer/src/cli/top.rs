@@ -29,13 +29,14 @@ pub(super) use self::{
 use super::{
     Context, Failure, client,
     format::{self, Output},
+    page, select,
 };
 use crate::policy::duration;
 
 /// The range of the interval between two polls.
 const INTERVAL: std::ops::RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_hours(1);
 
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(super) struct Args {
     /// The interval between two updates: 500ms to 1h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
@@ -44,11 +45,13 @@ pub(super) struct Args {
     #[arg(short, long)]
     batch: bool,
     /// Print this many plain tables and exit; without a terminal, one
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     count: Option<u32>,
     /// Print plain tables with all columns, as -o wide does
     #[arg(long)]
     wide: bool,
+    #[command(flatten)]
+    pods: select::Args,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -74,9 +77,10 @@ fn is_terminal() -> bool {
 
 /// The context for panels: with `live`, as anything printed to stderr would disturb the screen.
 fn live_context(context: &Context) -> Arc<Context> {
-    let Context { config, output, is_wide, color: _, live: _, verbose } = context;
+    let Context { config, output, is_wide, columns: _, color: _, live: _, verbose } = context;
     let (config, output, is_wide, verbose) = (config.clone(), *output, *is_wide, *verbose);
-    Arc::new(Context { config, output, is_wide, color: false, live: true, verbose })
+    let columns = Some(page::WIDTH);
+    Arc::new(Context { config, output, is_wide, columns, color: false, live: true, verbose })
 }
 
 pub(super) fn top(context: &Context, args: &Args) -> Result<(), Failure> {
@@ -88,13 +92,13 @@ pub(super) fn top(context: &Context, args: &Args) -> Result<(), Failure> {
             if count != batch::Count::Of(1) {
                 format::no_document(context.output, "more than one table")?;
             }
-            client::block_on(batch::batch(context, args.interval, is_wide, count, start))
+            client::block_on(batch::batch(context, args, is_wide, count, start))
         }
         None => client::block_on(async {
             // Report a daemon that does not answer before taking the terminal.
-            let first = feed::look(run_dir, &[], start).await?;
+            let first = feed::look(run_dir, &[], &args.pods, start).await?;
             let theme = draw::Theme { color: context.color };
-            live::live(&live_context(context), args.interval, theme, first, start).await
+            live::live(&live_context(context), args, theme, first, start).await
         }),
     }
 }
@@ -105,7 +109,13 @@ mod tests {
 
     #[test]
     fn only_a_terminal_gets_the_live_view() {
-        let args = |count, batch| Args { interval: Duration::from_secs(2), batch, count, wide: false };
+        let args = |count, batch| Args {
+            interval: Duration::from_secs(2),
+            batch,
+            count,
+            wide: false,
+            pods: select::Args::default(),
+        };
         let one = Some(batch::Count::Of(1));
         assert_eq!(tables(&args(None, false), Output::Table, false, true), None);
         assert_eq!(tables(&args(None, false), Output::Table, false, false), one);

@@ -70,7 +70,7 @@ pub(super) fn what_if(context: &Context, args: &Args) -> Result<(), Failure> {
         }
     }
     let document = Document::new(before, &now, &foresee(now.scene.clone()));
-    format::print(context.output, &document, || table(&document))
+    format::print(context.output, &document, || table(&document, context.columns))
 }
 
 /// Gets the state of the daemon's engine, and each pod's present usage.

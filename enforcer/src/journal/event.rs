@@ -32,7 +32,10 @@ pub fn named_type(name: &str) -> Result<EventType, String> {
             _ if !family.is_empty() => {
                 format!("did you mean {}? It may be repeated", family.join(" or "))
             }
-            Some(near) => format!("did you mean {near}?"),
+            Some(near) => {
+                let others: Vec<_> = names().filter(|name| *name != near).collect();
+                format!("did you mean {near}? There are also {}", others.join(", "))
+            }
             None => format!("it is one of {}", names().collect::<Vec<_>>().join(", ")),
         };
         format!("there is no event type {name:?}: {hint}")

@@ -113,19 +113,21 @@ pub struct Filter {
     pub pod: Option<String>,
     /// Events appended at or after this time, in milliseconds since 1970.
     pub since_ms: Option<i64>,
+    /// Events appended at or before this time, in milliseconds since 1970.
+    pub until_ms: Option<i64>,
 }
 
 impl Filter {
     /// Whether the reader wants everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        let Self { kinds, namespace, pod, since_ms } = self;
-        kinds.is_empty() && namespace.is_none() && pod.is_none() && since_ms.is_none()
+        let Self { kinds, namespace, pod, since_ms, until_ms } = self;
+        kinds.is_empty() && namespace.is_none() && pod.is_none() && since_ms.is_none() && until_ms.is_none()
     }
 
     /// Whether the reader wants the event. A filter by type takes no unknown type.
     pub(super) fn takes(&self, record: &Kept) -> bool {
-        let Self { kinds, namespace, pod, since_ms } = self;
+        let Self { kinds, namespace, pod, since_ms, until_ms } = self;
         let kind = kinds.is_empty() || record.kind.is_some_and(|kind| kinds.contains(&kind));
         let namespace = namespace
             .as_ref()
@@ -136,7 +138,8 @@ impl Filter {
                 None => pod.name == *wanted,
             })
         });
-        kind && namespace && pod && since_ms.is_none_or(|since_ms| record.time_ms >= since_ms)
+        let since = since_ms.is_none_or(|since_ms| record.time_ms >= since_ms);
+        kind && namespace && pod && since && until_ms.is_none_or(|until_ms| record.time_ms <= until_ms)
     }
 }
 

@@ -60,13 +60,15 @@ pub(super) async fn events(
             Err(stale) => return gone(journal, &stale),
         },
     };
+    let ends = filter.until_ms;
     let [oldest, newest] = kept(journal);
     let follower = Follower {
         reader: journal.reader(after, filter),
         journal: journal.clone(),
         format,
         // A client of server-sent events reconnects at each end, so its stream must not end.
-        follow: follow.unwrap_or(format == Format::Sse),
+        // What is asked up to some time has an end.
+        follow: follow.unwrap_or(format == Format::Sse && ends.is_none()),
         throttle: shared.throttle,
         stopping: shared.stopping,
         reported: None,

@@ -5,12 +5,12 @@ use std::str::FromStr;
 use ulid::Ulid;
 
 use crate::{
-    journal::{Cursor, Filter, named_type},
+    journal::{Cursor, Filter, moment, named_type},
     nearest::nearest,
 };
 
 /// The parameters.
-const NAMES: [&str; 6] = ["after", "follow", "type", "namespace", "pod", "since"];
+const NAMES: [&str; 7] = ["after", "follow", "type", "namespace", "pod", "since", "until"];
 
 /// The longest names in Kubernetes, in bytes.
 const NAMESPACE_BYTES: usize = 63;
@@ -54,6 +54,11 @@ impl Query {
             parsed.take(&name, &value).map_err(|error| format!("{name}: {error}"))?;
             seen.push(name);
         }
+        if parsed.follow == Some(true) && parsed.filter.until_ms.is_some() {
+            return Err(String::from(
+                "until: a stream that is followed has no end: leave out follow or until",
+            ));
+        }
         Ok(parsed)
     }
 
@@ -81,10 +86,10 @@ impl Query {
                 self.filter.pod = Some(pod);
             }
             _ => {
-                let since: jiff::Timestamp = value
-                    .parse()
-                    .map_err(|_error| format!("{value:?} is not a time such as 2026-01-31T12:00:00Z"))?;
-                self.filter.since_ms = Some(since.as_millisecond());
+                let time = moment(value, jiff::Timestamp::now())?.as_millisecond();
+                let bound =
+                    if name == "since" { &mut self.filter.since_ms } else { &mut self.filter.until_ms };
+                *bound = Some(time);
             }
         }
         Ok(())
@@ -148,6 +153,10 @@ mod tests {
         assert_eq!(query.filter.pod, None);
         assert_eq!(query.follow, Some(true));
         assert_eq!(query.after.unwrap().sequence, 42);
+        let bounded = parse(&[("since", "2h"), ("until", "2026-01-31T12:00:00Z")]).unwrap().filter;
+        assert_eq!(bounded.until_ms, Some(1_769_860_800_000));
+        let age_ms = jiff::Timestamp::now().as_millisecond() - bounded.since_ms.unwrap();
+        assert!((7_200_000..7_260_000).contains(&age_ms), "{age_ms}");
         assert_eq!(parse(&[("follow", "")]).unwrap().follow, Some(true));
         assert_eq!(parse(&[]).unwrap(), Query::default());
     }
@@ -167,11 +176,13 @@ mod tests {
             (&[("after", "01J8Z3NDEKTSV4RRFFQ69G5FAV:+12")], "is not a cursor"),
             (&[("after", "01J8Z3NDEKTSV4RRFFQ69G5FAV:18446744073709551616")], "is not a cursor"),
             (&[("after", "yesterday:12")], "\"yesterday\" is not a log epoch"),
+            (&[("follow", "1"), ("until", "5m")], "a stream that is followed has no end"),
+            (&[("until", "2w")], "until: \"2w\" is not a time: write an age such as 5m"),
             (&[("follow", "maybe")], "follow: \"maybe\" is not true or false"),
             (&[("since", "yesterday")], "since: \"yesterday\" is not a time"),
             (
                 &[("folow", "1")],
-                "\"folow\" is not a parameter: did you mean follow? There are after, follow, type, namespace, pod, since",
+                "\"folow\" is not a parameter: did you mean follow? There are after, follow, type, namespace, pod, since, until",
             ),
             (&[("limit", "3")], "\"limit\" is not a parameter: There"),
             (&[("pod", "a"), ("pod", "b")], "pod: it is given twice"),

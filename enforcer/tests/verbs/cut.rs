@@ -1,7 +1,7 @@
 //! A daemon that does not come to the end of its answer, or to its beginning.
 use std::{
     fs::{self, File},
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     os::unix::net::{UnixListener, UnixStream},
     process::{Command, Stdio},
     sync::{Arc, Mutex},
@@ -97,12 +97,104 @@ fn whole(text: &str) -> String {
     chunk(text) + "0\r\n\r\n"
 }
 
+/// The answer to a cursor that is no longer kept.
+fn gone(lost: u64, oldest: &str) -> (&'static str, String) {
+    let body = format!("{{\"error\":\"x\",\"oldest\":\"{oldest}\",\"newest\":\"a:9\",\"lost\":{lost}}}");
+    (
+        "HTTP/1.1 410 Gone\r\ncontent-type: application/json\r\n",
+        format!("content-length: {}\r\n\r\n{body}", body.len()),
+    )
+}
+
+/// What the daemon is asked for.
+fn asking(follow: bool, after: Option<&str>) -> String {
+    let after = after.map_or_else(String::new, |cursor| format!("&after={}", cursor.replace(':', "%3A")));
+    format!("/v1/events?follow={follow}{after}")
+}
+
+/// Follows the log until that many lines came; what was printed then.
+fn followed(log: &Log, arguments: &[&str], lines: usize) -> (Vec<String>, String) {
+    let mut verb = Command::new(env!("CARGO_BIN_EXE_enforcer"));
+    verb.arg("--config")
+        .arg(log.scene.path("config.yaml"))
+        .args(["-o", "jsonl", "events", "-f"])
+        .args(arguments);
+    verb.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = verb.spawn().unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).take(lines).collect();
+    child.kill().unwrap();
+    let mut reported = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut reported).unwrap();
+    child.wait().unwrap();
+    (out, reported)
+}
+
+/// Whether it has hung up, was stopped, or was killed.
+#[test]
+fn a_stream_that_is_followed_goes_on_when_the_daemon_is_back() {
+    let log = Log::new();
+    let count = log.lines.len();
+    let targets = log.answer(vec![
+        (SSE, chunk(&log.blocks(0, 2))),
+        // This one has ended the stream as a daemon does that is stopped.
+        (SSE, whole(&log.blocks(2, 4))),
+        (SSE, chunk(&log.blocks(4, count))),
+    ]);
+    let (out, reported) = followed(&log, &[], count);
+    assert_eq!(out, log.lines);
+    let expected =
+        [asking(true, None), asking(true, Some(&log.cursors[1])), asking(true, Some(&log.cursors[3]))];
+    assert_eq!(*targets.lock().unwrap(), expected);
+    let lines: Vec<_> = reported.lines().collect();
+    assert_eq!(lines[0], "the daemon hung up: reconnecting", "{reported}");
+    assert_eq!(lines[2], "the daemon has ended the stream: reconnecting", "{reported}");
+    for line in [lines[1], lines[3]] {
+        assert!(line.starts_with("reconnected after ") && line.ends_with(" s, no event lost"), "{reported}");
+    }
+}
+
+#[test]
+fn what_was_lost_while_no_daemon_was_there_is_reported_and_the_stream_goes_on() {
+    let log = Log::new();
+    let count = log.lines.len();
+    let targets = log.answer(vec![
+        (SSE, chunk(&log.blocks(0, 2))),
+        gone(2, &log.cursors[4]),
+        (SSE, chunk(&log.blocks(4, count))),
+    ]);
+    let (out, reported) = followed(&log, &[], count - 2);
+    assert_eq!(out, [&log.lines[..2], &log.lines[4..]].concat());
+    let expected = [asking(true, None), asking(true, Some(&log.cursors[1])), asking(true, None)];
+    assert_eq!(*targets.lock().unwrap(), expected);
+    let again = reported.lines().nth(1).unwrap();
+    assert!(again.ends_with(" s, 2 events lost: sequence 3 to 4 are no longer kept"), "{reported}");
+}
+
+#[test]
+fn of_a_tail_the_newest_are_printed_and_then_what_is_new() {
+    let log = Log::new();
+    let count = log.lines.len();
+    let targets = log
+        .answer(vec![(SSE, whole(&log.blocks(0, count - 1))), (SSE, chunk(&log.blocks(count - 1, count)))]);
+    let (out, _) = followed(&log, &["--tail", "2"], 3);
+    assert_eq!(out, log.lines[count - 3..]);
+    assert_eq!(*targets.lock().unwrap(), [asking(false, None), asking(true, Some(&log.cursors[count - 2]))]);
+}
+
+/// There is nothing to come back to.
+#[test]
+fn a_stream_that_never_began_is_not_waited_for() {
+    let log = Log::new();
+    let printed = log.scene.raw(&["-o", "jsonl", "events", "-f"]);
+    assert_eq!((printed.status, printed.out.as_str()), (69, ""), "{printed:?}");
+    let document = log.scene.raw(&["-o", "json", "events", "-f"]);
+    assert!(document.status == 64 && document.err.contains("use -o jsonl"), "{document:?}");
+}
+
 /// It hangs up on whoever pages the log and does not read on for a while.
 #[test]
 fn a_log_that_is_cut_short_goes_on_where_it_was() {
-    for (verb, more) in
-        [(&["events"][..], "false"), (&["--live", "events"], "false"), (&["events", "-f"], "true")]
-    {
+    for verb in [&["events"][..], &["--live", "events"]] {
         let log = Log::new();
         let targets = log.answer(vec![
             (SSE, chunk(&log.blocks(0, 2))),
@@ -113,8 +205,8 @@ fn a_log_that_is_cut_short_goes_on_where_it_was() {
         let printed = log.scene.raw(&[&["-o", "jsonl"], verb].concat());
         assert!(log.is_whole(&printed.out), "{verb:?}: {printed:?}");
         assert_eq!((printed.status, printed.err.as_str()), (0, ""), "{verb:?}");
-        let after = |cursor: &str| format!("/v1/events?follow={more}&after={}", cursor.replace(':', "%3A"));
-        let expected = [format!("/v1/events?follow={more}"), after(&log.cursors[1]), after(&log.cursors[3])];
+        let expected =
+            [asking(false, None), asking(false, Some(&log.cursors[1])), asking(false, Some(&log.cursors[3]))];
         assert_eq!(*targets.lock().unwrap(), expected);
     }
 }
@@ -146,14 +238,13 @@ fn what_cannot_go_on_is_printed_once_and_fails() {
         let first = (SSE, chunk(&log.blocks(0, 2)));
         let elsewhere = log.blocks(0, 2).replace(&log.cursors[1], "01J8Z3NDEKTSV4RRFFQ69G5FAV:2");
         [
-            (&["--live", "events"][..], first.clone(), "observe.sock"),
-            (&["events", "-f"], first, "observe.sock"),
+            (&["--live", "events"][..], first, "observe.sock"),
             (&["events"], (SSE, chunk(&elsewhere)), "does not go on behind 01J8Z3NDEKTSV4RRFFQ69G5FAV:2"),
             // Plain lines do not show where they end.
             (&["events"], (PLAIN, chunk(&(log.lines[..2].join("\n") + "\n"))), "the daemon hung up"),
         ]
     };
-    for number in 0..4 {
+    for number in 0..3 {
         let log = Log::new();
         let [(verb, answer, reported)] = &cases(&log)[number..=number] else { panic!() };
         log.answer(vec![answer.clone()]);
@@ -168,13 +259,7 @@ fn what_cannot_go_on_is_printed_once_and_fails() {
 #[test]
 fn an_old_cursor_is_reported_what_is_lost_and_what_to_do() {
     let log = Log::new();
-    let gone = |lost: u64| {
-        let body = format!("{{\"error\":\"x\",\"oldest\":\"a:1\",\"newest\":\"a:9\",\"lost\":{lost}}}");
-        (
-            "HTTP/1.1 410 Gone\r\ncontent-type: application/json\r\n",
-            format!("content-length: {}\r\n\r\n{body}", body.len()),
-        )
-    };
+    let gone = |lost: u64| gone(lost, "a:1");
     let remedy = "without --after all that is kept is printed";
     log.answer(vec![gone(41), (SSE, chunk(&log.blocks(0, 2))), gone(7)]);
     let old = ["events", "--after", "01J8Z3NDEKTSV4RRFFQ69G5FAV:2"];

@@ -237,14 +237,9 @@ fn a_mistyped_name_is_answered_with_the_nearest_and_what_to_do() {
     let scene = Scene::new();
     scene.remember(&events);
     let mut reported = String::new();
-    for what in [
-        "default/hgo",
-        "nobody-like-this",
-        "hog",
-        "web",
-        "01J8Z3NDEKTSV4RRFFQ69G5FA9",
-        "01AAAAAAAAAAAAAAAAAAAAAAAA",
-    ] {
+    for what in
+        ["default/hgo", "nobody-like-this", "hog", "01J8Z3NDEKTSV4RRFFQ69G5FA9", "01AAAAAAAAAAAAAAAAAAAAAAAA"]
+    {
         let printed = scene.run(&["why", what]);
         assert!(printed.out.is_empty() && printed.status != 0, "{printed:?}");
         reported.push_str(&format!("$ enforcer why {what}\n{}", printed.whole()));
@@ -255,6 +250,7 @@ fn a_mistyped_name_is_answered_with_the_nearest_and_what_to_do() {
     let calm = Scene::new();
     calm.remember(&eviction()[..2]);
     reported.push_str(&calm.run(&["why"]).whole());
+    reported.push_str(&calm.run(&["why", "web"]).whole());
     insta::assert_snapshot!(reported);
 }
 

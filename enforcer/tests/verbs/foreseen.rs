@@ -78,7 +78,7 @@ fn who_is_next_is_reported_key_by_key() {
     let scene = Scene::new();
     scene.answer(answers(&ranking(), &headroom(), "enforce", &json!([])));
     let mut reported = scene.run(&["next"]).whole();
-    reported.push_str(&scene.run(&["next", "-n", "1"]).whole());
+    reported.push_str(&scene.run(&["next", "--number", "1"]).whole());
     let pids = Scene::new();
     let ranked = json!({"signal": "pid.available", "order": [row(1, "forks", 0, 1, 0, Some("onlyCandidate"))], "excluded": []});
     pids.answer(answers(&ranked, &headroom(), "enforce", &pause()));

@@ -24,11 +24,11 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// Lines of events, which are as long as they are, with the time of the day that they begin with as it is always.
+/// Lines of events, which are as long as they are, with the age that they begin with as it is always.
 fn lines(scene: &Scene, arguments: &[&str]) -> String {
     let printed = scene.run(arguments);
     crate::assert_harmless(&printed.out);
-    let out: String = printed.out.lines().flat_map(|line| ["12:00:00.123", &line[12..], "\n"]).collect();
+    let out: String = printed.out.lines().flat_map(|line| ["   0s ago", &line[9..], "\n"]).collect();
     Printed { out: String::new(), ..printed }.whole().replacen("", &out, 1)
 }
 
@@ -66,6 +66,48 @@ fn each_event_is_a_line() {
         .collect();
     let count = u64::try_from(eviction().len() + oom().len()).unwrap();
     assert_eq!(sequences, (1..=count).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_range_a_tail_and_a_reason_leave_out_the_rest() {
+    let scene = Scene::new();
+    scene.remember(&eviction());
+    let suppressed = json!({"signal": "memory.available", "reason": "noCandidate", "message": "m"});
+    scene.remember(&[(enforcer::journal::EventType::EvictionSuppressed, None, suppressed)]);
+    let lines = |arguments: &[&str]| scene.raw(&[&["-o", "jsonl", "events"], arguments].concat()).out;
+    let all = lines(&[]);
+    let all: Vec<_> = all.lines().collect();
+    assert_eq!(lines(&["--since", "1h"]).lines().collect::<Vec<_>>(), all);
+    assert_eq!(lines(&["--until", "1h"]), "");
+    assert_eq!(lines(&["--since", "7d", "--until", "2100-01-01T00:00:00Z"]).lines().collect::<Vec<_>>(), all);
+    assert_eq!(lines(&["--tail", "2"]).lines().collect::<Vec<_>>(), all[all.len() - 2..]);
+    assert_eq!(lines(&["--reason", "noCandidate"]).lines().collect::<Vec<_>>(), all[all.len() - 1..]);
+    assert_eq!(lines(&["-n", "default"]).lines().count(), lines(&["--namespace", "default"]).lines().count());
+    assert_eq!(lines(&["-A"]).lines().collect::<Vec<_>>(), all);
+    let wrong = scene.raw(&["events", "--reason", "noCandidat"]);
+    assert_eq!((wrong.out.as_str(), wrong.status), ("", 0));
+    assert!(
+        wrong.err.ends_with("no event has the reason noCandidat; there are these reasons: noCandidate\n"),
+        "{wrong:?}"
+    );
+    for (arguments, reported) in [
+        (
+            &["events", "--since", "2w"][..],
+            "--since: \"2w\" is not a time: write an age such as 5m, 2h or 7d",
+        ),
+        (&["events", "--until", "5m", "-f"], "cannot be used with"),
+        (&["events", "-A", "-n", "default"], "cannot be used with"),
+    ] {
+        let refused = scene.raw(arguments);
+        assert!(refused.status == 64 && refused.err.contains(reported), "{refused:?}");
+    }
+    // How long ago, and the whole time on request.
+    assert!(scene.raw(&["events"]).out.lines().all(|line| line[..9].ends_with("s ago")));
+    for option in ["--timestamps", "--utc"] {
+        let out = scene.raw(&["events", option]).out;
+        let time = out.split(' ').next().unwrap();
+        assert!(time.len() == 27 && time.ends_with('Z') && time.as_bytes()[10] == b'T', "{out}");
+    }
 }
 
 #[test]

@@ -177,6 +177,15 @@ fn all_help_fits_80_columns() {
     }
 }
 
+/// The same on a terminal of that many columns.
+pub(crate) fn on_columns(scene: &Scene, columns: u16, arguments: &str) -> String {
+    let (enforcer, config) = (env!("CARGO_BIN_EXE_enforcer"), scene.path("config.yaml"));
+    let verb = format!("stty cols {columns} && {enforcer} --config {} {arguments}", config.display());
+    let mut script = Command::new("script");
+    let output = script.args(["-qec", &verb, "/dev/null"]).env("NO_COLOR", "1").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().replace("\r\n", "\n")
+}
+
 /// What a terminal gets: `script` gives the verb one of its own.
 pub(crate) fn on_a_terminal(scene: &Scene, arguments: &str, no_color: &str) -> String {
     let enforcer = env!("CARGO_BIN_EXE_enforcer");

@@ -25,7 +25,7 @@ pub(super) fn assert_listed(daemon: &Daemon, pods: &[&Value], since_ms: u128) {
         let name = |row: &Value| Some(format!("{}/{}", row["namespace"].as_str()?, row["name"].as_str()?));
         rows.iter().filter_map(name).collect()
     };
-    let next = answer(daemon, &["next", "-n", "100"]);
+    let next = answer(daemon, &["next", "--number", "100"]);
     let ranked = [&next["order"], &next["excluded"]].map(|rows| rows.as_array().unwrap().clone()).concat();
     assert_eq!(names(&ranked), expected, "{next}");
     let top = answer(daemon, &["top"]);

@@ -1,19 +1,25 @@
-//! The plan as a table, within 80 columns: a line for the node, and a line per pod.
+//! The plan as a table: a line for the node, and a line per pod.
 
 use super::{
     cpus::{ContainerCpus, NodeCpus},
     document::{AdmissionDocument, Cgroup, ContainerDocument, Document, NodeDocument, PodDocument},
 };
 use crate::{
-    cli::render::{self, human_bytes},
+    cli::{
+        columns::name_width,
+        page::{cell, width},
+        render::{self, human_bytes},
+    },
     model::{CpuMax, Limit},
 };
 
-/// The maximum width of a name.
-const NAME: usize = 30;
 const WIDTH: usize = 80;
 
-pub(super) fn table(document: &Document, verbose: bool) -> String {
+/// How many columns a line has beside its name.
+const REST: usize = 50;
+
+/// With names as wide as fits into that many columns.
+pub(super) fn table(document: &Document, verbose: bool, columns: Option<usize>) -> String {
     let Document { node, qos_cgroups, pods, errors: _, beside_kubelet } = document;
     let mut text = node_line(node);
     for line in
@@ -43,9 +49,15 @@ pub(super) fn table(document: &Document, verbose: bool) -> String {
         text.push_str("no pods\n");
         return text;
     }
-    text.push_str(&row("POD", "CLASS", "SCORE", "WEIGHT", "CPU", "MEMORY", "ADMITTED"));
+    let names = pods.iter().flat_map(|pod| {
+        let containers = pod.containers.iter().filter(|_| shows_containers(pod, verbose));
+        std::iter::once(pod_name(pod)).chain(containers.map(container_name))
+    });
+    let longest = names.map(|name| width(&render::escape(&name))).max().unwrap_or(0);
+    let name = name_width(longest, REST, columns);
+    text.push_str(&row(&cell("POD", name, false), "CLASS", "SCORE", "WEIGHT", "CPU", "MEMORY", "ADMITTED"));
     for pod in pods {
-        pod_lines(&mut text, pod, verbose);
+        pod_lines(&mut text, pod, verbose, name);
     }
     text
 }
@@ -75,8 +87,20 @@ fn node_line(node: &NodeDocument) -> String {
     )
 }
 
-fn pod_lines(text: &mut String, pod: &PodDocument, verbose: bool) {
-    let name = render::shorten(&format!("{}/{}", pod.namespace, pod.name), NAME);
+fn pod_name(pod: &PodDocument) -> String {
+    format!("{}/{}", pod.namespace, pod.name)
+}
+
+fn container_name(container: &ContainerDocument) -> String {
+    format!("  {}", container.name)
+}
+
+fn shows_containers(pod: &PodDocument, verbose: bool) -> bool {
+    pod.containers.len() > 1 || verbose
+}
+
+fn pod_lines(text: &mut String, pod: &PodDocument, verbose: bool, name_width: usize) {
+    let name = cell(&pod_name(pod), name_width, false);
     let AdmissionDocument { admitted, preempt, reason, message } = &pod.admission;
     let answer = if *admitted { "yes" } else { "NO" };
     text.push_str(&row(
@@ -111,15 +135,15 @@ fn pod_lines(text: &mut String, pod: &PodDocument, verbose: bool) {
         text.push_str(&format!("    {}\n", render::escape(&pod.cgroup.path)));
         files(text, "      ", &pod.cgroup);
     }
-    if pod.containers.len() > 1 || verbose {
+    if shows_containers(pod, verbose) {
         for container in &pod.containers {
-            container_lines(text, container, verbose);
+            container_lines(text, container, verbose, name_width);
         }
     }
 }
 
-fn container_lines(text: &mut String, container: &ContainerDocument, verbose: bool) {
-    let name = format!("  {}", render::shorten(&container.name, NAME - 2));
+fn container_lines(text: &mut String, container: &ContainerDocument, verbose: bool, name_width: usize) {
+    let name = cell(&container_name(container), name_width, false);
     text.push_str(&row(
         &name,
         container.kind,
@@ -144,9 +168,7 @@ fn row(
     memory: &str,
     admitted: &str,
 ) -> String {
-    let padding = NAME.saturating_sub(name.chars().count());
-    let line =
-        format!("{name}{:padding$} {class:<10} {score:>8} {weight:>6} {cpu:>5} {memory:>6} {admitted}", "");
+    let line = format!("{name} {class:<10} {score:>8} {weight:>6} {cpu:>5} {memory:>6} {admitted}");
     format!("{}\n", line.trim_end())
 }
 

@@ -4,7 +4,11 @@ use serde::Serialize;
 
 use super::stats::Stats;
 use crate::{
-    cli::render::{human_bytes, shorten},
+    cli::{
+        columns::name_width,
+        page::{cell, width},
+        render::{escape, human_bytes},
+    },
     model::{Pod, ResourceName},
     policy::{
         critical, effective, preference,
@@ -13,8 +17,8 @@ use crate::{
     },
 };
 
-/// The maximum width of a name.
-const NAME: usize = 30;
+/// How many columns a line has beside its name.
+const REST: usize = 50;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Document {
@@ -35,6 +39,12 @@ struct Entry {
     priority: i32,
     #[serde(flatten)]
     keys: Keys,
+}
+
+impl Entry {
+    fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 /// The keys that are compared after the priority.
@@ -125,9 +135,14 @@ fn by_pids(rank: usize, pod: &Pod, standing: &PidRankKey) -> Entry {
     entry(rank, pod, standing.priority, standing.process_count.is_none(), None, keys)
 }
 
-/// The order as a table, within 80 columns.
-pub(super) fn table(document: &Document) -> String {
+/// The order as a table, with names as wide as fits into that many columns.
+pub(super) fn table(document: &Document, columns: Option<usize>) -> String {
     let Document { signal, order } = document;
+    let longest = order.iter().map(|entry| width(&escape(&entry.full_name()))).max().unwrap_or(0);
+    let name_width = name_width(longest, REST, columns);
+    let line = |rank: &str, name: &str, priority: &str, columns: &[&str], note: &str| {
+        line(rank, &cell(name, name_width, false), priority, columns, note)
+    };
     let mut text = format!("evicted in this order when {signal} is short\n");
     let is_pids = *signal == Signal::PidAvailable.as_str();
     text.push_str(&if is_pids {
@@ -136,7 +151,7 @@ pub(super) fn table(document: &Document) -> String {
         line("RANK", "POD", "PRIORITY", &["USAGE", "REQUEST", "ABOVE"], "")
     });
     for entry in order {
-        let name = shorten(&format!("{}/{}", entry.namespace, entry.name), NAME);
+        let name = entry.full_name();
         let unknown = || String::from("?");
         let columns = match &entry.keys {
             Keys::Memory { usage_bytes, request_bytes, above_request_bytes } => vec![
@@ -160,10 +175,9 @@ pub(super) fn table(document: &Document) -> String {
 }
 
 fn line(rank: &str, name: &str, priority: &str, columns: &[&str], note: &str) -> String {
-    let padding = NAME.saturating_sub(name.chars().count());
     let columns: Vec<_> = columns.iter().map(|column| format!("{column:>7}")).collect();
     let columns = columns.join(" ");
-    format!("{}\n", format!("{rank:>4} {name}{:padding$} {priority:>11} {columns} {note}", "").trim_end())
+    format!("{}\n", format!("{rank:>4} {name} {priority:>11} {columns} {note}").trim_end())
 }
 
 fn signed(bytes: i64) -> String {

@@ -1,27 +1,53 @@
-//! A replay as a table, within 80 columns.
+//! A replay as a table.
 
 use serde_json::Value;
 
 use super::document::{Document, Origin, Replay, Replayed, Row};
-use crate::cli::render::{escape, human_bytes, shorten, wrap};
+use crate::cli::{
+    columns::name_width,
+    page::{cell, width},
+    render::{escape, human_bytes, wrap},
+};
 
-/// The maximum width of a name.
-const NAME: usize = 26;
 const WIDTH: usize = 80;
 
-pub(super) fn table(document: &Document) -> String {
+/// How many columns a line has beside its pod, and how many of them the reason takes at least.
+const REST: usize = 54;
+const WHY: usize = 29;
+
+/// How wide the parts of a line are.
+#[derive(Clone, Copy, Debug)]
+struct Widths {
+    /// The pod.
+    pod: usize,
+    /// All.
+    line: usize,
+}
+
+impl Widths {
+    fn of<'a>(pods: impl Iterator<Item = &'a str>, columns: Option<usize>) -> Self {
+        let longest = pods.map(|pod| width(&escape(pod))).max().unwrap_or(0);
+        Self { pod: name_width(longest, REST, columns), line: columns.unwrap_or(WIDTH) }
+    }
+}
+
+/// With names as wide as fits into that many columns.
+pub(super) fn table(document: &Document, columns: Option<usize>) -> String {
     let Document { recording, replay, happenings, decisions: _, under } = document;
     let mut text = head(recording, replay);
+    let pod_of =
+        |happening: &'_ Value| happening.get("pod").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let pods: Vec<_> = happenings.iter().map(pod_of).collect();
+    let widths = Widths::of(pods.iter().map(String::as_str), columns);
     if !happenings.is_empty() {
-        text.push_str(&line("TIME", "WHAT", "POD", "WHY"));
+        text.push_str(&line(widths, "TIME", "WHAT", "POD", "WHY"));
     }
-    for happening in happenings {
+    for (happening, pod) in happenings.iter().zip(&pods) {
         let what = string(happening, "what");
-        let pod = happening.get("pod").and_then(Value::as_str).unwrap_or_default();
-        text.push_str(&line(&clock(happening.get("time")), &what, pod, &why(&what, happening)));
+        text.push_str(&line(widths, &clock(happening.get("time")), &what, pod, &why(&what, happening)));
     }
     if let Some(under) = under {
-        text.push_str(&other(under));
+        text.push_str(&other(under, columns));
     }
     text
 }
@@ -55,16 +81,14 @@ fn head(recording: &Origin, replay: &Replay) -> String {
 }
 
 /// One happening; without a pod, the reason takes the pod's columns too.
-fn line(time: &str, what: &str, pod: &str, why: &str) -> String {
+fn line(widths: Widths, time: &str, what: &str, pod: &str, why: &str) -> String {
     let mut before = format!("{time:<12} {what:<10} ");
     if !pod.is_empty() {
-        let pod = shorten(pod, NAME);
-        let padding = NAME.saturating_sub(pod.chars().count());
-        before.push_str(&format!("{pod}{:padding$} ", ""));
+        before.push_str(&format!("{} ", cell(pod, widths.pod, false)));
     }
-    let indent = before.chars().count();
+    let indent = width(&before);
     let mut text = String::new();
-    let mut lines = wrap(why, WIDTH.saturating_sub(indent));
+    let mut lines = wrap(why, widths.line.saturating_sub(indent).max(WHY));
     if lines.is_empty() {
         lines.push(String::new());
     }
@@ -117,7 +141,7 @@ fn of(data: &Value) -> String {
     format!("{} of {}", count("observedCount"), count("thresholdCount"))
 }
 
-fn other(under: &Replayed) -> String {
+fn other(under: &Replayed, columns: Option<usize>) -> String {
     let Replayed { config, mode, parted, rows } = under;
     let mut text = String::from("\n");
     let title = format!("under {config} (mode {mode})");
@@ -129,34 +153,28 @@ fn other(under: &Replayed) -> String {
         text.push_str("no pod is evicted, as recorded\n");
         return text;
     }
-    text.push_str(&line("TIME", "", "RECORDED", "WOULD HAVE EVICTED"));
+    let recorded_of = |row: &Row| victim_of(row.recorded.as_ref()).unwrap_or_else(|| String::from("no pod"));
+    let pods: Vec<_> = rows.iter().map(recorded_of).collect();
+    let widths = Widths::of(pods.iter().map(String::as_str), columns);
+    text.push_str(&line(widths, "TIME", "", "RECORDED", "WOULD HAVE EVICTED"));
     let mut is_modelled = false;
-    for row in rows {
-        let Row { time, boot_time_ns: _, recorded, under, modelled, read: _, no_victim } = row;
-        let name = |decision: &Option<Value>| {
-            let victim = decision.as_ref()?.get("victim")?;
-            match (victim.get("namespace"), victim.get("name")) {
-                (Some(_), Some(_)) => {
-                    Some(format!("{}/{}", string(victim, "namespace"), string(victim, "name")))
-                }
-                _ => Some(format!("cgroup {}", victim.get("cgroupId")?)),
-            }
-        };
+    for (row, was) in rows.iter().zip(&pods) {
+        let Row { time, boot_time_ns: _, recorded: _, under, modelled, read: _, no_victim } = row;
         let none = || no_victim.as_ref().map_or_else(String::new, |why| format!("no pod: {}", escape(why)));
         let would = match under {
             Some(decision) => {
                 let by = decision.get("decidedBy").and_then(Value::as_str).unwrap_or("?");
-                format!("{} ({by}; {})", shorten(&name(under).unwrap_or_default(), NAME), of(decision))
+                format!("{} ({by}; {})", victim_of(Some(decision)).unwrap_or_default(), of(decision))
             }
             None => none(),
         };
         is_modelled |= *modelled;
         let mark = if *modelled { "modelled" } else { "" };
-        let recorded = name(recorded).unwrap_or_else(|| String::from("no pod"));
         text.push_str(&line(
+            widths,
             &clock(time.as_ref().map(|time| Value::from(time.as_str())).as_ref()),
             mark,
-            &recorded,
+            was,
             &would,
         ));
     }
@@ -164,6 +182,16 @@ fn other(under: &Replayed) -> String {
         text.push_str("modelled: the two had diverged before; from then on available memory is a model\n");
     }
     text
+}
+
+/// The victim of a decision, not escaped.
+fn victim_of(decision: Option<&Value>) -> Option<String> {
+    let victim = decision?.get("victim")?;
+    let text = |key: &str| victim.get(key).and_then(Value::as_str).unwrap_or_default();
+    match (victim.get("namespace"), victim.get("name")) {
+        (Some(_), Some(_)) => Some(format!("{}/{}", text("namespace"), text("name"))),
+        _ => Some(format!("cgroup {}", victim.get("cgroupId")?)),
+    }
 }
 
 /// A string of the object, escaped; empty if it is missing.

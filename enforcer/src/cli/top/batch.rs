@@ -1,13 +1,13 @@
 //! The same tree as plain text, for pipes, files and dumb terminals.
 use std::{
     io::{self, Write as _},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use serde::Serialize;
 
 use super::{
-    feed,
+    Args, feed,
     header::header,
     model::{Input, State},
     picture::Picture,
@@ -42,7 +42,7 @@ struct Document<'a> {
 /// Prints the tables.
 pub(super) async fn batch(
     context: &Context,
-    interval: Duration,
+    args: &Args,
     is_wide: bool,
     count: Count,
     start: Instant,
@@ -53,13 +53,13 @@ pub(super) async fn batch(
     let mut printed = 0_u32;
     loop {
         state.take(Input::Tallied(feed::tally(run_dir).await?));
-        state.take(Input::Looked(Box::new(feed::look(run_dir, &[], start).await?)));
+        state.take(Input::Looked(Box::new(feed::look(run_dir, &[], &args.pods, start).await?)));
         print(context, &state, printed > 0)?;
         printed = printed.saturating_add(1);
         if count == Count::Of(printed) {
             return Ok(());
         }
-        due += interval;
+        due += args.interval;
         tokio::time::sleep_until(due).await;
     }
 }

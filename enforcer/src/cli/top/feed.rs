@@ -11,16 +11,22 @@ use super::{
     why,
 };
 use crate::{
-    cli::{Context, Failure, client, events::MAX_LINE_BYTES, freshness, render},
+    cli::{Context, Failure, client, events::MAX_LINE_BYTES, freshness, render, select, times::Times},
     serve::{Memories, View},
 };
 
 /// How many events of a pod are shown; the newest ones.
 const MAX_EVENTS: usize = 500;
 
-/// Requests everything. `uids` are the pods whose containers are read; empty means all.
-pub(super) async fn look(run_dir: &Path, uids: &[String], start: Instant) -> Result<Look, Failure> {
-    let view: View = client::get_json(run_dir, "/v1/pods").await?;
+/// Requests everything about the chosen pods. `uids` are those whose containers are read; empty means all.
+pub(super) async fn look(
+    run_dir: &Path,
+    uids: &[String],
+    pods: &select::Args,
+    start: Instant,
+) -> Result<Look, Failure> {
+    let mut view: View = client::get_json(run_dir, "/v1/pods").await?;
+    view.pods.retain(|pod| pods.takes(&pod.namespace, Some(&pod.labels)));
     let orders = client::get_json(run_dir, "/v1/orders").await?;
     let memories = optional(memories(run_dir, uids).await)?;
     let ranking = optional(client::get_json(run_dir, "/v1/ranking").await)?;
@@ -99,7 +105,8 @@ async fn pod_events(run_dir: &Path, namespace: &str, name: &str) -> Result<Vec<S
         newest.push_back(line.to_vec());
     })
     .await?;
-    Ok(newest.iter().rev().map(|line| render::event(line, false)).collect())
+    let now = jiff::Timestamp::now();
+    Ok(newest.iter().rev().map(|line| render::event(line, false, Times::Ages, now)).collect())
 }
 
 /// Takes each event that the query asks for, a line each, the oldest first.

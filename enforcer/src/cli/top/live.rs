@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::{
+    Args,
     draw::{Theme, draw},
     feed,
     model::{Effect, Input, State},
@@ -54,7 +55,7 @@ impl Drop for Asking {
 /// Shows the view until the user quits. `first` was fetched already.
 pub(super) async fn live(
     context: &Arc<Context>,
-    interval: Duration,
+    args: &Args,
     theme: Theme,
     first: Look,
     start: Instant,
@@ -69,8 +70,8 @@ pub(super) async fn live(
     let mut screen = Screen::take().context("cannot take the terminal")?;
     let _asking = Asking {
         tasks: vec![
-            tokio::spawn(look(run_dir.to_owned(), interval, wanted, start, sender.clone())),
-            tokio::spawn(tally(run_dir.to_owned(), interval, sender.clone())),
+            tokio::spawn(look(run_dir.to_owned(), args.clone(), wanted, start, sender.clone())),
+            tokio::spawn(tally(run_dir.to_owned(), args.interval, sender.clone())),
         ],
     };
     read_keys(sender.clone())?;
@@ -196,13 +197,13 @@ fn read_keys(sender: mpsc::Sender<Input>) -> Result<(), Failure> {
 /// Fetches a new look each interval, and the memory of newly visible rows once they stay visible.
 async fn look(
     run_dir: PathBuf,
-    interval: Duration,
+    args: Args,
     mut wanted: watch::Receiver<Vec<String>>,
     start: Instant,
     sender: mpsc::Sender<Input>,
 ) {
     loop {
-        let due = tokio::time::Instant::now() + interval;
+        let due = tokio::time::Instant::now() + args.interval;
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(due) => break,
@@ -222,7 +223,8 @@ async fn look(
             }
         }
         let uids = wanted.borrow_and_update().clone();
-        let input = match tokio::time::timeout(TIMEOUT, feed::look(&run_dir, &uids, start)).await {
+        let input = match tokio::time::timeout(TIMEOUT, feed::look(&run_dir, &uids, &args.pods, start)).await
+        {
             Ok(Ok(look)) => Input::Looked(Box::new(look)),
             Ok(Err(failure)) => Input::Failed { why: failure.to_string(), at_ms: feed::since(start) },
             Err(_elapsed) => {

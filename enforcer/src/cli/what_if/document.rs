@@ -4,7 +4,11 @@ use serde::Serialize;
 
 use super::Now;
 use crate::{
-    cli::render::{human_bytes, shorten},
+    cli::{
+        columns::name_width,
+        page::{cell, width},
+        render::{escape, human_bytes},
+    },
     policy::{
         engine::{Level, Reading, Usage},
         flight::Member,
@@ -13,8 +17,8 @@ use crate::{
     },
 };
 
-/// The maximum width of a name.
-const NAME: usize = 26;
+/// How many columns a line has beside its name.
+const REST: usize = 54;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -59,6 +63,15 @@ struct Row {
     request_bytes: Option<u64>,
     predicted_freed_bytes: u64,
     available_after_bytes: u64,
+}
+
+impl Row {
+    fn full_name(&self) -> String {
+        match (&self.namespace, &self.name) {
+            (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
+            _ => String::from("?"),
+        }
+    }
 }
 
 impl Document {
@@ -115,8 +128,8 @@ impl Document {
 /// Why no pod is evicted although memory is short.
 const OUT_OF_REACH: &str = "it is short, and no eviction could end that: no pod is evicted\n";
 
-/// The evictions as a table, within 80 columns.
-pub(super) fn table(document: &Document) -> String {
+/// The evictions as a table, with names as wide as fits into that many columns.
+pub(super) fn table(document: &Document, columns: Option<usize>) -> String {
     let Document { now, then, thresholds, evictions, end } = document;
     let mut text = format!(
         "now  memory.available {} of {}\n",
@@ -137,12 +150,14 @@ pub(super) fn table(document: &Document) -> String {
         });
         return text;
     }
+    let longest = evictions.iter().map(|row| width(&escape(&row.full_name()))).max().unwrap_or(0);
+    let name_width = name_width(longest, REST, columns);
+    let line = |rank: &str, name: &str, columns: [&str; 4], by: &str| {
+        line(rank, &cell(name, name_width, false), columns, by)
+    };
     text.push_str(&line("RANK", "POD", ["USAGE", "REQUEST", "FREES", "LEAVES"], "BY"));
     for row in evictions {
-        let name = match (&row.namespace, &row.name) {
-            (Some(namespace), Some(name)) => format!("{namespace}/{name}"),
-            _ => String::from("?"),
-        };
+        let name = row.full_name();
         let shown = |bytes: Option<u64>| bytes.map_or_else(|| String::from("?"), human_bytes);
         let columns = [
             shown(row.usage_bytes),
@@ -164,8 +179,6 @@ pub(super) fn table(document: &Document) -> String {
 }
 
 fn line(rank: &str, name: &str, columns: [&str; 4], by: &str) -> String {
-    let name = shorten(name, NAME);
-    let padding = NAME.saturating_sub(name.chars().count());
     let columns: Vec<_> = columns.iter().map(|column| format!("{column:>7}")).collect();
-    format!("{}\n", format!("{rank:>4} {name}{:padding$} {} {by}", "", columns.join(" ")).trim_end())
+    format!("{}\n", format!("{rank:>4} {name} {} {by}", columns.join(" ")).trim_end())
 }

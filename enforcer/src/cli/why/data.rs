@@ -1,6 +1,17 @@
 //! Amounts and durations in words.
 
-use crate::cli::render::human_bytes;
+use super::fold::Folded;
+use crate::cli::{page::Style, render::human_bytes, times::ago};
+
+/// A case's id and time. On a screen also how long ago that was, which a ticket would have wrong a moment later.
+pub(super) fn at(folded: &Folded, style: Style) -> String {
+    let Folded { id, time, .. } = folded;
+    let ago = match style {
+        Style::Screen(_) => ago(time, jiff::Timestamp::now()),
+        Style::Markdown => None,
+    };
+    ago.map_or_else(|| format!("{id} at {time}"), |ago| format!("{id} at {time} ({ago})"))
+}
 
 /// Bytes in a unit; `?` if they are missing.
 pub(super) fn bytes(bytes: Option<u64>) -> String {

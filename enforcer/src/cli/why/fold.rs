@@ -3,6 +3,7 @@
 use enforcer_events::{
     Event, Payload,
     eviction::{Decision, EvictionDecided, EvictionEnded, ReconstructedDecision},
+    node::Degraded,
     pressure::{PressureCleared, Shortage, ShortageOver},
 };
 use serde::{Serialize, Serializer};
@@ -31,6 +32,10 @@ impl Reported {
     pub(super) fn subject(&self) -> &str {
         &self.event.subject
     }
+
+    pub(super) fn time(&self) -> &str {
+        &self.event.time
+    }
 }
 
 impl Serialize for Reported {
@@ -46,7 +51,7 @@ const WARNED_MS: i64 = 600_000;
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Folded {
-    /// `eviction`, `suppression` or `oom`.
+    /// `eviction`, `suppression`, `oom`, `rejection`, `degradation`, or `spared`: a pod that was not evicted.
     pub(super) kind: &'static str,
     /// The id of the eviction, the incident, or the event.
     pub(super) id: String,
@@ -54,6 +59,9 @@ pub(super) struct Folded {
     pub(super) time: String,
     /// What happened to which pod, why, and by which comparison.
     pub(super) sentence: String,
+    /// The pod that was spared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pod: Option<String>,
     /// The warning that came before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) warned: Option<Reported>,
@@ -63,7 +71,7 @@ pub(super) struct Folded {
     /// The decision; or the event itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) decided: Option<Reported>,
-    /// All later events of the eviction, in order; of an OOM, all its events.
+    /// All later events of the eviction, in order; of an OOM, all its events; else the event, and the one that ended it.
     pub(super) steps: Vec<Reported>,
     /// The next decision in the same shortage.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,9 +168,19 @@ pub(super) fn fold(entries: &[Entry], subject: &Subject) -> Folded {
             let entry = entries.get(*place);
             let kind = match entry.map(Entry::kind) {
                 Some(EventType::OomAverted) => "oom",
+                Some(EventType::PodRejected) => "rejection",
+                Some(EventType::DegradedEntered | EventType::DegradedLeft) => "degradation",
                 _ => "suppression",
             };
-            (kind, entry.map(|entry| entry.id().to_owned()).unwrap_or_default(), vec![*place])
+            let id = entry.map(|entry| entry.id().to_owned()).unwrap_or_default();
+            let ended = entry.and_then(|entry| ended(entries, *place, entry));
+            (kind, id, std::iter::once(*place).chain(ended).collect())
+        }
+        Subject::Spared { place, .. } => {
+            let entry = entries.get(*place);
+            let case = entry.and_then(|entry| entry.case.clone());
+            let id = case.clone().or_else(|| Some(entry?.id().to_owned())).unwrap_or_default();
+            ("spared", id, case.map_or_else(|| vec![*place], |case| places(entries, &case)))
         }
     };
     let first = places.first().copied().unwrap_or(0);
@@ -177,6 +195,10 @@ pub(super) fn fold(entries: &[Entry], subject: &Subject) -> Folded {
         id,
         time: entries.get(first).map(|entry| entry.event.time.clone()).unwrap_or_default(),
         sentence: String::new(),
+        pod: match subject {
+            Subject::Spared { pod, .. } => Some(pod.clone()),
+            _ => None,
+        },
         warned: around.warned.and_then(event),
         crossed: around.crossed.and_then(event),
         decided: decided.and_then(event),
@@ -188,6 +210,31 @@ pub(super) fn fold(entries: &[Entry], subject: &Subject) -> Folded {
     };
     folded.sentence = sentence::sentence(&folded);
     folded
+}
+
+/// The event that ended what that one began: the pod was admitted, or the feature is whole again.
+fn ended(entries: &[Entry], place: usize, entry: &Entry) -> Option<usize> {
+    let later = || entries.iter().enumerate().skip(place + 1);
+    match &entry.event.payload {
+        Payload::PodRejected(_) => later()
+            .find(|(_, later)| later.kind() == EventType::PodAdded && later.record.pod == entry.record.pod)
+            .map(|(place, _)| place),
+        Payload::DegradedEntered(entered) => later()
+            .find(|(_, later)| match &later.event.payload {
+                Payload::DegradedLeft(left) => is_end(entered, left),
+                _ => false,
+            })
+            .map(|(place, _)| place),
+        _ => None,
+    }
+}
+
+/// Whether `left` ends `entered`. Without a place, several problems of a kind differ in their messages.
+pub(super) fn is_end(entered: &Degraded, left: &Degraded) -> bool {
+    let was = left.message.as_deref().and_then(|message| message.strip_prefix("no longer so: "));
+    entered.what == left.what
+        && entered.place == left.place
+        && (entered.place.is_some() || was.is_none_or(|was| Some(was) == entered.message.as_deref()))
 }
 
 fn places(entries: &[Entry], id: &str) -> Vec<usize> {

@@ -3,21 +3,24 @@
 use enforcer_events::oom::{LimitSource, OomCounts, Reconciliation, Scope, Timeline, Victim};
 
 use super::{
-    data::{bytes, number, whole_span},
+    data::{self, bytes, number, whole_span},
     fold::Folded,
     sentence::{Oom, task},
 };
-use crate::cli::page::{Page, cell};
+use crate::cli::{
+    columns::{Head, Table},
+    page::{Page, Style},
+};
 
 /// How many victims are shown.
 const SHOWN: usize = 8;
 
-pub(super) fn table(folded: &Folded) -> String {
+pub(super) fn table(folded: &Folded, style: Style) -> String {
     let oom = Oom::of(folded);
-    let mut page = Page::default();
+    let mut page = Page::new(style);
     page.paragraph(&folded.sentence);
     page.gap();
-    page.field("OOM", &format!("{} at {}", folded.id, folded.time));
+    page.field("OOM", &data::at(folded, style));
     if !matches!(oom, Oom::Averted(_)) {
         limit(&mut page, oom);
     }
@@ -60,7 +63,16 @@ fn limit(page: &mut Page, oom: Oom<'_>) {
 }
 
 fn died(page: &mut Page, all: &[Victim]) {
-    page.line(&row(["PID", "COMM", "WHERE", "ANON", "FILE", "SHMEM", "SCORE", "INIT"]));
+    let mut table = Table::new([
+        Head::amount("PID", 7),
+        Head::word("COMM", 15),
+        Head::name("WHERE"),
+        Head::amount("ANON", 7),
+        Head::amount("FILE", 7),
+        Head::amount("SHMEM", 7),
+        Head::amount("SCORE", 5),
+        Head::word("INIT", 4),
+    ]);
     for victim in all.iter().take(SHOWN) {
         let place = match (&victim.place.pod, &victim.place.container) {
             (Some(pod), Some(container)) => format!("{pod}/{container}"),
@@ -73,28 +85,21 @@ fn died(page: &mut Page, all: &[Victim]) {
             None => "?",
         };
         let memory = victim.memory;
-        page.line(&row([
-            &victim.pid.to_string(),
-            &victim.comm,
-            &place,
-            &bytes(memory.map(|memory| memory.anon_bytes)),
-            &bytes(memory.map(|memory| memory.file_bytes)),
-            &bytes(memory.map(|memory| memory.shmem_bytes)),
-            &number(victim.oom_score_adj),
-            init,
-        ]));
+        table.row([
+            victim.pid.to_string(),
+            victim.comm.clone(),
+            place,
+            bytes(memory.map(|memory| memory.anon_bytes)),
+            bytes(memory.map(|memory| memory.file_bytes)),
+            bytes(memory.map(|memory| memory.shmem_bytes)),
+            number(victim.oom_score_adj),
+            init.to_owned(),
+        ]);
     }
+    page.table(&table);
     if all.len() > SHOWN {
         page.line(&format!("and {} more: `enforcer -o json why` shows all", all.len() - SHOWN));
     }
-}
-
-fn row([pid, comm, place, anon, file, shmem, score, init]: [&str; 8]) -> String {
-    format!(
-        "{pid:>7} {} {} {anon:>7} {file:>7} {shmem:>7} {score:>5} {init}",
-        cell(comm, 15, false),
-        cell(place, 21, false)
-    )
 }
 
 fn timeline(page: &mut Page, timeline: &Timeline) {

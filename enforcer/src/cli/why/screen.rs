@@ -7,7 +7,7 @@ use enforcer_events::{
 };
 
 use super::{
-    data::{bytes, number, span, whole_span},
+    data::{self, bytes, number, span, whole_span},
     fold::{Folded, Outcome},
     ladder::ladder,
     sentence::{amounts, came_back, rows, victim},
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     cli::{
         freshness::age,
-        page::Page,
+        page::{Page, Style},
         ranked::{self, is_pids},
         render::human_bytes,
     },
@@ -26,12 +26,12 @@ use crate::{
 const SHOWN: usize = 5;
 const NAMED: usize = 4;
 
-pub(super) fn table(folded: &Folded) -> String {
-    let mut page = Page::default();
+pub(super) fn table(folded: &Folded, style: Style) -> String {
+    let mut page = Page::new(style);
     page.paragraph(&folded.sentence);
     page.gap();
     let label = if folded.kind == "eviction" { "eviction" } else { "event" };
-    page.field(label, &format!("{} at {}", folded.id, folded.time));
+    page.field(label, &data::at(folded, style));
     if folded.kind == "suppression" {
         trigger(&mut page, folded.crossing(), folded);
     } else {
@@ -51,7 +51,7 @@ pub(super) fn table(folded: &Folded) -> String {
     page.finish()
 }
 
-fn trigger(page: &mut Page, shortage: Option<&Shortage>, folded: &Folded) {
+pub(super) fn trigger(page: &mut Page, shortage: Option<&Shortage>, folded: &Folded) {
     let operator = folded.decision().and_then(|decision| decision.operator.as_ref());
     if let Some(shortage) = shortage
         && let Some((observed, threshold)) = amounts(shortage)
@@ -153,14 +153,14 @@ fn not_available(page: &mut Page, decision: &Decision) {
     }
 }
 
-fn ranking(page: &mut Page, decision: &Decision) {
+pub(super) fn ranking(page: &mut Page, decision: &Decision) {
     let rows = rows(decision);
     let ranked = decision.ranked_count.max(rows.len());
     if !rows.is_empty() {
         page.gap();
         let shown = rows.get(..SHOWN).unwrap_or(&rows);
         let is_pids = is_pids(decision.signal.as_deref().unwrap_or_default());
-        page.lines(&ranked::table(shown, is_pids));
+        page.table(&ranked::table(shown, is_pids));
         if ranked > shown.len() {
             page.line(&format!("and {} more; BY: what puts it before the next", ranked - shown.len()));
         }

@@ -11,6 +11,7 @@ use enforcer_events::{
 use super::{
     data::bytes,
     fold::{Folded, Outcome},
+    other,
 };
 use crate::{
     cli::{
@@ -24,7 +25,8 @@ pub(super) fn sentence(folded: &Folded) -> String {
     match folded.kind {
         "eviction" => eviction(folded),
         "oom" => oom(folded),
-        _ => suppression(folded),
+        "suppression" => suppression(folded),
+        _ => other::sentence(folded),
     }
 }
 
@@ -100,7 +102,7 @@ fn row(ranked: &Ranked) -> RankedView {
 }
 
 /// `memory.available fell to 199Mi, below 200Mi`.
-fn trigger(shortage: &Shortage) -> String {
+pub(super) fn trigger(shortage: &Shortage) -> String {
     let Shortage { signal, hard, .. } = shortage;
     let soft = if *hard { "" } else { "its soft threshold " };
     match amounts(shortage) {
