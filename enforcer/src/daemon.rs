@@ -16,6 +16,7 @@
 //! | `serve::{Admin, View}` | tasks | requests | answers |
 //! | `Metering` | a blocking thread, on request | the journal's counts, candidates, kernel files | metrics |
 
+mod announced;
 mod armed;
 mod backlog;
 pub mod cleanup;
@@ -240,6 +241,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let mut disk = kubernetes::disk_pressure(kubelets, sinks.api_server())
         .context("cannot start the thread for the node's disk pressure")?;
     let host_facts = HostFacts::gather();
+    tracing::info!("{}", announced::start_line(&config, kubelets));
     emit_start(&journal, &config, &host, &host_facts);
     if let Some(message) = &only_observes {
         emit::degraded(&journal, "container", message);
@@ -323,7 +325,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     orders.put_in_force(&mut desired, &reflex, &config);
     hand_on(&mut desired, (&reflex, repeating.as_ref()), &forecaster, &recording);
     let unwatched_ms = u64::try_from(unwatched_since.elapsed().as_millis()).unwrap_or(u64::MAX);
-    tracing::info!(unwatched_ms, "watching the node: evictions can be decided");
+    tracing::debug!(unwatched_ms, "watching the node: evictions can be decided");
     news.answer();
     let attached = loop {
         tokio::select! {
@@ -469,7 +471,11 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
         }
         emit_ready(&ready, desired.is_loaded());
     };
-    tracing::info!(?ended, "stopping");
+    let why = match ended {
+        Ended::Stopped => "it was stopped",
+        Ended::KubeletCame => "a kubelet has come, and the daemon starts again beside it",
+    };
+    tracing::info!("stopping: {why}");
     let left = match ended {
         Ended::Stopped => {
             sd_notify(&[sd_notify::NotifyState::Stopping]);

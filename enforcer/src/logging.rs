@@ -4,11 +4,14 @@
 //! `tracing-appender` has such a queue too, but bounds it by lines of any length, cannot mark the place, and brings
 //! rolling files and a calendar along.
 
+mod json;
+mod level;
+
 use std::{
     io,
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -16,6 +19,10 @@ use std::{
 
 use tracing_subscriber::fmt::MakeWriter;
 
+pub(crate) use self::{
+    json::Json,
+    level::{changeable, filter, set},
+};
 use crate::raw;
 
 /// The capacity of the queue, in bytes.
@@ -39,6 +46,8 @@ struct Log {
     /// Notified when there is something to write, and when all is written.
     changed: Condvar,
     dropped: AtomicU64,
+    /// Whether lines are JSON.
+    is_json: AtomicBool,
 }
 
 /// Lines to be written.
@@ -68,11 +77,18 @@ impl Queue {
     }
 
     /// Takes all queued lines, and a line that marks where others were dropped.
-    fn take(&mut self) -> Vec<u8> {
+    fn take(&mut self, is_json: bool) -> Vec<u8> {
         let mut text = std::mem::take(&mut self.text);
         let dropped = std::mem::take(&mut self.dropped);
         if dropped > 0 {
-            let marked = format!(" WARN enforcer: {dropped} log lines were dropped here: stderr took none\n");
+            let marked = format!("{dropped} log lines were dropped here: stderr took none");
+            let marked = if is_json {
+                let time = jiff::Timestamp::now().to_string();
+                let line = serde_json::json!({"time": time, "level": "WARN", "target": "enforcer", "message": marked});
+                format!("{line}\n")
+            } else {
+                format!(" WARN enforcer: {marked}\n")
+            };
             text.extend_from_slice(marked.as_bytes());
         }
         text
@@ -85,7 +101,12 @@ impl Queue {
 
 impl Log {
     const fn new() -> Self {
-        Self { queue: Mutex::new(Queue::new()), changed: Condvar::new(), dropped: AtomicU64::new(0) }
+        Self {
+            queue: Mutex::new(Queue::new()),
+            changed: Condvar::new(),
+            dropped: AtomicU64::new(0),
+            is_json: AtomicBool::new(false),
+        }
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -110,7 +131,7 @@ impl Log {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             queue.is_writing = true;
-            let text = queue.take();
+            let text = queue.take(self.is_json.load(Ordering::Relaxed));
             drop(queue);
             let mut rest = text.as_slice();
             while !rest.is_empty() {
@@ -145,8 +166,9 @@ impl Log {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lines(());
 
-/// Starts the thread that writes to stderr.
-pub(crate) fn start() -> io::Result<Lines> {
+/// Starts the thread that writes to stderr. Its own lines are JSON if the others are.
+pub(crate) fn start(is_json: bool) -> io::Result<Lines> {
+    LOG.is_json.store(is_json, Ordering::Relaxed);
     // With std's handle, any other write to stderr would wait for its lock.
     let write = || LOG.write(|text| rustix::io::write(io::stderr(), text));
     thread::Builder::new().name(String::from("log")).stack_size(STACK_BYTES).spawn(write)?;
@@ -207,11 +229,15 @@ mod tests {
         let taken = (0..200).filter(|_| queue.push(&line)).count();
         assert_eq!(taken, MAX_BYTES / line.len());
         assert!(!queue.push(b"y"), "no line overtakes a dropped one");
-        let text = String::from_utf8(queue.take()).unwrap();
+        let text = String::from_utf8(queue.take(false)).unwrap();
         let (lines, mark) = text.split_at(MAX_BYTES);
         assert!(lines.bytes().all(|byte| byte == b'x'));
         assert!(mark.contains(&format!(" {} log lines were dropped here", 201 - taken)), "{mark}");
-        assert!(queue.push(b"z") && queue.take() == b"z" && queue.is_empty());
+        assert!(!queue.push(&vec![b'x'; 2 * MAX_BYTES]));
+        let text = String::from_utf8(queue.take(true)).unwrap();
+        let marked: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((&marked["level"], text.lines().count()), (&"WARN".into(), 1), "{text}");
+        assert!(queue.push(b"z") && queue.take(true) == b"z" && queue.is_empty());
     }
 
     #[test]

@@ -424,7 +424,11 @@ fn without_a_terminal_a_plain_table_is_printed() {
     };
     let one = text(plain(folder.path(), &["top"]));
     assert_eq!(one.matches("DRY-RUN").count(), 1);
-    assert!(one.contains("default/hog") && one.lines().all(|line| line.chars().count() <= 80), "{one}");
+    assert!(
+        one.contains("default/hog") && one.contains(r"default/evil\u{1b}]0;owned\u{7}"),
+        "whole names: {one}"
+    );
+    assert!(one.lines().next().is_some() && one.contains("would evict first: default/hog"), "{one}");
     assert!(!one.chars().any(|character| character.is_control() && character != '\n'), "{one:?}");
     let begin = Instant::now();
     let two = text(plain(folder.path(), &["top", "-b", "--count", "2", "--interval", "500ms"]));
@@ -432,6 +436,18 @@ fn without_a_terminal_a_plain_table_is_printed() {
     assert_eq!(two.matches("DRY-RUN").count(), 2);
     let wide = text(plain(folder.path(), &["top", "--wide"]));
     assert!(wide.contains("SHMEM") && !one.contains("SHMEM"));
+    let named = |arguments: &[&str]| {
+        let all = text(plain(folder.path(), &[&["top"], arguments].concat()));
+        all.lines()
+            .filter(|line| line.trim_start().starts_with("default/"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(named(&[]).len(), 3);
+    assert_eq!(named(&["--filter", "hog"]).len(), 1);
+    assert_eq!(named(&["-n", "other"]), Vec::<String>::new());
+    let burstable = named(&["--sort", "name"]);
+    assert!(burstable[1].contains("default/evil") && burstable[2].contains("default/web"), "{burstable:?}");
     let document: Value = serde_json::from_str(&text(plain(folder.path(), &["-o", "json", "top"]))).unwrap();
     assert_eq!(document["classes"][0]["pods"][0]["rank"], 1);
     assert_eq!(document["classes"][0]["pods"][0]["containers"][0]["currentBytes"], 900 * MIB);

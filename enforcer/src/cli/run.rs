@@ -50,9 +50,21 @@ pub(super) struct Args {
     /// The folder of the sockets, which overrides the configuration
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
+    /// How to log: text, or JSON, an object a line
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
+    log_format: LogFormat,
     /// Remove the pinned eBPF objects that a stopped daemon left, and exit
     #[arg(long)]
     unpin: bool,
+}
+
+/// The format of log lines.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
+enum LogFormat {
+    /// For people
+    Text,
+    /// For programs
+    Json,
 }
 
 fn on_exit(text: &str) -> Result<OnExit, String> {
@@ -95,7 +107,7 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
     if args.unpin {
         return unpin();
     }
-    let on_exit = args.on_exit;
+    let (on_exit, log_format) = (args.on_exit, args.log_format);
     if files.reads_none()? {
         return Err(Failure::usage(anyhow::anyhow!(
             "the daemon reads its configuration at each reload: without a file at {} it runs with the defaults",
@@ -114,7 +126,7 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
     }
     // Before there is another thread: what each may do is inherited from this one.
     privilege::give_up_the_rest().context("cannot give up the rights that the daemon does not use")?;
-    log(verbose, color)?;
+    log(verbose, color, log_format)?;
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder
         .enable_all()
@@ -196,24 +208,29 @@ fn unpin() -> Result<(), Failure> {
     Err(anyhow::anyhow!("not removed, as they are not ours: {}", left.join(", ")).into())
 }
 
-/// Logs to stderr through a queue; the journal adds the time.
-fn log(verbose: u8, color: bool) -> anyhow::Result<()> {
+/// Logs to stderr through a queue.
+fn log(verbose: u8, color: bool, format: LogFormat) -> anyhow::Result<()> {
     let default = match verbose {
-        0 => "info,aya=warn,aya_obj=warn",
-        // Only enforcer and its eBPF programs: the libraries log a lot.
-        1 => "info,enforcer=debug,enforcer_ebpf=debug,aya=warn,aya_obj=warn",
+        0 => "info",
+        1 => "debug",
         2.. => "trace",
     };
     let filter: Targets = match std::env::var("RUST_LOG") {
         Ok(directives) => directives.parse().context("RUST_LOG cannot be read")?,
-        Err(_unset) => default.parse().context("the default log filter is wrong")?,
+        Err(_unset) => logging::filter(default).map_err(anyhow::Error::msg)?,
     };
-    let lines = logging::start().context("cannot start the log thread")?;
+    let is_json = format == LogFormat::Json;
+    let lines = logging::start(is_json).context("cannot start the log thread")?;
     // Log lines never wait for stderr, so internal errors must not go there either.
-    let lines =
-        tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(color).log_internal_errors(false);
-    let subscriber = tracing_subscriber::registry().with(lines).with(filter);
-    tracing::subscriber::set_global_default(subscriber).context("logging is set up already")?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(lines).log_internal_errors(false);
+    let registry = tracing_subscriber::registry().with(logging::changeable(filter));
+    if is_json {
+        let subscriber = registry.with(lines.with_ansi(false).event_format(logging::Json));
+        tracing::subscriber::set_global_default(subscriber).context("logging is set up already")?;
+    } else {
+        let subscriber = registry.with(lines.with_ansi(color));
+        tracing::subscriber::set_global_default(subscriber).context("logging is set up already")?;
+    }
     // The libraries and the eBPF programs log through `log`.
     tracing_log::LogTracer::init().context("logging is set up already")?;
     Ok(())

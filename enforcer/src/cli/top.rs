@@ -26,6 +26,7 @@ pub(super) use self::{
     feed::{events, tally_query},
     tally::Tally,
 };
+use self::{model::State, rows::Sort};
 use super::{
     Context, Failure, client,
     format::{self, Output},
@@ -52,6 +53,23 @@ pub(super) struct Args {
     wide: bool,
     #[command(flatten)]
     pods: select::Args,
+    /// Sort by this, within each class; s changes it in the live view
+    #[arg(long, value_enum, value_name = "KEY", default_value = "rank")]
+    sort: Sort,
+    /// Show only pods and containers with this in their names
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// Show a row for each container from the start
+    #[arg(long)]
+    containers: bool,
+}
+
+impl Args {
+    /// The view's state at its start.
+    fn state(&self, size: (u16, u16)) -> State {
+        let state = State::new(size).arranged_by(self.sort, &self.filter);
+        if self.containers { state.unfolded() } else { state }
+    }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -115,6 +133,9 @@ mod tests {
             count,
             wide: false,
             pods: select::Args::default(),
+            sort: Sort::default(),
+            filter: String::new(),
+            containers: false,
         };
         let one = Some(batch::Count::Of(1));
         assert_eq!(tables(&args(None, false), Output::Table, false, true), None);

@@ -28,7 +28,7 @@ pub(super) fn degraded(journal: &Journal, what: &str, message: &str) {
 
 /// The same for one place of several; its end is reported with the place too.
 pub(super) fn degraded_at(journal: &Journal, what: &str, place: Option<&str>, message: &str) {
-    tracing::warn!("{message}");
+    tracing::warn!("{what}: {message}; `enforcer doctor` shows what to do");
     let data = Degraded {
         place: place.map(str::to_owned),
         message: Some(message.to_owned()),

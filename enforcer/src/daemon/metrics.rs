@@ -147,7 +147,7 @@ impl Metering {
                 listener = bound(address, &journal) => listener,
                 _ = stopping.wait_for(|stopping| *stopping) => return,
             };
-            tracing::info!(%address, "serving metrics");
+            tracing::debug!(%address, "serving metrics");
             listener.serve(scrape, hosts, stopping).await;
         });
     }

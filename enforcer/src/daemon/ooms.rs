@@ -151,7 +151,7 @@ impl Ooms {
                 standing.loaded(&attached, &failed, &unpinned);
                 // This part of the start cannot be shortened.
                 let took_ms = u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
-                tracing::info!(programs = attached.join(", "), took_ms, "eBPF programs attached");
+                tracing::debug!(programs = attached.join(", "), took_ms, "eBPF programs attached");
                 edges.push(Box::new(ring));
                 let named = (index.clone(), kubelet.clone());
                 stalling = Some(Stalling::new(journal.clone(), named, stalls, stall_records));

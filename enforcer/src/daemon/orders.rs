@@ -254,8 +254,8 @@ impl OrderBook {
                 evictions.evict(EvictOrder { pod, operator, dry_run }, answer, desired, config);
                 return None;
             }
-            OrderRequest::Reload { arm, accept_empty } => {
-                return Some(ReloadOrder { arm, accept_empty, peer, answer });
+            OrderRequest::Reload { arm, accept_empty, log_level } => {
+                return Some(ReloadOrder { arm, accept_empty, log_level, peer, answer });
             }
         };
         self.answer(answered, answer);

@@ -8,6 +8,7 @@ pub(super) fn emit_ready(ready: &watch::Sender<bool>, is_loaded: bool) {
         return;
     }
     ready.send_replace(true);
+    tracing::info!("ready");
     sd_notify(&[sd_notify::NotifyState::Ready]);
 }
 

@@ -13,6 +13,7 @@ use super::{IncompatibleHost, container_node, host::Host, incompatible_host};
 use crate::{
     config::{self, Config, FIELDS, ValueSource},
     journal::{Journal, Subject},
+    logging,
     serve::{Done, No, Peer},
     source::StaticDir,
 };
@@ -80,6 +81,8 @@ pub(super) struct ReloadOrder {
     pub(super) arm: bool,
     /// Whether the manifest folder is accepted in its present state, whatever that is.
     pub(super) accept_empty: bool,
+    /// How much is to be logged from now on.
+    pub(super) log_level: Option<String>,
     pub(super) peer: Peer,
     pub(super) answer: oneshot::Sender<Result<Done, No>>,
 }
@@ -143,7 +146,7 @@ pub(super) fn reload(
         Ok(config) if config == *running => {
             let message = String::from("the configuration is unchanged");
             tracing::info!("{message}");
-            if order.is_some_and(|order| !order.arm && !order.accept_empty) {
+            if order.is_some_and(|order| !order.arm && !order.accept_empty && order.log_level.is_none()) {
                 let data = ConfigLoaded::Changed(report(&config, &message));
                 journal.emit(Subject::Node, Payload::ConfigLoaded(data));
             }
@@ -176,7 +179,9 @@ pub(super) fn read_manifests(
     (config, journal): (&Config, &Journal),
 ) {
     // SIGHUP needs no answer, and reads them whatever the outcome for the configuration.
-    let Some(ReloadOrder { arm, accept_empty, peer, answer }) = order else { return pods.look(false, None) };
+    let Some(ReloadOrder { arm, accept_empty, log_level, peer, answer }) = order else {
+        return pods.look(false, None);
+    };
     let said = match outcome {
         Ok(_) if pods.is_stuck() => {
             let folder = config.static_pod_path.display();
@@ -185,6 +190,18 @@ pub(super) fn read_manifests(
         Ok(message) => Ok(message),
         Err(why) => Err(No::Refused(format!("{why}; the manifests were not read again"))),
     };
+    let said = said.and_then(|message| {
+        let Some(level) = log_level else { return Ok(message) };
+        // Every change that is ordered is an event.
+        logging::set(&level).map_err(No::Wrong)?;
+        let data = ConfigChanged {
+            uid: Some(peer.uid),
+            pid: Some(peer.pid),
+            ..changed_to(config, format!("the log level is {level}, by order of uid {}", peer.uid))
+        };
+        journal.emit(Subject::Node, Payload::ConfigLoaded(ConfigLoaded::Changed(data)));
+        Ok(format!("{message}; the log level is {level}"))
+    });
     if arm && said.is_ok() {
         let data = ConfigChanged {
             armed: true,

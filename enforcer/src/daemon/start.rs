@@ -72,7 +72,7 @@ pub(super) async fn open_journal(config: &Config, host: &Host, counts: &Counts) 
         }
     };
     let journal = journal.observed_by(Arc::new(counts.clone()));
-    tracing::info!(?recovered, "the journal is open");
+    tracing::debug!(events = recovered.events, lost = recovered.lost, "the journal is open");
     if recovered.damaged > 0 || !recovered.set_aside.is_empty() {
         let names: Vec<_> =
             recovered.set_aside.iter().map(|(path, why)| format!("{} ({why})", path.display())).collect();

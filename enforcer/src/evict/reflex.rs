@@ -237,7 +237,9 @@ impl Shared {
     fn answer(&self, outcome: Outcome) {
         self.post(|inbox| {
             if !inbox.outcomes.push(outcome) {
-                tracing::error!(?outcome, "the eviction thread does not take its helpers' outcomes");
+                tracing::error!(
+                    "the eviction thread does not take its helpers' outcomes: restart the daemon"
+                );
             }
         });
     }

@@ -76,6 +76,9 @@ pub enum OrderRequest {
         /// Whether to accept the manifest folder even if it was replaced, or is empty or missing.
         #[serde(default)]
         accept_empty: bool,
+        /// How much to log from now on: `error`, `warn`, `info`, `debug` or `trace`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        log_level: Option<String>,
     },
 }
 

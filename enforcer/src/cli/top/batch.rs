@@ -48,7 +48,8 @@ pub(super) async fn batch(
     start: Instant,
 ) -> Result<(), Failure> {
     let run_dir = &context.config.run_dir;
-    let mut state = State::new((if is_wide { WIDE } else { WIDTH }, u16::MAX)).unfolded();
+    let width = context.columns.and_then(|columns| u16::try_from(columns).ok()).unwrap_or(WIDTH);
+    let mut state = args.state((if is_wide { WIDE } else { width }, u16::MAX)).unfolded();
     let mut due = tokio::time::Instant::now();
     let mut printed = 0_u32;
     loop {
@@ -71,11 +72,11 @@ fn print(context: &Context, state: &State, is_next: bool) -> Result<(), Failure>
         io::stdout().write_all(b"\n").map_err(Failure::printing)?;
     }
     let document = Document { time: time.clone(), picture, tally: &state.tally };
-    format::print(context.output, &document, || text(state, &time))
+    format::print(context.output, &document, || text(state, &time, context.columns.is_none()))
 }
 
-/// The header and the whole tree as text.
-fn text(state: &State, time: &str) -> String {
+/// The header and the whole tree as text; with whole names, lines are as wide as they are.
+fn text(state: &State, time: &str, has_whole_names: bool) -> String {
     let width = usize::from(state.size.0);
     let mut text = format!("{time}\n");
     for line in header(state) {
@@ -84,7 +85,12 @@ fn text(state: &State, time: &str) -> String {
         text.push_str(&format!("{}\n", fits.trim_end()));
     }
     let has_specs = state.picture.as_ref().is_some_and(|picture| picture.specs.is_some());
-    let (name_width, columns) = table::columns(width, has_specs);
+    let (mut name_width, columns) = table::columns(width, has_specs);
+    if has_whole_names && let Some(picture) = &state.picture {
+        let names = state.rows.iter().filter_map(|row| row.item(picture));
+        let longest = names.map(|item| table::name(&item, None, usize::MAX).trim_end().chars().count()).max();
+        name_width = name_width.max(longest.unwrap_or(0));
+    }
     let titles = columns.iter().map(|column| (column.title().to_owned(), column.width()));
     text.push_str(&format!("{}\n", table::line("NAME", name_width, titles).trim_end()));
     let Some(picture) = &state.picture else { return text };
@@ -105,7 +111,7 @@ mod tests {
     fn a_table_fits_eighty_columns() {
         let mut state = State::new((WIDTH, u16::MAX)).unfolded();
         state.take(Input::Looked(Box::new(sample::look(0))));
-        let text = text(&state, "2026-01-31T12:00:00Z");
+        let text = text(&state, "2026-01-31T12:00:00Z", false);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         insta::assert_snapshot!(text);
     }
@@ -114,6 +120,6 @@ mod tests {
     fn a_wide_table_has_every_column() {
         let mut state = State::new((WIDE, u16::MAX)).unfolded();
         state.take(Input::Looked(Box::new(sample::look(0))));
-        insta::assert_snapshot!(text(&state, "2026-01-31T12:00:00Z"));
+        insta::assert_snapshot!(text(&state, "2026-01-31T12:00:00Z", false));
     }
 }

@@ -12,6 +12,15 @@ use crate::{
 /// Text in pieces, each with its tone.
 pub(super) type Line = Vec<(String, Tone)>;
 
+/// The heights of screens that have room for a chart; a plain table has none.
+const CHART_ROWS: std::ops::Range<u16> = 30..u16::MAX;
+
+/// The chart's title and its brackets, and what is written behind it, in columns.
+const BESIDE_CHART: usize = 12 + 26;
+
+/// How far ahead the forecast looks, in seconds.
+const AHEAD_S: u64 = 60;
+
 /// The lines above the tree.
 pub(super) fn header(state: &State) -> Vec<Line> {
     let Some(picture) = &state.picture else {
@@ -21,11 +30,17 @@ pub(super) fn header(state: &State) -> Vec<Line> {
         ]];
     };
     let mut first = mode(picture);
+    if let Some(name) = would_be_first(picture) {
+        first.push((format!("   would evict first: {name}"), Tone::Warning));
+    }
     first.push((format!("   sort: {}", state.sort.name()), Tone::Faint));
     if !state.filter.is_empty() {
         first.push((format!("   filter: {}", escape(&state.filter)), Tone::Warning));
     }
     let mut lines = vec![first, memory(picture)];
+    if CHART_ROWS.contains(&state.size.1) {
+        lines.extend(chart(picture, usize::from(state.size.0)));
+    }
     lines.extend(others(picture));
     lines.push(happened(state, picture));
     lines.extend(loud(state, picture));
@@ -94,6 +109,60 @@ fn memory(picture: &Picture) -> Line {
         line.push((format!("  -{}/s", human_bytes(fill)), Tone::Plain));
     }
     line
+}
+
+/// The pod that would be evicted first, where none is.
+fn would_be_first(picture: &Picture) -> Option<String> {
+    if picture.mode == "enforce" {
+        return None;
+    }
+    let first = picture.pods().find(|pod| pod.rank == Some(1))?;
+    Some(escape(&first.label()))
+}
+
+/// The node's memory as a bar: what is used, `>` what will be in a minute at the present rate, and where each threshold
+/// is, `S` for soft and `H` for hard.
+fn chart(picture: &Picture, width: usize) -> Option<Line> {
+    let signal = memory_signal(picture)?;
+    let (available, capacity) = (signal.available_bytes?, signal.capacity_bytes.filter(|bytes| *bytes > 0)?);
+    let room = width.saturating_sub(BESIDE_CHART).min(80);
+    if room < 10 {
+        return None;
+    }
+    let fill = signal.fill_bytes_per_second.unwrap_or(0);
+    let left = available.saturating_sub(fill.saturating_mul(AHEAD_S));
+    // The place at which that much is available, from the left: nothing is used there.
+    let place = |bytes: u64| {
+        let used = u128::from(capacity.saturating_sub(bytes));
+        let place = used * u128::try_from(room).unwrap_or(0) / u128::from(capacity);
+        usize::try_from(place).unwrap_or(room).min(room - 1)
+    };
+    let (now, then) = (place(available), place(left));
+    let mut bar: Vec<char> = (0..room)
+        .map(|at| {
+            if at < now {
+                '#'
+            } else if at < then {
+                '>'
+            } else {
+                '.'
+            }
+        })
+        .collect();
+    for threshold in &signal.thresholds {
+        if let Some(mark) = threshold.threshold_bytes.map(place).and_then(|at| bar.get_mut(at)) {
+            *mark = if threshold.hard { 'H' } else { 'S' };
+        }
+    }
+    let is_crossed =
+        signal.thresholds.iter().any(|one| one.threshold_bytes.is_some_and(|bytes| left < bytes));
+    let tone = if is_crossed { Tone::Warning } else { Tone::Plain };
+    let bar: String = bar.into_iter().collect();
+    Some(vec![
+        (String::from("          "), Tone::Strong),
+        (format!("[{bar}]"), Tone::Plain),
+        (format!("  {} in a minute", human_bytes(left)), tone),
+    ])
 }
 
 fn thresholds(signal: &SignalView) -> Line {
@@ -193,4 +262,58 @@ fn loud(state: &State, picture: &Picture) -> Vec<Line> {
         say("degraded", format!("{count}: {}", text.join("; ")), Tone::Warning);
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::top::model::{Input, sample};
+
+    fn text(state: &State) -> Vec<String> {
+        header(state).into_iter().map(|line| line.into_iter().map(|(piece, _)| piece).collect()).collect()
+    }
+
+    fn state(rows: u16) -> State {
+        let mut state = State::new((100, rows));
+        state.take(Input::Looked(Box::new(sample::look(0))));
+        state
+    }
+
+    #[test]
+    fn a_large_screen_has_a_bar_with_thresholds_and_forecast_and_a_small_one_has_not() {
+        let mut large = state(40);
+        let signal = large.picture.as_mut().and_then(|picture| picture.headroom.as_mut());
+        let signal = signal
+            .and_then(|headroom| headroom.signals.iter_mut().find(|one| one.signal == "memory.available"));
+        let signal = signal.unwrap();
+        let gib = 1 << 30;
+        (signal.available_bytes, signal.capacity_bytes) = (Some(4 * gib), Some(8 * gib));
+        signal.fill_bytes_per_second = Some(gib / 60);
+        signal.thresholds.retain(|threshold| threshold.hard);
+        signal.thresholds[0].threshold_bytes = Some(gib);
+        let lines = text(&large);
+        let bar = lines.iter().find(|line| line.contains('[')).unwrap();
+        // Of 62 columns half is used, an eighth will be, and the last eighth is below the threshold.
+        let expected = format!("[{}{}{}H{}]", "#".repeat(31), ">".repeat(7), ".".repeat(16), ".".repeat(7));
+        assert!(bar.contains(&expected), "{bar}");
+        assert!(bar.ends_with("3Gi in a minute") || bar.contains("Gi in a minute"), "{bar}");
+        for rows in [24, u16::MAX] {
+            assert!(!text(&state(rows)).iter().any(|line| line.contains('[')), "{rows}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_evicted_it_says_who_would_be_first() {
+        let mut state = state(24);
+        let picture = state.picture.as_mut().unwrap();
+        picture.mode = String::from("dry-run");
+        let first = picture.pods().find(|pod| pod.rank == Some(1)).unwrap().label();
+        assert!(
+            text(&state)[0].contains(&format!("would evict first: {first}   sort: ")),
+            "{:?}",
+            text(&state)
+        );
+        state.picture.as_mut().unwrap().mode = String::from("enforce");
+        assert!(!text(&state)[0].contains("would evict"));
+    }
 }

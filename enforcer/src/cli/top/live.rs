@@ -20,7 +20,7 @@ use super::{
     Args,
     draw::{Theme, draw},
     feed,
-    model::{Effect, Input, State},
+    model::{Effect, Input},
     picture::Look,
     screen::{self, Screen},
 };
@@ -62,7 +62,7 @@ pub(super) async fn live(
 ) -> Result<(), Failure> {
     let run_dir = &context.config.run_dir;
     let size = crossterm::terminal::size().context("cannot read the terminal's size")?;
-    let mut state = State::new(size);
+    let mut state = args.state(size);
     state.take(Input::Looked(Box::new(first)));
     let mut signals = Signals::listen().context("cannot listen for signals")?;
     let (sender, mut inputs) = mpsc::channel(QUEUE);
@@ -77,7 +77,7 @@ pub(super) async fn live(
     read_keys(sender.clone())?;
     let mut panel: Option<Asking> = None;
     loop {
-        screen.terminal().draw(|frame| draw(&state, theme, frame)).context("cannot draw")?;
+        screen.draw(|frame| draw(&state, theme, frame)).context("cannot draw")?;
         want.send_if_modified(|want| {
             let now = state.wanted();
             let differs = *want != now;

@@ -161,6 +161,13 @@ impl State {
         }
     }
 
+    /// Sorted by that, with only names that contain `filter`.
+    pub(super) fn arranged_by(mut self, sort: Sort, filter: &str) -> Self {
+        self.sort = sort;
+        self.filter = filter.chars().take(MAX_FILTER).collect();
+        self
+    }
+
     /// With all pods unfolded.
     pub(super) fn unfolded(mut self) -> Self {
         self.folds.all = true;

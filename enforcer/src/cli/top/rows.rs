@@ -18,15 +18,21 @@ pub(super) enum Id {
 }
 
 /// The sort key of pods, and of the containers of a pod; the largest first, except names and ranks.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, clap::ValueEnum)]
 pub(super) enum Sort {
     /// The order of eviction; pods that are not evicted come last.
     #[default]
     Rank,
+    /// What they use now
     Current,
+    /// How fast that grows
     Growth,
+    /// What they use in per cent of their request
+    #[value(name = "request")]
     PercentOfRequest,
+    /// How long they wait for memory
     Stall,
+    /// Their names
     Name,
 }
 

@@ -7,14 +7,15 @@ use std::{
 };
 
 use ratatui::{
-    Terminal,
+    Frame, Terminal,
     backend::CrosstermBackend,
     crossterm::{
         cursor::{Hide, Show},
         event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers},
         execute,
         terminal::{
-            Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+            BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
+            LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
         },
     },
 };
@@ -27,6 +28,8 @@ static ON_PANIC: Once = Once::new();
 #[derive(Debug)]
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
+    /// Whether the screen is to be cleared before the next picture.
+    must_clear: bool,
 }
 
 impl Screen {
@@ -41,7 +44,7 @@ impl Screen {
         });
         enter()?;
         match Terminal::new(CrosstermBackend::new(io::stdout())) {
-            Ok(terminal) => Ok(Self { terminal }),
+            Ok(terminal) => Ok(Self { terminal, must_clear: false }),
             Err(error) => {
                 give_back();
                 Err(error)
@@ -55,16 +58,24 @@ impl Screen {
         self.draw_anew()
     }
 
-    /// Clears the screen, so that the next picture is drawn whole.
+    /// The next picture is drawn whole, on a cleared screen.
     pub(super) fn draw_anew(&mut self) -> io::Result<()> {
         // `Terminal::clear` queries the cursor position, and the reply may be read as keys.
-        execute!(io::stdout(), Clear(ClearType::All))?;
         self.terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+        self.must_clear = true;
         Ok(())
     }
 
-    pub(super) fn terminal(&mut self) -> &mut Terminal<CrosstermBackend<Stdout>> {
-        &mut self.terminal
+    /// Draws what has changed. A terminal that knows synchronised output shows it at once: over a slow line, half a picture
+    /// flickers.
+    pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        execute!(io::stdout(), BeginSynchronizedUpdate)?;
+        if std::mem::take(&mut self.must_clear) {
+            execute!(io::stdout(), Clear(ClearType::All))?;
+        }
+        let drawn = self.terminal.draw(picture).map(|_frame| ());
+        // Also after a failure: the terminal shows nothing until then.
+        execute!(io::stdout(), EndSynchronizedUpdate).and(drawn)
     }
 }
 
@@ -86,7 +97,7 @@ fn enter() -> io::Result<()> {
 /// Restores the terminal. May be called repeatedly.
 pub(super) fn give_back() {
     // Do each of them even if one fails: nothing else can be done at exit.
-    drop(execute!(io::stdout(), LeaveAlternateScreen, Show));
+    drop(execute!(io::stdout(), EndSynchronizedUpdate, LeaveAlternateScreen, Show));
     drop(disable_raw_mode());
     drop(io::stdout().flush());
 }

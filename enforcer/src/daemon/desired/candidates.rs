@@ -469,7 +469,13 @@ impl Desired {
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
         let done = move |ended: Result<Ending, EndError>| match ended {
-            Ok(ending) => tracing::info!(pod = %name, ?ending, "made way for a critical pod"),
+            Ok(ending) => {
+                let how = match ending {
+                    Ending::OnTerm => "by itself",
+                    Ending::OnKill => "killed after its grace period",
+                };
+                tracing::info!("pod {name} made way for a critical pod: {how}");
+            }
             Err(error) => {
                 let message =
                     format!("pod {name} does not make way for a critical one: {}", crate::chain(&error));

@@ -47,7 +47,8 @@ impl HookNotes {
             // The report of its decision was dropped, or the eviction ended before the run.
             Some(_) | None => {
                 let reported = run(plan, ran);
-                tracing::info!(eviction = %id, hook = ?reported, "preKillHook ended after its eviction");
+                let outcome = reported.outcome.as_deref().unwrap_or("unknown");
+                tracing::info!("the preKillHook of eviction {id} ended after it: {outcome}");
             }
         }
     }
