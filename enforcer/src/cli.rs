@@ -13,6 +13,7 @@ mod exit;
 mod format;
 mod freshness;
 mod headroom;
+mod manifests;
 mod next;
 mod orders;
 mod page;

@@ -14,7 +14,7 @@ const NAME: usize = 30;
 const WIDTH: usize = 80;
 
 pub(super) fn table(document: &Document, verbose: bool) -> String {
-    let Document { node, qos_cgroups, pods, errors: _, beside_kubelet } = document;
+    let Document { node, qos_cgroups, pods, errors: _, warnings: _, beside_kubelet } = document;
     let mut text = node_line(node);
     for line in
         beside_kubelet.iter().flat_map(|value| render::wrap(&format!("beside the kubelet: {value}"), WIDTH))
