@@ -19,6 +19,7 @@ mod format;
 mod freshness;
 mod headroom;
 mod help;
+mod manifests;
 mod markdown;
 mod next;
 mod orders;

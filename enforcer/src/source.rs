@@ -16,7 +16,7 @@ mod watcher;
 
 pub use self::{
     folder::{Absence, Replaced, Writable},
-    given::{Gathered, Given, Wrong, gather},
+    given::{Gathered, Given, Selection, Wrong, gather, gather_objects},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
     placed::{Identities, Kubelet, PlacedPods, SourceKnows},
     roster::{Active, Change, CpuGrounds, Decisions, EndedPod, Entry, Grounds, HeldBack, Roster, State, Why},

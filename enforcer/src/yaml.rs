@@ -39,12 +39,21 @@ pub(crate) struct Entry {
     pub(crate) node: Node,
 }
 
+/// How large a document may be.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Size {
+    /// A file that somebody wrote, or that the daemon reads.
+    File,
+    /// A list as the API server has it, of thousands of pods, read by a verb once.
+    List,
+}
+
 impl Node {
     /// Parses one document; an error contains its line in the file.
-    pub(crate) fn parse(text: &str, first_line: u64) -> Result<Self, (u64, String)> {
+    pub(crate) fn parse(text: &str, first_line: u64, size: Size) -> Result<Self, (u64, String)> {
         let in_file = |line: u64| first_line.saturating_add(line.saturating_sub(1));
-        let parsed: Spanned<Raw> =
-            serde_saphyr::from_str_with_options(text, bounded(text.len())).map_err(|error| {
+        let parsed: Spanned<Raw> = serde_saphyr::from_str_with_options(text, bounded(text.len(), size))
+            .map_err(|error| {
                 let error = error.without_snippet();
                 let line = error.location().map_or(1, |location| location.line());
                 (in_file(line), shown(&UserMessageFormatter.format_message(error)))
@@ -101,21 +110,30 @@ fn written<'text>(location: &serde_saphyr::Location, text: &'text str) -> Option
     text.get(start..start.checked_add(len)?)
 }
 
+/// How much text aliases may repeat, in bytes: seven times the largest document of a file.
+const MOST_REPEATED_BYTES: usize = 7 * (4 << 20);
+
 /// Limits the cost of a file by its size: no deep nesting, no aliases that multiply. Text repeated by aliases counts
 /// towards the scalars, and is limited by the document's own length: a file may contain many documents.
-fn bounded(len_bytes: usize) -> Options {
+fn bounded(len_bytes: usize, size: Size) -> Options {
+    let (nodes, events) = match size {
+        Size::File => (200_000, 500_000),
+        Size::List => (2_000_000, 5_000_000),
+    };
     options! {
         budget: budget! {
             max_depth: 32,
             flow_nesting_limit: 32,
             max_documents: 1,
-            max_nodes: 200_000,
-            max_events: 500_000,
+            max_nodes: nodes,
+            max_events: events,
             max_aliases: 1_000,
             max_anchors: 1_000,
             max_merge_keys: 1_000,
             max_recorded_anchor_events: 100_000,
-            max_total_scalar_bytes: len_bytes.saturating_mul(8).saturating_add(4_096),
+            max_total_scalar_bytes: len_bytes
+                .saturating_add(len_bytes.saturating_mul(7).min(MOST_REPEATED_BYTES))
+                .saturating_add(4_096),
         },
         alias_limits: alias_limits! {
             max_total_replayed_events: (len_bytes / 4).saturating_add(256).min(20_000),
@@ -214,7 +232,7 @@ mod tests {
 
     #[test]
     fn keys_and_values_know_their_lines_and_scalars_their_text() {
-        let node = Node::parse("mode: enforce\nlist:\n  - 1\n  - 0.50\n", 1).unwrap();
+        let node = Node::parse("mode: enforce\nlist:\n  - 1\n  - 0.50\n", 1, Size::File).unwrap();
         let Value::Map(entries) = node.value else { panic!("{node:?}") };
         let lines: Vec<_> = entries.iter().map(|entry| (entry.key.as_str(), entry.line)).collect();
         assert_eq!(lines, [("mode", 1), ("list", 2)]);
@@ -227,13 +245,13 @@ mod tests {
 
     #[test]
     fn a_key_given_twice_is_an_error() {
-        assert_eq!(Node::parse("a: 1\na: 2\n", 1).unwrap_err().0, 2);
+        assert_eq!(Node::parse("a: 1\na: 2\n", 1, Size::File).unwrap_err().0, 2);
     }
 
     #[test]
     fn a_message_repeats_no_control_characters_and_not_everything() {
         let key = format!("\"\\e[2J{}\"", "x".repeat(900));
-        let (line, message) = Node::parse(&format!("{key}: 1\n{key}: 2\n"), 1).unwrap_err();
+        let (line, message) = Node::parse(&format!("{key}: 1\n{key}: 2\n"), 1, Size::File).unwrap_err();
         assert_eq!(line, 2);
         assert!(message.contains("\\u{1b}[2Jxxx") && message.len() < 500, "{message:?}");
     }

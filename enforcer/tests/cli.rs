@@ -102,7 +102,7 @@ fn names_that_are_no_text_reach_no_terminal() {
     let folder = dir.path().join("pods");
     fs::create_dir(&folder).unwrap();
     let file = folder.join(name);
-    fs::write(&file, "apiVersion: v1\nkind: Nonsense\n").unwrap();
+    fs::write(&file, "apiVersion: v1\nkind: Pod\n").unwrap();
     let reported = |arguments: &[&OsStr]| {
         let reported = enforcer().arg("--config").arg(&config).args(arguments).output().unwrap();
         for bytes in [&reported.stdout, &reported.stderr] {

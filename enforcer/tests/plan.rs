@@ -107,7 +107,7 @@ fn bad_documents_cost_only_themselves() {
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (aliases.into_bytes(), ""),
         (format!("a: {}{}\n", "[".repeat(5_000), "]".repeat(5_000)).into_bytes(), ""),
-        (format!("big: {}\n", "x".repeat(10 << 20)).into_bytes(), "too large"),
+        (format!("big: {}\n", "x".repeat(10 << 20)).into_bytes(), "kind: is missing"),
         (WEB.replace("kind: Pod", "kind: Pod\nkind: Pod").into_bytes(), "kind"),
         (b"kind: Pod\nname: a\0b\n".to_vec(), ""),
         (b"kind: Pod\nname: \xff\xfe\n".to_vec(), "not UTF-8"),
@@ -121,7 +121,8 @@ fn bad_documents_cost_only_themselves() {
             with("{requests: {memory: 2Gi}, limits: {memory: 1Gi}}").into_bytes(),
             "spec.containers[0].resources.limits.memory",
         ),
-        (WEB.replace("kind: Pod", "kind: Job").into_bytes(), "kind"),
+        (WEB.replace("kind: Pod", "kind: Job").into_bytes(), "apiVersion"),
+        (WEB.replace("v1\nkind: Pod", "batch/v1\nkind: Job").into_bytes(), "spec.template: is missing"),
     ];
     for (bad, reported) in cases {
         let mut manifests = WEB.as_bytes().to_vec();
@@ -230,7 +231,8 @@ fn hostile_names_reach_no_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("pods");
     fs::create_dir(&dir).unwrap();
-    fs::write(dir.join("a\u{1b}[2Jb.yaml"), "kind: \"P\\e[2J\"\napiVersion: v1\n").unwrap();
+    let hostile = "kind: \"P\\e[2J\"\napiVersion: v1\n---\nkind: Pod\napiVersion: \"v\\e[2J\"\n";
+    fs::write(dir.join("a\u{1b}[2Jb.yaml"), hostile).unwrap();
     let answer = enforcer(folder.path(), &["plan", "-f", dir.to_str().unwrap()], b"");
     assert_eq!(answer.status, Some(1));
     assert!(!answer.err.contains('\u{1b}') && !answer.out.contains('\u{1b}'), "{:?}", answer.err);
@@ -298,10 +300,10 @@ fn bad_manifests_leave_the_others_ranked() {
     let folder = tempfile::tempdir().unwrap();
     let stats = folder.path().join("stats.json");
     fs::write(&stats, "{\"pods\": {}}").unwrap();
-    let manifests = format!("{WEB}---\nkind: Nonsense\napiVersion: v1\n");
+    let manifests = format!("{WEB}---\nkind: Pod\napiVersion: v1\n");
     let args = ["rank", "-f", "-", "--stats", stats.to_str().unwrap(), "-o", "json"];
     let answer = enforcer(folder.path(), &args, manifests.as_bytes());
     assert_eq!(answer.status, Some(1));
-    assert!(answer.err.contains("stdin:9: kind"), "{}", answer.err);
+    assert!(answer.err.contains("stdin:9: metadata: is missing"), "{}", answer.err);
     assert_eq!(serde_json::from_str::<Value>(&answer.out).unwrap()["order"].as_array().unwrap().len(), 1);
 }

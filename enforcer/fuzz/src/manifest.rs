@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use enforcer::{
     model::{ContainerKind, Pod, Quantity, Requirements, ResourceList},
-    source::manifest::{self, ManifestError, Origin, Parsed},
+    source::manifest::{self, ManifestError, Objects, Origin, Parsed},
 };
 
 use super::{
@@ -36,8 +36,14 @@ pub fn check(bytes: &[u8]) {
             other => panic!("not for one file to say: {other}"),
         }
     }
+    for warning in &parsed.warnings {
+        check_message(&warning.to_string());
+    }
+    assert!(parsed.warnings.len() <= 21, "{} warnings", parsed.warnings.len());
     parsed.pods.iter().for_each(check_pod);
     check_size(bytes.len(), &parsed);
+
+    check_objects(bytes);
 
     let (mut names, mut uids) = (HashSet::new(), HashSet::new());
     let is_first = |pod: &Pod| names.insert(pod.name.clone()) && uids.insert(pod.uid.clone());
@@ -46,6 +52,17 @@ pub fn check(bytes: &[u8]) {
     for settings in &plan::settings() {
         plan::check(&plan::node(), settings, &pods);
     }
+}
+
+/// The same bytes as verbs read them: what is found is as sound, and is said in as few words.
+fn check_objects(bytes: &[u8]) {
+    let mut objects = Objects::default();
+    let (errors, warnings) = objects.read("fuzz.yaml", bytes, Some("node"));
+    errors.iter().for_each(|error| check_message(&error.to_string()));
+    warnings.iter().for_each(|warning| check_message(&warning.to_string()));
+    assert!(objects.made.len() + errors.len() <= bytes.len() + MOST_BY_ALIASES);
+    objects.made.iter().for_each(|made| check_pod(&made.pod));
+    assert!(objects.left_out.others.len() <= 20 && warnings.len() <= 21);
 }
 
 /// What is kept and what is said stay in proportion to the file, whatever its aliases repeat.

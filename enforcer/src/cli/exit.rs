@@ -18,6 +18,8 @@ const FAILED: u8 = 1;
 const CANNOT_ENFORCE: u8 = 2;
 /// The arguments or the configuration are wrong.
 pub(super) const USAGE: u8 = 64;
+/// What was given as input is wrong, and was to be right.
+const BAD_DATA: u8 = 65;
 /// What the arguments name does not exist.
 const NOT_THERE: u8 = 66;
 /// The daemon cannot be reached.
@@ -142,6 +144,11 @@ impl Failure {
     /// Nothing can be enforced on this host.
     pub(super) fn cannot_enforce(error: anyhow::Error) -> Self {
         Self::new(CANNOT_ENFORCE, error)
+    }
+
+    /// What was given as input is wrong, and was to be right.
+    pub(super) fn bad_data(error: anyhow::Error) -> Self {
+        Self::new(BAD_DATA, error)
     }
 
     /// What the arguments name does not exist: a pod, an event, a recording, a file.
@@ -284,6 +291,7 @@ mod tests {
             (Failure::printing(io::Error::from(io::ErrorKind::StorageFull)), 1),
             (Failure::from(broken()), 1),
             (Failure::unreachable(Unreachable::HungUp, broken()), 69),
+            (Failure::bad_data(broken()), 65),
             (Failure::not_there(broken()), 66),
             (Failure::refused(broken()), 77),
         ] {

@@ -27,6 +27,13 @@ pub(super) enum Output {
     Jsonl,
 }
 
+impl Output {
+    /// Whether it is for people.
+    pub(super) fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
 /// Prints a document; `table` makes the lines for people.
 pub(super) fn print<T: Serialize>(
     output: Output,

@@ -13,7 +13,7 @@ use self::document::Document;
 use super::{
     Context, Failure,
     capacity::{self, Capacity},
-    format, render,
+    format, manifests, render,
 };
 use crate::{
     daemon::{self, Evictors},
@@ -27,10 +27,12 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A manifest, a folder of them, or - for standard input; may be repeated;
+    /// Manifests, a folder of them, or - for standard input; may be repeated;
     /// with --live the daemon's folder if none is named
-    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", value_parser = given)]
-    pub(super) given: Vec<Given>,
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", value_parser = manifests::given)]
+    given: Vec<Given>,
+    #[command(flatten)]
+    manifests: manifests::Args,
     /// Plan for a machine of this capacity: cpu and memory default to this
     /// machine's, and resources that are not named do not exist
     #[arg(long, value_name = "cpu=4,memory=8Gi,…")]
@@ -39,11 +41,6 @@ pub(super) struct Args {
     /// cpuManagerPolicy: static on another machine
     #[arg(long, value_name = "sockets=2,cores=8,threads=2")]
     topology: Option<cpus::Shape>,
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "clap's parsers may fail")]
-pub(super) fn given(text: &str) -> Result<Given, String> {
-    Ok(if text == "-" { Given::Stdin } else { Given::Path(text.into()) })
 }
 
 pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
@@ -59,7 +56,8 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
     }
     let capacity = with_cpus_of(args)?;
     let node = capacity::node(capacity.as_ref(), &context.config)?;
-    let Gathered { pods, errors } = source::gather(&args.given);
+    let Gathered { pods, errors, warnings, notes: _ } =
+        manifests::read(context, &args.given, &args.manifests)?;
     let cpus = cpus::of(context, &node, args.topology, args.capacity.is_some())?;
     let mut admitter = cpus.as_ref().map(|cpus| CpuAdmitter::new(cpus, &Assignments::default(), Vec::new()));
     let admissions = admit_all_beside(&node, settings, &[], &pods, &mut admitter);
@@ -75,7 +73,8 @@ pub(super) fn plan(context: &Context, args: &Args) -> Result<(), Failure> {
         Some(_) => None,
     };
     let beside_kubelet = evictors.map(|Evictors { notes, problems: _ }| notes).unwrap_or_default();
-    let mut document = Document { beside_kubelet, ..Document::new(&node, settings, &plan, &errors) };
+    let mut document =
+        Document { beside_kubelet, ..Document::new(&node, settings, &plan, &errors, &warnings) };
     if let Some((cpus, assignments)) = cpus.as_ref().zip(assignments.as_ref()) {
         cpus::add(&mut document, cpus, assignments, &pods);
     }
@@ -100,6 +99,11 @@ fn live(context: &Context, args: &Args) -> Result<(), Failure> {
             "--live is about this machine: leave --capacity and --topology out"
         )));
     }
+    if args.manifests.node.is_some() || args.manifests.recursive {
+        return Err(Failure::usage(anyhow!(
+            "--live reads manifests as the daemon does: leave --node and --recursive out"
+        )));
+    }
     if let Some(Evictors { notes, problems: _ }) = daemon::evictors(&context.config, &[])? {
         let document = live::Document::beside_kubelet(notes);
         return format::print(context.output, &document, || document.table());
@@ -107,7 +111,7 @@ fn live(context: &Context, args: &Args) -> Result<(), Failure> {
     let node = capacity::node(None, &context.config)?;
     let folder = [Given::Path(context.config.static_pod_path.clone())];
     let given = if args.given.is_empty() { &folder[..] } else { &args.given };
-    let Gathered { pods, errors } = source::gather(given);
+    let Gathered { pods, errors, .. } = manifests::judged(context, source::gather(given), &args.manifests)?;
     let document = live::Document::compute(context, &node, &pods, &errors)?;
     format::print(context.output, &document, || document.table())?;
     reported(context, &errors, "compared")
@@ -122,7 +126,7 @@ pub(super) fn reported(context: &Context, errors: &[Wrong], done: &str) -> Resul
     if errors.is_empty() {
         return Ok(());
     }
-    let is_table = context.output == format::Output::Table;
+    let is_table = context.output.is_table();
     let mut stderr = io::stderr().lock();
     for Wrong { source: _, message } in errors.iter().filter(|_| is_table) {
         // If this fails, there is nowhere to report it.

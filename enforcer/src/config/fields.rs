@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::{Error, Ignored, Origin, Problem, table};
 use crate::{
     nearest::nearest,
-    yaml::{Entry, Node, Value, shown},
+    yaml::{Entry, Node, Size, Value, shown},
 };
 
 /// The fields of one or two files. Each field is taken once, and problems are collected.
@@ -66,7 +66,7 @@ impl Fields {
         api_version: &str,
         kind: &str,
     ) -> Result<(), Error> {
-        let root = Node::parse(text, 1).map_err(|(line, message)| Error::Invalid {
+        let root = Node::parse(text, 1, Size::File).map_err(|(line, message)| Error::Invalid {
             problems: vec![Problem { file: file.to_owned(), line, field: String::new(), message }],
         })?;
         let mut layer = Layer { file: file.to_owned(), kubelets, entries: Vec::new() };

@@ -236,7 +236,8 @@ pub(super) fn read_manifests(
             count => format!("{count} pods"),
         };
         let wrong = loaded.errors.iter().map(|error| format!("; {error}"));
-        let message = format!("{message}; {folder}: {pods}{}", wrong.collect::<String>());
+        let odd = loaded.warnings.iter().map(|warning| format!("; {warning}"));
+        let message = format!("{message}; {folder}: {pods}{}", wrong.chain(odd).collect::<String>());
         // The requester may have gone.
         drop(answer.send(Ok(Done { message, durable: true, ..Done::default() })));
     };

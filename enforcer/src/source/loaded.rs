@@ -7,9 +7,12 @@ use std::{
 
 use super::{
     folder::Absence,
-    manifest::{ManifestError, Origin, Parsed},
+    manifest::{ManifestError, Origin, Parsed, Warning},
 };
 use crate::model::{Pod, PodName, PodUid};
+
+/// How many warnings about all files together are kept.
+const MOST_WARNINGS: usize = 100;
 
 /// The contents of a manifest directory.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -20,6 +23,8 @@ pub struct Loaded {
     pub origins: Vec<Origin>,
     /// Everything that is wrong now.
     pub errors: Vec<SourceError>,
+    /// What is odd now, and keeps no pod from being in force: the first of it.
+    pub warnings: Vec<Warning>,
     /// Whether they are known: the directory was read, now or by an earlier process of this boot.
     pub are_known: bool,
     files: BTreeMap<String, LoadedFile>,
@@ -198,12 +203,18 @@ struct LoadedFile {
     /// Whether `pods` are a whole version without errors.
     whole: bool,
     errors: Vec<SourceError>,
+    warnings: Vec<Warning>,
 }
 
 impl Loaded {
     /// The errors that `previous` did not have: those to report now.
     pub fn new_errors<'a>(&'a self, previous: &'a Self) -> impl Iterator<Item = &'a SourceError> {
         self.errors.iter().filter(|error| !previous.errors.contains(error))
+    }
+
+    /// The warnings that `previous` did not have: those to report now.
+    pub fn new_warnings<'a>(&'a self, previous: &'a Self) -> impl Iterator<Item = &'a Warning> {
+        self.warnings.iter().filter(|warning| !previous.warnings.contains(warning))
     }
 
     /// The same pods, while their directory at that path is away.
@@ -259,17 +270,19 @@ pub fn merge(
         loaded.files.insert(name, file);
     }
     loaded.errors = loaded.files.values().flat_map(|file| file.errors.iter().cloned()).collect();
+    let warnings = loaded.files.values().flat_map(|file| file.warnings.iter().cloned());
+    loaded.warnings = warnings.take(MOST_WARNINGS).collect();
     choose(previous, &mut loaded);
     loaded
 }
 
 fn parsed(before: Option<&LoadedFile>, parsed: Parsed) -> LoadedFile {
-    let Parsed { pods, origins, errors } = parsed;
+    let Parsed { pods, origins, errors, warnings } = parsed;
     let whole = errors.is_empty();
     let errors = errors.into_iter().map(SourceError::from).collect();
     match before {
         Some(before) if !whole && before.whole => {
-            LoadedFile { pods: before.pods.clone(), whole: true, errors }
+            LoadedFile { pods: before.pods.clone(), whole: true, errors, warnings }
         }
         Some(_) | None => {
             // A pod that has not changed is held once: the roster keeps the one that it has.
@@ -280,7 +293,8 @@ fn parsed(before: Option<&LoadedFile>, parsed: Parsed) -> LoadedFile {
                 Some(known) => Arc::clone(known),
                 None => Arc::new(pod),
             };
-            LoadedFile { pods: pods.into_iter().map(shared).zip(origins).collect(), whole, errors }
+            let pods = pods.into_iter().map(shared).zip(origins).collect();
+            LoadedFile { pods, whole, errors, warnings }
         }
     }
 }

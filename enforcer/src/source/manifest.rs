@@ -7,27 +7,34 @@ mod adoption;
 mod defaults;
 mod document;
 mod error;
+mod fields;
 mod name;
+mod objects;
 mod place;
 mod pod;
 #[cfg(test)]
 mod tests;
 mod toleration;
+mod workload;
 
 use crate::model::Pod;
-use crate::yaml::Node;
+use crate::yaml::{Node, Size};
 
 use self::{
     document::{Document, split},
     place::{Place, Report},
 };
 
-pub use self::error::{ManifestError, Origin, Problem};
+pub use self::{
+    error::{ManifestError, Origin, Problem, Warning},
+    objects::{Class, LeftOut, Made, Objects},
+    workload::{Pods, name_of, pod_of},
+};
 
 /// The largest file that is read, in bytes.
 pub const MAX_BYTES: usize = 32 << 20;
 
-/// The largest document of a file, in bytes: a list of 10,000 ordinary pods.
+/// The largest document of a file that the daemon reads, in bytes: a list of 10,000 ordinary pods.
 pub const MAX_DOCUMENT_BYTES: usize = 4 << 20;
 
 /// The contents of a file.
@@ -39,6 +46,8 @@ pub struct Parsed {
     pub origins: Vec<Origin>,
     /// What is wrong with the others.
     pub errors: Vec<ManifestError>,
+    /// What is odd and rejects none: at most a few.
+    pub warnings: Vec<Warning>,
 }
 
 /// Reads a file's content; `source` is its name in errors.
@@ -49,30 +58,41 @@ pub struct Parsed {
 pub fn parse(source: &str, bytes: &[u8]) -> Parsed {
     let mut parsed = Parsed::default();
     let mut report = Report::new(source);
+    let count = documents(bytes, Size::File, &mut report, |place, report| {
+        object(place, Expected::Any, report, &mut parsed);
+    });
+    if count == 0 && report.count() == 0 {
+        report.fail(1, "", Problem::Empty);
+    }
+    (parsed.errors, parsed.warnings) = report.finish();
+    parsed
+}
+
+/// Hands over each document that can be read, and reports the others; returns how many there are.
+fn documents<'source>(
+    bytes: &[u8],
+    size: Size,
+    report: &mut Report<'source>,
+    mut each: impl FnMut(&Place<'_>, &mut Report<'source>),
+) -> usize {
     // A byte order mark is not part of the text.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let documents = if bytes.len() > MAX_BYTES {
+    if bytes.len() > MAX_BYTES {
         report.fail(1, "", Problem::TooLarge { most: "a file may have 32 MiB" });
-        Vec::new()
-    } else {
-        let documents = split(bytes);
-        if documents.is_empty() {
-            report.fail(1, "", Problem::Empty);
-        }
-        documents
-    };
-    for document in documents {
-        let read = text(&document).and_then(|text| {
-            Node::parse(text, document.first_line)
+        return 0;
+    }
+    let documents = split(bytes);
+    for document in &documents {
+        let read = text(document, size).and_then(|text| {
+            Node::parse(text, document.first_line, size)
                 .map_err(|(line, message)| (line, Problem::Syntax { message }))
         });
         match read {
-            Ok(node) => object(&Place::root(&node), Expected::Any, &mut report, &mut parsed),
+            Ok(node) => each(&Place::root(&node), report),
             Err((line, problem)) => report.fail(line, "", problem),
         }
     }
-    parsed.errors = report.into_errors();
-    parsed
+    documents.len()
 }
 
 /// Which kinds are allowed where.
@@ -87,8 +107,8 @@ enum Expected {
 }
 
 /// A document's text. Anything that is not text is an error on its line, and affects this document only.
-fn text<'text>(document: &Document<'text>) -> Result<&'text str, (u64, Problem)> {
-    if document.text.len() > MAX_DOCUMENT_BYTES {
+fn text<'text>(document: &Document<'text>, size: Size) -> Result<&'text str, (u64, Problem)> {
+    if size == Size::File && document.text.len() > MAX_DOCUMENT_BYTES {
         return Err((document.first_line, Problem::TooLarge { most: "a document may have 4 MiB" }));
     }
     str::from_utf8(document.text).map_err(|error| {
@@ -105,6 +125,7 @@ fn object(place: &Place<'_>, expected: Expected, report: &mut Report<'_>, parsed
     let Ok(kind) = kind(place, expected, report) else { return };
     let expected_inside = match kind {
         Kind::Pod => {
+            fields::check(place, "Pod", report);
             if let Some(pod) = pod::read(place, report) {
                 parsed.pods.push(pod);
                 parsed.origins.push(report.origin(place.line()));

@@ -17,6 +17,9 @@ pub(super) struct Document {
     pub(super) qos_cgroups: Vec<QosCgroup>,
     pub(super) pods: Vec<PodDocument>,
     pub(super) errors: Vec<ErrorDocument>,
+    /// What is odd with the manifests, and costs no pod.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) warnings: Vec<ErrorDocument>,
     /// Beside a kubelet, the values of a daemon here that follow from the kubelet's, and where they are from.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) beside_kubelet: Vec<String>,
@@ -160,7 +163,13 @@ impl From<&Wrong> for ErrorDocument {
 }
 
 impl Document {
-    pub(super) fn new(node: &Node, settings: &Settings, plan: &Plan, errors: &[Wrong]) -> Self {
+    pub(super) fn new(
+        node: &Node,
+        settings: &Settings,
+        plan: &Plan,
+        errors: &[Wrong],
+        warnings: &[Wrong],
+    ) -> Self {
         let capacity = allocatable::capacity(node);
         let mut allocatable = allocatable::requestable(node, settings);
         // The maximum of pods and tasks belongs to the capacity.
@@ -189,6 +198,7 @@ impl Document {
                 .collect(),
             pods: plan.pods.iter().map(|planned| pod(planned)).collect(),
             errors: errors.iter().map(ErrorDocument::from).collect(),
+            warnings: warnings.iter().map(ErrorDocument::from).collect(),
             beside_kubelet: Vec::new(),
         }
     }

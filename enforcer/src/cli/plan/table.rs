@@ -20,7 +20,7 @@ const REST: usize = 50;
 
 /// With names as wide as fits into that many columns.
 pub(super) fn table(document: &Document, verbose: bool, columns: Option<usize>) -> String {
-    let Document { node, qos_cgroups, pods, errors: _, beside_kubelet } = document;
+    let Document { node, qos_cgroups, pods, errors: _, warnings: _, beside_kubelet } = document;
     let mut text = node_line(node);
     for line in
         beside_kubelet.iter().flat_map(|value| render::wrap(&format!("beside the kubelet: {value}"), WIDTH))

@@ -51,6 +51,10 @@ impl Desired {
 
     /// Reports new errors, and the end of degradations.
     fn emit_errors(&self, loaded: &Loaded) {
+        // No event: the pod is admitted as it is written.
+        for warning in loaded.new_warnings(&self.loaded) {
+            tracing::warn!("{warning}");
+        }
         for error in loaded.new_errors(&self.loaded) {
             let message = error.to_string();
             if error.is_degraded() {

@@ -147,3 +147,31 @@ fn an_error_of_the_whole_directory_changes_no_pod() {
     );
     assert_eq!(away(&bad).errors, bad.errors, "not twice");
 }
+
+#[test]
+fn a_mistyped_field_is_a_warning_that_is_reported_once_and_keeps_no_pod_away() {
+    let odd = pod("x", 1).replace("spec:\n", "spec:\n  priorityClass: high\n");
+    let loaded = load(&Loaded::default(), vec![file("a.yaml", odd.clone()), file("b.yaml", pod("y", 2))]);
+    assert_eq!(reported(&loaded), expect(&[("x", 1), ("y", 2)]));
+    assert_eq!(loaded.errors, []);
+    let none = Loaded::default();
+    let warnings: Vec<_> = loaded.new_warnings(&none).map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("a.yaml:5: spec.priorityClass: is ignored"), "{warnings:?}");
+    for content in [unchanged("a.yaml"), file("a.yaml", odd)] {
+        let again = load(&loaded, vec![content, unchanged("b.yaml")]);
+        assert_eq!((again.new_warnings(&loaded).count(), again.warnings.len()), (0, 1));
+    }
+    let corrected = load(&loaded, vec![file("a.yaml", pod("x", 1)), unchanged("b.yaml")]);
+    assert_eq!(corrected.warnings, []);
+}
+
+#[test]
+fn the_warnings_of_a_folder_are_bounded() {
+    let unknown: Vec<_> = (0..30).map(|number| format!("  x{number}: 1\n")).collect();
+    let unknown = unknown.concat();
+    let files =
+        (0..40).map(|number| file(&format!("{number}.yaml"), pod(&format!("p{number}"), 1) + &unknown));
+    let loaded = load(&Loaded::default(), files.collect());
+    assert_eq!((loaded.pods.len(), loaded.errors.len(), loaded.warnings.len()), (40, 0, 100));
+}

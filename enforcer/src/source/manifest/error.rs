@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::fields;
 use crate::model::{ParseQuantityError, PodName, Quantity};
 
 /// The place of something in a file.
@@ -52,6 +53,56 @@ pub enum ManifestError {
         /// Where it comes again.
         second: Origin,
     },
+    /// Two priority classes have the same name.
+    #[error("{second}: PriorityClass {class} is in {first} already: remove one of the two")]
+    DuplicateClass {
+        /// Its name.
+        class: String,
+        /// Where it comes first.
+        first: Origin,
+        /// Where it comes again.
+        second: Origin,
+    },
+}
+
+/// What is odd about a manifest. Its pods are taken nevertheless.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Warning {
+    /// A field that its object does not have; the API server drops it.
+    #[error(
+        "{origin}: {field}: is ignored, as Kubernetes {} has no such field{}", fields::VERSION, meant(*near)
+    )]
+    UnknownField {
+        /// Where it is.
+        origin: Origin,
+        /// The field's path.
+        field: String,
+        /// The field that was probably meant.
+        near: Option<&'static str>,
+    },
+    /// More such fields of the same file.
+    #[error("{origin}: {count} further fields that Kubernetes does not have are ignored")]
+    FurtherFields {
+        /// Where the first of them is.
+        origin: Origin,
+        /// How many there are.
+        count: usize,
+    },
+    /// An object of a kind that no pods are made of, but nearly of one that they are.
+    #[error("{origin}: kind: {kind:?} is passed over{}", meant(Some(*near)))]
+    UnknownKind {
+        /// Where it is.
+        origin: Origin,
+        /// The kind.
+        kind: String,
+        /// The kind that was probably meant.
+        near: &'static str,
+    },
+}
+
+fn meant(near: Option<&str>) -> String {
+    near.map_or_else(String::new, |near| format!(": did you mean {near}?"))
 }
 
 /// What is wrong with a document or a field.
@@ -141,5 +192,28 @@ pub enum Problem {
     Resource {
         /// The name found.
         name: String,
+    },
+    /// A pod whose priority depends on a class that is not known.
+    #[error(
+        "pod {pod} has the PriorityClass {class:?}, which is not given{}: add it with -f (kubectl get priorityclasses -o yaml \
+         prints all), or set spec.priority", meant(near.as_deref())
+    )]
+    UnknownClass {
+        /// The pod, or the workload that makes it.
+        pod: PodName,
+        /// The class.
+        class: String,
+        /// The class that was probably meant.
+        near: Option<String>,
+    },
+    /// More pods than are made of workloads.
+    #[error(
+        "{count} pods are too many: at most {most} more can be made of the workloads given: plan for fewer"
+    )]
+    TooManyPods {
+        /// How many the workload has.
+        count: u64,
+        /// How many more may be made here.
+        most: u64,
     },
 }

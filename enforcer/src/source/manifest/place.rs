@@ -1,7 +1,10 @@
 //! Walks a document, with the path of each field and a report of all that is wrong.
 
-use super::error::{ManifestError, Origin, Problem};
+use super::error::{ManifestError, Origin, Problem, Warning};
 use crate::yaml::{Node, Value, shown};
+
+/// How many warnings of a file are kept: a list of thousands of pods may have the same one for each.
+const MOST_WARNINGS: usize = 20;
 
 /// A value and its path in the document.
 #[derive(Clone, Debug)]
@@ -21,6 +24,24 @@ impl<'doc> Place<'doc> {
 
     pub(super) fn line(&self) -> u64 {
         self.node.line
+    }
+
+    pub(super) fn node(&self) -> &'doc Node {
+        self.node
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The same value, at the path of a key below this one.
+    pub(super) fn named(&self, key: &str) -> Self {
+        Self { node: self.node, path: self.below(key) }
+    }
+
+    /// The same value, at the path of an item of this one.
+    pub(super) fn numbered(&self, index: usize) -> Self {
+        Self { node: self.node, path: format!("{}[{index}]", self.path) }
     }
 
     pub(super) fn is_null(&self) -> bool {
@@ -44,6 +65,15 @@ impl<'doc> Place<'doc> {
         entries
             .iter()
             .map(|entry| (entry.key.as_str(), Self { node: &entry.node, path: self.below(&entry.key) }))
+    }
+
+    /// The items of a list; none for anything else.
+    pub(super) fn items(&self) -> impl Iterator<Item = Self> {
+        let items = match &self.node.value {
+            Value::List(items) => items.as_slice(),
+            Value::Null | Value::Text(_) | Value::Plain(_) | Value::Map(_) => &[],
+        };
+        items.iter().enumerate().map(|(index, node)| Self { node, path: format!("{}[{index}]", self.path) })
     }
 
     /// The value of a key; a null counts as missing.
@@ -72,15 +102,23 @@ impl<'doc> Place<'doc> {
 pub(super) struct Report<'source> {
     source: &'source str,
     errors: Vec<ManifestError>,
+    warnings: Vec<Warning>,
+    /// The line of the first warning that is not kept, and how many there are.
+    further: Option<(u64, usize)>,
 }
 
 impl<'source> Report<'source> {
     pub(super) fn new(source: &'source str) -> Self {
-        Self { source, errors: Vec::new() }
+        Self { source, errors: Vec::new(), warnings: Vec::new(), further: None }
     }
 
-    pub(super) fn into_errors(self) -> Vec<ManifestError> {
-        self.errors
+    /// What is wrong, and what is odd.
+    pub(super) fn finish(mut self) -> (Vec<ManifestError>, Vec<Warning>) {
+        if let Some((line, count)) = self.further {
+            let origin = self.origin(line);
+            self.warnings.push(Warning::FurtherFields { origin, count });
+        }
+        (self.errors, self.warnings)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -98,6 +136,30 @@ impl<'source> Report<'source> {
         } else {
             ManifestError::Field { origin, field: field.to_owned(), problem }
         });
+    }
+
+    /// Warns of a field that its object does not have; the path is asked for if it is kept.
+    pub(super) fn unknown_field(
+        &mut self,
+        line: u64,
+        near: Option<&'static str>,
+        path: impl FnOnce() -> String,
+    ) {
+        if self.warnings.len() < MOST_WARNINGS {
+            let origin = self.origin(line);
+            self.warnings.push(Warning::UnknownField { origin, field: path(), near });
+        } else {
+            let (line, count) = self.further.unwrap_or((line, 0));
+            self.further = Some((line, count + 1));
+        }
+    }
+
+    /// Warns of an object whose kind is nearly that of one that pods are made of.
+    pub(super) fn unknown_kind(&mut self, place: &Place<'_>, kind: &str, near: &'static str) {
+        if self.warnings.len() < MOST_WARNINGS {
+            let origin = self.origin(place.get("kind").map_or(place.line(), |value| value.line()));
+            self.warnings.push(Warning::UnknownKind { origin, kind: shown(kind), near });
+        }
     }
 
     pub(super) fn fail_here(&mut self, place: &Place<'_>, problem: Problem) -> Reported {
@@ -132,12 +194,8 @@ impl<'source> Report<'source> {
     /// The items of a list; empty if there is no list.
     pub(super) fn list<'doc>(&mut self, place: &Place<'doc>, key: &str) -> Vec<Place<'doc>> {
         let Some(list) = place.get(key) else { return Vec::new() };
-        if let Value::List(items) = &list.node.value {
-            items
-                .iter()
-                .enumerate()
-                .map(|(index, node)| Place { node, path: format!("{}[{index}]", list.path) })
-                .collect()
+        if let Value::List(_) = &list.node.value {
+            list.items().collect()
         } else {
             self.fail_here(&list, Problem::Type { expected: "a list" });
             Vec::new()

@@ -41,7 +41,34 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
     };
     let name = read_name(&metadata, report);
     let uid = name.as_ref().and_then(|name| read_uid(&metadata, name, report));
-    let annotations = read_annotations(&metadata, report);
+    let parts = Parts { metadata: Some(metadata), spec, name: name.zip(uid), errors_before };
+    read_parts(place, parts, report)
+}
+
+/// Reads the pod that a workload's template makes, under that name; `None` as for [`read`].
+pub(super) fn read_template(place: &Place<'_>, name: &PodName, report: &mut Report<'_>) -> Option<Pod> {
+    let errors_before = report.count();
+    let metadata = report.map(place, "metadata");
+    let spec = report.map(place, "spec");
+    if report.count() > errors_before {
+        return None;
+    }
+    let name = Some(name.clone()).zip(derive_uid(name));
+    read_parts(place, Parts { metadata, spec, name, errors_before }, report)
+}
+
+/// What a pod is made of; without a name one was reported already.
+struct Parts<'doc> {
+    metadata: Option<Place<'doc>>,
+    spec: Option<Place<'doc>>,
+    name: Option<(PodName, PodUid)>,
+    errors_before: usize,
+}
+
+fn read_parts(place: &Place<'_>, parts: Parts<'_>, report: &mut Report<'_>) -> Option<Pod> {
+    let Parts { metadata, spec, name, errors_before } = parts;
+    let annotations =
+        metadata.as_ref().map(|metadata| read_annotations(metadata, report)).unwrap_or_default();
     let Some(spec) = spec else {
         report.missing(place, "spec");
         return None;
@@ -57,11 +84,14 @@ pub(super) fn read(place: &Place<'_>, report: &mut Report<'_>) -> Option<Pod> {
     let overhead = report.map(&spec, "overhead").map(|list| read_list(&list, report)).unwrap_or_default();
     let resources = report.map(&spec, "resources").map(|resources| read_requirements(&resources, report));
     let (container_places, containers): (Vec<_>, Vec<_>) = read_containers(&spec, report).into_iter().unzip();
-    check_preference(&metadata, &annotations, report);
-    let adopts = adoption::read(&metadata, &annotations, &containers, report);
+    let adopts = metadata.as_ref().and_then(|metadata| {
+        check_preference(metadata, &annotations, report);
+        adoption::read(metadata, &annotations, &containers, report)
+    });
+    let (name, uid) = name?;
     let mut pod = Pod {
-        name: name?,
-        uid: uid?,
+        name,
+        uid,
         priority,
         priority_class_name: priority_class_name.map(ToOwned::to_owned),
         tolerations,
@@ -95,7 +125,8 @@ fn read_stored_qos_class(place: &Place<'_>, report: &mut Report<'_>) -> Option<Q
     class
 }
 
-fn read_name(metadata: &Place<'_>, report: &mut Report<'_>) -> Option<PodName> {
+/// The name of an object in a namespace; `default` if it names none.
+pub(super) fn read_name(metadata: &Place<'_>, report: &mut Report<'_>) -> Option<PodName> {
     let name = read_checked(metadata, "name", name::is_subdomain, name::SUBDOMAIN, report);
     let namespace = if metadata.get("namespace").is_some() {
         read_checked(metadata, "namespace", name::is_label, name::LABEL, report)
@@ -139,7 +170,7 @@ fn read_uid(metadata: &Place<'_>, name: &PodName, report: &mut Report<'_>) -> Op
 
 /// The uid of a pod whose manifest has none, derived from namespace and name alone, so that an edited file stays the
 /// same pod. A UUID of version 8 (RFC 9562), its bits the 128-bit FNV-1a hash of `namespace/name`.
-fn derive_uid(name: &PodName) -> Option<PodUid> {
+pub(super) fn derive_uid(name: &PodName) -> Option<PodUid> {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     const VERSION_AND_VARIANT: u128 = 0xf000_c000_0000_0000_0000;
