@@ -38,7 +38,7 @@ pub use self::exit::Failure;
 use self::format::Output;
 use crate::{
     config::{Config, Effective},
-    cri, kube, network, specs,
+    cri, kube, network, serve, specs,
 };
 
 /// Quality of service for the pods of one Linux node.
@@ -152,6 +152,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(cri::VERB) => return cri::main(),
         Some(specs::VERB) => return specs::main(),
         Some(kube::VERB) => return kube::main(),
+        Some(serve::SECURE_METRICS_VERB) => return serve::secure_metrics_main(),
         _ => {}
     }
     let cli = match Cli::try_parse_from(args) {

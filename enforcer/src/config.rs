@@ -5,6 +5,7 @@
 mod accounts;
 mod beside;
 mod cpus;
+mod exposure;
 mod fields;
 mod kubelet;
 mod read;
@@ -35,6 +36,7 @@ use crate::{
 };
 
 pub use self::{
+    exposure::MetricsTls,
     kubelet::{KubeletHostname, KubeletMemory, KubeletUnknown, kubelet_hostname, kubelet_memory},
     schema::schema,
     table::{FIELDS, Field, Form},
@@ -79,6 +81,10 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// `metricsHosts`: the host names, besides the node's own, that requests to `metricsListen` may use.
     pub metrics_hosts: Vec<String>,
+    /// `metricsTLS`: the files by which metrics are served over TLS there; `None` for plain HTTP.
+    pub metrics_tls: Option<MetricsTls>,
+    /// `metricsTokenFile`: the file of the tokens that read them there.
+    pub metrics_token_file: Option<PathBuf>,
     /// `metricsPodNames`: whether metrics name pods.
     pub metrics_pod_names: bool,
     /// `journalMaxBytes`, `journalMaxAge`: how much of the journal is kept.
@@ -207,6 +213,8 @@ impl Default for Config {
             sockets: Sockets::default(),
             metrics_listen: None,
             metrics_hosts: Vec::new(),
+            metrics_tls: None,
+            metrics_token_file: None,
             metrics_pod_names: false,
             journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),

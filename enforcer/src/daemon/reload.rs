@@ -41,6 +41,8 @@ const FIXED: &[&str] = &[
     "nodeTaint",
     "metricsListen",
     "metricsHosts",
+    "metricsTLS",
+    "metricsTokenFile",
     "memoryAvailableSource",
     "evictionScheduling",
     "cgroupRoot",
