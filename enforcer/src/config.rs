@@ -87,6 +87,8 @@ pub struct Config {
     pub metrics_token_file: Option<PathBuf>,
     /// `metricsPodNames`: whether metrics name pods.
     pub metrics_pod_names: bool,
+    /// `configReload`: what makes the daemon read its configuration again.
+    pub config_reload: ReloadOn,
     /// `journalMaxBytes`, `journalMaxAge`: how much of the journal is kept.
     pub journal: Limits,
     /// `staticPodPath`: the folder of manifests.
@@ -192,6 +194,29 @@ impl PodSource {
     }
 }
 
+/// `configReload`: what makes the daemon read its configuration again, besides `enforcer reload`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReloadOn {
+    /// SIGHUP.
+    Signal,
+    /// SIGHUP, and a change of the file.
+    Auto,
+}
+
+impl ReloadOn {
+    /// The names in the configuration.
+    pub(crate) const NAMES: &[(&str, Self)] = &[("signal", Self::Signal), ("auto", Self::Auto)];
+
+    /// The name in the configuration.
+    #[must_use]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Signal => "signal",
+            Self::Auto => "auto",
+        }
+    }
+}
+
 /// Which process writes the pods' cgroups.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ownership {
@@ -216,6 +241,7 @@ impl Default for Config {
             metrics_tls: None,
             metrics_token_file: None,
             metrics_pod_names: false,
+            config_reload: ReloadOn::Signal,
             journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
             cri_socket: None,

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     self as config, Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership,
-    PodSource, PreKillHook, Scheduling, Sockets, accounts, cpus, exposure,
+    PodSource, PreKillHook, ReloadOn, Scheduling, Sockets, accounts, cpus, exposure,
     fields::{Fields, Pair},
     sinks,
     table::{ENFORCEABLE, RESERVABLE},
@@ -131,6 +131,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         metrics_tls: exposure::tls(fields),
         metrics_token_file: fields.text("metricsTokenFile", absolute),
         metrics_pod_names: fields.boolean("metricsPodNames").unwrap_or(default.metrics_pod_names),
+        config_reload: fields.choice("configReload", ReloadOn::NAMES).unwrap_or(default.config_reload),
         journal: journal(fields, default.journal),
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
         cri_socket: fields.text("criSocket", absolute),

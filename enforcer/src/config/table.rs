@@ -178,6 +178,12 @@ pub const FIELDS: &[Field] = &[
         |config| json!(config.metrics_pod_names),
     ),
     ours(
+        "configReload",
+        Form::Choice(&["signal", "auto"]),
+        "what makes the daemon read this file again, besides enforcer reload: SIGHUP; auto: also a change of the file, as when a mounted ConfigMap changes",
+        |config| json!(config.config_reload.as_str()),
+    ),
+    ours(
         "journalMaxBytes",
         Form::Quantity,
         "the disk space of the journal, 4Mi to 1Gi: whole files are deleted, the oldest first",

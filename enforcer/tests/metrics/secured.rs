@@ -1,4 +1,4 @@
-//! What the real daemon answers over TLS, by the process that it starts for that.
+//! What the real daemon answers over TLS, by the process that it starts for that; and how it follows its file.
 
 use std::{
     fs,
@@ -72,4 +72,34 @@ fn over_tls_who_shows_the_token_gets_the_metrics_of_the_daemon() {
     let page = || Page::of(body(&daemon.get("/metrics")));
     wait_for("the degradation", || page().find(degraded).any(|(_, is)| *is == 1.0).then_some(()));
     assert!(ask(address, &client, TOKEN).is_err());
+}
+
+#[test]
+fn with_auto_the_daemon_follows_its_file_and_keeps_what_is_in_force_when_that_is_wrong() {
+    let daemon = Daemon::start("configReload: auto\n");
+    let path = daemon.folder.path().join("config.yaml");
+    let first = fs::read_to_string(&path).unwrap();
+    let write = |rest: &str| {
+        let new = daemon.folder.path().join("config.new");
+        fs::write(&new, format!("{first}{rest}")).unwrap();
+        fs::rename(new, &path).unwrap();
+    };
+    let page = || Page::of(body(&daemon.get("/metrics")));
+    let rejected = r#"enforcer_events_written_total{type="config.rejected"}"#;
+    let hash = || {
+        let page = page();
+        let (row, _) = page.find("enforcer_config_hash_info{").next().unwrap();
+        row.clone()
+    };
+    let before = hash();
+    write("onDrift: report\n");
+    let after = wait_for("the change", || Some(hash()).filter(|hash| *hash != before));
+    assert_eq!(page().get(rejected), 0.0);
+    write("onDrift: rep");
+    wait_for("the rejection", || (page().get(rejected) == 1.0).then_some(()));
+    assert_eq!(hash(), after);
+    // A fixed field too.
+    write("metricsHosts: [other]\n");
+    wait_for("the second rejection", || (page().get(rejected) == 2.0).then_some(()));
+    assert_eq!(hash(), after);
 }

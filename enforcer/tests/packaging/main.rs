@@ -180,6 +180,20 @@ fn the_chart_serves_metrics_with_tls_to_those_alone_who_show_something() {
 }
 
 #[test]
+fn with_reload_only_a_fixed_field_makes_another_pod() {
+    let digest = |values: &[&str]| {
+        let made = rendered(values)?.unwrap();
+        let pod = &of_kind(&made, "DaemonSet")[0]["spec"]["template"];
+        Some(pod["metadata"]["annotations"]["enforcer.dev/config-sha256"].as_str().unwrap().to_owned())
+    };
+    let (auto, other) = ("config.configReload=auto", "config.onDrift=report");
+    let Some(plain) = digest(&[]) else { return };
+    assert_ne!(digest(&[other]).unwrap(), plain);
+    assert_eq!(digest(&[auto, other]), digest(&[auto]));
+    assert_ne!(digest(&[auto, "config.mode=enforce"]), digest(&[auto]));
+}
+
+#[test]
 fn the_manifests_bind_only_what_the_default_mode_uses() {
     let manifests = documents(&read(MANIFESTS));
     let documented = documented_roles();

@@ -78,6 +78,20 @@ tracks:
 {{- end -}}
 
 {{/*
+The part of the configuration file whose change restarts the daemons. A daemon that follows its file needs that only for
+the fields that are fixed while it runs; a test holds the list to the daemon's.
+*/}}
+{{- define "enforcer.fixed" -}}
+{{- $file := include "enforcer.config" . -}}
+{{- $config := fromYaml $file -}}
+{{- if eq (default "signal" $config.configReload) "auto" -}}
+{{- pick $config "mode" "ownership" "stateDir" "runDir" "observeSocketOwner" "observeSocketGroup" "adminSocketOwner" "adminSocketGroup" "staticPodPath" "criSocket" "podSource" "kubeconfig" "kubeletRootDir" "kubeletPort" "nodeName" "apiAction" "onPdb" "barePods" "daemonSetPods" "nodeCondition" "nodeTaint" "metricsListen" "metricsHosts" "metricsTLS" "metricsTokenFile" "configReload" "memoryAvailableSource" "evictionScheduling" "cgroupRoot" "cgroupDriver" "reservedSystemCPUs" "cpuManagerPolicy" "cpuManagerPolicyOptions" | toYaml -}}
+{{- else -}}
+{{- $file -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
 The features of a configuration that need a right at the API server, by the names of their roles. As words.
 */}}
 {{- define "enforcer.features" -}}
