@@ -49,7 +49,7 @@ use clap::{FromArgMatches as _, Parser, Subcommand};
 
 pub use self::exit::Failure;
 use self::{files::Files, format::Output};
-use crate::{config::Config, cri, evict as evicting, kube, network, specs};
+use crate::{config::Config, cri, evict as evicting, kube, network, serve, specs};
 
 /// Quality of service for the pods of one Linux node.
 #[derive(Debug, Parser)]
@@ -159,6 +159,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Some(specs::VERB) => return specs::main(),
         Some(kube::VERB) => return kube::main(),
         Some(evicting::HOOK_VERB) => return evicting::hook_process(args.into_iter().skip(2)),
+        Some(serve::SECURE_METRICS_VERB) => return serve::secure_metrics_main(),
         _ => {}
     }
     let parsed = help::command()

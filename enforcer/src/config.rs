@@ -5,6 +5,7 @@
 mod accounts;
 mod beside;
 mod cpus;
+mod exposure;
 mod fields;
 mod kubelet;
 mod read;
@@ -36,6 +37,7 @@ use crate::{
 };
 
 pub use self::{
+    exposure::MetricsTls,
     kubelet::{KubeletHostname, KubeletMemory, KubeletUnknown, kubelet_hostname, kubelet_memory},
     schema::schema,
     sources::{ValueSource, ValueSources},
@@ -81,8 +83,14 @@ pub struct Config {
     pub metrics_listen: Option<SocketAddr>,
     /// `metricsHosts`: the host names, besides the node's own, that requests to `metricsListen` may use.
     pub metrics_hosts: Vec<String>,
+    /// `metricsTLS`: the files by which metrics are served over TLS there; `None` for plain HTTP.
+    pub metrics_tls: Option<MetricsTls>,
+    /// `metricsTokenFile`: the file of the tokens that read them there.
+    pub metrics_token_file: Option<PathBuf>,
     /// `metricsPodNames`: whether metrics name pods.
     pub metrics_pod_names: bool,
+    /// `configReload`: what makes the daemon read its configuration again.
+    pub config_reload: ReloadOn,
     /// `journalMaxBytes`, `journalMaxAge`: how much of the journal is kept.
     pub journal: Limits,
     /// `staticPodPath`: the folder of manifests.
@@ -190,6 +198,29 @@ impl PodSource {
     }
 }
 
+/// `configReload`: what makes the daemon read its configuration again, besides `enforcer reload`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReloadOn {
+    /// SIGHUP.
+    Signal,
+    /// SIGHUP, and a change of the file.
+    Auto,
+}
+
+impl ReloadOn {
+    /// The names in the configuration.
+    pub(crate) const NAMES: &[(&str, Self)] = &[("signal", Self::Signal), ("auto", Self::Auto)];
+
+    /// The name in the configuration.
+    #[must_use]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Signal => "signal",
+            Self::Auto => "auto",
+        }
+    }
+}
+
 /// Which process writes the pods' cgroups.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Ownership {
@@ -211,7 +242,10 @@ impl Default for Config {
             sockets: Sockets::default(),
             metrics_listen: None,
             metrics_hosts: Vec::new(),
+            metrics_tls: None,
+            metrics_token_file: None,
             metrics_pod_names: false,
+            config_reload: ReloadOn::Signal,
             journal: Limits::default(),
             static_pod_path: "/etc/enforcer/pods".into(),
             cri_socket: None,

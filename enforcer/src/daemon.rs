@@ -11,7 +11,7 @@
 //! | `Repeating` | a thread of its own | candidates, evictions that the API server is asked for | kills of restarted containers |
 //! | `Sinks` | a thread for each sink | the journal | deliveries, events about them |
 //! | `StaticDir` | a thread of its own | the manifest folder, its changes | pods |
-//! | `Reloader` | a thread of its own | SIGHUP, `enforcer reload` | the reloaded configuration |
+//! | `Reloader` | a thread of its own, and with `configReload: auto` one for the file | SIGHUP, `enforcer reload`, changes of the file | the reloaded configuration |
 //! | `serve::Observe` | a thread of its own, and two that may block | journal, view | answers |
 //! | `serve::{Admin, View}` | tasks | requests | answers |
 //! | `Metering` | a blocking thread, on request | the journal's counts, candidates, kernel files | metrics |
@@ -20,6 +20,7 @@ mod announced;
 mod armed;
 mod backlog;
 pub mod cleanup;
+mod config_watch;
 mod container_node;
 mod cpu_state;
 mod desired;
@@ -68,7 +69,7 @@ mod watchdog;
 mod watching;
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::{Duration, Instant},
 };
@@ -201,12 +202,16 @@ pub enum Ended {
 /// Runs the daemon until SIGTERM or SIGINT, or until a kubelet comes. Fails with an [`IncompatibleHost`] if nothing was
 /// started.
 ///
-/// On SIGHUP, `load` reads the configuration again.
+/// On SIGHUP, `load` reads the configuration again. It is in `file`.
 #[expect(
     clippy::too_many_lines,
     reason = "the wiring: every part is made, connected, waited for and ended here"
 )]
-pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> anyhow::Result<Ended> {
+pub async fn run(
+    mut config: Config,
+    on_exit: OnExit,
+    (file, mut load): (PathBuf, Box<Load>),
+) -> anyhow::Result<Ended> {
     let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
     let kubelets = ownership::kubelet_owns_cgroups(&config, &host.boot_id);
@@ -372,7 +377,8 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
     let mut server = tokio::spawn(observe.serve(sources, readiness, stopping));
     Watchdog::start(reflex.observer(), &journal);
 
-    let mut reloader = Reloader::start(load).context("cannot start the configuration thread")?;
+    let mut reloader =
+        Reloader::start(load, &config, file).context("cannot start the configuration threads")?;
     let mut watched = Watched(watched);
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
@@ -392,7 +398,7 @@ pub async fn run(mut config: Config, on_exit: OnExit, mut load: Box<Load>) -> an
                 Asked::Stop => break Ended::Stopped,
                 Asked::Reload => reloader.ask(None),
             },
-            (loaded, order) = reloader.next() => {
+            (loaded, order) = reloader.next(&config, (&host, kubelets)) => {
                 let arm = order.as_ref().is_some_and(|order| order.arm);
                 let outcome = reload::reload(&config, loaded, (&host, kubelets), order.as_ref(), &journal);
                 let outcome = outcome.map(|(new, message)| {

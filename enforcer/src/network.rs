@@ -15,6 +15,7 @@ mod tls;
 pub(crate) use self::{
     back_off::{BackOff, Bounds, fraction, retry_after},
     connection::{Connection, ConnectionError},
+    tls::{TlsError, certificates, roots},
 };
 pub use self::{
     client::Network,

@@ -22,6 +22,7 @@ mod pods;
 mod query;
 mod ranking;
 mod routes;
+mod secured;
 mod server;
 mod socket;
 mod spare;
@@ -44,6 +45,7 @@ pub use self::{
     pods::{ContainerView, ControllerView, PodState, PodView, ReadTime, SpecView, SpecsView, View},
     query::Query,
     ranking::{ExcludedView, RankedView, Ranker, RankingView, ranked_signal},
+    secured::{MetricsFiles, SecureMetrics, VERB as SECURE_METRICS_VERB, main as secure_metrics_main},
     server::{Error, Observe, Sources, Vital},
     socket::{Access, Account, Sockets},
     usages::{UsageView, Usages},

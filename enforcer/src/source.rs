@@ -14,6 +14,7 @@ mod specified;
 mod static_dir;
 mod watcher;
 
+pub(crate) use self::watcher::Watcher;
 pub use self::{
     folder::{Absence, Replaced, Writable},
     given::{Gathered, Given, Selection, Wrong, gather, gather_objects},

@@ -114,6 +114,7 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
             config::DEFAULT_PATH
         )));
     }
+    let file = files.config.clone().unwrap_or_else(|| PathBuf::from(config::DEFAULT_PATH));
     let load = move || {
         let Files { config, kubelet_config, no_config: _, socket: _ } = &files;
         let effective = Effective::load_trusted(config.as_deref(), kubelet_config.as_deref())?;
@@ -135,7 +136,7 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
         .on_thread_unpark(|| metrics::loops().wakes())
         .on_thread_park(|| metrics::loops().sleeps());
     let runtime = threads::runtime(&mut builder, BLOCKING_THREADS).context("cannot start the runtime")?;
-    let ended = runtime.block_on(daemon::run(config, on_exit, Box::new(load)));
+    let ended = runtime.block_on(daemon::run(config, on_exit, (file, Box::new(load))));
     // The error is printed next, and stderr may block.
     logging::last_words(|| ());
     let ended = ended.map_err(|error| {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     self as config, Access, Config, MemoryAvailableSource, Mode, OnDrift, OomScorePolicy, Ownership,
-    PodSource, PreKillHook, Scheduling, Sockets, accounts, cpus,
+    PodSource, PreKillHook, ReloadOn, Scheduling, Sockets, accounts, cpus, exposure,
     fields::{Fields, Pair},
     sinks,
     table::{ENFORCEABLE, RESERVABLE},
@@ -128,7 +128,10 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         sockets: sockets(fields),
         metrics_listen: fields.text("metricsListen", address),
         metrics_hosts: fields.list("metricsHosts", host).unwrap_or(default.metrics_hosts),
+        metrics_tls: exposure::tls(fields),
+        metrics_token_file: fields.text("metricsTokenFile", absolute),
         metrics_pod_names: fields.boolean("metricsPodNames").unwrap_or(default.metrics_pod_names),
+        config_reload: fields.choice("configReload", ReloadOn::NAMES).unwrap_or(default.config_reload),
         journal: journal(fields, default.journal),
         static_pod_path: fields.text("staticPodPath", absolute).unwrap_or(default.static_pod_path),
         cri_socket: fields.text("criSocket", absolute),
@@ -168,17 +171,24 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         settings,
         value_sources: config::ValueSources::default(),
     };
-    // Invalid values were replaced by defaults here, and checking these would report the problem twice.
-    if !fields.has_problems()
-        && let Err(errors) = config.settings.check()
-    {
+    check(fields, &config);
+    config
+}
+
+/// Checks rules that span fields.
+fn check(fields: &mut Fields, config: &Config) {
+    // Invalid values were replaced by defaults, and checking these would report the problem twice.
+    if fields.has_problems() {
+        return;
+    }
+    exposure::check(fields, config);
+    if let Err(errors) = config.settings.check() {
         for error in errors {
             let message = error.to_string();
             let reported = message.strip_prefix(&format!("{}: ", error.field())).unwrap_or(&message);
             fields.wrong(error.field(), reported);
         }
     }
-    config
 }
 
 /// The settings that do not depend on others.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 pub(super) use self::show::duration;
 use self::show::{account, enforced, quantities, thresholds};
-use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook, cpus, sinks};
+use super::{Config, MemoryAvailableSource, Mode, OnDrift, Ownership, PreKillHook, cpus, exposure, sinks};
 use crate::{
     kube::{Action, OnPdb, TaintEffect},
     model::Quantity,
@@ -150,7 +150,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "metricsListen",
         Form::Address,
-        "an IP address and a port, such as 127.0.0.1:9464, where GET /metrics is served to every client that can reach it; not set, only the observe socket serves it",
+        "an IP address and a port, such as 127.0.0.1:9464, where GET /metrics is served to every client that can reach it; beyond the loopback interface only with metricsTLS, and metricsTokenFile or a clientCAFile; not set, only the observe socket serves it",
         |config| json!(config.metrics_listen.map(|address| address.to_string())),
     ),
     ours(
@@ -160,10 +160,28 @@ pub const FIELDS: &[Field] = &[
         |config| json!(config.metrics_hosts),
     ),
     ours(
+        "metricsTLS",
+        exposure::FORM,
+        "the PEM files of the certificate and the key with which metricsListen speaks TLS, and of the authorities whose clients' certificates may read it; each is read again every 10 s; not set, it speaks plain HTTP",
+        exposure::show,
+    ),
+    ours(
+        "metricsTokenFile",
+        Form::Path,
+        "a file of the tokens that may read metricsListen, one a line, sent as Authorization: Bearer; with a clientCAFile too, either is enough; read again every 10 s",
+        |config| json!(config.metrics_token_file),
+    ),
+    ours(
         "metricsPodNames",
         Form::Boolean,
         "whether the metrics name the three pods that would be evicted next",
         |config| json!(config.metrics_pod_names),
+    ),
+    ours(
+        "configReload",
+        Form::Choice(&["signal", "auto"]),
+        "what makes the daemon read this file again, besides enforcer reload: SIGHUP; auto: also a change of the file, as when a mounted ConfigMap changes",
+        |config| json!(config.config_reload.as_str()),
     ),
     ours(
         "journalMaxBytes",

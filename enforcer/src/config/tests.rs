@@ -125,6 +125,7 @@ fn what_is_shown_can_be_written() {
     let other = format!(
         "{HEAD}mode: enforce\nownership: kubelet\nstateDir: /s\nrunDir: /r\njournalMaxBytes: 100Mi\njournalMaxAge: 1h30m\nstaticPodPath: /p\ncriSocket: /c.sock\npodSource: podsAPI\nkubeconfig: /k.conf\nkubeletRootDir: /k\nkubeletPort: 10255\nnodeName: node-1.example\napiAction: none\nonPdb: respect\nbarePods: evict\ndaemonSetPods: status\nnodeCondition: true\nnodeTaint: NoSchedule\nunknownPodGrace: 1m0s\n\
          metricsListen: \"[::1]:9464\"\nmetricsHosts: [node-1.example.com]\nmetricsPodNames: true\n\
+         metricsTLS: {{certFile: /c.pem, keyFile: /k.pem, clientCAFile: /ca.pem}}\nmetricsTokenFile: /t\nconfigReload: auto\n\
          onDrift: report\nnodeComponents: [podman.service, k3s]\noomScorePolicy: ranked\nevictionPriorityCeiling: 100\nprotectedMaxShare: 0.25\n\
          memoryAvailableSource: kubelet\nevictionScheduling: rr\nevictionHard: {{memory.available: 1Gi, pid.available: 10%}}\n\
          evictionSoft: {{memory.available: 15%}}\nevictionSoftGracePeriod: {{memory.available: 1m30s}}\n\

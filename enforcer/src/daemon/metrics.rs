@@ -1,7 +1,7 @@
 //! The sources of the metrics, and the TCP address that serves them beside the observe socket.
 
 use std::{
-    fs,
+    fs, io,
     net::SocketAddr,
     path::Path,
     sync::{Arc, Mutex},
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     cgroup::{self, CgroupDir, Members},
-    config::{Config, MemoryAvailableSource},
+    config::{Config, MemoryAvailableSource, MetricsTls},
     evict::{Candidate, Observer, Reflex},
     journal::{Journal, Load},
     logging,
@@ -34,7 +34,7 @@ use crate::{
     },
     recorder::Asker,
     sense::{Available, PROC_MEMINFO},
-    serve::{Doctor, Hosts, MetricsListener, Scrape},
+    serve::{Doctor, Hosts, MetricsFiles, MetricsListener, Scrape, SecureMetrics},
     sink::{Healths, Kind},
 };
 
@@ -46,6 +46,9 @@ const SYSTEM_SLICE: &str = "/system.slice";
 
 /// The `what` of the degradation while the address cannot be bound.
 const LISTEN: &str = "metricsListen";
+
+/// The `what` of the degradation while nobody can be served over TLS.
+const TLS: &str = "metricsTLS";
 
 /// The sources of all metrics.
 #[derive(Clone, Debug)]
@@ -142,14 +145,54 @@ impl Metering {
         let Some(address) = config.metrics_listen else { return };
         let (scrape, journal) = (self.scrape(), self.0.journal.clone());
         let hosts = Hosts::new(node, &config.metrics_hosts);
+        // Its thread exists before the address is bound.
+        let secure = match self.secure(config, node, &stopping) {
+            Ok(secure) => secure,
+            Err(error) => {
+                let message = format!("cannot serve metrics over TLS, only on the observe socket: {error}");
+                return emit::degraded(&journal, TLS, &message);
+            }
+        };
         tokio::spawn(async move {
             let listener = tokio::select! {
                 listener = bound(address, &journal) => listener,
                 _ = stopping.wait_for(|stopping| *stopping) => return,
             };
-            tracing::debug!(%address, "serving metrics");
-            listener.serve(scrape, hosts, stopping).await;
+            tracing::debug!(%address, tls = secure.is_some(), "serving metrics");
+            match secure {
+                None => listener.serve(scrape, hosts, stopping).await,
+                Some(secure) => {
+                    if let Err(error) = secure.serve(listener) {
+                        let message = format!("cannot serve metrics on {address}: {error}");
+                        emit::degraded(&journal, LISTEN, &message);
+                    }
+                }
+            }
         });
+    }
+
+    /// What serves the metrics over TLS, if that is configured.
+    fn secure(
+        &self,
+        config: &Config,
+        node: &str,
+        stopping: &watch::Receiver<bool>,
+    ) -> io::Result<Option<SecureMetrics>> {
+        let Some(MetricsTls { cert_file, key_file, client_ca_file }) = config.metrics_tls.clone() else {
+            return Ok(None);
+        };
+        let token = config.metrics_token_file.clone();
+        let files = MetricsFiles { cert: cert_file, key: key_file, client_ca: client_ca_file, token };
+        let hosts = config.metrics_hosts.iter().cloned().chain([node.to_owned()]).collect();
+        let journal = self.0.journal.clone();
+        let report = move |problem: Option<&str>| match problem {
+            Some(problem) => {
+                let message = format!("metrics are not served over TLS as they should be: {problem}");
+                emit::degraded(&journal, TLS, &message);
+            }
+            None => emit::recovered(&journal, TLS, "metrics are served over TLS"),
+        };
+        SecureMetrics::start(files, hosts, self.scrape(), report, stopping.clone()).map(Some)
     }
 }
 

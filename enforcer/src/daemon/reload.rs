@@ -1,6 +1,11 @@
-//! SIGHUP and `enforcer reload`: read the configuration and the manifests again.
+//! SIGHUP, a change of the file, and `enforcer reload`: read the configuration and the manifests again.
 
-use std::{io, sync::mpsc, thread};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::mpsc,
+    thread,
+};
 
 use enforcer_events::{
     Payload,
@@ -9,9 +14,15 @@ use enforcer_events::{
 use serde_json::Value;
 use tokio::sync::oneshot;
 
-use super::{IncompatibleHost, container_node, host::Host, incompatible_host};
+use super::{
+    IncompatibleHost,
+    config_watch::{ConfigWatch, Content},
+    container_node,
+    host::Host,
+    incompatible_host,
+};
 use crate::{
-    config::{self, Config, FIELDS, ValueSource},
+    config::{self, Config, FIELDS, ReloadOn, ValueSource},
     journal::{Journal, Subject},
     logging,
     serve::{Done, No, Peer},
@@ -46,6 +57,9 @@ const FIXED: &[&str] = &[
     "nodeTaint",
     "metricsListen",
     "metricsHosts",
+    "metricsTLS",
+    "metricsTokenFile",
+    "configReload",
     "memoryAvailableSource",
     "evictionScheduling",
     "cgroupRoot",
@@ -87,46 +101,88 @@ pub(super) struct ReloadOrder {
     pub(super) answer: oneshot::Sender<Result<Done, No>>,
 }
 
-/// A configuration that was read, and the order to do so; `None` for SIGHUP.
+/// A configuration that was read, and the order to do so; `None` for SIGHUP and for a change of the file.
 pub(super) type Reloaded = (Result<Config, config::Error>, Option<ReloadOrder>);
+
+/// Why the configuration is read.
+#[derive(Debug)]
+enum Cause {
+    /// SIGHUP.
+    Signal,
+    /// The admin socket.
+    Order(ReloadOrder),
+    /// The file has another content.
+    Changed,
+    /// The file is gone.
+    Gone,
+}
 
 /// Reads the configuration on a separate thread: nothing waits for its disk.
 #[derive(Debug)]
 pub(super) struct Reloader {
-    orders: mpsc::Sender<Option<ReloadOrder>>,
-    reloaded: tokio::sync::mpsc::UnboundedReceiver<Reloaded>,
+    causes: mpsc::Sender<Cause>,
+    reloaded: tokio::sync::mpsc::UnboundedReceiver<(Result<Config, config::Error>, Cause)>,
+    _watch: Option<ConfigWatch>,
 }
 
 impl Reloader {
-    pub(super) fn start(load: Box<Load>) -> io::Result<Self> {
-        let (orders, asked) = mpsc::channel();
+    /// Starts the thread, and with `configReload: auto` another that follows the file.
+    pub(super) fn start(load: Box<Load>, config: &Config, file: PathBuf) -> io::Result<Self> {
+        let (causes, asked) = mpsc::channel();
         let (sender, reloaded) = tokio::sync::mpsc::unbounded_channel();
+        let path = file.clone();
         let work = move || {
-            while let Ok(order) = asked.recv() {
-                if sender.send((load(), order)).is_err() {
+            while let Ok(cause) = asked.recv() {
+                let loaded = match cause {
+                    // Elsewhere a file at the default place may be missing. Here it was there.
+                    Cause::Gone => Err(gone(&path)),
+                    Cause::Signal | Cause::Order(_) | Cause::Changed => load(),
+                };
+                if sender.send((loaded, cause)).is_err() {
                     return;
                 }
             }
         };
-        // The thread ends when its sender is dropped. It is not joined: a read may hang.
+        // The thread ends when its senders are dropped. It is not joined: a read may hang.
         let _detached = thread::Builder::new().name(String::from("reload")).spawn(work)?;
-        Ok(Self { orders, reloaded })
+        let of_file = causes.clone();
+        let changed = move |content: &Content| {
+            let is_gone = matches!(content, Content::Missing);
+            // The thread ends after this sender.
+            drop(of_file.send(if is_gone { Cause::Gone } else { Cause::Changed }));
+        };
+        let watch = match config.config_reload {
+            ReloadOn::Signal => None,
+            ReloadOn::Auto => Some(ConfigWatch::start(file, changed)?),
+        };
+        Ok(Self { causes, reloaded, _watch: watch })
     }
 
     /// Requests a read; [`Self::next`] returns the result.
     pub(super) fn ask(&self, order: Option<ReloadOrder>) {
         // The thread ends after this sender.
-        drop(self.orders.send(order));
+        drop(self.causes.send(order.map_or(Cause::Signal, Cause::Order)));
     }
 
-    /// Waits for the next configuration that was read. Safe to cancel.
-    pub(super) async fn next(&mut self) -> Reloaded {
-        match self.reloaded.recv().await {
-            Some(reloaded) => reloaded,
-            // The thread ends after this receiver.
-            None => std::future::pending().await,
+    /// Waits for the next configuration that was read. If the file has changed and says what is `running` already, that is
+    /// no news: only who asks for a reload has an open breaker closed by it. Safe to cancel.
+    pub(super) async fn next(&mut self, running: &Config, (host, kubelets): (&Host, bool)) -> Reloaded {
+        loop {
+            match self.reloaded.recv().await {
+                Some((Ok(config), Cause::Changed))
+                    if settled(running, config.clone(), host, kubelets) == *running => {}
+                Some((loaded, Cause::Order(order))) => return (loaded, Some(order)),
+                Some((loaded, Cause::Signal | Cause::Changed | Cause::Gone)) => return (loaded, None),
+                // The thread ends after this receiver.
+                None => std::future::pending().await,
+            }
         }
     }
+}
+
+fn gone(path: &Path) -> config::Error {
+    let source = io::Error::new(io::ErrorKind::NotFound, "it is gone");
+    config::Error::Read { path: path.display().to_string(), source }
 }
 
 /// Returns the configuration to continue with, and what changed, for a person; or why the running one stays, which is
@@ -250,14 +306,7 @@ fn check(
     host: &Host,
     kubelets: bool,
 ) -> Result<Config, Refused> {
-    let mut config = loaded?;
-    if kubelets {
-        // The kubelet's own, whatever the file says.
-        config.settings.cgroup_driver = running.settings.cgroup_driver;
-        let source = ValueSource::Kubelet(String::from("its kubepods"));
-        config.value_sources.set("cgroupDriver", source);
-    }
-    container_node::settle(&mut config, host.container.as_ref(), kubelets);
+    let config = settled(running, loaded?, host, kubelets);
     let fixed: Vec<_> = changed(running, &config).into_iter().filter(|field| FIXED.contains(field)).collect();
     if !fixed.is_empty() {
         return Err(Refused::Fixed(fixed));
@@ -274,6 +323,18 @@ fn check(
 fn needs_another_hook(running: &Config, wanted: &Config) -> bool {
     let program = |config: &Config| config.pre_kill_hook.as_ref().map(|hook| hook.program.clone());
     program(wanted).is_some_and(|wanted| program(running).as_ref() != Some(&wanted))
+}
+
+/// The configuration with what this host and a kubelet decide, whatever the file says.
+fn settled(running: &Config, mut config: Config, host: &Host, kubelets: bool) -> Config {
+    if kubelets {
+        // The kubelet's own, whatever the file says.
+        config.settings.cgroup_driver = running.settings.cgroup_driver;
+        let source = ValueSource::Kubelet(String::from("its kubepods"));
+        config.value_sources.set("cgroupDriver", source);
+    }
+    container_node::settle(&mut config, host.container.as_ref(), kubelets);
+    config
 }
 
 /// The fields that differ.
@@ -449,6 +510,70 @@ mod tests {
         assert_eq!(config.mode, Mode::Observe);
         let machine = Host { container: None, ..kind };
         assert!(reload(&running, file(), (&machine, true), None, &journal).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_changed_file_that_says_what_is_in_force_is_no_news() {
+        let running = Config::default();
+        let other = Config { on_drift: OnDrift::Report, ..Config::default() };
+        let loads = std::sync::Mutex::new(vec![other.clone(), running.clone(), running.clone()]);
+        let load = move || Ok(loads.lock().unwrap().pop().unwrap());
+        let mut reloader = Reloader::start(Box::new(load), &running, "/c.yaml".into()).unwrap();
+        reloader.causes.send(Cause::Changed).unwrap();
+        reloader.ask(None);
+        reloader.causes.send(Cause::Changed).unwrap();
+        reloader.causes.send(Cause::Gone).unwrap();
+        let host = host();
+        let (first, _) = reloader.next(&running, (&host, false)).await;
+        assert_eq!(first.unwrap(), running, "SIGHUP, which closes an open breaker");
+        let (second, _) = reloader.next(&running, (&host, false)).await;
+        assert_eq!(second.unwrap(), other, "the change without news is passed over");
+        let (third, _) = reloader.next(&running, (&host, false)).await;
+        let error = crate::chain(&third.unwrap_err());
+        assert!(error.contains("/c.yaml") && error.contains("gone"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn with_auto_a_file_that_changes_is_read_and_a_bad_one_is_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.yaml");
+        let write = |rest: &str| {
+            let head = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\nconfigReload: auto\n";
+            let new = folder.path().join("new");
+            std::fs::write(&new, format!("{head}{rest}")).unwrap();
+            std::fs::rename(new, &file).unwrap();
+        };
+        write("");
+        let running = Config::load(Some(&file)).unwrap();
+        let path = file.clone();
+        let load = move || Config::load(Some(&path));
+        let mut reloader = Reloader::start(Box::new(load), &running, file.clone()).unwrap();
+        let (host, journal) = (host(), Journal::new("n", "b"));
+        write("onDrift: repo");
+        let (bad, order) = reloader.next(&running, (&host, false)).await;
+        assert!(order.is_none());
+        let refused = reload(&running, bad, (&host, false), None, &journal).unwrap_err();
+        assert!(refused.contains("config.yaml:4: onDrift"), "{refused}");
+        write("onDrift: report\n");
+        let (config, message) = loop {
+            let (loaded, _) = reloader.next(&running, (&host, false)).await;
+            match reload(&running, loaded, (&host, false), None, &journal) {
+                Ok(outcome) => break outcome,
+                // The bad one may be read twice: when the daemon began to follow the file, and when that was replaced.
+                Err(refused) => assert!(refused.contains("config.yaml:4: onDrift"), "{refused}"),
+            }
+        };
+        assert_eq!((config.on_drift, &*message), (OnDrift::Report, "changed: onDrift"));
+    }
+
+    /// A change of any other field needs no restart with `configReload: auto`.
+    #[test]
+    fn the_chart_restarts_the_daemons_for_the_fixed_fields() {
+        let template = include_str!("../../../packaging/helm/enforcer/templates/_helpers.tpl");
+        let (_, rest) = template.split_once("pick $config ").unwrap();
+        let (list, _) = rest.split_once(" | toYaml").unwrap();
+        let picked: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+        assert_eq!(picked, FIXED);
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub(crate) enum Kind {
     Specs,
     /// It asks the API server to evict.
     Kube,
+    /// It serves the metrics over TLS.
+    Metrics,
 }
 
 impl Kind {
@@ -52,7 +54,13 @@ impl Kind {
                 Self::Runtime => 1,
                 Self::Specs => 2,
                 Self::Kube => 3,
+                Self::Metrics => 4,
             }
+    }
+
+    /// Whether others connect to it.
+    fn accepts_connections(self) -> bool {
+        self == Self::Metrics
     }
 }
 
@@ -92,7 +100,7 @@ where
     let runtime = runtime()?;
     // It has all its threads. There is no process of its own either.
     limit(Resource::Nproc, 0);
-    match privilege::confine_helper() {
+    match privilege::confine_helper(kind.accepts_connections()) {
         Ok(()) => {}
         // As `doctor` says of this kernel.
         Err(missing @ Unfiltered::Missing(_)) => {
@@ -168,10 +176,11 @@ mod tests {
             ("runtime-process", Kind::Runtime),
             ("specs-process", Kind::Specs),
             ("kube-process", Kind::Kube),
+            ("metrics-process", Kind::Metrics),
         ] {
-            let start = format!("| `enforcer {verb}` |");
+            let start = format!("| `enforcer {verb}`");
             let row = page.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
-            assert_eq!(row.split('|').next().unwrap().trim(), kind.user().to_string(), "{verb}");
+            assert_eq!(row.split('|').nth(1).unwrap().trim(), kind.user().to_string(), "{verb}");
         }
     }
 }

@@ -184,7 +184,7 @@ fn verifier(
 }
 
 /// The certificates of a file, of which there must be one.
-fn certificates(
+pub(crate) fn certificates(
     Certificates { path, bytes }: &Certificates,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let pem = |source| TlsError::Pem { path: path.clone(), source };
@@ -200,7 +200,8 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     }
 }
 
-fn roots(path: &Path, bytes: &[u8]) -> Result<RootCertStore, TlsError> {
+/// The authorities of a file, of which one must be usable.
+pub(crate) fn roots(path: &Path, bytes: &[u8]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(bytes) {
         let certificate = certificate.map_err(|source| TlsError::Pem { path: path.to_owned(), source })?;

@@ -85,7 +85,7 @@ const OF_HELPERS: &[i64] = &[
     libc::SYS_newfstatat,
     libc::SYS_readlinkat,
     libc::SYS_statx,
-    // Connections that it makes; it waits for none. A netlink socket is bound to be asked for this host's addresses.
+    // Connections that it makes. A netlink socket is bound to be asked for this host's addresses.
     libc::SYS_bind,
     libc::SYS_connect,
     libc::SYS_getpeername,
@@ -136,8 +136,12 @@ pub(super) fn number(value: i32) -> u64 {
 }
 
 /// What a helper process may do.
-fn of_helpers() -> Result<Rules, BackendError> {
+fn of_helpers(accepts_connections: bool) -> Result<Rules, BackendError> {
     let mut rules: Rules = OF_HELPERS.iter().chain(OLDER).map(|call| (*call, Vec::new())).collect();
+    if accepts_connections {
+        // The socket that listens is open: it makes none.
+        rules.insert(libc::SYS_accept4, Vec::new());
+    }
     // Files are read.
     let writes = number(libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC);
     let reads = |flags: u8| SeccompRule::new(vec![is(flags, Is::MaskedEq(writes), number(libc::O_RDONLY))?]);
@@ -183,14 +187,15 @@ fn of_helpers() -> Result<Rules, BackendError> {
     Ok(rules)
 }
 
-fn helper_program() -> Result<BpfProgram, BackendError> {
+fn helper_program(accepts_connections: bool) -> Result<BpfProgram, BackendError> {
     let refused = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
-    SeccompFilter::new(of_helpers()?, refused, SeccompAction::Allow, TargetArch::try_from(ARCH)?)?.try_into()
+    let rules = of_helpers(accepts_connections)?;
+    SeccompFilter::new(rules, refused, SeccompAction::Allow, TargetArch::try_from(ARCH)?)?.try_into()
 }
 
 /// Leaves a helper process what it needs to answer, in all its threads. It has `no_new_privs`.
-pub(crate) fn confine_helper() -> Result<(), Unfiltered> {
-    apply(&helper_program()?)
+pub(crate) fn confine_helper(accepts_connections: bool) -> Result<(), Unfiltered> {
+    apply(&helper_program(accepts_connections)?)
 }
 
 /// Puts a filter in force in all threads.
@@ -220,7 +225,14 @@ mod tests {
 
     /// What comes of some work in a thread of its own that is filtered, and whose end is not.
     fn filtered<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-        let program = helper_program().unwrap();
+        filtered_as(false, work)
+    }
+
+    fn filtered_as<T: Send + 'static>(
+        accepts_connections: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let program = helper_program(accepts_connections).unwrap();
         let thread = thread::spawn(move || {
             seccompiler::apply_filter(&program).unwrap();
             work()
@@ -275,6 +287,22 @@ mod tests {
         assert!(ran.is_some() && spawned.is_some(), "{ran:?} {spawned:?}");
         assert_eq!(fs::read_to_string(&existing).unwrap(), "kept");
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_a_helper_process_that_serves_accepts_connections_and_it_listens_nowhere_else() {
+        let accepted = |accepts_connections| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let outcome = filtered_as(accepts_connections, move || {
+                (errno(listener.accept()), errno(TcpListener::bind("127.0.0.1:0")))
+            });
+            drop(client);
+            outcome
+        };
+        let refused = Some(libc::ENOSYS);
+        assert_eq!(accepted(true), (None, refused));
+        assert_eq!(accepted(false), (refused, refused));
     }
 
     #[test]

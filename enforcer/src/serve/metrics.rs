@@ -12,12 +12,13 @@ use std::{
 
 use axum::{
     Router,
+    body::Body,
     http::{HeaderMap, StatusCode, Uri, Version, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
     task::{AbortHandle, JoinSet},
 };
@@ -65,9 +66,18 @@ impl Scrape {
 
     /// The answer to a request for the metrics, in the format that the headers prefer; `OpenMetrics` if they prefer none.
     pub(super) async fn answer(&self, headers: &HeaderMap) -> Response {
-        // A scraper whose header cannot be read gets the metrics all the same.
-        let preferred = accept::preferred(headers, OFFERS).ok().flatten();
-        let format = preferred.unwrap_or(Format::OpenMetrics);
+        let format = format(headers);
+        match self.write(format).await {
+            Ok(text) => answer(format, text),
+            Err(error) => {
+                tracing::error!(%error, "the metrics could not be written");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        }
+    }
+
+    /// The metrics as text, written on a blocking thread of the present runtime.
+    pub(super) async fn write(&self, format: Format) -> Result<String, fmt::Error> {
         let writer = Arc::clone(&self.0);
         // Held until the write ends, even if no request waits for it any more. The semaphore is never closed.
         let permit = Arc::clone(&self.0.permits).acquire_owned().await.ok();
@@ -75,20 +85,31 @@ impl Scrape {
             let _permit = permit;
             (writer.write)(format)
         });
-        let written = written.await;
-        match written {
-            Ok(text) => {
-                let head = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
-                (head, text).into_response()
-            }
-            Err(error) => failed(error),
-        }
+        written.await
     }
 }
 
-fn failed(error: fmt::Error) -> Response {
-    tracing::error!(%error, "the metrics could not be written");
-    StatusCode::INTERNAL_SERVER_ERROR.into_response()
+/// The format that a request prefers. A scraper whose header cannot be read gets the metrics all the same.
+pub(super) fn format(headers: &HeaderMap) -> Format {
+    accept::preferred(headers, OFFERS).ok().flatten().unwrap_or(Format::OpenMetrics)
+}
+
+/// The answer with the metrics.
+pub(super) fn answer(format: Format, text: impl Into<Body>) -> Response {
+    let head = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "accept")];
+    (head, text.into()).into_response()
+}
+
+/// The answer to a request under the name of another host; `None` if it is this one's.
+pub(super) fn misdirected(
+    hosts: &Hosts,
+    version: Version,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Option<Response> {
+    let error = hosts.check(version, uri, headers).err()?;
+    tracing::debug!(%error, "a request for metrics is refused");
+    Some((StatusCode::MISDIRECTED_REQUEST, format!("{error}\n")).into_response())
 }
 
 impl fmt::Debug for Scrape {
@@ -104,9 +125,10 @@ const NAME: &str = "metricsListen";
 const SPARE_CONNECTIONS: usize = 1;
 
 /// The most connections to the TCP address. One more displaces another.
-const PLACES: usize = 32;
+pub(super) const PLACES: usize = 32;
 
-/// A TCP address that serves only metrics: bound, and served by [`MetricsListener::serve`].
+/// A TCP address that serves only metrics: bound, and served by [`MetricsListener::serve`], or over TLS by
+/// [`SecureMetrics`](super::SecureMetrics).
 #[derive(Debug)]
 pub struct MetricsListener(TcpListener);
 
@@ -116,57 +138,72 @@ impl MetricsListener {
         TcpListener::bind(address).await.map(Self)
     }
 
+    /// The listener itself, for another process.
+    pub(super) fn into_std(self) -> io::Result<std::net::TcpListener> {
+        self.0.into_std()
+    }
+
     /// Answers requests for these hosts until `stopping` becomes true. Answers that are under way then end: the scraper
     /// will ask again.
-    ///
-    /// A client that connects and sends or reads nothing cannot keep others out. If all places are taken, the next
-    /// connection displaces the oldest one without a request, from the network that has most connections.
     pub async fn serve(self, scrape: Scrape, hosts: Hosts, mut stopping: watch::Receiver<bool>) {
-        let mut guests: Vec<Guest> = Vec::with_capacity(PLACES);
-        let mut talks = JoinSet::new();
-        let mut shortage = Shortage::new(SPARE_CONNECTIONS);
-        loop {
-            shortage.settle();
-            let accepted = tokio::select! {
-                _ = stopping.wait_for(|stopping| *stopping) => return,
-                Some(_ended) = talks.join_next() => continue,
-                accepted = self.0.accept() => accepted,
-            };
-            let (stream, address) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    shortage.wait(NAME, &error).await;
-                    continue;
-                }
-            };
-            guests.retain(|guest| !guest.talk.is_finished());
-            if guests.len() >= PLACES {
-                let seen: Vec<_> = guests.iter().map(Guest::seen).collect();
-                if let Some(displaced) = displaced(&seen) {
-                    guests.remove(displaced).talk.abort();
-                }
-            }
-            let asked = Arc::new(AtomicBool::new(false));
-            let router = router(scrape.clone(), hosts.clone(), Arc::clone(&asked));
-            let share = shortage.admitted();
-            let talk = talks.spawn(async move {
-                brief::answer(NAME, stream, router).await;
-                drop(share);
-            });
-            guests.push(Guest { network: network(address.ip()), asked, talk });
+        let talk = move |stream: TcpStream, asked| {
+            brief::answer(NAME, stream, router(scrape.clone(), hosts.clone(), asked))
+        };
+        tokio::select! {
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+            () = welcome(&self.0, talk) => {}
         }
+    }
+}
+
+/// Accepts connections for ever; dropping this ends them. `talk` serves one, and sets the flag once a request has come.
+///
+/// A client that connects and sends or reads nothing cannot keep others out. If all places are taken, the next
+/// connection displaces the oldest one without a request, from the network that has most connections.
+pub(super) async fn welcome<F>(listener: &TcpListener, talk: impl Fn(TcpStream, Arc<AtomicBool>) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mut guests: Vec<Guest> = Vec::with_capacity(PLACES);
+    let mut talks = JoinSet::new();
+    let mut shortage = Shortage::new(SPARE_CONNECTIONS);
+    loop {
+        shortage.settle();
+        let accepted = tokio::select! {
+            Some(_ended) = talks.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                shortage.wait(NAME, &error).await;
+                continue;
+            }
+        };
+        guests.retain(|guest| !guest.talk.is_finished());
+        if guests.len() >= PLACES {
+            let seen: Vec<_> = guests.iter().map(Guest::seen).collect();
+            if let Some(displaced) = displaced(&seen) {
+                guests.remove(displaced).talk.abort();
+            }
+        }
+        let asked = Arc::new(AtomicBool::new(false));
+        let share = shortage.admitted();
+        let talking = talk(stream, Arc::clone(&asked));
+        let talk = talks.spawn(async move {
+            talking.await;
+            drop(share);
+        });
+        guests.push(Guest { network: network(address.ip()), asked, talk });
     }
 }
 
 fn router(scrape: Scrape, hosts: Hosts, asked: Arc<AtomicBool>) -> Router {
     let metrics = move |version: Version, uri: Uri, headers: HeaderMap| async move {
         asked.store(true, Ordering::Relaxed);
-        match hosts.check(version, &uri, &headers) {
-            Ok(()) => scrape.answer(&headers).await,
-            Err(error) => {
-                tracing::debug!(%error, "a request for metrics is refused");
-                (StatusCode::MISDIRECTED_REQUEST, format!("{error}\n")).into_response()
-            }
+        match misdirected(&hosts, version, &uri, &headers) {
+            None => scrape.answer(&headers).await,
+            Some(refused) => refused,
         }
     };
     Router::new().route("/metrics", get(metrics))

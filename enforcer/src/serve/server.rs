@@ -283,7 +283,7 @@ fn on_own_runtime(serving: impl Future<Output = io::Result<()>>) -> io::Result<(
 }
 
 /// Resets the thread to the normal priority: the daemon's threads have a higher one.
-fn as_any_other() {
+pub(super) fn as_any_other() {
     if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 0) {
         tracing::debug!(%error, "cannot lower the priority of a thread that serves readers");
     }

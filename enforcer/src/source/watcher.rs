@@ -9,7 +9,7 @@ use crate::waker::Waker;
 
 /// Watches a folder for a thread of its own.
 #[derive(Debug)]
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     inotify: Option<Inotify>,
     current: Option<WatchDescriptor>,
     waker: Arc<Waker>,
@@ -17,13 +17,13 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// Without inotify it waits for the waker only.
-    pub(super) fn new(waker: Arc<Waker>) -> Self {
+    pub(crate) fn new(waker: Arc<Waker>) -> Self {
         Self { inotify: Inotify::init().ok(), current: None, waker }
     }
 
     /// Waits until something changes or the waker wakes it, but not beyond `due`. Returns whether something changed. It
     /// may return early.
-    pub(super) fn wait(&mut self, due: Instant) -> io::Result<bool> {
+    pub(crate) fn wait(&mut self, due: Instant) -> io::Result<bool> {
         let left = due.saturating_duration_since(Instant::now());
         self.waker.wait_beside(self.inotify.as_ref(), Some(left))?;
         Ok(self.drain())
@@ -51,7 +51,7 @@ impl Watcher {
     }
 
     /// Watches the folder, or while it does not exist, the nearest one above it.
-    pub(super) fn watch(&mut self, path: &Path) -> Result<(), Errno> {
+    pub(crate) fn watch(&mut self, path: &Path) -> Result<(), Errno> {
         let Some(inotify) = &self.inotify else { return Err(Errno::MFILE) };
         let mut watches = inotify.watches();
         let inside = WatchMask::ONLYDIR

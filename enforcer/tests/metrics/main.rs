@@ -6,3 +6,4 @@ mod daemon;
 mod page;
 mod prometheus;
 mod scraped;
+mod secured;

@@ -103,6 +103,96 @@ fn helm_makes_the_manifests() {
     );
 }
 
+/// What helm makes of the chart with these values, or why it refuses; `None` without helm at hand.
+fn rendered(values: &[&str]) -> Option<Result<Vec<Value>, String>> {
+    let mut helm = Command::new(env::var_os("ENFORCER_HELM")?);
+    helm.args(["template", "enforcer", CHART, "--kube-version", "1.33.0", "--skip-tests"]);
+    let output = helm.args(values.iter().flat_map(|value| ["--set", value])).current_dir(root()).output();
+    let output = output.unwrap();
+    Some(if output.status.success() {
+        Ok(documents(&String::from_utf8(output.stdout).unwrap()))
+    } else {
+        Err(String::from_utf8(output.stderr).unwrap())
+    })
+}
+
+const METRICS: [&str; 2] = ["metrics.enabled=true", "metrics.tls.secretName=tls"];
+
+#[test]
+fn the_chart_serves_metrics_with_tls_to_those_alone_who_show_something() {
+    for (more, why) in [
+        (&[][..], "metrics.tokenSecret.name"),
+        (&["metrics.tokenSecret.name=token", "hostNetwork=true"][..], "metrics.exposeOnHostNetwork"),
+        (&["metrics.tokenSecret.name=token", "metrics.podMonitor.enabled=true"][..], "caSecret.name"),
+    ] {
+        let Some(made) = rendered(&[&METRICS[..], more].concat()) else { return };
+        let refused = made.unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+    let values = [
+        "metrics.tokenSecret.name=token",
+        "metrics.tls.clientCertificates=true",
+        "metrics.podMonitor.enabled=true",
+        "metrics.podMonitor.caSecret.name=ca",
+        "metrics.podMonitor.clientSecret.name=client",
+    ];
+    let made = rendered(&[&METRICS[..], &values].concat()).unwrap().unwrap();
+    let config = of_kind(&made, "ConfigMap")[0]["data"]["config.yaml"].as_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    fs::write(&file, config).unwrap();
+    let mut enforcer = Command::new(env!("CARGO_BIN_EXE_enforcer"));
+    let output = enforcer.args(["config", "effective", "--config"]).arg(file).output().unwrap();
+    assert!(output.status.success(), "{config}{}", String::from_utf8_lossy(&output.stderr));
+    let config: Value = serde_saphyr::from_str(config).unwrap();
+    let pod = &of_kind(&made, "DaemonSet")[0]["spec"]["template"]["spec"];
+    let [container] = pod["containers"].as_array().unwrap().as_slice() else { panic!("no proxy") };
+    // Each file of the configuration is in a mounted secret.
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    let files = [
+        &config["metricsTLS"]["certFile"],
+        &config["metricsTLS"]["keyFile"],
+        &config["metricsTLS"]["clientCAFile"],
+        &config["metricsTokenFile"],
+    ];
+    for file in files {
+        let file = file.as_str().unwrap();
+        let holds = |mount: &&Value| {
+            let folder = mount["mountPath"].as_str().unwrap();
+            file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+        };
+        let mount = mounts.iter().find(holds).unwrap();
+        assert_eq!(mount["readOnly"], true, "{mount}");
+        let volumes = pod["volumes"].as_array().unwrap();
+        let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+        assert!(volume["secret"]["secretName"].is_string(), "{volume}");
+    }
+    let listen = config["metricsListen"].as_str().unwrap();
+    let port = &container["ports"][0]["containerPort"];
+    assert!(listen.ends_with(&format!(":{port}")), "{listen}");
+    let endpoint = &of_kind(&made, "PodMonitor")[0]["spec"]["podMetricsEndpoints"][0];
+    assert_eq!((&endpoint["scheme"], &endpoint["port"]), (&"https".into(), &container["ports"][0]["name"]));
+    assert_eq!(endpoint["authorization"]["credentials"]["name"], "token");
+    assert_eq!(endpoint["tlsConfig"]["cert"]["secret"]["name"], "client");
+    let policy = &of_kind(&made, "NetworkPolicy")[0]["spec"]["ingress"];
+    assert_eq!(&policy[0]["ports"][0]["port"], port);
+    assert_eq!(policy.as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn with_reload_only_a_fixed_field_makes_another_pod() {
+    let digest = |values: &[&str]| {
+        let made = rendered(values)?.unwrap();
+        let pod = &of_kind(&made, "DaemonSet")[0]["spec"]["template"];
+        Some(pod["metadata"]["annotations"]["enforcer.dev/config-sha256"].as_str().unwrap().to_owned())
+    };
+    let (auto, other) = ("config.configReload=auto", "config.onDrift=report");
+    let Some(plain) = digest(&[]) else { return };
+    assert_ne!(digest(&[other]).unwrap(), plain);
+    assert_eq!(digest(&[auto, other]), digest(&[auto]));
+    assert_ne!(digest(&[auto, "config.mode=enforce"]), digest(&[auto]));
+}
+
 #[test]
 fn the_manifests_bind_only_what_the_default_mode_uses() {
     let manifests = documents(&read(MANIFESTS));

@@ -59,10 +59,36 @@ tracks:
 {{- $config := dict "apiVersion" "enforcer.dev/v1alpha1" "kind" "EnforcerConfiguration" -}}
 {{- /* Without a folder of manifests the source `static` would count as down. This one is empty. */ -}}
 {{- $_ := set $config "staticPodPath" "/etc/enforcer-pods" -}}
-{{- if .root.Values.metrics.enabled -}}
+{{- with .root.Values.metrics -}}
+{{- if and .enabled (eq .by "proxy") -}}
 {{- $_ := set $config "metricsListen" "127.0.0.1:9464" -}}
+{{- else if .enabled -}}
+{{- $_ := set $config "metricsListen" (printf "%s:%d" .address (int .port)) -}}
+{{- $tls := dict "certFile" "/etc/enforcer-metrics/tls/tls.crt" "keyFile" "/etc/enforcer-metrics/tls/tls.key" -}}
+{{- if .tls.clientCertificates -}}
+{{- $_ := set $tls "clientCAFile" "/etc/enforcer-metrics/tls/ca.crt" -}}
+{{- end -}}
+{{- $_ := set $config "metricsTLS" $tls -}}
+{{- if .tokenSecret.name -}}
+{{- $_ := set $config "metricsTokenFile" (printf "/etc/enforcer-metrics/token/%s" .tokenSecret.key) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- merge $config .config | toYaml -}}
+{{- end -}}
+
+{{/*
+The part of the configuration file whose change restarts the daemons. A daemon that follows its file needs that only for
+the fields that are fixed while it runs; a test holds the list to the daemon's.
+*/}}
+{{- define "enforcer.fixed" -}}
+{{- $file := include "enforcer.config" . -}}
+{{- $config := fromYaml $file -}}
+{{- if eq (default "signal" $config.configReload) "auto" -}}
+{{- pick $config "mode" "ownership" "stateDir" "runDir" "observeSocketOwner" "observeSocketGroup" "adminSocketOwner" "adminSocketGroup" "staticPodPath" "criSocket" "podSource" "kubeconfig" "kubeletRootDir" "kubeletPort" "nodeName" "apiAction" "onPdb" "barePods" "daemonSetPods" "nodeCondition" "nodeTaint" "metricsListen" "metricsHosts" "metricsTLS" "metricsTokenFile" "configReload" "memoryAvailableSource" "evictionScheduling" "cgroupRoot" "cgroupDriver" "reservedSystemCPUs" "cpuManagerPolicy" "cpuManagerPolicyOptions" | toYaml -}}
+{{- else -}}
+{{- $file -}}
+{{- end -}}
 {{- end -}}
 
 {{/*
@@ -75,11 +101,25 @@ The features of a configuration that need a right at the API server, by the name
 {{- if dig "kubernetes" "enabled" false (default dict .sinks) }} events{{ end -}}
 {{- end -}}
 
+{{/* The secret key with the token that Prometheus shows, as JSON; empty if it shows none. For `.Values.metrics`. */}}
+{{- define "enforcer.prometheusToken" -}}
+{{- if .podMonitor.tokenSecret.name -}}
+{{- .podMonitor.tokenSecret | toJson -}}
+{{- else if and (eq .by "daemon") .tokenSecret.name -}}
+{{- .tokenSecret | toJson -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What the chart refuses, beyond its schema. */}}
 {{- define "enforcer.check" -}}
 {{- range (fromYaml (include "enforcer.tracks" .)).tracks -}}
 {{- if and .config.metricsListen (not (hasPrefix "127." .config.metricsListen)) (not (hasPrefix "[::1]" .config.metricsListen)) -}}
-{{- fail (printf "config.metricsListen: %s: the daemon speaks neither TLS nor asks for a token; use metrics.enabled" .config.metricsListen) -}}
+{{- if not (and .config.metricsTLS (or .config.metricsTokenFile .config.metricsTLS.clientCAFile)) -}}
+{{- fail (printf "config.metricsListen: %s: beyond loopback it needs TLS, and a token or client certificates; use metrics.enabled" .config.metricsListen) -}}
+{{- end -}}
+{{- if and $.Values.hostNetwork (not $.Values.metrics.exposeOnHostNetwork) -}}
+{{- fail "metrics.exposeOnHostNetwork: with hostNetwork the port of config.metricsListen is one of the node; set it to true if that is meant" -}}
+{{- end -}}
 {{- end -}}
 {{- if and (eq (default "auto" .config.podSource) "kubelet") (not $.Values.hostNetwork) -}}
 {{- fail "config.podSource: kubelet: that source is at 127.0.0.1 of the node; set hostNetwork: true, or use apiServer or podsAPI" -}}
@@ -95,14 +135,23 @@ The features of a configuration that need a right at the API server, by the name
 {{- if and .enabled (not .tls.secretName) -}}
 {{- fail "metrics.tls.secretName: metrics are served to the network with TLS only; name the secret of a certificate" -}}
 {{- end -}}
+{{- if and .enabled (eq .by "daemon") (not .tokenSecret.name) (not .tls.clientCertificates) -}}
+{{- fail "metrics.tokenSecret.name: metrics are served to those alone who show a token or a client certificate; name the secret of the tokens, or set metrics.tls.clientCertificates" -}}
+{{- end -}}
 {{- if and .enabled $.Values.hostNetwork (not .exposeOnHostNetwork) -}}
 {{- fail "metrics.exposeOnHostNetwork: with hostNetwork the port is one of the node; set it to true if that is meant" -}}
 {{- end -}}
 {{- if and .podMonitor.enabled (not .enabled) -}}
 {{- fail "metrics.podMonitor.enabled: there is nothing to scrape without metrics.enabled" -}}
 {{- end -}}
-{{- if and .podMonitor.enabled (or (not .podMonitor.tokenSecret.name) (not .podMonitor.caSecret.name)) -}}
-{{- fail "metrics.podMonitor: caSecret.name and tokenSecret.name are needed: Prometheus verifies the certificate and shows a token" -}}
+{{- if and .podMonitor.enabled (not .podMonitor.caSecret.name) -}}
+{{- fail "metrics.podMonitor.caSecret.name: Prometheus verifies the certificate; name the secret of the authority" -}}
+{{- end -}}
+{{- if and .podMonitor.enabled (not .podMonitor.clientSecret.name) (not (include "enforcer.prometheusToken" .)) -}}
+{{- fail "metrics.podMonitor: tokenSecret.name or clientSecret.name is needed: Prometheus shows a token or a client certificate" -}}
+{{- end -}}
+{{- if and .podMonitor.enabled .podMonitor.clientSecret.name (not .tls.clientCertificates) -}}
+{{- fail "metrics.tls.clientCertificates: podMonitor.clientSecret has no use without it" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
