@@ -1,5 +1,6 @@
 //! The systemd driver, on a host that systemd has booted: `cargo xtask vm test` runs this module in a guest of its own.
 mod bus;
+mod contain;
 mod edits;
 mod evict;
 mod exec;
