@@ -191,7 +191,7 @@ impl Scene {
 }
 
 /// How much to hold so that about `left_bytes` stay available, once it has come to rest.
-fn to_leave(left_bytes: u64) -> String {
+pub(super) fn to_leave(left_bytes: u64) -> String {
     let available_bytes = at_rest_bytes();
     assert!(
         available_bytes > left_bytes,

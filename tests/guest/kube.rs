@@ -1,7 +1,9 @@
 //! On a Kubernetes node: `cargo xtask vm test kube::` runs this module in a guest of its own, once the node is Ready.
 //!
 //! The daemon's user has the roles that the documentation names, and no other right.
+mod actions;
 mod budget;
+mod explained;
 mod identity;
 mod node;
 mod outage;
@@ -10,21 +12,24 @@ mod replaced;
 mod roles;
 mod scores;
 mod soft;
+mod standstill;
 mod views;
 
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
 use enforcer_tests::{
+    cgroup::ROOT,
     daemon::Daemon,
     kernel,
     kube::{self, Cluster, NAMESPACE, PATIENCE, Role, wait_for},
     process::Process,
     stream::{Stream, is},
 };
-use serde_json::{Value, json};
+use serde_json::{Deserializer, Value, json};
 
 const MIB: u64 = 1 << 20;
 
@@ -181,11 +186,12 @@ impl Scene {
 
     /// The Events that the daemon has created about a pod, with that reason.
     fn reported(&self, pod: &Value, reason: &str) -> Vec<Value> {
-        let mut events = self.cluster.events_of(kube::uid(pod)).unwrap();
-        events.retain(|event| {
-            event["reportingComponent"] == "enforcer.dev/enforcer" && event["reason"] == reason
-        });
-        events
+        own(self.cluster.events_of(kube::uid(pod)).unwrap(), reason)
+    }
+
+    /// The same about the node.
+    fn reported_of_node(&self, reason: &str) -> Vec<Value> {
+        own(self.cluster.system_events().unwrap(), reason)
     }
 
     fn wait_until_reported(&self, pod: &Value, reason: &str) -> Value {
@@ -202,7 +208,41 @@ impl Drop for Scene {
     }
 }
 
-pub(super) fn folder(name: &str) -> PathBuf {
+/// Those that the daemon has created, with that reason.
+fn own(mut events: Vec<Value>, reason: &str) -> Vec<Value> {
+    events
+        .retain(|event| event["reportingComponent"] == "enforcer.dev/enforcer" && event["reason"] == reason);
+    events
+}
+
+/// All states of a pod, as `kubectl` sees them.
+pub(super) struct Seen {
+    file: PathBuf,
+    _kubectl: Process,
+}
+
+impl Seen {
+    /// Watches from now on.
+    pub(super) fn watch(scene: &Scene, pod: &Value) -> Self {
+        let file = folder(scene.name).join("states.json");
+        let kubectl = Command::new("kubectl")
+            .args(["get", "pod", "--namespace", NAMESPACE, "--watch", "--output=json", kube::name(pod)])
+            .stdin(Stdio::null())
+            .stdout(File::create(&file).unwrap())
+            .spawn();
+        let seen = Self { file, _kubectl: Process::new(kubectl.unwrap()) };
+        wait_for("the pod's first state", || Ok((!seen.states().is_empty()).then_some(()))).unwrap();
+        seen
+    }
+
+    pub(super) fn states(&self) -> Vec<Value> {
+        let text = fs::read_to_string(&self.file).unwrap();
+        // The last one may still be written.
+        Deserializer::from_str(&text).into_iter().map_while(Result::ok).collect()
+    }
+}
+
+fn folder(name: &str) -> PathBuf {
     Path::new("/tmp/kube").join(name)
 }
 
@@ -226,17 +266,32 @@ pub(super) fn subject(pod: &Value) -> String {
     format!("{NAMESPACE}/{}", kube::name(pod))
 }
 
-/// The pods that the daemon knows.
-fn pods(daemon: &Daemon) -> Vec<Value> {
+/// What the daemon says of the node and its pods.
+fn view(daemon: &Daemon) -> Value {
     let answer = daemon.get("/v1/pods").unwrap();
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    let view: Value = serde_json::from_str(body).unwrap();
-    view["pods"].as_array().unwrap().clone()
+    serde_json::from_str(body).unwrap()
+}
+
+/// The pods that the daemon knows.
+fn pods(daemon: &Daemon) -> Vec<Value> {
+    view(daemon)["pods"].as_array().unwrap().clone()
 }
 
 /// What the daemon knows of a pod.
 pub(super) fn shown(daemon: &Daemon, pod: &Value) -> Option<Value> {
     pods(daemon).into_iter().find(|known| known["name"] == kube::name(pod))
+}
+
+/// The folder of the cgroup of a pod's container.
+fn container_folder(daemon: &Daemon, pod: &Value, container: &str) -> PathBuf {
+    let cgroup = wait_for(&format!("the cgroup of {container} in {}", kube::name(pod)), || {
+        let known = shown(daemon, pod).unwrap_or_default();
+        let mut containers = known["containers"].as_array().into_iter().flatten();
+        let of = containers.find(|of| of["name"] == container);
+        Ok(of.and_then(|of| of["cgroup"].as_str()).map(str::to_owned))
+    });
+    Path::new(ROOT).join(cgroup.unwrap().trim_start_matches('/'))
 }
 
 /// Waits for the event of a missing feature.

@@ -22,6 +22,8 @@ use serde_json::{Value, json};
 mod acting;
 mod arriving;
 mod cpus;
+mod hanging;
+mod named;
 mod node;
 mod restarted;
 mod rivals;

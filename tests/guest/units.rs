@@ -1,6 +1,7 @@
 //! The systemd driver, on a host that systemd has booted: `cargo xtask vm test` runs this module in a guest of its own.
 mod bus;
 mod cleanup;
+mod contain;
 mod edits;
 mod evict;
 mod exec;

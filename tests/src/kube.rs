@@ -24,6 +24,9 @@ pub const NODE: &str = "guest";
 /// The namespace of the tests' pods.
 pub const NAMESPACE: &str = "default";
 
+/// The namespace of the daemon's Events about the node.
+pub const SYSTEM_NAMESPACE: &str = "kube-system";
+
 /// Where the kubelet finds static pods.
 pub const MANIFESTS: &str = "/etc/kubernetes/manifests";
 
@@ -184,6 +187,11 @@ impl Cluster {
     /// Kubernetes' Events about a pod.
     pub fn events_of(&self, uid: &str) -> anyhow::Result<Vec<Value>> {
         self.list(&format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.uid%3D{uid}"))
+    }
+
+    /// Kubernetes' Events in the namespace of those about the node.
+    pub fn system_events(&self) -> anyhow::Result<Vec<Value>> {
+        self.list(&format!("/api/v1/namespaces/{SYSTEM_NAMESPACE}/events"))
     }
 
     /// Deletes manifests of static pods and objects, the last one first, and then the pods with the labels `app`, until none

@@ -22,11 +22,16 @@ pub struct Load {
 impl Load {
     /// Starts `workload` with these arguments, in a cgroup from its first instruction on.
     pub fn start(cgroup: &Cgroup, arguments: &[&str]) -> anyhow::Result<Self> {
+        Self::start_in(cgroup.path(), arguments)
+    }
+
+    /// The same in a cgroup of another, by its folder.
+    pub fn start_in(cgroup: &Path, arguments: &[&str]) -> anyhow::Result<Self> {
         // The shell joins the cgroup before it becomes the program.
         let mut command = Command::new("/bin/sh");
         command
             .args(["-c", r#"echo 0 > "$0/cgroup.procs" && exec workload "$@""#])
-            .arg(cgroup.path())
+            .arg(cgroup)
             .args(arguments);
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start sh")?;

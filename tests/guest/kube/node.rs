@@ -44,7 +44,7 @@ fn the_node_says_that_memory_is_short_until_the_daemon_stops() {
 }
 
 /// The node as the API server has it.
-fn node(scene: &Scene) -> Value {
+pub(super) fn node(scene: &Scene) -> Value {
     scene.cluster.get(&format!("/api/v1/nodes/{NODE}")).unwrap().unwrap()
 }
 
@@ -54,7 +54,7 @@ fn shown(node: &Value) -> [Option<Value>; 2] {
 }
 
 /// The entry of a list whose `key` has a value.
-fn of(list: &Value, key: &str, value: &str) -> Option<Value> {
+pub(super) fn of(list: &Value, key: &str, value: &str) -> Option<Value> {
     list.as_array()?.iter().find(|entry| entry[key] == value).cloned()
 }
 

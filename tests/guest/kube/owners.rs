@@ -11,7 +11,7 @@ use enforcer_tests::{
 };
 use serde_json::{Value, json};
 
-use super::{Scene, hog, shown, two, wait_for_eviction};
+use super::{Scene, hog, shown, subject, two, wait_for_eviction};
 
 /// A pod without a controller keeps its object and its sandbox, and `kubectl describe` says why its containers died.
 #[guest_test(kube)]
@@ -36,6 +36,9 @@ fn a_bare_pod_is_killed_and_its_object_and_sandbox_stay() {
     let described = Command::new("kubectl").args(["describe", "pod", kube::name(&pod)]).output().unwrap();
     let described = String::from_utf8_lossy(&described.stdout).into_owned();
     assert!(described.contains("Evicted") && described.contains("enforcer.dev/enforcer"), "{described}");
+    let why = daemon.verb(&["why", &subject(&pod)]).output().unwrap();
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(why.contains("its spec was live by "), "{why}");
     daemon.stop().unwrap();
 }
 

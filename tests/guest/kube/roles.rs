@@ -7,7 +7,9 @@ use enforcer_tests::{
 };
 use serde_json::{Value, json};
 
-use super::{Scene, degraded, hog, node, of_api_server, pods, shown, small, subject, two, wait_for_eviction};
+use super::{
+    Scene, degraded, hog, node, of_api_server, pods, shown, small, subject, two, view, wait_for_eviction,
+};
 
 /// All but one.
 fn without(name: &str) -> Vec<Role> {
@@ -17,7 +19,7 @@ fn without(name: &str) -> Vec<Role> {
     left
 }
 
-/// Then only pods of class `BestEffort` may be evicted.
+/// Then only pods of class `BestEffort` may be evicted, and whether the kubelet's disk is full is not known.
 #[guest_test(kube)]
 fn without_the_role_for_specs_there_are_none_and_evictions_go_on() {
     let mut scene = Scene::open("no-specs", &without("enforcer-specs"));
@@ -49,6 +51,7 @@ fn without_the_role_for_specs_there_are_none_and_evictions_go_on() {
     assert_holds(&requested["data"], &json!({"outcome": "accepted", "action": "evict"}));
     scene.wait_until_terminating(&pod);
     scene.wait_until_reported(&pod, "Evicted");
+    assert!(view(&daemon)["diskPressure"].is_null(), "{}", view(&daemon));
     assert_eq!(of_api_server(&stream), [""; 0]);
     daemon.stop().unwrap();
 }

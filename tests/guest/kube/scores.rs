@@ -1,16 +1,15 @@
 //! The scores of containers, which are written beside a kubelet too, if that is wanted.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use enforcer_tests::{
-    cgroup::ROOT,
     daemon::Daemon,
     kube::{self, PATIENCE, documented_roles, wait_for},
     stream::is,
 };
 use serde_json::{Value, json};
 
-use super::{Scene, shown};
+use super::{Scene, container_folder};
 
 /// What the kubelet gives a container that requests hardly anything (`GetContainerOOMScoreAdjust` in
 /// `pkg/kubelet/qos/policy.go`).
@@ -49,12 +48,7 @@ fn scores_follow_the_ranking_until_the_daemon_stops() {
 
 /// The score of the first process of a pod's container.
 fn score(daemon: &Daemon, pod: &Value) -> i32 {
-    let cgroup = wait_for("its cgroup", || {
-        let known = shown(daemon, pod).unwrap_or_default();
-        Ok(known["containers"][0]["cgroup"].as_str().map(str::to_owned))
-    })
-    .unwrap();
-    let folder = Path::new(ROOT).join(cgroup.trim_start_matches('/'));
+    let folder = container_folder(daemon, pod, "app");
     let processes = fs::read_to_string(folder.join("cgroup.procs")).unwrap();
     let first = processes.lines().next().unwrap();
     fs::read_to_string(format!("/proc/{first}/oom_score_adj")).unwrap().trim().parse().unwrap()

@@ -1,19 +1,12 @@
 //! A Job that does not count disruptions as failures.
 
-use std::{
-    fs::{self, File},
-    path::PathBuf,
-    process::{Command, Stdio},
-};
-
 use enforcer_tests::{
     expect::assert_holds,
-    kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
-    process::Process,
+    kube::{self, NAMESPACE, PATIENCE, documented_roles},
 };
-use serde_json::{Deserializer, Value, json};
+use serde_json::{Value, json};
 
-use crate::kube::{Scene, folder, hog, two, wait_for_eviction};
+use crate::kube::{Scene, Seen, hog, two, wait_for_eviction};
 
 #[guest_test(kube_current)]
 fn a_job_replaces_an_evicted_pod_and_does_not_count_it_as_failed() {
@@ -21,7 +14,7 @@ fn a_job_replaces_an_evicted_pod_and_does_not_count_it_as_failed() {
     scene.begin("worker", &kube::job("worker", &two()));
     let pod = scene.running("worker");
     let (daemon, mut stream) = scene.evicting(&[&pod], "");
-    let seen = Seen::watch(&pod);
+    let seen = Seen::watch(&scene, &pod);
 
     let mut load = hog(&pod);
     let requested = wait_for_eviction(&mut stream, &pod);
@@ -44,31 +37,4 @@ fn a_job_replaces_an_evicted_pod_and_does_not_count_it_as_failed() {
     let status = scene.cluster.get(&jobs).unwrap().unwrap()["status"].take();
     assert_holds(&status, &json!({"active": 1, "failed": null, "conditions": null}));
     daemon.stop().unwrap();
-}
-
-/// All states of a pod, as `kubectl` sees them.
-struct Seen {
-    file: PathBuf,
-    _kubectl: Process,
-}
-
-impl Seen {
-    /// Watches from now on.
-    fn watch(pod: &Value) -> Self {
-        let file = folder("job").join("states.json");
-        let kubectl = Command::new("kubectl")
-            .args(["get", "pod", "--namespace", NAMESPACE, "--watch", "--output=json", kube::name(pod)])
-            .stdin(Stdio::null())
-            .stdout(File::create(&file).unwrap())
-            .spawn();
-        let seen = Self { file, _kubectl: Process::new(kubectl.unwrap()) };
-        wait_for("the pod's first state", || Ok((!seen.states().is_empty()).then_some(()))).unwrap();
-        seen
-    }
-
-    fn states(&self) -> Vec<Value> {
-        let text = fs::read_to_string(&self.file).unwrap();
-        // The last one may still be written.
-        Deserializer::from_str(&text).into_iter().map_while(Result::ok).collect()
-    }
 }

@@ -1,6 +1,6 @@
 //! Evictions that the API server is asked for, and Events: with fakes of the runtime, the Pods API and the API server.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, net::SocketAddr, thread, time::Duration};
 
 use enforcer::{model::QosClass, policy::CgroupDriver::Systemd};
 use enforcer_tests::{
@@ -33,9 +33,9 @@ const TOKEN: &str = "secret";
 
 pub(super) struct Scene {
     pub(super) node: Node,
-    kubelet: FakeKubelet,
+    pub(super) kubelet: FakeKubelet,
     pub(super) api: FakeApi,
-    settings: String,
+    pub(super) settings: String,
 }
 
 impl Scene {
@@ -46,6 +46,15 @@ impl Scene {
 
     /// A daemon evicts as these thresholds say.
     pub(super) fn with(name: &str, thresholds: &str) -> Self {
+        Self::reached_by(name, thresholds, |server| server)
+    }
+
+    /// The same with another address for the API server, which leads to that.
+    pub(super) fn reached_by(
+        name: &str,
+        thresholds: &str,
+        way: impl FnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
         let node = Node::new(name, Systemd);
         node.serve();
         let (kubelet, api) = (FakeKubelet::new(), FakeApi::new(TOKEN));
@@ -56,7 +65,7 @@ impl Scene {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("ca.pem"), &certificate).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
+        let address = way(listener.local_addr().unwrap());
         listener.set_nonblocking(true).unwrap();
         let serving = api.clone();
         serve(move || {
@@ -66,7 +75,7 @@ impl Scene {
         let kubeconfig = folder.join("kubeconfig");
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-             clusters: [{{name: k, cluster: {{server: 'https://127.0.0.1:{port}', certificate-authority: ca.pem}}}}]\n\
+             clusters: [{{name: k, cluster: {{server: 'https://{address}', certificate-authority: ca.pem}}}}]\n\
              users: [{{name: u, user: {{token: {TOKEN}}}}}]\n"
         );
         fs::write(&kubeconfig, text).unwrap();
@@ -110,6 +119,13 @@ impl Scene {
         let changed = self.api.changed().into_iter().map(|(request, _)| request);
         changed.filter(|request| request.ends_with("/eviction")).collect()
     }
+
+    /// The Events of that reason about pods.
+    pub(super) fn events(&self, reason: &str) -> Vec<Value> {
+        let changed = self.api.changed().into_iter();
+        let events = changed.filter(|(request, _)| request.ends_with("/namespaces/shop/events"));
+        events.map(|(_, event)| event).filter(|event| event["reason"] == reason).collect()
+    }
 }
 
 /// A threshold that what [`fill`] takes crosses.
@@ -147,13 +163,8 @@ fn an_evicted_pod_of_a_controller_is_evicted_at_the_api_server_and_explained_the
         &json!({"labels": {"app": "web"}, "controller": {"kind": "ReplicaSet", "name": "o", "uid": "u-o"}}),
     );
     assert_eq!(scene.evictions(), ["POST /api/v1/namespaces/shop/pods/web/eviction"]);
-    let evicted = || {
-        let changed = scene.api.changed().into_iter();
-        let mut events = changed.filter(|(request, _)| request.ends_with("/namespaces/shop/events"));
-        events.find(|(_, event)| event["reason"] == "Evicted")
-    };
-    wait_until("the Event", || evicted().is_some());
-    let (_, event) = evicted().unwrap();
+    wait_until("the Event", || !scene.events("Evicted").is_empty());
+    let event = scene.events("Evicted").remove(0);
     let regarding = json!({"kind": "Pod", "namespace": "shop", "name": "web", "uid": web.uid});
     assert_holds(
         &event,

@@ -31,7 +31,7 @@ fn run(program: &Path, user: u32) -> Process {
 }
 
 /// The same with further arguments.
-fn run_with(program: &Path, user: u32, arguments: &[&str]) -> Process {
+pub(super) fn run_with(program: &Path, user: u32, arguments: &[&str]) -> Process {
     let mut command = Command::new(program);
     command.args(["hold", "--size", "1Mi"]).args(arguments).uid(user).stdout(Stdio::null());
     Process::new(command.spawn().unwrap())

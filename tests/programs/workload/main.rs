@@ -39,6 +39,9 @@ struct Cli {
     /// Unused: so is a kubelet called, which this is a copy of by name
     #[arg(long, global = true, hide = true)]
     config: Option<PathBuf>,
+    /// Unused, for the same reason
+    #[arg(long, global = true, hide = true)]
+    hostname_override: Option<String>,
     #[command(subcommand)]
     load: Load,
 }
@@ -132,7 +135,7 @@ fn main() -> ExitCode {
     if env::args_os().skip(1).eq(["wait"]) {
         return status(fork::wait());
     }
-    let Cli { limit, config: _, load } = Cli::parse();
+    let Cli { limit, config: _, hostname_override: _, load } = Cli::parse();
     let run = || {
         // Signals are caught by those who report an end.
         let clock = || Clock::start(limit);

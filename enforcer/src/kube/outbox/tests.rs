@@ -91,6 +91,39 @@ fn nothing_is_asked_after_an_hour() {
     assert_eq!((outbox.due(), outbox.position(40)), (None, 40));
 }
 
+/// The server is back, and the pod runs there as before. The next process reads the events again, with or without what this one
+/// reported.
+#[test]
+fn an_api_server_that_is_back_after_an_hour_is_asked_to_change_nothing() {
+    let start = Instant::now();
+    let late = now(3_600_001, start);
+    let expire = |outbox: &mut Outbox| {
+        let (id, call) = outbox.next(late).unwrap();
+        assert!(matches!(call, Call::Look(_)), "{call:?}");
+        let controller = Some(String::from("ReplicaSet"));
+        let found = FoundPod { uid: String::from("u1"), controller, ..FoundPod::default() };
+        let payload = outbox.answered(&id, Some(Outcome::Found(found)), late, late).unwrap();
+        let Payload::EvictionRequested(requested) = &payload else { panic!("{payload:?}") };
+        assert_eq!((&*requested.outcome, requested.requests), ("expired", 0));
+        assert_eq!((outbox.due(), outbox.position(40)), (None, 40));
+        payload
+    };
+    let reported = expire(&mut taken(SETTINGS, start));
+
+    let signalled =
+        EvictionSignalled { boot_ms: Some(0), ..signalled_live("e1", "web", "u1", Some("ReplicaSet")) };
+    let again = || {
+        let mut outbox = Outbox::new(SETTINGS, 40);
+        let signalled = Payload::EvictionSignalled(signalled.clone());
+        assert_eq!(outbox.take(7, 0, None, &signalled, late), None);
+        outbox
+    };
+    expire(&mut again());
+    let mut informed = again();
+    assert_eq!(informed.take(8, 0, None, &reported, late), None);
+    assert_eq!((informed.due(), informed.position(40)), (None, 40));
+}
+
 /// What is refused for a moment is not asked before that is over.
 #[test]
 fn a_wait_that_the_server_asks_for_is_kept() {

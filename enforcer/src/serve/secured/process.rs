@@ -36,7 +36,7 @@ use super::{
     tls::Served,
 };
 use crate::{
-    helper,
+    helper::{self, Kind},
     metrics::Format,
     serve::{brief, hosts::Hosts, metrics},
 };
