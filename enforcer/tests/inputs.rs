@@ -188,14 +188,14 @@ fn pods_are_ranked_by_what_kubernetes_prints_of_their_usage() {
              -: 1 pod has no statistics there, and comes first: shop/silent\n"
         );
     }
-    let pids = |form: &str| {
+    let by_processes = |form: &str| {
         let args =
             ["rank", "-f", pods.to_str().unwrap(), "--stats", "-", "-o", "json", "--signal", "pid.available"];
         enforcer(folder.path(), &args, form)
     };
-    let names: Vec<_> = order(&pids(&forms[3])).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<_> = order(&by_processes(&forms[3])).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["silent", "small", "large"]);
-    let answer = pids(&forms[1]);
+    let answer = by_processes(&forms[1]);
     assert_eq!(answer.status, Some(64));
     assert!(answer.err.contains("no numbers of processes"), "{}", answer.err);
 }

@@ -58,8 +58,12 @@ pub fn check(bytes: &[u8]) {
 fn check_objects(bytes: &[u8]) {
     let mut objects = Objects::default();
     let (errors, warnings) = objects.read("fuzz.yaml", bytes, Some("node"));
-    errors.iter().for_each(|error| check_message(&error.to_string()));
-    warnings.iter().for_each(|warning| check_message(&warning.to_string()));
+    for error in &errors {
+        check_message(&error.to_string());
+    }
+    for warning in &warnings {
+        check_message(&warning.to_string());
+    }
     assert!(objects.made.len() + errors.len() <= bytes.len() + MOST_BY_ALIASES);
     objects.made.iter().for_each(|made| check_pod(&made.pod));
     assert!(objects.left_out.others.len() <= 20 && warnings.len() <= 21);

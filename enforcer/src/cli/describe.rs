@@ -5,6 +5,7 @@ use std::{
     path::Path,
 };
 
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -16,6 +17,7 @@ use super::{
     ranked::{because, growth},
     render::{self, human_bytes},
     status::state,
+    times::Times,
     top, why,
 };
 use crate::{
@@ -195,17 +197,14 @@ fn table(document: &Document) -> String {
     if !events.is_empty() {
         page.gap();
         page.paragraph("Its newest events:");
+        let now = Timestamp::now();
         for event in events {
-            for line in
-                super::page::wrap(&render::event(event.to_string().as_bytes(), false), super::page::WIDTH)
-            {
-                page.line(&line);
-            }
+            page.paragraph(&render::event(event.to_string().as_bytes(), false, Times::Ages, now));
         }
     }
     if let Some(why) = why {
         page.gap();
-        page.lines(why);
+        page.screen(why);
     }
     page.finish()
 }

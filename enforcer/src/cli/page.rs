@@ -88,6 +88,11 @@ impl Page {
         self.text.push('\n');
     }
 
+    /// Another screen below this one.
+    pub(super) fn screen(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
     /// A table.
     pub(super) fn table(&mut self, table: &Table) {
         match self.style {

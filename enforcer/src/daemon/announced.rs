@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_says_what_the_daemon_was_told_to_do() {
+    fn the_first_line_says_what_the_configuration_has_the_daemon_do() {
         let config = Config {
             metrics_listen: Some("127.0.0.1:9".parse().unwrap()),
             run_dir: "/run/e".into(),
