@@ -259,7 +259,7 @@ mod tests {
         ] {
             assert!(said(line).contains(near), "{line}: {}", said(line));
         }
-        for line in ["enforcer clean", "enforcer next --linear", "enforcer man --lvie"] {
+        for line in ["enforcer purge", "enforcer next --linear", "enforcer man --lvie"] {
             assert!(!said(line).contains("similar"), "{line}: {}", said(line));
         }
     }

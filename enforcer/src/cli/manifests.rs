@@ -9,6 +9,8 @@ use crate::source::{self, Gathered, Given, Selection, Wrong};
 
 // How they are read. No documentation: clap would take it for that of the verb.
 #[derive(Clone, Debug, clap::Args)]
+// A verb's own arguments are a group of the same name.
+#[group(skip)]
 pub(super) struct Args {
     /// Of pods that name a node, take those of this one: for the list of a whole
     /// cluster

@@ -6,10 +6,12 @@ use anyhow::anyhow;
 use serde::Serialize;
 
 use super::{
-    Context, Failure, client, format,
+    Context, Failure, client,
+    columns::{Head, Table},
+    format,
     freshness::{self, Freshness},
-    page::{Page, WIDTH, cell, width},
     render::{escape, human_bytes},
+    select,
     status::state,
 };
 use crate::{
@@ -23,9 +25,8 @@ NEXT is the pod's place in the order of eviction if memory runs short: never is
 for pods that are not evicted. SPEC, beside a kubelet, says where the pod's spec
 is from and how old it is; without one it is known by its cgroups alone.")]
 pub(super) struct Args {
-    /// Only pods of this namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Option<String>,
+    #[command(flatten)]
+    pods: select::Args,
 }
 
 /// A pod in the list.
@@ -130,46 +131,51 @@ pub(super) fn pods(context: &Context, args: &Args) -> Result<(), Failure> {
         Ok((view, ranking(context).await?))
     })?;
     let now_ms = freshness::now_ms();
-    let wanted =
-        view.pods.iter().filter(|pod| args.namespace.as_ref().is_none_or(|wanted| *wanted == pod.namespace));
+    let wanted = view.pods.iter().filter(|pod| args.pods.takes(&pod.namespace, Some(&pod.labels)));
     let mut rows: Vec<_> = wanted.map(|pod| Row::of(pod, ranking.as_ref(), now_ms)).collect();
     rows.sort_by(|one, other| {
         (&one.namespace, &one.name, &one.uid).cmp(&(&other.namespace, &other.name, &other.uid))
     });
-    format::print_list(context.output, &rows, || table(&rows, context.is_wide))
+    format::print_list(context.output, &rows, || table(&rows, context.columns))
 }
 
-fn table(rows: &[Row], is_wide: bool) -> String {
+fn table(rows: &[Row], columns: Option<usize>) -> String {
     if rows.is_empty() {
         return String::from("no pod is known\n");
     }
-    let name = |row: &Row| format!("{}/{}", row.namespace, row.name);
     let has_specs = rows.iter().any(|row| row.spec.is_some());
-    let line = |[qos, state, request, usage, next, spec]: [&str; 6]| {
-        let line = format!("{qos:<10} {state:<8} {request:>7} {usage:>7} {next:>5}");
-        if has_specs { format!("{line} {spec}") } else { line }
-    };
-    let head = line(["QOS", "STATE", "REQUEST", "USAGE", "NEXT", "SPEC"]);
-    let spec_width = if has_specs { Freshness::WIDTH - "SPEC".len() } else { 0 };
-    let longest = rows.iter().map(|row| width(&escape(&name(row)))).max().unwrap_or(0).max("POD".len());
-    let room = WIDTH.saturating_sub(width(&head) + spec_width + 1);
-    let columns = if is_wide { longest } else { longest.min(room) };
-    let mut page = Page::default();
-    page.line(&format!("{} {head}", cell("POD", columns, false)));
+    let mut heads = vec![
+        Head::name("POD"),
+        Head::word("QOS", 10),
+        Head::word("STATE", 8),
+        Head::amount("REQUEST", 7),
+        Head::amount("USAGE", 7),
+        Head::amount("NEXT", 5),
+    ];
+    if has_specs {
+        heads.push(Head::word("SPEC", 0));
+    }
+    let mut table = Table::new(heads);
     for row in rows {
         let next = match (row.rank, &row.excluded) {
             (Some(rank), _) => rank.to_string(),
             (None, Some(_)) => String::from("never"),
             (None, None) => String::from("-"),
         };
-        let usage = row.usage_bytes.map_or_else(|| String::from("?"), human_bytes);
-        let spec = row.spec.as_ref().map_or_else(|| String::from("-"), Freshness::short);
-        let (qos, request, spec) =
-            (cell(&row.qos_class, 10, false), human_bytes(row.request_bytes), escape(&spec));
-        let values = line([&qos, state(row.state), &request, &usage, &next, &spec]);
-        page.line(&format!("{} {values}", cell(&name(row), columns, false)));
+        let mut cells = vec![
+            format!("{}/{}", row.namespace, row.name),
+            row.qos_class.clone(),
+            state(row.state).to_owned(),
+            human_bytes(row.request_bytes),
+            row.usage_bytes.map_or_else(|| String::from("?"), human_bytes),
+            next,
+        ];
+        if has_specs {
+            cells.push(row.spec.as_ref().map_or_else(|| String::from("-"), Freshness::short));
+        }
+        table.row(cells);
     }
-    page.finish()
+    table.text(columns)
 }
 
 #[cfg(test)]
@@ -177,6 +183,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cli::page::{WIDTH, width};
 
     fn pod(namespace: &str, name: &str) -> PodView {
         serde_json::from_value(json!({"namespace": namespace, "name": name, "uid": format!("u-{namespace}-{name}"),
@@ -214,12 +221,12 @@ mod tests {
                 .collect();
         assert_eq!((rows[0].rank, rows[0].usage_bytes), (Some(1), Some(3 << 20)));
         assert_eq!(rows[1].excluded.as_deref(), Some("critical"));
-        let text = table(&rows, false);
+        let text = table(&rows, Some(WIDTH));
         assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");
         assert!(!text.contains('\u{1b}'), "{text:?}");
         let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(words[1], ["default/web", "Burstable", "active", "1Mi", "3Mi", "1"]);
         assert_eq!(words[2], ["default/db", "Burstable", "active", "1Mi", "?", "never"]);
-        assert!(table(&rows, true).lines().any(|line| width(line) > WIDTH), "wide cuts no name");
+        assert!(table(&rows, None).lines().any(|line| width(line) > WIDTH), "no name is cut");
     }
 }

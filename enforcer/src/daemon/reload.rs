@@ -563,7 +563,7 @@ mod tests {
                 Err(refused) => assert!(refused.contains("config.yaml:4: onDrift"), "{refused}"),
             }
         };
-        assert_eq!((config.on_drift, &*message), (OnDrift::Report, "changed: onDrift"));
+        assert_eq!((config.on_drift, &*message), (OnDrift::Report, "changed: onDrift: restore → report"));
     }
 
     /// A change of any other field needs no restart with `configReload: auto`.

@@ -60,7 +60,7 @@ pub(super) const VERBS: &[Verb] = &[
         globals: ASKS,
         examples: &[
             ("enforcer next", "the first ten, when memory runs short"),
-            ("enforcer next -n 3 --signal pid.available", "when process ids run short"),
+            ("enforcer next --number 3 --signal pid.available", "when process ids run short"),
         ],
     },
     Verb { path: "headroom", globals: ASKS, examples: &[("enforcer -o json headroom", "for a program")] },
@@ -75,6 +75,7 @@ pub(super) const VERBS: &[Verb] = &[
         examples: &[
             ("enforcer plan -f pods/", "pods of a folder, on this machine"),
             ("enforcer plan -f web.yaml --capacity cpu=4,memory=8Gi", "on another machine"),
+            ("kubectl get pods -o json | enforcer plan -f -", "pods of a cluster"),
             ("enforcer --live plan", "what would be written here now"),
         ],
     },
@@ -168,6 +169,14 @@ pub(super) const VERBS: &[Verb] = &[
         examples: &[
             ("enforcer doctor", "what the daemon has found"),
             ("enforcer doctor --here -v", "what this process finds, with every alternative"),
+        ],
+    },
+    Verb {
+        path: "cleanup",
+        globals: &["config", "kubelet_config", "no_config", "output"],
+        examples: &[
+            ("enforcer cleanup --dry-run", "only what would be given back"),
+            ("enforcer cleanup --state", "after the last daemon, with its events"),
         ],
     },
     Verb { path: "config", globals: &["config", "kubelet_config", "no_config", "output"], examples: &[] },

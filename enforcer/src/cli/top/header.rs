@@ -292,13 +292,13 @@ mod tests {
         signal.thresholds.retain(|threshold| threshold.hard);
         signal.thresholds[0].threshold_bytes = Some(gib);
         let lines = text(&large);
-        let bar = lines.iter().find(|line| line.contains('[')).unwrap();
+        let bar = lines.iter().find(|line| line.contains("[#")).unwrap();
         // Of 62 columns half is used, an eighth will be, and the last eighth is below the threshold.
         let expected = format!("[{}{}{}H{}]", "#".repeat(31), ">".repeat(7), ".".repeat(16), ".".repeat(7));
         assert!(bar.contains(&expected), "{bar}");
         assert!(bar.ends_with("3Gi in a minute") || bar.contains("Gi in a minute"), "{bar}");
         for rows in [24, u16::MAX] {
-            assert!(!text(&state(rows)).iter().any(|line| line.contains('[')), "{rows}");
+            assert!(!text(&state(rows)).iter().any(|line| line.contains("[#")), "{rows}");
         }
     }
 
