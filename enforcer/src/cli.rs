@@ -226,7 +226,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Reload(args) => reload::reload(&asking(&files)?, &args),
         Verb::Doctor(args) => doctor::doctor(&configured(&files)?, &args),
         Verb::Cleanup(args) => cleanup::cleanup(&configured(&files)?, &args),
-        Verb::Config(verb) => config::config(&files, output, live, verb),
+        Verb::Config(verb) => config::config(&with(Config::default()), &files, verb),
         Verb::Version(args) => version::version(&asking(&files)?, &args),
         Verb::Bugreport(args) => bugreport::bugreport(&asking(&files)?, &args),
         Verb::Exec(args) => exec::exec(&asking(&files)?, &args),

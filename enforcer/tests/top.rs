@@ -291,7 +291,7 @@ fn keys_are_followed_and_the_terminal_is_given_back() {
         screen.contents().lines().any(|line| line.contains("   main") && line.contains("900Mi"))
     });
     viewed.press("/web");
-    viewed.until_not_shown("default/hog");
+    viewed.until_not_shown("- default/hog");
     viewed.press("\x1b");
     viewed.until_shown("default/hog");
     viewed.press("s");

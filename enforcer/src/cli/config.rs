@@ -9,7 +9,7 @@ use anyhow::anyhow;
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::{Failure, Files, client, completions, format, format::Output, render};
+use super::{Context, Failure, Files, client, completions, format, format::Output, render};
 use crate::{
     config::{self, Effective, FIELDS, Ignored},
     daemon,
@@ -30,11 +30,12 @@ pub(super) enum Verb {
     Schema,
 }
 
-pub(super) fn config(files: &Files, output: Output, live: bool, verb: Verb) -> Result<(), Failure> {
+pub(super) fn config(context: &Context, files: &Files, verb: Verb) -> Result<(), Failure> {
+    let output = context.output;
     match verb {
         Verb::Check { file } => check(files, output, file.as_deref()),
-        Verb::Effective if live => running(files, output),
-        Verb::Effective => effective(files, output),
+        Verb::Effective if context.live => running(context, files),
+        Verb::Effective => effective(context, files),
         Verb::Schema => {
             let schema = config::schema();
             // A schema has no table.
@@ -73,21 +74,24 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
     })
 }
 
-fn effective(files: &Files, output: Output) -> Result<(), Failure> {
+fn effective(context: &Context, files: &Files) -> Result<(), Failure> {
     let Effective { config, origins: _, ignored } = files.configured()?;
     let (configuration, origins) = config.shown();
     let shown = Shown { configuration, origins, ignored, notes: config.unwatched() };
-    shown.print(output)
+    shown.print(context)
 }
 
 /// What the daemon runs with.
-fn running(files: &Files, output: Output) -> Result<(), Failure> {
+fn running(context: &Context, files: &Files) -> Result<(), Failure> {
     let run_dir = files.for_asking()?.run_dir;
     let ConfigView { configuration, origins, .. } =
         client::block_on(client::get_json(&run_dir, "/v1/config"))?;
     let (ignored, notes) = (Vec::new(), Vec::new());
-    Shown { configuration, origins, ignored, notes }.print(output)
+    Shown { configuration, origins, ignored, notes }.print(context)
 }
+
+/// How many columns a field's name and its value take before its place.
+const BEFORE_PLACE: usize = 56;
 
 /// A configuration to print.
 struct Shown {
@@ -98,8 +102,8 @@ struct Shown {
 }
 
 impl Shown {
-    fn print(&self, output: Output) -> Result<(), Failure> {
-        if output == Output::Yaml {
+    fn print(&self, context: &Context) -> Result<(), Failure> {
+        if context.output == Output::Yaml {
             return completions::print(self.file()?.as_bytes());
         }
         let ignored: Vec<_> = self
@@ -113,7 +117,7 @@ impl Shown {
             "ignored": ignored,
             "notes": self.notes,
         });
-        format::print(output, &document, || self.table())
+        format::print(context.output, &document, || self.table(context.columns))
     }
 
     fn origin(&self, field: &str) -> &str {
@@ -139,10 +143,11 @@ impl Shown {
     }
 
     /// One line per value; the further lines of a value follow below.
-    fn table(&self) -> String {
+    fn table(&self, columns: Option<usize>) -> String {
+        let room = columns.map_or(usize::MAX, |columns| columns.saturating_sub(BEFORE_PLACE).max(24));
         let mut text = String::from("FIELD                             VALUE                 WHERE\n");
         for (name, value) in self.fields() {
-            let place = render::shorten(self.origin(name), 24);
+            let place = render::shorten(self.origin(name), room);
             let values = lines(value);
             let mut values = values.iter().map(String::as_str);
             let first = values.next().unwrap_or("-");

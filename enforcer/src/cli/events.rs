@@ -207,7 +207,7 @@ fn from_disk(
         (Err(stale_there), Place::Start | Place::Oldest | Place::Unknown) => {
             let newest = stale_there.range.newest;
             return Err(match after {
-                Some(after) if after.sequence > newest => Failure::usage(anyhow!(
+                Some(after) if newest > 0 && after.sequence > newest => Failure::usage(anyhow!(
                     "--after: the cursor {after} is in the future or of another log: the newest event here is number {newest}"
                 )),
                 _ => stale(place, stale_there.lost),

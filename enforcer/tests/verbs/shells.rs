@@ -159,7 +159,7 @@ fn help_has_examples_exit_statuses_and_values_and_only_options_that_apply() {
 #[test]
 fn what_cannot_be_meant_is_not_suggested() {
     let scene = Scene::new();
-    for wrong in [&["clean"][..], &["next", "--linear"], &["man", "--lvie"]] {
+    for wrong in [&["purge"][..], &["next", "--linear"], &["man", "--lvie"]] {
         let printed = scene.run(wrong);
         assert!(printed.status == 64 && !printed.err.contains("similar"), "{printed:?}");
     }
