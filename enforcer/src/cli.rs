@@ -225,7 +225,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Verb::Unreserve(args) => reserve::unreserve(&asking(&files)?, &args),
         Verb::Reload(args) => reload::reload(&asking(&files)?, &args),
         Verb::Doctor(args) => doctor::doctor(&configured(&files)?, &args),
-        Verb::Cleanup(args) => cleanup::cleanup(&configured(&files)?, &args),
+        Verb::Cleanup(args) => cleanup::cleanup(&with(files.effective()?.config), &args),
         Verb::Config(verb) => config::config(&with(Config::default()), &files, verb),
         Verb::Version(args) => version::version(&asking(&files)?, &args),
         Verb::Bugreport(args) => bugreport::bugreport(&asking(&files)?, &args),

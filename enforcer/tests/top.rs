@@ -293,7 +293,7 @@ fn keys_are_followed_and_the_terminal_is_given_back() {
     viewed.press("/web");
     viewed.until_not_shown("- default/hog");
     viewed.press("\x1b");
-    viewed.until_shown("default/hog");
+    viewed.until_shown("- default/hog");
     viewed.press("s");
     viewed.until_shown("sort: current");
     // What was selected had gone from sight meanwhile.

@@ -170,7 +170,8 @@ impl CgroupDir {
     pub fn forget_scores(&self) -> Result<(), Error> {
         for name in [CONTAINER, COMPONENTS] {
             match rustix::fs::fremovexattr(self, name) {
-                Ok(()) | Err(Errno::NODATA | Errno::NOTSUP) => {}
+                // PERM: who may not remove one could not write it either.
+                Ok(()) | Err(Errno::NODATA | Errno::NOTSUP | Errno::PERM) => {}
                 Err(errno) => return Err(self.unkept(name, errno)),
             }
         }

@@ -75,7 +75,7 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
 }
 
 fn effective(context: &Context, files: &Files) -> Result<(), Failure> {
-    let Effective { config, origins: _, ignored } = files.configured()?;
+    let Effective { config, origins: _, ignored } = files.effective()?;
     let (configuration, origins) = config.shown();
     let shown = Shown { configuration, origins, ignored, notes: config.unwatched() };
     shown.print(context)

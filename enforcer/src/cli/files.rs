@@ -36,14 +36,19 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The configuration for a verb whose answer depends on it: the files must be right.
-    pub(super) fn configured(&self) -> Result<Effective, Failure> {
-        let mut effective = if self.reads_none()? {
+    /// What the files say, wherever the daemon is asked: they must be right.
+    pub(super) fn effective(&self) -> Result<Effective, Failure> {
+        if self.reads_none()? {
             Effective::parse(None, None)
         } else {
             Effective::load(self.config.as_deref(), self.kubelet_config.as_deref())
         }
-        .map_err(|error| Failure::usage(error.into()))?;
+        .map_err(|error| Failure::usage(error.into()))
+    }
+
+    /// The configuration for a verb whose answer depends on it, and that asks the daemon too.
+    pub(super) fn configured(&self) -> Result<Effective, Failure> {
+        let mut effective = self.effective()?;
         if let Some(run_dir) = self.run_dir()? {
             effective.config.run_dir = run_dir;
         }

@@ -121,9 +121,11 @@ pub(super) fn run(context: &Context, files: Files, args: Args) -> Result<(), Fai
         Ok::<_, config::Error>(args.over(effective.config))
     };
     let config = load().map_err(|error| Failure::usage(error.into())).map_err(unless_permitted)?;
-    if let Some(hook) = &config.pre_kill_hook {
+    match &config.pre_kill_hook {
         // Its program has the rights that the daemon was started with.
-        evict::start_hook_process(&hook.program).context("cannot start the process that runs preKillHook")?;
+        Some(hook) => evict::start_hook_process(&hook.program)
+            .context("cannot start the process that runs preKillHook")?,
+        None => evict::end_inherited_hook_process(),
     }
     // Before there is another thread: what each may do is inherited from this one.
     privilege::give_up_the_rest().context("cannot give up the rights that the daemon does not use")?;

@@ -292,7 +292,7 @@ impl Work {
             });
         }
         if self.options.state {
-            return self.remove_files(&state_dir, &files::OF_STATE_DIR);
+            return self.remove_state(&state_dir);
         }
         if files::find(&state_dir, &files::OF_STATE_DIR).is_ok_and(|found| !found.known.is_empty()) {
             self.all.left.push(Left {
@@ -302,6 +302,26 @@ impl Work {
                 ),
             });
         }
+    }
+
+    /// Removes what is in a state directory that is a daemon's own, and that nobody else may change.
+    fn remove_state(&mut self, state_dir: &Path) {
+        let untrusted = fs::metadata(state_dir)
+            .ok()
+            .and_then(|metadata| trust::check(state_dir, metadata.uid(), metadata.mode()).err());
+        let trouble = match untrusted {
+            Some(trust::Untrusted { why, remedy }) => Some((why, remedy)),
+            None if !files::is_ours(state_dir) => Some((
+                String::from("its folder journal is not enforcer's"),
+                String::from("name the state directory of the daemon as stateDir"),
+            )),
+            None => None,
+        };
+        let Some((error, remedy)) = trouble else {
+            return self.remove_files(state_dir, &files::OF_STATE_DIR);
+        };
+        let remedy = format!("{remedy}, and run enforcer cleanup again");
+        self.all.failed.push(Trouble { path: state_dir.display().to_string(), error, remedy });
     }
 
     fn remove_files(&mut self, folder: &Path, names: &[&str]) {

@@ -29,6 +29,7 @@ use crate::{
     config::Config,
     evict::{Operator, Reflex},
     journal::{Journal, Subject},
+    logging,
     model::{CgroupPath, PodName},
     policy::{
         engine::EngineSettings,
@@ -255,6 +256,11 @@ impl OrderBook {
                 return None;
             }
             OrderRequest::Reload { arm, accept_empty, log_level } => {
+                // Before anything of the order is in force.
+                if let Some(Err(wrong)) = log_level.as_deref().map(logging::filter) {
+                    refuse(answer, No::Wrong(wrong));
+                    return None;
+                }
                 return Some(ReloadOrder { arm, accept_empty, log_level, peer, answer });
             }
         };

@@ -346,10 +346,16 @@ fn changed(before: &Config, after: &Config) -> Vec<&'static str> {
         .collect()
 }
 
+/// Fields whose values may hold secrets, such as the address of a webhook: events go far.
+const UNSHOWN: &[&str] = &["preKillHook", "sinks"];
+
 /// What differs, each as `FIELD: OLD → NEW`.
 fn changes(before: &Config, after: &Config) -> Vec<String> {
     let differs = |field: &&config::Field| (field.show)(before) != (field.show)(after);
     let shown = |field: &config::Field| {
+        if UNSHOWN.contains(&field.name) {
+            return format!("{}: changed", field.name);
+        }
         format!("{}: {} → {}", field.name, value((field.show)(before)), value((field.show)(after)))
     };
     FIELDS.iter().filter(differs).map(shown).collect()

@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use self::choice::{SourceChoice, Step};
-pub(super) use self::node_name::NodeName;
+pub(super) use self::node_name::{FILE as NAME_FILE, NodeName};
 use super::desired::Desired;
 use crate::{
     config::{Config, PodSource},

@@ -29,7 +29,7 @@ use ulid::Ulid;
 
 use self::process::{KilledPrograms, Run};
 pub use self::{
-    apart::{VERB, hand_on, main, start},
+    apart::{VERB, end_inherited, hand_on, main, start},
     program::{HookProgram, UnsafeProgram},
 };
 use super::{

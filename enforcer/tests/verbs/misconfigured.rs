@@ -65,7 +65,7 @@ fn what_follows_from_the_configuration_needs_a_right_one_or_none() {
     let pods = scene.path("pods").display().to_string();
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": {"containers": [{"name": "app"}]}});
     fs::write(scene.path("pods/web.yaml"), pod.to_string()).unwrap();
-    fs::write(scene.path("stats.json"), "{\"pods\": {}}").unwrap();
+    fs::write(scene.path("stats.json"), r#"{"pods": {"default/web": {"workingSetBytes": 1}}}"#).unwrap();
     let stats = scene.path("stats.json").display().to_string();
     let plan = ["plan", "-f", &pods, "--capacity", "cpu=2,memory=2Gi"];
     let rank = ["rank", "-f", &pods, "--stats", &stats];

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::cgroup::Trouble;
+use crate::{cgroup::Trouble, daemon::specifying::NAME_FILE as NODE_NAME};
 
 /// The intent page.
 pub(super) const INTENTS: &str = "intent";
@@ -15,6 +15,10 @@ pub(super) const TAIL: &str = "journal.tail";
 
 /// What was set on the node at the API server.
 pub(super) const NODE_MARKS: &str = "node-marks.json";
+
+/// The folder of the journal, and the file in it that each journal of ours has.
+const JOURNAL: &str = "journal";
+const LOCK: &str = "lock";
 
 /// Those of the run directory, but for the journal's.
 pub(super) const OF_RUN_DIR: [&str; 8] = [
@@ -30,16 +34,23 @@ pub(super) const OF_RUN_DIR: [&str; 8] = [
 ];
 
 /// Those of the state directory.
-pub(super) const OF_STATE_DIR: [&str; 8] = [
-    "journal",
+pub(super) const OF_STATE_DIR: [&str; 9] = [
+    JOURNAL,
     "recordings",
     "sinks",
     "ended.json",
     "cpu_manager_state",
     "orders.json",
     "specs.json",
+    NODE_NAME,
     NODE_MARKS,
 ];
+
+/// Whether a state directory is a daemon's own, so that its folders with common names are: `/var/log` has a `journal` too.
+pub(super) fn is_ours(state_dir: &Path) -> bool {
+    let journal = state_dir.join(JOURNAL);
+    !journal.exists() || journal.join(LOCK).is_file()
+}
 
 /// What is in a folder.
 #[derive(Debug, Default)]
@@ -180,8 +191,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("state");
         fs::create_dir_all(folder.join("journal")).unwrap();
-        assert_eq!(names(&remove(&folder, &OF_STATE_DIR, true).removed), ["journal", "state"]);
-        assert_eq!(names(&remove(&folder, &OF_STATE_DIR, false).removed), ["journal", "state"]);
+        assert!(!is_ours(&folder), "a journal without our lock is another's");
+        fs::write(folder.join("journal/lock"), "").unwrap();
+        fs::write(folder.join(NODE_NAME), "{}").unwrap();
+        assert!(is_ours(&folder) && is_ours(dir.path()));
+        let expected = ["journal", NODE_NAME, "state"];
+        assert_eq!(names(&remove(&folder, &OF_STATE_DIR, true).removed), ["journal", NODE_NAME]);
+        assert_eq!(names(&remove(&folder, &OF_STATE_DIR, false).removed), expected);
         let again = remove(&folder, &OF_STATE_DIR, false);
         assert!(again.removed.is_empty() && again.failed.is_empty(), "{again:?}");
     }

@@ -18,7 +18,7 @@ use crate::{
 const PROC: &str = "/proc";
 
 /// The file in the state directory.
-const FILE: &str = "node-name.json";
+pub(in crate::daemon) const FILE: &str = "node-name.json";
 
 /// For how long the kubelet's flags count as read: another kubelet may have come since.
 const FLAGS_LAST: Duration = Duration::from_secs(30);

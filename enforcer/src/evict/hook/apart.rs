@@ -14,7 +14,8 @@ use std::{
     },
     path::PathBuf,
     process::{Child, Command, ExitCode, Stdio},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError},
+    time::Duration,
 };
 
 use rustix::{
@@ -22,8 +23,9 @@ use rustix::{
     mm::MlockAllFlags,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg,
-        socketpair,
+        SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg,
+        sendmsg, socketpair,
+        sockopt::{Timeout, set_socket_timeout},
     },
     process::{Pid, Signal, WaitId},
 };
@@ -46,6 +48,9 @@ const SOCKET: &str = "ENFORCER_HOOK_SOCKET";
 /// The longest question, and the longest answer: the daemon has no memory to spare when it waits for one.
 const MOST_ASK_BYTES: usize = 64 << 10;
 const MOST_ANSWER_BYTES: usize = 256;
+
+/// How long the process that was found may take to say what it is for.
+const ANSWERS: Duration = Duration::from_secs(2);
 
 /// The hook process's nice value and score, as the daemon's: it has to start a program while the node is short.
 const NICE: i32 = -10;
@@ -106,23 +111,43 @@ pub fn start(program: &HookProgram) -> io::Result<()> {
 
 /// Lets the next program in this process's place find the hook process.
 pub fn hand_on(command: &mut Command) -> io::Result<()> {
-    let Some(process) = running() else {
+    let socket = running().and_then(|process| match process.socket.try_lock() {
+        Ok(socket) => Some(socket),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        // A thread waits for its answer, such as while the program's disk hangs: the next program starts another.
+        Err(TryLockError::WouldBlock) => None,
+    });
+    let Some(socket) = socket else {
         command.env_remove(SOCKET);
         return Ok(());
     };
-    let socket = process.socket.lock().unwrap_or_else(PoisonError::into_inner);
     rustix::io::fcntl_setfd(&*socket, FdFlags::empty())?;
     command.env(SOCKET, socket.as_raw_fd().to_string());
     Ok(())
 }
 
-fn inherited(program: &HookProgram) -> Option<HookProcess> {
+/// Ends the process that the program before this one in the same process has started, if no program is run before a kill any
+/// more.
+pub fn end_inherited() {
+    drop(inherited_socket());
+}
+
+fn inherited_socket() -> Option<OwnedFd> {
     let socket = raw::inherited(std::env::var(SOCKET).ok()?.parse().ok()?)?;
     rustix::net::sockopt::socket_type(&socket).ok()?;
     rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC).ok()?;
+    Some(socket)
+}
+
+fn inherited(program: &HookProgram) -> Option<HookProcess> {
+    let socket = inherited_socket()?;
+    // One that does not answer is not waited for.
+    set_socket_timeout(&socket, Timeout::Recv, Some(ANSWERS)).ok()?;
     let process = HookProcess { socket: Mutex::new(socket), _child: None };
     // Otherwise the configuration names another program by now, and that one gets what this process still has.
-    process.is_for(program).ok()?.then_some(process)
+    let is_its = process.is_for(program).ok()?;
+    set_socket_timeout(&*process.lock(), Timeout::Recv, None).ok()?;
+    is_its.then_some(process)
 }
 
 impl HookProcess {
@@ -135,6 +160,10 @@ impl HookProcess {
         // A Ctrl-C on the daemon's terminal is not for it.
         let child = command.process_group(0).spawn()?;
         Ok(Self { socket: Mutex::new(ours), _child: Some(child) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OwnedFd> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_for(&self, program: &HookProgram) -> io::Result<bool> {
@@ -170,11 +199,15 @@ impl HookProcess {
     }
 
     fn exchange(&self, ask: &Ask, descriptors: &[BorrowedFd<'_>]) -> io::Result<(Answer, Option<OwnedFd>)> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = self.lock();
         send(socket.as_fd(), ask, descriptors)?;
-        let (answer, descriptors) = receive(socket.as_fd(), MOST_ANSWER_BYTES)?
-            .ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
-        Ok((answer, descriptors.into_iter().next()))
+        let received = receive(socket.as_fd(), MOST_ANSWER_BYTES)
+            .and_then(|received| received.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe)));
+        if received.is_err() {
+            // What comes later is the answer to another question than the next one.
+            let _ended = rustix::net::shutdown(&*socket, Shutdown::Both);
+        }
+        received.map(|(answer, descriptors)| (answer, descriptors.into_iter().next()))
     }
 }
 

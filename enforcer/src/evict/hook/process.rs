@@ -133,14 +133,15 @@ impl Run {
         Ok(has_ended)
     }
 
-    /// Kills it and all that it started. It has not been reaped, so its pid is not reused.
+    /// Kills it and all that it started.
     fn kill(&mut self) {
         if let Some(pen) = &self.pen {
             pen.kill();
         }
-        // These fail only if no process is left.
-        let _killed = rustix::process::kill_process_group(self.started.pid, Signal::KILL);
-        let _killed = rustix::process::pidfd_send_signal(&self.started.pidfd, Signal::KILL);
+        // One that nobody has collected takes signals, also when it has ended. The id of another may be anyone's.
+        if rustix::process::pidfd_send_signal(&self.started.pidfd, Signal::KILL) != Err(Errno::SRCH) {
+            let _killed = rustix::process::kill_process_group(self.started.pid, Signal::KILL);
+        }
     }
 
     /// Its exit status; `None` if it does not die within [`DEATH_NS`].
