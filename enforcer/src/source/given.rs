@@ -105,8 +105,9 @@ impl Gathering<'_> {
                 }
             }
         }
-        // Files of comments alone are nothing wrong beside others.
-        let is_nothing = self.objects.documents == 0 && self.gathered.errors.is_empty();
+        // Files of comments alone are nothing wrong beside others, and a folder may be empty: a node may have no pods.
+        let has_folder = given.iter().any(|one| matches!(one, Given::Path(path) if path.is_dir()));
+        let is_nothing = self.objects.documents == 0 && self.gathered.errors.is_empty() && !has_folder;
         if let Some(first) = given.first().filter(|_| self.selection.is_some() && is_nothing) {
             let source = match first {
                 Given::Stdin => String::from("stdin"),
@@ -298,6 +299,9 @@ mod tests {
         let Gathered { errors, .. } = gather_objects(&[path(&file)], &Selection::default());
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!(errors[0].message, format!("{}: holds no manifest", file.display()));
+        let empty = tempfile::tempdir().unwrap();
+        let Gathered { errors, .. } = gather_objects(&[path(empty.path())], &Selection::default());
+        assert!(errors.is_empty(), "a node may have no pods: {errors:?}");
     }
 
     /// A pod of a Deployment and one of the same name; classes in another file than their pods.

@@ -59,7 +59,8 @@ fn manifests_with_long_names_are_planned_and_ranked_with_whole_names_in_a_pipe()
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
         "spec": {"containers": [{"name": "app"}, {"name": "a-sidecar-that-has-a-name-as-long-as-it-may-be-of-63-characters"}]}});
     std::fs::write(scene.path("pods/long.yaml"), pod.to_string()).unwrap();
-    std::fs::write(scene.path("stats.json"), r#"{"pods": {}}"#).unwrap();
+    let known = json!({"pods": {format!("default/{name}"): {"workingSetBytes": 1}}});
+    std::fs::write(scene.path("stats.json"), known.to_string()).unwrap();
     let (pods, stats) =
         (scene.path("pods").display().to_string(), scene.path("stats.json").display().to_string());
     let planned = scene.run(&["plan", "-f", &pods, "--capacity", "cpu=4,memory=8Gi"]);

@@ -196,7 +196,7 @@ mod tests {
         fs::write(folder.join(NODE_NAME), "{}").unwrap();
         assert!(is_ours(&folder) && is_ours(dir.path()));
         let expected = ["journal", NODE_NAME, "state"];
-        assert_eq!(names(&remove(&folder, &OF_STATE_DIR, true).removed), ["journal", NODE_NAME]);
+        assert_eq!(names(&remove(&folder, &OF_STATE_DIR, true).removed), expected);
         assert_eq!(names(&remove(&folder, &OF_STATE_DIR, false).removed), expected);
         let again = remove(&folder, &OF_STATE_DIR, false);
         assert!(again.removed.is_empty() && again.failed.is_empty(), "{again:?}");
