@@ -16,7 +16,6 @@
 //! | `serve::{Admin, View}` | tasks | requests | answers |
 //! | `Metering` | a blocking thread, on request | the journal's counts, candidates, kernel files | metrics |
 
-mod announced;
 mod armed;
 mod backlog;
 pub mod cleanup;
@@ -62,6 +61,7 @@ mod sinks;
 mod specifying;
 mod stalls;
 mod start;
+mod start_line;
 mod system;
 mod tracing_report;
 mod trimming;
@@ -246,7 +246,7 @@ pub async fn run(
     let mut disk = kubernetes::disk_pressure(kubelets, sinks.api_server())
         .context("cannot start the thread for the node's disk pressure")?;
     let host_facts = HostFacts::gather();
-    tracing::info!("{}", announced::start_line(&config, kubelets));
+    tracing::info!("{}", start_line::start_line(&config, kubelets));
     emit_start(&journal, &config, &host, &host_facts);
     if let Some(message) = &only_observes {
         emit::degraded(&journal, "container", message);

@@ -37,6 +37,22 @@ const KEPT: &[(&str, CapabilitySet)] = &[
     ("CAP_SETGID", CapabilitySet::SETGID),
 ];
 
+/// Those without which the daemon cannot open, write and signal what it must.
+const NEEDED: CapabilitySet = CapabilitySet::BPF
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::SYS_RESOURCE)
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::IPC_LOCK);
+
+/// The names of the capabilities that the daemon needs and that are not among these.
+pub(crate) fn missing(effective: CapabilitySet) -> Vec<&'static str> {
+    let missing = NEEDED.difference(effective);
+    KEPT.iter().filter(|(_, one)| missing.contains(*one)).map(|(name, _)| *name).collect()
+}
+
 /// What no file or folder that the daemon makes has, whatever the umask that it was started with: others may not write to it.
 const UMASK: Mode = Mode::WGRP.union(Mode::WOTH);
 

@@ -24,18 +24,6 @@ use crate::{
 /// meanwhile. Names and sockets need none.
 const BLOCKING_THREADS: usize = 3;
 
-/// The capabilities without which a daemon cannot open, write and signal what it must; as in its unit.
-const CAPABILITIES: [(&str, CapabilitySet); 8] = [
-    ("CAP_BPF", CapabilitySet::BPF),
-    ("CAP_PERFMON", CapabilitySet::PERFMON),
-    ("CAP_SYS_ADMIN", CapabilitySet::SYS_ADMIN),
-    ("CAP_SYS_RESOURCE", CapabilitySet::SYS_RESOURCE),
-    ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE),
-    ("CAP_KILL", CapabilitySet::KILL),
-    ("CAP_DAC_OVERRIDE", CapabilitySet::DAC_OVERRIDE),
-    ("CAP_IPC_LOCK", CapabilitySet::IPC_LOCK),
-];
-
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The mode, which overrides the configuration
@@ -171,11 +159,7 @@ fn unless_permitted(failure: Failure) -> Failure {
 /// The rights that the unit gives, of which these are not among the effective ones; empty if all are there.
 fn missing_capabilities(effective: Option<CapabilitySet>) -> String {
     let Some(effective) = effective else { return String::new() };
-    let missing: Vec<_> = CAPABILITIES
-        .iter()
-        .filter(|(_, needed)| !effective.contains(*needed))
-        .map(|(name, _)| *name)
-        .collect();
+    let missing = privilege::missing(effective);
     if missing.is_empty() { String::new() } else { format!(" and lacks {}", missing.join(", ")) }
 }
 

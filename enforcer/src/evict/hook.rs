@@ -1,12 +1,12 @@
 //! The helper thread that runs a program before a victim is signalled.
 //!
 //! The eviction waits for it only as long as the engine allows. Then the program is killed with everything that it
-//! started. The hook process (`apart`) starts it, with the rights that the daemon has given up. Neither its result nor its output changes the victim's fate, except that nothing is signalled if the
+//! started. The hook process (`privileged`) starts it, with the rights that the daemon has given up. Neither its result nor its output changes the victim's fate, except that nothing is signalled if the
 //! shortage is over by then.
 
-mod apart;
 mod cgroup;
 mod environment;
+mod privileged;
 mod process;
 mod program;
 mod started;
@@ -29,7 +29,7 @@ use ulid::Ulid;
 
 use self::process::{KilledPrograms, Run};
 pub use self::{
-    apart::{VERB, end_inherited, hand_on, main, start},
+    privileged::{VERB, end_inherited, hand_on, main, start},
     program::{HookProgram, UnsafeProgram},
 };
 use super::{

@@ -9,11 +9,11 @@ mod foreseen;
 mod golden;
 mod hostile;
 mod journal;
-mod looked_at;
 mod misconfigured;
 mod printed;
 mod shells;
 mod spared;
+mod status;
 mod widths;
 
 use std::{

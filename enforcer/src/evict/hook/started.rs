@@ -16,7 +16,7 @@ use rustix::{
     time::Timespec,
 };
 
-use super::{HookProgram, apart};
+use super::{HookProgram, privileged};
 use crate::{
     policy::engine::HookEnd,
     raw::{self, SpawnArgs},
@@ -41,7 +41,7 @@ pub(super) fn start(
     output: BorrowedFd<'_>,
     procs: Option<BorrowedFd<'_>>,
 ) -> io::Result<Started> {
-    let (is_apart, (pid, pidfd)) = match apart::running() {
+    let (is_apart, (pid, pidfd)) = match privileged::running() {
         Some(process) => (true, process.start(program, environment, output, procs)?),
         None => (false, start_here(program, environment, output, procs)?),
     };
@@ -81,7 +81,7 @@ impl Started {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut fds, Some(&at_once)).ok().filter(|ready| *ready > 0)?;
-        match apart::running()?.collect(self.pid) {
+        match privileged::running()?.collect(self.pid) {
             Ok(ended) => ended,
             Err(error) => {
                 tracing::error!(%error, "the process that runs preKillHook has ended: restart the daemon to have it again");

@@ -210,12 +210,18 @@ async fn until(
     }
 }
 
-#[tokio::test]
-async fn who_shows_the_token_gets_the_metrics_and_no_other_client() {
+/// A server for whoever shows the token, with what its files are in.
+fn with_token() -> (Authority, Secret, Server) {
     let authority = Authority::new().unwrap();
     let (certificate, key) = authority.sign(NODE, Validity::Valid).unwrap();
     let secret = Secret::new(&[("tls.crt", &certificate), ("tls.key", &key), ("token", TOKEN)]);
     let server = Server::start(secret.files(false, true));
+    (authority, secret, server)
+}
+
+#[tokio::test]
+async fn who_shows_the_token_gets_the_metrics_and_no_other_client() {
+    let (authority, _secret, server) = with_token();
     let client = client(&authority, None);
     assert_has_metrics(&ask(server.address, &client, &bearer(TOKEN)).await);
     assert_is_unauthorized(&ask(server.address, &client, "").await);
@@ -336,10 +342,7 @@ async fn a_certificate_that_has_expired_is_reported_and_clients_refuse_it() {
 
 #[tokio::test]
 async fn clients_that_are_slow_in_the_handshake_or_in_the_request_keep_no_other_out() {
-    let authority = Authority::new().unwrap();
-    let (certificate, key) = authority.sign(NODE, Validity::Valid).unwrap();
-    let secret = Secret::new(&[("tls.crt", &certificate), ("tls.key", &key), ("token", TOKEN)]);
-    let server = Server::start(secret.files(false, true));
+    let (authority, _secret, server) = with_token();
     let client = client(&authority, None);
     assert_has_metrics(&ask(server.address, &client, &bearer(TOKEN)).await);
     let (mut silent, mut slow) = (Vec::new(), Vec::new());

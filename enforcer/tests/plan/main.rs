@@ -1,6 +1,8 @@
 //! `enforcer plan` and `enforcer rank`, the real binary; they need no privileges and no daemon.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
+mod inputs;
+
 use std::{fs, path::Path};
 
 use assert_cmd::Command;
@@ -16,7 +18,7 @@ struct Answer {
 }
 
 /// With a configuration that has all defaults, wherever this runs.
-fn enforcer(folder: &Path, args: &[&str], stdin: &[u8]) -> Answer {
+fn enforcer(folder: &Path, args: &[&str], stdin: impl Into<Vec<u8>>) -> Answer {
     let config = folder.join("config.yaml");
     fs::write(&config, "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n").unwrap();
     let output = Command::new(assert_cmd::cargo::cargo_bin!("enforcer"))

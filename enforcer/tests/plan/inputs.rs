@@ -1,37 +1,10 @@
 //! What `enforcer plan` and `enforcer rank` take of what people have, on the real binary.
-#![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
-use std::{fs, path::Path};
+use std::fs;
 
-use assert_cmd::Command;
 use serde_json::{Value, json};
 
-const MACHINE: &str = "cpu=4,memory=8Gi,swap=0,pods=110";
-
-struct Answer {
-    status: Option<i32>,
-    out: String,
-    err: String,
-}
-
-/// With a configuration that has all defaults, wherever this runs.
-fn enforcer(folder: &Path, args: &[&str], stdin: &str) -> Answer {
-    let config = folder.join("config.yaml");
-    fs::write(&config, "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n").unwrap();
-    let output = Command::new(assert_cmd::cargo::cargo_bin!("enforcer"))
-        .arg("--config")
-        .arg(&config)
-        .args(args)
-        .env_remove("NO_COLOR")
-        .write_stdin(stdin)
-        .output()
-        .unwrap();
-    Answer {
-        status: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
+use super::{Answer, MACHINE, enforcer};
 
 fn plan(more: &[&str], manifests: &str) -> Answer {
     let folder = tempfile::tempdir().unwrap();
@@ -179,7 +152,7 @@ fn pods_are_ranked_by_what_kubernetes_prints_of_their_usage() {
     let expected = expected.map(|(name, bytes)| (name.to_owned(), bytes));
     for form in &forms {
         let args = ["rank", "-f", pods.to_str().unwrap(), "--stats", "-", "-o", "json"];
-        let answer = enforcer(folder.path(), &args, form);
+        let answer = enforcer(folder.path(), &args, form.as_str());
         assert_eq!(answer.status, Some(0), "{form}: {}", answer.err);
         assert_eq!(order(&answer), expected, "{form}");
         assert_eq!(
