@@ -11,6 +11,7 @@ use std::{
 };
 
 use enforcer_tests::{
+    cgroup::Cgroup,
     daemon::Daemon,
     kernel,
     pods::{Container, pod},
@@ -311,6 +312,8 @@ fn dry_run_and_observe_make_nothing() {
 /// Runs a daemon for the length of a script, however the command is changed, and returns the events that it reported.
 fn reported_by_a_crippled_daemon(name: &str, cripple: impl FnOnce(&str, &Path) -> Command) -> Vec<Value> {
     let folder = folder(&format!("lacks-{name}"));
+    // Nothing is left to later daemons: what is made here without a right has no mark, and is foreign to them.
+    let _kubepods = Cgroup::create("kubepods").unwrap();
     fs::create_dir_all(folder.join("pods")).unwrap();
     let shown = folder.display();
     // A pod of its own: what an earlier daemon left would need no writes.
