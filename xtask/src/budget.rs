@@ -84,6 +84,7 @@ mod tests {
                 "exclusive",
                 "host",
                 "kernel",
+                "kube",
                 "numa",
                 "systemd",
                 "whole",

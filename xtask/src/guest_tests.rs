@@ -63,12 +63,19 @@ pub(crate) struct Choice<'a> {
     pub(crate) filter: Option<&'a str>,
     /// Only tests that a soak repeats.
     pub(crate) repeating: bool,
+    /// Without a filter: some tests on a Kubernetes node too.
+    pub(crate) node: bool,
 }
 
 impl<'a> Choice<'a> {
     /// Each test on the kernels of its tier.
-    pub(crate) const BY_TIER: Self =
-        Self { kernels: &KernelName::ALL, whole_kernels: ONE_KERNEL, filter: None, repeating: false };
+    pub(crate) const BY_TIER: Self = Self {
+        kernels: &KernelName::ALL,
+        whole_kernels: ONE_KERNEL,
+        filter: None,
+        repeating: false,
+        node: false,
+    };
 
     /// The tests that a soak repeats, each on the kernels of its tier.
     pub(crate) const SOAK: Self = Self { repeating: true, ..Self::BY_TIER };
@@ -122,7 +129,7 @@ impl Suite {
     /// Builds everything that the guests need and the tests' program, and decides which tests run together.
     pub(crate) fn build(places: &Places, choice: Choice<'_>, object: Option<&Path>) -> anyhow::Result<Self> {
         let steps = Steps::Out;
-        if !Tier::KubeCurrent.is_left_out(choice.filter) {
+        if !Tier::KubeCurrent.is_left_out(choice.filter, choice.node) {
             kube::check_current()?;
         }
         let (kind, products) = (Kind::Development, [Product::GuestTests]);
@@ -133,7 +140,7 @@ impl Suite {
         tests.retain(|test| {
             choice.filter.is_none_or(|filter| test.matches(filter))
                 && (test.repeats || !choice.repeating)
-                && !test.tier.is_left_out(choice.filter)
+                && !test.tier.is_left_out(choice.filter, choice.node)
         });
         let batches = batches(&tests, choice.kernels, choice.whole_kernels);
         if batches.is_empty() {

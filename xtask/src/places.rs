@@ -48,6 +48,11 @@ impl Places {
         Ok(file)
     }
 
+    /// Whether the cache has that folder, complete.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.cache.join(name).is_dir()
+    }
+
     /// Makes a folder of the cache by filling a fresh one beside it and renaming that: it is complete or absent.
     ///
     /// The caller holds the cache, or a lock of the folder's own.
@@ -57,7 +62,7 @@ impl Places {
         fill: impl FnOnce(&Path) -> anyhow::Result<()>,
     ) -> anyhow::Result<(PathBuf, crate::steps::Work)> {
         let done = self.cache.join(name);
-        if done.is_dir() {
+        if self.has(name) {
             return Ok((done, crate::steps::Work::Cached));
         }
         let parent = done.parent().context("a name in the cache")?;

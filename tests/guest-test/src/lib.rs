@@ -2,11 +2,12 @@
 use proc_macro::{TokenStream, TokenTree};
 
 /// What a test is about, and so where it runs.
-const TIERS: [&str; 9] = [
+const TIERS: [&str; 10] = [
     "kernel",
     "daemon",
     "systemd",
     "kube",
+    "kube_by_hand",
     "kube_current",
     "exclusive",
     "without_memory",
@@ -23,6 +24,7 @@ const REPEATS: &str = "repeats";
 /// - `daemon`: it is about the daemon alone, and runs on one kernel.
 /// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
 /// - `kube`: it is about a kubelet and an API server, and runs on one kernel on a Kubernetes node.
+/// - `kube_by_hand`: the same, and takes so long that it is not in every run.
 /// - `kube_current`: the same on a node of a newer release, by hand.
 /// - `exclusive`: it judges shares or limits of the processor, and runs on one kernel, in a guest that has the machine to
 ///   itself.

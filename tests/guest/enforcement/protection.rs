@@ -1,6 +1,11 @@
 //! Protected memory: whose page cache the kernel takes when a neighbour needs more.
 
-use enforcer_tests::{disk::Disk, kernel, plan::Planned, process::Process, wait::wait_until};
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use enforcer_tests::{disk::Disk, kernel, plan::Planned, process::Process, wait::TIMEOUT};
 use rustix::process::Signal;
 
 use super::Scene;
@@ -53,7 +58,7 @@ impl Pressure {
             let read = ["workload", "cache", "--file", &file, "--size", &size];
             let mut process = scene.daemon.exec_until_ready(&format!("default/{pod}"), &read).unwrap();
             process.signal(Signal::STOP).unwrap();
-            process.wait_until_stopped(enforcer_tests::wait::TIMEOUT).unwrap();
+            process.wait_until_stopped(TIMEOUT).unwrap();
             (pod, process)
         };
         let idle = [
@@ -98,16 +103,30 @@ impl Pressure {
             let path = format!("/{}/kubepods/besteffort/pod{pod}", self.scene.name);
             kernel::cgroup_counter(&path, "memory.stat", "anon").unwrap()
         };
-        let mut living = 0;
-        wait_until("the end of the pressure", || {
-            living =
+        let start = Instant::now();
+        let living = loop {
+            let living =
                 self.neighbours.iter_mut().filter_map(|one| one.lives().ok()).filter(|lives| *lives).count();
-            living == 1 || anon_bytes("first") + anon_bytes("second") >= 340 * MIB
-        });
+            if living == 1 || anon_bytes("first") + anon_bytes("second") >= 340 * MIB {
+                break living;
+            }
+            assert!(start.elapsed() < TIMEOUT, "the pressure does not end\n{}", self.state());
+            thread::sleep(Duration::from_millis(50));
+        };
         let kept = self.kept_percent();
         println!("{}: beside two neighbours, of which {living} live, {kept:?} % are kept", self.scene.name);
         assert_eq!(living, left, "neighbours that live: {kept:?} % of the files are kept");
         kept
+    }
+
+    /// What the kernel says of the pods' cgroup and of the neighbours' processes.
+    fn state(&self) -> String {
+        let root = format!("/sys/fs/cgroup/{}/kubepods", self.scene.name);
+        let files = ["memory.current", "memory.events", "memory.stat"].map(|file| format!("{root}/{file}"));
+        let ids = self.neighbours.iter().map(Process::id);
+        let processes = ids.flat_map(|id| ["status", "stack"].map(|file| format!("/proc/{id}/{file}")));
+        let read = |path: String| format!("{path}:\n{}", fs::read_to_string(&path).unwrap_or_default());
+        files.into_iter().chain(processes).map(read).collect()
     }
 
     fn end(mut self) {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Scene, Seen, hog, subject, two};
 
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn the_api_server_is_asked_for_nothing_for_a_mark_or_to_delete_as_is_configured() {
     let mut scene = Scene::open("actions", &documented_roles());
     let apps = ["left", "marked", "deleted"];

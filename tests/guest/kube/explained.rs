@@ -19,7 +19,7 @@ use super::{MARGIN_BYTES, MIB, Scene, container_folder, hog, node, shown, small,
 const LIMIT_BYTES: u64 = 64 * MIB;
 const FOREIGN_BYTES: u64 = 48 * MIB;
 
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn a_dry_run_explains_what_happens_to_pods_and_changes_nothing_at_the_api_server() {
     let mut scene = Scene::open("explained", &documented_roles());
     scene.begin("hog", &kube::deployment("hog", &two()));

@@ -18,6 +18,9 @@ use super::{Scene, pods, shown, small, subject, views};
 
 const CONTAINERS: [&str; 3] = ["a", "b", "c"];
 
+/// How many pods are started side by side.
+const AT_A_TIME: usize = 5;
+
 /// How many pods there are, and in how many of their containers the kernel kills.
 struct Extent {
     pods: usize,
@@ -35,16 +38,20 @@ fn every_kill_names_pod_and_container_and_every_view_has_every_pod() {
     let mut scene = Scene::open("identity", &documented_roles());
     let Extent { pods: count, kills } = Extent::of_this_run();
     let start = Instant::now();
-    for number in 0..count {
-        // Guaranteed and Burstable: a container without a limit is not killed at one.
-        let resources = match number % 5 {
-            0 => json!({"limits": {"cpu": "100m", "memory": "32Mi"}}),
-            _ => json!({"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": {"memory": "32Mi"}}),
-        };
-        let app = format!("id-{number}");
-        scene.begin(&app, &kube::pod(&app, &CONTAINERS.map(|name| small(name, &resources))));
+    let names: Vec<String> = (0..count).map(|number| format!("id-{number}")).collect();
+    let mut placed = Vec::new();
+    // A few at a time: the kubelet starts all that it has side by side, and would have them all run at the very end.
+    for (batch, names) in names.chunks(AT_A_TIME).enumerate() {
+        for (number, app) in names.iter().enumerate() {
+            // Guaranteed and Burstable: a container without a limit is not killed at one.
+            let resources = match (batch * AT_A_TIME + number) % 5 {
+                0 => json!({"limits": {"cpu": "100m", "memory": "32Mi"}}),
+                _ => json!({"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": {"memory": "32Mi"}}),
+            };
+            scene.begin(app, &kube::pod(app, &CONTAINERS.map(|name| small(name, &resources))));
+        }
+        placed.extend(names.iter().map(|app| scene.running(app)));
     }
-    let placed: Vec<Value> = (0..count).map(|number| scene.running(&format!("id-{number}"))).collect();
     println!("{count} pods run after {:?}", start.elapsed());
     let since_ms = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
     let daemon = scene.start("sinks: {kubernetes: {enabled: true}}");

@@ -15,7 +15,7 @@ const TAINT: &str = "enforcer.dev/memory-pressure";
 /// What a daemon may set on its node.
 pub(super) const SETTINGS: &str = "nodeCondition: true\nnodeTaint: PreferNoSchedule";
 
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn the_node_says_that_memory_is_short_until_the_daemon_stops() {
     let scene = Scene::open("node", &documented_roles());
     let before = node(&scene);

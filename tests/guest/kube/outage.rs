@@ -33,7 +33,7 @@ fn systemctl(verb: &str, unit: &str) -> std::io::Result<()> {
 }
 
 /// The memory does not wait for it, and it is asked until it answers, for one eviction.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn an_api_server_that_is_away_delays_no_kill_and_is_asked_once_it_answers() {
     let mut scene = Scene::open("outage", &documented_roles());
     scene.begin("hog", &kube::deployment("hog", &two()));

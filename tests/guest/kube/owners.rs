@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Scene, hog, shown, subject, two, wait_for_eviction};
 
 /// A pod without a controller keeps its object and its sandbox, and `kubectl describe` says why its containers died.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn a_bare_pod_is_killed_and_its_object_and_sandbox_stay() {
     let mut scene = Scene::open("bare", &documented_roles());
     scene.begin("bare", &kube::pod("bare", &two()));
@@ -42,7 +42,7 @@ fn a_bare_pod_is_killed_and_its_object_and_sandbox_stay() {
     daemon.stop().unwrap();
 }
 
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn a_pod_of_a_daemon_set_is_killed_and_not_evicted_at_the_api_server() {
     let mut scene = Scene::open("daemonset", &documented_roles());
     scene.begin("agent", &kube::daemon_set("agent", &two()));
@@ -60,7 +60,7 @@ fn a_pod_of_a_daemon_set_is_killed_and_not_evicted_at_the_api_server() {
 }
 
 /// It uses the most, far above its request, and another pod is evicted.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn a_static_pod_is_spared() {
     let mut scene = Scene::open("static", &documented_roles());
     let large = ["hold", "--huge", "--size", "600Mi", "--touch-every", "1s"];

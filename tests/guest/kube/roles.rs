@@ -20,7 +20,7 @@ fn without(name: &str) -> Vec<Role> {
 }
 
 /// Then only pods of class `BestEffort` may be evicted, and whether the kubelet's disk is full is not known.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn without_the_role_for_specs_there_are_none_and_evictions_go_on() {
     let mut scene = Scene::open("no-specs", &without("enforcer-specs"));
     let small = ["app", "side"].map(|name| small(name, &json!({})));
@@ -57,7 +57,7 @@ fn without_the_role_for_specs_there_are_none_and_evictions_go_on() {
 }
 
 /// The kubelet then restarts what was killed.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn without_the_role_for_evictions_pods_are_killed_and_start_again() {
     let mut scene = Scene::open("no-evictions", &without("enforcer-evictions"));
     scene.begin("hog", &kube::deployment("hog", &two()));
@@ -79,7 +79,7 @@ fn without_the_role_for_evictions_pods_are_killed_and_start_again() {
 }
 
 /// Then `kubectl describe` does not say why a pod died.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn without_the_role_for_events_there_are_none_and_pods_are_evicted() {
     let mut scene = Scene::open("no-events", &without("enforcer-events"));
     scene.begin("hog", &kube::deployment("hog", &two()));
@@ -100,7 +100,7 @@ fn without_the_role_for_events_there_are_none_and_pods_are_evicted() {
 }
 
 /// Then the scheduler does not learn that memory is short.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn without_the_role_for_the_node_nothing_is_set_on_it_and_pods_are_evicted() {
     let mut scene = Scene::open("no-node", &without("enforcer-node"));
     scene.begin("hog", &kube::deployment("hog", &two()));

@@ -16,7 +16,7 @@ use super::{Scene, container_folder};
 const STATIC: i32 = 999;
 
 /// The kernel would kill the pod that uses most, whatever its priority.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn scores_follow_the_ranking_until_the_daemon_stops() {
     let mut scene = Scene::open("scores", &documented_roles());
     let class = json!({

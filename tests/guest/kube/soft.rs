@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{MARGIN_BYTES, Scene, hog, of_api_server, shown, subject, two};
 
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn a_pod_over_a_soft_threshold_is_evicted_at_the_api_server_and_not_signalled_here() {
     let mut scene = Scene::open("soft", &documented_roles());
     scene.begin("hog", &kube::deployment("hog", &two()));
@@ -44,7 +44,7 @@ fn a_pod_over_a_soft_threshold_is_evicted_at_the_api_server_and_not_signalled_he
 }
 
 /// No other pod takes its place, and it runs on.
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn a_disruption_budget_suppresses_a_soft_eviction() {
     let mut scene = Scene::open("soft-budget", &documented_roles());
     scene.begin("calm", &kube::deployment("calm", &two()));

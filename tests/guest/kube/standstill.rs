@@ -54,7 +54,7 @@ fn known<'a>(daemon: &Daemon, of: &[&'a Value]) -> Vec<&'a str> {
     of.iter().filter(|pod| is_known(pod)).map(|pod| kube::name(pod)).collect()
 }
 
-#[guest_test(kube)]
+#[guest_test(kube_by_hand)]
 fn while_kubelet_and_runtime_stand_still_no_pod_is_lost_and_the_right_one_is_evicted_once() {
     let mut scene = Scene::open("standstill", &documented_roles());
     for app in ["calm", "hog"] {

@@ -28,6 +28,8 @@ pub(crate) enum Tier {
     Systemd,
     /// A kubelet and an API server: on one kernel, in a guest that is a Kubernetes node.
     Kube,
+    /// The rest of what is tried on that node, which takes longer than all other tests together.
+    KubeByHand,
     /// The same of a release that is not in every run: on a node of the user's own components.
     KubeCurrent,
     /// What is judged by the clock or by shares of the processor: on one kernel, in a guest that has the machine to itself.
@@ -41,11 +43,12 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Kernel,
         Self::Daemon,
         Self::Systemd,
         Self::Kube,
+        Self::KubeByHand,
         Self::KubeCurrent,
         Self::Exclusive,
         Self::WithoutMemory,
@@ -60,6 +63,7 @@ impl Tier {
             Self::Daemon => "daemon",
             Self::Systemd => "systemd",
             Self::Kube => "kube",
+            Self::KubeByHand => "kube_by_hand",
             Self::KubeCurrent => "kube_current",
             Self::Exclusive => "exclusive",
             Self::WithoutMemory => "without_memory",
@@ -68,11 +72,16 @@ impl Tier {
         }
     }
 
-    /// Whether its tests do not run with this filter: those on a Kubernetes node, which takes minutes to be Ready, run only if
-    /// it begins with their module.
-    pub(crate) fn is_left_out(self, filter: Option<&str>) -> bool {
+    /// Whether its tests do not run with this filter: those on a Kubernetes node, which takes minutes to be Ready, run if it
+    /// begins with their module. Without a filter some run if there is a `node`.
+    pub(crate) fn is_left_out(self, filter: Option<&str>, node: bool) -> bool {
         let module = filter.and_then(|filter| filter.split("::").next());
-        matches!(self, Self::Kube | Self::KubeCurrent) && module != Some(self.word())
+        match self {
+            Self::Kube => module != Some("kube") && !(filter.is_none() && node),
+            Self::KubeByHand => module != Some("kube"),
+            Self::KubeCurrent => module != Some("kube_current"),
+            _ => false,
+        }
     }
 
     /// What its guests are.
@@ -81,7 +90,9 @@ impl Tier {
         match self {
             Self::Kernel | Self::Daemon => own,
             Self::Systemd => Need { init: Init::Systemd, label: "systemd", ..own },
-            Self::Kube | Self::KubeCurrent => Need { init: Init::Kube, label: "kube", ..own },
+            Self::Kube | Self::KubeByHand | Self::KubeCurrent => {
+                Need { init: Init::Kube, label: "kube", ..own }
+            }
             Self::Exclusive => Need { alone: true, label: "alone", ..own },
             Self::WithoutMemory => Need { boot: &["cgroup_disable=memory"], label: "without memory", ..own },
             // One boot for all three: each is missed by itself.
@@ -139,6 +150,7 @@ mod tests {
         assert_eq!(parse("forecast::waves::daemon::repeats"), Some((Tier::Daemon, true)));
         assert_eq!(parse("units::exec::begins::systemd"), Some((Tier::Systemd, false)));
         assert_eq!(parse("kube::owners::spared::kube"), Some((Tier::Kube, false)));
+        assert_eq!(parse("kube::roles::withheld::kube_by_hand"), Some((Tier::KubeByHand, false)));
         assert_eq!(parse("kube_current::race::won::kube_current::repeats"), Some((Tier::KubeCurrent, true)));
         assert_eq!(parse("shares::quota::exclusive"), Some((Tier::Exclusive, false)));
         assert_eq!(parse("controllers::memory::without_memory"), Some((Tier::WithoutMemory, false)));
@@ -165,12 +177,21 @@ mod tests {
 
     #[test]
     fn a_node_is_asked_for_by_its_module() {
-        let left_out = |filter| Tier::KubeCurrent.is_left_out(filter);
+        let left_out = |filter| Tier::KubeCurrent.is_left_out(filter, true);
         assert!([None, Some("kube::"), Some("kube"), Some("race")].into_iter().all(left_out));
         assert!(!left_out(Some("kube_current::")) && !left_out(Some("kube_current::race")));
-        let of_node = |filter| !Tier::Kube.is_left_out(filter);
-        assert!(of_node(Some("kube::")) && of_node(Some("kube::race")));
-        assert!(![None, Some("kube_current::"), Some("kubelet::")].into_iter().any(of_node));
-        assert!(!Tier::Kernel.is_left_out(None));
+        for tier in [Tier::Kube, Tier::KubeByHand] {
+            let of_node = |filter| !tier.is_left_out(filter, false);
+            assert!(of_node(Some("kube::")) && of_node(Some("kube::race")));
+            assert!(![None, Some("kube_current::"), Some("kubelet::")].into_iter().any(of_node));
+        }
+        assert!(!Tier::Kernel.is_left_out(None, false));
+    }
+
+    #[test]
+    fn where_there_is_a_node_a_whole_run_has_its_tests_but_those_by_hand() {
+        let whole = |tier: Tier| !tier.is_left_out(None, true);
+        assert!(whole(Tier::Kube) && !whole(Tier::KubeByHand) && !whole(Tier::KubeCurrent));
+        assert!(Tier::Kube.is_left_out(Some("kubelet::"), true));
     }
 }

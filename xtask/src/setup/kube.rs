@@ -94,6 +94,11 @@ fn is_current(release: &Release) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether a node can be booted without building its components first.
+pub(crate) fn is_built(places: &Places) -> anyhow::Result<bool> {
+    Ok(assets()?.is_some() || places.has(&built_name(&Lock::read(places)?)?))
+}
+
 /// The folder that [`ASSETS`] names.
 fn assets() -> anyhow::Result<Option<PathBuf>> {
     let folder = env::var_os(ASSETS).filter(|folder| !folder.is_empty());
@@ -118,14 +123,19 @@ fn node(places: &Places, lock: &Lock) -> anyhow::Result<(PathBuf, Work)> {
     })
 }
 
-/// The folder of the components that the source has.
-fn built(places: &Places, lock: &Lock) -> anyhow::Result<(PathBuf, Work)> {
+/// The name in the cache of the components that the source has.
+fn built_name(lock: &Lock) -> anyhow::Result<String> {
     let Some((first, compiler)) = lock.kubernetes.split_first() else {
         bail!("the lock file names no kubernetes: cargo xtask setup --update-lock");
     };
+    Ok(format!("kubernetes/{}-{:016x}-{}", first.stamp(), Lock::digest(compiler), source::FORMAT))
+}
+
+/// The folder of the components that the source has.
+fn built(places: &Places, lock: &Lock) -> anyhow::Result<(PathBuf, Work)> {
+    let name = built_name(lock)?;
     // It takes minutes, for which other commands need not wait.
     let _building = places.lock("kubernetes.lock")?;
-    let name = format!("kubernetes/{}-{:016x}-{}", first.stamp(), Lock::digest(compiler), source::FORMAT);
     places.fill(&name, |folder| {
         let fetched: Vec<PathBuf> = {
             let _held = places.lock_cache()?;
@@ -134,8 +144,8 @@ fn built(places: &Places, lock: &Lock) -> anyhow::Result<(PathBuf, Work)> {
                 .map(|package| debs::fetch(places, package))
                 .collect::<anyhow::Result<_>>()?
         };
-        let version = format!("v{}", upstream(&first.version));
-        source::build(places, &fetched, &version, &BUILT, folder)
+        let version = lock.kubernetes.first().map_or("", |package| upstream(&package.version));
+        source::build(places, &fetched, &format!("v{version}"), &BUILT, folder)
     })
 }
 
