@@ -321,9 +321,13 @@ done"#;
 /// prints what they wait for.
 fn script(batch: &Batch, environment: Environment, timeout: Duration) -> String {
     let variables = assignments(environment.variables());
-    // The output of a passed test has the number of its rounds, or what was measured.
-    let is_shown = environment.soak || batch.need.init == Init::Kube || batch.need.alone;
-    let options = if is_shown { " --show-output" } else { "" };
+    // The output of a passed test has the number of its rounds, or what was measured. A node's tests take minutes each: theirs
+    // is shown as it comes, and not lost if the guest ends.
+    let options = match batch.need.init {
+        Init::Kube => " --nocapture",
+        _ if environment.soak || batch.need.alone => " --show-output",
+        _ => "",
+    };
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
     let tests = batch.tests.join(" ");
     // The sleeping process keeps no stream open that the guest's end waits for.
@@ -389,7 +393,7 @@ mod tests {
             "\nenv ENFORCER_TEST_SEED=7 ENFORCER_SOAK=1 guest --test-threads=1 --show-output --exact ";
         assert!(soak.contains(command), "{soak}");
         let node = of(Init::Kube, None, false);
-        assert!(node.contains("\nenv guest --test-threads=1 --show-output --exact rig::a"), "{node}");
+        assert!(node.contains("\nenv guest --test-threads=1 --nocapture --exact rig::a"), "{node}");
     }
 
     #[test]

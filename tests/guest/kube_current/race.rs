@@ -130,7 +130,8 @@ fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
     let crossed_to_dead = crossed.map_or(Duration::ZERO, |crossed| crossed.elapsed());
     let oom_kills = kernel::vmstat("oom_kill").unwrap() - oom_kills;
     load.wait_for_end(PATIENCE).unwrap();
-    scene.cluster.delete(&format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{app}")).unwrap();
+    let deployment = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{app}");
+    once_it_answers(|| scene.cluster.delete(&deployment));
     println!(
         "{app}: {} ms, lowest {:.0} MiB, {oom_kills} OOM kills",
         crossed_to_dead.as_millis(),
@@ -155,6 +156,11 @@ fn command_line(process: u32) -> Vec<u8> {
     fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default()
 }
 
+/// Asks the API server, which the end of the node's memory may have ended, until it is back.
+fn once_it_answers<T, E>(mut ask: impl FnMut() -> Result<T, E>) -> T {
+    wait_for("the API server", || Ok(ask().ok())).unwrap()
+}
+
 /// Available memory as the kubelet computes it: of the kernel's own memory it knows nothing.
 fn available() -> u64 {
     let of = |field| kernel::meminfo_bytes(field).unwrap();
@@ -164,9 +170,9 @@ fn available() -> u64 {
 /// Waits for what the kubelet does next, and prints a row. Returns how many of the pods the kubelet has evicted.
 fn report(what: &str, scene: &Scene, rounds: &[Round]) -> usize {
     thread::sleep(AFTERWARDS);
-    let all =
-        scene.cluster.list(&format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=reason%3DEvicted"));
-    let kubelets = all.unwrap().into_iter().filter(|event| event["source"]["component"] == "kubelet");
+    let evictions = format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=reason%3DEvicted");
+    let all = once_it_answers(|| scene.cluster.list(&evictions));
+    let kubelets = all.into_iter().filter(|event| event["source"]["component"] == "kubelet");
     let evicted: BTreeSet<(String, String)> = kubelets
         .filter_map(|event| {
             let object = &event["involvedObject"];
