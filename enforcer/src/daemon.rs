@@ -398,9 +398,10 @@ pub async fn run(
                 Asked::Stop => break Ended::Stopped,
                 Asked::Reload => reloader.ask(None),
             },
-            (loaded, order) = reloader.next(&config, (&host, kubelets)) => {
+            (loaded, order) = reloader.next(&config, (&host, kubelets), &journal) => {
                 let arm = order.as_ref().is_some_and(|order| order.arm);
                 let outcome = reload::reload(&config, loaded, (&host, kubelets), order.as_ref(), &journal);
+                reloader.note(outcome.is_err());
                 let outcome = outcome.map(|(new, message)| {
                     config = new;
                     lock(&events).configured(config.hash());
