@@ -31,6 +31,7 @@ mod forecaster;
 mod foreign;
 mod handover;
 mod hierarchy;
+mod hook_watch;
 mod host;
 mod incompatible_host;
 mod instance_lock;
@@ -252,6 +253,7 @@ pub async fn run(
         emit::degraded(&journal, "container", message);
     }
     instance_lock.emit(&journal);
+    hook_watch::watch(&journal);
     // These threads inherit the nice value that the daemon has now.
     let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;
     let workers = Arc::new(workers);
