@@ -114,6 +114,7 @@ pub(crate) use self::{
 pub use self::{
     evictors::{Evictors, evictors, settled},
     incompatible_host::IncompatibleHost,
+    metrics::unbindable,
     reload::Load,
 };
 use crate::{
