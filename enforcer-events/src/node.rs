@@ -115,9 +115,9 @@ pub struct Degraded {
 }
 
 impl Degraded {
-    /// Only what it is that does not work.
+    /// Only what it is that does not work, by a word that is written in the code.
     #[must_use]
-    pub fn of(what: impl Into<Word>) -> Self {
+    pub fn of(what: &'static str) -> Self {
         Self { what: what.into(), ..Self::default() }
     }
 }

@@ -31,6 +31,7 @@ mod forecaster;
 mod foreign;
 mod handover;
 mod hierarchy;
+mod hook_watch;
 mod host;
 mod incompatible_host;
 mod instance_lock;
@@ -113,6 +114,7 @@ pub(crate) use self::{
 pub use self::{
     evictors::{Evictors, evictors, settled},
     incompatible_host::IncompatibleHost,
+    metrics::unbindable,
     reload::Load,
 };
 use crate::{
@@ -252,6 +254,7 @@ pub async fn run(
         emit::degraded(&journal, "container", message);
     }
     instance_lock.emit(&journal);
+    hook_watch::watch(&journal);
     // These threads inherit the nice value that the daemon has now.
     let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;
     let workers = Arc::new(workers);
@@ -398,9 +401,10 @@ pub async fn run(
                 Asked::Stop => break Ended::Stopped,
                 Asked::Reload => reloader.ask(None),
             },
-            (loaded, order) = reloader.next(&config, (&host, kubelets)) => {
+            (loaded, order) = reloader.next(&config, (&host, kubelets), &journal) => {
                 let arm = order.as_ref().is_some_and(|order| order.arm);
                 let outcome = reload::reload(&config, loaded, (&host, kubelets), order.as_ref(), &journal);
+                reloader.note(outcome.is_err());
                 let outcome = outcome.map(|(new, message)| {
                     config = new;
                     lock(&events).configured(config.hash());

@@ -61,8 +61,9 @@ pub use self::{
     graceful::{EndError, Ending, Sent, end},
     hook::{
         HookProgram, HookRun, UnsafeProgram, VERB as HOOK_VERB, clear as clear_hooks,
-        end_inherited as end_inherited_hook_process, hand_on as hand_on_hook_process,
-        is_left as is_hook_left, main as hook_process, start as start_hook_process,
+        end_inherited as end_inherited_hook_process, ended as hook_process_ended,
+        hand_on as hand_on_hook_process, is_left as is_hook_left, main as hook_process,
+        start as start_hook_process,
     },
     inherited::InheritedEviction,
     intents::EvictionIntents,

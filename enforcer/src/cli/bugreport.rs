@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use self::redact::Redacted;
 use super::{
     Context, Failure, client,
+    exit::Unreachable,
     format::{self, Output},
     page::Page,
     render::human_bytes,
@@ -53,10 +54,11 @@ const READ: [(&str, &str); 4] = [
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The archive is for its owner alone (0600), of at most 4 MiB a part before it is
-compressed, and never overwrites a file. Values of tokens, passwords, environment
-variables, arguments and annotations are removed, and so are credentials in
-addresses; removed.txt lists each place. Names of pods, namespaces, labels and
-reasons of orders stay: read the list before you pass it on.")]
+compressed, and never overwrites a file. Values of tokens, passwords,
+environment variables, arguments and annotations are removed, and so are
+credentials, paths and queries in addresses; removed.txt lists each place. Names
+of pods, namespaces, labels and reasons of orders stay: read the list before you
+pass it on.")]
 pub(super) struct Args {
     /// The archive; by default enforcer-bugreport-TIME.tar.gz here
     #[arg(long, value_name = "FILE")]
@@ -200,8 +202,10 @@ fn collected(context: &Context) -> Result<Contents, Failure> {
         "this program's build, and the kernel's release",
         own.to_string().into_bytes(),
     );
+    // A daemon that does not answer is waited for once.
+    let mut is_mute = false;
     for (name, request, what) in ASKED {
-        match client::block_on(answer(context, request)) {
+        match unless_mute(&mut is_mute, || client::block_on(answer(context, request))) {
             Ok(text) if name == "events.ndjson" => {
                 contents.put_events(name, what, text.split(|byte| *byte == b'\n'));
             }
@@ -225,6 +229,15 @@ fn collected(context: &Context) -> Result<Contents, Failure> {
     }
     contents.close();
     Ok(contents)
+}
+
+/// Asks, unless the daemon has not answered before.
+fn unless_mute<T>(is_mute: &mut bool, ask: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    if *is_mute {
+        let error = anyhow!("not asked, as the daemon has not answered before");
+        return Err(Failure::unreachable(Unreachable::Mute, error));
+    }
+    ask().inspect_err(|failure| *is_mute = failure.silence() == Some(Unreachable::Mute))
 }
 
 /// The daemon's answer. Of events the newest part stays, of all else an answer that is too large is an error.
@@ -349,6 +362,26 @@ mod tests {
         let missing = of("missing.txt").unwrap();
         assert!(missing.contains("broken.json: ") && missing.contains("large.txt: "), "{missing}");
         assert_eq!((of("broken.json"), of("large.txt")), (None, None));
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_asked_once_and_one_that_refuses_each_question() {
+        let mut asked = 0;
+        let mut ask = |is_mute: &mut bool, failure: fn() -> Failure| {
+            let answered: Result<(), Failure> = unless_mute(is_mute, || {
+                asked += 1;
+                Err(failure())
+            });
+            answered.unwrap_err().to_string()
+        };
+        let refuses = || Failure::from(anyhow!("404"));
+        let is_silent = || Failure::unreachable(Unreachable::Mute, anyhow!("has not answered for 10 s"));
+        let mut is_mute = false;
+        assert_eq!(ask(&mut is_mute, refuses), "404");
+        assert!(ask(&mut is_mute, is_silent).contains("has not answered for 10 s"));
+        assert!(ask(&mut is_mute, is_silent).contains("not asked"));
+        assert!(ask(&mut is_mute, refuses).contains("not asked"));
+        assert_eq!(asked, 2);
     }
 
     #[test]

@@ -58,6 +58,7 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
     .map_err(|error| Failure::usage(error.into()))?;
     daemon::fits(&effective.config).map_err(Failure::usage)?;
     let mut notes = effective.config.unwatched();
+    notes.extend(daemon::unbindable(&effective.config));
     // It may be a draft; only `run` refuses it.
     if !files.no_config
         && let Err(error) = Effective::load_trusted(own, files.kubelet_config.as_deref())

@@ -193,8 +193,17 @@ fn timeout_ms(text: &str, most_ms: u64, range: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a timeout: write {range}, such as 5s"))
 }
 
-/// The field as written in a file; null at its default. It contains no secrets, as those have their own files.
+/// The field as written in a file; null at its default. Secrets have their own files, but for the path of a url.
 pub(super) fn show(config: &Config) -> Value {
+    shown(config, Url::to_string)
+}
+
+/// The same for who may not read the file.
+pub(super) fn show_to_others(config: &Config) -> Value {
+    shown(config, Url::without_path)
+}
+
+fn shown(config: &Config, url: fn(&Url) -> String) -> Value {
     let SinkSettings { journald, kubernetes, webhooks } = &config.sinks;
     let mut shown = Map::new();
     if *journald != JournaldSettings::default() {
@@ -208,12 +217,15 @@ pub(super) fn show(config: &Config) -> Value {
         shown.insert(String::from("kubernetes"), json!({"enabled": enabled, "dryRun": dry_run}));
     }
     if !webhooks.is_empty() {
-        shown.insert(String::from("webhook"), webhooks.iter().map(show_webhook).collect());
+        shown.insert(
+            String::from("webhook"),
+            webhooks.iter().map(|webhook| show_webhook(webhook, url)).collect(),
+        );
     }
     if shown.is_empty() { Value::Null } else { Value::Object(shown) }
 }
 
-fn show_webhook(webhook: &WebhookSettings) -> Value {
+fn show_webhook(webhook: &WebhookSettings, shown_url: fn(&Url) -> String) -> Value {
     let WebhookSettings {
         name,
         url,
@@ -229,7 +241,7 @@ fn show_webhook(webhook: &WebhookSettings) -> Value {
     let shown = |ms: &u64| duration(ms.saturating_mul(1_000));
     let mut object = json!({
         "name": name,
-        "url": url.to_string(),
+        "url": shown_url(url),
         "connectTimeout": shown(connect_timeout_ms),
         "timeout": shown(timeout_ms),
         "handshake": handshake,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde_json::{Map, Value};
 
-use super::{Config, FIELDS, Origin};
+use super::{Config, FIELDS, Origin, sinks};
 
 /// Where a value comes from, if it is no default.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -72,11 +72,33 @@ impl Config {
         let sources = FIELDS.iter().map(|field| (field.name.to_owned(), self.value_sources.of(field.name)));
         (values.collect(), sources.collect())
     }
+
+    /// The same for who may ask the daemon, but perhaps not read the file.
+    #[must_use]
+    pub fn shown_to_others(&self) -> (Map<String, Value>, BTreeMap<String, String>) {
+        let (mut values, sources) = self.shown();
+        values.insert(String::from("sinks"), sinks::show_to_others(self));
+        (values, sources)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_are_not_shown_by_which_path_a_webhook_is_reached() {
+        let text = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n\
+                    sinks: {webhook: [{name: a, url: \"https://hooks.example/T0/SECRET?key=SECRET\"}]}\n";
+        let config = Config::parse("/one.yaml", text).unwrap();
+        let url = |(shown, _): (Map<String, Value>, BTreeMap<String, String>)| {
+            shown["sinks"]["webhook"][0]["url"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(url(config.shown()), "https://hooks.example/T0/SECRET?key=SECRET");
+        assert_eq!(url(config.shown_to_others()), "https://hooks.example/<removed>");
+        let none = Config::default();
+        assert_eq!(none.shown_to_others(), none.shown());
+    }
 
     #[test]
     fn where_values_come_from_is_shown_and_makes_no_other_configuration() {

@@ -5,7 +5,7 @@ mod files;
 mod item;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -162,8 +162,9 @@ impl Work {
                 }
             }
         };
+        let kept = not_given_back(&done);
         let is_restored = self.note(done);
-        self.remove_drop_ins(drop_ins);
+        self.remove_drop_ins(drop_ins.into_iter().filter(|(cgroup, _)| !kept.keep(cgroup)));
         is_restored
     }
 
@@ -193,6 +194,12 @@ impl Work {
         for undone in done {
             match undone {
                 Undone::Done(undo) => self.all.done.push(Item::of(&undo)),
+                Undone::Skipped(undo) => self.all.left.push(Left {
+                    path: Item::of(&undo).place(),
+                    why: String::from(
+                        "another has written it meanwhile; our mark stays: enforcer cleanup again undoes it",
+                    ),
+                }),
                 Undone::Failed(undo, trouble) => {
                     is_restored &= !matches!(undo, Undo::Temporary(_));
                     self.all.failed.push(trouble);
@@ -203,7 +210,7 @@ impl Work {
     }
 
     /// Removes the drop-ins of cgroups of which everything was undone, and has systemd notice it.
-    fn remove_drop_ins(&mut self, drop_ins: Vec<(CgroupPath, PathBuf)>) {
+    fn remove_drop_ins(&mut self, drop_ins: impl Iterator<Item = (CgroupPath, PathBuf)>) {
         let mut removed = false;
         for (cgroup, path) in drop_ins {
             if self.all.failed.iter().any(|failed| failed.path == cgroup.as_str()) {
@@ -331,6 +338,40 @@ impl Work {
     }
 }
 
+/// The cgroups that keep their drop-ins: what they say is still in force.
+#[derive(Default)]
+struct Kept {
+    /// A value of theirs was not given back.
+    values: BTreeSet<CgroupPath>,
+    /// They could not be removed, and so all that is below them is there too.
+    cgroups: Vec<CgroupPath>,
+}
+
+impl Kept {
+    fn keep(&self, cgroup: &CgroupPath) -> bool {
+        self.values.contains(cgroup)
+            || self.cgroups.iter().any(|kept| cgroup == kept || cgroup.below(kept).is_some())
+    }
+}
+
+fn not_given_back(done: &[Undone]) -> Kept {
+    let mut kept = Kept::default();
+    for undone in done {
+        match undone {
+            Undone::Skipped(undo) | Undone::Failed(undo, _) => match undo {
+                Undo::Value { path, .. } | Undo::Temporary(Temporarily { path, .. }) => {
+                    kept.values.insert(path.clone());
+                }
+                Undo::Remove { path, .. } => kept.cgroups.push(path.clone()),
+                // The values are given back before.
+                Undo::Score { .. } | Undo::Forget { .. } => {}
+            },
+            Undone::Done(_) => {}
+        }
+    }
+    kept
+}
+
 /// What the intent page says of values that are there for a while, and of cgroups without their mark.
 fn of_intents(intents: &[Intent<'static>]) -> (Vec<Temporarily>, BTreeMap<CgroupPath, Mark>) {
     let (mut temporary, mut unmarked) = (Vec::new(), BTreeMap::new());
@@ -362,9 +403,36 @@ fn is_systemds(config: &Config, survey: &Survey) -> bool {
 mod tests {
     use super::*;
     use crate::{
+        cgroup::Held,
         model::{CgroupId, TemporaryValue},
         sample::value,
     };
+
+    #[test]
+    fn a_cgroup_keeps_its_drop_ins_unless_all_its_values_are_given_back() {
+        let path = |text: &str| CgroupPath::parse(text).unwrap();
+        let limit = |at: &str| Undo::Value {
+            path: path(at),
+            id: CgroupId(7),
+            old: Held::Value(value("memory.max", "4096")),
+            new: value("memory.max", "max"),
+        };
+        let trouble = || Trouble::again("/", &std::io::Error::other("it is busy"));
+        let done = [
+            Undone::Done(limit("/back")),
+            Undone::Skipped(limit("/changed")),
+            Undone::Failed(limit("/failed"), trouble()),
+            Undone::Failed(Undo::Remove { path: path("/stays"), id: CgroupId(8) }, trouble()),
+            Undone::Failed(
+                Undo::Forget { path: path("/marked"), id: CgroupId(9), stays_ours: false },
+                trouble(),
+            ),
+        ];
+        let kept = not_given_back(&done);
+        let places = ["/back", "/changed", "/changed/below", "/failed", "/stays", "/stays/below", "/marked"];
+        let keeping: Vec<_> = places.into_iter().filter(|place| kept.keep(&path(place))).collect();
+        assert_eq!(keeping, ["/changed", "/failed", "/stays", "/stays/below"]);
+    }
 
     #[test]
     fn values_and_unmarked_cgroups_are_taken_from_the_intents() {

@@ -178,7 +178,7 @@ impl Edges {
     }
 
     /// Reports each message once.
-    fn emit(&mut self, what: &str, message: String) {
+    fn emit(&mut self, what: &'static str, message: String) {
         if !self.reported.contains(&message) {
             emit::degraded(&self.journal, what, &message);
             self.reported.insert(message);

@@ -21,34 +21,29 @@ use crate::{
     source::SourceName,
 };
 
-/// Reports that something is missing here or does not work, and the consequence. Call it once.
-pub(super) fn degraded(journal: &Journal, what: &str, message: &str) {
+/// Reports that something is missing here or does not work, and the consequence. Call it once. `what` is a word of the code and
+/// of docs/doctor.md, never of what others say: it becomes the value of a label.
+pub(super) fn degraded(journal: &Journal, what: &'static str, message: &str) {
     degraded_at(journal, what, None, message);
 }
 
 /// The same for one place of several; its end is reported with the place too.
-pub(super) fn degraded_at(journal: &Journal, what: &str, place: Option<&str>, message: &str) {
+pub(super) fn degraded_at(journal: &Journal, what: &'static str, place: Option<&str>, message: &str) {
     tracing::warn!("{what}: {message}; `enforcer doctor` shows what to do");
-    let data = Degraded {
-        place: place.map(str::to_owned),
-        message: Some(message.to_owned()),
-        ..Degraded::of(what.to_owned())
-    };
+    let data =
+        Degraded { place: place.map(str::to_owned), message: Some(message.to_owned()), ..Degraded::of(what) };
     journal.emit(Subject::Node, Payload::DegradedEntered(data));
 }
 
 /// Reports that it is over.
-pub(super) fn recovered(journal: &Journal, what: &str, message: &str) {
+pub(super) fn recovered(journal: &Journal, what: &'static str, message: &str) {
     recovered_at(journal, what, None, message);
 }
 
 /// The same for one place of several.
-pub(super) fn recovered_at(journal: &Journal, what: &str, place: Option<&str>, message: &str) {
-    let data = Degraded {
-        place: place.map(str::to_owned),
-        message: Some(message.to_owned()),
-        ..Degraded::of(what.to_owned())
-    };
+pub(super) fn recovered_at(journal: &Journal, what: &'static str, place: Option<&str>, message: &str) {
+    let data =
+        Degraded { place: place.map(str::to_owned), message: Some(message.to_owned()), ..Degraded::of(what) };
     journal.emit(Subject::Node, Payload::DegradedLeft(data));
 }
 
@@ -277,4 +272,64 @@ pub(super) fn owner<'a>(path: &CgroupPath, plan: &'a Plan) -> Option<Owned<'a>> 
         let container = pod.containers.iter().find(|container| container.cgroup.path == *path)?;
         Some((&pod.name, Some(container.name.as_str())))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    /// What stands before a word, and how a constant with one is named.
+    const BEFORE: [&str; 6] =
+        ["emit::degraded(", "emit::degraded_at(", "Degraded::of(", "Problem {", "Lost {", "self.emit("];
+    const NAMES: [&str; 7] =
+        ["WHAT", "SINK", "TLS", "LISTEN", "ADDRESS_SPACE", "MEMORY_LOCK", "SHARED_MEMORY"];
+
+    /// The first text in a call, if it is one word.
+    fn word(call: &str) -> Option<&str> {
+        let arguments = call.split("format!").next()?.split(';').next()?;
+        let word = arguments.split('"').nth(1)?;
+        let is_word = word.starts_with(|c: char| c.is_ascii_lowercase())
+            && word.chars().all(|c| c.is_ascii_alphabetic());
+        (is_word && arguments.find('"')? < 100).then_some(word)
+    }
+
+    fn collect(folder: &Path, words: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() {
+                if name != "tests" {
+                    collect(&path, words);
+                }
+                continue;
+            }
+            if name == "tests.rs" || path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let text = fs::read_to_string(&path).unwrap();
+            let text = text.split("#[cfg(test)]").next().unwrap();
+            for before in BEFORE {
+                words.extend(text.split(before).skip(1).filter_map(word).map(str::to_owned));
+            }
+            for name in NAMES {
+                let before = format!("const {name}: &str = ");
+                words.extend(text.split(&*before).skip(1).filter_map(word).map(str::to_owned));
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_on_doctor_has_every_word_that_is_reported() {
+        let mut words = BTreeSet::new();
+        collect(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut words);
+        assert!(words.len() > 50 && words.contains("journal") && words.contains("limitStuck"), "{words:?}");
+        let page = include_str!("../../../docs/doctor.md");
+        // The page speaks of doctor's own rows as a whole.
+        let rows = include_str!("../sense/probe/ladder/rows.rs");
+        let is_known = |word: &String| {
+            page.contains(&format!("`{word}`")) || rows.contains(&format!("name: \"{word}\""))
+        };
+        let unknown: Vec<_> = words.iter().filter(|word| !is_known(word)).collect();
+        assert_eq!(unknown, Vec::<&String>::new());
+    }
 }

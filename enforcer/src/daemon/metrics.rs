@@ -38,6 +38,12 @@ use crate::{
     sink::{Healths, Kind},
 };
 
+/// How long a predecessor's process, which has the listener too, may take to end before that is a failure.
+const PREDECESSOR: Duration = Duration::from_secs(3);
+
+/// The pause between attempts meanwhile.
+const BETWEEN: Duration = Duration::from_millis(20);
+
 /// How long after a failed bind the next one comes.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -196,8 +202,32 @@ impl Metering {
     }
 }
 
+/// Why this address can be bound by nobody without `CAP_NET_BIND_SERVICE`, which the daemon gives up.
+fn privileged(address: SocketAddr, first_unprivileged: u16) -> Option<String> {
+    let port = address.port();
+    (port != 0 && port < first_unprivileged).then(|| {
+        format!(
+            "the daemon has no right to bind a port below {first_unprivileged}: write one from there on, or set \
+             net.ipv4.ip_unprivileged_port_start to {port}"
+        )
+    })
+}
+
+/// The lowest port that needs no right here; the kernel's default if it cannot be read.
+fn first_unprivileged_port() -> u16 {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(1_024)
+}
+
+/// A sentence about the address of the metrics, if it cannot be bound on this machine.
+#[must_use]
+pub fn unbindable(config: &Config) -> Option<String> {
+    let why = privileged(config.metrics_listen?, first_unprivileged_port())?;
+    Some(format!("metricsListen: {why}; until then only the observe socket serves metrics"))
+}
+
 async fn bound(address: SocketAddr, journal: &Journal) -> MetricsListener {
-    let mut is_reported = false;
+    let (begun, mut is_reported) = (Instant::now(), false);
     loop {
         match MetricsListener::bind(address).await {
             Ok(listener) => {
@@ -206,10 +236,17 @@ async fn bound(address: SocketAddr, journal: &Journal) -> MetricsListener {
                 }
                 return listener;
             }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < PREDECESSOR => {
+                tokio::time::sleep(BETWEEN).await;
+                continue;
+            }
             Err(error) => {
                 if !std::mem::replace(&mut is_reported, true) {
+                    let denied = error.kind() == io::ErrorKind::PermissionDenied;
+                    let why = denied.then(|| privileged(address, first_unprivileged_port())).flatten();
+                    let why = why.unwrap_or_else(|| error.to_string());
                     let message = format!(
-                        "cannot serve metrics on {address}, only on the observe socket; retrying every {} s: {error}",
+                        "cannot serve metrics on {address}, only on the observe socket; retrying every {} s: {why}",
                         RETRY.as_secs()
                     );
                     emit::degraded(journal, LISTEN, &message);
@@ -311,4 +348,35 @@ fn named(candidate: &Candidate) -> NextVictim {
 pub(super) async fn sleep_until(due: Instant) {
     tokio::time::sleep_until(due.into()).await;
     metrics::loops().woken_for(due);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::journal::Filter;
+
+    #[tokio::test]
+    async fn an_address_that_a_predecessor_lets_go_is_bound_without_a_report() {
+        let predecessor = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = predecessor.local_addr().unwrap();
+        let journal = Journal::new("n", "b");
+        let ending = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(predecessor);
+        };
+        let (_listener, ()) = tokio::join!(bound(address, &journal), ending);
+        assert!(journal.reader(None, Filter::default()).read().is_none());
+    }
+
+    #[test]
+    fn a_port_that_needs_a_right_is_named_with_what_to_do() {
+        let at = |port: u16| privileged(SocketAddr::from(([127, 0, 0, 1], port)), 1_024);
+        let why = at(443).unwrap();
+        assert!(why.contains("below 1024") && why.contains("ip_unprivileged_port_start to 443"), "{why}");
+        assert_eq!([0, 1_024, 9_464].map(at), [None, None, None]);
+        let everyone = SocketAddr::from(([127, 0, 0, 1], 80));
+        assert_eq!(privileged(everyone, 0), None, "every port is free for all");
+    }
 }

@@ -139,7 +139,7 @@ impl Recording {
 
 /// The configuration as the observe socket shows it.
 fn shown(config: &Config) -> ConfigView {
-    let (configuration, origins) = config.shown();
+    let (configuration, origins) = config.shown_to_others();
     ConfigView { daemon: Build::own(), config_hash: config.hash(), configuration, origins }
 }
 

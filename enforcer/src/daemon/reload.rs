@@ -122,6 +122,8 @@ enum Cause {
 pub(super) struct Reloader {
     causes: mpsc::Sender<Cause>,
     reloaded: tokio::sync::mpsc::UnboundedReceiver<(Result<Config, config::Error>, Cause)>,
+    /// Whether what was read last was refused.
+    is_refused: bool,
     _watch: Option<ConfigWatch>,
 }
 
@@ -155,7 +157,7 @@ impl Reloader {
             ReloadOn::Signal => None,
             ReloadOn::Auto => Some(ConfigWatch::start(file, changed)?),
         };
-        Ok(Self { causes, reloaded, _watch: watch })
+        Ok(Self { causes, reloaded, is_refused: false, _watch: watch })
     }
 
     /// Requests a read; [`Self::next`] returns the result.
@@ -164,13 +166,32 @@ impl Reloader {
         drop(self.causes.send(order.map_or(Cause::Signal, Cause::Order)));
     }
 
-    /// Waits for the next configuration that was read. If the file has changed and says what is `running` already, that is
-    /// no news: only who asks for a reload has an open breaker closed by it. Safe to cancel.
-    pub(super) async fn next(&mut self, running: &Config, (host, kubelets): (&Host, bool)) -> Reloaded {
+    /// Notes whether what was read last was refused.
+    pub(super) fn note(&mut self, is_refused: bool) {
+        self.is_refused = is_refused;
+    }
+
+    /// Waits for the next configuration that was read. If the file has changed and says what is `running` already, nothing
+    /// is to be applied: only who asks for a reload has an open breaker closed by it. It is reported if the file was refused
+    /// before, as nothing else would say that it is in force again. Safe to cancel.
+    pub(super) async fn next(
+        &mut self,
+        running: &Config,
+        (host, kubelets): (&Host, bool),
+        journal: &Journal,
+    ) -> Reloaded {
         loop {
             match self.reloaded.recv().await {
                 Some((Ok(config), Cause::Changed))
-                    if settled(running, config.clone(), host, kubelets) == *running => {}
+                    if settled(running, config.clone(), host, kubelets) == *running =>
+                {
+                    if std::mem::take(&mut self.is_refused) {
+                        let message = String::from("the file says what is in force again");
+                        tracing::info!("{message}");
+                        let data = ConfigLoaded::Changed(changed_to(running, message));
+                        journal.emit(Subject::Node, Payload::ConfigLoaded(data));
+                    }
+                }
                 Some((loaded, Cause::Order(order))) => return (loaded, Some(order)),
                 Some((loaded, Cause::Signal | Cause::Changed | Cause::Gone)) => return (loaded, None),
                 // The thread ends after this receiver.
@@ -529,14 +550,47 @@ mod tests {
         reloader.ask(None);
         reloader.causes.send(Cause::Changed).unwrap();
         reloader.causes.send(Cause::Gone).unwrap();
-        let host = host();
-        let (first, _) = reloader.next(&running, (&host, false)).await;
+        let (host, journal) = (host(), Journal::new("n", "b"));
+        let (first, _) = reloader.next(&running, (&host, false), &journal).await;
         assert_eq!(first.unwrap(), running, "SIGHUP, which closes an open breaker");
-        let (second, _) = reloader.next(&running, (&host, false)).await;
+        let (second, _) = reloader.next(&running, (&host, false), &journal).await;
         assert_eq!(second.unwrap(), other, "the change without news is passed over");
-        let (third, _) = reloader.next(&running, (&host, false)).await;
+        let (third, _) = reloader.next(&running, (&host, false), &journal).await;
         let error = crate::chain(&third.unwrap_err());
         assert!(error.contains("/c.yaml") && error.contains("gone"), "{error}");
+        assert!(
+            journal.reader(None, Filter::default()).read().is_none(),
+            "and reported by whom it is given to"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refused_file_that_says_what_is_in_force_again_is_reported_once() {
+        let running = Config::default();
+        let load = {
+            let same = running.clone();
+            move || Ok(same.clone())
+        };
+        let mut reloader = Reloader::start(Box::new(load), &running, "/c.yaml".into()).unwrap();
+        let (host, journal) = (host(), Journal::new("n", "b"));
+        reloader.causes.send(Cause::Gone).unwrap();
+        let (gone, _) = reloader.next(&running, (&host, false), &journal).await;
+        reloader.note(reload(&running, gone, (&host, false), None, &journal).is_err());
+        for _ in 0..2 {
+            reloader.causes.send(Cause::Changed).unwrap();
+        }
+        reloader.ask(None);
+        let (asked, _) = reloader.next(&running, (&host, false), &journal).await;
+        assert_eq!(asked.unwrap(), running, "SIGHUP, and neither of the changes before it");
+        let Some(Batch::Records(records)) = journal.reader(None, Filter::default()).read() else { panic!() };
+        let reported: Vec<_> = records.iter().map(|record| String::from_utf8_lossy(&record.line)).collect();
+        assert_eq!(reported.len(), 2, "{reported:?}");
+        assert!(
+            reported[0].contains("config.rejected")
+                && reported[1].contains("config.loaded")
+                && reported[1].contains("the file says what is in force again"),
+            "{reported:?}"
+        );
     }
 
     #[tokio::test]
@@ -556,13 +610,13 @@ mod tests {
         let mut reloader = Reloader::start(Box::new(load), &running, file.clone()).unwrap();
         let (host, journal) = (host(), Journal::new("n", "b"));
         write("onDrift: repo");
-        let (bad, order) = reloader.next(&running, (&host, false)).await;
+        let (bad, order) = reloader.next(&running, (&host, false), &journal).await;
         assert!(order.is_none());
         let refused = reload(&running, bad, (&host, false), None, &journal).unwrap_err();
         assert!(refused.contains("config.yaml:4: onDrift"), "{refused}");
         write("onDrift: report\n");
         let (config, message) = loop {
-            let (loaded, _) = reloader.next(&running, (&host, false)).await;
+            let (loaded, _) = reloader.next(&running, (&host, false), &journal).await;
             match reload(&running, loaded, (&host, false), None, &journal) {
                 Ok(outcome) => break outcome,
                 // The bad one may be read twice: when the daemon began to follow the file, and when that was replaced.

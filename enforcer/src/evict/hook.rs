@@ -29,7 +29,7 @@ use ulid::Ulid;
 
 use self::process::{KilledPrograms, Run};
 pub use self::{
-    privileged::{VERB, end_inherited, hand_on, main, start},
+    privileged::{VERB, end_inherited, ended, hand_on, main, start},
     program::{HookProgram, UnsafeProgram},
 };
 use super::{

@@ -295,6 +295,15 @@ fn read(files: MetricsFiles) -> Reading {
 async fn page(scrape: Scrape, id: u64, classic: bool, frames: mpsc::Sender<Vec<u8>>) {
     let text = scrape.write(message::format_of(classic)).await;
     let text = text.inspect_err(|error| tracing::error!(%error, "the metrics could not be written")).ok();
+    // The client gets an answer also if it cannot get the page.
+    let text = text.filter(|text| {
+        let fits = text.len() <= MOST_PAGE_BYTES;
+        if !fits {
+            let bytes = text.len();
+            tracing::error!("the metrics have {bytes} bytes; over TLS a page has {MOST_PAGE_BYTES} at most");
+        }
+        fits
+    });
     let body = text.as_deref().unwrap_or_default().as_bytes();
     if !send(&frames, &Say::Page { id, written: text.is_some() }, body).await {
         tracing::debug!("a page could not be handed to the {NAME} process");

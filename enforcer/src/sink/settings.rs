@@ -48,7 +48,7 @@ pub struct KubernetesSettings {
 pub struct WebhookSettings {
     /// `name`: a DNS label, also the name of its cursor's file.
     pub name: String,
-    /// `url`, without secrets.
+    /// `url`, whose path may be a secret of its receiver's.
     pub url: Url,
     /// `types`: only these events; all, if empty.
     pub types: Vec<EventType>,
@@ -163,6 +163,16 @@ impl Url {
         !self.tls && !on_this_machine
     }
 
+    /// What anyone may know of it: not the path and the query, by which some receivers know who sends. It cannot be taken
+    /// for a url.
+    #[must_use]
+    pub fn without_path(&self) -> String {
+        match self.target.as_str() {
+            "/" => self.text.clone(),
+            _ => format!("{}://{}/<removed>", if self.tls { "https" } else { "http" }, self.authority),
+        }
+    }
+
     /// Whether it is `https`.
     #[must_use]
     pub fn is_tls(&self) -> bool {
@@ -185,7 +195,10 @@ mod tests {
         let url: Url = "https://[::1]:8443/a/b?c=d".parse().unwrap();
         assert_eq!((url.tls, url.host.as_str(), url.port), (true, "::1", 8443));
         assert_eq!((url.authority.as_str(), url.target.as_str()), ("[::1]:8443", "/a/b?c=d"));
+        assert_eq!(url.without_path(), "https://[::1]:8443/<removed>");
+        assert!(url.without_path().parse::<Url>().is_err(), "a file that is made of it is refused");
         let url: Url = "http://example.com".parse().unwrap();
+        assert_eq!(url.without_path(), "http://example.com");
         assert_eq!((url.port, url.target.as_str(), url.is_readable()), (80, "/", true));
         for here in ["http://localhost/", "http://127.0.0.1:1/", "http://[::1]/", "https://example.com/"] {
             assert!(!here.parse::<Url>().unwrap().is_readable(), "{here}");

@@ -23,12 +23,29 @@ const ATTEMPTS: usize = 20;
 pub enum Undone {
     /// It was undone.
     Done(Undo),
+    /// Another has written the value meanwhile, which stays.
+    Skipped(Undo),
     /// It could not be undone.
     Failed(Undo, Trouble),
 }
 
-/// Carries out the steps in order. What is gone meanwhile, or was changed by others, is left out. A cgroup keeps its mark if
-/// something of it could not be undone, so that the next cleanup finds it.
+/// How a step ended that met no trouble.
+enum Outcome {
+    Done,
+    /// What it was about is gone, or was as it should be.
+    Moot,
+    /// Another has written the value meanwhile.
+    Skipped,
+}
+
+impl Outcome {
+    fn of(is_done: bool) -> Self {
+        if is_done { Self::Done } else { Self::Moot }
+    }
+}
+
+/// Carries out the steps in order. What is gone meanwhile is left out. A cgroup keeps its mark if something of it was not
+/// undone, also because others have changed it meanwhile, so that the next cleanup finds it.
 pub fn carry_out(
     root: &CgroupDir,
     proc: &Path,
@@ -38,18 +55,22 @@ pub fn carry_out(
     permit: &Permit,
 ) -> io::Result<Vec<Undone>> {
     let hands = Hands { root, processes: Processes::open(proc)?, driver, page, permit };
-    let mut failed: BTreeSet<CgroupPath> = BTreeSet::new();
+    let mut kept: BTreeSet<CgroupPath> = BTreeSet::new();
     let mut undone = Vec::new();
     for step in steps {
         let place = place(&step);
-        if matches!(step, Undo::Forget { .. }) && failed.contains(&place) {
+        if matches!(step, Undo::Forget { .. }) && kept.contains(&place) {
             continue;
         }
         match hands.undo(&step) {
-            Ok(true) => undone.push(Undone::Done(step)),
-            Ok(false) => {}
+            Ok(Outcome::Done) => undone.push(Undone::Done(step)),
+            Ok(Outcome::Moot) => {}
+            Ok(Outcome::Skipped) => {
+                kept.insert(place);
+                undone.push(Undone::Skipped(step));
+            }
             Err(trouble) => {
-                failed.insert(place);
+                kept.insert(place);
                 undone.push(Undone::Failed(step, trouble));
             }
         }
@@ -57,7 +78,7 @@ pub fn carry_out(
     Ok(undone)
 }
 
-/// The cgroup whose mark stays if the step fails.
+/// The cgroup whose mark stays if the step is not done.
 fn place(step: &Undo) -> CgroupPath {
     match step {
         Undo::Temporary(Temporarily { path, .. })
@@ -66,6 +87,16 @@ fn place(step: &Undo) -> CgroupPath {
         | Undo::Forget { path, .. } => path.clone(),
         Undo::Score { path, .. } => path.clone().unwrap_or_else(CgroupPath::root),
     }
+}
+
+/// What came of writing a value.
+enum Written {
+    /// It is as it was before.
+    Back,
+    /// Another has written it since the survey.
+    ByAnother,
+    /// Why it cannot be written now.
+    InUse(String),
 }
 
 struct Hands<'a> {
@@ -77,30 +108,30 @@ struct Hands<'a> {
 }
 
 impl Hands<'_> {
-    /// Returns whether there was anything to do.
-    fn undo(&self, step: &Undo) -> Result<bool, Trouble> {
+    fn undo(&self, step: &Undo) -> Result<Outcome, Trouble> {
         let failed = |error: Error| Trouble::again(place(step).as_str(), &error);
         let unless_gone = |result: Result<bool, Error>| match result {
-            Err(error) if error.is_gone() => Ok(false),
-            other => other.map_err(failed),
+            Err(error) if error.is_gone() => Ok(Outcome::Moot),
+            other => other.map(Outcome::of).map_err(failed),
         };
         match step {
             Undo::Temporary(Temporarily { path, id, value }) => unless_gone(
                 self.open(path, *id).and_then(|dir| dir.map_or(Ok(false), |dir| restore(&dir, value))),
             ),
             Undo::Score { path: _, pid, start_ticks, old, new } => {
-                self.score((*pid, *start_ticks), *old, *new)
+                self.score((*pid, *start_ticks), *old, *new).map(Outcome::of)
             }
             Undo::Value { path, id, old, new } => match self.value(path, *id, old, new) {
-                Ok(Some(in_use)) => Err(Trouble {
+                Ok(Written::InUse(in_use)) => Err(Trouble {
                     path: path.to_string(),
                     error: in_use,
                     remedy: String::from("free memory there, and run enforcer cleanup again"),
                 }),
-                Ok(None) => Ok(true),
+                Ok(Written::ByAnother) => Ok(Outcome::Skipped),
+                Ok(Written::Back) => Ok(Outcome::Done),
                 Err(error) => unless_gone(Err(error)),
             },
-            Undo::Remove { path, id } => self.remove(path, *id),
+            Undo::Remove { path, id } => self.remove(path, *id).map(Outcome::of),
             Undo::Forget { path, id, stays_ours } => unless_gone(self.forget(path, *id, *stays_ours)),
         }
     }
@@ -134,27 +165,25 @@ impl Hands<'_> {
         }
     }
 
-    /// Returns why the value cannot be written now, if that is so.
     fn value(
         &self,
         path: &CgroupPath,
         id: CgroupId,
         old: &Held,
         new: &CgroupValue,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<Written, Error> {
         let file = new.file();
         let gone = || Error::Open { path: path.to_string(), source: io::ErrorKind::NotFound.into() };
         let dir = self.open(path, id)?.ok_or_else(gone)?;
         let present = Held::read(file, &dir.read(&file.name())?);
-        // Another has written it meanwhile.
         if present != *old && !old.value().is_some_and(|old| present.is(&old, self.page)) {
-            return Err(gone());
+            return Ok(Written::ByAnother);
         }
         if let CgroupValue::MemoryMax(Limit::Amount(limit_bytes)) = new
             && !present.value().is_none_or(|present| present.is_raised_by(new))
             && let Some(usage_bytes) = usage_bytes(&dir)?.filter(|usage_bytes| usage_bytes > limit_bytes)
         {
-            return Ok(Some(in_use(usage_bytes, *limit_bytes)));
+            return Ok(Written::InUse(in_use(usage_bytes, *limit_bytes)));
         }
         match self.driver.emit(&dir, std::slice::from_ref(new)) {
             // systemd has no such unit, and so nothing of it.
@@ -163,7 +192,7 @@ impl Hands<'_> {
         }
         self.driver.settle(&dir, new)?;
         self.driver.set(&dir, new)?;
-        Ok(None)
+        Ok(Written::Back)
     }
 
     fn remove(&self, path: &CgroupPath, id: CgroupId) -> Result<bool, Trouble> {

@@ -22,25 +22,62 @@ impl Reconciler {
     /// Takes the containers that are to be gone and still run into the desired state, with the CPUs that they may run on. Call
     /// it after everything else is there.
     pub(super) fn keep_off(&mut self, plan: &Plan) {
-        let Some(assignments) = plan.cpus.as_ref().filter(|_| !self.is_audit) else { return };
-        let shared = Arc::new(assignments.default_cpu_set.clone());
-        let own_or_shared = |own: Option<CpuSet>| own.map_or_else(|| Arc::clone(&shared), Arc::new);
+        if self.is_audit {
+            return;
+        }
+        match &plan.cpus {
+            Some(assignments) => self.keep_to(assignments),
+            None => self.widen(),
+        }
+    }
+
+    /// Gives all CPUs back where an earlier start has kept such containers to some of them. What the plan names gets back by
+    /// itself what it no longer says.
+    fn widen(&mut self) {
+        for (path, owner) in self.unplanned() {
+            let is_container = matches!(owner.level, OwnerLevel::Container { .. });
+            if is_container && self.has_written_cpus(&path) && self.may_run(&path) {
+                self.want(path, owner, CgroupValues::default());
+            }
+        }
+    }
+
+    fn has_written_cpus(&self, path: &CgroupPath) -> bool {
+        let Ok(dir) = self.root.open(path) else { return false };
+        if self.ledger.knows(dir.id()) {
+            return self.ledger.files(dir.id()).any(|file| file == CgroupFile::CpusetCpus);
+        }
+        dir.mark().ok().flatten().is_some_and(|mark| mark.files.contains_key(&CgroupFile::CpusetCpus))
+    }
+
+    /// The pods' cgroups that exist and that the plan does not name.
+    fn unplanned(&self) -> BTreeMap<CgroupPath, Arc<Owner>> {
         let known = self.standing.iter().filter(|(_, known)| !known.is_outside);
-        let known = known.map(|(path, known)| (path, &known.owner)).chain(&self.desired.retired);
-        let going: BTreeMap<CgroupPath, Arc<Owner>> = known
+        known
+            .map(|(path, known)| (path, &known.owner))
+            .chain(&self.desired.retired)
             .filter(|(path, _)| !self.desired.targets.contains_key(path))
             .map(|(path, owner)| (path.clone(), Arc::clone(owner)))
-            .collect();
-        for (path, owner) in going {
+            .collect()
+    }
+
+    fn want(&mut self, path: CgroupPath, owner: Arc<Owner>, values: CgroupValues) {
+        let plan = CgroupPlan { path: path.clone(), values };
+        let target = Target { plan, owner: Some(owner), named_by: Some(GOING), is_awaited: true };
+        self.desired.targets.insert(path, target);
+    }
+
+    fn keep_to(&mut self, assignments: &Assignments) {
+        let shared = Arc::new(assignments.default_cpu_set.clone());
+        let own_or_shared = |own: Option<CpuSet>| own.map_or_else(|| Arc::clone(&shared), Arc::new);
+        for (path, owner) in self.unplanned() {
             let OwnerLevel::Container { uid, container, .. } = &owner.level else { continue };
             if !self.may_run(&path) {
                 continue;
             }
             let cpus = own_or_shared(assignments.get(uid, container).cloned());
             let values = CgroupValues { cpuset_cpus: Some(cpus), ..CgroupValues::default() };
-            let plan = CgroupPlan { path: path.clone(), values };
-            let target = Target { plan, owner: Some(owner), named_by: Some(GOING), is_awaited: true };
-            self.desired.targets.insert(path, target);
+            self.want(path, owner, values);
         }
         // A former cgroup that keeps its values does not keep those CPUs.
         for target in self.desired.targets.values_mut().filter(|target| target.is_former()) {

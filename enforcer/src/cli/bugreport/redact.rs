@@ -82,35 +82,59 @@ fn without_credentials(text: &str) -> Option<String> {
     if text.to_lowercase().contains("bearer ") {
         return Some(REMOVED.to_owned());
     }
-    let mut changed = false;
-    let words: Vec<String> = text
-        .split(' ')
-        .map(|word| match word.split_once("://") {
-            Some((scheme, rest)) => {
-                let safe = address(rest);
-                changed |= safe != rest;
-                format!("{scheme}://{safe}")
-            }
-            None => word.to_owned(),
+    let safe: String = text
+        .split_inclusive(char::is_whitespace)
+        .map(|word| {
+            let (word, space) = word.split_at(word.trim_end().len());
+            safe_word(word) + space
         })
         .collect();
-    changed.then(|| words.join(" "))
+    (safe != text).then_some(safe)
 }
 
-/// An address behind its scheme, without user, password, query and fragment.
-fn address(rest: &str) -> String {
-    let end = rest.find(['?', '#']).unwrap_or(rest.len());
-    let (address, tail) = rest.split_at(end);
-    let (host, path) = match address.find('/') {
-        Some(at) => address.split_at(at),
-        None => (address, ""),
-    };
+/// What may stand between two addresses in the same word.
+const BETWEEN: [char; 9] = [',', ';', '|', '(', '<', '[', '{', '"', '\''];
+
+/// A word whose addresses have no secret. If it cannot be told where one ends, nothing of the word stays.
+fn safe_word(word: &str) -> String {
+    let mut begins = Vec::new();
+    for (at, _) in word.match_indices("://") {
+        let before = word.get(..at).unwrap_or_default();
+        let begin = before.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || "+-.".contains(c)).len();
+        let (above, scheme) = before.split_at(begin);
+        let is_known = matches!(scheme, "http" | "https" | "unix" | "file") && above.ends_with(BETWEEN);
+        if !begins.is_empty() && !is_known {
+            return REMOVED.to_owned();
+        }
+        begins.push(begin);
+    }
+    let ends = begins.iter().skip(1).copied().chain([word.len()]);
+    let first = word.get(..begins.first().copied().unwrap_or(word.len())).unwrap_or_default().to_owned();
+    begins
+        .iter()
+        .zip(ends)
+        .fold(first, |safe, (begin, end)| safe + &address(word.get(*begin..end).unwrap_or_default()))
+}
+
+/// An address without user, password, path, query and fragment: the path of a webhook may be a secret. That of a socket or a
+/// file is none.
+fn address(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    if matches!(scheme, "unix" | "file") {
+        return text.to_owned();
+    }
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (host, tail) = rest.split_at(end);
+    // A password with such a character in it is not taken for a host.
+    if tail.contains('@') {
+        return format!("{scheme}://{REMOVED}");
+    }
     let host = match host.rsplit_once('@') {
         Some((_, host)) => format!("{REMOVED}@{host}"),
         None => host.to_owned(),
     };
-    let tail = if tail.len() > 1 { format!("?{REMOVED}") } else { String::new() };
-    format!("{host}{path}{tail}")
+    let tail = if tail.len() > 1 { format!("/{REMOVED}") } else { tail.to_owned() };
+    format!("{scheme}://{host}{tail}")
 }
 
 #[cfg(test)]
@@ -125,7 +149,7 @@ mod tests {
             "pods": [{"name": "web", "annotations": {"a": "hunter2"}, "env": [{"name": "A", "value": "hunter2"}]}],
             "sinks": [{"url": "https://me:hunter2@host:8443/hook/x?key=hunter2", "tokenFile": "/etc/hunter2"}],
             "header": "Bearer hunter2",
-            "said": "asked https://host/path and got hunter",
+            "said": "asked https://host/ and got hunter",
             "clientSecret": null,
             "count": 3,
         });
@@ -133,8 +157,8 @@ mod tests {
         removed.from("x.json", &mut value);
         let text = value.to_string();
         assert!(!text.contains("hunter2"), "{text}");
-        assert!(text.contains("https://removed@host:8443/hook/x?removed"), "{text}");
-        assert!(text.contains("asked https://host/path and got hunter"), "{text}");
+        assert!(text.contains("https://removed@host:8443/removed"), "{text}");
+        assert!(text.contains("asked https://host/ and got hunter"), "{text}");
         let places: Vec<_> = removed.places().collect();
         let expected = [
             "x.json: header",
@@ -144,5 +168,25 @@ mod tests {
             "x.json: sinks[].url",
         ];
         assert_eq!(places, expected);
+    }
+
+    #[test]
+    fn no_address_keeps_a_secret_however_they_stand_together() {
+        for (text, safe) in [
+            ("http://a:b@x,http://c:d@y", "http://removed@x,http://removed@y"),
+            ("http://a:b,c@x;https://y/T0/B0/SECRET", "http://removed@x;https://y/removed"),
+            ("(https://hooks.example/services/T0/B0/SECRET)", "(https://hooks.example/removed"),
+            ("http://x?key=SECRET\nhttp://y#SECRET", "http://x/removed\nhttp://y/removed"),
+            ("http://a:b/SECRET@x", "http://removed"),
+            // Where the first one ends is not known.
+            ("at http://a:SECREThttp://c:d@y now", "at removed now"),
+            ("http://a:SECRET+http://c:d@y", "removed"),
+        ] {
+            assert_eq!(without_credentials(text).as_deref(), Some(safe), "{text}");
+        }
+        for text in ["no address", "unix:///run/containerd/containerd.sock", "https://host:6443/", "a@b /c?d"]
+        {
+            assert_eq!(without_credentials(text), None, "{text}");
+        }
     }
 }

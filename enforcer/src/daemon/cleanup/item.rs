@@ -67,6 +67,14 @@ impl Item {
         }
     }
 
+    /// The cgroup with the file, if it is about one.
+    pub(super) fn place(&self) -> String {
+        match &self.file {
+            Some(file) => format!("{}/{file}", self.path),
+            None => self.path.clone(),
+        }
+    }
+
     /// A file or folder that was removed.
     pub(super) fn removed(what: &'static str, path: &Path) -> Self {
         Self { what, path: path.display().to_string(), file: None, pid: None, old: None, new: None }

@@ -19,6 +19,7 @@ use std::{
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     io::{Errno, FdFlags, retry_on_intr},
     mm::MlockAllFlags,
     net::{
@@ -107,6 +108,15 @@ pub fn start(program: &HookProgram) -> io::Result<()> {
     // There is only one caller.
     let _is_first = RUNNING.set(process);
     Ok(())
+}
+
+/// Waits until the process has ended or is of no use any more; for ever if there is none. Must be called inside a tokio
+/// runtime, before the first program is run.
+pub async fn ended() -> io::Result<()> {
+    match running() {
+        Some(process) => process.ended().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Lets the next program in this process's place find the hook process.
@@ -198,6 +208,19 @@ impl HookProcess {
         }
     }
 
+    async fn ended(&self) -> io::Result<()> {
+        let socket = self.lock().try_clone()?;
+        let socket = raw::readable_socket(socket)?;
+        loop {
+            let mut ready = socket.readable().await?;
+            // Its answers make it readable too; they are for the thread that asks.
+            if is_over(socket.get_ref().as_fd())? {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+
     fn exchange(&self, ask: &Ask, descriptors: &[BorrowedFd<'_>]) -> io::Result<(Answer, Option<OwnedFd>)> {
         let socket = self.lock();
         send(socket.as_fd(), ask, descriptors)?;
@@ -209,6 +232,13 @@ impl HookProcess {
         }
         received.map(|(answer, descriptors)| (answer, descriptors.into_iter().next()))
     }
+}
+
+/// Whether the other end is closed, or this one was shut down as no answer came.
+fn is_over(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut looked = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
+    retry_on_intr(|| poll(&mut looked, Some(&Timespec::default())))?;
+    Ok(looked.iter().any(|looked| looked.revents().intersects(PollFlags::HUP | PollFlags::ERR)))
 }
 
 fn unexpected() -> io::Error {
@@ -335,9 +365,7 @@ fn start_own(
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read as _, thread};
-
-    use rustix::event::{PollFd, PollFlags, poll};
+    use std::{io::Read as _, pin::pin, thread};
 
     use super::*;
     use crate::evict::tests::hook::program;
@@ -399,5 +427,25 @@ mod tests {
         assert!(!process.is_for(&HookProgram { args: Vec::new(), ..own }).unwrap());
         drop(process);
         serving.join().unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn its_end_is_noticed_and_an_answer_is_not_taken_for_it() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let process = HookProcess { socket: Mutex::new(ours), _child: None };
+        let mut ended = pin!(process.ended());
+        send(theirs.as_fd(), &Answer::Runs, &[]).unwrap();
+        tokio::select! {
+            biased;
+            ended = &mut ended => panic!("{ended:?}"),
+            () = tokio::task::yield_now() => {}
+        }
+        assert!(!is_over(process.lock().as_fd()).unwrap());
+        let (answer, _) = receive::<Answer>(process.lock().as_fd(), MOST_ANSWER_BYTES).unwrap().unwrap();
+        assert!(matches!(answer, Answer::Runs));
+        drop(theirs);
+        ended.await.unwrap();
+        assert!(is_over(process.lock().as_fd()).unwrap());
     }
 }

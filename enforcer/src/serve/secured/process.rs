@@ -201,6 +201,7 @@ impl Pages {
             waiting.replies.insert(id, reply);
             id
         };
+        let _withdrawn = Withdrawal { id, pages: self };
         self.frames.send(Heard::Wanted { id, classic: format == Format::Classic }).await.ok()?;
         replied.await.ok().flatten()
     }
@@ -214,5 +215,37 @@ impl Pages {
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets a request once nobody waits for its answer, also because its connection was closed meanwhile.
+struct Withdrawal<'a> {
+    id: u64,
+    pages: &'a Pages,
+}
+
+impl Drop for Withdrawal<'_> {
+    fn drop(&mut self) {
+        self.pages.waiting().replies.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_whose_client_is_gone_is_forgotten() {
+        let (frames, mut wanted) = mpsc::channel(1);
+        let pages = Pages { frames, waiting: Arc::default() };
+        let of_client = pages.clone();
+        let asking = tokio::spawn(async move { of_client.get(Format::Classic).await });
+        let Some(Heard::Wanted { id, .. }) = wanted.recv().await else { panic!() };
+        assert_eq!(pages.waiting().replies.len(), 1);
+        asking.abort();
+        assert!(asking.await.unwrap_err().is_cancelled());
+        assert_eq!(pages.waiting().replies.len(), 0);
+        // Its page may come all the same.
+        pages.arrived(id, None);
     }
 }

@@ -19,7 +19,10 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::*;
-use crate::network::fake::{Authority, Validity};
+use crate::{
+    metrics::Format,
+    network::fake::{Authority, Validity},
+};
 
 /// The name in the server's certificate.
 const NODE: &str = "node";
@@ -81,7 +84,12 @@ struct Server {
 impl Server {
     /// One whose process is a thread.
     fn start(files: MetricsFiles) -> Self {
-        Self::start_with(files, |theirs, listener| {
+        Self::serving(files, Scrape::by(|format| Ok(format!("{format:?} 1\n"))))
+    }
+
+    /// The same with other metrics.
+    fn serving(files: MetricsFiles, scrape: Scrape) -> Self {
+        Self::start_with(files, scrape, |theirs, listener| {
             theirs.set_nonblocking(true)?;
             listener.set_nonblocking(true)?;
             thread::spawn(move || {
@@ -98,6 +106,7 @@ impl Server {
 
     fn start_with(
         files: MetricsFiles,
+        scrape: Scrape,
         mut spawn: impl FnMut(StdStream, StdListener) -> io::Result<Option<Child>> + Send + 'static,
     ) -> Self {
         let reports = Reports::default();
@@ -106,7 +115,7 @@ impl Server {
         let service = Service {
             files,
             hosts: vec![NODE.to_owned()],
-            scrape: Scrape::by(|format| Ok(format!("{format:?} 1\n"))),
+            scrape,
             report: Box::new(move |problem| {
                 reported.lock().unwrap().push(problem.map(str::to_owned));
             }),
@@ -374,11 +383,32 @@ async fn clients_that_are_slow_in_the_handshake_or_in_the_request_keep_no_other_
 }
 
 #[tokio::test]
+async fn a_page_that_is_too_long_is_an_error_and_no_silence() {
+    let authority = Authority::new().unwrap();
+    let (certificate, key) = authority.sign(NODE, Validity::Valid).unwrap();
+    let secret = Secret::new(&[("tls.crt", &certificate), ("tls.key", &key), ("token", TOKEN)]);
+    let scrape = Scrape::by(|format| {
+        Ok(match format {
+            Format::Classic => "#".repeat(MOST_PAGE_BYTES + 1),
+            Format::OpenMetrics => "#".repeat(MOST_PAGE_BYTES),
+        })
+    });
+    let server = Server::serving(secret.files(false, true), scrape);
+    let client = client(&authority, None);
+    let classic = format!("{}Accept: text/plain\r\n", bearer(TOKEN));
+    let answer = ask(server.address, &client, &classic).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 500"), "{answer:?}");
+    let longest = ask(server.address, &client, &bearer(TOKEN)).await.unwrap();
+    assert!(longest.starts_with("HTTP/1.1 200") && longest.len() > MOST_PAGE_BYTES);
+}
+
+#[tokio::test]
 async fn a_process_that_ends_is_started_again_and_reported() {
     let authority = Authority::new().unwrap();
     let (certificate, key) = authority.sign(NODE, Validity::Valid).unwrap();
     let secret = Secret::new(&[("tls.crt", &certificate), ("tls.key", &key)]);
-    let server = Server::start_with(secret.files(false, false), |_theirs, _listener| Ok(None));
+    let scrape = Scrape::by(|_format| Ok(String::new()));
+    let server = Server::start_with(secret.files(false, false), scrape, |_theirs, _listener| Ok(None));
     while *server.started.lock().unwrap() < 2 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -140,6 +140,22 @@ fn a_renamed_container_keeps_its_values_but_no_cpus_that_another_has_for_itself(
 }
 
 #[test]
+fn what_runs_on_of_a_removed_pod_gets_all_cpus_back_once_none_has_any_for_itself() {
+    let mut fixture = scene();
+    drop(fixture.reconcile(&pinned(&["batch"], "0-1", &[])));
+    assert_eq!(cpus(&fixture, "batch/app"), "0-1");
+    populate(&fixture, "batch");
+    let report = fixture.reconcile(&without_pods());
+    assert_eq!(written(&report), ["/kubepods/podbatch/app"], "{report:?}");
+    assert_eq!(report.written.len(), 1, "its other files stay unchanged");
+    assert_eq!(report.written[0].change.old.as_deref(), Some("0-1"));
+    // As the kernel shows it.
+    fixture.write("kubepods/podbatch/app/cpuset.cpus", "\n");
+    assert!(written(&fixture.reconcile(&without_pods())).is_empty());
+    assert_eq!(fixture.read("kubepods/podbatch/app/memory.max"), "8192");
+}
+
+#[test]
 fn what_cannot_be_kept_off_is_named() {
     let mut fixture = scene();
     drop(fixture.reconcile(&pinned(&["batch"], "0-7", &[])));
