@@ -2,7 +2,9 @@
 
 mod document;
 mod fold;
+mod page;
 mod read;
+mod recorded;
 mod sections;
 mod table;
 mod words;
@@ -34,7 +36,10 @@ pub(super) fn report(context: &Context, args: &Args) -> Result<(), Failure> {
     let range = range(args, jiff::Timestamp::now())?;
     let report = read::read(context, range)?;
     match context.output {
-        Output::Html => Err(format::no_html()),
+        Output::Html => {
+            let recorded = recorded::read(&context.config.state_dir, &report);
+            format::print_text(&page::page(&report, &recorded))
+        }
         output => format::print(output, &report, || table::table(&report, context.columns)),
     }
 }

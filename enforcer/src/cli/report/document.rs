@@ -106,7 +106,8 @@ pub(super) struct EvictedOwner {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Eviction {
-    pub(super) eviction_id: String,
+    #[serde(rename = "evictionId")]
+    pub(super) id: String,
     /// When it was decided; of one whose decision is not kept, when it ended.
     pub(super) time: String,
     /// `completed`, `failed`, `dryRun`, `paused`, `unarmed`, or `open`: its end is not in the journal.

@@ -22,7 +22,7 @@ use enforcer_events::{
     pressure::{PressureCleared, PressureRising},
 };
 
-use self::few::MOST_ITEMS;
+pub(super) use self::few::MOST_ITEMS;
 use super::document::{Exceeded, Journal, Loss, Report};
 
 /// How many controllers of pods are remembered.

@@ -61,7 +61,7 @@ impl Evictions {
         {
             self.close(oldest);
         }
-        self.open.insert(eviction.eviction_id.clone(), Open { is_in_range: at.is_in_range, eviction });
+        self.open.insert(eviction.id.clone(), Open { is_in_range: at.is_in_range, eviction });
     }
 
     pub(super) fn signalled(&mut self, signalled: &EvictionSignalled) {
@@ -87,7 +87,7 @@ impl Evictions {
         let Open { is_in_range, mut eviction } = open.unwrap_or_else(|| Open {
             is_in_range: at.is_in_range,
             eviction: Eviction {
-                eviction_id: ended.eviction_id.clone(),
+                id: ended.eviction_id.clone(),
                 time: time(at.ms),
                 signal: ended.signal.as_ref().map(ToString::to_string),
                 order: ended.operator.as_ref().map(|operator| operator.reason.clone()),
@@ -211,7 +211,7 @@ fn of_decision(at: At, decision: &Decision) -> Eviction {
         Decision { .. } => "open",
     };
     Eviction {
-        eviction_id: decision.eviction_id.clone(),
+        id: decision.eviction_id.clone(),
         time: time(at.ms),
         outcome,
         decision_kept: true,
@@ -245,7 +245,7 @@ fn of_decision(at: At, decision: &Decision) -> Eviction {
 fn of_reconstructed(at: At, decision: &ReconstructedDecision) -> Eviction {
     let shortage = decision.shortage.as_ref();
     Eviction {
-        eviction_id: decision.eviction_id.clone(),
+        id: decision.eviction_id.clone(),
         time: time(at.ms),
         outcome: "open",
         uid: Some(decision.uid.clone()),

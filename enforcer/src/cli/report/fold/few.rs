@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::super::document::Few;
 
 /// The longest list of a report.
-pub(super) const MOST_ITEMS: usize = 100;
+pub(in super::super) const MOST_ITEMS: usize = 100;
 
 /// How many owners a table lists.
 pub(super) const MOST_OWNERS: usize = 20;

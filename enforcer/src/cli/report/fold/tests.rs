@@ -194,6 +194,32 @@ pub(in super::super) fn everything() -> Report {
         .report()
 }
 
+/// A name that would be markup.
+pub(in super::super) const HOSTILE: &str = "<script>alert(1)</script><img onerror=\"b\"'><b>\u{1b}[2J";
+
+/// A report whose every name is hostile.
+pub(in super::super) fn hostile() -> Report {
+    let victim = with(decided(FIRST, HOSTILE)["victim"].clone(), &json!({"namespace": HOSTILE}));
+    let ranking = json!([with(ranked(1, HOSTILE, 5, 0), &json!({"namespace": HOSTILE}))]);
+    let excluded = json!([{"namespace": HOSTILE, "name": HOSTILE, "reason": HOSTILE}]);
+    let more = json!({"victim": victim, "ranking": ranking, "excluded": excluded, "decidedBy": HOSTILE});
+    let failed = ended(FIRST, &json!({"message": HOSTILE}));
+    let suppressed = json!({"signal": HOSTILE, "reason": HOSTILE, "message": HOSTILE});
+    let killed = with(process(1, HOSTILE), &json!({"namespace": HOSTILE, "pod": HOSTILE}));
+    let dead = json!({"victims": [killed], "limitOwner": HOSTILE});
+    let stalling = with(stalling(150), &json!({"limitOwner": HOSTILE, "kind": HOSTILE}));
+    let lost = json!({"what": "journal", "message": HOSTILE, "lostEvents": 1});
+    Journal::new()
+        .add(0, "config.loaded", &started(HOSTILE))
+        .add(1, "eviction.decided", &with(decided(FIRST, HOSTILE), &more))
+        .add(2, "eviction.failed", &failed)
+        .add(3, "eviction.suppressed", &suppressed)
+        .add(4, "oom.incident", &incident(&dead))
+        .add(5, "pressure.rising", &stalling)
+        .add(6, "degraded.entered", &lost)
+        .report()
+}
+
 #[test]
 fn an_eviction_is_one_from_its_decision_to_its_end() {
     let report = Journal::new()
