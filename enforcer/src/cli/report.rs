@@ -1,5 +1,6 @@
 //! `enforcer report`: what happened in a range of time, folded from the event journal.
 
+mod alternatives;
 mod document;
 mod fold;
 mod page;
@@ -34,12 +35,11 @@ pub(super) struct Args {
 
 pub(super) fn report(context: &Context, args: &Args) -> Result<(), Failure> {
     let range = range(args, jiff::Timestamp::now())?;
-    let report = read::read(context, range)?;
+    let mut report = read::read(context, range)?;
+    let recorded = recorded::read(&context.config.state_dir, &report);
+    alternatives::add(&mut report.evictions.items, &recorded);
     match context.output {
-        Output::Html => {
-            let recorded = recorded::read(&context.config.state_dir, &report);
-            format::print_text(&page::page(&report, &recorded))
-        }
+        Output::Html => format::print_text(&page::page(&report, &recorded)),
         output => format::print(output, &report, || table::table(&report, context.columns)),
     }
 }

@@ -36,7 +36,9 @@ fn a_report_of_the_state_directory_has_evictions_kills_pressure_and_warnings() {
     assert_eq!(report["losses"][0]["what"], "begins");
     let printed = scene.run(&["report"]);
     assert!(printed.err.contains("the daemon is down: this is what FOLDER/state holds"), "{printed:?}");
-    assert!(printed.out.contains("of pods 1 evicted; 2 processes killed"), "{printed:?}");
+    let words = printed.out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("of pods 1 evicted; 2 processes killed"), "{printed:?}");
+    assert!(words.contains("both unknown: no recording of it is kept"), "{printed:?}");
     printed.tame();
     assert_eq!(scene.run(&["-o", "text", "report"]).out.lines().count(), printed.out.lines().count());
 }
@@ -91,9 +93,35 @@ fn names_in_a_report_are_cut_only_where_a_terminal_ends() {
     assert_harmless(&narrow);
     let mut printed = narrow.lines().filter(|line| !line.contains("this is what"));
     assert!(printed.all(|line| line.width() <= 80), "{narrow}");
-    assert!(narrow.contains('…') && !narrow.contains(LONG), "{narrow}");
+    // In tables; sentences have whole names.
+    assert!(narrow.lines().any(|line| line.contains('…') && line.contains("x2x4z")), "{narrow}");
     assert!(on_columns(&scene, 200, "report").contains(LONG));
     assert!(scene.run(&["report"]).out.contains(LONG));
+}
+
+#[test]
+fn what_others_would_have_done_is_unknown_without_a_recording_and_says_why() {
+    let scene = Scene::new();
+    scene.remember(&eviction());
+    let alternatives = document(&scene, &[])["evictions"]["items"][0]["alternatives"].clone();
+    for who in ["kubelet", "kernel"] {
+        assert_eq!(alternatives[who]["outcome"], "unknown", "{alternatives}");
+        assert_eq!(alternatives[who]["reason"], "no recording of it is kept", "{alternatives}");
+        assert_eq!(alternatives[who]["steps"], json!([]), "{alternatives}");
+    }
+}
+
+#[test]
+fn a_page_stands_alone_and_has_the_same_evictions() {
+    let scene = Scene::new();
+    scene.remember(&[eviction(), oom()].concat());
+    let printed = scene.raw(&["-o", "html", "report"]);
+    assert_eq!(printed.status, 0, "{printed:?}");
+    let page = printed.out;
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{page}");
+    assert!(page.contains("default-src 'none'") && !page.contains("<script"), "{page}");
+    assert!(page.contains("default/hog: evicted (memory)") && page.contains("default/p/c1"), "{page}");
+    assert!(page.contains("The kubelet instead: unknown: no recording of it is kept."), "{page}");
 }
 
 #[test]

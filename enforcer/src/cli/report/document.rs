@@ -61,7 +61,7 @@ pub(super) struct Journal {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Loss {
-    /// `empty`, `begins`, `gap`, `unreadable`, `journal`, `restart`, `degraded` or `uncounted`.
+    /// `empty`, `begins`, `ends`, `gap`, `unreadable`, `journal`, `restart`, `degraded` or `uncounted`.
     pub(super) what: &'static str,
     pub(super) time: Option<String>,
     /// How many events are missing, where that is known.
@@ -149,6 +149,51 @@ pub(super) struct Eviction {
     pub(super) ranked_count: usize,
     pub(super) excluded: Vec<Excluded>,
     pub(super) excluded_count: usize,
+    /// What others would have done in the same shortage; null if its recording was not looked for.
+    pub(super) alternatives: Option<Alternatives>,
+}
+
+/// What would have been without the daemon, by the recording of an eviction.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Alternatives {
+    pub(super) kubelet: Answer,
+    pub(super) kernel: Answer,
+}
+
+/// What one of them would have done. Times are from the crossing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Answer {
+    /// `evicts`, `tooLate`, `kills`, `spares` or `unknown`.
+    pub(super) outcome: &'static str,
+    /// The same in words.
+    pub(super) sentence: String,
+    /// Why it is unknown.
+    pub(super) reason: Option<String>,
+    pub(super) steps: Vec<AnswerStep>,
+    /// The node's least available memory, as a range.
+    pub(super) lowest_from_bytes: Option<u64>,
+    pub(super) lowest_to_bytes: Option<u64>,
+    /// When memory may be used up before, at the earliest.
+    pub(super) exhausted_from_ms: Option<u64>,
+    /// In how many of a thousand of the ways that were tried.
+    pub(super) exhausted_permille: Option<u16>,
+    /// When the processes were read that the kernel chooses from: before the crossing if negative.
+    pub(super) processes_read_ms: Option<i64>,
+    /// What this assumes.
+    pub(super) assumptions: Vec<&'static str>,
+}
+
+/// An eviction or a kill.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AnswerStep {
+    /// Whom: more than one if that depends on what the recording does not say.
+    pub(super) victims: Vec<String>,
+    pub(super) from_ms: u64,
+    pub(super) to_ms: u64,
+    /// Whether it happens in any case.
+    pub(super) certain: bool,
 }
 
 impl Eviction {

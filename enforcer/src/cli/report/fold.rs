@@ -60,6 +60,8 @@ pub(super) struct Fold {
     node: Option<String>,
     first: Option<Last>,
     last: Option<Last>,
+    /// Whether there are events behind the range.
+    is_whole_range_read: bool,
     journal: Journal,
     losses: Vec<Loss>,
     losses_before: u64,
@@ -104,6 +106,7 @@ impl Fold {
             node: None,
             first: None,
             last: None,
+            is_whole_range_read: false,
             journal: Journal::default(),
             losses: Vec::new(),
             losses_before: 0,
@@ -127,6 +130,7 @@ impl Fold {
             return;
         }
         if ms > self.range.to_ms {
+            self.is_whole_range_read = true;
             return;
         }
         let before = self.last.replace(Last { sequence, ms });
@@ -269,11 +273,12 @@ impl Fold {
     /// The report. `known_until_ms` is until when the journal would have later events: the present if a daemon answered.
     pub(super) fn finish(mut self, known_until_ms: Option<i64>) -> Report {
         let Range { from_ms, to_ms } = self.range;
-        let until_ms = known_until_ms.or(self.last.map(|last| last.ms)).unwrap_or(to_ms).min(to_ms);
+        let newest_ms = self.last.map(|last| last.ms).filter(|_| !self.is_whole_range_read);
+        let until_ms = known_until_ms.or(newest_ms).unwrap_or(to_ms).min(to_ms);
         self.pressure.close_all(until_ms, "open");
         self.forecasts.forget();
         self.stalls.forget();
-        let losses = self.all_losses();
+        let losses = self.all_losses(known_until_ms);
         let mut journal = self.journal;
         journal.begins = self.first.map(|first| time(first.ms));
         journal.ends = self.last.map(|last| time(last.ms));
@@ -296,7 +301,7 @@ impl Fold {
     }
 
     /// What is not known, first what concerns all of the range.
-    fn all_losses(&mut self) -> Vec<Loss> {
+    fn all_losses(&mut self, known_until_ms: Option<i64>) -> Vec<Loss> {
         let plain = |what, events, message| Loss { what, time: None, events, message };
         let mut losses = Vec::new();
         match self.first {
@@ -314,6 +319,12 @@ impl Fold {
             None => {
                 losses.push(plain("empty", None, String::from("the journal holds no event up to the end")));
             }
+        }
+        if let (None, Some(last), false) = (known_until_ms, self.last, self.is_whole_range_read) {
+            let ends = time(last.ms);
+            let message =
+                format!("no daemon answers, and the journal ends at {ends}: what came after is not known");
+            losses.push(Loss { what: "ends", time: Some(ends), events: None, message });
         }
         if self.restarts > 0 {
             let times = self.restarts;

@@ -10,7 +10,7 @@ use self::{
     html::{table, text},
 };
 use super::{
-    document::{Eviction, Report},
+    document::{Answer, Eviction, Report},
     fold::MOST_ITEMS,
     recorded::Recorded,
     sections::{dead, freed, lost, outcome, sections, summary, why},
@@ -132,6 +132,11 @@ fn cases(page: &mut String, report: &Report, recorded: &Recorded) {
             }
         }
         page.push_str(&steps(eviction));
+        if let Some(others) = &eviction.alternatives {
+            for (who, answer) in [("kubelet", &others.kubelet), ("kernel alone", &others.kernel)] {
+                page.push_str(&alternative(who, answer));
+            }
+        }
         match recorded.get(&eviction.id) {
             Some(Ok(course)) => page.push_str(&chart(course, &format!("chart-{number}"))),
             Some(Err(why)) => {
@@ -150,6 +155,19 @@ fn cases(page: &mut String, report: &Report, recorded: &Recorded) {
         page.push_str(&format!("<p class=\"note\">and {} more evictions before</p>\n", evictions.more));
     }
     page.push_str("</section>\n");
+}
+
+/// What another would have done, with what that assumes.
+fn alternative(who: &str, answer: &Answer) -> String {
+    let mut html = format!("<p>The {who} instead: {}.</p>\n", text(&answer.sentence));
+    if !answer.assumptions.is_empty() {
+        html.push_str("<p class=\"note\">This assumes:</p>\n<ul class=\"note\">\n");
+        for assumption in &answer.assumptions {
+            html.push_str(&format!("<li>{}</li>\n", text(assumption)));
+        }
+        html.push_str("</ul>\n");
+    }
+    html
 }
 
 /// What is known of an eviction, each with its label.
@@ -246,6 +264,7 @@ mod tests {
 
     use super::{
         super::{
+            alternatives,
             fold::tests::{HOSTILE, everything, hostile},
             recorded::{Course, Mark, Sample},
         },
@@ -258,19 +277,28 @@ mod tests {
             samples: vec![sample(0, 900 << 20), sample(1_000, 199 << 20)],
             thresholds: vec![(true, 200 << 20)],
             marks: vec![Mark { ms: 500, what: format!("{HOSTILE} was chosen") }],
-            ..Course::default()
+            more_marks: 0,
+            has_gaps: false,
+            alternatives: Err(String::from(HOSTILE)),
         };
         let ids = report.evictions.items.iter().map(|eviction| eviction.id.clone());
-        page(report, &ids.map(|id| (id, Ok(course.clone()))).collect())
+        with(report, &ids.map(|id| (id, Ok(course.clone()))).collect())
+    }
+
+    /// The page with what others would have done, as the verb prints it.
+    fn with(report: &Report, recorded: &Recorded) -> String {
+        let mut report = report.clone();
+        alternatives::add(&mut report.evictions.items, recorded);
+        page(&report, recorded)
     }
 
     #[test]
     fn names_of_pods_are_never_markup() {
-        for page in [with_a_course(&hostile()), page(&hostile(), &failed(&hostile()))] {
+        for page in [with_a_course(&hostile()), with(&hostile(), &failed(&hostile()))] {
             for markup in ["<script", "<img", "<b>", "\"'>", "onerror=\""] {
                 assert!(!page.contains(markup), "{markup}: {page}");
             }
-            assert!(page.contains("&lt;script&gt;"), "{page}");
+            assert!(page.contains("The kubelet instead: unknown: &lt;script&gt;"), "{page}");
             assert!(!page.chars().any(|one| one.is_control() && one != '\n'), "{page:?}");
         }
     }

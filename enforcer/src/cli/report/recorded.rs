@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, io, path::Path};
 
 use ulid::Ulid;
 
-use super::document::Report;
+use super::{
+    alternatives,
+    document::{Alternatives, Report},
+};
 use crate::{
     cli::{render::human_bytes, replay::read_recording},
     model::CgroupId,
@@ -29,7 +32,7 @@ const MOST_MARKS: usize = 40;
 pub(super) type Recorded = BTreeMap<String, Result<Course, String>>;
 
 /// The course of a node's memory around a decision. Times are in milliseconds since 1970.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Course {
     pub(super) samples: Vec<Sample>,
     /// The thresholds of `memory.available` that were crossed, and whether they are hard.
@@ -39,6 +42,8 @@ pub(super) struct Course {
     pub(super) more_marks: usize,
     /// Whether records are missing.
     pub(super) has_gaps: bool,
+    /// What others would have done, or why that is not known.
+    pub(super) alternatives: Result<Alternatives, String>,
 }
 
 /// What was available at a moment.
@@ -61,11 +66,10 @@ pub(super) fn read(state_dir: &Path, report: &Report) -> Recorded {
     newest
         .map(|eviction| {
             let id = &eviction.id;
-            let path = Ulid::from_string(id).map(|id| recorder::path(state_dir, id));
-            let course = match path {
-                Ok(path) => {
-                    read_recording(&path).map_err(|error| missing(&error)).and_then(|bytes| of(&bytes))
-                }
+            let course = match Ulid::from_string(id) {
+                Ok(ulid) => read_recording(&recorder::path(state_dir, ulid))
+                    .map_err(|error| missing(&error))
+                    .and_then(|bytes| of(&bytes, ulid)),
                 Err(_not_an_id) => Err(String::from("the id of the eviction is none")),
             };
             (id.clone(), course)
@@ -82,11 +86,18 @@ fn missing(error: &anyhow::Error) -> String {
     }
 }
 
-/// What a recording shows.
-fn of(bytes: &[u8]) -> Result<Course, String> {
+/// What the recording of that eviction shows.
+fn of(bytes: &[u8], eviction: Ulid) -> Result<Course, String> {
     let recording = Recording::read(bytes).map_err(|error| error.to_string())?;
     let origin = recording.origin.as_ref().ok_or("the recording does not say when it was made")?;
-    let mut course = Course { has_gaps: !recording.whole, ..Course::default() };
+    let mut course = Course {
+        samples: Vec::new(),
+        thresholds: Vec::new(),
+        marks: Vec::new(),
+        more_marks: 0,
+        has_gaps: !recording.whole,
+        alternatives: alternatives::of(&recording, eviction.0),
+    };
     let mut samples = Vec::new();
     for item in &recording.items {
         let Some(Record::Step(step)) = item.record() else { continue };
@@ -237,12 +248,13 @@ mod tests {
             let actions = engine.step(input);
             record_into(&mut writer, &RecordRef::Step(StepRef::new(&input, &actions, engine.decision())));
         }
+        record_into(&mut writer, &RecordRef::Called { number: 1, id: 1 });
         writer.finish()
     }
 
     #[test]
     fn a_recording_shows_what_was_left_and_what_happened_by_the_wall_clock() {
-        let course = of(&recording()).unwrap();
+        let course = of(&recording(), Ulid(1)).unwrap();
         assert!(!course.has_gaps, "{course:?}");
         let first = Sample { ms: 1_769_860_800_001, available_bytes: 900 * MIB };
         assert_eq!(course.samples.first(), Some(&first));
@@ -252,6 +264,10 @@ mod tests {
         let marks: Vec<_> = course.marks.iter().map(|mark| (mark.ms, mark.what.as_str())).collect();
         assert!(marks.contains(&(last.ms, "crossed: memory.available 199Mi < 200Mi (hard)")), "{marks:?}");
         assert!(marks.contains(&(last.ms, "default/hog was chosen")), "{marks:?}");
+        let others = course.alternatives.unwrap();
+        assert_eq!(others.kernel.outcome, "unknown", "no process was recorded: {others:?}");
+        // Of an eviction that this recording does not have, nothing is known.
+        assert!(of(&recording(), Ulid(2)).unwrap().alternatives.unwrap_err().contains("no shortage"));
     }
 
     #[test]
@@ -267,7 +283,7 @@ mod tests {
 
     #[test]
     fn what_is_no_recording_says_why() {
-        assert!(of(b"x").is_err());
+        assert!(of(b"x", Ulid(1)).is_err());
         let error = anyhow::Error::new(io::Error::from(io::ErrorKind::NotFound)).context("cannot open a");
         assert_eq!(missing(&error), "no recording of it is kept");
         let error =

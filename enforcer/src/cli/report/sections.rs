@@ -1,8 +1,11 @@
 //! What a report shows to people, whatever it is printed on: sections of sentences and tables.
 
+use std::collections::BTreeSet;
+
 use super::{
     document::{
-        Eviction, Evictions, Exceeded, Few, Forecasts, Loss, Oom, Pressure, Report, Stall, Suppressed,
+        Alternatives, Eviction, Evictions, Exceeded, Few, Forecasts, Loss, Oom, Pressure, Report, Stall,
+        Suppressed,
     },
     words::{counted, duration, milliseconds, seconds},
 };
@@ -35,6 +38,7 @@ pub(super) struct Listed {
 pub(super) fn sections(report: &Report, most: usize) -> Vec<Section> {
     [
         evictions(&report.evictions, most),
+        others(&report.evictions, most),
         suppressed(&report.suppressed, most),
         oom(&report.oom, most),
         exceeded(&report.exceeded, most),
@@ -213,6 +217,25 @@ fn evictions(evictions: &Evictions, most: usize) -> Section {
         }));
     }
     Section { title: "Evictions", notes, tables }
+}
+
+/// What others would have done, eviction by eviction.
+fn others(evictions: &Evictions, most: usize) -> Section {
+    let mut notes = Vec::new();
+    let mut assumptions = BTreeSet::new();
+    for eviction in evictions.items.iter().take(most) {
+        let Some(Alternatives { kubelet, kernel }) = &eviction.alternatives else { continue };
+        notes.push(("instead of", format!("{} at {}", eviction.victim(), seconds(&eviction.time))));
+        if kubelet == kernel {
+            notes.push(("both", kubelet.sentence.clone()));
+        } else {
+            notes.push(("kubelet", kubelet.sentence.clone()));
+            notes.push(("kernel", kernel.sentence.clone()));
+        }
+        assumptions.extend(kubelet.assumptions.iter().chain(&kernel.assumptions).copied());
+    }
+    notes.extend(assumptions.into_iter().map(|assumption| ("assumed", assumption.to_owned())));
+    Section { title: "What others would have done", notes, tables: Vec::new() }
 }
 
 fn suppressed(suppressed: &Few<Suppressed>, most: usize) -> Section {

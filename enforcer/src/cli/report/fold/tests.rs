@@ -423,6 +423,20 @@ fn without_a_daemon_pressure_is_known_until_the_last_event() {
     );
     let report = journal.fold.finish(None);
     assert_eq!(report.pressure.thresholds[0].total_ms, 3_000);
+    assert!(losses(&report).contains(&("ends", None)), "{:?}", report.losses);
+}
+
+#[test]
+fn a_range_that_the_journal_goes_beyond_is_known_to_its_end_without_a_daemon() {
+    let journal = Journal::new().add(-1, "threshold.crossed", &shortage(true)).add(
+        60 * MINUTE_MS + 1,
+        "threshold.crossed",
+        &shortage(true),
+    );
+    let report = journal.fold.finish(None);
+    assert!(losses(&report).is_empty(), "{:?}", report.losses);
+    // It was crossed until then, and longer.
+    assert_eq!(report.pressure.thresholds[0].total_ms, 60 * 60_000);
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn place(start: u64, length: u64, part: u64, whole: u64) -> String {
 
 /// The drawing, and below it what its numbers mean. `id` is unique in the page.
 pub(super) fn chart(course: &Course, id: &str) -> String {
-    let Course { samples, thresholds, marks, more_marks, has_gaps } = course;
+    let Course { samples, thresholds, marks, more_marks, has_gaps, .. } = course;
     let Some(scale) = Scale::new(samples, thresholds) else {
         return String::from("<p>The recording has no sample of the node.</p>\n");
     };
@@ -161,6 +161,17 @@ fn timeline(scale: Scale, marks: &[Mark], more: usize) -> String {
 mod tests {
     use super::*;
 
+    fn empty() -> Course {
+        Course {
+            samples: Vec::new(),
+            thresholds: Vec::new(),
+            marks: Vec::new(),
+            more_marks: 0,
+            has_gaps: false,
+            alternatives: Err(String::from("no recording")),
+        }
+    }
+
     #[test]
     fn amounts_and_times_have_their_places() {
         let sample = |ms, available_bytes| Sample { ms, available_bytes };
@@ -172,7 +183,7 @@ mod tests {
                 Mark { ms: 9_000, what: String::from("later") },
             ],
             more_marks: 3,
-            has_gaps: false,
+            ..empty()
         };
         let drawn = chart(&course, "c1");
         // 1100 is at the top, 0 at the bottom.
@@ -181,12 +192,12 @@ mod tests {
         assert!(drawn.contains("<title>&lt;b&gt;&quot;a&quot;</title>") && !drawn.contains("<b>"), "{drawn}");
         assert_eq!(drawn.matches("class=\"mark\"").count(), 1, "one is behind the samples: {drawn}");
         assert!(drawn.contains("+8.0s</span> later") && drawn.contains("and 3 more moments"), "{drawn}");
-        assert!(chart(&Course::default(), "c2").contains("no sample"));
+        assert!(chart(&empty(), "c2").contains("no sample"));
     }
 
     #[test]
     fn one_sample_is_no_division_by_nothing() {
-        let course = Course { samples: vec![Sample { ms: 5, available_bytes: 0 }], ..Course::default() };
+        let course = Course { samples: vec![Sample { ms: 5, available_bytes: 0 }], ..empty() };
         assert!(chart(&course, "c").contains("points=\"70.0,210.0\""));
     }
 }
