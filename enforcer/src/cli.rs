@@ -33,6 +33,7 @@ mod ranked;
 mod reload;
 mod render;
 mod replay;
+mod report;
 mod reserve;
 mod run;
 mod select;
@@ -99,6 +100,8 @@ enum Verb {
     Rank(rank::Args),
     /// Replay a recorded decision, under the same or another policy
     Replay(replay::Args),
+    /// Report evictions, kills and pressure of the last days
+    Report(report::Args),
     /// Show the pods' memory live, in eviction order
     Top(top::Args),
     /// Show which pods would be evicted now under other conditions
@@ -185,6 +188,9 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
     let Cli { files, output, no_color, live, verbose, verb } = cli;
     let no_color = no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let is_wide = output == Some(Output::Wide);
+    if output == Some(Output::Html) && !matches!(verb, Verb::Report(_)) {
+        return Err(format::no_html());
+    }
     let output = output.filter(|_| !is_wide).unwrap_or(Output::Table);
     let with = |config: Config| Context {
         config,
@@ -216,6 +222,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
             let context = if files.config.is_some() { configured(&files)? } else { asking(&files)? };
             replay::replay(&context, files.config.as_deref(), &args)
         }
+        Verb::Report(args) => report::report(&asking(&files)?, &args),
         Verb::Top(args) => top::top(&asking(&files)?, &args),
         Verb::WhatIf(args) => what_if::what_if(&asking(&files)?, &args),
         Verb::Protect(args) => protect::protect(&asking(&files)?, args),

@@ -5,8 +5,8 @@
 //! frame   f5 "FRM" · kind u8 · number u32 · length u32 · payload · crc32 of kind to payload
 //! ```
 //!
-//! Numbers are little-endian. Frames count from 0: first the origin, then names and records, at last the end. A frame
-//! of records holds each with its length before it. A reader skips damage up to the next whole frame.
+//! Numbers are little-endian. Frames count from 0: first the origin, then names, processes and records, at last the end. A
+//! frame of records holds each with its length before it, one of processes a reading of them. A reader skips damage up to the next whole frame.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     codec::{decode, encode, encode_bytes, split_bytes},
+    processes::Processes,
     record::Record,
 };
 use crate::model::CgroupId;
 
 /// The version of the file's outer format; the rest of the header says nothing about it.
-pub const FORMAT_VERSION: u16 = 2;
+pub const FORMAT_VERSION: u16 = 3;
+
+/// The oldest version that is read: it differs in having no processes.
+const OLDEST_VERSION: u16 = 2;
 
 /// The longest record that a reader accepts: far more than the readings of all pods that fit on a node.
 pub const MOST_RECORD_BYTES: usize = 1 << 22;
@@ -39,6 +43,7 @@ const ORIGIN: u8 = 1;
 const NAMES: u8 = 2;
 const RECORDS: u8 = 3;
 const END: u8 = 4;
+const PROCESSES: u8 = 5;
 
 /// Where a recording comes from.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Schema, Serialize)]
@@ -124,6 +129,13 @@ impl Writer {
         }
     }
 
+    /// Adds readings of processes.
+    pub fn processes<'a>(&mut self, all: impl IntoIterator<Item = &'a Processes>) {
+        for processes in all {
+            self.value(PROCESSES, processes);
+        }
+    }
+
     /// Adds an encoded record.
     pub fn record(&mut self, bytes: &[u8]) {
         encode_bytes(bytes, &mut self.pending);
@@ -200,7 +212,8 @@ pub enum NotARecording {
     Header,
     /// It has another format version.
     #[error(
-        "its format is version {found}, written by enforcer {program:?}; this enforcer reads version {FORMAT_VERSION}"
+        "its format is version {found}, written by enforcer {program:?}; this enforcer reads \
+         versions {OLDEST_VERSION} to {FORMAT_VERSION}"
     )]
     Version {
         /// The version in the file.
@@ -264,6 +277,8 @@ pub struct Recording<'a> {
     pub origin: Option<Origin>,
     /// The pod of each cgroup.
     pub names: BTreeMap<CgroupId, Member>,
+    /// Readings of processes, in order; recordings of older versions have none.
+    pub processes: Vec<Processes>,
     /// Its records and damages, in order.
     pub items: Vec<Item<'a>>,
     /// Whether nothing is missing of what was written.
@@ -312,7 +327,7 @@ fn header(bytes: &[u8]) -> Result<String, NotARecording> {
     let found_shape = u32::from_le_bytes(fixed(&mut rest).ok_or(cut.clone())?);
     let name: [u8; PROGRAM_BYTES] = fixed(&mut rest).ok_or(cut)?;
     let program = String::from_utf8_lossy(&name).trim_end_matches('\0').to_owned();
-    if found != FORMAT_VERSION {
+    if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&found) {
         return Err(NotARecording::Version { found, program });
     }
     if found_shape != shape() {
@@ -379,6 +394,10 @@ impl<'a> Reader<'a> {
                     recording.names.extend(members.into_iter().map(|member| (member.cgroup, member)));
                 }
                 None => self.damage(recording, frame.bytes, "names that cannot be decoded"),
+            },
+            PROCESSES => match decode(frame.payload) {
+                Some(processes) => recording.processes.push(processes),
+                None => self.damage(recording, frame.bytes, "processes that cannot be decoded"),
             },
             RECORDS => self.records(frame, payload_at, recording),
             END => {

@@ -3,11 +3,14 @@
 
 use enforcer::policy::{
     engine::{EngineSettings, Mode},
-    flight::{Damage, Item, Origin, Recording, Writer, replay, under},
+    flight::{Damage, Item, Origin, Recording, Writer, alternatives, replay, under},
 };
 
 /// The most records of one input.
 const MOST_RECORDS: usize = 500;
+
+/// The most decisions of an input whose alternatives are computed.
+const MOST_DECISIONS: usize = 4;
 
 const HEADER_BYTES: usize = 52;
 
@@ -60,12 +63,19 @@ fn read(file: &[u8]) {
     let account = replay(&recording);
     // A difference holds what cannot be compared, should a float be none.
     assert_eq!(format!("{account:?}"), format!("{:?}", replay(&recording)));
+    // Each shortage is played in hundreds of ways.
+    if account.decisions().count() <= MOST_DECISIONS {
+        let others = alternatives(&recording);
+        assert!(others.episodes.len() <= account.decisions().count());
+        assert_eq!(others, alternatives(&recording));
+    }
     for mode in [Mode::Observe, Mode::DryRun, Mode::Enforce] {
         let other = under(&recording, &EngineSettings { mode, ..EngineSettings::default() });
         assert!(mode != Mode::Observe || other.decisions.is_empty());
     }
     // What was read, written again, is whole, and says the same.
     let mut writer = Writer::new("fuzz", recording.origin.as_ref().unwrap_or(&Origin::default()));
+    writer.processes(&recording.processes);
     let mut written = 0;
     for item in &recording.items {
         if let Item::Record { at: _, bytes } = item {
@@ -75,5 +85,5 @@ fn read(file: &[u8]) {
     }
     let again = writer.finish();
     let Ok(again) = Recording::read(&again) else { panic!("a header that was written") };
-    assert!(again.whole && again.items.len() == written);
+    assert!(again.whole && again.items.len() == written && again.processes == recording.processes);
 }

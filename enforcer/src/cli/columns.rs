@@ -89,6 +89,16 @@ impl Table {
         text
     }
 
+    /// The title of each column, and whether it is of amounts and of names.
+    pub(super) fn heads(&self) -> impl Iterator<Item = (&'static str, bool, bool)> {
+        self.heads.iter().map(|head| (head.title, head.is_right, head.is_name))
+    }
+
+    /// The cells of each row. They are not escaped.
+    pub(super) fn rows(&self) -> &[Vec<String>] {
+        &self.rows
+    }
+
     /// A table as GitHub's and GitLab's Markdown has them, whole.
     pub(super) fn markdown(&self) -> String {
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));

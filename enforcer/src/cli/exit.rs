@@ -52,7 +52,7 @@ const NEED_THE_DAEMON: &[&str] = &[
 ];
 /// Verbs that then read what is on this machine.
 const READ_THE_MACHINE: &[&str] =
-    &["events", "why", "replay", "doctor", "plan", "config", "version", "bugreport"];
+    &["events", "why", "replay", "report", "doctor", "plan", "config", "version", "bugreport"];
 
 /// What the statuses mean: for the verbs that are named, before what holds for all.
 const MEANINGS: &[(u8, &[&str], &str)] = &[

@@ -16,6 +16,7 @@ use crate::render;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(super) enum Output {
     /// For people
+    #[value(alias = "text")]
     Table,
     /// The same with everything that does not fit 80 columns
     Wide,
@@ -25,6 +26,9 @@ pub(super) enum Output {
     Yaml,
     /// One JSON document per line
     Jsonl,
+    /// A page that stands alone; of `report`, whose help names it
+    #[value(hide = true)]
+    Html,
 }
 
 impl Output {
@@ -32,6 +36,17 @@ impl Output {
     pub(super) fn is_table(self) -> bool {
         matches!(self, Self::Table | Self::Wide)
     }
+}
+
+/// The failure of a verb that has no page.
+pub(super) fn no_html() -> Failure {
+    Failure::usage(anyhow!("-o html is a format of `enforcer report` alone"))
+}
+
+/// Prints a text that is made already.
+pub(super) fn print_text(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::printing)
 }
 
 /// Prints a document; `table` makes the lines for people.
@@ -48,9 +63,9 @@ pub(super) fn print<T: Serialize>(
         Output::Json => json(serde_json::to_string_pretty(document))?,
         Output::Jsonl => json(serde_json::to_string(document))?,
         Output::Yaml => yaml(document)?,
+        Output::Html => return Err(no_html()),
     };
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::printing)
+    print_text(&text)
 }
 
 /// A list as one document.
@@ -67,7 +82,9 @@ pub(super) fn print_list<T: Serialize>(
 ) -> Result<(), Failure> {
     match output {
         Output::Jsonl => items.iter().try_for_each(|item| print(output, item, String::new)),
-        Output::Table | Output::Wide | Output::Json | Output::Yaml => print(output, &List { items }, table),
+        Output::Table | Output::Wide | Output::Json | Output::Yaml | Output::Html => {
+            print(output, &List { items }, table)
+        }
     }
 }
 
@@ -78,6 +95,7 @@ pub(super) fn no_document(output: Output, what: &str) -> Result<(), Failure> {
         Output::Json | Output::Yaml => {
             Err(Failure::usage(anyhow!("{what} cannot be one document: use -o jsonl")))
         }
+        Output::Html => Err(no_html()),
     }
 }
 

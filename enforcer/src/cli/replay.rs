@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::anyhow;
 
+pub(super) use self::file::read as read_recording;
 use self::{document::Document, table::table};
 use super::{Context, Failure, format};
 use crate::{

@@ -78,6 +78,9 @@ fn in_every_event_and_whatever_reports_of_it() {
         printed.tame();
         assert!(what == HOSTILE || printed.out.contains(r"\u{1b}[2J"), "{printed:?}");
     }
+    scene.run(&["report"]).tame();
+    let page = scene.run(&["-o", "html", "report"]);
+    assert_harmless(&page.out);
     let printed = scene.run(&["events"]);
     assert_harmless(&printed.out);
     assert_eq!(printed.out.lines().count(), count, "a line each");

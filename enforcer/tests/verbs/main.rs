@@ -11,6 +11,7 @@ mod hostile;
 mod journal;
 mod misconfigured;
 mod printed;
+mod reported;
 mod shells;
 mod spared;
 mod status;

@@ -3,7 +3,7 @@ use std::{fs, process::Command};
 
 use crate::{Scene, journal::eviction, run};
 
-const VERBS: [&str; 29] = [
+const VERBS: [&str; 30] = [
     "run",
     "status",
     "pods",
@@ -20,6 +20,7 @@ const VERBS: [&str; 29] = [
     "top",
     "what-if",
     "replay",
+    "report",
     "exec",
     "evict",
     "protect",

@@ -125,6 +125,7 @@ impl Printer {
             Output::Table | Output::Wide => {
                 writeln!(out, "{}", render::event(line, self.color, self.times, jiff::Timestamp::now()))
             }
+            Output::Html => Err(io::Error::other("events are no page")),
         }
     }
 
@@ -146,7 +147,9 @@ impl Printer {
             (Output::Json, true) => b"\n]}\n",
             (Output::Json, false) => b"{\"items\":[]}\n",
             (Output::Yaml, false) => b"items: []\n",
-            (Output::Yaml, true) | (Output::Table | Output::Wide | Output::Jsonl, _) => return Ok(()),
+            (Output::Yaml, true) | (Output::Table | Output::Wide | Output::Jsonl | Output::Html, _) => {
+                return Ok(());
+            }
         };
         let mut out = io::stdout().lock();
         out.write_all(end).and_then(|()| out.flush()).map_err(Failure::printing)

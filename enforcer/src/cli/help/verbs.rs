@@ -93,6 +93,15 @@ pub(super) const VERBS: &[Verb] = &[
         ],
     },
     Verb {
+        path: "report",
+        globals: READS,
+        examples: &[
+            ("enforcer report", "of the last seven days"),
+            ("enforcer report --since 24h -o json", "for a program"),
+            ("enforcer report -o html > report.html", "a page to read, print or pass on"),
+        ],
+    },
+    Verb {
         path: "top",
         globals: &["config", "kubelet_config", "no_config", "socket", "output", "no_color"],
         examples: &[

@@ -149,7 +149,8 @@ fn eviction_of(state_dir: &Path, run_dir: &Path, event: Ulid) -> anyhow::Result<
     Ok(None)
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+/// The bytes of a recording's file.
+pub(in crate::cli) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
     let file = fs::File::open(path).with_context(|| format!("cannot open {shown}"))?;
     let mut bytes = Vec::new();

@@ -1,0 +1,113 @@
+use super::scene::{MIB, Pod, Scene, hard};
+use crate::{
+    engine::Mode,
+    flight::{Assumption, Episode, Kubelet, MayExhaust, OwnEnd, Pass, Span},
+    threshold::Threshold,
+};
+
+fn hog(held: u64, grows: u64) -> Pod {
+    Pod { request: 0, held, grows }
+}
+
+fn evicts(episode: &Episode) -> (Vec<Pass>, (u64, u64), MayExhaust) {
+    let Kubelet::Evicts { passes, lowest_bytes, exhausted_before, assumptions: _ } = &episode.kubelet else {
+        panic!("{episode:?}")
+    };
+    let lowest_mib = (lowest_bytes.from() / MIB, lowest_bytes.to() / MIB);
+    (passes.iter().cloned().collect(), lowest_mib, *exhausted_before)
+}
+
+fn pods(pass: &Pass) -> Vec<u64> {
+    pass.pods.iter().map(|pod| pod.0).collect()
+}
+
+fn ours(episode: &Episode) -> u64 {
+    episode.here.evictions.first.pod.0
+}
+
+/// 1,490 MiB are left at the crossing. After 10 s and 1 s of grace it is 1,100 MiB less.
+#[test]
+fn a_hog_is_evicted_within_ten_seconds() {
+    let pods_there = [hog(100, 100), Pod::still(400, 600), Pod::still(1_000, 500)];
+    let episode = Scene::new(1_500, 3_000, &pods_there).play();
+    let (passes, lowest_mib, exhausted) = evicts(&episode);
+    let [only] = &passes[..] else { panic!("{passes:?}") };
+    assert_eq!((pods(only), only.is_certain), (vec![1], true));
+    assert_eq!(only.at_ms, Span::of(0).with(10_000));
+    assert_eq!((lowest_mib, exhausted), ((390, 1_490), MayExhaust::No));
+    let own = episode.here.evictions.first;
+    assert_eq!((own.pod.0, own.decided_ms, own.end), (1, 0, OwnEnd::NotRecorded));
+    assert_eq!(episode.here.lowest_bytes, Some(1_490 * MIB));
+    let Kubelet::Evicts { assumptions, .. } = &episode.kubelet else { panic!() };
+    assert!(assumptions.contains(&Assumption::FallsOn) && assumptions.contains(&Assumption::DiesWithinGrace));
+    // It was read for 10 s before.
+    assert!(!assumptions.contains(&Assumption::GrewAlikeBefore), "{assumptions:?}");
+}
+
+/// The hog has 60 MiB at the crossing, and is 1 s later than 200 MiB; the other is 200 MiB above its request.
+#[test]
+fn both_are_named_where_the_order_depends_on_the_look() {
+    let episode =
+        Scene::new(1_500, 1_550, &[hog(0, 100), Pod::still(400, 600), Pod::still(1_000, 500)]).play();
+    assert_eq!(ours(&episode), 2);
+    let (passes, ..) = evicts(&episode);
+    assert_eq!((pods(&passes[0]), passes[0].is_certain), (vec![2, 1], true));
+    assert_eq!(passes[0].at_ms, Span::of(0).with(10_000));
+    // Behind the other the hog goes too, if the other was evicted late: 1,490 + 600 MiB are then not enough.
+    assert_eq!((pods(&passes[1]), passes[1].is_certain), (vec![1], false));
+    let Kubelet::Evicts { assumptions, .. } = &episode.kubelet else { panic!() };
+    assert!(assumptions.contains(&Assumption::GrewAlikeBefore), "{assumptions:?}");
+}
+
+#[test]
+fn of_a_slow_leak_the_kubelet_evicts_the_same_pod() {
+    let leak = Pod { request: 100, held: 800, grows: 1 };
+    let episode = Scene { every_ms: 1_000, ..Scene::new(200, 230, &[Pod::still(500, 400), leak]) }.play();
+    let (passes, lowest_mib, exhausted) = evicts(&episode);
+    assert_eq!((passes.len(), pods(&passes[0])), (1, vec![ours(&episode)]));
+    assert_eq!(ours(&episode), 2);
+    assert_eq!((lowest_mib, exhausted), ((188, 199), MayExhaust::No));
+}
+
+/// The 90 MiB that are left at the crossing last for 90 ms. Only a look at that very moment is in time, with a victim that
+/// dies at once: 6 of 1,212 ways.
+#[test]
+fn a_fast_fill_leaves_no_time() {
+    let pods_there = [hog(100, 1_000), Pod::still(400, 300)];
+    let episode = Scene { every_ms: 10, ..Scene::new(100, 1_000, &pods_there) }.play();
+    let (passes, lowest_mib, exhausted) = evicts(&episode);
+    assert_eq!((passes[0].at_ms, passes[0].is_certain), (Span::of(0), false));
+    assert_eq!(lowest_mib, (0, 90));
+    assert_eq!(exhausted, MayExhaust::Possibly { from_ms: 90, permille: 996 });
+}
+
+/// 490 MiB are left at the crossing of the soft threshold, for 4.9 s; its grace period is 30 s.
+#[test]
+fn the_kernel_comes_first_where_a_grace_period_is_too_long() {
+    let soft = Threshold { grace_period_ms: 30_000, ..hard(500) };
+    let scene = Scene {
+        mode: Mode::DryRun,
+        thresholds: vec![soft],
+        ..Scene::new(500, 1_000, &[hog(100, 100), Pod::still(400, 300)])
+    };
+    let Kubelet::TooLate { exhausted_ms, would_act_ms, assumptions: _ } = scene.play().kubelet else {
+        panic!()
+    };
+    assert_eq!(exhausted_ms, Span::of(4_900));
+    assert_eq!(would_act_ms, Span::of(30_000).with(40_000));
+}
+
+#[test]
+fn a_dry_run_is_followed_as_it_was_recorded() {
+    let scene = Scene {
+        mode: Mode::DryRun,
+        goes_on_ms: 20_000,
+        ..Scene::new(1_500, 3_000, &[hog(100, 100), Pod::still(400, 600)])
+    };
+    let episode = scene.play();
+    assert_eq!(episode.here.evictions.first.end, OwnEnd::DryRun);
+    let (passes, lowest_mib, exhausted) = evicts(&episode);
+    // As in the first of these tests, where the same is a model.
+    assert_eq!((pods(&passes[0]), passes[0].at_ms), (vec![1], Span::of(0).with(10_000)));
+    assert_eq!((lowest_mib, exhausted), ((390, 1_490), MayExhaust::No));
+}
