@@ -27,7 +27,7 @@ pub struct Processes {
     pub total_pages: u64,
     /// Free swap, in bytes.
     pub swap_free_bytes: u64,
-    /// How many processes there were.
+    /// How many processes there were, the kernel's own threads included.
     pub seen: u32,
     /// The worst of them, at most [`MOST_PROCESSES`], the worst first.
     pub worst: Vec<Process>,

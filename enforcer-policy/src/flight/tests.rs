@@ -7,3 +7,10 @@ mod scenes;
 fn the_shape_changes_only_on_purpose() {
     assert_eq!(super::file::shape(), 0xe890_a18f);
 }
+
+/// Recordings of before stay readable as long as this stays: other content of a reading of processes needs another kind of
+/// frame.
+#[test]
+fn the_shape_of_processes_never_changes() {
+    assert_eq!(super::processes_shape(), 0x960c_fa16);
+}

@@ -119,6 +119,11 @@ fn run(course: &Course<'_>, settings: &EngineSettings, thresholds: &[Threshold],
     let (mut run, mut dead, mut seen_ns) = (Run::default(), Vec::new(), course.crossed_ns);
     while now_ns <= end_ns {
         let Some(next_look_ns) = now_ns.checked_add(PERIOD_NS) else { break };
+        if now_ns == course.crossed_ns && way.phase_ns == PERIOD_NS {
+            // It looked right before the crossing: the latest that the next look can be.
+            now_ns = next_look_ns;
+            continue;
+        }
         let verdict = pressure.observe(now_ns, &observations(course, now_ns, way.fall, &dead));
         if now_ns < course.crossed_ns {
             // The daemon has not acted on what it saw before either.

@@ -47,7 +47,8 @@ fn what_was_before_the_recording_is_unknown() {
     let cut = [&records[..2], &records[records.len() - 3..]].concat();
     assert_unknown(&scene.file(&cut), Unknown::BeginsAfterCrossing);
     let whole = only(&scene.file(&records));
-    assert!(matches!(whole.kubelet, Kubelet::Evicts { .. }), "{whole:?}");
+    // Its grace period is over at the second look, and memory before.
+    assert!(matches!(whole.kubelet, Kubelet::TooLate { .. }), "{whole:?}");
 }
 
 #[test]
