@@ -302,7 +302,8 @@ pub async fn run(
     // At once, as no thread may be had later; the pods come when they are known.
     let repeating = kubernetes::repeating(api_evictions.as_ref(), &orders, &journal)
         .context("cannot start the thread for restarted containers")?;
-    let (forecaster, fill_waker) = Forecaster::start(&config, host.node.max_pids, &journal, counts.clone());
+    let (forecaster, fill_waker) =
+        Forecaster::start(&config, host.node.max_pids, &journal, counts.clone(), recording.asker());
     let requester = kubernetes::requester(&config, kubelets, &journal, sinks.api_server());
     let reporting = ReportTargets {
         events: events.clone(),

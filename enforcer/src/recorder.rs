@@ -11,8 +11,11 @@
 //! never waits. Records that find no room are counted, and the recording marks the gap. Now and then, when all other
 //! work is done, it records the engine's whole state, from which a replay can begin. [`crate::policy::flight`] defines
 //! the meaning of the bytes.
+//!
+//! When memory is about to run short, the recorder thread also reads the processes that the kernel would kill.
 
 mod folder;
+mod processes;
 mod ring;
 mod store;
 mod tap;
@@ -39,6 +42,7 @@ pub use self::{
     tap::Tap,
 };
 use self::{
+    processes::ProcessReader,
     ring::{RING_BYTES, ring},
     store::{Extent, Store},
 };
@@ -58,6 +62,10 @@ const STACK_BYTES: usize = 256 * 1024;
 /// dies soon; and mostly one file covers both.
 const LATER: Duration = Duration::from_secs(1);
 
+/// The shortest time between two readings of processes, however long memory is about to run short: one takes some
+/// milliseconds.
+const BETWEEN_READINGS: Duration = Duration::from_secs(10);
+
 /// The origin that the recordings state.
 #[derive(Clone, Debug, Default)]
 pub struct Provenance {
@@ -76,6 +84,9 @@ struct FlushQueue {
     due: BTreeMap<Ulid, Instant>,
     /// The latest eviction whose end is not recorded yet.
     open: Option<Ulid>,
+    /// Whether processes are to be read, and when that was last requested.
+    reads: bool,
+    requested: Option<Instant>,
 }
 
 impl FlushQueue {
@@ -87,6 +98,16 @@ impl FlushQueue {
         let due = self.due.extract_if(.., |_, when| stop || *when <= now);
         due.map(|(eviction, _)| eviction).collect()
     }
+
+    /// Has processes read, unless they were a moment ago; returns whether they are.
+    fn read_processes(&mut self) -> bool {
+        let is_due = self.requested.is_none_or(|before| before.elapsed() >= BETWEEN_READINGS);
+        if is_due {
+            self.requested = Some(Instant::now());
+            self.reads = true;
+        }
+        is_due
+    }
 }
 
 #[derive(Debug)]
@@ -97,6 +118,7 @@ struct Shared {
     waker: Arc<Waker>,
     stop: AtomicBool,
     state_dir: PathBuf,
+    processes: ProcessReader,
 }
 
 /// The recorder and its thread. Dropping it writes what is still open, and stops the thread.
@@ -128,6 +150,7 @@ impl Recorder {
             waker,
             stop: AtomicBool::new(false),
             state_dir: state_dir.to_owned(),
+            processes: ProcessReader::open(),
         });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
@@ -173,8 +196,19 @@ impl Asker {
         let before = std::mem::replace(&mut queue.open, goes_on.then_some(eviction));
         queue.due.extend(before.map(|before| (before, later)));
         queue.due.insert(eviction, later);
+        if !goes_on {
+            // Nothing dies here. Where a victim does, the processes of afterwards say nothing.
+            queue.read_processes();
+        }
         drop(queue);
         self.0.waker.wake();
+    }
+
+    /// Memory may run short soon: what the kernel would kill is recorded, at most once in a while.
+    pub fn near(&self) {
+        if lock(&self.0.queue).read_processes() {
+            self.0.waker.wake();
+        }
     }
 
     /// The eviction is over.
@@ -222,6 +256,12 @@ impl Asker {
 impl Shared {
     fn run(&self, failed: &dyn Fn(&str)) {
         let (mut reported, mut has_lost) = (Vec::new(), false);
+        let mut report = |message: &str| {
+            if !reported.iter().any(|known| known == message) {
+                failed(message);
+                reported.push(message.to_owned());
+            }
+        };
         loop {
             let stop = self.stop.load(Ordering::Acquire);
             let lost = {
@@ -232,15 +272,15 @@ impl Shared {
             if lost > 0 && !std::mem::replace(&mut has_lost, true) {
                 failed("the flight recorder cannot keep up: its recordings have gaps, which are marked");
             }
+            let reads = std::mem::take(&mut lock(&self.queue).reads);
+            if reads && let Err(error) = self.read_processes() {
+                report(&format!("cannot record what the kernel would kill: {error}"));
+            }
             let due = lock(&self.queue).take(stop);
             for eviction in due {
                 let write = |file: &mut dyn io::Write| self.write(Extent::Recent, file);
                 if let Err(error) = folder::keep(&self.state_dir, eviction, write) {
-                    let message = format!("cannot write a decision's recording: {error}");
-                    if !reported.contains(&message) {
-                        failed(&message);
-                        reported.push(message);
-                    }
+                    report(&format!("cannot write a decision's recording: {error}"));
                 }
             }
             if stop {
@@ -253,6 +293,14 @@ impl Shared {
                 return;
             }
         }
+    }
+
+    /// The store is not locked meanwhile: other threads name pods.
+    fn read_processes(&self) -> io::Result<()> {
+        let pods = lock(&self.store).pods();
+        let read = self.processes.read(&pods)?;
+        lock(&self.store).take_processes(read);
+        Ok(())
     }
 
     /// Writes the store's content as a file. The store is not locked meanwhile: a disk may be slow.

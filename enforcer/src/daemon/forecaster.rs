@@ -35,6 +35,7 @@ use crate::{
         forecast::{Crossing, Forecast, Trend, Warning},
         threshold::Threshold,
     },
+    recorder::Asker,
     serve::{HeadroomView, Headrooms},
 };
 
@@ -121,6 +122,7 @@ impl Forecaster {
         max_pids: Option<u64>,
         journal: &Journal,
         counts: Counts,
+        recorder: Option<Asker>,
     ) -> (Self, Option<FillWaker>) {
         let (sender, inbox) = channel();
         let (events, woken) = (journal.clone(), Arc::new(AtomicBool::new(false)));
@@ -128,7 +130,7 @@ impl Forecaster {
         let boost = Arc::clone(&boosted);
         let started =
             SignalReader::open(config, max_pids).map_err(|error| error.to_string()).and_then(|signals| {
-                let mut watch = Watch::new(signals, events, counts);
+                let mut watch = Watch::new(signals, events, counts, recorder);
                 let builder =
                     thread::Builder::new().name(String::from("enforcer-look")).stack_size(STACK_BYTES);
                 builder.spawn(move || watch.run(&inbox, &flag, &boost)).map_err(|error| error.to_string())
@@ -207,6 +209,8 @@ struct Watch {
     growth: Growth,
     journal: Journal,
     counts: Counts,
+    /// Records what the kernel would kill while memory may run short.
+    recorder: Option<Asker>,
     thresholds: Vec<Threshold>,
     slices: Vec<(&'static str, CgroupPath)>,
     /// When the latest look was.
@@ -215,13 +219,14 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(signals: SignalReader, journal: Journal, counts: Counts) -> Self {
+    fn new(signals: SignalReader, journal: Journal, counts: Counts, recorder: Option<Asker>) -> Self {
         Self {
             signals,
             forecast: Forecast::default(),
             growth: Growth::default(),
             journal,
             counts,
+            recorder,
             thresholds: Vec::new(),
             slices: Vec::new(),
             looked_ns: 0,
@@ -287,6 +292,9 @@ impl Watch {
         self.trends.clone_from(&trends);
         let is_of_concern = self.forecast.is_of_concern(&trends);
         if is_of_concern {
+            if let Some(recorder) = &self.recorder {
+                recorder.near();
+            }
             self.growth.look(now_ns);
         } else {
             self.growth.rest();

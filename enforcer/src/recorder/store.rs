@@ -1,7 +1,7 @@
 //! Holds the last minutes of the flight recorder, and copies from them what a file needs.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     sync::Arc,
 };
@@ -9,7 +9,7 @@ use std::{
 use super::{ring::Consumer, tap::Tapped};
 use crate::{
     model::CgroupId,
-    policy::flight::{Member, Origin, Writer, encode_bytes, split_bytes},
+    policy::flight::{Member, Origin, Processes, Writer, encode_bytes, split_bytes},
 };
 
 /// How much is kept in memory, and for how long at least if it fits.
@@ -22,6 +22,9 @@ const BEFORE_BYTES: usize = 512 * 1024;
 
 /// Names of pods that are gone are kept as long as their records can be; at most this many.
 const MOST_GONE: usize = 4_096;
+
+/// The most readings of processes that are kept, each of some KiB.
+const MOST_READINGS: usize = 12;
 
 /// In place of a time: a candidate at present.
 const STILL: u64 = u64::MAX;
@@ -71,6 +74,8 @@ pub(super) struct Store {
     held_bytes: usize,
     /// The candidates by cgroup, and until when each was one.
     names: BTreeMap<CgroupId, (Arc<Member>, u64)>,
+    /// Readings of processes, in order.
+    processes: VecDeque<Arc<Processes>>,
     scratch: Vec<u8>,
     records: u64,
     bytes: u64,
@@ -84,6 +89,7 @@ impl Store {
             segments: VecDeque::new(),
             held_bytes: 0,
             names: BTreeMap::new(),
+            processes: VecDeque::new(),
             scratch: Vec::new(),
             records: 0,
             bytes: 0,
@@ -156,6 +162,22 @@ impl Store {
         }
     }
 
+    /// The cgroups of all pods that have a name here.
+    pub(super) fn pods(&self) -> BTreeSet<CgroupId> {
+        self.names.keys().copied().collect()
+    }
+
+    /// Keeps a reading of processes; the oldest are dropped.
+    pub(super) fn take_processes(&mut self, read: Processes) {
+        let kept_ns = read.read_ns.saturating_sub(KEEP_NS);
+        self.processes.push_back(Arc::new(read));
+        while self.processes.len() > MOST_READINGS
+            || self.processes.front().is_some_and(|oldest| oldest.read_ns < kept_ns)
+        {
+            self.processes.pop_front();
+        }
+    }
+
     /// Returns a copy to be written elsewhere; it shares the records.
     pub(super) fn copy(&self, extent: Extent) -> Copy {
         let now_ns = self.segments.back().map_or(0, |segment| segment.end_ns);
@@ -173,7 +195,13 @@ impl Store {
             segments.push_front(Arc::clone(segment));
         }
         let members = self.names.values().map(|(member, _)| Arc::clone(member)).collect();
-        Copy { segments: segments.into(), members, seed: self.tapped.seed() }
+        let is_of_extent = |read: &&Arc<Processes>| match extent {
+            Extent::All => true,
+            Extent::Recent => now_ns.saturating_sub(read.read_ns) <= BEFORE_NS,
+            Extent::Latest => false,
+        };
+        let processes = self.processes.iter().filter(is_of_extent).map(Arc::clone).collect();
+        Copy { segments: segments.into(), members, processes, seed: self.tapped.seed() }
     }
 
     pub(super) fn lost(&self) -> u64 {
@@ -195,6 +223,7 @@ impl Store {
 pub(super) struct Copy {
     segments: Vec<Arc<Segment>>,
     members: Vec<Arc<Member>>,
+    processes: Vec<Arc<Processes>>,
     seed: u128,
 }
 
@@ -212,6 +241,7 @@ impl Copy {
         let mut writer = Writer::new(env!("CARGO_PKG_VERSION"), origin);
         let members: Vec<Member> = self.members.iter().map(|member| (**member).clone()).collect();
         writer.names(&members);
+        writer.processes(self.processes.iter().map(|read| &**read));
         for segment in &self.segments {
             let mut left = segment.bytes.as_slice();
             while let Some((record, rest)) = split_bytes(left) {

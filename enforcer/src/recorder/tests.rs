@@ -13,7 +13,7 @@ use crate::{
             CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, PodKey, Reading,
             Usage,
         },
-        flight::{Happening, Recording, replay},
+        flight::{Happening, Processes, Recording, replay},
     },
 };
 
@@ -254,4 +254,76 @@ fn who_is_gone_keeps_its_name_as_long_as_its_records() {
         store.name((round * 100..round * 100 + 100).map(member), 82 * minute + round);
     }
     assert!(named(&store).len() <= 4_196);
+}
+
+#[test]
+fn processes_are_recorded_when_memory_may_run_short() {
+    let temp = tempfile::tempdir().unwrap();
+    let (recorder, mut tapped) = start(temp.path());
+    tapped.candidates(1);
+    tapped.look(1 << 35);
+    let asker = recorder.asker();
+    let id = Ulid::from_parts(7, 7);
+    asker.near();
+    // In dry-run, which asks for them too.
+    asker.decided(id, false);
+    drop(recorder);
+    let file = fs::read(path(temp.path(), id)).unwrap();
+    let recording = Recording::read(&file).unwrap();
+    assert!(recording.whole);
+    let first = recording.processes.first().unwrap();
+    assert!(first.seen > 0 && first.began_ns <= first.read_ns, "{first:?}");
+    assert!(first.worst.len() <= 64);
+}
+
+#[test]
+fn processes_are_not_read_again_for_a_while() {
+    let mut never = FlushQueue::default();
+    assert!(never.read_processes() && never.reads);
+    let past = Instant::now().checked_sub(BETWEEN_READINGS);
+    let mut again = FlushQueue { requested: Some(past.unwrap()), ..FlushQueue::default() };
+    assert!(again.read_processes() && again.reads);
+    // A moment that is still to come stands for one just past, however long this test is kept waiting.
+    let mut soon = FlushQueue { requested: Some(Instant::now() + BETWEEN_READINGS), ..FlushQueue::default() };
+    assert!(!soon.read_processes() && !soon.reads);
+}
+
+#[test]
+fn an_eviction_that_is_carried_out_reads_no_processes() {
+    let temp = tempfile::tempdir().unwrap();
+    let (recorder, mut tapped) = start(temp.path());
+    tapped.candidates(1);
+    tapped.look(1 << 35);
+    let id = Ulid::from_parts(7, 7);
+    recorder.asker().decided(id, true);
+    drop(recorder);
+    let file = fs::read(path(temp.path(), id)).unwrap();
+    assert_eq!(Recording::read(&file).unwrap().processes, []);
+}
+
+#[test]
+fn readings_of_processes_are_few_and_not_old() {
+    let (_producer, consumer) = ring(64);
+    let mut store = Store::new(consumer, Arc::default());
+    let read = |read_ns| Processes {
+        began_ns: read_ns,
+        read_ns,
+        page_bytes: 4_096,
+        total_pages: 1,
+        swap_free_bytes: 0,
+        seen: 1,
+        worst: Vec::new(),
+    };
+    let kept = |store: &Store| {
+        let mut file = Vec::new();
+        store.copy(Extent::All).write(&Origin::default(), &mut file).unwrap();
+        let recording = Recording::read(&file).unwrap();
+        recording.processes.iter().map(|read| read.read_ns / (1_000 * MS)).collect::<Vec<_>>()
+    };
+    for second in 0..30 {
+        store.take_processes(read(second * 1_000 * MS));
+    }
+    assert_eq!(kept(&store), (18..30).collect::<Vec<_>>());
+    store.take_processes(read(625 * 1_000 * MS));
+    assert_eq!(kept(&store), [25, 26, 27, 28, 29, 625]);
 }

@@ -145,6 +145,20 @@ fn what_is_no_recording_is_reported_as_what_it_is() {
     assert_eq!(with(12, !whole[12]), NotARecording::Shape { program: "1.2.3".into() });
 }
 
+#[test]
+fn the_version_before_is_read_and_older_ones_are_not() {
+    let whole = sound();
+    let with = |version: u8| {
+        let mut other = whole.clone();
+        other[8] = version;
+        let crc = crc32fast::hash(&other[..48]).to_le_bytes();
+        other[48..52].copy_from_slice(&crc);
+        Recording::read(&other).map(|recording| (recording.whole, recording.processes.len()))
+    };
+    assert_eq!(with(2), Ok((true, 0)));
+    assert_eq!(with(1), Err(NotARecording::Version { found: 1, program: "1.2.3".into() }));
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_refused_or_reported(bytes: Vec<u8>) {
