@@ -5,11 +5,11 @@ use std::fmt;
 use serde::Serialize;
 
 macro_rules! event_types {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+    ($(#[doc = $doc:literal] $variant:ident = $name:literal,)*) => {
         /// The type of an event. The names are part of the public contract.
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum EventType {
-            $($(#[$doc])* $variant,)*
+            $(#[doc = $doc] $variant,)*
         }
 
         impl EventType {
@@ -21,6 +21,14 @@ macro_rules! event_types {
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => concat!("dev.enforcer.", $name),)*
+                }
+            }
+
+            /// What its events report, in a sentence or two.
+            #[must_use]
+            pub fn summary(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $doc.trim_ascii(),)*
                 }
             }
         }

@@ -3,6 +3,8 @@
 //! An event is a `CloudEvents` object on one line of JSON; its `type` says which payload its `data` is ([`Payload`]).
 //! Readers accept unknown keys, as later versions may add some; no key is ever changed or removed.
 
+#[cfg(test)]
+mod asyncapi;
 pub mod eviction;
 pub mod kind;
 pub mod limits;
