@@ -67,8 +67,9 @@ fn a_dry_run_explains_what_happens_to_pods_and_changes_nothing_at_the_api_server
         "memcgReclaim" => "MemoryStalled",
         kind => panic!("a stall of the kind {kind}: {stall}"),
     };
-    slow.wait_for_end(PATIENCE).unwrap();
+    // It would hardly get on below it.
     fs::write(of_app.join("memory.high"), "max").unwrap();
+    slow.wait_for_end(PATIENCE).unwrap();
     // A process beside the container's own: the kubelet says nothing of it.
     let mut child = kube::exec(&limited, "app", &["spike", "--size", "128Mi"]).unwrap();
     assert!(!child.wait_for_end(PATIENCE).unwrap().success());

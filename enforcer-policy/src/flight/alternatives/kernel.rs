@@ -21,7 +21,7 @@ const SECOND_NS: u64 = 1_000 * MS;
 /// Memory that lasts for longer than this after the crossing does not run out in this shortage.
 const WITHIN_NS: u64 = 3_600 * SECOND_NS;
 
-/// The most kills that are told, and for how long after the first: containers are started again by then.
+/// The most kills that are stated, and for how long after the first: containers are started again by then.
 const MOST_KILLS: usize = 8;
 const FOLLOWED_NS: u64 = 10 * SECOND_NS;
 
@@ -51,7 +51,7 @@ pub(super) fn answer(known: &Known, all: &[Processes], crossed_ns: u64, shortage
     let swap = [0, read.swap_free_bytes];
     let ways = swap.into_iter().flat_map(|more_bytes| Fall::BOTH.map(|fall| (more_bytes, fall)));
     let runs: Vec<_> = ways.map(|(more_bytes, fall)| run(&course, read, fall, more_bytes)).collect();
-    told(&course, read, &runs)
+    stated(&course, read, &runs)
 }
 
 fn badness(read: &Processes, process: &Process, grown_bytes: u64) -> Option<i64> {
@@ -118,7 +118,7 @@ fn grown(course: &Course<'_>, pod: CgroupId, from_ns: u64, to_ns: u64, fall: Fal
     held(to_ns).saturating_sub(held(from_ns))
 }
 
-fn told(course: &Course<'_>, read: &Processes, runs: &[Run]) -> Kernel {
+fn stated(course: &Course<'_>, read: &Processes, runs: &[Run]) -> Kernel {
     let ms = |at_ns: u64| after_ms(course.crossed_ns, at_ns);
     let Some(kills) = kills(runs, ms) else {
         // Memory that does not run out within the time falls by nothing, or hardly.

@@ -40,7 +40,7 @@ const CLEANED_LATE_NS: u64 = 30 * SECOND_NS;
 const FOLLOWED_NS: u64 = 60 * SECOND_NS;
 const MOST_GRACE_NS: u64 = 3_600 * SECOND_NS;
 
-/// The most evictions of one shortage that are told.
+/// The most evictions of one shortage that are stated.
 const MOST_PASSES: usize = 8;
 
 /// How long a pod takes to die.
@@ -91,7 +91,7 @@ pub(super) fn answer(known: &Known, crossed_ns: u64, shortage: Shortage) -> Kube
     };
     let thresholds: Vec<_> = settings.thresholds.iter().copied().filter(is_of_memory).collect();
     let runs: Vec<_> = ways().map(|way| run(&course, settings, &thresholds, way)).collect();
-    told(&course, &runs)
+    stated(&course, &runs)
 }
 
 fn is_of_memory(threshold: &Threshold) -> bool {
@@ -209,7 +209,7 @@ fn grace_of(course: &Course<'_>, settings: &EngineSettings, reclaim: &Reclaim, p
     settings.max_pod_grace_period_ns.min(own.unwrap_or(0))
 }
 
-fn told(course: &Course<'_>, runs: &[Run]) -> Kubelet {
+fn stated(course: &Course<'_>, runs: &[Run]) -> Kubelet {
     let ms = |at_ns: u64| after_ms(course.crossed_ns, at_ns);
     let assumptions = assumptions(course, runs);
     let lowest_bytes = span(runs.iter().filter_map(|run| run.lowest)).unwrap_or(Span::of(0));

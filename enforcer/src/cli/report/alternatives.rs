@@ -8,9 +8,7 @@ use super::{
 use crate::{
     cli::render::human_bytes,
     model::CgroupId,
-    policy::flight::{
-        self, Assumption, AtLeastOne, Kernel, KernelVictim, Kubelet, MayExhaust, Member, Recording, Span,
-    },
+    policy::flight::{self, Assumption, Kernel, KernelVictim, Kubelet, MayExhaust, Member, Recording, Span},
 };
 
 /// The answers for the shortage in which that eviction was decided; or why there are none.
@@ -173,7 +171,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::policy::flight::{Kill, Pass, Process, Unknown};
+    use crate::policy::flight::{AtLeastOne, Kill, Pass, Process, Unknown};
 
     const HOG: CgroupId = CgroupId(7);
 

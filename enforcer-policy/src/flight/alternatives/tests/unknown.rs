@@ -32,7 +32,7 @@ fn process_ids_are_no_memory() {
 }
 
 #[test]
-fn of_the_pods_limit_only_the_kubelet_is_told() {
+fn of_the_pods_limit_only_the_kubelet_is_known() {
     let mut scene = with_signal(Signal::AllocatableMemoryAvailable, 200 * MIB);
     scene.processes = vec![(0, vec![process(1, Some(1), 100, 0)])];
     let episode = scene.play();
@@ -61,7 +61,7 @@ fn a_gap_between_crossing_and_decision_leaves_it_unknown() {
 }
 
 #[test]
-fn without_a_reading_of_a_pod_nothing_is_told() {
+fn without_a_reading_of_a_pod_nothing_is_known() {
     let scene = scene();
     let mut records = scene.records();
     // To whom the readings belong is not known any more.
