@@ -2,6 +2,7 @@
 //! with set answers. Needs no privileges.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
+mod browser;
 mod cut;
 mod daemon;
 mod explained;
