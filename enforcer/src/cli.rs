@@ -10,6 +10,8 @@ mod completions;
 mod config;
 mod describe;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod events;
 mod evict;
 mod exec;
