@@ -37,7 +37,7 @@ pub const KUBELET: &str = "/etc/kubernetes/kubelet.yaml";
 const HEALTH: &str = "127.0.0.1:10248";
 
 /// How long an emulated node may take for anything.
-pub const PATIENCE: Duration = Duration::from_mins(5);
+pub const PATIENCE: Duration = Duration::from_mins(10);
 
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_mins(1);

@@ -55,9 +55,10 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     while let Some(character) = rest.next() {
         let next = rest.clone().next();
         // Such as <pod>; anything else is a redirection.
-        let is_placeholder = match character {
-            '<' => next.is_some_and(char::is_alphabetic),
-            _ => reader.word.as_ref().is_some_and(|word| word.contains('<')),
+        let is_placeholder = if character == '<' {
+            next.is_some_and(char::is_alphabetic)
+        } else {
+            reader.word.as_ref().is_some_and(|word| word.contains('<'))
         };
         match (character, quote) {
             (_, Some(open)) if character == open => quote = None,

@@ -19,7 +19,7 @@ use super::{Scene, pods, shown, small, subject, views};
 const CONTAINERS: [&str; 3] = ["a", "b", "c"];
 
 /// How many pods are started side by side.
-const AT_A_TIME: usize = 5;
+const AT_A_TIME: usize = 2;
 
 /// How many pods there are, and in how many of their containers the kernel kills.
 struct Extent {
