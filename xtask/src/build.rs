@@ -52,6 +52,8 @@ pub(crate) enum Product {
     GuestPrograms,
     /// The demonstration.
     Demonstration,
+    /// The session of which the project's pictures are made.
+    Session,
     /// The benchmarks that run in guests.
     Bench,
     /// The tests that run in guests.
@@ -69,6 +71,7 @@ impl Product {
                 vec!["--package", "guest-programs", "--bin", "guest-init", "--bin", "workload"]
             }
             Self::Demonstration => vec!["--package", "enforcer-tests", "--bin", "demo"],
+            Self::Session => vec!["--package", "enforcer-tests", "--bin", "session"],
             Self::Bench => vec!["--package", "enforcer-bench", "--bin", "bench"],
             Self::GuestTests => {
                 vec!["--package", "guest-tests", "--features", "guest-tests/guest", "--test", "guest"]

@@ -85,6 +85,8 @@ pub(crate) enum Verb {
         #[arg(last = true, requires = "host")]
         args: Vec<OsString>,
     },
+    /// Make the pictures of the documents from a real run in a guest: a session in a terminal, and a report
+    Pictures,
     /// Measure the daemon, also beside other programs
     #[command(subcommand)]
     Bench(Bench),

@@ -16,7 +16,7 @@ use crate::{
     cli::{Bench, Cli, MachineArgs, Verb, Vm, seconds},
     dist, ebpf, fuzz,
     guest::{Guests, Init, exec::Run, kernel::Kernel, shell},
-    guest_tests,
+    guest_tests, pictures,
     places::Places,
     run,
     setup::{self, kube::Components},
@@ -53,6 +53,7 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Soak { hours, seed } => soak::command(&places, hours, seed),
         Verb::Run { host: false, args: _ } => demonstration(&places, &MachineArgs::default(), seconds(900)),
         Verb::Run { host: true, args } => on_host(&places, args),
+        Verb::Pictures => pictures::command(&places),
         Verb::Bench(Bench::Agreement { machine, args }) => {
             bench::guest::measure(&places, &machine, "agreement", &args)
         }

@@ -12,6 +12,7 @@ mod guest;
 mod guest_tests;
 mod labelled;
 mod pace;
+mod pictures;
 mod pins;
 mod places;
 mod rounds;
