@@ -19,9 +19,10 @@ use crate::journal::moment;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 It says who was evicted and why, also what a dry run would have done; which
-processes the kernel's OOM killer killed, and by whose limit; how long thresholds
-were crossed; who waited for memory; which warnings came true; and first, what it
-cannot know. When the daemon is down, it reads the state directory.
+processes the kernel's OOM killer killed, and by whose limit; how long
+thresholds were crossed; who waited for memory; which warnings came true; and
+first, what it cannot know. When the daemon is down, it reads the state
+directory.
 
 -o html prints a page that stands alone: it loads nothing from anywhere.")]
 pub(super) struct Args {

@@ -23,7 +23,10 @@ use enforcer_events::{
 };
 
 pub(super) use self::few::MOST_ITEMS;
-use super::document::{Exceeded, Journal, Loss, Report};
+use super::{
+    document::{Exceeded, Journal, Loss, Report},
+    words::counted,
+};
 
 /// How many controllers of pods are remembered.
 const MOST_CONTROLLERS: usize = 4_096;
@@ -327,12 +330,12 @@ impl Fold {
             losses.push(Loss { what: "ends", time: Some(ends), events: None, message });
         }
         if self.restarts > 0 {
-            let times = self.restarts;
+            let times = counted(self.restarts, "time", "times");
             losses.push(plain(
                 "restart",
                 None,
                 format!(
-                    "the daemon was started again {times} times: of what happened while none ran, only kills by the \
+                    "the daemon was started again {times}: of what happened while none ran, only kills by the \
                      kernel's OOM killer may be known"
                 ),
             ));
