@@ -63,7 +63,7 @@ const STACK_BYTES: usize = 256 * 1024;
 const LATER: Duration = Duration::from_secs(1);
 
 /// The shortest time between two readings of processes, however long memory is about to run short: one takes some
-/// milliseconds.
+/// milliseconds, with thousands of processes up to [`processes::MOST_TIME`].
 const BETWEEN_READINGS: Duration = Duration::from_secs(10);
 
 /// The origin that the recordings state.
@@ -204,9 +204,13 @@ impl Asker {
         self.0.waker.wake();
     }
 
-    /// Memory may run short soon: what the kernel would kill is recorded, at most once in a while.
+    /// Memory may run short soon: what the kernel would kill is recorded, at most once in a while, and never while a victim
+    /// dies.
     pub fn near(&self) {
-        if lock(&self.0.queue).read_processes() {
+        let mut queue = lock(&self.0.queue);
+        let reads = queue.open.is_none() && queue.read_processes();
+        drop(queue);
+        if reads {
             self.0.waker.wake();
         }
     }
@@ -298,7 +302,7 @@ impl Shared {
     /// The store is not locked meanwhile: other threads name pods.
     fn read_processes(&self) -> io::Result<()> {
         let pods = lock(&self.store).pods();
-        let read = self.processes.read(&pods)?;
+        let read = self.processes.read(&pods, processes::MOST_TIME)?;
         lock(&self.store).take_processes(read);
         Ok(())
     }

@@ -15,11 +15,14 @@ pub(super) fn watch(journal: &Journal) {
 }
 
 async fn report(ended: impl Future<Output = io::Result<()>>, journal: Journal) {
-    let what = match ended.await {
-        Ok(()) => String::from("the process that runs it has ended"),
-        Err(error) => format!("the process that runs it cannot be watched: {error}"),
+    let message = match ended.await {
+        Ok(()) => String::from(
+            "the process that runs it has ended; no program is run before a kill until the daemon is restarted",
+        ),
+        Err(error) => {
+            format!("the process that runs it cannot be watched, and its end is not reported: {error}")
+        }
     };
-    let message = format!("{what}; no program is run before a kill until the daemon is restarted");
     emit::degraded(&journal, WHAT, &message);
 }
 

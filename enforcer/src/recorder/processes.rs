@@ -7,6 +7,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, BinaryHeap},
     fs, io,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -16,6 +17,9 @@ use crate::{
     policy::flight::{MOST_COMM_BYTES, MOST_PROCESSES, Process, Processes},
     sense::{Meminfo, MeminfoError},
 };
+
+/// How long a reading may take: the records of the engine wait for its end, and have room for about so long.
+pub(super) const MOST_TIME: Duration = Duration::from_millis(200);
 
 /// Where processes are read.
 #[derive(Debug)]
@@ -32,6 +36,19 @@ struct Belongs {
     group: Option<CgroupId>,
 }
 
+/// The end of the time that a reading may take.
+#[derive(Debug)]
+struct Deadline(Instant);
+
+impl Deadline {
+    fn check(&self) -> io::Result<()> {
+        if Instant::now() < self.0 {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "there are too many processes to read in time"))
+    }
+}
+
 impl ProcessReader {
     pub(super) fn open() -> Self {
         Self::at(Path::new("/proc"), CgroupDir::mount(Path::new(MOUNT)).ok())
@@ -42,15 +59,24 @@ impl ProcessReader {
     }
 
     /// Reads them once; `pods` are the cgroups of pods.
-    pub(super) fn read(&self, pods: &BTreeSet<CgroupId>) -> io::Result<Processes> {
+    ///
+    /// # Errors
+    ///
+    /// If `/proc` cannot be read, or not within the time.
+    pub(super) fn read(&self, pods: &BTreeSet<CgroupId>, most_time: Duration) -> io::Result<Processes> {
+        let deadline = Deadline(Instant::now() + most_time);
         let began_ns = clock::boottime_ns();
-        let (worst, seen) = self.worst()?;
+        let (worst, seen) = self.worst(&deadline)?;
         let of_memory = |error: MeminfoError| io::Error::other(error.to_string());
         let mut meminfo = Meminfo::open(&self.proc.join("meminfo")).map_err(of_memory)?;
         let memory = meminfo.read().map_err(of_memory)?;
         let page_bytes = u64::try_from(rustix::param::page_size()).map_err(io::Error::other)?;
         let mut belonging = BTreeMap::new();
-        let worst = worst.into_iter().filter_map(|pid| self.process(pid, pods, &mut belonging)).collect();
+        let mut read = Vec::with_capacity(worst.len());
+        for pid in worst {
+            deadline.check()?;
+            read.extend(self.process(pid, pods, &mut belonging));
+        }
         Ok(Processes {
             began_ns,
             read_ns: clock::boottime_ns(),
@@ -58,16 +84,17 @@ impl ProcessReader {
             total_pages: memory.total_bytes.saturating_add(memory.swap_total_bytes) / page_bytes.max(1),
             swap_free_bytes: memory.swap_free_bytes,
             seen,
-            worst,
+            worst: read,
         })
     }
 
     /// The ids of the worst, the worst first, and how many there are.
-    fn worst(&self) -> io::Result<(Vec<u32>, u32)> {
+    fn worst(&self, deadline: &Deadline) -> io::Result<(Vec<u32>, u32)> {
         let (mut seen, mut worst) = (0, BinaryHeap::with_capacity(MOST_PROCESSES + 1));
         for entry in fs::read_dir(&self.proc)? {
             let name = entry?.file_name();
             let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            deadline.check()?;
             seen += 1;
             // 0 if the kernel never kills it, as its own threads; nothing if it has ended meanwhile.
             let badness = self.text(pid, "oom_score").and_then(|text| text.trim_ascii().parse::<i64>().ok());
@@ -204,7 +231,9 @@ mod tests {
         fn read(&self) -> Processes {
             let mount = CgroupDir::unchecked(&self.temp.path().join("cgroup")).unwrap();
             let pods = BTreeSet::from([self.id("/kubepods/podx")]);
-            ProcessReader::at(&self.temp.path().join("proc"), Some(mount)).read(&pods).unwrap()
+            ProcessReader::at(&self.temp.path().join("proc"), Some(mount))
+                .read(&pods, Duration::from_hours(1))
+                .unwrap()
         }
     }
 
@@ -256,6 +285,15 @@ mod tests {
         fs::remove_file(host.temp.path().join("proc/7/cgroup")).unwrap();
         fs::write(host.temp.path().join("proc/8/status"), "Name:\tx\n").unwrap();
         assert_eq!(host.read().worst, []);
+    }
+
+    #[test]
+    fn a_reading_that_takes_too_long_is_none() {
+        let host = Host::new();
+        host.add(7, 800, 100, "/");
+        let late =
+            ProcessReader::at(&host.temp.path().join("proc"), None).read(&BTreeSet::new(), Duration::ZERO);
+        assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

@@ -24,10 +24,15 @@ fn browser() -> Option<PathBuf> {
 /// What the browser prints, and what it says on stderr, with a page and options of its own.
 fn show(browser: &Path, page: &Path, options: &[&str]) -> (String, String) {
     let profile = tempfile::tempdir().unwrap();
-    let mut command = Command::new(browser);
+    // A browser that hangs fails the test, and does not hold up the others for ever.
+    let mut command = Command::new("timeout");
     command
+        .args(["--kill-after=10", "180"])
+        .arg(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        // In a container it may be small.
+        .arg("--disable-dev-shm-usage")
         .args(["--enable-logging=stderr", "--log-level=0", "--window-size=1200,900"])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .args(options)

@@ -12,7 +12,10 @@ mod stalls;
 #[cfg(test)]
 pub(super) mod tests;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use enforcer_events::{
     Event, EventType, Payload,
@@ -30,6 +33,9 @@ use super::{
 
 /// How many controllers of pods are remembered.
 const MOST_CONTROLLERS: usize = 4_096;
+
+/// Of how many things that are degraded at once it is remembered.
+const MOST_DEGRADED: usize = 1_024;
 
 /// Words of `degraded.entered` that are orders and states of the node, without which nothing is missing here.
 const NO_LOSS: &[&str] = &["protect", "pause", "sharedMemory", "unarmed", "limitStuck", "journal"];
@@ -71,6 +77,10 @@ pub(super) struct Fold {
     unreadable: u64,
     restarts: u64,
     degraded: BTreeMap<String, u64>,
+    /// What is degraded, and where, by the events so far.
+    open: BTreeSet<(String, Option<String>)>,
+    /// Whether an event of the range was seen.
+    has_begun: bool,
     /// The controllers of pods by uid, as decisions name them.
     controllers: BTreeMap<String, String>,
     evictions: evictions::Evictions,
@@ -98,6 +108,7 @@ pub(super) fn matters(kind: EventType) -> bool {
             | EventType::OomAverted
             | EventType::ConfigLoaded
             | EventType::DegradedEntered
+            | EventType::DegradedLeft
             | EventType::StreamGap
     )
 }
@@ -116,6 +127,8 @@ impl Fold {
             unreadable: 0,
             restarts: 0,
             degraded: BTreeMap::new(),
+            open: BTreeSet::new(),
+            has_begun: false,
             controllers: BTreeMap::new(),
             evictions: evictions::Evictions::default(),
             oom: oom::Oom::default(),
@@ -155,6 +168,7 @@ impl Fold {
         }
         if at.is_in_range {
             self.journal.events += 1;
+            self.begin();
         }
         if let Some(event) = event {
             self.event(at, before, event);
@@ -214,7 +228,10 @@ impl Fold {
             Payload::OomDetected(detected) => self.oom.detected(at, detected),
             Payload::OomIncident(incident) => self.oom.incident(at, incident, &self.controllers),
             Payload::OomAverted(averted) => self.oom.averted(at, averted),
-            Payload::DegradedEntered(degraded) if at.is_in_range => self.degraded(at, degraded),
+            Payload::DegradedEntered(degraded) => self.degraded(at, degraded),
+            Payload::DegradedLeft(degraded) => {
+                self.open.remove(&(degraded.what.to_string(), degraded.place.clone()));
+            }
             _ => {}
         }
     }
@@ -237,6 +254,8 @@ impl Fold {
             self.journal.starts += 1;
             self.mode(mode);
         }
+        // It says anew what it lacks.
+        self.open.clear();
         let Some(before) = before else { return };
         if at.is_in_range {
             self.restarts += 1;
@@ -252,13 +271,31 @@ impl Fold {
         }
     }
 
+    /// The range begins: what is degraded then is so within it.
+    fn begin(&mut self) {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            for (what, _) in self.open.clone() {
+                self.count_degraded(&what);
+            }
+        }
+    }
+
     fn degraded(&mut self, at: At, degraded: &Degraded) {
+        if self.open.len() < MOST_DEGRADED {
+            self.open.insert((degraded.what.to_string(), degraded.place.clone()));
+        }
+        if !at.is_in_range {
+            return;
+        }
         if let Some(lost) = degraded.lost_events {
             let message =
                 degraded.message.clone().unwrap_or_else(|| String::from("the disk did not take them"));
             self.lose(Loss { what: "journal", time: Some(time(at.ms)), events: Some(lost), message });
         }
-        let what: &str = &degraded.what;
+        self.count_degraded(&degraded.what);
+    }
+
+    fn count_degraded(&mut self, what: &str) {
         let is_known = self.degraded.contains_key(what);
         if !NO_LOSS.contains(&what) && (is_known || self.degraded.len() < MOST_ITEMS) {
             *self.degraded.entry(what.to_owned()).or_default() += 1;
@@ -276,6 +313,7 @@ impl Fold {
     /// The report. `known_until_ms` is until when the journal would have later events: the present if a daemon answered.
     pub(super) fn finish(mut self, known_until_ms: Option<i64>) -> Report {
         let Range { from_ms, to_ms } = self.range;
+        self.begin();
         let newest_ms = self.last.map(|last| last.ms).filter(|_| !self.is_whole_range_read);
         let until_ms = known_until_ms.or(newest_ms).unwrap_or(to_ms).min(to_ms);
         self.pressure.close_all(until_ms, "open");

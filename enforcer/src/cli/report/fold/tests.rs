@@ -576,6 +576,22 @@ fn events_that_the_disk_did_not_take_and_a_degraded_daemon_are_losses_and_an_ord
 }
 
 #[test]
+fn what_is_degraded_when_the_range_begins_is_a_loss_of_it() {
+    let entered = |what: &str| json!({"what": what, "message": "m"});
+    let open = Journal::new()
+        .add(-3, "degraded.entered", &entered("btf"))
+        .add(-2, "degraded.entered", &entered("psi"))
+        .add(-1, "degraded.left", &entered("psi"));
+    let report =
+        open.add(9, "pod.added", &json!({"namespace": "default", "name": "web", "uid": "u"})).report();
+    let said = |report: &Report| report.losses.iter().map(|loss| loss.message.clone()).collect::<Vec<_>>();
+    assert!(said(&report).iter().any(|message| message.ends_with(": btf (1)")), "{:?}", said(&report));
+    // Nothing happens within the range.
+    let report = Journal::new().add(-3, "degraded.entered", &entered("btf")).report();
+    assert!(said(&report).iter().any(|message| message.ends_with(": btf (1)")), "{:?}", said(&report));
+}
+
+#[test]
 fn a_report_of_a_long_journal_has_a_bounded_size() {
     let mut journal = Journal::new();
     for number in 0..2_000 {
