@@ -92,7 +92,7 @@ fn manual(files: &mut Tree, source: &Source, program: &Path) -> anyhow::Result<(
 fn documentation(files: &mut Tree, root: &Path) -> anyhow::Result<()> {
     files.file(format!("{DOC}/README.md"), read(&root.join("README.md"))?);
     files.file(format!("{DOC}/changelog.gz"), gzip(&read(&root.join("CHANGELOG.md"))?)?);
-    for folder in ["docs", "docs/consumers", "docs/runbooks"] {
+    for folder in ["docs", "docs/consumers", "docs/pictures", "docs/runbooks"] {
         for (name, bytes) in folder_files(&root.join(folder))? {
             files.file(format!("{DOC}/{folder}/{name}"), bytes);
         }
