@@ -93,6 +93,8 @@ fn place(step: &Undo) -> CgroupPath {
 enum Written {
     /// It is as it was before.
     Back,
+    /// It is so already.
+    AsBefore,
     /// Another has written it since the survey.
     ByAnother,
     /// Why it cannot be written now.
@@ -129,6 +131,7 @@ impl Hands<'_> {
                 }),
                 Ok(Written::ByAnother) => Ok(Outcome::Skipped),
                 Ok(Written::Back) => Ok(Outcome::Done),
+                Ok(Written::AsBefore) => Ok(Outcome::Moot),
                 Err(error) => unless_gone(Err(error)),
             },
             Undo::Remove { path, id } => self.remove(path, *id).map(Outcome::of),
@@ -177,7 +180,9 @@ impl Hands<'_> {
         let dir = self.open(path, id)?.ok_or_else(gone)?;
         let present = Held::read(file, &dir.read(&file.name())?);
         if present != *old && !old.value().is_some_and(|old| present.is(&old, self.page)) {
-            return Ok(Written::ByAnother);
+            // systemd writes all files of a unit when it is given one value.
+            let is_back = present.is(new, self.page);
+            return Ok(if is_back { Written::AsBefore } else { Written::ByAnother });
         }
         if let CgroupValue::MemoryMax(Limit::Amount(limit_bytes)) = new
             && !present.value().is_none_or(|present| present.is_raised_by(new))

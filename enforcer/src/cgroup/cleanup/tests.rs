@@ -445,3 +445,13 @@ fn only_drop_ins_that_systemd_has_written_for_us_are_found() {
     // cpu.weight had a value of its own, and pids.max was not written.
     assert_eq!(found, [Path::new("50-CPUQuota.conf"), Path::new("50-MemoryMax.conf")]);
 }
+
+#[test]
+fn what_is_as_it_was_before_is_not_left_to_another() {
+    let (temp, root) = tree(1);
+    let of_web = |step: &Undo| matches!(step, Undo::Value { path, .. } if path.as_str() == "/web");
+    let steps: Vec<_> = cleanup(&look(&root, &[]), false, page()).steps.into_iter().filter(of_web).collect();
+    fs::write(temp.path().join("web/memory.max"), "65536\n").unwrap();
+    let undone = done(&root, steps);
+    assert!(!undone.iter().any(|step| step.starts_with("skipped")), "{undone:?}");
+}
