@@ -7,7 +7,7 @@ use enforcer::{
     model::{CgroupId, CgroupPath, Instance, Owner, OwnerLevel, PodName, PodUid},
     sense::{
         Mark, decode,
-        incident::{CLOSE_NS, Incidents, Input, MAX_OPEN, NAMED_NS, OomCounts, Output, World},
+        incident::{CLOSE_NS, Eviction, Incidents, Input, MAX_OPEN, NAMED_NS, OomCounts, Output, World},
     },
 };
 use enforcer_common::record::{COMM_LEN, MarkVictim, ProcessExit};
@@ -210,8 +210,8 @@ impl World for Few {
         }
     }
 
-    fn is_being_evicted(&self, cgroup: CgroupId, _at_ns: u64) -> bool {
-        self.evicting == Some(cgroup)
+    fn eviction(&self, cgroup: CgroupId, _at_ns: u64) -> Option<Eviction> {
+        (self.evicting == Some(cgroup)).then_some(Eviction::Lasts)
     }
 
     fn new_id(&mut self, _: Option<&Mark>) -> Ulid {

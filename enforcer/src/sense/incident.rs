@@ -31,7 +31,7 @@ pub use enforcer_events::{
 pub(in crate::sense) use self::event::{place_of, pod_name};
 pub use self::{
     event::About,
-    machine::{Incidents, Input, Output, Tracing, World},
+    machine::{Eviction, Incidents, Input, Output, Tracing, World},
 };
 
 /// Marks further apart than this belong to different OOMs, if the call of the OOM killer is not known.

@@ -341,7 +341,7 @@ impl CandidateSet {
     pub(super) fn movable(&self, pods: &PodSet) -> BTreeSet<CgroupPath> {
         let now_ns = clock::boottime_ns();
         let stays =
-            |path: &CgroupPath, id: CgroupId| self.being_evicted.covers(id, now_ns, || Some(path.clone()));
+            |path: &CgroupPath, id: CgroupId| self.being_evicted.lasts(id, now_ns, || Some(path.clone()));
         let to = |uid: &PodUid| {
             pods.plan().pods.iter().find(|plan| plan.uid == *uid).map(|plan| &plan.cgroup.path)
         };

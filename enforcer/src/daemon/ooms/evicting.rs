@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use crate::model::{CgroupId, CgroupPath};
+use crate::{
+    model::{CgroupId, CgroupPath},
+    sense::incident::Eviction,
+};
 
 /// How long an eviction is remembered after its end: longer than the tracer may lag behind the kernel.
 const REMEMBERED: Duration = Duration::from_mins(1);
@@ -26,8 +29,12 @@ struct Evicted {
 }
 
 impl Evicted {
-    fn covers(&self, at_ns: u64) -> bool {
-        self.begun_ns <= at_ns && self.ended_ns.is_none_or(|ended_ns| at_ns <= ended_ns)
+    fn at(&self, at_ns: u64) -> Option<Eviction> {
+        match self.ended_ns {
+            _ if at_ns < self.begun_ns => None,
+            Some(ended_ns) if ended_ns < at_ns => self.is_remembered(at_ns).then_some(Eviction::Ended),
+            _ => Some(Eviction::Lasts),
+        }
     }
 
     fn is_remembered(&self, now_ns: u64) -> bool {
@@ -51,16 +58,26 @@ impl BeingEvicted {
         }
     }
 
-    /// Whether the cgroup, or an ancestor, was being evicted at `at_ns` (`CLOCK_BOOTTIME`).
-    pub(in crate::daemon) fn covers(
+    /// Whether the cgroup, or an ancestor, is being evicted at `at_ns` (`CLOCK_BOOTTIME`).
+    pub(in crate::daemon) fn lasts(
         &self,
         cgroup: CgroupId,
         at_ns: u64,
         path: impl FnOnce() -> Option<CgroupPath>,
     ) -> bool {
+        self.at(cgroup, at_ns, path) == Some(Eviction::Lasts)
+    }
+
+    /// The eviction of the cgroup, or of an ancestor, at `at_ns` (`CLOCK_BOOTTIME`), or within the minute before.
+    pub(in crate::daemon) fn at(
+        &self,
+        cgroup: CgroupId,
+        at_ns: u64,
+        path: impl FnOnce() -> Option<CgroupPath>,
+    ) -> Option<Eviction> {
         let evicted = self.lock();
         if evicted.is_empty() {
-            return false;
+            return None;
         }
         let path = path();
         let below = |above: &CgroupPath| {
@@ -68,7 +85,8 @@ impl BeingEvicted {
                 path.as_str().strip_prefix(above.as_str()).is_some_and(|rest| rest.starts_with('/'))
             })
         };
-        evicted.iter().any(|(id, one)| one.covers(at_ns) && (*id == cgroup || below(&one.path)))
+        let ours = evicted.iter().filter(|(id, one)| **id == cgroup || below(&one.path));
+        ours.filter_map(|(_, one)| one.at(at_ns)).max()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<CgroupId, Evicted>> {
@@ -86,16 +104,23 @@ mod tests {
         let path = |path| CgroupPath::parse(path).unwrap();
         let container = || Some(path("/kubepods/pod1/c"));
         evicted.begin(CgroupId(5), path("/kubepods/pod1"), 50);
-        assert!(!evicted.covers(CgroupId(5), 49, || None), "a kill before the decision");
-        assert!(evicted.covers(CgroupId(5), 100, || None));
-        assert!(evicted.covers(CgroupId(6), 100, container));
-        assert!(!evicted.covers(CgroupId(7), 100, || Some(path("/kubepods/pod10/c"))));
+        assert_eq!(evicted.at(CgroupId(5), 49, || None), None, "a kill before the decision");
+        assert_eq!(evicted.at(CgroupId(5), 100, || None), Some(Eviction::Lasts));
+        assert_eq!(evicted.at(CgroupId(6), 100, container), Some(Eviction::Lasts));
+        assert_eq!(evicted.at(CgroupId(7), 100, || Some(path("/kubepods/pod10/c"))), None);
         evicted.end(CgroupId(5), 200);
-        assert!(evicted.covers(CgroupId(6), 200, container), "a mark that is read late");
-        assert!(!evicted.covers(CgroupId(6), 201, container));
-        assert!(!evicted.covers(CgroupId(5), 201, || None));
+        assert_eq!(
+            evicted.at(CgroupId(6), 200, container),
+            Some(Eviction::Lasts),
+            "a mark that is read late"
+        );
+        assert_eq!(evicted.at(CgroupId(6), 201, container), Some(Eviction::Ended));
+        assert_eq!(evicted.at(CgroupId(5), 201, || None), Some(Eviction::Ended));
+        assert!(!evicted.lasts(CgroupId(5), 201, || None));
+        let much_later_ns = 201 + u64::try_from(REMEMBERED.as_nanos()).unwrap();
+        assert_eq!(evicted.at(CgroupId(5), much_later_ns, || None), None);
         evicted.begin(CgroupId(5), path("/kubepods/pod1"), 300);
-        assert!(evicted.covers(CgroupId(6), 300, container), "a second eviction");
+        assert_eq!(evicted.at(CgroupId(6), 300, container), Some(Eviction::Lasts), "a second eviction");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     model::{CgroupId, CgroupPath, Instance, Owner, OwnerLevel},
     sense::{
         Life, Mark,
-        incident::{OomCounts, World},
+        incident::{Eviction, OomCounts, World},
     },
     source::Kubelet,
 };
@@ -311,8 +311,8 @@ impl World for Names {
         self.find(cgroup).is_some_and(|path| kubelet.awaits_name(&path))
     }
 
-    fn is_being_evicted(&self, cgroup: CgroupId, at_ns: u64) -> bool {
-        self.being_evicted.covers(cgroup, at_ns, || self.find(cgroup))
+    fn eviction(&self, cgroup: CgroupId, at_ns: u64) -> Option<Eviction> {
+        self.being_evicted.at(cgroup, at_ns, || self.find(cgroup))
     }
 
     fn new_id(&mut self, first: Option<&Mark>) -> Ulid {

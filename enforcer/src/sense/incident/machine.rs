@@ -29,11 +29,20 @@ pub trait World {
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
     /// Whether the container runtime has not named its pod or container yet.
     fn awaits_name(&self, cgroup: CgroupId) -> bool;
-    /// Whether we were evicting it or a cgroup above it at that time.
-    fn is_being_evicted(&self, cgroup: CgroupId, at_ns: u64) -> bool;
+    /// What our evictions had to do with it, or with a cgroup above it, at that time.
+    fn eviction(&self, cgroup: CgroupId, at_ns: u64) -> Option<Eviction>;
     /// The id of an incident that begins with this mark: reading the same record again gives the same id. With `None`,
     /// the incident comes from counters.
     fn new_id(&mut self, first: Option<&Mark>) -> Ulid;
+}
+
+/// Our own eviction of a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Eviction {
+    /// It has ended not long ago: what we have killed may not be gone yet.
+    Ended,
+    /// It lasts: we kill what is in the cgroup.
+    Lasts,
 }
 
 /// Whether kills are traced, or visible in counters only.
@@ -205,14 +214,15 @@ impl Incidents {
 
     fn mark(&mut self, now_ns: u64, mark: Mark, world: &mut impl World, out: &mut Vec<Output>) {
         let pid = mark.pid.unwrap_or(mark.tid);
-        let evicting = mark.cgroup.is_some_and(|cgroup| world.is_being_evicted(cgroup, mark.time_ns));
+        let eviction = mark.cgroup.and_then(|cgroup| world.eviction(cgroup, mark.time_ns));
         let averted = match mark.killed {
             Some(true) => None,
             // Another thread of a dying process that reaches the OOM killer is marked too.
             Some(false) if self.is_dying(pid, now_ns) => return,
-            Some(false) if evicting => Some(AvertedCause::OwnEviction),
+            // A pod counts as evicted before the last of its processes has given back all that it had.
+            Some(false) if eviction.is_some() => Some(AvertedCause::OwnEviction),
             Some(false) => Some(AvertedCause::AlreadyDying),
-            None => evicting.then_some(AvertedCause::OwnEviction),
+            None => (eviction == Some(Eviction::Lasts)).then_some(AvertedCause::OwnEviction),
         };
         if let Some(cause) = averted {
             self.remember(pid, now_ns);

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use ulid::Ulid;
 
 use super::{
-    ANSWER_NS, About as _, AvertedCause, CLOSE_NS, EARLY_NS, FOLD_NS, Incident, Incidents, Input, LONGEST_NS,
-    LimitSource, OomCounts, Output, READ_NS, Reconciliation, Scope, Tracing, World,
+    ANSWER_NS, About as _, AvertedCause, CLOSE_NS, EARLY_NS, Eviction, FOLD_NS, Incident, Incidents, Input,
+    LONGEST_NS, LimitSource, OomCounts, Output, READ_NS, Reconciliation, Scope, Tracing, World,
 };
 use crate::{
     model::{CgroupId, CgroupPath, ContainerKind, Instance, Owner, OwnerLevel, PodName, PodUid, QosClass},
@@ -36,14 +36,14 @@ const FIRST_OF_MANY: u64 = 100;
 #[derive(Default)]
 struct Machine {
     incidents: Incidents,
-    evicting: HashSet<CgroupId>,
+    evicting: HashMap<CgroupId, Eviction>,
     unnamed: HashSet<CgroupId>,
     files: HashMap<CgroupId, OomCounts>,
     ids: u128,
 }
 
 struct Known<'a> {
-    evicting: &'a HashSet<CgroupId>,
+    evicting: &'a HashMap<CgroupId, Eviction>,
     unnamed: &'a HashSet<CgroupId>,
     ids: &'a mut u128,
 }
@@ -111,8 +111,8 @@ impl World for Known<'_> {
         self.unnamed.contains(&cgroup)
     }
 
-    fn is_being_evicted(&self, cgroup: CgroupId, _at_ns: u64) -> bool {
-        self.evicting.contains(&cgroup)
+    fn eviction(&self, cgroup: CgroupId, _at_ns: u64) -> Option<Eviction> {
+        self.evicting.get(&cgroup).copied()
     }
 
     fn new_id(&mut self, _first: Option<&Mark>) -> Ulid {
@@ -448,9 +448,12 @@ fn a_dying_task_is_no_kill() {
 
 #[test]
 fn our_own_eviction_is_no_kill() {
-    for killed in [Some(false), None] {
+    // What has been killed and is still marked was killed by the eviction that is over.
+    for (eviction, killed) in
+        [(Eviction::Lasts, Some(false)), (Eviction::Lasts, None), (Eviction::Ended, Some(false))]
+    {
         let mut machine = Machine::new();
-        machine.evicting.insert(C1);
+        machine.evicting.insert(C1, eviction);
         let reported = machine.mark(Mark { killed, ..mark() });
         let [Output::Averted(averted)] = reported.as_slice() else { panic!("{reported:?}") };
         assert_eq!(averted.cause, AvertedCause::OwnEviction);
@@ -458,9 +461,17 @@ fn our_own_eviction_is_no_kill() {
 }
 
 #[test]
+fn after_our_own_eviction_a_mark_of_which_nothing_more_is_known_is_a_kill() {
+    let mut machine = Machine::new();
+    machine.evicting.insert(C1, Eviction::Ended);
+    let reported = machine.mark(Mark { killed: None, ..mark() });
+    assert!(matches!(reported.as_slice(), [Output::Detected(_)]), "{reported:?}");
+}
+
+#[test]
 fn a_kill_during_a_soft_eviction_is_a_kill() {
     let mut machine = Machine::new();
-    machine.evicting.insert(C1);
+    machine.evicting.insert(C1, Eviction::Lasts);
     let reported = machine.mark(mark());
     assert!(matches!(reported.as_slice(), [Output::Detected(_)]), "{reported:?}");
 }

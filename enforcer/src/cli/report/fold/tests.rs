@@ -582,8 +582,11 @@ fn what_is_degraded_when_the_range_begins_is_a_loss_of_it() {
         .add(-3, "degraded.entered", &entered("btf"))
         .add(-2, "degraded.entered", &entered("psi"))
         .add(-1, "degraded.left", &entered("psi"));
-    let report =
-        open.add(9, "pod.added", &json!({"namespace": "default", "name": "web", "uid": "u"})).report();
+    let pod = json!({
+        "namespace": "default", "name": "web", "uid": "u", "source": "static", "priority": 0, "qosClass": null,
+        "critical": null, "requests": null, "limits": null, "containers": [],
+    });
+    let report = open.add(9, "pod.added", &pod).report();
     let said = |report: &Report| report.losses.iter().map(|loss| loss.message.clone()).collect::<Vec<_>>();
     assert!(said(&report).iter().any(|message| message.ends_with(": btf (1)")), "{:?}", said(&report));
     // Nothing happens within the range.
