@@ -20,7 +20,7 @@ mod tests;
 pub use self::{
     alternatives::{
         Alternatives, Assumption, AtLeastOne, Episode, Here, Kernel, KernelVictim, Kill, Kubelet, MayExhaust,
-        OwnEnd, OwnEviction, Pass, Span, Unknown, alternatives,
+        OwnEnd, OwnEviction, Pass, Span, Unknown, alternatives, instead_of,
     },
     codec::{encode, encode_bytes, split_bytes},
     counterfactual::{Counterfactual, NoVictim, OtherDecision, under},

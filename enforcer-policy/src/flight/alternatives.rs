@@ -13,10 +13,13 @@ mod tests;
 
 use std::{fmt, iter};
 
-use super::{file::Recording, processes::Process};
+use super::{
+    file::Recording,
+    processes::{Process, Processes},
+};
 use crate::{engine::Shortage, model::CgroupId};
 
-use self::known::Known;
+use self::{course::Course, known::Known};
 
 /// Everything from a lower to an upper bound, both included.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -91,15 +94,6 @@ impl<T> AtLeastOne<T> {
 pub struct Alternatives {
     /// The shortages, in order.
     pub episodes: Vec<Episode>,
-}
-
-impl Alternatives {
-    /// The shortage in which that eviction was decided, by its id in events.
-    #[must_use]
-    pub fn of_eviction(&self, id: u128) -> Option<&Episode> {
-        let is_of = |episode: &&Episode| episode.here.evictions.iter().any(|own| own.id == Some(id));
-        self.episodes.iter().find(is_of)
-    }
 }
 
 /// A shortage, from the crossing of its threshold on. All times are in milliseconds after the crossing.
@@ -274,7 +268,7 @@ pub enum Assumption {
     /// The phase of the kubelet's loop.
     LooksEveryTenSeconds,
     /// The age of its usages.
-    UsagesUpToTenSecondsOld,
+    UsagesUpToHalfAMinuteOld,
     /// Usages before the first reading.
     GrewAlikeBefore,
     /// Pods without a reading.
@@ -287,6 +281,8 @@ pub enum Assumption {
     KillsWhenUsedUp,
     /// How processes grow after they were read.
     LargestProcessGrows,
+    /// Who takes what the pods do not.
+    RestGrowsNoProcess,
     /// The processes that were not read.
     OnlyLargestRead,
     /// The node's settings of the OOM killer.
@@ -303,7 +299,7 @@ impl Assumption {
             Self::LooksEveryTenSeconds => {
                 "the kubelet looks at the node every 10 s; when it does so is not known, so each moment is tried"
             }
-            Self::UsagesUpToTenSecondsOld => "the kubelet ranks pods by usages that are 0 to 10 s old",
+            Self::UsagesUpToHalfAMinuteOld => "the kubelet ranks pods by usages that are 0 to 30 s old",
             Self::GrewAlikeBefore => {
                 "before a pod was first read it had grown as fast as between its first two readings"
             }
@@ -321,6 +317,10 @@ impl Assumption {
             }
             Self::LargestProcessGrows => {
                 "what a pod grows by after its processes were read is its largest process"
+            }
+            Self::RestGrowsNoProcess => {
+                "memory fell faster than all pods that were read grew: what took the rest is not known, and no \
+                 process is taken to have grown by it"
             }
             Self::OnlyLargestRead => {
                 "a process that was not among the worst 64 when they were read is not killed"
@@ -389,14 +389,26 @@ impl fmt::Display for Unknown {
 #[must_use]
 pub fn alternatives(recording: &Recording<'_>) -> Alternatives {
     let known = Known::of(recording);
-    let of = |(crossed_ns, shortage): (u64, Shortage)| {
-        Some(Episode {
-            crossed_ns,
-            shortage,
-            here: known.here(crossed_ns, shortage)?,
-            kubelet: kubelet::answer(&known, crossed_ns, shortage),
-            kernel: kernel::answer(&known, &recording.processes, crossed_ns, shortage),
-        })
-    };
+    let of = |shortage| episode(&known, &recording.processes, shortage);
     Alternatives { episodes: known.shortages().into_iter().filter_map(of).collect() }
+}
+
+/// The same of the shortage in which that eviction was decided, by its id in events; the others are not computed.
+#[must_use]
+pub fn instead_of(recording: &Recording<'_>, eviction: u128) -> Option<Episode> {
+    let known = Known::of(recording);
+    episode(&known, &recording.processes, known.shortage_of(eviction)?)
+}
+
+fn episode(
+    known: &Known,
+    processes: &[Processes],
+    (crossed_ns, shortage): (u64, Shortage),
+) -> Option<Episode> {
+    let here = known.here(crossed_ns, shortage)?;
+    let (kubelet, kernel) = match Course::of(known, crossed_ns, shortage) {
+        Ok(course) => (kubelet::answer(known, &course), kernel::answer(&course, processes, shortage)),
+        Err(why) => (Kubelet::Unknown(why), Kernel::Unknown(why)),
+    };
+    Some(Episode { crossed_ns, shortage, here, kubelet, kernel })
 }

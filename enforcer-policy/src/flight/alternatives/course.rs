@@ -1,6 +1,8 @@
 //! How memory and pods' usages go on without the daemon: as recorded until it acted, from there on at the last measured
 //! rates.
 
+use std::collections::BTreeMap;
+
 use super::{
     Unknown,
     known::{Gap, Known, Pod},
@@ -56,12 +58,34 @@ pub(super) struct Low {
     pub(super) exhausted_ns: Option<u64>,
 }
 
+/// A candidate as far as the recording shows it.
+#[derive(Debug)]
+pub(super) struct Shown<'a> {
+    pub(super) pod: &'a Pod,
+    readings: &'a [(u64, Usage)],
+    /// How fast it grew when it was first read, in bytes a second.
+    first_rate: u64,
+    /// How fast it grew at last; `None` if that was not measured.
+    last_rate: Option<i64>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(pod: &'a Pod, shown_ns: u64) -> Self {
+        let to = pod.readings.partition_point(|(read_ns, _)| *read_ns <= shown_ns);
+        let readings = pod.readings.get(..to).unwrap_or_default();
+        let first_rate = u64::try_from(first_rate(readings).unwrap_or(0)).unwrap_or(0);
+        let points = readings.iter().map(|(at_ns, usage)| (*at_ns, usage.working_set_bytes));
+        Self { pod, readings, first_rate, last_rate: slope(points) }
+    }
+}
+
 /// One shortage without the daemon.
 #[derive(Debug)]
 pub(super) struct Course<'a> {
     known: &'a Known,
     samples: &'a [NodeSample],
     last: NodeSample,
+    pods: BTreeMap<CgroupId, Shown<'a>>,
     pub(super) crossed_ns: u64,
     /// Where the recording begins without a gap.
     pub(super) begins_ns: u64,
@@ -99,11 +123,13 @@ impl<'a> Course<'a> {
         if samples.first().is_none_or(|first| first.now_ns > crossed_ns) {
             return Err(Unknown::BeginsAfterCrossing);
         }
-        if !known.pods.values().any(|pod| pod.readings.iter().any(|(at_ns, _)| *at_ns <= last.now_ns)) {
+        let shown = known.pods.iter().map(|(cgroup, pod)| (*cgroup, Shown::of(pod, last.now_ns)));
+        let pods: BTreeMap<_, _> = shown.collect();
+        if pods.values().all(|pod| pod.readings.is_empty()) {
             return Err(Unknown::NoReadings);
         }
         let node = node_rate(samples);
-        let victim = known.pods.get(&first.cgroup).and_then(|pod| rate(pod, last.now_ns));
+        let victim = pods.get(&first.cgroup).and_then(|pod| pod.last_rate);
         let victim = victim.or_else(|| known_growth(first));
         let bytes = |rate: i64| u64::try_from(rate).unwrap_or(0);
         let (fast, slow) = match (node, victim.map(bytes)) {
@@ -113,7 +139,19 @@ impl<'a> Course<'a> {
         };
         let victim_rate = victim.unwrap_or(0);
         let victim = first.cgroup;
-        Ok(Self { known, samples, last, crossed_ns, begins_ns, acted_ns, victim, victim_rate, fast, slow })
+        Ok(Self {
+            known,
+            samples,
+            last,
+            pods,
+            crossed_ns,
+            begins_ns,
+            acted_ns,
+            victim,
+            victim_rate,
+            fast,
+            slow,
+        })
     }
 
     /// Until when the recording shows it.
@@ -130,9 +168,15 @@ impl<'a> Course<'a> {
     }
 
     /// The candidates, in their order, with what is known of each.
-    pub(super) fn pods(&self) -> impl Iterator<Item = (CgroupId, &'a Pod)> {
+    pub(super) fn pods(&self) -> impl Iterator<Item = (CgroupId, &Shown<'a>)> {
         let set = self.known.candidates(self.shown_ns());
-        set.iter().filter_map(|cgroup| Some((*cgroup, self.known.pods.get(cgroup)?)))
+        set.iter().filter_map(|cgroup| Some((*cgroup, self.pods.get(cgroup)?)))
+    }
+
+    /// How fast all candidates grew together at last, in bytes a second.
+    pub(super) fn pods_rate(&self) -> u64 {
+        let rates = self.pods().map(|(cgroup, _)| self.pod_rate(cgroup, Fall::Fast));
+        rates.fold(0, u64::saturating_add)
     }
 
     /// The level of a signal then, below 0 if more was used than there is, and its capacity.
@@ -154,9 +198,7 @@ impl<'a> Course<'a> {
 
     /// A pod's memory then; `None` if it was never read.
     pub(super) fn held(&self, cgroup: CgroupId, at_ns: u64, fall: Fall) -> Option<Held> {
-        let pod = self.known.pods.get(&cgroup)?;
-        let to = pod.readings.partition_point(|(read_ns, _)| *read_ns <= self.shown_ns());
-        let readings = pod.readings.get(..to)?;
+        let Shown { readings, first_rate, .. } = self.pods.get(&cgroup)?;
         let after = readings.partition_point(|(read_ns, _)| *read_ns <= at_ns);
         let moved = |usage: &Usage, by: i128| Held {
             working_set: bytes(i128::from(usage.working_set_bytes).saturating_add(by)),
@@ -164,8 +206,7 @@ impl<'a> Course<'a> {
         };
         let Some((before_ns, before)) = after.checked_sub(1).and_then(|before| readings.get(before)) else {
             let (first_ns, first) = readings.first()?;
-            let rate = u64::try_from(first_rate(readings).unwrap_or(0)).unwrap_or(0);
-            return Some(moved(first, -grown(rate, first_ns.saturating_sub(at_ns))));
+            return Some(moved(first, -grown(*first_rate, first_ns.saturating_sub(at_ns))));
         };
         let passed_ns = at_ns.saturating_sub(*before_ns);
         Some(match readings.get(after) {
@@ -189,7 +230,7 @@ impl<'a> Course<'a> {
 
     /// How fast a pod grows after its last reading, in bytes a second.
     pub(super) fn pod_rate(&self, cgroup: CgroupId, fall: Fall) -> u64 {
-        let measured = || self.known.pods.get(&cgroup).and_then(|pod| rate(pod, self.shown_ns()));
+        let measured = || self.pods.get(&cgroup).and_then(|pod| pod.last_rate);
         let rate = match fall {
             _ if cgroup == self.victim => self.victim_rate,
             Fall::Fast => measured().unwrap_or(0),
@@ -268,12 +309,6 @@ fn node_rate(samples: &[NodeSample]) -> Option<u64> {
     let level = |node: &NodeSample| (node.now_ns, node.memory.available);
     let falls = slope(samples.iter().map(level))?.checked_neg().unwrap_or(i64::MAX);
     Some(u64::try_from(falls).unwrap_or(0))
-}
-
-/// How fast a pod grew at last, in bytes a second.
-fn rate(pod: &Pod, until_ns: u64) -> Option<i64> {
-    let before = pod.readings.iter().filter(|(at_ns, _)| *at_ns <= until_ns);
-    slope(before.map(|(at_ns, usage)| (*at_ns, usage.working_set_bytes)))
 }
 
 /// How fast it grew when it was first read.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{
     Assumption, AtLeastOne, Kernel, KernelVictim, Kill, Span, Unknown,
     course::{Course, Fall},
-    known::{Known, after_ms},
+    known::after_ms,
 };
 use crate::{
     engine::Shortage,
@@ -30,14 +30,10 @@ struct Run {
     kills: Vec<(KernelVictim, u64)>,
 }
 
-pub(super) fn answer(known: &Known, all: &[Processes], crossed_ns: u64, shortage: Shortage) -> Kernel {
-    let course = match Course::of(known, crossed_ns, shortage) {
-        Ok(_) if shortage.signal == Signal::AllocatableMemoryAvailable => {
-            return Kernel::Unknown(Unknown::PodsLimit);
-        }
-        Ok(course) => course,
-        Err(why) => return Kernel::Unknown(why),
-    };
+pub(super) fn answer(course: &Course<'_>, all: &[Processes], shortage: Shortage) -> Kernel {
+    if shortage.signal == Signal::AllocatableMemoryAvailable {
+        return Kernel::Unknown(Unknown::PodsLimit);
+    }
     if all.is_empty() {
         return Kernel::Unknown(Unknown::NoProcesses);
     }
@@ -50,8 +46,8 @@ pub(super) fn answer(known: &Known, all: &[Processes], crossed_ns: u64, shortage
     }
     let swap = [0, read.swap_free_bytes];
     let ways = swap.into_iter().flat_map(|more_bytes| Fall::BOTH.map(|fall| (more_bytes, fall)));
-    let runs: Vec<_> = ways.map(|(more_bytes, fall)| run(&course, read, fall, more_bytes)).collect();
-    stated(&course, read, &runs)
+    let runs: Vec<_> = ways.map(|(more_bytes, fall)| run(course, read, fall, more_bytes)).collect();
+    stated(course, read, &runs)
 }
 
 fn badness(read: &Processes, process: &Process, grown_bytes: u64) -> Option<i64> {
@@ -118,6 +114,12 @@ fn grown(course: &Course<'_>, pod: CgroupId, from_ns: u64, to_ns: u64, fall: Fal
     held(to_ns).saturating_sub(held(from_ns))
 }
 
+/// Whether more than a quarter of what the node lost at last was not taken by the pods.
+fn has_rest(course: &Course<'_>) -> bool {
+    let node = course.rate(Fall::Fast);
+    node.saturating_sub(course.pods_rate()) > node / 4
+}
+
 fn stated(course: &Course<'_>, read: &Processes, runs: &[Run]) -> Kernel {
     let ms = |at_ns: u64| after_ms(course.crossed_ns, at_ns);
     let Some(kills) = kills(runs, ms) else {
@@ -132,11 +134,11 @@ fn stated(course: &Course<'_>, read: &Processes, runs: &[Run]) -> Kernel {
     if kills.iter().any(|kill| kill.at_ms.to() > ms(course.shown_ns())) {
         assumptions.push(Assumption::FallsOn);
     }
-    assumptions.extend([
-        Assumption::LargestProcessGrows,
-        Assumption::OnlyLargestRead,
-        Assumption::DefaultSysctls,
-    ]);
+    assumptions.push(Assumption::LargestProcessGrows);
+    if has_rest(course) {
+        assumptions.push(Assumption::RestGrowsNoProcess);
+    }
+    assumptions.extend([Assumption::OnlyLargestRead, Assumption::DefaultSysctls]);
     let part =
         |later_ns: u64, earlier_ns: u64| i64::try_from(after_ms(earlier_ns, later_ns)).unwrap_or(i64::MAX);
     let read_ms = part(read.read_ns, course.crossed_ns) - part(course.crossed_ns, read.read_ns);

@@ -98,6 +98,13 @@ impl Known {
         all
     }
 
+    /// The shortage in which that eviction was decided, as in [`Self::shortages`].
+    pub(super) fn shortage_of(&self, eviction: u128) -> Option<(u64, Shortage)> {
+        let Decision { crossed_ns, shortage, .. } =
+            self.decided.iter().find(|decided| decided.id == Some(eviction))?.decision;
+        self.shortages().into_iter().find(|known| is_same(*known, (crossed_ns, shortage)))
+    }
+
     /// The decisions in a shortage.
     pub(super) fn decisions(&self, crossed_ns: u64, shortage: Shortage) -> impl Iterator<Item = &Decision> {
         self.decided(crossed_ns, shortage).map(|decided| &decided.decision)

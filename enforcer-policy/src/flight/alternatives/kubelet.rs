@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 
 use super::{
     Assumption, AtLeastOne, Kubelet, MayExhaust, Pass, Span, Unknown,
-    course::{Course, Dead, Fall},
+    course::{Course, Dead, Fall, Low, Shown},
     known::{Known, after_ms},
 };
 use crate::{
-    engine::{EngineSettings, Resource, Shortage},
+    engine::{EngineSettings, Resource},
     model::CgroupId,
     pressure::{HARD_GRACE_PERIOD_SECONDS, Observation, Observations, Pressure, Reclaim},
     rank::MemoryRankKey,
@@ -27,9 +27,11 @@ const PERIOD_NS: u64 = 10 * SECOND_NS;
 /// The steps in which the moment of its looks is tried.
 const PHASE_NS: u64 = SECOND_NS / 10;
 
-/// How old the usages are that it ranks by: the node is measured anew, pods are not.
-const OLDEST_NS: u64 = 10 * SECOND_NS;
-const AGE_NS: u64 = 5 * SECOND_NS;
+/// How old the usages are that it ranks by: the node is measured anew, pods are not. cAdvisor measures a container every
+/// 10 s, or every 15 s if it did not change (`HousekeepingInterval`, `maxHousekeepingInterval` of the kubelet), and waits
+/// for up to twice as long (`jitter` in `nextHousekeepingInterval`).
+const OLDEST_NS: u64 = 30 * SECOND_NS;
+const AGE_NS: u64 = 10 * SECOND_NS;
 
 /// After an eviction it awaits the pod's end, looking each second, for up to half a minute, and then looks at the node at
 /// once (`podCleanupTimeout`).
@@ -75,23 +77,26 @@ struct Run {
 }
 
 impl Run {
+    /// Takes what memory was lowest at since it was last seen.
+    fn see(&mut self, low: Low, until_ns: u64) {
+        self.lowest = Some(self.lowest.unwrap_or(u64::MAX).min(low.bytes));
+        self.exhausted_ns = self.exhausted_ns.or(low.exhausted_ns);
+        self.until_ns = until_ns;
+    }
+
     /// When memory was used up before that of the first pod was back.
     fn too_late_ns(&self) -> Option<u64> {
         self.exhausted_ns.filter(|at_ns| self.first_dies_ns.is_none_or(|dies_ns| *at_ns < dies_ns))
     }
 }
 
-pub(super) fn answer(known: &Known, crossed_ns: u64, shortage: Shortage) -> Kubelet {
-    let course = match Course::of(known, crossed_ns, shortage) {
-        Ok(course) => course,
-        Err(why) => return Kubelet::Unknown(why),
-    };
-    let Some(settings) = known.settings(crossed_ns) else {
+pub(super) fn answer(known: &Known, course: &Course<'_>) -> Kubelet {
+    let Some(settings) = known.settings(course.crossed_ns) else {
         return Kubelet::Unknown(Unknown::BeginsAfterCrossing);
     };
     let thresholds: Vec<_> = settings.thresholds.iter().copied().filter(is_of_memory).collect();
-    let runs: Vec<_> = ways().map(|way| run(&course, settings, &thresholds, way)).collect();
-    stated(&course, &runs)
+    let runs: Vec<_> = ways().map(|way| run(course, settings, &thresholds, way)).collect();
+    stated(course, &runs)
 }
 
 fn is_of_memory(threshold: &Threshold) -> bool {
@@ -130,10 +135,8 @@ fn run(course: &Course<'_>, settings: &EngineSettings, thresholds: &[Threshold],
             now_ns = next_look_ns;
             continue;
         }
-        let low = course.lowest(seen_ns, now_ns, way.fall, &dead);
-        run.lowest = Some(run.lowest.unwrap_or(u64::MAX).min(low.bytes));
-        run.exhausted_ns = run.exhausted_ns.or(low.exhausted_ns);
-        (run.until_ns, seen_ns) = (now_ns, now_ns);
+        run.see(course.lowest(seen_ns, now_ns, way.fall, &dead), now_ns);
+        seen_ns = now_ns;
         if run.exhausted_ns.is_some() && !run.evictions.is_empty() {
             break;
         }
@@ -163,6 +166,10 @@ fn run(course: &Course<'_>, settings: &EngineSettings, thresholds: &[Threshold],
         dead.push(Dead { pod, at_ns: dies_ns });
         now_ns = next_ns;
     }
+    // Behind the last look memory falls on until the last pod is dead.
+    if let Some(last_ns) = dead.last().map(|dead| dead.at_ns).filter(|last_ns| *last_ns > seen_ns) {
+        run.see(course.lowest(seen_ns, last_ns, way.fall, &dead), last_ns);
+    }
     run
 }
 
@@ -189,7 +196,7 @@ fn observations(course: &Course<'_>, now_ns: u64, fall: Fall, dead: &[Dead]) -> 
 fn first_ranked(course: &Course<'_>, now_ns: u64, way: Way, dead: &[Dead]) -> Option<CgroupId> {
     let read_ns = now_ns.saturating_sub(way.age_ns);
     let shown_ns = course.shown_ns();
-    let ranked = course.pods().zip(0..).filter_map(|((cgroup, pod), order)| {
+    let ranked = course.pods().zip(0..).filter_map(|((cgroup, Shown { pod, .. }), order)| {
         let is_dead = dead.iter().any(|dead| dead.pod == cgroup);
         if pod.facts.critical || is_dead || pod.is_gone(now_ns.min(shown_ns)) {
             return None;
@@ -205,7 +212,8 @@ fn grace_of(course: &Course<'_>, settings: &EngineSettings, reclaim: &Reclaim, p
     if reclaim.threshold.is_hard() {
         return HARD_GRACE_PERIOD_SECONDS * SECOND_NS;
     }
-    let own = course.pods().find(|(cgroup, _)| *cgroup == pod).map(|(_, pod)| pod.facts.grace_period_ns);
+    let own =
+        course.pods().find(|(cgroup, _)| *cgroup == pod).map(|(_, shown)| shown.pod.facts.grace_period_ns);
     settings.max_pod_grace_period_ns.min(own.unwrap_or(0))
 }
 
@@ -217,11 +225,10 @@ fn stated(course: &Course<'_>, runs: &[Run]) -> Kubelet {
     let exhausted_ms = span(late.iter().filter_map(|run| run.too_late_ns()).map(ms));
     let would_act_ms = span(late.iter().filter_map(|run| run.would_act_ns).map(ms));
     if let Some(passes) = passes(runs, ms) {
-        let permille = (late.len() * 1_000).div_ceil(runs.len().max(1));
         let exhausted_before = match exhausted_ms {
             Some(exhausted_ms) => MayExhaust::Possibly {
                 from_ms: exhausted_ms.from(),
-                permille: u16::try_from(permille).unwrap_or(1_000),
+                permille: permille(late.len(), runs.len()),
             },
             None => MayExhaust::No,
         };
@@ -233,6 +240,13 @@ fn stated(course: &Course<'_>, runs: &[Run]) -> Kubelet {
         }
         _ => Kubelet::Spares { lowest_bytes, assumptions },
     }
+}
+
+/// The share of the ways in thousandths: at least 1, and 1000 only if it is all.
+fn permille(ways: usize, all: usize) -> u16 {
+    let most = if ways < all { 999 } else { 1_000 };
+    let share = (ways * 1_000).div_ceil(all.max(1)).min(most);
+    u16::try_from(share).unwrap_or(1_000)
 }
 
 /// The evictions of all ways, the first, the second and so on with each other.
@@ -257,7 +271,8 @@ fn span(values: impl Iterator<Item = u64>) -> Option<Span<u64>> {
 
 fn assumptions(course: &Course<'_>, runs: &[Run]) -> Vec<Assumption> {
     let oldest_ns = course.crossed_ns.saturating_sub(OLDEST_NS);
-    let live = || course.pods().filter(|(_, pod)| !pod.facts.critical && !pod.is_gone(course.shown_ns()));
+    let pods = || course.pods().map(|(cgroup, Shown { pod, .. })| (cgroup, pod));
+    let live = || pods().filter(|(_, pod)| !pod.facts.critical && !pod.is_gone(course.shown_ns()));
     let is_unread = |cgroup: CgroupId| course.held(cgroup, course.shown_ns(), Fall::Fast).is_none();
     let is_read_late =
         |readings: &[(u64, _)]| readings.first().is_some_and(|(read_ns, _)| *read_ns > oldest_ns);
@@ -265,11 +280,21 @@ fn assumptions(course: &Course<'_>, runs: &[Run]) -> Vec<Assumption> {
         (Assumption::SameThresholds, true),
         (Assumption::SameAvailable, true),
         (Assumption::LooksEveryTenSeconds, true),
-        (Assumption::UsagesUpToTenSecondsOld, true),
+        (Assumption::UsagesUpToHalfAMinuteOld, true),
         (Assumption::GrewAlikeBefore, live().any(|(_, pod)| is_read_late(&pod.readings))),
         (Assumption::UnreadLeftOut, live().any(|(cgroup, _)| is_unread(cgroup))),
         (Assumption::FallsOn, runs.iter().any(|run| run.until_ns > course.shown_ns())),
         (Assumption::DiesWithinGrace, runs.iter().any(|run| !run.evictions.is_empty())),
     ];
     all.into_iter().filter(|(_, applies)| *applies).map(|(assumption, _)| assumption).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::permille;
+
+    #[test]
+    fn only_all_ways_are_a_thousand_of_a_thousand() {
+        assert_eq!([permille(1, 1_616), permille(1_615, 1_616), permille(1_616, 1_616)], [1, 999, 1_000]);
+    }
 }

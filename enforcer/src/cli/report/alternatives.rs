@@ -13,9 +13,7 @@ use crate::{
 
 /// The answers for the shortage in which that eviction was decided; or why there are none.
 pub(super) fn of(recording: &Recording<'_>, eviction: u128) -> Result<Alternatives, String> {
-    let all = flight::alternatives(recording);
-    let episode = all
-        .of_eviction(eviction)
+    let episode = flight::instead_of(recording, eviction)
         .ok_or("the recording has no shortage in which it was decided, as of an order")?;
     let names = Names(recording);
     Ok(Alternatives { kubelet: kubelet(&names, &episode.kubelet), kernel: kernel(&names, &episode.kernel) })
@@ -115,6 +113,9 @@ fn kernel(names: &Names<'_>, answer: &Kernel) -> Answer {
             });
             let mut answer = with_steps("kills", steps.collect());
             answer.processes_read_ms = Some(*read_ms);
+            let side = if *read_ms < 0 { "before" } else { "after" };
+            let read = duration(read_ms.unsigned_abs());
+            answer.sentence.push_str(&format!("; processes were read {read} {side} the crossing"));
             answer.assumes(assumptions)
         }
         Kernel::Spares { lowest_bytes, assumptions } => {
@@ -249,7 +250,8 @@ mod tests {
         let answer = kernel(&Names(&recording()), &answer);
         assert_eq!(
             answer.sentence,
-            "kills workload (pid 412) of default/hog, and 2 processes with it after 3.0s"
+            "kills workload (pid 412) of default/hog, and 2 processes with it after 3.0s; processes were read 200ms \
+             before the crossing"
         );
         assert_eq!(answer.processes_read_ms, Some(-200));
     }

@@ -71,6 +71,8 @@ pub(super) struct Fold {
     last: Option<Last>,
     /// Whether there are events behind the range.
     is_whole_range_read: bool,
+    /// When the daemon was started whose events are the first behind the range.
+    started_behind_ms: Option<i64>,
     journal: Journal,
     losses: Vec<Loss>,
     losses_before: u64,
@@ -121,6 +123,7 @@ impl Fold {
             first: None,
             last: None,
             is_whole_range_read: false,
+            started_behind_ms: None,
             journal: Journal::default(),
             losses: Vec::new(),
             losses_before: 0,
@@ -146,7 +149,10 @@ impl Fold {
             return;
         }
         if ms > self.range.to_ms {
-            self.is_whole_range_read = true;
+            let is_first = !std::mem::replace(&mut self.is_whole_range_read, true);
+            if let Some(event) = event {
+                self.behind(ms, is_first, &event.payload);
+            }
             return;
         }
         let before = self.last.replace(Last { sequence, ms });
@@ -232,6 +238,32 @@ impl Fold {
             Payload::DegradedLeft(degraded) => {
                 self.open.remove(&(degraded.what.to_string(), degraded.place.clone()));
             }
+            _ => {}
+        }
+    }
+
+    /// An event behind the range: it may end what began in it, and nothing begins.
+    fn behind(&mut self, ms: i64, is_first: bool, payload: &Payload) {
+        let at = At { ms, is_in_range: false };
+        match payload {
+            Payload::ConfigLoaded(ConfigLoaded::Started(_)) => {
+                if let Some(last) = self.last.filter(|_| is_first) {
+                    self.started_behind_ms = Some(ms);
+                    self.pressure.close_all(last.ms, "restart");
+                }
+                self.forecasts.forget();
+            }
+            Payload::ThresholdCrossed(shortage) => self.forecasts.crossed(at, shortage),
+            Payload::PressureCleared(PressureCleared::Headroom(back)) => self.forecasts.back(&back.approach),
+            // It begins another warning, which ends the former as within the range.
+            Payload::PressureRising(PressureRising::Headroom(shrinking)) => {
+                self.forecasts.warned(at, shrinking);
+            }
+            Payload::EvictionSignalled(signalled) => self.evictions.signalled(signalled),
+            Payload::EvictionCompleted(ended) => self.evictions.ended(at, ended, "completed"),
+            Payload::EvictionFailed(ended) => self.evictions.ended(at, ended, "failed"),
+            Payload::OomIncident(incident) => self.oom.incident(at, incident, &self.controllers),
+            Payload::OomAverted(averted) => self.oom.averted(at, averted),
             _ => {}
         }
     }
@@ -349,7 +381,10 @@ impl Fold {
             Some(first) if first.ms > self.range.from_ms => {
                 let begins = time(first.ms);
                 let message = if first.sequence <= 1 {
-                    format!("the journal begins at {begins}: nothing was recorded before")
+                    format!(
+                        "the journal begins at {begins} with its first event: before, none was kept, or the state \
+                         directory was another"
+                    )
                 } else {
                     let before = first.sequence - 1;
                     format!("the journal begins at {begins}: the {before} events before are no longer kept")
@@ -366,6 +401,14 @@ impl Fold {
             let message =
                 format!("no daemon answers, and the journal ends at {ends}: what came after is not known");
             losses.push(Loss { what: "ends", time: Some(ends), events: None, message });
+        }
+        if let (Some(ms), Some(last)) = (self.started_behind_ms, self.last) {
+            let (started, ends) = (time(ms), time(last.ms));
+            let message = format!(
+                "a daemon was started at {started}, behind the range, and the last event before is of {ends}: whether \
+                 one ran in between is not known"
+            );
+            losses.push(Loss { what: "restart", time: Some(ends), events: None, message });
         }
         if self.restarts > 0 {
             let times = counted(self.restarts, "time", "times");
@@ -386,6 +429,13 @@ impl Fold {
                 None,
                 format!("the daemon was degraded, and may have missed something: {}", each.join(", ")),
             ));
+        }
+        if self.evictions.dropped() > 0 {
+            let message = String::from(
+                "more evictions were under way than are kept apart: the oldest of these decisions are left out, and \
+                 what ended is counted by its end",
+            );
+            losses.push(plain("uncounted", Some(self.evictions.dropped()), message));
         }
         if self.unreadable > 0 {
             let message = String::from("these are of a later version, or damaged, and are left out");

@@ -266,7 +266,7 @@ mod tests {
         super::{
             alternatives,
             fold::tests::{HOSTILE, everything, hostile},
-            recorded::{Course, Mark, Sample},
+            recorded::{self, Course, Mark, Sample, tests::recording_of},
         },
         *,
     };
@@ -301,6 +301,29 @@ mod tests {
             assert!(page.contains("The kubelet instead: unknown: &lt;script&gt;"), "{page}");
             assert!(!page.chars().any(|one| one.is_control() && one != '\n'), "{page:?}");
         }
+    }
+
+    /// Whatever a recording names its pods and processes.
+    #[test]
+    fn names_of_a_recording_are_never_markup_nor_obeyed() {
+        let obeyed = ['\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{85}', '\r', '\t'];
+        let name = format!("{HOSTILE}{}", String::from_iter(obeyed));
+        let comm = "<b>\u{202e}\u{1b}[m\r\"'&";
+        let course = recorded::of(&recording_of(&name, &[comm]), ulid::Ulid(1)).unwrap();
+        let others = course.alternatives.clone().unwrap();
+        assert_eq!((others.kubelet.outcome, others.kernel.outcome), ("evicts", "kills"), "{others:?}");
+        let report = everything();
+        let ids = report.evictions.items.iter().map(|eviction| eviction.id.clone());
+        let page = with(&report, &ids.map(|id| (id, Ok(course.clone()))).collect());
+        for markup in ["<script", "<img", "<b>", "\"'>", "onerror=\""] {
+            assert!(!page.contains(markup), "{markup}: {page}");
+        }
+        assert!(
+            page.contains("instead: kills &lt;b&gt;") && page.contains("(pid 1) of default/&lt;script"),
+            "{page}"
+        );
+        assert!(!page.contains(obeyed), "{page:?}");
+        assert!(!page.chars().any(|one| one.is_control() && one != '\n'), "{page:?}");
     }
 
     /// No recording could be read, for a reason that names a pod.

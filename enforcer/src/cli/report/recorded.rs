@@ -87,7 +87,7 @@ fn missing(error: &anyhow::Error) -> String {
 }
 
 /// What the recording of that eviction shows.
-fn of(bytes: &[u8], eviction: Ulid) -> Result<Course, String> {
+pub(super) fn of(bytes: &[u8], eviction: Ulid) -> Result<Course, String> {
     let recording = Recording::read(bytes).map_err(|error| error.to_string())?;
     let origin = recording.origin.as_ref().ok_or("the recording does not say when it was made")?;
     let mut course = Course {
@@ -184,14 +184,14 @@ fn pod(recording: &Recording<'_>, cgroup: CgroupId) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::policy::{
         engine::{
             CandidateFacts, Candidates, Engine, EngineSettings, Input, Mode, NodeSample, PodKey, Reading,
             Usage, followed,
         },
-        flight::{RecordRef, StepRef, Writer, encode},
+        flight::{Process, Processes, RecordRef, StepRef, Writer, encode},
         threshold::{Threshold, ThresholdValue},
     };
 
@@ -205,15 +205,23 @@ mod tests {
 
     /// A node that falls to 199 MiB, below its hard threshold of 200 MiB, so that a pod is chosen.
     fn recording() -> Vec<u8> {
+        recording_of("hog", &[])
+    }
+
+    /// The same with a pod of that name, and its processes.
+    pub(in super::super) fn recording_of(name: &str, comms: &[&str]) -> Vec<u8> {
         let origin = Origin { realtime_ns: 1_769_860_800_000_000_000, ..Origin::default() };
         let mut writer = Writer::new("test", &origin);
         writer.names(&[Member {
             cgroup: CgroupId(7),
             namespace: String::from("default"),
-            name: String::from("hog"),
+            name: name.to_owned(),
             uid: String::from("u"),
             qos_class: String::from("BestEffort"),
         }]);
+        if !comms.is_empty() {
+            writer.processes(&[processes(comms)]);
+        }
         let hard = Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(200 * MIB));
         let settings = EngineSettings {
             mode: Mode::Enforce,
@@ -243,7 +251,7 @@ mod tests {
         };
         let readings = [Reading::Usage(usage)];
         let earlier = NodeSample::memory(1_000_000, 900 * MIB, 8 << 30);
-        let node = NodeSample::memory(2_000_000, 199 * MIB, 8 << 30);
+        let node = NodeSample::memory(1_001_000_000, 199 * MIB, 8 << 30);
         for input in [Input::Node(earlier), Input::Node(node), Input::Usages { node, readings: &readings }] {
             let actions = engine.step(input);
             record_into(&mut writer, &RecordRef::Step(StepRef::new(&input, &actions, engine.decision())));
@@ -252,13 +260,38 @@ mod tests {
         writer.finish()
     }
 
+    /// Read after a millisecond.
+    fn processes(comms: &[&str]) -> Processes {
+        let process = |(pid, comm): (u32, &&str)| Process {
+            pid,
+            start_ticks: 1,
+            comm: (*comm).to_owned(),
+            resident_bytes: 500 * MIB,
+            unbacked_bytes: 500 * MIB,
+            swap_bytes: 0,
+            page_table_bytes: 0,
+            oom_score_adj: 0,
+            pod: Some(CgroupId(7)),
+            group: None,
+        };
+        Processes {
+            began_ns: 900_000,
+            read_ns: 1_000_000,
+            page_bytes: 4_096,
+            total_pages: 2 << 20,
+            swap_free_bytes: 0,
+            seen: 100,
+            worst: (1..).zip(comms).map(process).collect(),
+        }
+    }
+
     #[test]
     fn a_recording_shows_what_was_left_and_what_happened_by_the_wall_clock() {
         let course = of(&recording(), Ulid(1)).unwrap();
         assert!(!course.has_gaps, "{course:?}");
         let first = Sample { ms: 1_769_860_800_001, available_bytes: 900 * MIB };
         assert_eq!(course.samples.first(), Some(&first));
-        let last = Sample { ms: 1_769_860_800_002, available_bytes: 199 * MIB };
+        let last = Sample { ms: 1_769_860_801_001, available_bytes: 199 * MIB };
         assert_eq!(course.samples.last(), Some(&last));
         assert_eq!(course.thresholds, [(true, 200 * MIB)]);
         let marks: Vec<_> = course.marks.iter().map(|mark| (mark.ms, mark.what.as_str())).collect();

@@ -1,7 +1,7 @@
 use super::scene::{Pod, Scene, process};
 use crate::{
     engine::Mode,
-    flight::{Episode, Kernel, Kill, Span},
+    flight::{Assumption, Episode, Kernel, Kill, Span},
     model::CgroupId,
 };
 
@@ -101,4 +101,16 @@ fn memory_that_does_not_fall_is_not_used_up() {
     };
     let Kernel::Spares { lowest_bytes, assumptions: _ } = still.play().kernel else { panic!() };
     assert_eq!(lowest_bytes, Span::of(100 << 20));
+}
+
+/// The pods grow by 100 MiB a second.
+#[test]
+fn what_takes_memory_outside_of_pods_is_named_and_not_guessed() {
+    let assumes_a_rest = |falls| {
+        let processes = vec![(0, vec![process(10, Some(1), 900, 0)])];
+        let episode = Scene { processes, falls, ..scene() }.play();
+        let Kernel::Kills { assumptions, .. } = episode.kernel else { panic!("{episode:?}") };
+        assumptions.contains(&Assumption::RestGrowsNoProcess)
+    };
+    assert_eq!([100, 120, 140].map(assumes_a_rest), [false, false, true]);
 }

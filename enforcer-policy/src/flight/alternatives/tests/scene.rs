@@ -51,6 +51,8 @@ pub(super) struct Scene {
     pub(super) has_rate: bool,
     /// Readings of processes, with their times after the beginning.
     pub(super) processes: Vec<(u64, Vec<Process>)>,
+    /// What a pod is given at most of its grace period of 30 s, by a soft threshold.
+    pub(super) max_pod_grace_ms: u64,
     /// For how long it is recorded after the first decision.
     pub(super) goes_on_ms: u64,
 }
@@ -86,6 +88,7 @@ impl Scene {
             every_ms: 100,
             has_rate: true,
             processes: Vec::new(),
+            max_pod_grace_ms: 0,
             goes_on_ms: 0,
         }
     }
@@ -125,6 +128,7 @@ impl Scene {
         let settings = EngineSettings {
             mode: self.mode,
             thresholds: followed(&self.thresholds),
+            max_pod_grace_period_ns: self.max_pod_grace_ms * MS,
             ..EngineSettings::default()
         };
         let mut engine = Engine::new(&settings);

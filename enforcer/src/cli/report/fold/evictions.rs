@@ -30,6 +30,8 @@ struct Open {
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
     open: BTreeMap<String, Open>,
+    /// Decisions of the range that are left out, as too many were open.
+    dropped: u64,
     ended: VecDeque<String>,
     counts: Reported,
     items: Newest<Eviction>,
@@ -56,10 +58,11 @@ impl Evictions {
             }
             return;
         }
+        // One that is left out may still end, and is then counted.
         if self.open.len() >= MOST_OPEN
             && let Some((_, oldest)) = self.open.pop_first()
         {
-            self.close(oldest);
+            self.dropped += u64::from(oldest.is_in_range);
         }
         self.open.insert(eviction.id.clone(), Open { is_in_range: at.is_in_range, eviction });
     }
@@ -177,6 +180,11 @@ impl Evictions {
             }
         }
         self.items.push(eviction);
+    }
+
+    /// How many decisions of the range were left out before their end.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     pub(super) fn uncounted(&self) -> u64 {

@@ -3,6 +3,8 @@ use serde_json::{Value, json};
 
 use super::{Fold, Range, Report};
 
+mod behind;
+
 /// 2026-01-31T12:00:00Z.
 const NOON_MS: i64 = 1_769_860_800_000;
 const MIB: u64 = 1 << 20;
@@ -281,13 +283,6 @@ fn what_was_decided_before_the_range_is_not_of_it() {
 }
 
 #[test]
-fn what_comes_after_the_range_is_left_out() {
-    let report = Journal::new().add(60 * MINUTE_MS + 1, "eviction.decided", &decided(FIRST, "hog")).report();
-    assert!(report.evictions.items.is_empty(), "{report:?}");
-    assert_eq!(report.journal.events, 0);
-}
-
-#[test]
 fn shortages_without_an_eviction_are_counted_by_reason() {
     let suppressed =
         |reason: &str| json!({"signal": "memory.available", "reason": reason, "message": reason});
@@ -536,7 +531,8 @@ fn losses(report: &Report) -> Vec<(&str, Option<u64>)> {
 fn a_journal_that_begins_within_the_range_says_so() {
     let fresh = Journal::new().add(1_000, "threshold.crossed", &shortage(true)).report();
     assert_eq!(losses(&fresh), [("begins", None)]);
-    assert!(fresh.losses[0].message.ends_with("nothing was recorded before"), "{:?}", fresh.losses);
+    // Whether the state directory was removed is not known.
+    assert!(fresh.losses[0].message.contains("or the state directory was another"), "{:?}", fresh.losses);
     let mut trimmed = Journal::new();
     trimmed.sequence = 41;
     let trimmed = trimmed.add(1_000, "threshold.crossed", &shortage(true)).report();
@@ -592,21 +588,4 @@ fn what_is_degraded_when_the_range_begins_is_a_loss_of_it() {
     // Nothing happens within the range.
     let report = Journal::new().add(-3, "degraded.entered", &entered("btf")).report();
     assert!(said(&report).iter().any(|message| message.ends_with(": btf (1)")), "{:?}", said(&report));
-}
-
-#[test]
-fn a_report_of_a_long_journal_has_a_bounded_size() {
-    let mut journal = Journal::new();
-    for number in 0..2_000 {
-        let name = format!("hog-{number}");
-        let data = with(decided(FIRST, &name), &json!({"dryRun": true}));
-        journal =
-            journal.add(number, "eviction.decided", &data).add(number, "threshold.crossed", &shortage(true));
-    }
-    let report = journal.report();
-    assert_eq!((report.evictions.items.len(), report.evictions.more), (100, 1_900));
-    assert_eq!(report.evictions.items[0].name.as_deref(), Some("hog-1999"));
-    assert_eq!(report.evictions.outcomes["dryRun"], 2_000);
-    assert_eq!((report.exceeded.requests.items.len(), report.exceeded.requests.more), (20, 1_981));
-    assert_eq!((report.pressure.items.len(), report.pressure.more), (100, 1_900));
 }
