@@ -206,11 +206,11 @@ spec: {containers: [{name: app, resources: {requests: {memory: 4Gi}}}]}
     }
 }
 
-/// Events that were reported two hours ago, as the daemon answers them.
+/// Events that were reported fourteen hours ago, as the daemon answers them.
 fn events(reported: &[Recorded]) -> Vec<u8> {
     let scene = Scene::new();
     scene.remember(reported);
-    let time = jiff::Timestamp::now() - Duration::from_secs(7_530);
+    let time = jiff::Timestamp::now() - Duration::from_secs(52_200);
     let time = time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
     let lines = scene.raw(&["-o", "jsonl", "events"]).out;
     let earlier = |line: &str| {
