@@ -21,7 +21,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Terminal {
     controller: File,
-    terminal: OwnedFd,
+    device: OwnedFd,
     parser: Arc<Mutex<vt100::Parser>>,
     pub(crate) raw: Arc<Mutex<Vec<u8>>>,
     before: Termios,
@@ -35,11 +35,11 @@ impl Terminal {
         grantpt(&controller).unwrap();
         unlockpt(&controller).unwrap();
         let name = ptsname(&controller, Vec::new()).unwrap();
-        let terminal =
+        let device =
             rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        resize(&terminal, size);
-        let before = tcgetattr(&terminal).unwrap();
-        let stdio = || Stdio::from(terminal.try_clone().unwrap());
+        resize(&device, size);
+        let before = tcgetattr(&device).unwrap();
+        let stdio = || Stdio::from(device.try_clone().unwrap());
         let mut command = Command::new("setsid");
         command.arg("--ctty").arg(program).env("TERM", "xterm-256color").env_remove("NO_COLOR");
         configure(&mut command);
@@ -56,7 +56,7 @@ impl Terminal {
                 kept.lock().unwrap().extend_from_slice(&chunk[..count]);
             }
         });
-        Self { controller, terminal, parser, raw, before, program }
+        Self { controller, device, parser, raw, before, program }
     }
 
     pub(crate) fn screen(&self) -> vt100::Screen {
@@ -64,14 +64,13 @@ impl Terminal {
     }
 
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
-        let is_so = self.wait(|| is_so(&self.screen()));
-        assert!(is_so, "not so: {what}\n{}", self.screen().contents());
+        assert!(self.shows(is_so), "not so: {what}\n{}", self.screen().contents());
     }
 
-    /// Whether it is so before long.
-    pub(crate) fn wait(&self, is_so: impl Fn() -> bool) -> bool {
+    /// Whether its screen is so before long.
+    pub(crate) fn shows(&self, is_so: impl Fn(&vt100::Screen) -> bool) -> bool {
         let start = Instant::now();
-        while !is_so() {
+        while !is_so(&self.screen()) {
             if start.elapsed() > TIMEOUT {
                 return false;
             }
@@ -99,13 +98,13 @@ impl Terminal {
     /// Gives it that many columns and rows.
     pub(crate) fn resize(&self, (columns, rows): (u16, u16)) {
         self.parser.lock().unwrap().screen_mut().set_size(rows, columns);
-        resize(&self.terminal, (columns, rows));
+        resize(&self.device, (columns, rows));
     }
 
     /// Whether the terminal is as it was before the program.
     pub(crate) fn is_given_back(&self) -> bool {
         let screen = self.screen();
-        let now = tcgetattr(&self.terminal).unwrap();
+        let now = tcgetattr(&self.device).unwrap();
         let modes = |of: &Termios| (of.input_modes, of.output_modes, of.control_modes, of.local_modes);
         !screen.alternate_screen() && !screen.hide_cursor() && modes(&now) == modes(&self.before)
     }
@@ -131,7 +130,7 @@ impl Drop for Terminal {
     }
 }
 
-fn resize(terminal: &OwnedFd, (columns, rows): (u16, u16)) {
+fn resize(device: &OwnedFd, (columns, rows): (u16, u16)) {
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(terminal.as_fd(), size).unwrap();
+    tcsetwinsize(device.as_fd(), size).unwrap();
 }

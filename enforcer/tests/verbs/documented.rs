@@ -80,14 +80,14 @@ impl Page {
         let mut found: Vec<Shown> = Vec::new();
         for block in self.blocks().into_iter().filter(|(kind, _)| *kind == "console").map(|(_, block)| block)
         {
-            for number in block.clone() {
+            for number in block {
                 let line = &self.lines[number];
                 if let Some(command) = line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")) {
                     let command = command.split(" #").next().unwrap_or_default().trim_end().to_owned();
                     found.push(Shown { command, below: number + 1..number + 1 });
                 } else {
-                    let last = found.last_mut().filter(|last| last.below.end == number);
-                    let last = last.unwrap_or_else(|| panic!("{}:{}: whose output?", self.name, number + 1));
+                    // A block begins with a command.
+                    let last = found.last_mut().filter(|last| last.below.end == number).unwrap();
                     last.below.end += 1;
                 }
             }
@@ -185,9 +185,11 @@ fn every_block_says_what_it_is_and_is_that() {
             assert!(KINDS.contains(&kind), "{place}: {kind:?} is none of {KINDS:?}");
             match kind {
                 "text" => {
-                    assert!(text.contains("─►"), "{place}: what a command prints is in a console block")
+                    assert!(text.contains("─►"), "{place}: what a command prints is in a console block");
                 }
-                "console" => assert!(text.starts_with(['$', '#']), "{place}: it begins with no command"),
+                "console" => {
+                    assert!(text.starts_with(['$', '#']), "{place}: it begins with no command");
+                }
                 "sh" => {
                     let read = Command::new("sh").args(["-n", "-c", &text]).output().unwrap();
                     assert!(read.status.success(), "{place}: {}", String::from_utf8_lossy(&read.stderr));

@@ -126,17 +126,16 @@ impl Scene {
                 .env_remove("ENFORCER_SOCKET");
         });
         if !goes_on {
-            let ends = terminal.wait(|| screen(&terminal).lines().last() == Some("$"));
-            assert!(ends, "{command} does not end: {}", screen(&terminal));
-            return screen(&terminal).trim_end_matches('$').trim_end().to_owned();
+            terminal.until("it has ended", |screen| text(screen).lines().last() == Some("$"));
+            return text(&terminal.screen()).trim_end_matches('$').trim_end().to_owned();
         }
         if command == "enforcer top" {
             terminal.until_shown("+ default/cache");
             // The fourth row is that pod; its containers too.
             terminal.press("jjj\r");
         }
-        terminal.wait(|| is_expected(&screen(&terminal)));
-        screen(&terminal)
+        terminal.shows(|screen| is_expected(&text(screen)));
+        text(&terminal.screen())
     }
 
     /// Has a shell find `enforcer`, with the configuration of the scene.
@@ -153,9 +152,9 @@ impl Scene {
     }
 }
 
-/// What a terminal shows. Times, and ids that were drawn, become the pages'.
-fn screen(terminal: &Terminal) -> String {
-    let contents = ids(&moments(&terminal.screen().contents()));
+/// What a screen shows. Times, and ids that were drawn, become the pages'.
+fn text(screen: &vt100::Screen) -> String {
+    let contents = ids(&moments(&screen.contents()));
     let contents = contents.replace("01DRAWNDRAWNDRAWNDRAWNDRAW", "01J8Z3NDEKTSV4RRFFQ69G5FAV");
     let lines: Vec<_> = contents.trim_end().lines().map(str::trim_end).collect();
     lines.join("\n")
@@ -210,7 +209,7 @@ spec: {containers: [{name: app, resources: {requests: {memory: 4Gi}}}]}
 fn events(reported: &[Recorded]) -> Vec<u8> {
     let scene = Scene::new();
     scene.remember(reported);
-    let time = jiff::Timestamp::now() - Duration::from_secs(52_200);
+    let time = jiff::Timestamp::now() - Duration::from_mins(14 * 60 + 30);
     let time = time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
     let lines = scene.raw(&["-o", "jsonl", "events"]).out;
     let earlier = |line: &str| {
@@ -255,10 +254,10 @@ fn node(mode: &str) -> Answers {
         slice(
             "/kubepods",
             6_891,
-            json!({"limitBytes": 8_000 * MIB, "someAvg10Percent": 12.5, "fullAvg10Percent": 3.25})
+            &json!({"limitBytes": 8_000 * MIB, "someAvg10Percent": 12.5, "fullAvg10Percent": 3.25})
         ),
-        slice("/kubepods/burstable", 1_910, json!({"someAvg10Percent": 0.3, "fullAvg10Percent": 0.0})),
-        slice("/kubepods/besteffort", 1_250, json!({})),
+        slice("/kubepods/burstable", 1_910, &json!({"someAvg10Percent": 0.3, "fullAvg10Percent": 0.0})),
+        slice("/kubepods/besteffort", 1_250, &json!({})),
     ]);
     let mut daemon = answers(&ranking, &headroom, mode, &orders);
     let memories = json!({"nodeStall": {"someAvg10Percent": 12.5, "fullAvg10Percent": 3.25}, "omitted": 0,
@@ -270,9 +269,9 @@ fn node(mode: &str) -> Answers {
     daemon
 }
 
-fn slice(cgroup: &str, mib: u64, more: Value) -> Value {
+fn slice(cgroup: &str, mib: u64, more: &Value) -> Value {
     let name = cgroup.rsplit('/').next().unwrap();
-    with(json!({"name": name, "cgroup": cgroup, "currentBytes": mib * MIB}), &more)
+    with(json!({"name": name, "cgroup": cgroup, "currentBytes": mib * MIB}), more)
 }
 
 /// The ranking, with the one that grows.
