@@ -1,15 +1,13 @@
 //! `enforcer top` under a terminal of its own, against a daemon that is played; needs no privileges.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
+mod terminal;
+
 use std::{
-    fs::File,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::net::{UnixListener, UnixStream},
-    },
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Output, Stdio},
+    process::{Command, Output, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -18,15 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    fs::{Mode, OFlags},
-    process::{Pid, Signal, kill_process},
-    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Termios, Winsize, tcgetattr, tcsetwinsize},
-};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
+use self::terminal::Terminal;
+
 const MIB: u64 = 1 << 20;
 
 /// A daemon that is played: it answers from a socket until it is dropped.
@@ -165,119 +159,22 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// The view in a terminal.
-struct Viewed {
-    controller: File,
-    terminal: OwnedFd,
-    parser: Arc<Mutex<vt100::Parser>>,
-    raw: Arc<Mutex<Vec<u8>>>,
-    before: Termios,
-    view: Child,
+/// The view in a terminal of that size.
+fn view(folder: &Path, size: (u16, u16), variables: &[(&str, &str)]) -> Terminal {
+    verb(folder, size, variables, &["top", "--interval", "500ms"])
 }
 
-impl Viewed {
-    fn start(folder: &Path, size: (u16, u16), variables: &[(&str, &str)]) -> Self {
-        Self::start_verb(folder, size, variables, &["top", "--interval", "500ms"])
-    }
-
-    fn start_verb(folder: &Path, size: (u16, u16), variables: &[(&str, &str)], verb: &[&str]) -> Self {
-        let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&controller).unwrap();
-        unlockpt(&controller).unwrap();
-        let name = ptsname(&controller, Vec::new()).unwrap();
-        let terminal =
-            rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        resize(&terminal, size);
-        let before = tcgetattr(&terminal).unwrap();
-        let stdio = || Stdio::from(terminal.try_clone().unwrap());
-        // In a session of its own whose terminal it is.
-        let mut command = Command::new("setsid");
-        command.arg("--ctty").arg(env!("CARGO_BIN_EXE_enforcer"));
-        command.arg("--config").arg(folder.join("config.yaml")).args(verb);
-        command.env("TERM", "xterm-256color").env_remove("NO_COLOR").envs(variables.iter().copied());
-        let view = command.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
-        let parser = Arc::new(Mutex::new(vt100::Parser::new(size.1, size.0, 100)));
-        let raw = Arc::<Mutex<Vec<u8>>>::default();
-        let (shown, kept) = (Arc::clone(&parser), Arc::clone(&raw));
-        let controller = File::from(controller);
-        let mut reader = controller.try_clone().unwrap();
-        thread::spawn(move || {
-            let mut chunk = [0; 4_096];
-            while let Ok(count @ 1..) = reader.read(&mut chunk) {
-                shown.lock().unwrap().process(&chunk[..count]);
-                kept.lock().unwrap().extend_from_slice(&chunk[..count]);
-            }
-        });
-        Self { controller, terminal, parser, raw, before, view }
-    }
-
-    fn screen(&self) -> vt100::Screen {
-        self.parser.lock().unwrap().screen().clone()
-    }
-
-    fn until(&self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
-        let start = Instant::now();
-        while !is_so(&self.screen()) {
-            assert!(start.elapsed() < TIMEOUT, "not so: {what}\n{}", self.screen().contents());
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn until_shown(&self, text: &str) {
-        self.until(text, |screen| screen.contents().contains(text));
-    }
-
-    fn until_not_shown(&self, text: &str) {
-        self.until(&format!("without {text}"), |screen| !screen.contents().contains(text));
-    }
-
-    fn press(&mut self, keys: &str) {
-        self.controller.write_all(keys.as_bytes()).unwrap();
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.view), signal).unwrap();
-    }
-
-    /// Whether the terminal is as it was before the view.
-    fn is_given_back(&self) -> bool {
-        let screen = self.screen();
-        let now = tcgetattr(&self.terminal).unwrap();
-        let modes = |of: &Termios| (of.input_modes, of.output_modes, of.control_modes, of.local_modes);
-        !screen.alternate_screen() && !screen.hide_cursor() && modes(&now) == modes(&self.before)
-    }
-
-    fn end(&mut self) -> ExitStatus {
-        let start = Instant::now();
-        let status = loop {
-            if let Some(status) = self.view.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < TIMEOUT, "it does not end\n{}", self.screen().contents());
-            thread::sleep(Duration::from_millis(10));
-        };
-        self.until("the terminal is as it was", |_| self.is_given_back());
-        status
-    }
-}
-
-impl Drop for Viewed {
-    fn drop(&mut self) {
-        drop(self.view.kill());
-        drop(self.view.wait());
-    }
-}
-
-fn resize(terminal: &OwnedFd, (columns, rows): (u16, u16)) {
-    let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-    tcsetwinsize(terminal.as_fd(), size).unwrap();
+fn verb(folder: &Path, size: (u16, u16), variables: &[(&str, &str)], verb: &[&str]) -> Terminal {
+    Terminal::start(env!("CARGO_BIN_EXE_enforcer"), size, |command| {
+        command.arg("--config").arg(folder.join("config.yaml")).args(verb).envs(variables.iter().copied());
+    })
 }
 
 #[test]
 fn keys_are_followed_and_the_terminal_is_given_back() {
     let folder = folder();
     let daemon = Daemon::start(folder.path());
-    let mut viewed = Viewed::start(folder.path(), (140, 30), &[]);
+    let mut viewed = view(folder.path(), (140, 30), &[]);
     viewed.until_shown("DRY-RUN: NOTHING IS EVICTED");
     viewed.until_shown("555Mi of 2Gi available  hard 100Mi in 1m30s");
     viewed.until_shown("btf: no type information");
@@ -318,13 +215,13 @@ fn signals_give_the_terminal_back() {
     let folder = folder();
     let _daemon = Daemon::start(folder.path());
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let mut viewed = Viewed::start(folder.path(), (80, 24), &[]);
+        let mut viewed = view(folder.path(), (80, 24), &[]);
         viewed.until_shown("default/hog");
         assert!(!viewed.is_given_back());
         viewed.signal(signal);
         assert!(viewed.end().success(), "{signal:?}");
     }
-    let mut viewed = Viewed::start(folder.path(), (80, 24), &[]);
+    let mut viewed = view(folder.path(), (80, 24), &[]);
     viewed.until_shown("default/hog");
     viewed.press("\x03");
     assert!(viewed.end().success(), "Ctrl-C");
@@ -334,10 +231,10 @@ fn signals_give_the_terminal_back() {
 fn it_stops_and_goes_on() {
     let folder = folder();
     let _daemon = Daemon::start(folder.path());
-    let mut viewed = Viewed::start(folder.path(), (80, 24), &[]);
+    let mut viewed = view(folder.path(), (80, 24), &[]);
     viewed.until_shown("default/hog");
-    let is_stopped = |viewed: &Viewed| {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", viewed.view.id())).unwrap();
+    let is_stopped = |viewed: &Terminal| {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", viewed.program.id())).unwrap();
         stat.rsplit(") ").next().unwrap().starts_with('T')
     };
     for by_key in [true, false] {
@@ -361,7 +258,7 @@ fn it_stops_and_goes_on() {
 fn a_daemon_that_goes_is_said_and_one_that_comes_back_is_found() {
     let folder = folder();
     let daemon = Daemon::start(folder.path());
-    let mut viewed = Viewed::start(folder.path(), (80, 24), &[]);
+    let mut viewed = view(folder.path(), (80, 24), &[]);
     viewed.until_shown("default/hog");
     drop(daemon);
     viewed.until_shown("NO ANSWER");
@@ -377,11 +274,10 @@ fn a_daemon_that_goes_is_said_and_one_that_comes_back_is_found() {
 fn the_size_is_followed_down_to_the_smallest() {
     let folder = folder();
     let _daemon = Daemon::start(folder.path());
-    let mut viewed = Viewed::start(folder.path(), (80, 24), &[]);
+    let mut viewed = view(folder.path(), (80, 24), &[]);
     viewed.until_shown("GROWTH/S");
     for (columns, rows) in [(20, 5), (1, 1), (200, 50), (20, 5)] {
-        viewed.parser.lock().unwrap().screen_mut().set_size(rows, columns);
-        resize(&viewed.terminal, (columns, rows));
+        viewed.resize((columns, rows));
         thread::sleep(Duration::from_millis(100));
     }
     viewed.until_shown("DRY-RUN 555Mi");
@@ -393,7 +289,7 @@ fn the_size_is_followed_down_to_the_smallest() {
 fn without_colour_none_is_sent() {
     let folder = folder();
     let _daemon = Daemon::start(folder.path());
-    let mut viewed = Viewed::start(folder.path(), (80, 24), &[("NO_COLOR", "1")]);
+    let mut viewed = view(folder.path(), (80, 24), &[("NO_COLOR", "1")]);
     viewed.until_shown("default/hog");
     viewed.press("q");
     assert!(viewed.end().success());
@@ -461,7 +357,7 @@ fn no_daemon_is_reported_before_the_terminal_is_taken() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(69), "{said}");
     assert!(said.contains("`enforcer run`"), "{said}");
-    let mut viewed = Viewed::start(folder.path(), (80, 24), &[]);
+    let mut viewed = view(folder.path(), (80, 24), &[]);
     assert_eq!(viewed.end().code(), Some(69));
     viewed.until_shown("error: cannot reach the daemon");
     assert!(!String::from_utf8_lossy(&viewed.raw.lock().unwrap()).contains("\x1b[?1049h"));
@@ -472,7 +368,7 @@ fn a_daemon_on_a_terminal_logs_in_colour() {
     let folder = folder();
     std::fs::create_dir_all(folder.path().join("pods")).unwrap();
     let run = ["run", "--mode", "dry-run"];
-    let mut viewed = Viewed::start_verb(folder.path(), (200, 50), &[("RUST_LOG", "info")], &run);
+    let mut viewed = verb(folder.path(), (200, 50), &[("RUST_LOG", "info")], &run);
     viewed.until_shown("INFO");
     viewed.signal(Signal::TERM);
     assert!(viewed.end().success(), "{}", viewed.screen().contents());

@@ -29,7 +29,7 @@ fn stored(name: &str, node: &str, created: &str, memory: &str) -> Value {
         "status": {"phase": "Running", "qosClass": "Burstable"}})
 }
 
-pub(crate) const TYPO: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: app\n    resources:\n      request: {memory: 1Gi}\n";
+const TYPO: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: app\n    resources:\n      request: {memory: 1Gi}\n";
 const SAID: &str = "stdin:8: spec.containers[0].resources.request: is ignored, as Kubernetes 1.37 has no such field: did you mean requests?";
 
 /// `kubectl get pods -A -o json | enforcer plan -f - --node one`: the older pods hold what they have.

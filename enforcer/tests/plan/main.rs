@@ -1,7 +1,6 @@
 //! `enforcer plan` and `enforcer rank`, the real binary; they need no privileges and no daemon.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic like the test itself")]
 
-mod documented;
 mod inputs;
 
 use std::{fs, path::Path};

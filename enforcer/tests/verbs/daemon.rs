@@ -21,7 +21,8 @@ impl Scene {
             let answers = Arc::clone(&answers);
             thread::spawn(move || {
                 for stream in listener.incoming() {
-                    serve(stream.unwrap(), &answers);
+                    let answers = Arc::clone(&answers);
+                    thread::spawn(move || serve(stream.unwrap(), &answers));
                 }
             });
         }
@@ -43,12 +44,18 @@ fn serve(stream: UnixStream, answers: &Answers) {
         }
     }
     reader.read_exact(&mut vec![0; length]).unwrap();
-    let path = first.split(' ').nth(1).unwrap().split('?').next().unwrap();
-    let (status, body) = match answers.get(path) {
+    let target = first.split(' ').nth(1).unwrap();
+    let (status, body) = match answers.get(target.split('?').next().unwrap()) {
         Some(body) => ("200 OK", body.as_slice()),
         None => ("404 Not Found", &b"{}"[..]),
     };
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    let follows = target.contains("follow=true");
+    let length = if follows { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+    let head = format!("HTTP/1.1 {status}\r\n{length}connection: close\r\n\r\n");
     let mut stream = reader.into_inner();
     stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).unwrap();
+    if follows {
+        // Nothing comes any more, until the reader goes.
+        drop(stream.read(&mut [0]));
+    }
 }

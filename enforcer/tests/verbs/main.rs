@@ -5,6 +5,7 @@
 mod browser;
 mod cut;
 mod daemon;
+mod documented;
 mod explained;
 mod foreseen;
 mod golden;
@@ -16,6 +17,9 @@ mod reported;
 mod shells;
 mod spared;
 mod status;
+#[expect(dead_code, reason = "other tests use more of it")]
+#[path = "../terminal/mod.rs"]
+mod terminal;
 mod widths;
 
 use std::{

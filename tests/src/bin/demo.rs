@@ -25,7 +25,7 @@ const THRESHOLD: &str = "200Mi";
 /// Emulated guests are slow.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The role of a pod.
+/// The role of a pod, and whether it is evicted.
 struct Part {
     name: &'static str,
     role: &'static str,
@@ -35,12 +35,46 @@ struct Part {
     dies: bool,
 }
 
-/// A pod of the demonstration and its expected outcome.
+/// The pods of a node that runs out of memory; the one that overruns it comes last.
+static PARTS: [Part; 4] = [
+    Part {
+        name: "bank",
+        role: "Guaranteed, within its request",
+        requests: "cpu: 100m, memory: 256Mi",
+        limits: "cpu: 100m, memory: 256Mi",
+        command: &["workload", "hold", "--size", "200Mi"],
+        dies: false,
+    },
+    Part {
+        name: "shop",
+        role: "Burstable, within its request",
+        requests: "memory: 400Mi",
+        limits: "memory: 600Mi",
+        command: &["workload", "hold", "--size", "300Mi"],
+        dies: false,
+    },
+    Part {
+        name: "cache",
+        role: "Burstable, above its request",
+        requests: "memory: 100Mi",
+        limits: "",
+        command: &["workload", "hold", "--size", "250Mi"],
+        dies: false,
+    },
+    Part {
+        name: "batch",
+        role: "BestEffort, growing by 100Mi/s",
+        requests: "",
+        limits: "",
+        command: &["workload", "ramp", "--rate", "100Mi"],
+        dies: true,
+    },
+];
+
+/// A pod that runs.
 struct Actor {
-    name: &'static str,
-    role: &'static str,
+    part: &'static Part,
     process: Child,
-    dies: bool,
 }
 
 fn main() -> ExitCode {
@@ -89,16 +123,11 @@ fn play() -> anyhow::Result<()> {
     stream.drain(Duration::from_millis(500));
 
     println!("\nOutcome\n");
-    table(&mut actors, &completed)?;
-    let victim = &incident["data"]["victims"][0];
-    println!(
-        "{:<8} {:<34} {:<6} kernel OOM kill in container {}, at the limit of the {}",
-        "web",
-        "Burstable, app over its limit",
-        "app",
-        victim["container"].as_str().unwrap_or("?"),
-        incident["data"]["scope"].as_str().unwrap_or("?")
-    );
+    let mut ends = Vec::new();
+    for Actor { part, process } in &mut actors {
+        ends.push((*part, ended_within(process, Duration::ZERO)?));
+    }
+    print!("{}", outcome(&ends, &completed, &incident));
     println!("\nThe kernel's own OOM killer in the first part: {killed_by_kernel} kills.");
 
     let app_ended = ended_within(&mut app, Duration::from_secs(5))?;
@@ -109,6 +138,7 @@ fn play() -> anyhow::Result<()> {
         drop(actor.process.kill());
     }
     judge(&actors, &stream, killed_by_kernel)?;
+    let victim = &incident["data"]["victims"][0];
     ensure!(victim["container"] == "app", "the OOM kill was attributed to {}", victim["container"]);
     ensure!(app_ended, "container app of pod web outlived its OOM kill");
     ensure!(!log_ended, "container log of pod web died with its neighbour");
@@ -118,61 +148,29 @@ fn play() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Starts the four pods, the one that will overrun the node last.
 fn cast(daemon: &Daemon, stream: &mut Stream) -> anyhow::Result<Vec<Actor>> {
-    let parts = [
-        Part {
-            name: "bank",
-            role: "Guaranteed, within its request",
-            requests: "cpu: 100m, memory: 256Mi",
-            limits: "cpu: 100m, memory: 256Mi",
-            command: &["workload", "hold", "--size", "200Mi"],
-            dies: false,
-        },
-        Part {
-            name: "shop",
-            role: "Burstable, within its request",
-            requests: "memory: 400Mi",
-            limits: "memory: 600Mi",
-            command: &["workload", "hold", "--size", "300Mi"],
-            dies: false,
-        },
-        Part {
-            name: "cache",
-            role: "Burstable, above its request",
-            requests: "memory: 100Mi",
-            limits: "",
-            command: &["workload", "hold", "--size", "250Mi"],
-            dies: false,
-        },
-        Part {
-            name: "batch",
-            role: "BestEffort, growing by 100Mi/s",
-            requests: "",
-            limits: "",
-            command: &["workload", "ramp", "--rate", "100Mi"],
-            dies: true,
-        },
-    ];
     let mut actors = Vec::new();
-    for Part { name, role, requests, limits, command, dies } in parts {
+    for part in &PARTS {
+        let Part { name, requests, limits, .. } = part;
         daemon.manifest(
             &format!("{name}.yaml"),
             &pod(name, 0, &[Container { name: "app", requests, limits }]),
         )?;
-        let process = daemon.exec(&format!("default/{name}"), command)?;
+        let process = daemon.exec(&format!("default/{name}"), part.command)?;
         stream.wait_for_pod("limits.applied", &format!("default/{name}"), TIMEOUT)?;
-        actors.push(Actor { name, role, process, dies });
+        actors.push(Actor { part, process });
         thread::sleep(Duration::from_millis(1_500));
     }
     Ok(actors)
 }
 
-fn table(actors: &mut [Actor], completed: &Value) -> anyhow::Result<()> {
-    println!("{:<8} {:<34} {:<6} WHY", "POD", "WHAT IT IS", "STATE");
-    for Actor { name, role, process, dies } in actors {
-        let dead = ended_within(process, Duration::ZERO)?;
-        let why = match (&dead, completed["subject"] == format!("default/{name}")) {
+/// What came of the pods, a line each: of those that are dead or not, and of the one at its own limit.
+fn outcome(ends: &[(&Part, bool)], completed: &Value, incident: &Value) -> String {
+    let line =
+        |name: &str, role: &str, state: &str, why: &str| format!("{name:<8} {role:<34} {state:<6} {why}\n");
+    let mut text = line("POD", "WHAT IT IS", "STATE", "WHY");
+    for (Part { name, role, dies, .. }, dead) in ends {
+        let mut why = match (dead, completed["subject"] == format!("default/{name}")) {
             (true, true) => format!(
                 "evicted: signalled {}, dead {} after the crossing",
                 ms(&completed["data"]["crossedToSignalledMs"]),
@@ -181,14 +179,20 @@ fn table(actors: &mut [Actor], completed: &Value) -> anyhow::Result<()> {
             (true, false) => String::from("died on its own"),
             (false, _) => String::from("spared"),
         };
-        let state = if dead { "dead" } else { "lives" };
-        println!("{name:<8} {role:<34} {state:<6} {why}{}", if dead == *dies { "" } else { "  <- WRONG" });
+        if dead != dies {
+            why.push_str("  <- WRONG");
+        }
+        text.push_str(&line(name, role, if *dead { "dead" } else { "lives" }, &why));
     }
-    Ok(())
+    let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let (container, limit) =
+        (word(&incident["data"]["victims"][0]["container"]), word(&incident["data"]["scope"]));
+    let why = format!("kernel OOM kill in container {container}, at the limit of the {limit}");
+    text + &line("web", "Burstable, app over its limit", "app", &why)
 }
 
 fn judge(actors: &[Actor], stream: &Stream, killed_by_kernel: u64) -> anyhow::Result<()> {
-    for Actor { name, dies, .. } in actors {
+    for Actor { part: Part { name, dies, .. }, .. } in actors {
         let evicted =
             stream.of("eviction.completed").any(|event| event["subject"] == format!("default/{name}"));
         ensure!(evicted == *dies, "pod {name} was {}evicted", if evicted { "" } else { "not " });
@@ -228,5 +232,24 @@ impl Shown {
 impl Drop for Shown {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// But for the times, which were measured.
+    #[test]
+    fn the_readme_shows_the_outcome() {
+        let readme = include_str!("../../../README.md");
+        let ends = PARTS.each_ref().map(|part| (part, part.dies));
+        let completed = json!({"subject": "default/batch",
+            "data": {"crossedToSignalledMs": 2.9, "crossedToDeadMs": 323.4}});
+        let incident = json!({"data": {"scope": "container", "victims": [{"container": "app"}]}});
+        let outcome = outcome(&ends, &completed, &incident);
+        assert!(readme.contains(&format!("$ cargo xtask run\n…\n{outcome}…\n```\n")), "{outcome}");
     }
 }

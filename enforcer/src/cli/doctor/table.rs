@@ -132,6 +132,11 @@ fn summary(facilities: &[Facility]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        config::{Config, KubeletMemory},
+        daemon::Evictors,
+        policy::threshold::ThresholdValue,
+    };
 
     fn one(state: State, found: &str) -> Facility {
         Facility {
@@ -205,6 +210,24 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("programs: 20 attached, 1 refused\n"), "{text}");
         assert!(text.contains("\n    | 1: \\u{1b}[31m\n"), "{text}");
+    }
+
+    /// A kubelet without an `evictionHard` of its own, on a node of 8 GiB: what `docs/kubernetes-evictors.md` shows.
+    #[test]
+    fn the_page_shows_what_is_printed_beside_a_kubelet() {
+        const PAGE: &str = include_str!("../../../../docs/kubernetes-evictors.md");
+        const BYTES: u64 = 8 << 30;
+        let origin = String::from("its built-in default, as /var/lib/kubelet/config.yaml does not set it");
+        let kubelet = Ok(KubeletMemory { hard: Some(ThresholdValue::Amount(100 << 20)), origin });
+        let mut config = Config::default();
+        config.settle_beside_kubelet(&kubelet, BYTES);
+        let notes = config.beside_kubelet(&kubelet, BYTES);
+        let document =
+            document(Vec::new(), None).with_evictors(Some(Evictors { notes, problems: Vec::new() }));
+        let text = table(&document, false, false);
+        let (_, from) = text.split_once("\nbeside").unwrap();
+        let (shown, _) = from.split_once("\n\n").unwrap();
+        assert!(PAGE.contains(&format!("$ enforcer doctor\n…\nbeside{shown}\n…\n```\n")), "{text}");
     }
 
     #[test]
