@@ -108,7 +108,7 @@ fn memory_that_does_not_fall_is_not_used_up() {
 fn what_takes_memory_outside_of_pods_is_named_and_not_guessed() {
     let assumes_a_rest = |falls| {
         let processes = vec![(0, vec![process(10, Some(1), 900, 0)])];
-        let episode = Scene { processes, falls, ..scene() }.play();
+        let episode = Scene { falls, processes, ..scene() }.play();
         let Kernel::Kills { assumptions, .. } = episode.kernel else { panic!("{episode:?}") };
         assumptions.contains(&Assumption::RestGrowsNoProcess)
     };
