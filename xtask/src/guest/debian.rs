@@ -77,7 +77,9 @@ pub(crate) fn provide(
             let host = debs::fetch(&guests.places, package)?;
             Ok(FileToAdd { host, guest: format!("/packages/{}.deb", package.name) })
         };
+        let held = guests.places.lock_cache()?;
         let files: Vec<FileToAdd> = packages.iter().map(fetched).collect::<anyhow::Result<_>>()?;
+        drop(held);
         let [root, log] = ["root.cpio", "log"].map(|name| folder.join(name));
         let file = |path| File::create(path).with_context(|| format!("cannot create a file in {name}"));
         let run = Run {

@@ -105,7 +105,8 @@ pub(crate) fn systemd(places: &Places, steps: Steps) -> anyhow::Result<PathBuf> 
 
 /// Provides the root of a Debian system, which a guest makes.
 pub(crate) fn debian(guests: &Guests, steps: Steps, release: Release) -> anyhow::Result<PathBuf> {
-    let _held = guests.places.lock_cache()?;
+    // Not the cache's own, for which other commands would wait minutes.
+    let _held = guests.places.lock("debian.lock")?;
     let lock = Lock::read(&guests.places)?;
     let packages = lock.debian(release)?;
     steps.run(format_args!("{}, {} packages", release.name(), packages.len()), || {
