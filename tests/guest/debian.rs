@@ -239,7 +239,14 @@ fn the_package_is_installed_upgraded_in_an_eviction_and_purged_without_a_trace()
     add("stubborn", 0, "", "");
     let mut stubborn =
         exec("stubborn", &["sh", "-c", "trap '' TERM; dd if=/dev/zero bs=200M count=1 | sleep 100000"]);
-    let mut filler = fill_to(400 * MIB);
+    let holds = |bytes: u64| {
+        let held = fs::read_to_string(cgroup_of(stubborn.id()).join("memory.current"));
+        cgroup_of(stubborn.id()).starts_with(SLICE)
+            && held.is_ok_and(|held| held.trim().parse().is_ok_and(|held: u64| held >= bytes))
+    };
+    wait_until("what it holds", || holds(200 * MIB));
+    // Below the soft threshold alone: at the hard one there is no grace.
+    let mut filler = fill_to(450 * MIB);
     let mut stream = follow();
     let asked = stream.wait_for_pod("eviction.signalled", "default/stubborn", TIMEOUT).unwrap();
     assert_eq!(asked["data"]["sent"], "SIGTERM", "{asked}");
