@@ -11,6 +11,7 @@ mod cleanup;
 mod controllers;
 mod cpus;
 mod daemon;
+mod debian;
 mod doctor;
 mod enforcement;
 mod evict;

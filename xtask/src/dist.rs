@@ -126,6 +126,17 @@ fn make(places: &Places, source: &Source, arches: &[Arch]) -> anyhow::Result<Mad
     Ok(made)
 }
 
+/// Debian's package of a program that is built already, in two versions of which the second is the later: for tests that install
+/// one and upgrade to the other.
+pub(crate) fn installable(places: &Places, program: &Path) -> anyhow::Result<[Vec<u8>; 2]> {
+    let (root, arch) = (places.root.as_path(), Arch::X86_64);
+    let source = Source::find(root, true)?;
+    let later = Source { version: format!("{}+later", source.version), ..source.clone() };
+    let texts = licences::collect(places, &inventory::find(places, arch)?)?;
+    let files = Shared::collect(root, &source, program, &texts)?.package(Layout::Debian, &read(program)?);
+    Ok([deb::package(root, &source, arch, &files)?, deb::package(root, &later, arch, &files)?])
+}
+
 /// Everything that contains one program.
 fn packaged(
     places: &Places,

@@ -153,6 +153,11 @@ impl Suite {
         if batches.iter().any(|batch| batch.need.init == Init::Kube) {
             guests = guests.with_init(Init::Kube, steps)?;
         }
+        for init in [Init::Debian12, Init::Debian13] {
+            if batches.iter().any(|batch| batch.need.init == init) {
+                guests = guests.with_init(init, steps)?;
+            }
+        }
         let at_once = at_once(&batches)?;
         Ok(Self { guests, batches, at_once })
     }
@@ -325,6 +330,8 @@ fn script(batch: &Batch, environment: Environment, timeout: Duration) -> String 
     // is shown as it comes, and not lost if the guest ends.
     let options = match batch.need.init {
         Init::Kube => " --nocapture",
+        // How exposed the unit is, and how soon the daemon is back.
+        Init::Debian12 | Init::Debian13 => " --show-output",
         _ if environment.soak || batch.need.alone => " --show-output",
         _ => "",
     };

@@ -83,6 +83,10 @@ pub(crate) const GO_ROOT: &str = "usr/lib/go-1.19";
 /// What a Kubernetes node has beside the components, with libraries that are all in [`SYSTEMD`].
 pub(crate) const KUBE_NODE: &[&str] = &["containerd", "runc", "etcd-server"];
 
+/// A Debian system that installs packages: what is essential, apt, and systemd with a bus. `usr-is-merged` says that the
+/// root needs no package that merges its folders.
+pub(crate) const DEBIAN: &[&str] = &["?essential", "usr-is-merged", "apt", "systemd-sysv", "dbus"];
+
 /// The mirror if the host's own configuration names none.
 pub(crate) const MIRROR: &str = "http://deb.debian.org/debian";
 

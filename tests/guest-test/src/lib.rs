@@ -2,10 +2,11 @@
 use proc_macro::{TokenStream, TokenTree};
 
 /// What a test is about, and so where it runs.
-const TIERS: [&str; 10] = [
+const TIERS: [&str; 11] = [
     "kernel",
     "daemon",
     "systemd",
+    "debian",
     "kube",
     "kube_by_hand",
     "kube_current",
@@ -23,6 +24,7 @@ const REPEATS: &str = "repeats";
 /// - `kernel`: it is about what the kernel does, and runs on every kernel.
 /// - `daemon`: it is about the daemon alone, and runs on one kernel.
 /// - `systemd`: it is about systemd's units, and runs on one kernel with systemd as its init.
+/// - `debian`: it is about our package in each Debian release, by hand.
 /// - `kube`: it is about a kubelet and an API server, and runs on one kernel on a Kubernetes node.
 /// - `kube_by_hand`: the same, and takes so long that it is not in every run.
 /// - `kube_current`: the same on a node of a newer release, by hand.
@@ -101,7 +103,7 @@ mod tests {
         for words in ["", "kernal", "repeats", "kernel repeats", "kernel, daemon", "kernel, repeats, daemon"]
         {
             let refused = test(words, "kills").unwrap_err();
-            assert!(refused.contains("kernel, daemon, systemd, kube"), "{refused}");
+            assert!(refused.contains("kernel, daemon, systemd, debian, kube"), "{refused}");
         }
     }
 }

@@ -12,7 +12,8 @@
 //! The host ends the guest as soon as it has read that many bytes.
 //!
 //! With `rig.init=systemd` on the kernel's command line it becomes systemd once the system is prepared, and systemd
-//! starts it again, as a service, for the rest.
+//! starts it again, as a service, for the rest. With `rig.init=debian` the same is done in the root of a Debian system,
+//! which is a folder of the initramfs.
 mod mounts;
 mod ports;
 mod prepare;
@@ -31,6 +32,9 @@ use crate::ports::Report;
 
 /// What failed before systemd took over, one line each.
 const FAILURES: &str = "/run/rig-failures";
+
+/// The root of a Debian system.
+const DEBIAN: &str = "/debian";
 
 fn main() -> ExitCode {
     match run() {
@@ -52,13 +56,15 @@ fn run() -> anyhow::Result<()> {
     let failures = if rustix::process::getpid().is_init() {
         let failures = prepare();
         // Nothing is mounted before that.
-        if fs::read_to_string("/proc/cmdline")?
-            .split_ascii_whitespace()
-            .any(|word| word == "rig.init=systemd")
-        {
-            return become_systemd(&failures);
+        let command_line = fs::read_to_string("/proc/cmdline")?;
+        match command_line.split_ascii_whitespace().find_map(|word| word.strip_prefix("rig.init=")) {
+            Some("systemd") => return become_systemd(&failures),
+            Some("debian") => {
+                mounts::enter(DEBIAN).with_context(|| format!("cannot make {DEBIAN} the root"))?;
+                return become_systemd(&failures);
+            }
+            _ => failures,
         }
-        failures
     } else {
         let failures = fs::read_to_string(FAILURES).with_context(|| format!("cannot read {FAILURES}"))?;
         failures.lines().map(str::to_owned).collect()

@@ -1,7 +1,10 @@
 //! The file systems of the guest.
-use std::{ffi::CString, fs, os::unix::fs::PermissionsExt as _};
+use std::{ffi::CString, fs, io, os::unix::fs::PermissionsExt as _};
 
-use rustix::mount::{MountFlags, mount};
+use rustix::{
+    mount::{MountFlags, mount, mount_bind, mount_move},
+    process::{chdir, chroot},
+};
 
 /// One line of the mount table.
 struct Mount {
@@ -51,4 +54,19 @@ pub(crate) fn mount_all() -> Vec<String> {
         }
     }
     failures
+}
+
+/// Makes a folder the root, with all that is mounted.
+///
+/// An initramfs can be neither left by `pivot_root(2)` nor unmounted: the folder is mounted over it.
+pub(crate) fn enter(folder: &str) -> io::Result<()> {
+    mount_bind(folder, folder)?;
+    for target in ["/proc", "/sys", "/dev", "/run", "/tmp"] {
+        mount_move(target, format!("{folder}{target}"))?;
+    }
+    chdir(folder)?;
+    mount_move(".", "/")?;
+    chroot(".")?;
+    chdir("/")?;
+    Ok(())
 }

@@ -21,7 +21,7 @@ use crate::ports;
 const SCRIPT: &str = "/etc/rig/script";
 
 const ENVIRONMENT: [(&str, &str); 4] = [
-    ("PATH", "/usr/local/bin:/bin"),
+    ("PATH", "/usr/local/bin:/bin:/sbin"),
     ("HOME", "/root"),
     ("TERM", "linux"),
     // A panicking test says where.

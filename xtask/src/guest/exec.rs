@@ -68,7 +68,8 @@ impl Run<'_> {
         let (bases, kernel_arguments) = guests.bases(self.kernel, self.init)?;
         let programs = guests.programs_of(self.init);
         let script = self.init.script(self.script);
-        initramfs::write_run(&at("initrd"), &bases, &programs, self.files, &script)?;
+        let files = [guests.files_of(self.init), self.files].concat();
+        initramfs::write_run(&at("initrd"), &bases, self.init.root(), &programs, &files, &script)?;
 
         let (events, inbox) = channel();
         let out = Stream::listen(&at("out"), out, events.clone())?;
@@ -192,6 +193,8 @@ impl Console {
             Init::Own => "",
             Init::Systemd => "-systemd",
             Init::Kube => "-kube",
+            Init::Debian12 => "-debian12",
+            Init::Debian13 => "-debian13",
         };
         let (own, count) = (std::process::id(), CONSOLES.fetch_add(1, Ordering::Relaxed));
         let path = folder.join(format!("console-{}{init}-{own}-{count}.log", kernel.name));

@@ -104,10 +104,12 @@ impl std::str::FromStr for FileToAdd {
     }
 }
 
-/// Writes the whole initramfs of one run: the bases, then init, programs, files and the script.
+/// Writes the whole initramfs of one run: the bases, then init, programs, files and the script, in the folder `root`, which
+/// is empty or ends with a slash.
 pub(crate) fn write_run(
     to: &Path,
     bases: &[&Path],
+    root: &str,
     programs: &[(String, PathBuf)],
     files: &[FileToAdd],
     script: &[u8],
@@ -120,30 +122,32 @@ pub(crate) fn write_run(
     }
     let mut archive = Archive::new(out);
     for (name, program) in programs {
-        archive.file(&format!("usr/local/bin/{name}"), 0o755, &read(program)?)?;
+        archive.file(&format!("{root}usr/local/bin/{name}"), 0o755, &read(program)?)?;
     }
-    archive.link("init", "usr/local/bin/guest-init")?;
-    archive.file("etc/rig/script", 0o644, script)?;
+    archive.link("init", &format!("{root}usr/local/bin/guest-init"))?;
+    archive.directory(&format!("{root}etc/rig"))?;
+    archive.file(&format!("{root}etc/rig/script"), 0o644, script)?;
     for FileToAdd { host, guest } in files {
         let mode = fs::metadata(host).with_context(|| format!("cannot read {}", host.display()))?;
         let executable = std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o111 != 0;
-        let relative = place(guest);
+        let (relative, root) = place(guest, root);
         for (end, _) in relative.match_indices('/') {
             let folder = relative.get(..end).unwrap_or_default();
             if !is_base_path(folder) {
-                archive.directory(folder)?;
+                archive.directory(&format!("{root}{folder}"))?;
             }
         }
-        archive.file(&relative, if executable { 0o755 } else { 0o644 }, &read(host)?)?;
+        archive.file(&format!("{root}{relative}"), if executable { 0o755 } else { 0o644 }, &read(host)?)?;
     }
     archive.finish()?.flush().with_context(|| format!("cannot write {}", to.display()))
 }
 
-/// The place of a file in the archive: init mounts over some folders, and copies their files afterwards.
-fn place(guest: &str) -> String {
+/// The place of a file in the archive, and the root it is in: init mounts over some folders, and copies their files
+/// afterwards, before it changes the root.
+fn place<'a>(guest: &str, root: &'a str) -> (String, &'a str) {
     let relative = guest.trim_start_matches('/');
     let mounted_over = relative.starts_with("tmp/") || relative.starts_with("run/");
-    if mounted_over { format!("etc/rig/late/{relative}") } else { relative.to_owned() }
+    if mounted_over { (format!("etc/rig/late/{relative}"), "") } else { (relative.to_owned(), root) }
 }
 
 /// Whether the base has this folder, or a link in its place, already.
@@ -168,8 +172,10 @@ mod tests {
 
     #[test]
     fn files_for_mounted_folders_wait_beside() {
-        assert_eq!(place("/tmp/a/b"), "etc/rig/late/tmp/a/b");
-        assert_eq!(place("/etc/a"), "etc/a");
+        for root in ["", "debian/"] {
+            assert_eq!(place("/tmp/a/b", root), ("etc/rig/late/tmp/a/b".to_owned(), ""));
+            assert_eq!(place("/etc/a", root), ("etc/a".to_owned(), root));
+        }
     }
 
     #[test]

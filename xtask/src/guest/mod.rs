@@ -2,6 +2,7 @@
 pub(crate) mod accelerator;
 mod cpio;
 pub(crate) mod cpus;
+pub(crate) mod debian;
 pub(crate) mod exec;
 mod folders;
 pub(crate) mod initramfs;
@@ -25,8 +26,10 @@ use clap::ValueEnum;
 
 use crate::{
     build::{self, Kind, Product, Programs},
-    ebpf,
+    dist, ebpf,
     guest::{
+        debian::Release,
+        initramfs::FileToAdd,
         kernel::{Kernel, KernelName},
         kube::Node,
         machine::Accelerator,
@@ -51,18 +54,36 @@ pub(crate) enum Init {
     /// systemd, which also starts the components of a Kubernetes node
     #[value(skip)]
     Kube,
+    /// That of Debian 12, in a system of its packages; /packages has two versions of enforcer's
+    Debian12,
+    /// That of Debian 13, likewise
+    Debian13,
 }
 
 impl Init {
-    /// Whether systemd is process 1.
+    /// Whether systemd is process 1, in the guest's own root.
     pub(crate) fn is_systemd(self) -> bool {
-        self != Self::Own
+        matches!(self, Self::Systemd | Self::Kube)
+    }
+
+    /// The release of Debian whose system the guest is.
+    pub(crate) fn debian(self) -> Option<Release> {
+        match self {
+            Self::Own | Self::Systemd | Self::Kube => None,
+            Self::Debian12 => Some(Release::Bookworm),
+            Self::Debian13 => Some(Release::Trixie),
+        }
+    }
+
+    /// The folder of the initramfs that becomes the root, with a slash behind it.
+    fn root(self) -> &'static str {
+        if self.debian().is_some() { debian::ROOT } else { "" }
     }
 
     /// What a guest with that init runs for a script.
     fn script(self, script: &[u8]) -> Vec<u8> {
         match self {
-            Self::Own | Self::Systemd => script.to_owned(),
+            Self::Own | Self::Systemd | Self::Debian12 | Self::Debian13 => script.to_owned(),
             Self::Kube => kube::script(script),
         }
     }
@@ -82,6 +103,10 @@ pub(crate) struct Guests {
     systemd: Option<PathBuf>,
     /// What makes the guest a Kubernetes node, if that was requested.
     node: Option<Node>,
+    /// The roots of Debian systems that were requested.
+    debians: Vec<(Release, PathBuf)>,
+    /// The daemon's packages in those, at their places there.
+    packages: Vec<FileToAdd>,
     /// The daemon for guests whose init is systemd, if that was requested: built as users run it.
     released: Option<PathBuf>,
 }
@@ -121,6 +146,8 @@ impl Guests {
             programs,
             systemd: None,
             node: None,
+            debians: Vec::new(),
+            packages: Vec::new(),
             released: None,
         })
     }
@@ -134,7 +161,31 @@ impl Guests {
             let components = setup::kube::provide(&self.places, steps)?;
             self.node = Some(Node::make(components, &self.programs)?);
         }
+        if let Some(release) = init.debian().filter(|release| self.root_of(*release).is_none()) {
+            let root = setup::debian(&self, steps, release)?;
+            self.debians.push((release, root));
+        }
+        if init.debian().is_some() && self.packages.is_empty() {
+            self.packages = steps.work("enforcer's package", || self.package())?;
+        }
         Ok(self)
+    }
+
+    fn root_of(&self, release: Release) -> Option<&Path> {
+        let found = self.debians.iter().find(|(own, _)| *own == release);
+        found.map(|(_, root)| root.as_path())
+    }
+
+    /// Packages the guests' own daemon, in two versions.
+    fn package(&self) -> anyhow::Result<Vec<FileToAdd>> {
+        let made = dist::installable(&self.places, build::program(&self.programs, DAEMON)?)?;
+        let folder = self.places.target.join("guests");
+        let write = |(name, bytes): (&str, Vec<u8>)| {
+            let host = folder.join(name);
+            fs::write(&host, bytes).with_context(|| format!("cannot write {}", host.display()))?;
+            Ok(FileToAdd { host, guest: format!("/packages/{name}") })
+        };
+        ["enforcer.deb", "enforcer-later.deb"].into_iter().zip(made).map(write).collect()
     }
 
     /// Builds the daemon for guests whose init is systemd as users run it, not with the development profile.
@@ -159,7 +210,16 @@ impl Guests {
         if let (Init::Kube, Some(node)) = (init, &self.node) {
             programs.extend(node.programs.iter().cloned());
         }
+        if init.debian().is_some() {
+            // The package installs it.
+            programs.retain(|(name, _)| name != DAEMON);
+        }
         programs
+    }
+
+    /// Files that every guest with that init has.
+    fn files_of(&self, init: Init) -> &[FileToAdd] {
+        if init.debian().is_some() { &self.packages } else { &[] }
     }
 
     /// The first parts of a guest's initramfs, and its kernel's parameters.
@@ -170,6 +230,10 @@ impl Guests {
         }
         if init == Init::Kube {
             bases.push(&self.node.as_ref().context("the Kubernetes node was not set up")?.archive);
+        }
+        if let Some(release) = init.debian() {
+            bases.push(self.root_of(release).context("the Debian system was not set up")?);
+            return Ok((bases, debian::KERNEL_ARGUMENTS));
         }
         Ok((bases, if init.is_systemd() { systemd::KERNEL_ARGUMENTS } else { "" }))
     }

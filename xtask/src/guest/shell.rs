@@ -15,7 +15,8 @@ pub(crate) fn shell(guests: &Guests, run: &Run<'_>) -> anyhow::Result<()> {
     let folder = tempfile::Builder::new().prefix("enforcer-guest-").tempdir()?;
     let initrd = folder.path().join("initrd");
     let (bases, arguments) = guests.bases(run.kernel, run.init)?;
-    initramfs::write_run(&initrd, &bases, &guests.programs, run.files, b"")?;
+    let files = [guests.files_of(run.init), run.files].concat();
+    initramfs::write_run(&initrd, &bases, run.init.root(), &guests.programs_of(run.init), &files, b"")?;
     let size = rustix::termios::tcgetwinsize(std::io::stdin()).ok().filter(|size| size.ws_row > 0);
     let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
 

@@ -35,7 +35,9 @@ pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[Kern
     let mut groups: BTreeMap<(KernelName, Need), Vec<&GuestTest>> = BTreeMap::new();
     for kernel in kernels {
         for test in tests.iter().filter(|test| test.tier == Tier::Kernel || whole.contains(kernel)) {
-            groups.entry((*kernel, test.tier.need())).or_default().push(test);
+            for need in test.tier.needs() {
+                groups.entry((*kernel, need)).or_default().push(test);
+            }
         }
     }
     let mut batches = Vec::new();
@@ -92,6 +94,7 @@ mod tests {
             "f::exclusive",
             "g::exclusive",
             "h::without_memory",
+            "i::debian",
         ]);
         let of = |batches: Vec<Batch>| -> Vec<_> {
             batches.into_iter().map(|batch| (batch.name, batch.tests.join(" "))).collect()
@@ -103,16 +106,19 @@ mod tests {
             ("7.2", "a::kernel d::kernel::repeats"),
             ("6.12 without memory", "h::without_memory"),
             ("6.12 systemd", "c::systemd"),
+            ("6.12 debian 12", "i::debian"),
+            ("6.12 debian 13", "i::debian"),
             ("6.12 alone", "f::exclusive g::exclusive"),
         ]
         .map(|(name, tests)| (name.to_owned(), tests.to_owned()));
         assert_eq!(of(batches(&tests, &KernelName::ALL, ONE)), expected);
         let all = batches(&tests, &KernelName::ALL, &KernelName::ALL);
-        assert_eq!(all.iter().map(|batch| batch.tests.len()).sum::<usize>(), 3 * tests.len());
+        // Each kernel has both releases of Debian.
+        assert_eq!(all.iter().map(|batch| batch.tests.len()).sum::<usize>(), 3 * (tests.len() + 1));
         assert!(batches(&tests, &[KernelName::V6_1], ONE).iter().all(|batch| batch.need.init == Init::Own));
         let memory_mib: Vec<u32> =
             batches(&tests, ONE, ONE).iter().map(|batch| batch.memory_mib() / 1024).collect();
-        assert_eq!(memory_mib, [4, 2, 2, 2, 2]);
+        assert_eq!(memory_mib, [4, 2, 2, 2, 2, 2, 2]);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) enum Tier {
     Daemon,
     /// systemd's units: on one kernel, in a guest whose init is systemd.
     Systemd,
+    /// Our package in each release of Debian: on one kernel, each in a guest that is such a system.
+    Debian,
     /// A kubelet and an API server: on one kernel, in a guest that is a Kubernetes node.
     Kube,
     /// The rest of what is tried on that node, which takes longer than all other tests together.
@@ -43,10 +45,11 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Kernel,
         Self::Daemon,
         Self::Systemd,
+        Self::Debian,
         Self::Kube,
         Self::KubeByHand,
         Self::KubeCurrent,
@@ -62,6 +65,7 @@ impl Tier {
             Self::Kernel => "kernel",
             Self::Daemon => "daemon",
             Self::Systemd => "systemd",
+            Self::Debian => "debian",
             Self::Kube => "kube",
             Self::KubeByHand => "kube_by_hand",
             Self::KubeCurrent => "kube_current",
@@ -72,24 +76,29 @@ impl Tier {
         }
     }
 
-    /// Whether its tests do not run with this filter: those on a Kubernetes node, which takes minutes to be Ready, run if it
-    /// begins with their module. Without a filter some run if there is a `node`.
+    /// Whether its tests do not run with this filter: those on a Kubernetes node, which takes minutes to be Ready, and those
+    /// of the package run if it begins with their module. Without a filter some run if there is a `node`.
     pub(crate) fn is_left_out(self, filter: Option<&str>, node: bool) -> bool {
         let module = filter.and_then(|filter| filter.split("::").next());
         match self {
             Self::Kube => module != Some("kube") && !(filter.is_none() && node),
             Self::KubeByHand => module != Some("kube"),
             Self::KubeCurrent => module != Some("kube_current"),
+            Self::Debian => module != Some("debian"),
             _ => false,
         }
     }
 
-    /// What its guests are.
-    pub(crate) fn need(self) -> Need {
+    /// What its guests are: each of its tests runs in every one.
+    pub(crate) fn needs(self) -> Vec<Need> {
         let own = Need::default();
-        match self {
+        let need = match self {
             Self::Kernel | Self::Daemon => own,
             Self::Systemd => Need { init: Init::Systemd, label: "systemd", ..own },
+            Self::Debian => {
+                let system = |(init, label)| Need { init, label, ..own };
+                return [(Init::Debian12, "debian 12"), (Init::Debian13, "debian 13")].map(system).to_vec();
+            }
             Self::Kube | Self::KubeByHand | Self::KubeCurrent => {
                 Need { init: Init::Kube, label: "kube", ..own }
             }
@@ -103,7 +112,8 @@ impl Tier {
                 let topology = Topology { sockets: 2, cores: 2, threads: 2 };
                 Need { cpus: Cpus::Topology(topology), label: "numa", ..own }
             }
-        }
+        };
+        vec![need]
     }
 }
 
@@ -186,6 +196,7 @@ mod tests {
             assert!(![None, Some("kube_current::"), Some("kubelet::")].into_iter().any(of_node));
         }
         assert!(!Tier::Kernel.is_left_out(None, false));
+        assert!(!Tier::Debian.is_left_out(Some("debian::"), false) && Tier::Debian.is_left_out(None, true));
     }
 
     #[test]

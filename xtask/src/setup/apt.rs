@@ -99,6 +99,19 @@ impl Apt {
         debs(&archives)
     }
 
+    /// The names of packages and of all that they depend on, of whatever the host has installed.
+    pub(crate) fn with_dependencies(&self, packages: &[&str]) -> anyhow::Result<Vec<String>> {
+        let mut command = self.command("apt-get");
+        command.args([
+            "-o",
+            "Dir::State::status=/dev/null",
+            "--simulate",
+            "--no-install-recommends",
+            "install",
+        ]);
+        Ok(installed_by(&run::text(command.args(packages))?))
+    }
+
     /// The newest version of a package, from the suites' indexes.
     pub(crate) fn show(&self, package: &str) -> anyhow::Result<Record> {
         let mut command = self.command("apt-cache");
@@ -112,6 +125,12 @@ impl Apt {
     pub(crate) fn show_source(&self, package: &str) -> anyhow::Result<Record> {
         run::text(self.command("apt-cache").args(["showsrc", "--only-source", package])).map(Record)
     }
+}
+
+/// The names of the packages that a simulated installation unpacks.
+fn installed_by(simulation: &str) -> Vec<String> {
+    let lines = simulation.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
+    lines.map(str::to_owned).collect()
 }
 
 /// A package's paragraph in an index.
@@ -219,6 +238,13 @@ pub(crate) fn check_architecture() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_simulation_unpacks_is_installed() {
+        let simulation = "Reading package lists...\nInst gcc-12-base (12.2.0-14 Debian:12 [amd64])\nInst libc6 (2.36 \
+                          Debian:12 [amd64]) []\nConf libc6 (2.36 Debian:12 [amd64])\n";
+        assert_eq!(installed_by(simulation), ["gcc-12-base", "libc6"]);
+    }
 
     #[test]
     fn mirror_is_the_release_archive() {

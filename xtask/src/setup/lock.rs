@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fs, path::PathBuf};
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use crate::{guest::kernel::KernelName, places::Places};
+use crate::{
+    guest::{debian::Release, kernel::KernelName},
+    places::Places,
+};
 
 /// The file's name in the repository.
 pub(crate) const FILE: &str = "xtask/guest.lock.json";
@@ -27,6 +30,8 @@ pub(crate) struct Lock {
     pub(crate) kubernetes: Vec<Package>,
     /// What a Kubernetes node has beside the components.
     pub(crate) kube_node: Vec<Package>,
+    /// Each Debian system: all of its packages, by the name of the suite.
+    pub(crate) debian: BTreeMap<String, Vec<Package>>,
     /// Each kernel: image and modules.
     pub(crate) kernels: BTreeMap<String, Vec<Package>>,
 }
@@ -64,6 +69,12 @@ impl Lock {
             .iter()
             .flat_map(|package| package.sha256.bytes())
             .fold(0, |hash: u64, byte| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(byte))
+    }
+
+    /// The packages of one Debian system.
+    pub(crate) fn debian(&self, release: Release) -> anyhow::Result<&[Package]> {
+        let packages = self.debian.get(release.suite());
+        packages.map(Vec::as_slice).with_context(|| format!("{FILE} has no {}", release.name()))
     }
 
     /// The packages of one kernel.

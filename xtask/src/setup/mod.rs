@@ -2,7 +2,7 @@
 mod apt;
 mod bpf_toolchain;
 mod contenders;
-mod debs;
+pub(crate) mod debs;
 mod kernel;
 pub(crate) mod kube;
 pub(crate) mod lock;
@@ -19,7 +19,8 @@ use std::{
 pub(crate) use self::{bpf_toolchain::BpfCompiler, update_lock::update_lock};
 use crate::{
     guest::{
-        accelerator,
+        Guests, accelerator,
+        debian::{self, Release},
         initramfs::FileToAdd,
         kernel::{Kernel, KernelName},
         machine::Accelerator,
@@ -100,6 +101,17 @@ pub(crate) fn systemd(places: &Places, steps: Steps) -> anyhow::Result<PathBuf> 
     let lock = Lock::read(places)?;
     let version = lock.systemd.first().map_or("", |package| upstream(&package.version));
     steps.run(format_args!("systemd {version}"), || systemd::provide(places, &lock))
+}
+
+/// Provides the root of a Debian system, which a guest makes.
+pub(crate) fn debian(guests: &Guests, steps: Steps, release: Release) -> anyhow::Result<PathBuf> {
+    // Not the cache's own, for which other commands would wait minutes.
+    let _held = guests.places.lock("debian.lock")?;
+    let lock = Lock::read(&guests.places)?;
+    let packages = lock.debian(release)?;
+    steps.run(format_args!("{}, {} packages", release.name(), packages.len()), || {
+        debian::provide(guests, release, packages)
+    })
 }
 
 /// Provides the folder of `prometheus` and `promtool`.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 
 use crate::{
-    guest::kernel::KernelName,
+    guest::{debian::Release, kernel::KernelName},
     pins,
     places::Places,
     setup::{
@@ -49,17 +49,31 @@ pub(crate) fn update_lock(places: &Places, steps: Steps) -> anyhow::Result<()> {
     let mut kubernetes: Vec<Package> = of_host_suite("go", pins::GO)?;
     kubernetes.insert(0, source);
     let kube_node = of_host_suite("kubernetes node", pins::KUBE_NODE)?;
-    let lock = Lock { qemu, busybox, contenders, systemd, prometheus, kubernetes, kube_node, kernels };
+    let mut debian = BTreeMap::new();
+    for release in Release::ALL {
+        let packages = steps.work(release.name(), || system(places, release.suite()))?;
+        debian.insert(release.suite().to_owned(), packages);
+    }
+    let lock =
+        Lock { qemu, busybox, contenders, systemd, prometheus, kubernetes, kube_node, debian, kernels };
     lock.write(places)?;
     if old.as_ref() == Some(&lock) {
         steps.say("nothing has changed");
     }
-    let Lock { qemu, busybox, contenders, systemd, prometheus, kubernetes, kube_node, kernels: _ } = &lock;
+    let Lock { qemu, busybox, contenders, systemd, prometheus, kubernetes, kube_node, debian: _, kernels: _ } =
+        &lock;
     let rest = [qemu, busybox, contenders, systemd, prometheus, kubernetes, kube_node];
-    for package in lock.kernels.values().chain(rest).flatten() {
+    for package in lock.kernels.values().chain(lock.debian.values()).chain(rest).flatten() {
         steps.say(format_args!("     {} {}", package.name, package.version));
     }
     Ok(())
+}
+
+/// A whole system: some packages, and all that they depend on.
+fn system(places: &Places, suite: &str) -> anyhow::Result<Vec<Package>> {
+    let apt = Apt::update(places, suite, &[suite])?;
+    let names = apt.with_dependencies(pins::DEBIAN)?;
+    names.iter().map(|name| package(&apt, name, suite)).collect()
 }
 
 fn kernel(places: &Places, name: KernelName) -> anyhow::Result<Vec<Package>> {

@@ -1,0 +1,294 @@
+//! The package in a real Debian system, with its own apt, dpkg and systemd: `cargo xtask vm test debian::` runs this
+//! module in a guest of each release.
+//!
+//! The later package has the same program under a higher version.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use enforcer_tests::{
+    kernel,
+    pods::{Container, pod},
+    process::Process,
+    stream::{Stream, is},
+    wait::{TIMEOUT, wait_until},
+};
+use serde_json::Value;
+
+const PACKAGE: &str = "/packages/enforcer.deb";
+const LATER: &str = "/packages/enforcer-later.deb";
+const UNIT: &str = "enforcer.service";
+const PROGRAM: &str = "/usr/bin/enforcer";
+const CONFIGURATION: &str = "/etc/enforcer/config.yaml";
+const PODS: &str = "/etc/enforcer/pods";
+
+/// What an administrator makes of `mode: dry-run`. The grace outlasts an upgrade on an emulated machine.
+const ENFORCE: &str = "mode: enforce\nownership: enforcer\ncgroupDriver: systemd\ncgroupRoot: /trial\n\
+                       staticPodPath: /etc/enforcer/pods\nevictionHard: {memory.available: 200Mi}\n\
+                       evictionSoft: {memory.available: 600Mi}\nevictionSoftGracePeriod: {memory.available: 1s}\n\
+                       evictionMaxPodGracePeriod: 180\nevictionPressureTransitionPeriod: 1ms";
+
+/// Longer than that grace.
+const EVICTION: Duration = Duration::from_mins(8);
+
+/// Where the pods' cgroups are.
+const SLICE: &str = "/sys/fs/cgroup/trial.slice";
+
+/// Above this a change has exposed the unit further: nearly all that is left is what the daemon works on.
+const MOST_EXPOSED: f64 = 5.9;
+
+const MIB: u64 = 1 << 20;
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(program);
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C").stdin(Stdio::null());
+    command.output().unwrap_or_else(|error| panic!("{program} {arguments:?}: {error}"))
+}
+
+/// What a program prints that must succeed.
+fn said(program: &str, arguments: &[&str]) -> String {
+    let output = run(program, arguments);
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(output.status.success(), "{program} {arguments:?} ({}):\n{out}\n{err}", output.status);
+    out.trim_end().to_owned()
+}
+
+fn apt(arguments: &[&str]) {
+    let arguments = [&["-q", "-y"], arguments].concat();
+    said("apt-get", &arguments);
+}
+
+fn shown(property: &str) -> String {
+    said("systemctl", &["show", "--value", "--property", property, UNIT])
+}
+
+fn is_active() -> bool {
+    run("systemctl", &["is-active", "--quiet", UNIT]).status.success()
+}
+
+fn version() -> String {
+    said("dpkg-query", &["--show", "--showformat", "${Version} ${db:Status-Status}", "enforcer"])
+}
+
+/// All events, of which none may be missing.
+fn events() -> Vec<Value> {
+    let text = said(PROGRAM, &["-o", "jsonl", "events"]);
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let sequences = events.iter().map(|event| event["sequence"].as_str().unwrap().parse::<usize>().unwrap());
+    let first = sequences.clone().next().unwrap();
+    assert!(sequences.eq(first..first + events.len()), "an event is missing:\n{text}");
+    events
+}
+
+fn follow() -> Stream {
+    let mut command = Command::new(PROGRAM);
+    command.args(["-o", "jsonl", "events", "-f"]);
+    Stream::follow(command).unwrap()
+}
+
+/// Writes a pod's manifest, and waits until the daemon has it.
+fn add(name: &str, priority: i32, requests: &str, limits: &str) {
+    let manifest = pod(name, priority, &[Container { name: "app", requests, limits }]);
+    let manifest = manifest.replacen("spec:\n", "spec:\n  terminationGracePeriodSeconds: 600\n", 1);
+    fs::write(Path::new(PODS).join(format!("{name}.yaml")), manifest).unwrap();
+    let is_there = |event: &Value| is(event, "pod.added") && event["subject"] == format!("default/{name}");
+    wait_until(&format!("the pod {name}"), || events().iter().any(is_there));
+}
+
+/// Runs a command in the container of a pod.
+fn exec(name: &str, command: &[&str]) -> Process {
+    let target = format!("default/{name}");
+    let mut exec = Command::new(PROGRAM);
+    exec.args(["exec", &target, "--"]).args(command).stdin(Stdio::null()).stdout(Stdio::null());
+    Process::new(exec.stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// The cgroup that a process is in.
+fn cgroup_of(pid: u32) -> PathBuf {
+    let own = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    Path::new("/sys/fs/cgroup").join(path)
+}
+
+fn score_of(pid: &str) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()
+}
+
+/// The score of every process.
+fn scores() -> BTreeMap<String, String> {
+    let names = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|pid| score_of(&pid).map(|score| (pid, score))).collect()
+}
+
+/// The limits and protections of the slices that stand right below the root.
+fn limits() -> BTreeMap<String, String> {
+    let slices = ["init.scope", "system.slice"].map(|name| Path::new("/sys/fs/cgroup").join(name));
+    let files =
+        slices.iter().flat_map(|slice| fs::read_dir(slice).unwrap().flatten()).map(|entry| entry.path());
+    let is_limit = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let (_, last) = name.rsplit_once('.').unwrap_or_default();
+        ["max", "min", "low", "high", "weight", "group"].contains(&last)
+    };
+    let read = |path: PathBuf| Some((path.to_str()?.to_owned(), fs::read_to_string(&path).ok()?));
+    files.filter(is_limit).filter_map(read).collect()
+}
+
+/// Every path of the system with the name of the package or of its cgroups.
+fn traces() -> String {
+    let [package, slice] = ["*enforcer*", "*trial*"];
+    let output = run(
+        "find",
+        &[
+            "/",
+            "-path",
+            "/proc",
+            "-prune",
+            "-o",
+            "-path",
+            "/packages",
+            "-prune",
+            "-o",
+            "(",
+            "-name",
+            package,
+            "-o",
+            "-name",
+            slice,
+            ")",
+            "-print",
+        ],
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// How exposed systemd finds the unit, from 0 to 10.
+fn exposure() -> f64 {
+    let text = said("systemd-analyze", &["--no-pager", "security", UNIT]);
+    let last = text.lines().last().unwrap();
+    let number = last.split(' ').find_map(|word| word.parse().ok());
+    number.unwrap_or_else(|| panic!("{last}"))
+}
+
+/// Keeps so much of the node's memory that this is left.
+fn fill_to(left_bytes: u64) -> Process {
+    let bytes = kernel::meminfo_bytes("MemAvailable").unwrap() - left_bytes;
+    add("filler", 100, &format!("memory: {}", bytes + 64 * MIB), "");
+    exec("filler", &["workload", "hold", "--huge", "--size", &bytes.to_string()])
+}
+
+#[guest_test(debian)]
+fn the_package_is_installed_upgraded_in_an_eviction_and_purged_without_a_trace() {
+    let (scores_before, limits_before, traces_before) = (scores(), limits(), traces());
+    assert_eq!(traces_before, "");
+    let systemd = said("systemctl", &["--version"]);
+    println!(
+        "Debian {}, {}",
+        fs::read_to_string("/etc/debian_version").unwrap().trim(),
+        systemd.lines().next().unwrap()
+    );
+
+    apt(&["install", PACKAGE]);
+    // Type=notify: it is ready.
+    assert!(is_active());
+    assert_eq!(said("systemctl", &["is-enabled", UNIT]), "enabled");
+    let exposure = exposure();
+    println!("exposure of the unit: {exposure}");
+    assert!(exposure <= MOST_EXPOSED, "{exposure}");
+
+    let configuration = fs::read_to_string(CONFIGURATION).unwrap().replace("mode: dry-run", ENFORCE);
+    fs::write(CONFIGURATION, &configuration).unwrap();
+    said("systemctl", &["stop", UNIT]);
+    let begin = Instant::now();
+    said("systemctl", &["start", UNIT]);
+    println!("ready {:?} after a start", begin.elapsed());
+
+    // A pod with a limit and a score, which outlives all that follows.
+    add("calm", 10, "memory: 64Mi", "memory: 96Mi");
+    let mut calm = exec("calm", &["workload", "hold", "--size", "16Mi"]);
+    wait_until("the pod's limit", || {
+        let limit = fs::read_to_string(cgroup_of(calm.id()).join("memory.max"));
+        cgroup_of(calm.id()).starts_with(SLICE) && limit.is_ok_and(|limit| limit == "100663296\n")
+    });
+    let pid = calm.id().to_string();
+    let own = score_of(&std::process::id().to_string());
+    wait_until("the pod's score", || score_of(&pid) != own);
+
+    add("hog", 0, "", "");
+    let mut stream = follow();
+    let mut hog =
+        exec("hog", &["workload", "ramp", "--huge", "--no-catch-up", "--rate", "100Mi", "--to", "1800Mi"]);
+    stream.wait_for_pod("eviction.completed", "default/hog", TIMEOUT).unwrap();
+    hog.wait_for_end(TIMEOUT).unwrap();
+    assert!(calm.lives().unwrap());
+    drop(stream);
+
+    let (before, killed) = (events(), shown("MainPID"));
+    let begin = Instant::now();
+    said("systemctl", &["kill", "--signal", "KILL", "--kill-whom", "main", UNIT]);
+    wait_until("the next daemon", || is_active() && ![&killed, "0"].contains(&shown("MainPID").as_str()));
+    println!("ready {:?} after SIGKILL, of which RestartSec= is 1 s", begin.elapsed());
+    let after = events();
+    assert!(after.starts_with(&before), "what was before the kill is not what is after it");
+
+    add("stubborn", 0, "", "");
+    let mut stubborn =
+        exec("stubborn", &["sh", "-c", "trap '' TERM; dd if=/dev/zero bs=200M count=1 | sleep 100000"]);
+    let holds = |bytes: u64| {
+        let held = fs::read_to_string(cgroup_of(stubborn.id()).join("memory.current"));
+        cgroup_of(stubborn.id()).starts_with(SLICE)
+            && held.is_ok_and(|held| held.trim().parse().is_ok_and(|held: u64| held >= bytes))
+    };
+    wait_until("what it holds", || holds(200 * MIB));
+    // Below the soft threshold alone: at the hard one there is no grace.
+    let mut filler = fill_to(450 * MIB);
+    let mut stream = follow();
+    let asked = stream.wait_for_pod("eviction.signalled", "default/stubborn", TIMEOUT).unwrap();
+    assert_eq!(asked["data"]["sent"], "SIGTERM", "{asked}");
+    let first = version();
+    apt(&["install", LATER]);
+    assert!(first.ends_with("-1 installed") && version() == first.replacen("-1 ", "+later-1 ", 1), "{first}");
+    assert!(is_active());
+    assert_eq!(fs::read_to_string(CONFIGURATION).unwrap(), configuration);
+    let mut stream = follow();
+    let interrupted = stream.wait_for_pod("eviction.failed", "default/stubborn", TIMEOUT).unwrap();
+    assert_eq!(interrupted["data"]["reason"], "interrupted", "{interrupted}");
+    stream.wait_for_pod("eviction.completed", "default/stubborn", EVICTION).unwrap();
+    stubborn.wait_for_end(TIMEOUT).unwrap();
+    assert!(calm.lives().unwrap() && filler.lives().unwrap());
+    assert!(events().starts_with(&after));
+    drop((stream, filler));
+
+    apt(&["remove", "enforcer"]);
+    assert!(calm.lives().unwrap());
+    assert_eq!(score_of(&pid), own, "its score was not given back");
+    assert_eq!(fs::read_to_string(cgroup_of(calm.id()).join("memory.max")).unwrap(), "max\n");
+    assert!(Path::new(CONFIGURATION).exists() && Path::new("/var/lib/enforcer").exists());
+    assert!(!Path::new("/sys/fs/bpf/enforcer").exists(), "programs are pinned");
+    // A removal ends no process, and leaves the cgroups of those that run.
+    drop(calm);
+    said("systemctl", &["stop", "trial.slice"]);
+    for manifest in fs::read_dir(PODS).unwrap() {
+        fs::remove_file(manifest.unwrap().path()).unwrap();
+    }
+    apt(&["purge", "enforcer"]);
+    // systemd removes a unit that nobody uses a moment later.
+    wait_until("the end of the last trace", || traces().is_empty());
+    let after = scores();
+    for (pid, score) in scores_before {
+        assert!(
+            after.get(&pid).is_none_or(|after| *after == score),
+            "the score of process {pid} has changed"
+        );
+    }
+    // A controller that was enabled for pods stays enabled, and its files with it.
+    let after = limits();
+    for (file, limit) in limits_before {
+        assert_eq!(after.get(&file), Some(&limit), "{file}");
+    }
+}
