@@ -3,9 +3,15 @@ set -e
 root=/debian
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C HOME=/root DEBIAN_FRONTEND=noninteractive
 
-# The kernel's own root has these links, and Debian 13's package base-files brings them.
+# Debian 13's package base-files brings these links, and cannot be unpacked over them; in Debian 12, nothing does.
 mkdir -p $root/usr/bin $root/usr/sbin $root/usr/lib $root/usr/lib64 $root/packages
-for name in bin sbin lib lib64; do ln -s usr/$name $root/$name; done
+linked=
+if dpkg-deb -c /packages/base-files.deb | grep -q -e '-> usr/bin$'; then
+    linked=/packages/base-files.deb
+    dpkg-deb -x $linked $root
+else
+    for name in bin sbin lib lib64; do ln -s usr/$name $root/$name; done
+fi
 
 # What no test reads would lie in every guest's memory.
 mkdir -p $root/var/lib/dpkg $root/etc/dpkg/dpkg.cfg.d
@@ -13,7 +19,7 @@ touch $root/var/lib/dpkg/status
 for part in doc info lintian locale man; do echo "path-exclude=/usr/share/$part/*"; done > $root/etc/dpkg/dpkg.cfg.d/guest
 
 # dpkg runs on files of the packages that it then installs.
-for package in /packages/*.deb; do dpkg-deb -x $package $root; done
+for package in /packages/*.deb; do [ $package = "$linked" ] || dpkg-deb -x $package $root; done
 for folder in dev proc sys packages; do mount -o bind /$folder $root/$folder; done
 printf '#!/bin/sh\nexit 101\n' > $root/usr/sbin/policy-rc.d
 chmod 755 $root/usr/sbin/policy-rc.d
