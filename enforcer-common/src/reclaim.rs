@@ -108,7 +108,7 @@ impl TaskReclaim {
     }
 
     /// Records that this is over. Returns the key of the sleep and its duration without the reclaim; `None` if its
-    /// begin was not seen or was before `not_before_ns`.
+    /// begin was not seen or was before `not_before_ns`, or if it did not sleep.
     #[inline]
     pub const fn end_high(&mut self, now_ns: u64, not_before_ns: u64) -> Option<(StallKey, u64)> {
         if self.high_since_ns == 0 || self.high_since_ns < not_before_ns {
@@ -117,6 +117,9 @@ impl TaskReclaim {
         }
         let took_ns = now_ns.saturating_sub(self.high_since_ns).saturating_sub(self.high_reclaim_ns);
         self.high_since_ns = 0;
+        if took_ns < LEAST_SLEEP_NS {
+            return None;
+        }
         Some((self.high, took_ns))
     }
 
@@ -129,9 +132,10 @@ impl TaskReclaim {
     }
 }
 
-/// Shortest time that counts as a sleep. A task slightly over `memory.high` does not sleep; a shorter time is only
-/// bookkeeping.
-pub const LEAST_SLEEP_NS: u64 = 100_000;
+/// Shortest time that counts as a sleep of `memory.high`. The kernel leaves out sleeps of at most `HZ / 100` jiffies
+/// (`mem_cgroup_handle_over_high`), so that the shortest takes 8 ms with any `HZ`. A shorter time is bookkeeping, or that
+/// of what interrupted it.
+pub const LEAST_SLEEP_NS: u64 = 5_000_000;
 
 /// How long after its last reclaim a task may still wait for the OOM lock: other tasks may run the OOM killer first.
 pub const LED_HERE_NS: u64 = 1_000_000_000;
@@ -229,11 +233,26 @@ mod tests {
         task.begin_high(key(MEMORY_HIGH, 5, 0), 1_000);
         task.begin(key(MEMCG, 5, 6), 2_000);
         task.end(MEMCG, 4_000, 0);
-        assert_eq!(task.end_high(10_000, 0), Some((key(MEMORY_HIGH, 5, 6), 7_000)));
-        assert_eq!(task.end_high(11_000, 0), None, "once only");
+        let end_ns = 3_000 + LEAST_SLEEP_NS;
+        assert_eq!(task.end_high(end_ns, 0), Some((key(MEMORY_HIGH, 5, 6), LEAST_SLEEP_NS)));
+        assert_eq!(task.end_high(end_ns + 1_000, 0), None, "once only");
         task.begin(key(MEMCG, 5, 5), 12_000);
         assert_eq!(task.end(MEMCG, 13_000, 0).map(|(_, took_ns)| took_ns), Some(1_000));
         assert_eq!(task.high_reclaim_ns, 2_000, "a reclaim of its own is none of memory.high's");
+    }
+
+    #[test]
+    fn what_is_too_short_for_the_kernels_sleeps_is_none() {
+        let mut task = TaskReclaim::default();
+        task.begin_high(key(MEMORY_HIGH, 5, 0), 1_000);
+        task.begin(key(MEMCG, 5, 6), 2_000);
+        task.end(MEMCG, 50_000_000, 0);
+        assert_eq!(
+            task.end_high(50_000_000 + LEAST_SLEEP_NS - 1_001, 0),
+            None,
+            "it reclaimed, and did not sleep"
+        );
+        assert_eq!(task.high_since_ns, 0, "and is over");
     }
 
     #[test]

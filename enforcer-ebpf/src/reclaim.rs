@@ -9,9 +9,7 @@ use aya_ebpf::{
 };
 use enforcer_common::{
     counter::{drops, seen},
-    reclaim::{
-        DIRECT, KERNEL_THREAD, LEAST_SLEEP_NS, MEMCG, MEMORY_HIGH, THROTTLED, TaskReclaim, edge_is_due,
-    },
+    reclaim::{DIRECT, KERNEL_THREAD, MEMCG, MEMORY_HIGH, THROTTLED, TaskReclaim, edge_is_due},
     record::{EDGE_DIRECT_RECLAIM, EDGE_KSWAPD_WAKE, Edge},
     stall::StallKey,
 };
@@ -108,9 +106,7 @@ pub fn memory_high_end(_ctx: FExitContext) -> i32 {
         return 0;
     }
     let now_ns = now_ns();
-    if let Some((key, took_ns)) = task.end_high(now_ns, not_before_ns())
-        && took_ns >= LEAST_SLEEP_NS
-    {
+    if let Some((key, took_ns)) = task.end_high(now_ns, not_before_ns()) {
         ended(key, took_ns, now_ns);
     }
     0
