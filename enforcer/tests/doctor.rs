@@ -116,6 +116,8 @@ fn the_daemon_is_asked_where_it_runs() {
     assert_ne!(works, programs["error"].is_string(), "{programs:#}");
     let ebpf = document["facilities"].as_array().unwrap().iter().find(|one| one["name"] == "ebpf").unwrap();
     assert_eq!(ebpf["state"] == "missing", programs["error"].is_string(), "{ebpf:#}");
-    assert!(text(&doctor(&config, &[]).stdout).starts_with("What the daemon found"));
+    let shown = text(&doctor(&config, &[]).stdout);
+    let verdict = document["verdict"].as_str().unwrap();
+    assert!(shown.starts_with(&format!("{verdict}\n\nWhat the daemon found")), "{verdict}: {shown}");
     assert_eq!(json(&doctor(&config, &["--here", "-o", "json"]))["source"], "here");
 }

@@ -37,7 +37,7 @@ pub struct CgroupDir {
 pub enum Error {
     /// The mount point holds no cgroup v2.
     #[error(
-        "{path} is not a cgroup v2 file system: mount one there, or boot with systemd.unified_cgroup_hierarchy=1"
+        "{path} is not a cgroup v2 file system: boot with systemd.unified_cgroup_hierarchy=1 (`enforcer doctor` says what is there)"
     )]
     NotCgroup2 {
         /// The mount point.

@@ -1,17 +1,21 @@
 //! `enforcer doctor`: what this host offers, what enforcer uses, what is lost, and how to get it.
 
 mod table;
+mod verdict;
 
 use std::io::{self, Write as _};
 
 use anyhow::anyhow;
 use serde::Serialize;
 
-use self::table::table;
+use self::{
+    table::table,
+    verdict::{Shortcomings, Verdict},
+};
 use super::{Context, Failure, client, format};
 use crate::{
     daemon::{self, Evictors},
-    sense::{self, Facility, Facts, HostFacts, State},
+    sense::{self, Facility, Facts, HostFacts},
     serve::{Common, Doctor, OrderView, PodView, Programs, View},
 };
 
@@ -34,11 +38,19 @@ enum Source {
 
 /// The printed document.
 #[derive(Debug, Serialize)]
+struct Judged<'a> {
+    verdict: String,
+    /// Whether nothing is lost, as far as known.
+    ok: bool,
+    #[serde(flatten)]
+    document: &'a Document,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Document {
     source: Source,
-    /// Whether nothing is lost, as far as known.
-    ok: bool,
     /// Why this process could not determine everything.
     limited: Option<&'static str>,
     facilities: Vec<Facility>,
@@ -59,18 +71,14 @@ struct Document {
 }
 
 impl Document {
-    fn new(
+    const fn new(
         source: Source,
         limited: Option<&'static str>,
         facilities: Vec<Facility>,
         programs: Option<Programs>,
     ) -> Self {
-        let lost = facilities.iter().any(is_lost);
-        let refused =
-            programs.as_ref().is_some_and(|programs| programs.error.is_some() || !programs.failed.is_empty());
         Self {
             source,
-            ok: !lost && !refused,
             limited,
             facilities,
             programs,
@@ -87,25 +95,12 @@ impl Document {
 
     fn with_evictors(self, evictors: Option<Evictors>) -> Self {
         let Some(Evictors { notes, problems }) = evictors else { return self };
-        Self { ok: self.ok && problems.is_empty(), beside_kubelet: notes, evictors: problems, ..self }
+        Self { beside_kubelet: notes, evictors: problems, ..self }
     }
 
     fn with_orders(self, orders: Vec<OrderView>) -> Self {
-        let paused = orders.iter().any(OrderView::is_pause);
-        Self { ok: self.ok && !paused, orders, ..self }
+        Self { orders, ..self }
     }
-}
-
-fn is_lost(facility: &Facility) -> bool {
-    match facility.state {
-        State::Lesser | State::Missing => true,
-        State::Full | State::Unknown => false,
-    }
-}
-
-/// Whether no value can be written and no pod evicted without it, and it is not there.
-fn is_indispensable_and_missing(facility: &Facility) -> bool {
-    facility.name == sense::CGROUP2 && facility.state == State::Missing
 }
 
 /// Exits with status 1 if something is lost, and with 2 if nothing can be enforced. Unknown facilities do not count as
@@ -114,24 +109,26 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     let (document, pods) = if args.here { (here(), Vec::new()) } else { from_daemon_or_here(context)? };
     let evictors = daemon::evictors(&context.config, &pods)?;
     let document = document.with_notes(context.config.notes()).with_evictors(evictors);
-    format::print(context.output, &document, || table(&document, context.color, context.verbose > 0))?;
-    if document.ok {
-        return Ok(());
-    }
-    if document.facilities.iter().any(is_indispensable_and_missing) {
-        return Err(Failure::cannot_enforce(anyhow!("nothing can be enforced on this host")));
-    }
-    if document.orders.iter().any(OrderView::is_pause) {
-        return Err(anyhow!("eviction is paused: `enforcer pause --end` resumes it").into());
-    }
-    let lost = document.facilities.iter().filter(|facility| is_lost(facility)).count();
-    Err(match lost {
-        0 if !document.evictors.is_empty() => {
+    let verdict = Verdict::of(&document);
+    let judged = Judged { verdict: verdict.to_string(), ok: verdict.is_whole(), document: &document };
+    format::print(context.output, &judged, || table(&document, context.color, context.verbose > 0))?;
+    let lost = match verdict {
+        Verdict::CannotEnforce(reason) => {
+            return Err(Failure::cannot_enforce(anyhow!("nothing can be enforced on this host: {reason}")));
+        }
+        Verdict::Ready(_) if verdict.is_whole() => return Ok(()),
+        Verdict::Ready(lost) => lost,
+    };
+    Err(match (lost.lost(), lost) {
+        (_, Shortcomings { paused: true, .. }) => {
+            anyhow!("eviction is paused: `enforcer pause --end` resumes it")
+        }
+        (0, Shortcomings { evictors: true, .. }) => {
             anyhow!("something else on this node may evict at the same time: see the lines `another evictor`")
         }
-        0 => anyhow!("not every program could be attached"),
-        1 => anyhow!("1 thing is lost in part or whole; the rest works"),
-        lost => anyhow!("{lost} things are lost in part or whole; the rest works"),
+        (0, _) => anyhow!("not every program could be attached"),
+        (1, _) => anyhow!("1 thing is lost in part or whole; the rest works"),
+        (lost, _) => anyhow!("{lost} things are lost in part or whole; the rest works"),
     }
     .into())
 }

@@ -1,6 +1,6 @@
 //! The table for people, within 80 columns.
 
-use super::{Document, Source};
+use super::{Document, Source, Verdict};
 use crate::{
     cli::{
         page::cell,
@@ -19,9 +19,10 @@ const TEXT: usize = 11;
 
 /// With `verbose`, it shows what was found for every facility, and each rung of its ladder.
 pub(super) fn table(document: &Document, color: bool, verbose: bool) -> String {
-    let Document { source, ok: _, limited, facilities, programs, orders, beside_kubelet, evictors, notes } =
+    let Document { source, limited, facilities, programs, orders, beside_kubelet, evictors, notes } =
         document;
-    let mut text = String::from(match source {
+    let mut text = format!("{}\n\n", Verdict::of(document));
+    text.push_str(match source {
         Source::Daemon => "What the daemon found at its start, and uses:\n\n",
         Source::Here => "What this process finds:\n\n",
     });
@@ -164,10 +165,10 @@ mod tests {
             ],
             None,
         );
-        assert!(!document.ok);
         assert_eq!(
             table(&document, false, false),
-            "What the daemon found at its start, and uses:\n\n\
+            "READY, 1 lesser, 1 unknown\n\n\
+             What the daemon found at its start, and uses:\n\n\
              limitOwner       full     counters\n\
              limitOwner       unknown  root can tell\n\
              limitOwner       lesser   counters\n    \
@@ -232,12 +233,13 @@ mod tests {
 
     #[test]
     fn a_refused_program_is_a_loss_and_the_unknown_is_none() {
-        assert!(document(vec![one(State::Full, ""), one(State::Unknown, "")], Some(Programs::default())).ok);
+        let whole = document(vec![one(State::Full, ""), one(State::Unknown, "")], Some(Programs::default()));
+        assert!(Verdict::of(&whole).is_whole());
         let none = Programs { error: Some("not built".into()), ..Programs::default() };
         let document = document(vec![one(State::Full, "")], Some(none));
-        assert!(
-            !document.ok
-                && table(&document, false, false).contains("programs: none\n    why     not built\n")
-        );
+        assert!(!Verdict::of(&document).is_whole());
+        let text = table(&document, false, false);
+        assert!(text.starts_with("READY, eBPF programs refused\n"), "{text}");
+        assert!(text.contains("programs: none\n    why     not built\n"), "{text}");
     }
 }

@@ -12,7 +12,7 @@ mod rules;
 
 pub use self::rows::CGROUP2;
 use self::{
-    rows::{HOST, Row, TRACING},
+    rows::{CONFINEMENT, HOST, Row},
     rules::{Seen, Stand},
 };
 
@@ -134,7 +134,7 @@ impl Lost {
 #[must_use]
 pub fn ladder(facts: &Facts, host: &HostFacts, choice: &Choice) -> Vec<Facility> {
     let seen = Seen { facts, host, choice };
-    let rows = TRACING.iter().chain(HOST).map(|row| Facility::new(row, &seen));
+    let rows = rows::all().map(|row| Facility::new(row, &seen));
     let others = choice
         .lost
         .iter()
@@ -154,7 +154,7 @@ pub fn host_lost(host: &HostFacts) -> Vec<Lost> {
         }
         Stand::On(..) | Stand::Unknown => None,
     };
-    HOST.iter().filter_map(lost).collect()
+    HOST.iter().chain(CONFINEMENT).filter_map(lost).collect()
 }
 
 /// The table after loading, if some programs could not be attached or some files not pinned. If nothing could be

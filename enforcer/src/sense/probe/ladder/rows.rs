@@ -233,6 +233,7 @@ pub(super) const TRACING: &[Row] = &[
             "direct_reclaim_begin",
             "direct_reclaim_end",
             "memcg_reclaim_begin",
+            "memcg_reclaim_entered",
             "memcg_reclaim_end",
             "kswapd_wake",
         ],
@@ -265,6 +266,7 @@ pub(super) const TRACING: &[Row] = &[
             )
         },
         last_is_nothing: false,
+        programs: &["memcg_reclaim_begin", "memcg_reclaim_entered"],
         needs_programs: true,
         ..ROW
     },
@@ -300,30 +302,14 @@ pub(super) const TRACING: &[Row] = &[
 /// The row of the pins, which survive the daemon.
 pub(super) const PINS: &str = "bpffs";
 
-/// Facilities of the host and the process.
+/// Facilities of the host and the process with which values are written and pods evicted, those without which the least
+/// works first.
 pub(super) const HOST: &[Row] = &[
-    Row {
-        name: "root",
-        rungs: &[("root", ""), (NOTHING, "scores and cgroups cannot be written, nor eBPF programs loaded")],
-        remedy: "run as root",
-        stand: |seen| fact(seen.host.root, "running as root", "not running as root"),
-        ..ROW
-    },
-    Row {
-        name: "psi",
-        rungs: &[
-            ("pressure triggers with windows of 500 ms", ""),
-            ("pressure triggers with windows of 2 s", "pressure is noticed within 200 ms, not within 50"),
-            (NOTHING, "pressure is sensed by sampling and eBPF alone"),
-        ],
-        remedy: "boot with psi=1, on a kernel with CONFIG_PSI=y; grant CAP_SYS_RESOURCE",
-        stand: psi,
-        ..ROW
-    },
     Row {
         name: CGROUP2,
         rungs: &[("cgroup v2", ""), (NOTHING, "nothing can be enforced and no pod evicted")],
-        remedy: "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup",
+        remedy: "boot with systemd.unified_cgroup_hierarchy=1, when no program of this machine needs cgroup v1 any more; \
+                 without systemd and cgroup v1, mount -t cgroup2 none /sys/fs/cgroup",
         stand: cgroup2,
         ..ROW
     },
@@ -348,48 +334,17 @@ pub(super) const HOST: &[Row] = &[
                  by order",
             ),
         ],
-        remedy: "boot without cgroup_disable=, and without the controller on cgroup v1 (cgroup_no_v1=all)",
+        remedy: "boot without cgroup_disable=; if cgroup v1 has the controller, what cgroup2 needs",
         stand: controllers,
         unknown: NO_CGROUP2,
         last_is_nothing: false,
         ..ROW
     },
     Row {
-        name: "cpuset",
-        rungs: &[
-            ("the controller cpuset", ""),
-            (NOTHING, "containers cannot be kept to certain processors or memory nodes"),
-        ],
-        remedy: "boot without cgroup_disable=cpuset, and without cpuset on cgroup v1 (cgroup_no_v1=all)",
-        stand: |seen| controller(seen, "cpuset"),
-        unknown: NO_CGROUP2,
-        ..ROW
-    },
-    Row {
-        name: "hugetlb",
-        rungs: &[
-            ("the controller hugetlb", ""),
-            (NOTHING, "huge pages are not limited: a pod may take more than it requests"),
-        ],
-        remedy: "boot without cgroup_disable=hugetlb, and without hugetlb on cgroup v1 (cgroup_no_v1=all); a kernel with CONFIG_CGROUP_HUGETLB=y",
-        stand: |seen| match seen.host.huge_pages {
-            Some(false) => Stand::On(0, String::from("this kernel has no huge pages to limit")),
-            Some(true) | None => controller(seen, "hugetlb"),
-        },
-        unknown: NO_CGROUP2,
-        ..ROW
-    },
-    Row {
-        name: "swapLimit",
-        rungs: &[
-            ("memory.swap.max", ""),
-            (NOTHING, "swapping is not limited: every container may swap, whatever memorySwap says"),
-        ],
-        remedy: "boot without swapaccount=0, on a kernel with CONFIG_SWAP=y",
-        stand: |seen| {
-            fact(seen.host.swap_max, "cgroups have memory.swap.max", "cgroups have no memory.swap.max")
-        },
-        unknown: NO_MEMORY_CGROUP,
+        name: "root",
+        rungs: &[("root", ""), (NOTHING, "scores and cgroups cannot be written, nor eBPF programs loaded")],
+        remedy: "run as root",
+        stand: |seen| fact(seen.host.root, "running as root", "not running as root"),
         ..ROW
     },
     Row {
@@ -398,6 +353,92 @@ pub(super) const HOST: &[Row] = &[
         remedy: "Linux 5.14",
         stand: |seen| fact(seen.host.kill, "cgroups have cgroup.kill", "cgroups have no cgroup.kill"),
         unknown: "unknown: no cgroup but the root",
+        ..ROW
+    },
+    Row {
+        name: "psi",
+        rungs: &[
+            ("pressure triggers with windows of 500 ms", ""),
+            ("pressure triggers with windows of 2 s", "pressure is noticed within 200 ms, not within 50"),
+            (NOTHING, "pressure is sensed by sampling and eBPF alone"),
+        ],
+        remedy: "boot with psi=1, on a kernel with CONFIG_PSI=y; grant CAP_SYS_RESOURCE",
+        stand: psi,
+        ..ROW
+    },
+    Row {
+        name: "memoryLock",
+        rungs: &[("locked memory", ""), (NOTHING, "the daemon may react late when memory is short")],
+        remedy: "grant CAP_IPC_LOCK, or set LimitMEMLOCK=infinity",
+        stand: memory_lock,
+        ..ROW
+    },
+    Row {
+        name: "release",
+        rungs: &[
+            ("process_mrelease", ""),
+            ("the victim's own exit", "a victim's memory is freed later, by half of the time or more"),
+        ],
+        remedy: "Linux 5.15; a seccomp profile that allows pidfd_open(2) and process_mrelease(2)",
+        stand: release,
+        last_is_nothing: false,
+        ..ROW
+    },
+    Row {
+        name: "capSysResource",
+        rungs: &[("CAP_SYS_RESOURCE", ""), (NOTHING, "an oom_score_adj cannot be lowered")],
+        remedy: "grant CAP_SYS_RESOURCE",
+        stand: |seen| capability(seen, CapabilitySet::SYS_RESOURCE, "CAP_SYS_RESOURCE"),
+        ..ROW
+    },
+    Row {
+        name: "capKill",
+        rungs: &[
+            ("CAP_KILL", ""),
+            (NOTHING, "processes of other users cannot be asked to end within their grace period"),
+        ],
+        remedy: "grant CAP_KILL",
+        stand: |seen| capability(seen, CapabilitySet::KILL, "CAP_KILL"),
+        ..ROW
+    },
+    Row {
+        name: "capDacOverride",
+        rungs: &[
+            ("CAP_DAC_OVERRIDE", ""),
+            (
+                NOTHING,
+                "scores of other users' processes cannot be written, nor cgroups that belong to others",
+            ),
+        ],
+        remedy: "grant CAP_DAC_OVERRIDE",
+        stand: |seen| capability(seen, CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE"),
+        ..ROW
+    },
+    Row {
+        name: "capSysPtrace",
+        rungs: &[
+            ("CAP_SYS_PTRACE", ""),
+            (
+                NOTHING,
+                "node components are not recognised by their executables, nor a container's init by its namespace",
+            ),
+        ],
+        remedy: "grant CAP_SYS_PTRACE",
+        stand: |seen| capability(seen, CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
+        ..ROW
+    },
+    Row {
+        name: "capDacReadSearch",
+        rungs: &[
+            ("CAP_DAC_READ_SEARCH", ""),
+            (
+                NOTHING,
+                "cgroups that are no pod's have no path in reports, and an eviction by a daemon that was killed is \
+                 waited for to its deadline",
+            ),
+        ],
+        remedy: "grant CAP_DAC_READ_SEARCH",
+        stand: |seen| capability(seen, CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
         ..ROW
     },
     Row {
@@ -445,80 +486,48 @@ pub(super) const HOST: &[Row] = &[
         ..ROW
     },
     Row {
-        name: "release",
+        name: "swapLimit",
         rungs: &[
-            ("process_mrelease", ""),
-            ("the victim's own exit", "a victim's memory is freed later, by half of the time or more"),
+            ("memory.swap.max", ""),
+            (NOTHING, "swapping is not limited: every container may swap, whatever memorySwap says"),
         ],
-        remedy: "Linux 5.15; a seccomp profile that allows pidfd_open(2) and process_mrelease(2)",
-        stand: release,
-        last_is_nothing: false,
+        remedy: "boot without swapaccount=0, on a kernel with CONFIG_SWAP=y",
+        stand: |seen| {
+            fact(seen.host.swap_max, "cgroups have memory.swap.max", "cgroups have no memory.swap.max")
+        },
+        unknown: NO_MEMORY_CGROUP,
         ..ROW
     },
     Row {
-        name: "capSysResource",
-        rungs: &[("CAP_SYS_RESOURCE", ""), (NOTHING, "an oom_score_adj cannot be lowered")],
-        remedy: "grant CAP_SYS_RESOURCE",
-        stand: |seen| capability(seen, CapabilitySet::SYS_RESOURCE, "CAP_SYS_RESOURCE"),
-        ..ROW
-    },
-    Row {
-        name: "capKill",
+        name: "cpuset",
         rungs: &[
-            ("CAP_KILL", ""),
-            (NOTHING, "processes of other users cannot be asked to end within their grace period"),
+            ("the controller cpuset", ""),
+            (NOTHING, "containers cannot be kept to certain processors or memory nodes"),
         ],
-        remedy: "grant CAP_KILL",
-        stand: |seen| capability(seen, CapabilitySet::KILL, "CAP_KILL"),
+        remedy: "boot without cgroup_disable=cpuset; if cgroup v1 has cpuset, what cgroup2 needs",
+        stand: |seen| controller(seen, "cpuset"),
+        unknown: NO_CGROUP2,
         ..ROW
     },
     Row {
-        name: "capDacOverride",
+        name: "hugetlb",
         rungs: &[
-            ("CAP_DAC_OVERRIDE", ""),
-            (
-                NOTHING,
-                "scores of other users' processes cannot be written, nor cgroups that belong to others",
-            ),
+            ("the controller hugetlb", ""),
+            (NOTHING, "huge pages are not limited: a pod may take more than it requests"),
         ],
-        remedy: "grant CAP_DAC_OVERRIDE",
-        stand: |seen| capability(seen, CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE"),
+        remedy: "boot without cgroup_disable=hugetlb, on a kernel with CONFIG_CGROUP_HUGETLB=y; if cgroup v1 has hugetlb, what \
+                 cgroup2 needs",
+        stand: |seen| match seen.host.huge_pages {
+            Some(false) => Stand::On(0, String::from("this kernel has no huge pages to limit")),
+            Some(true) | None => controller(seen, "hugetlb"),
+        },
+        unknown: NO_CGROUP2,
         ..ROW
     },
-    Row {
-        name: "capDacReadSearch",
-        rungs: &[
-            ("CAP_DAC_READ_SEARCH", ""),
-            (
-                NOTHING,
-                "cgroups that are no pod's have no path in reports, and an eviction by a daemon that was killed is \
-                 waited for to its deadline",
-            ),
-        ],
-        remedy: "grant CAP_DAC_READ_SEARCH",
-        stand: |seen| capability(seen, CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
-        ..ROW
-    },
-    Row {
-        name: "capSysPtrace",
-        rungs: &[
-            ("CAP_SYS_PTRACE", ""),
-            (
-                NOTHING,
-                "node components are not recognised by their executables, nor a container's init by its namespace",
-            ),
-        ],
-        remedy: "grant CAP_SYS_PTRACE",
-        stand: |seen| capability(seen, CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
-        ..ROW
-    },
-    Row {
-        name: "memoryLock",
-        rungs: &[("locked memory", ""), (NOTHING, "the daemon may react late when memory is short")],
-        remedy: "grant CAP_IPC_LOCK, or set LimitMEMLOCK=infinity",
-        stand: memory_lock,
-        ..ROW
-    },
+];
+
+/// Facilities that confine the daemon's own processes.
+pub(super) const CONFINEMENT: &[Row] = &[
     Row {
         name: "callFilters",
         rungs: &[
@@ -558,17 +567,22 @@ const NO_CGROUP2: &str = "unknown: there is no cgroup v2";
 const NO_MEMORY_CGROUP: &str = "unknown: no cgroup but the root has the memory controller, and only there would the file be; a \
                                 daemon with mode enforce makes one at its start, `doctor --here` looks again";
 
+/// All rows, in the order of what matters: what enforces, what traces, what confines.
+pub(super) fn all() -> impl Iterator<Item = &'static Row> {
+    HOST.iter().chain(TRACING).chain(CONFINEMENT)
+}
+
 /// The row with this name.
 pub(super) fn of_name(name: &str) -> Option<&'static Row> {
-    TRACING.iter().chain(HOST).find(|row| row.name == name)
+    all().find(|row| row.name == name)
 }
 
 /// The row with this word of an event.
 pub(super) fn of_word(word: &str) -> Option<&'static Row> {
-    of_name(word).or_else(|| TRACING.iter().chain(HOST).find(|row| row.words.contains(&word)))
+    of_name(word).or_else(|| all().find(|row| row.words.contains(&word)))
 }
 
-/// The row that a program belongs to.
+/// The first row that a program belongs to.
 pub(super) fn of_program(program: &str) -> Option<&'static Row> {
     TRACING.iter().find(|row| row.programs.contains(&program))
 }
