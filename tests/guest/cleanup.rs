@@ -194,6 +194,10 @@ fn what_a_killed_daemon_has_changed_is_given_back_and_a_second_cleanup_finds_not
     assert_eq!(refused.status.code(), Some(64), "{refused:?}");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("systemctl stop enforcer"), "{refused:?}");
     assert_eq!(score(guaranteed.id()), -997);
+    let beside = done(&["--dry-run"]);
+    assert!(beside["daemon"].as_str().is_some_and(|daemon| daemon.starts_with("process ")), "{beside:#}");
+    assert!(is_done(&beside, "limit", "/cleanup/web.service"), "{beside:#}");
+    assert_eq!(score(guaranteed.id()), -997, "a dry run changes nothing");
 
     // SIGKILL.
     drop(daemon);

@@ -13,8 +13,9 @@ It finds them by the marks on the cgroups, also where the state directory is
 gone. No process is ended; a cgroup that holds processes stays, without limits.
 Beside a kubelet only marks and scores are undone.
 
-It needs root (77 otherwise), and refuses while a daemon runs (64). Exit status
-1 says that something could not be undone; what to do about it is printed.")]
+It needs root (77 otherwise), and refuses while a daemon runs (64), except with
+--dry-run. Exit status 1 says that something could not be undone; what to do
+about it is printed.")]
 pub(super) struct Args {
     /// Print what would be undone, and change nothing
     #[arg(long)]
@@ -47,17 +48,25 @@ fn failure(error: anyhow::Error) -> Failure {
 
 /// A line for each thing. Others may have chosen its name.
 fn lines(cleaned: &CleanedUp) -> String {
-    let CleanedUp { dry_run: _, done, left, failed } = cleaned;
-    if done.is_empty() && left.is_empty() && failed.is_empty() {
+    let CleanedUp { dry_run: _, daemon, done, left, failed } = cleaned;
+    if daemon.is_none() && done.is_empty() && left.is_empty() && failed.is_empty() {
         return String::from("nothing to undo\n");
     }
+    let daemon = daemon.iter().map(|holder| {
+        ("daemon", format!("{holder} runs, and has this to undo; stop it first: systemctl stop enforcer"))
+    });
     let done = done.iter().map(|item| (item.what, item.to_string()));
     let left = left.iter().map(|left| ("left", format!("{}: {}", left.path, left.why)));
     let failed = failed.iter().map(|failed| {
         let text = format!("{}: {}; {}", failed.path, failed.error, failed.remedy);
         ("failed", text)
     });
-    done.chain(left).chain(failed).map(|(what, text)| format!("{what:<8} {}", escape(&text)) + "\n").collect()
+    daemon
+        .chain(done)
+        .chain(left)
+        .chain(failed)
+        .map(|(what, text)| format!("{what:<8} {}", escape(&text)) + "\n")
+        .collect()
 }
 
 #[cfg(test)]
@@ -77,9 +86,14 @@ mod tests {
             }],
             ..CleanedUp::default()
         };
+        let cleaned = CleanedUp { daemon: Some(String::from("process 7")), ..cleaned };
         let text = lines(&cleaned);
         let shown: Vec<_> = text.lines().collect();
-        let [left, failed] = shown[..] else { panic!("{text}") };
+        let [daemon, left, failed] = shown[..] else { panic!("{text}") };
+        assert_eq!(
+            daemon,
+            "daemon   process 7 runs, and has this to undo; stop it first: systemctl stop enforcer"
+        );
         assert!(left.starts_with("left     /a") && !left.contains('\u{1b}'), "{left:?}");
         assert_eq!(failed, "failed   /b: no; run enforcer cleanup again");
     }

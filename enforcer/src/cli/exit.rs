@@ -68,7 +68,7 @@ const MEANINGS: &[(u8, &[&str], &str)] = &[
     (FAILED, &["cleanup"], "failed, or something could not be given back: the answer says what"),
     (FAILED, &[], "failed: the message says why"),
     (CANNOT_ENFORCE, &["doctor"], "nothing can be enforced on this host"),
-    (USAGE, &["cleanup"], "wrong usage, a wrong configuration, or a daemon that runs"),
+    (USAGE, &["cleanup"], "wrong usage, a wrong configuration, or, without --dry-run, a daemon that runs"),
     (USAGE, &[], "wrong usage, or a wrong configuration where the answer depends on it"),
     (BAD_DATA, &["plan", "rank"], "with --strict: something is wrong or mistyped in a manifest"),
     (NOT_THERE, &["describe"], "there is no such pod"),

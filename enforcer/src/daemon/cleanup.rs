@@ -9,6 +9,7 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -16,7 +17,7 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 
 pub use self::{claim::Refused, item::Item};
-use super::ownership;
+use super::{handover, ownership};
 use crate::{
     cgroup::{
         self, Absent, CgroupDir, CgroupsRs, Driver, Left, Mark, Marked, PageSize, Permit, Survey, Systemd,
@@ -46,6 +47,9 @@ pub struct Options {
 pub struct CleanedUp {
     /// Whether nothing was done.
     pub dry_run: bool,
+    /// The daemon that runs, if nothing is to be done; otherwise none does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub daemon: Option<String>,
     /// What was undone, or would be.
     pub done: Vec<Item>,
     /// What stays on purpose, or of which the value before is not known.
@@ -54,9 +58,15 @@ pub struct CleanedUp {
     pub failed: Vec<Trouble>,
 }
 
-/// Undoes everything, or only finds out what there is. Fails if a daemon runs, or without the right to look.
+/// Undoes everything, or only finds out what there is. Fails without the right to look, and if a daemon runs and
+/// anything is to be undone.
 pub async fn cleanup(config: &Config, options: Options) -> anyhow::Result<CleanedUp> {
-    let claim = claim::take(config).await?;
+    let patience = if options.dry_run { Duration::ZERO } else { handover::TIMEOUT };
+    let (claim, daemon) = match claim::take(config, patience).await {
+        Ok(claim) => (Some(claim), None),
+        Err(Refused::Runs { holder }) if options.dry_run => (None, Some(holder)),
+        Err(refused) => return Err(refused.into()),
+    };
     let boot_id =
         fs::read_to_string("/proc/sys/kernel/random/boot_id").context("cannot read this boot's id")?;
     let (config, runtime) = (config.clone(), Handle::current());
@@ -64,7 +74,7 @@ pub async fn cleanup(config: &Config, options: Options) -> anyhow::Result<Cleane
     let work = move || {
         // Held until all is done: a daemon that starts meanwhile waits.
         let _claim = claim;
-        Work { config, options, boot_id, runtime, all: CleanedUp::default() }.run()
+        Work { config, options, boot_id, runtime, all: CleanedUp { daemon, ..CleanedUp::default() } }.run()
     };
     Ok(threads::blocking(work).await)
 }

@@ -10,6 +10,7 @@ use std::{
     fs::{File, OpenOptions},
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::fs::FlockOperation;
@@ -67,11 +68,16 @@ pub(super) struct InstanceLock {
 impl InstanceLock {
     /// Claims this machine in mode `enforce`, and waits for a predecessor to end; the other modes need no claim.
     pub(super) async fn take(mode: Mode) -> Result<Self, Held> {
+        Self::take_within(handover::TIMEOUT, mode).await
+    }
+
+    /// The same, and waits for at most `patience`.
+    pub(super) async fn take_within(patience: Duration, mode: Mode) -> Result<Self, Held> {
         let path = match mode {
             Mode::Observe | Mode::DryRun => return Ok(Self { lock: None }),
             Mode::Enforce => Path::new(cgroup::MOUNT).join(FILE),
         };
-        match handover::take(handover::TIMEOUT, async || lock(&path)).await {
+        match handover::take(patience, async || lock(&path)).await {
             Ok(lock) => Ok(Self { lock: Some(lock) }),
             Err(locked) => Err(Held { holder: locked.holder(), path }),
         }

@@ -6,6 +6,7 @@ use std::{
     io,
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::{fs::FlockOperation, process::geteuid, thread::CapabilitySet};
@@ -47,14 +48,14 @@ pub(super) struct Claim {
     _journal: Option<File>,
 }
 
-/// Takes what a daemon holds in any mode, and waits for one that is still ending.
-pub(super) async fn take(config: &Config) -> Result<Claim, Refused> {
+/// Takes what a daemon holds in any mode, and waits for one that is still ending, for at most `patience` each.
+pub(super) async fn take(config: &Config, patience: Duration) -> Result<Claim, Refused> {
     let has_capability = rustix::thread::capabilities(None)
         .is_ok_and(|capabilities| capabilities.effective.contains(CapabilitySet::SYS_ADMIN));
     if !geteuid().is_root() || !has_capability {
         return Err(Refused::NotRoot);
     }
-    let instance = InstanceLock::take(Mode::Enforce).await;
+    let instance = InstanceLock::take_within(patience, Mode::Enforce).await;
     let instance = instance.map_err(|held| Refused::Runs { holder: held.holder().to_owned() })?;
     // One in another mode holds only these.
     let socket = Observe::path(&config.run_dir);
@@ -63,7 +64,7 @@ pub(super) async fn take(config: &Config) -> Result<Claim, Refused> {
         is_silent(&socket).await?;
         unlocked(&lock)
     };
-    let journal = handover::take(handover::TIMEOUT, rest).await;
+    let journal = handover::take(patience, rest).await;
     let journal = journal.map_err(|running| Refused::Runs { holder: running.holder() })?;
     Ok(Claim { _instance: instance, _journal: journal })
 }
