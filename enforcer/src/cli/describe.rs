@@ -59,6 +59,9 @@ pub(super) struct Args {
 struct Document {
     /// As the daemon shows it.
     pod: Common<PodView>,
+    /// Whether it is a kubelet's, whose spec is read elsewhere than in a manifest.
+    #[serde(skip)]
+    is_kubelets: bool,
     /// Its place in the list of pods.
     row: Row,
     /// Its row in the order of eviction, with every key; `None` if it is not in it.
@@ -132,6 +135,7 @@ async fn asked(context: &Context, written: &str) -> Result<Document, Failure> {
         because,
         memory,
         cgroups: values(&pod),
+        is_kubelets: view.specs.is_some(),
         orders: orders.into_iter().filter(concerns).collect(),
         events: events.into(),
         why: None,
@@ -152,7 +156,7 @@ fn values(pod: &PodView) -> BTreeMap<String, BTreeMap<&'static str, String>> {
 }
 
 fn table(document: &Document) -> String {
-    let Document { pod, row, ranking, because, memory, cgroups, orders, events, why } = document;
+    let Document { pod, is_kubelets, row, ranking, because, memory, cgroups, orders, events, why } = document;
     let mut page = Page::default();
     page.field("pod", &format!("{}/{}, uid {}", pod.namespace, pod.name, pod.uid));
     let critical = if pod.critical { ", critical" } else { "" };
@@ -161,7 +165,8 @@ fn table(document: &Document) -> String {
     page.field("state", &format!("{}{reason}", state(pod.state)));
     let spec = match (&row.spec, &pod.spec) {
         (Some(spec), Some(_)) => spec.words(),
-        _ => String::from("a manifest, or only its cgroups and names are known"),
+        _ if *is_kubelets => String::from("not known: only its cgroups and names are"),
+        _ => String::from("a manifest"),
     };
     page.field("spec", &spec);
     if let Some(controller) = &pod.controller {
@@ -239,7 +244,9 @@ fn used(memory: &MemoryView) -> String {
 }
 
 fn files(page: &mut Page, values: Option<&BTreeMap<&'static str, String>>) {
-    let values = values.into_iter().flatten().map(|(file, value)| format!("{file} {value}"));
+    // An empty list is that of the cgroup above.
+    let values = values.into_iter().flatten().filter(|(_, value)| !value.is_empty());
+    let values = values.map(|(file, value)| format!("{file} {value}"));
     let values: Vec<_> = values.collect();
     if !values.is_empty() {
         page.field("", &values.join(", "));
@@ -260,7 +267,8 @@ mod tests {
             "reason": "it was \u{202e}evicted", "startsUnderMemoryPressure": true, "cgroup": "/kubepods/p",
             "containers": [{"name": "app", "kind": "app", "oomScoreAdj": 988, "cgroup": "/kubepods/p/app", "cgroupId": 7}]}))
         .unwrap();
-        let values = BTreeMap::from([("memory.max", String::from("2097152"))]);
+        let values =
+            BTreeMap::from([("memory.max", String::from("2097152")), ("cpuset.cpus", String::new())]);
         let event = json!({"type": "dev.enforcer.pod.added", "time": "2026-01-31T12:00:00.123456Z",
             "subject": "default/web", "data": {"message": "x ".repeat(80)}});
         let document = Document {
@@ -272,8 +280,11 @@ mod tests {
             orders: Vec::new(),
             events: vec![event],
             why: Some(String::from("a screen\n")),
+            is_kubelets: true,
             pod: Common::from(pod),
         };
+        let json = serde_json::to_value(&document).unwrap();
+        assert_eq!(json["cgroups"]["/kubepods/p/app"]["memory.max"], "2097152");
         let text = table(&document);
         assert!(text.lines().all(|line| width(line) <= WIDTH), "{text}");
         assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text:?}");
@@ -281,13 +292,14 @@ mod tests {
             "Burstable, priority 5",
             "limit 2Mi",
             "oom_score_adj 988",
-            "memory.max 2097152",
+            "memory.max 2097152\n",
+            "not known: only its cgroups and names are",
             "pod.added",
             "a screen",
         ] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
-        let json = serde_json::to_value(&document).unwrap();
-        assert_eq!(json["cgroups"]["/kubepods/p/app"]["memory.max"], "2097152");
+        let alone = table(&Document { is_kubelets: false, ..document });
+        assert!(alone.contains("a manifest\n"), "{alone}");
     }
 }
