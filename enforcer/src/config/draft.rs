@@ -97,7 +97,7 @@ fn settings(machine: &Machine) -> Vec<Setting> {
 }
 
 fn mode() -> Setting {
-    let why = "dry-run decides and reports, and changes nothing. Look at `enforcer next`, `enforcer headroom` and `enforcer events` \
+    let why = "dry-run decides and reports, and changes nothing (observe does not even decide). Look at `enforcer next`, `enforcer headroom` and `enforcer events` \
                for a while. Then write enforce, and restart the daemon.";
     Setting { field: "mode", why: vec![why.to_owned()], value: Shape::Word("dry-run") }
 }
@@ -110,7 +110,12 @@ fn cgroup_driver() -> Setting {
 fn eviction_hard(machine: &Machine) -> Setting {
     let memory = human_bytes(machine.memory_bytes);
     let (bytes, memory) = hard_memory(machine.memory_bytes, &memory);
-    let mut why = vec![String::from("Pods are evicted at once while less than this is available."), memory];
+    let mut why = vec![
+        String::from(
+            "Pods are evicted at once while less than this is available. Only what is named here has a threshold.",
+        ),
+        memory,
+    ];
     if machine.swap_bytes > 0 {
         why.push(String::from(
             "Swap does not count as available, and pods get none of it unless memorySwap, below, says so.",
@@ -152,9 +157,7 @@ fn system_reserved(machine: &Machine) -> Setting {
     let memory = whole_mib((memory_bytes / 20).clamp(least, GIB));
     let cpu = Quantity::from_milli((cpu_milli / 20).clamp(100, 500)).to_string();
     let why = vec![
-        String::from(
-            "Kept from pods for the system's own services, for which pods may leave too little otherwise.",
-        ),
+        String::from("Kept for the system's own services: all pods together are limited to the rest."),
         format!(
             "memory: 5 % of the {}, but 256Mi at least (of a smaller machine a quarter), and 1Gi at most. cpu: 5 %, from 100m to \
              500m. `reservation.exceeded` among the events says that the services use more.",
@@ -194,7 +197,7 @@ impl Setting {
 /// What a field is for, and the words that it takes, as a sentence.
 fn help(field: &Field) -> String {
     let words = match field.form {
-        Form::Choice(words) | Form::Words(words) => format!(": {}", words.join(", ")),
+        Form::Choice(words) | Form::Words(words) => format!(" ({})", words.join(", ")),
         _ => String::new(),
     };
     let mut help = field.help.chars();
