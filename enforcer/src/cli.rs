@@ -124,7 +124,7 @@ enum Verb {
     Doctor(doctor::Args),
     /// Give back what a stopped daemon has changed on this machine
     Cleanup(cleanup::Args),
-    /// Check and print the configuration
+    /// Write, check and print the configuration
     #[command(subcommand)]
     Config(config::Verb),
     /// Show the versions of this program and of the daemon

@@ -5,6 +5,7 @@
 mod accounts;
 mod beside;
 mod cpus;
+mod draft;
 mod exposure;
 mod fields;
 mod kubelet;
@@ -13,6 +14,7 @@ mod schema;
 mod sinks;
 mod sources;
 mod table;
+mod watched;
 
 use std::{
     collections::BTreeMap,
@@ -37,6 +39,7 @@ use crate::{
 };
 
 pub use self::{
+    draft::{Machine, draft},
     exposure::MetricsTls,
     kubelet::{KubeletHostname, KubeletMemory, KubeletUnknown, kubelet_hostname, kubelet_memory},
     schema::schema,

@@ -75,7 +75,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use futures_util::FutureExt as _;
 use tokio::{
     sync::{mpsc, watch},
@@ -119,7 +119,7 @@ pub use self::{
 };
 use crate::{
     cgroup::{Index, MOUNT},
-    config::Config,
+    config::{Config, Machine, Mode},
     evict::{EventBuilder, Reflex},
     journal::Journal,
     metrics::Counts,
@@ -129,7 +129,7 @@ use crate::{
         engine::{self, EngineSettings},
         pressure::Conditions,
     },
-    sense::{self, HostFacts, NODE_PRESSURE},
+    sense::{self, Hierarchy, HostFacts, NODE_PRESSURE},
     serve::{self, Admin, Vital},
     source::{Identities, Kubelet, StaticDir},
     threads::{self, Workers},
@@ -160,9 +160,10 @@ enum EngineEvent {
     Conditions(Conditions),
 }
 
-/// Checks that this machine supports the configuration, and that every eviction threshold could be reached if all pods
-/// were gone now. Fails with an [`IncompatibleHost`] otherwise.
-pub fn fits(config: &Config) -> anyhow::Result<()> {
+/// Checks that this machine supports the configuration, that every eviction threshold could be reached if all pods were gone
+/// now, and that some threshold may have a pod evicted, unless the mode is `observe`. Returns what is to be known all the
+/// same.
+pub fn fits(config: &Config) -> anyhow::Result<Vec<String>> {
     let host = Host::read(config)?;
     let (mut config, kubelets) = (config.clone(), ownership::kubelet_owns_cgroups(config, &host.boot_id));
     if kubelets {
@@ -171,7 +172,31 @@ pub fn fits(config: &Config) -> anyhow::Result<()> {
     }
     container_node::settle(&mut config, host.container.as_ref(), kubelets);
     incompatible_host::check(&config, &host, kubelets)?;
-    Ok(incompatible_host::check_reach(&config, &host)?)
+    incompatible_host::check_reach(&config, &host)?;
+    let HostFacts { hierarchy, controllers, .. } = HostFacts::gather();
+    let has_cgroup2 = hierarchy.is_none_or(|hierarchy| hierarchy == Hierarchy::Unified);
+    if let Some(why) = config.idle(controllers.as_deref().filter(|_| has_cgroup2)) {
+        bail!(why);
+    }
+    // The configuration is not what is wrong then.
+    let lacks = (!has_cgroup2 && config.mode != Mode::Observe).then(|| {
+        format!("nothing can be enforced on this host: there is no cgroup v2 at {MOUNT}; see enforcer doctor")
+    });
+    Ok(config.forbidden_kills().into_iter().chain(lacks).collect())
+}
+
+/// What of this machine a first configuration depends on.
+pub fn machine() -> anyhow::Result<Machine> {
+    let config = Config::default();
+    let Host { node, boot_id, systemd, .. } = Host::read(&config)?;
+    Ok(Machine {
+        cpu_milli: node.cpu_milli,
+        memory_bytes: node.memory_bytes,
+        swap_bytes: node.swap_bytes,
+        max_pids: node.max_pids,
+        has_systemd: systemd.is_ok(),
+        has_kubelet: ownership::kubelet_owns_cgroups(&config, &boot_id),
+    })
 }
 
 /// Gives the calling thread the daemon's nice value. If that is not permitted, the daemon reports it at its start.

@@ -1,4 +1,6 @@
-//! `enforcer config`: checks and prints the configuration, that of files or that of the daemon.
+//! `enforcer config`: writes a first configuration, checks and prints one, that of files or that of the daemon.
+
+mod init;
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +20,12 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Check a configuration, and whether it fits this machine
+    /// Write a commented configuration file that fits this machine, unless there is one
+    Init {
+        /// The file, instead of --config; - prints it
+        file: Option<PathBuf>,
+    },
+    /// Check a configuration, whether it fits this machine, and whether it can evict
     Check {
         /// The file, instead of --config
         file: Option<PathBuf>,
@@ -33,6 +40,7 @@ pub(super) enum Verb {
 pub(super) fn config(context: &Context, files: &Files, verb: Verb) -> Result<(), Failure> {
     let output = context.output;
     match verb {
+        Verb::Init { file } => init::init(files, output, file.as_deref()),
         Verb::Check { file } => check(files, output, file.as_deref()),
         Verb::Effective if context.live => running(context, files),
         Verb::Effective => effective(context, files),
@@ -56,8 +64,9 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
         Effective::load(own, files.kubelet_config.as_deref())
     }
     .map_err(|error| Failure::usage(error.into()))?;
-    daemon::fits(&effective.config).map_err(Failure::usage)?;
+    let fitting = daemon::fits(&effective.config).map_err(Failure::usage)?;
     let mut notes = effective.config.unwatched();
+    notes.extend(fitting);
     notes.extend(daemon::unbindable(&effective.config));
     // It may be a draft; only `run` refuses it.
     if !files.no_config

@@ -69,6 +69,8 @@ const MEANINGS: &[(u8, &[&str], &str)] = &[
     (FAILED, &[], "failed: the message says why"),
     (CANNOT_ENFORCE, &["doctor"], "nothing can be enforced on this host"),
     (USAGE, &["cleanup"], "wrong usage, a wrong configuration, or, without --dry-run, a daemon that runs"),
+    (USAGE, &["config check"], "wrong usage, or a wrong configuration: also one that evicts no pod"),
+    (USAGE, &["config init"], "wrong usage, or the file exists: it stays as it is"),
     (USAGE, &[], "wrong usage, or a wrong configuration where the answer depends on it"),
     (BAD_DATA, &["plan", "rank"], "with --strict: something is wrong or mistyped in a manifest"),
     (NOT_THERE, &["describe"], "there is no such pod"),
@@ -86,6 +88,7 @@ const MEANINGS: &[(u8, &[&str], &str)] = &[
     (REFUSED, &["exec"], "refused: the pod may not run, or the mode is not enforce"),
     (REFUSED, &["cleanup"], "not permitted: it needs root"),
     (REFUSED, &["run"], "not permitted: the message says which right is missing"),
+    (REFUSED, &["config init"], "not permitted to write there"),
     (REFUSED, &["reload"], "the running configuration stays in force"),
     (REFUSED, NEED_THE_DAEMON, "refused by the daemon, by its rules, or by permissions"),
     (REFUSED, READ_THE_MACHINE, "refused by permissions"),
@@ -93,11 +96,13 @@ const MEANINGS: &[(u8, &[&str], &str)] = &[
     (NOT_FOUND, &["exec"], "the command does not exist"),
 ];
 
-/// The statuses that a verb can end with, and what they mean; of no verb, what holds for most.
-pub(super) fn statuses(verb: &str) -> Vec<(u8, &'static str)> {
+/// The statuses that a verb can end with, and what they mean; of no verb, what holds for most. What is said of a verb holds
+/// for those below it too.
+pub(super) fn statuses(path: &str) -> Vec<(u8, &'static str)> {
+    let verb = path.split(' ').next().unwrap_or(path);
     let mut found = std::collections::BTreeMap::new();
     for (status, verbs, meaning) in MEANINGS {
-        if verbs.is_empty() || verbs.contains(&verb) {
+        if verbs.is_empty() || verbs.contains(&path) || verbs.contains(&verb) {
             found.entry(*status).or_insert(*meaning);
         }
     }
@@ -283,6 +288,8 @@ mod tests {
         assert_eq!(of("next", DONE), Some("done"));
         assert_eq!(of("next", CANNOT_ENFORCE), None);
         assert_eq!(of("exec", NOT_FOUND), Some("the command does not exist"));
+        assert_eq!(of("config check", UNREACHABLE), of("config", UNREACHABLE));
+        assert_ne!(of("config check", USAGE), of("config", USAGE));
         assert!(statuses("").len() >= 6, "{:?}", statuses(""));
     }
 

@@ -58,14 +58,9 @@ impl Verb {
         VERBS.iter().find(|verb| verb.path == path)
     }
 
-    /// Its first word.
-    fn name(&self) -> &'static str {
-        self.path.split(' ').next().unwrap_or(self.path)
-    }
-
     /// The exit statuses that it can end with.
     pub(super) fn statuses(&self) -> Vec<(u8, &'static str)> {
-        exit::statuses(self.name())
+        exit::statuses(self.path)
     }
 
     fn describe(&self, command: Command, globals: &[Arg]) -> Command {

@@ -91,8 +91,9 @@ mod tests {
     use super::*;
     use crate::{
         cgroup::Absent,
-        model::{Quantity, ResourceName},
-        policy::Settings,
+        config::{KubeletMemory, Machine, draft},
+        model::{Node, Quantity, ResourceName},
+        policy::{Settings, threshold::ThresholdValue},
     };
 
     fn host() -> Host {
@@ -152,6 +153,39 @@ mod tests {
                 "{problem}"
             );
             assert!(problem.contains(&format!("mkdir -p /sys/fs/cgroup{root}")), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_drafted_configuration_fits_the_machine_that_it_is_for() {
+        for (memory_mib, has_kubelet) in
+            [256, 2 << 10, 16 << 10, 1 << 20].into_iter().flat_map(|mib| [(mib, false), (mib, true)])
+        {
+            let memory_bytes = memory_mib << 20;
+            let node = Node { max_pids: Some(4_096), memory_bytes, ..host().node };
+            let machine = Machine {
+                cpu_milli: node.cpu_milli,
+                memory_bytes,
+                swap_bytes: 0,
+                max_pids: node.max_pids,
+                has_systemd: true,
+                has_kubelet,
+            };
+            let host = Host { node, systemd: Ok(()), ..host() };
+            for mode in ["dry-run", "enforce"] {
+                let text = draft(&machine).replace("mode: dry-run", &format!("mode: {mode}"));
+                let mut config = Config::parse("c.yaml", &text).unwrap();
+                assert_eq!(config.mode.as_str(), mode);
+                if has_kubelet {
+                    let kubelet = KubeletMemory {
+                        hard: Some(ThresholdValue::Amount(100 << 20)),
+                        origin: String::from("k.yaml:3"),
+                    };
+                    config.settle_beside_kubelet(&Ok(kubelet), memory_bytes);
+                }
+                check(&config, &host, has_kubelet).unwrap();
+                assert_eq!(config.idle(Some(&[String::from("memory")])), None);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ mod browser;
 mod cut;
 mod daemon;
 mod documented;
+mod drafted;
 mod explained;
 mod foreseen;
 mod golden;

@@ -118,7 +118,7 @@ fn the_help_of_every_verb_is_as_it_was_read() {
     for verb in VERBS.iter().filter(|verb| **verb != "help") {
         reported.push_str(&format!("$ {verb} --help\n{}", scene.run(&[verb, "--help"]).whole()));
     }
-    for verb in ["check", "effective", "schema"] {
+    for verb in ["init", "check", "effective", "schema"] {
         reported
             .push_str(&format!("$ config {verb} --help\n{}", scene.run(&["config", verb, "--help"]).whole()));
     }

@@ -190,6 +190,15 @@ pub(super) const VERBS: &[Verb] = &[
     },
     Verb { path: "config", globals: &["config", "kubelet_config", "no_config", "output"], examples: &[] },
     Verb {
+        path: "config init",
+        globals: &["config", "output"],
+        examples: &[
+            ("enforcer config init", "where the daemon reads it"),
+            ("enforcer config init draft.yaml", "as a draft"),
+            ("enforcer config init -", "only print it"),
+        ],
+    },
+    Verb {
         path: "config check",
         globals: &["config", "kubelet_config", "no_config", "output"],
         examples: &[
