@@ -52,7 +52,7 @@ const NEED_THE_DAEMON: &[&str] = &[
 ];
 /// Verbs that then read what is on this machine.
 const READ_THE_MACHINE: &[&str] =
-    &["events", "why", "replay", "report", "doctor", "plan", "config", "version", "bugreport"];
+    &["events", "why", "replay", "report", "doctor", "plan", "config effective", "version", "bugreport"];
 
 /// What the statuses mean: for the verbs that are named, before what holds for all.
 const MEANINGS: &[(u8, &[&str], &str)] = &[
@@ -96,13 +96,12 @@ const MEANINGS: &[(u8, &[&str], &str)] = &[
     (NOT_FOUND, &["exec"], "the command does not exist"),
 ];
 
-/// The statuses that a verb can end with, and what they mean; of no verb, what holds for most. What is said of a verb holds
-/// for those below it too.
-pub(super) fn statuses(path: &str) -> Vec<(u8, &'static str)> {
-    let verb = path.split(' ').next().unwrap_or(path);
+/// The statuses that a verb can end with, and what they mean; of no verb, what holds for most. One below another is written
+/// behind it.
+pub(super) fn statuses(verb: &str) -> Vec<(u8, &'static str)> {
     let mut found = std::collections::BTreeMap::new();
     for (status, verbs, meaning) in MEANINGS {
-        if verbs.is_empty() || verbs.contains(&path) || verbs.contains(&verb) {
+        if verbs.is_empty() || verbs.contains(&verb) {
             found.entry(*status).or_insert(*meaning);
         }
     }
@@ -288,8 +287,8 @@ mod tests {
         assert_eq!(of("next", DONE), Some("done"));
         assert_eq!(of("next", CANNOT_ENFORCE), None);
         assert_eq!(of("exec", NOT_FOUND), Some("the command does not exist"));
-        assert_eq!(of("config check", UNREACHABLE), of("config", UNREACHABLE));
-        assert_ne!(of("config check", USAGE), of("config", USAGE));
+        assert_ne!(of("config init", USAGE), of("config check", USAGE));
+        assert!(of("config effective", UNREACHABLE).is_some() && of("config init", UNREACHABLE).is_none());
         assert!(statuses("").len() >= 6, "{:?}", statuses(""));
     }
 
