@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
-    io::Read as _,
+    io::{BufRead as _, BufReader, Read as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
@@ -18,6 +18,7 @@ use enforcer_tests::{
     process::Process,
     wait::wait_until,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PINS: &str = "/sys/fs/bpf/enforcer";
@@ -244,6 +245,12 @@ fn what_a_killed_daemon_has_changed_is_given_back_and_a_second_cleanup_finds_not
     let second = done(&["--state"]);
     assert!(is_done(&second, "cgroup", "/cleanup/kubepods"), "{second:#}");
     assert_eq!(Snapshot::take(&[&adopted, &component]), before);
+    let mut stays = verb(&["--stay"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(stays.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(stays.try_wait().unwrap().is_none(), "it stays: {line}");
+    kill_process(Pid::from_child(&stays), Signal::TERM).unwrap();
+    assert_eq!(stays.wait().unwrap().code(), Some(0));
     let third = done(&["--state"]);
     assert_eq!(third["done"], Value::Array(vec![]), "{third:#}");
     drop((adopted, component, web, root));

@@ -1,6 +1,7 @@
 //! `enforcer cleanup`: gives back what a daemon has changed on this machine.
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Context, Failure, client, format, render::escape};
 use crate::daemon::cleanup::{self, CleanedUp, Options, Refused};
@@ -23,19 +24,34 @@ pub(super) struct Args {
     /// Remove the state directory too: the journal, recordings, evicted pods
     #[arg(long)]
     state: bool,
+    /// Stay until ended, if all is undone, as the pod of a DaemonSet has to
+    #[arg(long, conflicts_with = "dry_run")]
+    stay: bool,
 }
 
 pub(super) fn cleanup(context: &Context, args: &Args) -> Result<(), Failure> {
-    let Args { dry_run, state } = *args;
+    let Args { dry_run, state, stay } = *args;
     let options = Options { dry_run, state };
     let cleaned =
         client::block_on(async { cleanup::cleanup(&context.config, options).await.map_err(failure) })?;
     format::print(context.output, &cleaned, || lines(&cleaned))?;
     match cleaned.failed.len() {
+        0 if stay => client::block_on(ended()),
         0 => Ok(()),
         1 => Err(anyhow!("something could not be undone: see the line `failed`").into()),
         failed => Err(anyhow!("{failed} things could not be undone: see the lines `failed`").into()),
     }
+}
+
+/// Waits for SIGTERM or SIGINT. No other signal ends the first process of a container.
+async fn ended() -> Result<(), Failure> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
 }
 
 fn failure(error: anyhow::Error) -> Failure {

@@ -186,6 +186,7 @@ pub(super) const VERBS: &[Verb] = &[
         examples: &[
             ("enforcer cleanup --dry-run", "only what would be given back"),
             ("enforcer cleanup --state", "after the last daemon, with its events"),
+            ("enforcer cleanup --state --stay", "the same, in a pod"),
         ],
     },
     Verb { path: "config", globals: &["config", "kubelet_config", "no_config", "output"], examples: &[] },
