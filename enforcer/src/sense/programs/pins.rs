@@ -151,22 +151,6 @@ impl Pins {
         Ok((versions, foreign))
     }
 
-    /// What [`remove`](Self::remove) would do.
-    fn list(&self) -> Result<Unpinned, PinsError> {
-        let mut unpinned = Unpinned::default();
-        for name in names(&self.folder)? {
-            let path = self.folder.join(&name);
-            if kept::is_version(&name) && check_folder(&path).is_ok() {
-                let (pins, foreign) = VersionDir { path }.files()?;
-                unpinned.removed.extend(pins);
-                unpinned.left.extend(foreign);
-            } else {
-                unpinned.left.push(path);
-            }
-        }
-        Ok(unpinned)
-    }
-
     /// Removes every pin of every version. Programs that no daemon holds are detached by that, and their unread records
     /// are lost. Files that are not ours stay, with their folders.
     pub fn remove(self) -> Result<Unpinned, PinsError> {
@@ -193,9 +177,26 @@ pub fn unpin() -> Result<Unpinned, PinsError> {
     if is_there()? { Pins::open()?.remove() } else { Ok(Unpinned::default()) }
 }
 
-/// What [`unpin`] would do. It fails like that while a daemon uses the pins.
+/// What [`unpin`] would do, also while a daemon uses the pins.
 pub fn look_at_pins() -> Result<Unpinned, PinsError> {
-    if is_there()? { Pins::open()?.list() } else { Ok(Unpinned::default()) }
+    if is_there()? { list(&Path::new(MOUNT).join(FOLDER)) } else { Ok(Unpinned::default()) }
+}
+
+/// What [`Pins::remove`] would do in that folder.
+fn list(folder: &Path) -> Result<Unpinned, PinsError> {
+    check_folder(folder)?;
+    let mut unpinned = Unpinned::default();
+    for name in names(folder)? {
+        let path = folder.join(&name);
+        if kept::is_version(&name) && check_folder(&path).is_ok() {
+            let (pins, foreign) = VersionDir { path }.files()?;
+            unpinned.removed.extend(pins);
+            unpinned.left.extend(foreign);
+        } else {
+            unpinned.left.push(path);
+        }
+    }
+    Ok(unpinned)
 }
 
 /// Whether the folder exists: it is not created for nothing.
@@ -346,7 +347,7 @@ mod tests {
         let version = pins.version(Version::numbered(1)).unwrap();
         pin(&version, &["map_EVENTS", "link_process_exit", "somebody's"]);
         fs::create_dir(dir.path().join(FOLDER).join("others")).unwrap();
-        let listed = pins.list().unwrap();
+        let listed = list(&pins.folder).unwrap();
         assert_eq!(listed.removed, [version.link("process_exit"), version.map("EVENTS")]);
         assert_eq!(listed.left.len(), 2, "{listed:?}");
         assert!(listed.removed.iter().chain(&listed.left).all(|path| path.exists()));
