@@ -99,7 +99,7 @@ use self::{
     repeats::Repeating,
     reports::{ReportTargets, lock, start_reflex},
     reserve::Reserve,
-    signals::{Asked, Signals},
+    signals::Asked,
     sinks::Sinks,
     specifying::{Access, Specifying},
     start::{emit_start, permits},
@@ -110,6 +110,7 @@ use self::{
 pub(crate) use self::{
     cpu_state::look as cpu_assignments,
     desired::{cpu_machine, cpu_machine_of},
+    signals::Signals,
 };
 pub use self::{
     evictors::{Evictors, evictors, settled},

@@ -1,10 +1,12 @@
 //! `enforcer cleanup`: gives back what a daemon has changed on this machine.
 
-use anyhow::{Context as _, anyhow};
-use tokio::signal::unix::{SignalKind, signal};
+use anyhow::anyhow;
 
 use super::{Context, Failure, client, format, render::escape};
-use crate::daemon::cleanup::{self, CleanedUp, Options, Refused};
+use crate::daemon::{
+    Signals,
+    cleanup::{self, CleanedUp, Options, Refused},
+};
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -31,27 +33,24 @@ pub(super) struct Args {
 
 pub(super) fn cleanup(context: &Context, args: &Args) -> Result<(), Failure> {
     let Args { dry_run, state, stay } = *args;
-    let options = Options { dry_run, state };
-    let cleaned =
-        client::block_on(async { cleanup::cleanup(&context.config, options).await.map_err(failure) })?;
-    format::print(context.output, &cleaned, || lines(&cleaned))?;
-    match cleaned.failed.len() {
-        0 if stay => client::block_on(ended()),
-        0 => Ok(()),
-        1 => Err(anyhow!("something could not be undone: see the line `failed`").into()),
-        failed => Err(anyhow!("{failed} things could not be undone: see the lines `failed`").into()),
-    }
-}
-
-/// Waits for SIGTERM or SIGINT. No other signal ends the first process of a container.
-async fn ended() -> Result<(), Failure> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    client::block_on(async {
+        // From now on none of them ends it halfway. No other signal ends the first process of a container.
+        let stays = if stay { Some(Signals::listen()?) } else { None };
+        let options = Options { dry_run, state };
+        let cleaned = cleanup::cleanup(&context.config, options).await.map_err(failure)?;
+        format::print(context.output, &cleaned, || lines(&cleaned))?;
+        match cleaned.failed.len() {
+            0 => {}
+            1 => return Err(anyhow!("something could not be undone: see the line `failed`").into()),
+            failed => {
+                return Err(anyhow!("{failed} things could not be undone: see the lines `failed`").into());
+            }
+        }
+        if let Some(mut signals) = stays {
+            signals.stop().await;
+        }
+        Ok(())
+    })
 }
 
 fn failure(error: anyhow::Error) -> Failure {

@@ -1,11 +1,11 @@
-//! The signals that the daemon handles.
+//! The signals that a process which stays handles.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that the daemon listens for.
+/// The signals that are listened for.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
@@ -22,7 +22,7 @@ pub(super) enum Asked {
 
 impl Signals {
     /// Begins to listen.
-    pub(super) fn listen() -> anyhow::Result<Self> {
+    pub(crate) fn listen() -> anyhow::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
@@ -31,7 +31,7 @@ impl Signals {
     }
 
     /// Waits for SIGTERM or SIGINT; other signals stay pending. Safe to cancel.
-    pub(super) async fn stop(&mut self) {
+    pub(crate) async fn stop(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
