@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// Remove the state directory too: the journal, recordings, evicted pods
     #[arg(long)]
     state: bool,
-    /// Stay until ended, if all is undone, as the pod of a DaemonSet has to
+    /// Stay until ended, if all is undone, as a pod has to
     #[arg(long, conflicts_with = "dry_run")]
     stay: bool,
 }

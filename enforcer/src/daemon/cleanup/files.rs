@@ -127,9 +127,12 @@ pub(super) fn remove(folder: &Path, names: &[&str], dry_run: bool) -> Removed {
     let gone = if dry_run { Ok(()) } else { fs::remove_dir(folder) };
     match gone {
         Ok(()) => done.removed.push(folder.to_owned()),
-        // A file came meanwhile, or something is mounted there.
+        // A file came meanwhile, or it is mounted there, be it in a container whose own files are read-only.
         Err(error) => match error.kind() {
-            io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::ResourceBusy | io::ErrorKind::NotFound => {}
+            io::ErrorKind::DirectoryNotEmpty
+            | io::ErrorKind::ResourceBusy
+            | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::NotFound => {}
             _ => done.failed.push(trouble(folder, &error)),
         },
     }
