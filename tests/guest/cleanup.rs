@@ -137,6 +137,16 @@ fn done(options: &[&str]) -> Value {
     document
 }
 
+/// A pod that has cleaned up is there until it is deleted.
+fn assert_stays_until_stopped() {
+    let mut stays = verb(&["--stay"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(stays.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(stays.try_wait().unwrap().is_none(), "it stays: {line}");
+    kill_process(Pid::from_child(&stays), Signal::TERM).unwrap();
+    assert_eq!(stays.wait().unwrap().code(), Some(0));
+}
+
 fn is_done(document: &Value, what: &str, path: &str) -> bool {
     let done = document["done"].as_array().unwrap();
     done.iter().any(|item| item["what"] == what && item["path"].as_str().unwrap().starts_with(path))
@@ -245,12 +255,7 @@ fn what_a_killed_daemon_has_changed_is_given_back_and_a_second_cleanup_finds_not
     let second = done(&["--state"]);
     assert!(is_done(&second, "cgroup", "/cleanup/kubepods"), "{second:#}");
     assert_eq!(Snapshot::take(&[&adopted, &component]), before);
-    let mut stays = verb(&["--stay"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(stays.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(stays.try_wait().unwrap().is_none(), "it stays: {line}");
-    kill_process(Pid::from_child(&stays), Signal::TERM).unwrap();
-    assert_eq!(stays.wait().unwrap().code(), Some(0));
+    assert_stays_until_stopped();
     let third = done(&["--state"]);
     assert_eq!(third["done"], Value::Array(vec![]), "{third:#}");
     drop((adopted, component, web, root));
