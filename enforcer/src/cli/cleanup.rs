@@ -34,7 +34,7 @@ pub(super) struct Args {
 pub(super) fn cleanup(context: &Context, args: &Args) -> Result<(), Failure> {
     let Args { dry_run, state, stay } = *args;
     client::block_on(async {
-        // From now on none of them ends it halfway. No other signal ends the first process of a container.
+        // SIGTERM and SIGINT must not end it halfway, and end a container's first process only if it listens for them.
         let stays = if stay { Some(Signals::listen()?) } else { None };
         let options = Options { dry_run, state };
         let cleaned = cleanup::cleanup(&context.config, options).await.map_err(failure)?;

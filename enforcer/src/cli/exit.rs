@@ -96,8 +96,8 @@ const MEANINGS: &[(u8, &[&str], &str)] = &[
     (NOT_FOUND, &["exec"], "the command does not exist"),
 ];
 
-/// The statuses that a verb can end with, and what they mean; of no verb, what holds for most. One below another is written
-/// behind it.
+/// The statuses that a verb can end with, and what they mean; of no verb, what holds for most. A subcommand is written with its
+/// verb, as in `config check`.
 pub(super) fn statuses(verb: &str) -> Vec<(u8, &'static str)> {
     let mut found = std::collections::BTreeMap::new();
     for (status, verbs, meaning) in MEANINGS {

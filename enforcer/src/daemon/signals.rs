@@ -1,4 +1,4 @@
-//! The signals that a process which stays handles.
+//! The signals that the daemon and `cleanup --stay` handle.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -127,7 +127,7 @@ pub(super) fn remove(folder: &Path, names: &[&str], dry_run: bool) -> Removed {
     let gone = if dry_run { Ok(()) } else { fs::remove_dir(folder) };
     match gone {
         Ok(()) => done.removed.push(folder.to_owned()),
-        // A file came meanwhile, or it is mounted there, be it in a container whose own files are read-only.
+        // A file came meanwhile, or the folder is a mount point, in a container also one below a read-only root.
         Err(error) => match error.kind() {
             io::ErrorKind::DirectoryNotEmpty
             | io::ErrorKind::ResourceBusy
