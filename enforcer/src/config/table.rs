@@ -311,7 +311,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "memoryAvailableSource",
         Form::Choice(&["memAvailable", "kubelet"]),
-        "how memory.available is computed: the kernel's own estimate, or the kubelet's formula, in which page cache in use counts as used and the kernel's own memory does not; beside a kubelet the default is kubelet",
+        "how memory.available is computed: the kernel's own estimate, or the kubelet's formula, in which page cache in use counts as used and the kernel's own memory does not, until the kernel finds hardly anything left; beside a kubelet the default is kubelet",
         |config| {
             json!(match config.memory_available_source {
                 MemoryAvailableSource::MemAvailable => "memAvailable",

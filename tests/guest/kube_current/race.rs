@@ -40,6 +40,8 @@ struct Round {
     pod: Value,
     crossed_to_dead: Duration,
     lowest_bytes: u64,
+    /// The lowest of the kernel's own estimate, which is 0 when it kills.
+    lowest_estimate_bytes: u64,
     oom_kills: u64,
 }
 
@@ -116,10 +118,12 @@ fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
     let oom_kills = kernel::vmstat("oom_kill").unwrap();
     let mut load = kube::exec(&pod, "app", &RAMP).unwrap();
     let process = wait_for("the ramp", || Ok(ramp())).unwrap();
-    let (mut crossed, mut lowest_bytes, start) = (None, u64::MAX, Instant::now());
+    let (mut crossed, start) = (None, Instant::now());
+    let (mut lowest_bytes, mut lowest_estimate_bytes) = (u64::MAX, u64::MAX);
     while lives(process) {
         let available_bytes = available();
         lowest_bytes = lowest_bytes.min(available_bytes);
+        lowest_estimate_bytes = lowest_estimate_bytes.min(kernel::meminfo_bytes("MemAvailable").unwrap());
         if available_bytes < CROSSING_BYTES {
             crossed.get_or_insert_with(Instant::now);
         }
@@ -133,11 +137,12 @@ fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
     let deployment = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{app}");
     once_it_answers(|| scene.cluster.delete(&deployment));
     println!(
-        "{app}: {} ms, lowest {:.0} MiB, {oom_kills} OOM kills",
+        "{app}: {} ms, lowest {:.0} MiB, by the kernel's estimate {:.0} MiB, {oom_kills} OOM kills",
         crossed_to_dead.as_millis(),
-        mib(lowest_bytes)
+        mib(lowest_bytes),
+        mib(lowest_estimate_bytes)
     );
-    Round { pod, crossed_to_dead, lowest_bytes, oom_kills }
+    Round { pod, crossed_to_dead, lowest_bytes, lowest_estimate_bytes, oom_kills }
 }
 
 /// The process that ramps.
@@ -189,13 +194,16 @@ fn report(what: &str, scene: &Scene, rounds: &[Round]) -> usize {
         rounds.iter().map(|round| round.crossed_to_dead.as_secs_f64() * 1_000.0).collect();
     times.sort_by(f64::total_cmp);
     let lowest = rounds.iter().map(|round| round.lowest_bytes).min().unwrap_or_default();
+    let estimate = rounds.iter().map(|round| round.lowest_estimate_bytes).min().unwrap_or_default();
     println!(
         "{what}: {} ramps; evicted by the kubelet {by_kubelet}, ended by the kernel {by_kernel}, other evictions by the \
-         kubelet so far {further:?}; crossing to dead {:.0} ms at the median, {:.0} at most; lowest {:.0} MiB",
+         kubelet so far {further:?}; crossing to dead {:.0} ms at the median, {:.0} at most; lowest {:.0} MiB, by the \
+         kernel's estimate {:.0} MiB",
         float(rounds.len() as u64),
         rank(&times, 50),
         rank(&times, 100),
-        mib(lowest)
+        mib(lowest),
+        mib(estimate)
     );
     by_kubelet
 }
