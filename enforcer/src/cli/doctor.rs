@@ -103,8 +103,8 @@ impl Document {
     }
 }
 
-/// Exits with status 1 if something is lost, and with 2 if nothing can be enforced. Unknown facilities do not count as
-/// lost.
+/// Exits with status 1 if something is lost, and with 2 if nothing can be enforced or no pod evicted. Unknown facilities do
+/// not count as lost.
 pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     let (document, pods) = if args.here { (here(), Vec::new()) } else { from_daemon_or_here(context)? };
     let evictors = daemon::evictors(&context.config, &pods)?;
@@ -114,7 +114,7 @@ pub(super) fn doctor(context: &Context, args: &Args) -> Result<(), Failure> {
     format::print(context.output, &judged, || table(&document, context.color, context.verbose > 0))?;
     let lost = match verdict {
         Verdict::CannotEnforce(reason) => {
-            return Err(Failure::cannot_enforce(anyhow!("nothing can be enforced on this host: {reason}")));
+            return Err(Failure::cannot_enforce(anyhow!("this host lacks what enforcing needs: {reason}")));
         }
         Verdict::Ready(_) if verdict.is_whole() => return Ok(()),
         Verdict::Ready(lost) => lost,

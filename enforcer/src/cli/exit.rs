@@ -14,7 +14,7 @@ const DONE: u8 = 0;
 const READER_LEFT: u8 = DONE;
 /// Any other failure.
 const FAILED: u8 = 1;
-/// `doctor`: nothing can be enforced on this host.
+/// `doctor`: nothing can be enforced on this host, or no pod evicted.
 const CANNOT_ENFORCE: u8 = 2;
 /// The arguments or the configuration are wrong.
 pub(super) const USAGE: u8 = 64;
@@ -67,7 +67,7 @@ const MEANINGS: &[(u8, &[&str], &str)] = &[
     (FAILED, &["replay"], "failed; another decision than the recorded one; or a damaged recording"),
     (FAILED, &["cleanup"], "failed, or something could not be given back: the answer says what"),
     (FAILED, &[], "failed: the message says why"),
-    (CANNOT_ENFORCE, &["doctor"], "nothing can be enforced on this host"),
+    (CANNOT_ENFORCE, &["doctor"], "nothing can be enforced on this host, or no pod evicted"),
     (USAGE, &["cleanup"], "wrong usage, a wrong configuration, or, without --dry-run, a daemon that runs"),
     (USAGE, &["config check"], "wrong usage, or a wrong configuration: also one that evicts no pod"),
     (USAGE, &["config init"], "wrong usage, or the file exists: it stays as it is"),
