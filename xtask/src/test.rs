@@ -126,6 +126,9 @@ fn on_host(places: &Places, object: Option<&Path>) -> anyhow::Result<Tally> {
     if env::var_os(setup::prometheus::VARIABLE).or(env::var_os(setup::prometheus::WITHOUT)).is_none() {
         command.env(setup::prometheus::VARIABLE, setup::prometheus(places, Steps::Out)?);
     }
+    if env::var_os(setup::helm::VARIABLE).or(env::var_os(setup::helm::WITHOUT)).is_none() {
+        command.env(setup::helm::VARIABLE, setup::helm(places, Steps::Out)?);
+    }
     cargo_test(command.arg("--no-fail-fast"))
 }
 

@@ -15,6 +15,12 @@ const CHART: &str = "packaging/helm/enforcer";
 const MANIFESTS: &str = "packaging/kubernetes/enforcer.yaml";
 const NAMESPACE: &str = "packaging/kubernetes/namespace.yaml";
 
+/// The program; without it, it is looked for on the path.
+const HELM: &str = "ENFORCER_HELM";
+
+/// Says that there is no helm, and that its tests are to be passed over.
+const WITHOUT_HELM: &str = "ENFORCER_WITHOUT_HELM";
+
 /// Pages with a role for each feature, which are the contract.
 const PAGES: [&str; 2] = ["docs/kubernetes.md", "docs/sinks.md"];
 
@@ -86,33 +92,55 @@ fn the_manifests_are_made_from_the_chart_as_it_is() {
     assert_eq!(from, digest(), "run packaging/kubernetes/generate.sh, which needs helm");
 }
 
-/// With helm at hand (`ENFORCER_HELM`), what it makes now is what is kept; the digest alone cannot show that a file was
-/// edited by hand.
+/// Runs helm, and returns what it prints, or why it refuses; `None` if whoever runs the tests says that there is none.
+fn helm(arguments: &[&str]) -> Option<Result<String, String>> {
+    if env::var_os(WITHOUT_HELM).is_some_and(|value| value == "1") {
+        return None;
+    }
+    let program = env::var_os(HELM).unwrap_or_else(|| "helm".into());
+    let output = Command::new(&program).args(arguments).current_dir(root()).output();
+    let output = output.unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}. `cargo xtask test` brings it; or {HELM} names it if it is not on the path; {WITHOUT_HELM}=1 \
+             passes these tests over",
+            program.display()
+        )
+    });
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    Some(if output.status.success() { Ok(out) } else { Err(format!("{out}{err}")) })
+}
+
+/// The digest alone cannot show that a file was edited by hand.
 #[test]
 fn helm_makes_the_manifests() {
-    let Some(helm) = env::var_os("ENFORCER_HELM") else { return };
     let arguments = ["--namespace", "enforcer-system", "--kube-version", "1.33.0", "--skip-tests"];
-    let output =
-        Command::new(helm).args(["template", "enforcer", CHART]).args(arguments).current_dir(root()).output();
-    let output = output.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let made = format!("{}{}", read(NAMESPACE), String::from_utf8(output.stdout).unwrap());
+    let Some(made) = helm(&[&["template", "enforcer", CHART], &arguments[..]].concat()) else { return };
+    let made = format!("{}{}", read(NAMESPACE), made.unwrap());
     // Versions of helm differ in the empty lines between documents.
     let lines = |text: &str| text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("\n");
     assert!(lines(&read(MANIFESTS)).ends_with(&lines(&made)), "run packaging/kubernetes/generate.sh");
 }
 
-/// What helm makes of the chart with these values, or why it refuses; `None` without helm at hand.
+/// What helm makes of the chart with these values, or why it refuses.
 fn rendered(values: &[&str]) -> Option<Result<Vec<Value>, String>> {
-    let mut helm = Command::new(env::var_os("ENFORCER_HELM")?);
-    helm.args(["template", "enforcer", CHART, "--kube-version", "1.33.0", "--skip-tests"]);
-    let output = helm.args(values.iter().flat_map(|value| ["--set", value])).current_dir(root()).output();
-    let output = output.unwrap();
-    Some(if output.status.success() {
-        Ok(documents(&String::from_utf8(output.stdout).unwrap()))
-    } else {
-        Err(String::from_utf8(output.stderr).unwrap())
-    })
+    let mut arguments = vec!["template", "enforcer", CHART, "--kube-version", "1.33.0", "--skip-tests"];
+    arguments.extend(values.iter().flat_map(|value| ["--set", value]));
+    Some(helm(&arguments)?.map(|made| documents(&made)))
+}
+
+/// Whatever is turned on, `helm lint` has nothing to say of it, and the schema takes its values.
+#[test]
+fn helm_finds_nothing_to_correct_in_the_chart() {
+    let metrics = [&METRICS[..], &["metrics.tokenSecret.name=token"]].concat();
+    for values in [&[][..], &["cleanup.enabled=true"], &["canary.enabled=true"], &metrics] {
+        let sets = values.iter().flat_map(|value| ["--set", value]);
+        let arguments: Vec<&str> = ["lint", "--strict", "--quiet", CHART].into_iter().chain(sets).collect();
+        let Some(said) = helm(&arguments) else { return };
+        said.unwrap_or_else(|said| panic!("{values:?}: {said}"));
+    }
+    // The schema is asked: what it does not know is refused.
+    let refused = helm(&["lint", "--strict", "--quiet", CHART, "--set", "cleanup.enabld=true"]).unwrap();
+    assert!(refused.unwrap_err().contains("enabld"));
 }
 
 const METRICS: [&str; 2] = ["metrics.enabled=true", "metrics.tls.secretName=tls"];

@@ -3,6 +3,7 @@ mod apt;
 mod bpf_toolchain;
 mod contenders;
 pub(crate) mod debs;
+pub(crate) mod helm;
 mod kernel;
 pub(crate) mod kube;
 pub(crate) mod lock;
@@ -123,12 +124,20 @@ pub(crate) fn prometheus(places: &Places, steps: Steps) -> anyhow::Result<PathBu
     steps.run(format_args!("prometheus {version}"), || prometheus::provide(places, &lock))
 }
 
+/// Provides the program `helm`.
+pub(crate) fn helm(places: &Places, steps: Steps) -> anyhow::Result<PathBuf> {
+    apt::check_architecture()?;
+    let _held = places.lock_cache()?;
+    steps.run(format_args!("helm of {} {}", pins::HELM.name, pins::HELM.version), || helm::provide(places))
+}
+
 /// Provides everything.
 pub(crate) fn all(places: &Places, steps: Steps) -> anyhow::Result<()> {
     bpf_toolchain(places, steps)?;
     let tools = guest_tools(places, steps, &KernelName::ALL)?;
     systemd(places, steps)?;
     prometheus(places, steps)?;
+    helm(places, steps)?;
     let with = match tools.accelerator {
         Accelerator::Kvm => "KVM",
         Accelerator::Tcg => "emulation (KVM does not work here)",
