@@ -5,6 +5,7 @@ mod actions;
 mod budget;
 mod explained;
 mod identity;
+mod manifests;
 mod node;
 mod outage;
 mod owners;
@@ -34,7 +35,7 @@ use serde_json::{Deserializer, Value, json};
 const MIB: u64 = 1 << 20;
 
 /// How far the threshold is below what is available: more than the node's components take meanwhile.
-const MARGIN_BYTES: u64 = 400 * MIB;
+pub(super) const MARGIN_BYTES: u64 = 400 * MIB;
 
 /// A load that crosses the threshold.
 const HOG: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "900Mi"];
@@ -151,7 +152,7 @@ impl Scene {
     }
 
     /// Waits until the API server was asked to delete a pod.
-    fn wait_until_terminating(&self, pod: &Value) {
+    pub(super) fn wait_until_terminating(&self, pod: &Value) {
         wait_for(&format!("the deletion of {}", kube::name(pod)), || {
             let present = self.cluster.pod(kube::name(pod))?.filter(|of| kube::uid(of) == kube::uid(pod));
             Ok(present.as_ref().is_none_or(kube::is_terminating).then_some(()))
@@ -194,7 +195,7 @@ impl Scene {
         own(self.cluster.system_events().unwrap(), reason)
     }
 
-    fn wait_until_reported(&self, pod: &Value, reason: &str) -> Value {
+    pub(super) fn wait_until_reported(&self, pod: &Value, reason: &str) -> Value {
         wait_for(&format!("the Event {reason}"), || Ok(self.reported(pod, reason).pop())).unwrap()
     }
 }
