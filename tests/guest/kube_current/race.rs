@@ -1,7 +1,7 @@
 //! The same ramp with the kubelet's own eviction: enforcer beside the kubelet, the kubelet alone, and the kernel alone.
 //!
 //! Who ends it is checked. How long it takes is printed: from 200 MiB of available memory, enforcer's threshold beside the
-//! kubelet's of 100 MiB, to the death of the pod that takes it.
+//! kubelet's of 100 MiB, or from where the kernel's own estimate counts instead, to the death of the pod that takes it.
 
 use std::{
     collections::BTreeSet,
@@ -21,8 +21,10 @@ use serde_json::{Value, json};
 use super::{Kubelet, MIB, wait_for_spec};
 use crate::kube::{Scene, subject, two};
 
-/// Where the clock starts.
+/// Where the clock starts: at enforcer's threshold by the kubelet's formula, or where the kernel itself has so little left that
+/// its own estimate counts.
 const CROSSING_BYTES: u64 = 200 * MIB;
+const LEFT_BY_ESTIMATE_BYTES: u64 = 100 * MIB;
 
 /// What the ballast leaves available: so the ramp is short, and takes nothing from the node before it.
 const LEFT_BYTES: u64 = 500 * MIB;
@@ -123,8 +125,9 @@ fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
     while lives(process) {
         let available_bytes = available();
         lowest_bytes = lowest_bytes.min(available_bytes);
-        lowest_estimate_bytes = lowest_estimate_bytes.min(kernel::meminfo_bytes("MemAvailable").unwrap());
-        if available_bytes < CROSSING_BYTES {
+        let estimate_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
+        lowest_estimate_bytes = lowest_estimate_bytes.min(estimate_bytes);
+        if available_bytes < CROSSING_BYTES || estimate_bytes < LEFT_BY_ESTIMATE_BYTES {
             crossed.get_or_insert_with(Instant::now);
         }
         assert!(start.elapsed() < PATIENCE, "{app} lives, {available_bytes} bytes are available");
