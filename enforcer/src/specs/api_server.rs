@@ -294,15 +294,22 @@ impl Reader<'_> {
             Err(Interruption::Final(Failure::Api(ApiFailure::Refused { status: 400 | 422, .. }))) => {
                 Err(Interruption::Unstreamed)
             }
-            Ok(()) if !is_whole => {
-                self.unended += 1;
-                if self.unended >= MOST_UNENDED {
-                    return Err(Interruption::Unstreamed);
-                }
-                Err(Failure::from(ApiFailure::Unended).into())
-            }
+            Ok(()) if !is_whole => Err(self.unended(Failure::from(ApiFailure::Unended).into())),
+            // So does a server for ever whose database cannot say how far a watch has come (etcd before 3.4.25).
+            Err(
+                failed @ Interruption::Later {
+                    why: Failure::Api(ApiFailure::WatchFailed { code: 500, .. }),
+                    ..
+                },
+            ) if !is_whole => Err(self.unended(failed)),
             ended => ended,
         }
+    }
+
+    /// Counts a watch that has ended before all pods had come, for that reason.
+    fn unended(&mut self, why: Interruption) -> Interruption {
+        self.unended += 1;
+        if self.unended >= MOST_UNENDED { Interruption::Unstreamed } else { why }
     }
 
     /// Begins a watch, and takes what comes until it ends.

@@ -111,6 +111,8 @@ pub(crate) enum Streams {
     Given,
     /// It sends pods again and again, and never says that all have come.
     Endless,
+    /// It begins, and fails with status 500.
+    Failing,
 }
 
 impl Asked {
@@ -335,10 +337,7 @@ impl FakeApi {
         match refusal {
             Some(Refusal::Hang) => std::future::pending().await,
             Some(Refusal::Status(code, retry_after)) => status(code, retry_after),
-            Some(Refusal::ErrorEvent(code)) => {
-                let status = json!({"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "to order"}});
-                full(StatusCode::OK, format!("{status}\n"))
-            }
+            Some(Refusal::ErrorEvent(code)) => error_event(code),
             Some(Refusal::Half(code)) => self.half(&asked, code),
             _ if asked.token.starts_with("weak") => status(403, None),
             _ if asked.token != self.state().token => status(401, None),
@@ -421,6 +420,9 @@ impl FakeApi {
         if asked.is_stream() && self.state().streams == Streams::Endless {
             return self.endless(asked);
         }
+        if asked.is_stream() && self.state().streams == Streams::Failing {
+            return error_event(500);
+        }
         let (initial, version) = if asked.is_stream() {
             self.initial(asked)
         } else {
@@ -460,6 +462,12 @@ impl FakeApi {
         });
         Response::new(StreamBody::new(lines).boxed_unsync())
     }
+}
+
+/// A watch that fails at once.
+fn error_event(code: u16) -> Response<Body> {
+    let status = json!({"type": "ERROR", "object": {"kind": "Status", "code": code, "message": "to order"}});
+    full(StatusCode::OK, format!("{status}\n"))
 }
 
 impl State {

@@ -74,6 +74,22 @@ async fn a_server_without_the_mark_of_the_end_is_asked_for_a_list() {
     assert_eq!(streams, 1, "it is remembered");
 }
 
+/// A server of 1.36 whose database is older says so in each such watch.
+#[tokio::test]
+async fn a_server_that_fails_twice_before_all_pods_have_come_is_asked_for_a_list() {
+    let (api, feed) = serve().await;
+    api.set_streams(Streams::Failing);
+    api.put(pod("a", "a", 1));
+    let reading = Reading::whole(&feed).await;
+    reading.until_shown(&[("a", 1)]).await;
+    assert_eq!(api.asked_for(false).len(), 1);
+    api.expire();
+    reading.until("another list", || api.asked_for(false).len() == 2).await;
+    let streams = api.asked().iter().filter(|asked| asked.is_stream()).count();
+    assert_eq!(streams, 2, "it is remembered");
+    assert_eq!(reading.shared.trouble(), None);
+}
+
 /// Before the mark nothing is said about the pods that have not come.
 #[tokio::test]
 async fn a_stream_that_is_too_old_or_cut_in_the_middle_removes_no_pod() {
