@@ -1,6 +1,7 @@
 //! On a Kubernetes node of 1.36 or later, by hand: `KUBE_ASSETS=FOLDER cargo xtask vm test kube_current::`.
 //!
 //! What the release has that the node of every run has not.
+mod chart;
 mod kinds;
 mod policy;
 mod race;

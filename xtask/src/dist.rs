@@ -137,6 +137,16 @@ pub(crate) fn installable(places: &Places, program: &Path) -> anyhow::Result<[Ve
     Ok([deb::package(root, &source, arch, &files)?, deb::package(root, &later, arch, &files)?])
 }
 
+/// What a cluster is given of a program that is built already: the image and the chart, for tests on a node.
+pub(crate) fn for_cluster(places: &Places, program: &Path) -> anyhow::Result<[Vec<u8>; 2]> {
+    let (root, arch) = (places.root.as_path(), Arch::X86_64);
+    let source = Source::find(root, true)?;
+    let texts = licences::collect(places, &inventory::find(places, arch)?)?;
+    let files = Shared::collect(root, &source, program, &texts)?.image(&read(program)?);
+    let chart = chart::chart(root, &source)?.context("there is no chart in packaging")?;
+    Ok([image::archive(&source, arch, &files)?, chart.bytes])
+}
+
 /// Everything that contains one program.
 fn packaged(
     places: &Places,

@@ -153,6 +153,9 @@ impl Suite {
         if batches.iter().any(|batch| batch.need.init == Init::Kube) {
             guests = guests.with_init(Init::Kube, steps)?;
         }
+        if tests.iter().any(|test| test.tier == Tier::KubeCurrent) {
+            guests = guests.with_chart(steps)?;
+        }
         for init in [Init::Debian12, Init::Debian13] {
             if batches.iter().any(|batch| batch.need.init == init) {
                 guests = guests.with_init(init, steps)?;

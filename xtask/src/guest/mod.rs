@@ -107,6 +107,8 @@ pub(crate) struct Guests {
     debians: Vec<(Release, PathBuf)>,
     /// The daemon's packages in those, at their places there.
     packages: Vec<FileToAdd>,
+    /// The daemon's image and chart on a Kubernetes node, if they were requested, at their places there.
+    installables: Vec<FileToAdd>,
     /// The daemon for guests whose init is systemd, if that was requested: built as users run it.
     released: Option<PathBuf>,
 }
@@ -148,6 +150,7 @@ impl Guests {
             node: None,
             debians: Vec::new(),
             packages: Vec::new(),
+            installables: Vec::new(),
             released: None,
         })
     }
@@ -179,13 +182,34 @@ impl Guests {
     /// Packages the guests' own daemon, in two versions.
     fn package(&self) -> anyhow::Result<Vec<FileToAdd>> {
         let made = dist::installable(&self.places, build::program(&self.programs, DAEMON)?)?;
+        self.write_packages(["enforcer.deb", "enforcer-later.deb"], made)
+    }
+
+    /// Writes what guests install, and returns it with its places there.
+    fn write_packages<const N: usize>(
+        &self,
+        names: [&str; N],
+        made: [Vec<u8>; N],
+    ) -> anyhow::Result<Vec<FileToAdd>> {
         let folder = self.places.target.join("guests");
         let write = |(name, bytes): (&str, Vec<u8>)| {
             let host = folder.join(name);
             fs::write(&host, bytes).with_context(|| format!("cannot write {}", host.display()))?;
             Ok(FileToAdd { host, guest: format!("/packages/{name}") })
         };
-        ["enforcer.deb", "enforcer-later.deb"].into_iter().zip(made).map(write).collect()
+        names.into_iter().zip(made).map(write).collect()
+    }
+
+    /// Adds helm to the Kubernetes node, and what it installs: the guests' own daemon, as an image, and the chart.
+    pub(crate) fn with_chart(mut self, steps: Steps) -> anyhow::Result<Self> {
+        let helm = setup::helm(&self.places, steps)?;
+        let node = self.node.as_mut().context("the Kubernetes node was not set up")?;
+        node.programs.push(("helm".to_owned(), helm));
+        self.installables = steps.work("enforcer's image and chart", || {
+            let made = dist::for_cluster(&self.places, build::program(&self.programs, DAEMON)?)?;
+            self.write_packages(["enforcer-oci.tar", "enforcer-chart.tgz"], made)
+        })?;
+        Ok(self)
     }
 
     /// Builds the daemon for guests whose init is systemd as users run it, not with the development profile.
@@ -219,7 +243,11 @@ impl Guests {
 
     /// Files that every guest with that init has.
     fn files_of(&self, init: Init) -> &[FileToAdd] {
-        if init.debian().is_some() { &self.packages } else { &[] }
+        match init {
+            Init::Debian12 | Init::Debian13 => &self.packages,
+            Init::Kube => &self.installables,
+            Init::Own | Init::Systemd => &[],
+        }
     }
 
     /// The first parts of a guest's initramfs, and its kernel's parameters.
