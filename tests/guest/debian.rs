@@ -110,7 +110,8 @@ fn events() -> Vec<Value> {
 fn decided() -> String {
     let all = events();
     let decisions = all.iter().filter(|event| is(event, "eviction.decided"));
-    decisions.map(|event| format!("{} {}\n", event["subject"], event["data"])).collect()
+    let decisions = decisions.map(|event| format!("{} {}", event["subject"], event["data"]));
+    decisions.collect::<Vec<_>>().join("\n")
 }
 
 fn follow() -> Stream {
@@ -207,6 +208,28 @@ fn exposure() -> f64 {
     number.unwrap_or_else(|| panic!("{last}"))
 }
 
+/// Kills the daemon, waits until the next one is ready, and prints how long each part of that took.
+fn kill_daemon() {
+    let killed = shown("MainPID");
+    let begin = monotonic();
+    let daemon: i32 = killed.parse().unwrap();
+    rustix::process::kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
+    wait_until("its end", || !Path::new("/proc").join(&killed).exists());
+    let ended = monotonic();
+    // The times are systemd's own, and to ask for them all the time would take the processor from the daemon.
+    wait_until("the next daemon", || {
+        thread::sleep(Duration::from_secs(1));
+        is_active() && ![&killed, "0"].contains(&shown("MainPID").as_str())
+    });
+    println!(
+        "ready {:?} after SIGKILL: ended after {:?}, started after {:?}, ready {:?} after that",
+        timestamp("ActiveEnterTimestampMonotonic").saturating_sub(begin),
+        ended.saturating_sub(begin),
+        timestamp("ExecMainStartTimestampMonotonic").saturating_sub(begin),
+        ready_after("ExecMainStartTimestampMonotonic")
+    );
+}
+
 /// Keeps so much of the node's memory that this is left.
 fn fill_to(left_bytes: u64) -> Process {
     let bytes = kernel::meminfo_bytes("MemAvailable").unwrap() - left_bytes;
@@ -261,24 +284,8 @@ fn the_package_is_installed_upgraded_in_an_eviction_and_purged_without_a_trace()
     assert!(calm.lives().unwrap());
     drop(stream);
 
-    let (before, killed) = (events(), shown("MainPID"));
-    let begin = monotonic();
-    let daemon: i32 = killed.parse().unwrap();
-    rustix::process::kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
-    wait_until("its end", || !Path::new("/proc").join(&killed).exists());
-    let ended = monotonic();
-    // The times are systemd's own, and to ask for them all the time would take the processor from the daemon.
-    wait_until("the next daemon", || {
-        thread::sleep(Duration::from_secs(1));
-        is_active() && ![&killed, "0"].contains(&shown("MainPID").as_str())
-    });
-    println!(
-        "ready {:?} after SIGKILL: ended after {:?}, started after {:?}, ready {:?} after that",
-        timestamp("ActiveEnterTimestampMonotonic").saturating_sub(begin),
-        ended.saturating_sub(begin),
-        timestamp("ExecMainStartTimestampMonotonic").saturating_sub(begin),
-        ready_after("ExecMainStartTimestampMonotonic")
-    );
+    let before = events();
+    kill_daemon();
     let after = events();
     assert!(after.starts_with(&before), "what was before the kill is not what is after it");
 
