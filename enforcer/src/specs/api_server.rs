@@ -294,20 +294,20 @@ impl Reader<'_> {
             Err(Interruption::Final(Failure::Api(ApiFailure::Refused { status: 400 | 422, .. }))) => {
                 Err(Interruption::Unstreamed)
             }
-            Ok(()) if !is_whole => Err(self.unended(Failure::from(ApiFailure::Unended).into())),
-            // So does a server for ever whose database cannot say how far a watch has come (etcd before 3.4.25).
+            Ok(()) if !is_whole => Err(self.note_unended(Failure::from(ApiFailure::Unended).into())),
+            // A server whose etcd does not report the progress of watches (3.4.23, for one) fails every such watch so.
             Err(
                 failed @ Interruption::Later {
                     why: Failure::Api(ApiFailure::WatchFailed { code: 500, .. }),
                     ..
                 },
-            ) if !is_whole => Err(self.unended(failed)),
+            ) if !is_whole => Err(self.note_unended(failed)),
             ended => ended,
         }
     }
 
-    /// Counts a watch that has ended before all pods had come, for that reason.
-    fn unended(&mut self, why: Interruption) -> Interruption {
+    /// Counts a watch that has ended before all pods had come. Returns the reason, or that there is no list in a watch.
+    fn note_unended(&mut self, why: Interruption) -> Interruption {
         self.unended += 1;
         if self.unended >= MOST_UNENDED { Interruption::Unstreamed } else { why }
     }

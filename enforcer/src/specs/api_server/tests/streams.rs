@@ -74,7 +74,7 @@ async fn a_server_without_the_mark_of_the_end_is_asked_for_a_list() {
     assert_eq!(streams, 1, "it is remembered");
 }
 
-/// A server of 1.36 whose database is older says so in each such watch.
+/// As a server of 1.36.2 with etcd 3.4.23 does, in each such watch.
 #[tokio::test]
 async fn a_server_that_fails_twice_before_all_pods_have_come_is_asked_for_a_list() {
     let (api, feed) = serve().await;
