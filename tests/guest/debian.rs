@@ -15,7 +15,7 @@ use std::{
 use enforcer_tests::{
     kernel,
     pods::{Container, pod},
-    process::Process,
+    process::{self, Process},
     stream::{Stream, is},
     wait::{TIMEOUT, wait_until},
 };
@@ -49,18 +49,20 @@ const EXPOSURES: &str = include_str!("../../docs/unit.md");
 
 const MIB: u64 = 1 << 20;
 
-fn run(program: &str, arguments: &[&str]) -> Output {
+fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C").stdin(Stdio::null());
-    command.output().unwrap_or_else(|error| panic!("{program} {arguments:?}: {error}"))
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive").env("LC_ALL", "C");
+    command
 }
 
-/// What a program prints that must succeed.
+fn run(program: &str, arguments: &[&str]) -> Output {
+    let mut command = command(program, arguments);
+    command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// What a program prints that must succeed, in one piece.
 fn said(program: &str, arguments: &[&str]) -> String {
-    let output = run(program, arguments);
-    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert!(output.status.success(), "{program} {arguments:?} ({}):\n{out}\n{err}", output.status);
-    out.trim_end().to_owned()
+    process::said(&mut command(program, arguments)).trim_end().to_owned()
 }
 
 fn apt(arguments: &[&str]) {

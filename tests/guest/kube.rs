@@ -307,10 +307,12 @@ fn of_api_server(stream: &Stream) -> Vec<&str> {
     all.filter(|what| ["apiServer", "sink"].contains(what)).collect()
 }
 
-/// Waits until a pod's eviction is over here and at the API server, and returns what came of the request.
+/// Waits until a pod's eviction is over here and at the API server, and returns what came of the request. The stream may begin
+/// with evictions by earlier daemons of the scene; this one has decided on no other pod.
 pub(super) fn wait_for_eviction(stream: &mut Stream, pod: &Value) -> Value {
-    let decided = stream.wait_for("a decision", PATIENCE, |event| is(event, "eviction.decided")).unwrap();
-    assert_eq!(decided["subject"], subject(pod), "{decided}");
-    stream.wait_for_pod("eviction.completed", &subject(pod), PATIENCE).unwrap();
-    stream.wait_for_pod("eviction.requested", &subject(pod), PATIENCE).unwrap()
+    let of_pod = subject(pod);
+    stream.wait_for_pod("eviction.completed", &of_pod, PATIENCE).unwrap();
+    let mut decided = stream.since("config.loaded").iter().filter(|event| is(event, "eviction.decided"));
+    assert!(decided.all(|decided| decided["subject"] == *of_pod), "another pod than {of_pod}");
+    stream.wait_for_pod("eviction.requested", &of_pod, PATIENCE).unwrap()
 }

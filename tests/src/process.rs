@@ -3,13 +3,24 @@
 use std::{
     fmt::Write as _,
     fs,
-    process::{Child, ExitStatus},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+
+/// What a command prints that must succeed; if it does not, the panic has all that it printed.
+#[must_use]
+#[track_caller]
+pub fn said(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(output.status.success(), "{command:?} ({}):\n{out}\n{err}", output.status);
+    out
+}
 
 /// A child process that is killed when this is dropped.
 #[derive(Debug)]

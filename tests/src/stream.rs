@@ -121,6 +121,13 @@ impl Stream {
         self.seen.iter().filter(move |event| is(event, kind))
     }
 
+    /// The events after the last one of that type, or all.
+    #[must_use]
+    pub fn since(&self, kind: &str) -> &[Value] {
+        let last = self.seen.iter().rposition(|event| is(event, kind));
+        last.and_then(|last| self.seen.get(last + 1..)).unwrap_or(&self.seen)
+    }
+
     fn list(&self) -> String {
         self.seen.iter().map(|event| format!("  {event}")).collect::<Vec<_>>().join("\n")
     }

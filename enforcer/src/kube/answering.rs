@@ -1,4 +1,4 @@
-//! Chooses the connection for a request that must not be sent twice: one that is half open shows it only by silence.
+//! An answer over the present connection, or over another: one that is half open shows it only by silence.
 
 use std::{pin::pin, time::Duration};
 
@@ -8,30 +8,30 @@ use tokio::time::timeout;
 /// than a busy server takes to answer.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// The present connection, if it answers, or another, whichever is there first. `probe` asks over the present one for what
-/// changes nothing, and gives it back with the answer; `open` opens another, and is begun only once that is needed. What is
-/// given up is dropped, and so is closed: nothing else was asked over it.
+/// The answer over the present connection, or what is found over another, whichever is there first. `present` has no answer
+/// if its connection ends; `other` opens another, and is begun only once that is needed. What is given up is dropped, and so is
+/// closed: nothing else was asked over it.
 pub(super) async fn answering<C, E>(
-    probe: impl Future<Output = Option<C>>,
-    open: impl Future<Output = Result<C, E>>,
+    present: impl Future<Output = Option<C>>,
+    other: impl Future<Output = Result<C, E>>,
 ) -> Result<C, E> {
-    let mut probe = pin!(probe);
-    match timeout(PATIENCE, &mut probe).await {
-        Ok(Some(present)) => return Ok(present),
-        Ok(None) => return open.await,
+    let mut present = pin!(present);
+    match timeout(PATIENCE, &mut present).await {
+        Ok(Some(answer)) => return Ok(answer),
+        Ok(None) => return other.await,
         Err(_elapsed) => {}
     }
-    let mut open = pin!(open);
+    let mut other = pin!(other);
     tokio::select! {
         biased;
-        answered = &mut probe => match answered {
-            Some(present) => Ok(present),
-            None => open.await,
+        answer = &mut present => match answer {
+            Some(answer) => Ok(answer),
+            None => other.await,
         },
-        opened = &mut open => match opened {
-            Ok(other) => Ok(other),
+        found = &mut other => match found {
+            Ok(found) => Ok(found),
             // A server that takes no more connections may still answer over this one.
-            Err(error) => timeout(PATIENCE, probe).await.ok().flatten().ok_or(error),
+            Err(error) => timeout(PATIENCE, present).await.ok().flatten().ok_or(error),
         },
     }
 }
@@ -53,11 +53,11 @@ mod tests {
 
     /// Which one is chosen, and after how many milliseconds of the paused clock.
     async fn chosen(
-        probe: impl Future<Output = Option<&'static str>>,
-        open: impl Future<Output = Chosen>,
+        present: impl Future<Output = Option<&'static str>>,
+        other: impl Future<Output = Chosen>,
     ) -> (Chosen, u128) {
         let begin = Instant::now();
-        let chosen = answering(probe, open).await;
+        let chosen = answering(present, other).await;
         (chosen, begin.elapsed().as_millis())
     }
 

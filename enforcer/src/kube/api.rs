@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    exchange::{Answer, Care, Exchange, MOST_ANSWER_BYTES, PING, build},
+    exchange::{Answer, Exchange, MOST_ANSWER_BYTES, Sent, build},
     message::{
         About, Call, ConditionStatus, ContainerRef, FoundPod, Outcome, PodRef, Report, TaintEffect, is_plain,
     },
@@ -22,6 +22,10 @@ const CONTROLLER: &str = "enforcer.dev/enforcer";
 /// The longest word and the longest note of an Event (`pkg/apis/core/validation/events.go`).
 const MOST_WORD_BYTES: usize = 128;
 const MOST_NOTE_BYTES: usize = 1_024;
+
+/// What is asked only to have a connection. All who are known to the server may read it (`system:public-info-viewer`), and it
+/// asks no storage.
+const PING: &str = "/version";
 
 /// The annotation of a pod that stands for a static one of the kubelet.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -48,6 +52,8 @@ pub(super) enum ApiError {
     TooLong,
     #[error("the answer cannot be read")]
     Unreadable(#[from] serde_json::Error),
+    #[error("the request was not answered, and a look at the pod with status {0}")]
+    NoLook(StatusCode),
 }
 
 /// A client of the API server, with one connection.
@@ -59,6 +65,7 @@ pub(super) struct Api {
 impl Api {
     /// Asks, over the connection of the last question if that is still open.
     pub(super) async fn ask(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Outcome, ApiError> {
+        self.exchange.begin();
         if let Call::Taint { node, effect } = call {
             let found = self.send(access, call).await?;
             if !found.status.is_success() {
@@ -67,44 +74,62 @@ impl Api {
             let Some(patch) = taints(&found.body, *effect)? else {
                 return Ok(Outcome::Done { sent_boot_ms: found.sent_boot_ms });
             };
-            let answer =
-                self.exchange.send(access, || patch_node(access, node, &patch), Care::Repeatable).await?;
+            let answer = self.exchange.send(access, || patch_node(access, node, &patch)).await?;
             return outcome(call, answer);
+        }
+        if let Call::Evict { pod, .. } | Call::Delete { pod, .. } | Call::Status { pod, .. } = call {
+            return self.change(access, call, pod).await;
         }
         if *call == Call::Discover
             && let Some(version) = self.exchange.version(access)
         {
             return Ok(Outcome::Known(version.to_owned()));
         }
-        let answer = self.send(access, call).await?;
-        let outcome = outcome(call, answer)?;
-        match (&outcome, call) {
-            (Outcome::Discovered(found), _) => self.exchange.set_version(found.clone()),
-            // It may be of another version now.
-            (Outcome::Missing | Outcome::Conflict, Call::Evict { .. }) => self.exchange.set_version(None),
-            _ => {}
+        let outcome = outcome(call, self.send(access, call).await?)?;
+        if let Outcome::Discovered(found) = &outcome {
+            self.exchange.set_version(found.clone());
         }
         Ok(outcome)
     }
 
-    async fn send(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
-        self.exchange.send(access, || request(access, call), care(call)).await
+    /// Asks for what changes a pod. The pod is the answer if there is no other.
+    async fn change(
+        &mut self,
+        access: &ApiServerFeed,
+        call: &Call,
+        pod: &PodRef,
+    ) -> Result<Outcome, ApiError> {
+        let look = Call::Look(pod.clone());
+        let is_undone = |answer: &Answer| match answer.status {
+            StatusCode::OK => Ok(found(serde_json::from_slice(&answer.body)?).is_as_it_was(pod)),
+            StatusCode::NOT_FOUND => Ok(false),
+            other => Err(ApiError::NoLook(other)),
+        };
+        let sent = self
+            .exchange
+            .change(access, || request(access, call), || request(access, &look), is_undone)
+            .await?;
+        let answer = match sent {
+            Sent::Answered(answer) => answer,
+            Sent::Looked(answer) => return outcome(&look, answer),
+        };
+        let outcome = outcome(call, answer)?;
+        // It may be of another version now.
+        if matches!((call, &outcome), (Call::Evict { .. }, Outcome::Missing | Outcome::Conflict)) {
+            self.exchange.set_version(None);
+        }
+        Ok(outcome)
     }
-}
 
-fn care(call: &Call) -> Care {
-    match call {
-        // An Event has a name of its own and a count, a condition its value, and the second half of a taint the version of the
-        // node that the first half has found.
-        Call::Discover
-        | Call::Ping
-        | Call::Look(_)
-        | Call::DiskPressure { .. }
-        | Call::Report(_)
-        | Call::Repeat { .. }
-        | Call::Condition { .. }
-        | Call::Taint { .. } => Care::Repeatable,
-        Call::Evict { .. } | Call::Delete { .. } | Call::Status { .. } => Care::Once,
+    /// Whether what was asked last was sent twice, also if there is no answer.
+    pub(super) fn is_resent(&self) -> bool {
+        self.exchange.is_resent()
+    }
+
+    /// An Event has a name of its own and a count, a condition its value, and the second half of a taint the version of the node
+    /// that the first half has found: done twice they are as done once.
+    async fn send(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Answer, ApiError> {
+        self.exchange.send(access, || request(access, call)).await
     }
 }
 

@@ -237,7 +237,7 @@ impl Run {
                             Ok(event) => {
                                 let payload = &event.payload;
                                 if foretells(payload) {
-                                    self.warmth.warn(Instant::now());
+                                    self.warm();
                                 }
                                 let report =
                                     self.outbox.take(sequence, time_ms, pod.as_ref(), payload, now());
@@ -250,6 +250,14 @@ impl Run {
                     }
                 }
             }
+        }
+    }
+
+    /// Prepares for an eviction that may follow: with the connection comes the version of evictions, if it is not known.
+    fn warm(&mut self) {
+        let now = Instant::now();
+        if self.warmth.warn(now) && self.discover.is_some() {
+            self.discover = Some(now);
         }
     }
 
@@ -343,15 +351,20 @@ impl Trouble {
 
     /// Takes the answer to a question, which may have been one for a change.
     fn note(&mut self, changes: bool, answer: &Result<Outcome, String>) {
+        let answer = match answer {
+            Ok(Outcome::Resent(outcome)) => Ok(&**outcome),
+            once => once.as_ref(),
+        };
         match answer {
             // Any later answer shows that the server is back.
-            Err(why) => self.enter(why, false),
+            Err(why) | Ok(Outcome::Failed(why)) => self.enter(why, false),
             Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
                 self.enter(&format!("status {status}: {words}"), changes && matches!(status, 401 | 403));
             }
             // It was not asked.
             Ok(Outcome::Known(_)) => {}
             // A look that is answered says nothing of the right to evict.
+            Ok(Outcome::Found(_)) => self.leave(false),
             Ok(_) => self.leave(changes),
         }
     }

@@ -1,7 +1,9 @@
-//! The connection to the API server, and with which care a request is sent over it: one that is half open shows it only by
-//! silence.
+//! The connection to the API server, and what is done if it is silent: one that is half open shows it in no other way.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
@@ -11,7 +13,7 @@ use hyper::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT},
 };
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::{answering::answering, api::ApiError};
 use crate::{
@@ -23,20 +25,14 @@ use crate::{
 /// The longest answer that is read. etcd keeps objects of 1.5 MiB.
 pub(super) const MOST_ANSWER_BYTES: usize = 4 << 20;
 
-/// For how long a connection that has answered counts as one that answers.
-pub(super) const ANSWER_LASTS: Duration = Duration::from_millis(100);
-
 /// How long what may be asked twice may be unanswered on a connection before it is asked again on another.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// What is asked only for an answer. All who are known to the server may read it (`system:public-info-viewer`), and it asks no
-/// storage.
-pub(super) const PING: &str = "/version";
 
 /// One connection at a time, to the server that was asked last.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     open: Option<Open>,
+    is_resent: AtomicBool,
 }
 
 /// A connection to that server, and what holds as long as it lasts: another server may be of another version.
@@ -46,8 +42,6 @@ struct Open {
     connection: Connection,
     /// The group and version of evictions, once asked for.
     evictions: Option<String>,
-    /// When its last answer was there.
-    answered: Instant,
 }
 
 /// An answer to one request.
@@ -59,13 +53,12 @@ pub(super) struct Answer {
     pub(super) sent_boot_ms: u64,
 }
 
-/// How a request is sent.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Care {
-    /// Done twice it is as done once: over a connection that was closed meanwhile, or is silent, it is sent a second time.
-    Repeatable,
-    /// It is sent once, and must not wait for the end of a connection that is half open: only over one that answers.
-    Once,
+/// What came of a request that changes something.
+pub(super) enum Sent {
+    /// The server has answered it.
+    Answered(Answer),
+    /// There is no answer, and this is what the server says to the question what became of it.
+    Looked(Answer),
 }
 
 impl Exchange {
@@ -81,50 +74,89 @@ impl Exchange {
         }
     }
 
-    /// Sends a request.
+    /// Sends what done twice is as done once: over a connection that was closed meanwhile, or is silent, it is sent a second
+    /// time.
     pub(super) async fn send(
         &mut self,
         access: &ApiServerFeed,
         request: impl Fn() -> Result<Request<Bytes>, ApiError>,
-        care: Care,
     ) -> Result<Answer, ApiError> {
-        let present = self.open.take().filter(|open| open.serves(access));
-        let anew = || Box::pin(Open::new(access));
-        let mut open = match (present, care) {
-            (None, _) => anew().await?,
-            (Some(open), Care::Once) if open.answered.elapsed() < ANSWER_LASTS => open,
-            (Some(open), Care::Once) => answering(probed(access, open), anew()).await?,
-            (Some(mut open), Care::Repeatable) => {
-                let sent_boot_ms = boot_ms();
-                match timeout(SILENCE, open.connection.send(request()?)).await {
-                    Ok(Ok(answer)) => return self.read(open, answer, sent_boot_ms).await,
-                    // The server may close a connection just as it is used again, or the connection is half open.
-                    Ok(Err(_)) | Err(_) => anew().await?,
-                }
-            }
-        };
-        let sent_boot_ms = boot_ms();
-        let answer = open.connection.send(request()?).await?;
-        self.read(open, answer, sent_boot_ms).await
+        if let Some(open) = self.present(access)
+            && let Ok(answered) = timeout(SILENCE, open.ask(request()?)).await
+            // The server may close a connection just as it is used again, or the connection is half open.
+            && let Ok((open, answer)) = answered
+        {
+            return Ok(self.keep(open, answer));
+        }
+        let (open, answer) = Open::new(access).await?.ask(request()?).await?;
+        Ok(self.keep(open, answer))
     }
 
-    /// Reads the whole answer, and keeps the connection.
-    async fn read(
+    /// Sends a request that must have one effect, at once over the present connection. If that is silent, it looks over another
+    /// beside it, and only if `is_undone` says so of the answer the request is sent again. The first answer counts.
+    pub(super) async fn change(
         &mut self,
-        open: Open,
-        (status, headers, rest): (StatusCode, HeaderMap, Incoming),
-        sent_boot_ms: u64,
-    ) -> Result<Answer, ApiError> {
-        let body = whole(rest).await?;
-        self.open = Some(Open { answered: Instant::now(), ..open });
-        Ok(Answer { status, headers, body, sent_boot_ms })
+        access: &ApiServerFeed,
+        request: impl Fn() -> Result<Request<Bytes>, ApiError>,
+        look: impl FnOnce() -> Result<Request<Bytes>, ApiError>,
+        is_undone: impl FnOnce(&Answer) -> Result<bool, ApiError>,
+    ) -> Result<Sent, ApiError> {
+        let Some(open) = self.present(access) else {
+            let (open, answer) = Open::new(access).await?.ask(request()?).await?;
+            return Ok(Sent::Answered(self.keep(open, answer)));
+        };
+        let asked = request()?;
+        let answer =
+            async { open.ask(asked).await.ok().map(|(open, answer)| (open, Sent::Answered(answer))) };
+        let is_resent = &self.is_resent;
+        let other = Box::pin(async {
+            let (open, looked) = Open::new(access).await?.ask(look()?).await?;
+            if !is_undone(&looked)? {
+                return Ok((open, Sent::Looked(looked)));
+            }
+            is_resent.store(true, Ordering::Relaxed);
+            let (open, answer) = open.ask(request()?).await?;
+            Ok::<_, ApiError>((open, Sent::Answered(answer)))
+        });
+        let (open, sent) = answering(answer, other).await?;
+        self.open = Some(open);
+        Ok(sent)
+    }
+
+    /// Another question begins.
+    pub(super) fn begin(&mut self) {
+        *self.is_resent.get_mut() = false;
+    }
+
+    /// Whether a change was sent twice since then, also if there is no answer.
+    pub(super) fn is_resent(&self) -> bool {
+        self.is_resent.load(Ordering::Relaxed)
+    }
+
+    /// Takes the open connection to that server.
+    fn present(&mut self, access: &ApiServerFeed) -> Option<Open> {
+        self.open.take().filter(|open| open.serves(access))
+    }
+
+    /// Keeps the connection of an answer.
+    fn keep(&mut self, open: Open, answer: Answer) -> Answer {
+        self.open = Some(open);
+        answer
     }
 }
 
 impl Open {
     async fn new(access: &ApiServerFeed) -> Result<Self, ConnectionError> {
         let connection = Connection::open(&access.https.endpoint, &access.https.security).await?;
-        Ok(Self { access: access.clone(), connection, evictions: None, answered: Instant::now() })
+        Ok(Self { access: access.clone(), connection, evictions: None })
+    }
+
+    /// Sends a request, and reads the whole answer. The connection is lost if there is none.
+    async fn ask(mut self, request: Request<Bytes>) -> Result<(Self, Answer), ApiError> {
+        let sent_boot_ms = clock::boottime_ns() / 1_000_000;
+        let (status, headers, rest) = self.connection.send(request).await?;
+        let body = whole(rest).await?;
+        Ok((self, Answer { status, headers, body, sent_boot_ms }))
     }
 
     /// Whether another request of that user may be sent over it.
@@ -145,14 +177,6 @@ async fn whole(mut rest: Incoming) -> Result<Vec<u8>, ApiError> {
         }
     }
     Ok(body)
-}
-
-/// Asks for what changes nothing, and gives the connection back if the server answers it, whatever it says.
-async fn probed(access: &ApiServerFeed, mut open: Open) -> Option<Open> {
-    let asked = build(access, Method::GET, PING, None, None).ok()?;
-    let (_status, _headers, rest) = open.connection.send(asked).await.ok()?;
-    whole(rest).await.ok()?;
-    open.connection.is_open().then_some(open)
 }
 
 /// A request of that user.
@@ -179,8 +203,4 @@ pub(super) fn build(
     }
     let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
     Ok(request.body(body.into())?)
-}
-
-fn boot_ms() -> u64 {
-    clock::boottime_ns() / 1_000_000
 }

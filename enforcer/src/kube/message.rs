@@ -305,6 +305,8 @@ pub enum Outcome {
     },
     /// There is no answer, for that reason.
     Failed(String),
+    /// The request was sent twice, as the first was not answered; this came of it.
+    Resent(Box<Self>),
 }
 
 /// The head of a question's frame, which has no body.
@@ -321,6 +323,13 @@ impl Call {
     /// Whether the call only reads, so that it is safe to repeat.
     pub(super) const fn changes_nothing(&self) -> bool {
         matches!(self, Self::Discover | Self::Ping | Self::Look(_) | Self::DiskPressure { .. })
+    }
+}
+
+impl FoundPod {
+    /// Whether it is that pod, and nothing was done with it yet.
+    pub(super) fn is_as_it_was(&self, pod: &PodRef) -> bool {
+        self.uid == pod.uid && !self.is_terminating && !self.has_ended && !self.is_mirror
     }
 }
 
@@ -341,10 +350,23 @@ pub(super) fn is_plain(text: &str) -> bool {
 }
 
 impl Outcome {
+    /// What came of a request, and how often it was sent again.
+    pub(super) fn counted(self) -> (Self, u32) {
+        match self {
+            Self::Resent(outcome) => (*outcome, 1),
+            once => (once, 0),
+        }
+    }
+
     /// The answer as the daemon takes it: the process is not trusted. The error says why there is none.
     pub(super) fn taken(self) -> Result<Self, String> {
         match self {
             Self::Failed(why) => Err(plain(&why)),
+            Self::Resent(outcome) => Ok(Self::Resent(Box::new(match *outcome {
+                Self::Failed(why) => Self::Failed(plain(&why)),
+                Self::Resent(_) => return Err(String::from("the kube process counts a request twice")),
+                other => other.taken()?,
+            }))),
             Self::Discovered(Some(version)) | Self::Known(version) if version.len() > MOST_VERSION_BYTES => {
                 Err(String::from("the kube process sends no version"))
             }

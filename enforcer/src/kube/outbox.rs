@@ -342,6 +342,11 @@ impl Outbox {
     pub fn answered(&mut self, id: &str, answer: Option<Outcome>, asked: Now, now: Now) -> Option<Payload> {
         let settings = self.settings;
         let entry = self.entries.get_mut(id)?;
+        let answer = answer.and_then(|answer| {
+            let (answer, again) = answer.counted();
+            entry.requests += again;
+            (!matches!(answer, Outcome::Failed(_))).then_some(answer)
+        });
         if now.instant >= entry.expiry && !matches!(answer, Some(Outcome::Done { .. })) {
             let words = "no request succeeded within an hour; the kubelet restarts the containers";
             // Whether it is gone at last is not waited for any longer.
@@ -361,6 +366,11 @@ impl Outbox {
         };
         match (entry.stage, answer) {
             (Stage::Look, Outcome::Found(found)) => return self.looked(id, &found, now),
+            // The request was not answered, and this is how the pod is since.
+            (Stage::Act(_), Outcome::Found(found)) => {
+                entry.requests += 1;
+                return self.looked(id, &found, now);
+            }
             (Stage::Look, Outcome::Missing) => {
                 return self.settle(id, "gone", None, "the pod no longer exists");
             }

@@ -50,18 +50,24 @@ impl Pace {
 #[derive(Debug, Default)]
 pub(super) struct Warmth {
     until: Option<Instant>,
+    used: Option<Instant>,
     next: Option<Instant>,
 }
 
 impl Warmth {
-    /// An eviction may follow: the connection is opened at once if it is not kept open already.
-    pub(super) fn warn(&mut self, now: Instant) {
+    /// An eviction may follow: the connection is opened at once if it was not used lately. Nothing is asked over one that is
+    /// open, as an eviction would wait for the answer. Returns whether this is the first warning for long.
+    pub(super) fn warn(&mut self, now: Instant) -> bool {
+        let was_warm = self.until.is_some_and(|until| now < until);
         self.until = Some(now + WARM);
-        self.next.get_or_insert(now);
+        let lasts = self.used.map(|used| used + jittered(KEEP_ALIVE)).filter(|end| now < *end);
+        self.next.get_or_insert(lasts.unwrap_or(now));
+        !was_warm
     }
 
     /// The connection is used.
     pub(super) fn used(&mut self, now: Instant) {
+        self.used = Some(now);
         self.next = self.until.filter(|until| now < *until).map(|_| now + jittered(KEEP_ALIVE));
     }
 

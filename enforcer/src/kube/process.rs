@@ -83,7 +83,9 @@ async fn work(mut asked: mpsc::Receiver<(Instant, Numbered<Ask>)>, answers: mpsc
             // Who has asked no longer waits, and must not find it done later.
             Outcome::Failed(format!("it waited for {timeout_ms} ms behind other questions"))
         } else {
-            match timeout_at(deadline, api.ask(&access, &call)).await {
+            let answer = timeout_at(deadline, api.ask(&access, &call)).await;
+            let is_resent = api.is_resent();
+            let outcome = match answer {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(failure)) => Outcome::Failed(crate::chain(&failure)),
                 Err(_elapsed) => {
@@ -91,7 +93,8 @@ async fn work(mut asked: mpsc::Receiver<(Instant, Numbered<Ask>)>, answers: mpsc
                     api = Api::default();
                     Outcome::Failed(format!("no answer within {timeout_ms} ms"))
                 }
-            }
+            };
+            if is_resent { Outcome::Resent(Box::new(outcome)) } else { outcome }
         };
         if answers.send(Numbered { id, content }).await.is_err() {
             return;

@@ -59,7 +59,13 @@ impl SoftEvictions {
         let grace_seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let mut requests = 0;
         let begin = self.journal.range().newest;
-        let (outcome, words) = judge(answered(self.ask(action, pod, grace_seconds, &mut requests)));
+        let answer = answered(self.ask(action, pod, grace_seconds, &mut requests));
+        // The first request was not answered, and has been done.
+        if matches!(&answer, Ok(Outcome::Found(found)) if found.uid == pod.uid && found.is_terminating) {
+            self.report_terminating(id, pod, begin);
+            return SoftOutcome::Accepted;
+        }
+        let (outcome, words) = judge(answer);
         if outcome != SoftOutcome::Accepted {
             self.report_refusal(id, pod, outcome, requests, words);
             return outcome;
@@ -180,7 +186,9 @@ impl SoftEvictions {
             },
         };
         *requests += 1;
-        self.server.ask_until(end, Lane::Looks, call).await
+        let (outcome, again) = self.server.ask_until(end, Lane::Looks, call).await?.counted();
+        *requests += again;
+        Ok(outcome)
     }
 }
 
@@ -241,7 +249,12 @@ fn judge(answer: Result<Outcome, String>) -> (SoftOutcome, String) {
             (SoftOutcome::Unanswered, format!("the API server answers {status}: {words}"))
         }
         Ok(Outcome::Failed(why)) | Err(why) => (SoftOutcome::Unanswered, why),
-        Ok(Outcome::Found(_) | Outcome::Discovered(_) | Outcome::Known(_) | Outcome::DiskPressure(_)) => {
+        Ok(Outcome::Found(_)) => {
+            let words =
+                "the API server has another pod of that name, or one that has ended or is a static one";
+            (SoftOutcome::Unanswered, String::from(words))
+        }
+        Ok(Outcome::Resent(_) | Outcome::Discovered(_) | Outcome::Known(_) | Outcome::DiskPressure(_)) => {
             (SoftOutcome::Unanswered, String::from("the API server gave an answer to another question"))
         }
     }

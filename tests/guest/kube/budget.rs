@@ -20,10 +20,7 @@ fn a_disruption_budget_is_respected_if_that_is_wanted_and_else_overridden() {
     let mut load = hog(&pod);
     let refused = wait_for_eviction(&mut stream, &pod);
     assert!(!load.wait_for_end(PATIENCE).unwrap().success());
-    assert_holds(
-        &refused["data"],
-        &json!({"outcome": "refused", "reason": "disruptionBudget", "requests": 1}),
-    );
+    assert_holds(&refused["data"], &json!({"outcome": "refused", "reason": "disruptionBudget"}));
     // The kubelet restarts its containers, and nobody deletes it.
     let restarted = scene.wait_for_restart(&pod);
     daemon.stop().unwrap();
@@ -33,7 +30,9 @@ fn a_disruption_budget_is_respected_if_that_is_wanted_and_else_overridden() {
     let is_accepted =
         |event: &Value| is(event, "eviction.requested") && event["data"]["outcome"] == "accepted";
     let deleted = stream.wait_for("the deletion", PATIENCE, is_accepted).unwrap();
-    assert_holds(&deleted["data"], &json!({"action": "delete", "uid": kube::uid(&pod), "requests": 2}));
+    assert_holds(&deleted["data"], &json!({"action": "delete", "uid": kube::uid(&pod)}));
+    // The budget is asked first, by each of them.
+    assert!(deleted["data"]["requests"].as_u64() >= Some(2), "{deleted}");
     scene.wait_for_end(&pod);
     stream.wait_for_pod("eviction.confirmed", &subject(&pod), PATIENCE).unwrap();
     daemon.stop().unwrap();

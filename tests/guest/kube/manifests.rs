@@ -1,9 +1,8 @@
 //! What a cluster is given: its API server takes all of it.
 
-use std::{
-    fs,
-    process::{Command, Stdio},
-};
+use std::{fs, process::Command};
+
+use enforcer_tests::process::said;
 
 const NAMESPACE: &str = include_str!("../../../packaging/kubernetes/namespace.yaml");
 const MANIFESTS: &str = include_str!("../../../packaging/kubernetes/enforcer.yaml");
@@ -15,18 +14,12 @@ const NEWER: &str = "          appArmorProfile:\n            type: Unconfined\n"
 fn kubectl(arguments: &[&str], content: &str) -> String {
     let file = "/tmp/manifests.yaml";
     fs::write(file, content).unwrap();
-    let output =
-        Command::new("kubectl").args(arguments).args(["--filename", file]).stdin(Stdio::null()).output();
-    let output = output.unwrap();
-    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert!(output.status.success(), "kubectl {arguments:?}: {out}{err}");
-    out
+    said(Command::new("kubectl").args(arguments).args(["--filename", file]))
 }
 
 #[guest_test(kube)]
 fn the_api_server_takes_each_of_the_manifests() {
-    let version = Command::new("kubectl").args(["version", "--short"]).output().unwrap();
-    print!("{}", String::from_utf8(version.stdout).unwrap());
+    print!("{}", said(Command::new("kubectl").args(["version", "--short"])));
     kubectl(&["apply"], NAMESPACE);
     let manifests = MANIFESTS.replace(NEWER, "");
     assert_ne!(manifests, MANIFESTS, "nothing of it is newer");

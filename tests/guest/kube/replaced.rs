@@ -8,12 +8,12 @@ use std::{
 use enforcer_tests::{
     expect::assert_holds,
     kube::{self, NAMESPACE, PATIENCE, documented_roles},
-    process::Process,
+    process::{Process, said},
     rounds::Rounds,
 };
 use serde_json::{Value, json};
 
-use super::{Scene, hog, of_api_server, small, subject, two, wait_for_eviction};
+use super::{Scene, hog, small, subject, two, wait_for_eviction};
 
 #[guest_test(kube)]
 fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
@@ -31,14 +31,17 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
     let restarts = scene.wait_for_end(&pod);
     assert_holds(
         &requested["data"],
-        &json!({"outcome": "accepted", "action": "evict", "uid": kube::uid(&pod), "requests": 1}),
+        &json!({"outcome": "accepted", "action": "evict", "uid": kube::uid(&pod)}),
     );
     let signalled = stream.wait_for_pod("eviction.signalled", &subject(&pod), PATIENCE).unwrap();
     println!(
-        "crossing to signal {} ms, signal to request {} ms; {restarts} containers started again by the kubelet",
-        signalled["data"]["crossedToSignalledMs"], requested["data"]["signalledToRequestedMs"]
+        "crossing to signal {} ms, signal to request {} ms, {} requests; {restarts} containers started again by the kubelet",
+        signalled["data"]["crossedToSignalledMs"],
+        requested["data"]["signalledToRequestedMs"],
+        requested["data"]["requests"]
     );
     stream.wait_for_pod("eviction.confirmed", &subject(&pod), PATIENCE).unwrap();
+    // However often a node that is busy has to ask: it is carried out once.
     assert_eq!(scene.evictions(), evictions + 1);
 
     // Its ReplicaSet makes another, and the rest of the node is as before.
@@ -47,7 +50,6 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
     let after = scene.running("calm");
     assert_eq!((kube::uid(&after), kube::restarts(&after)), (kube::uid(&calm), 0));
     assert_eq!(stream.of("eviction.decided").count(), 1);
-    assert_eq!(of_api_server(&stream), [""; 0]);
 
     let event = scene.wait_until_reported(&pod, "Evicted");
     assert_holds(
@@ -61,9 +63,7 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
     let kubelets = scene.cluster.events_of(kube::uid(&pod)).unwrap();
     assert!(kubelets.iter().all(|event| event["reason"] != "SandboxChanged"), "{kubelets:?}");
     let selector = format!("--field-selector=involvedObject.name={}", kube::name(&pod));
-    let events =
-        Command::new("kubectl").args(["get", "events", "-n", NAMESPACE, &selector]).output().unwrap();
-    let events = String::from_utf8_lossy(&events.stdout).into_owned();
+    let events = said(Command::new("kubectl").args(["get", "events", "-n", NAMESPACE, &selector]));
     assert!(events.contains("Evicted") && events.contains("low on resource: memory"), "{events}");
 
     daemon.stop().unwrap();
@@ -75,6 +75,7 @@ fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
     let mut scene = Scene::open("sooner", &documented_roles());
     scene.begin("hog", &kube::deployment("hog", &two()));
     let (mut evictions, mut deletions, mut requests, mut restarted) = (vec![], vec![], vec![], 0);
+    let mut resent = 0;
     for round in Rounds::new(1, 20) {
         let pod = scene.running("hog");
         let (daemon, mut stream) = scene.evicting(&[&pod], "");
@@ -83,11 +84,9 @@ fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
         evictions.push(terminating(&scene, &pod, Instant::now()));
         assert!(!load.wait_for_end(PATIENCE).unwrap().success());
         let requested = wait_for_eviction(&mut stream, &pod);
-        assert_holds(
-            &requested["data"],
-            &json!({"outcome": "accepted", "uid": kube::uid(&pod), "requests": 1}),
-        );
+        assert_holds(&requested["data"], &json!({"outcome": "accepted", "uid": kube::uid(&pod)}));
         requests.push(requested["data"]["signalledToRequestedMs"].as_f64().unwrap());
+        resent += requested["data"]["requests"].as_u64().unwrap() - 1;
         restarted += u32::from(scene.wait_for_end(&pod) > 0);
         stream.wait_for_pod("eviction.confirmed", &subject(&pod), PATIENCE).unwrap();
         daemon.stop().unwrap();
@@ -98,7 +97,7 @@ fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
     let count = evictions.len();
     println!(
         "{count} evictions: signal to terminating {:?} at the median, kubectl delete to terminating {:?}; signal to request \
-         {:.0} ms at the median, {:.0} at most; {restarted} pods with a container that was started again",
+         {:.0} ms at the median, {:.0} at most, {resent} sent again; {restarted} pods with a container that was started again",
         median(&mut evictions),
         median(&mut deletions),
         median(&mut requests),

@@ -20,6 +20,7 @@ use std::{
 use enforcer_tests::{
     kernel,
     kube::{self, Cluster, NODE, wait_for},
+    process,
 };
 use serde_json::{Value, json};
 
@@ -52,12 +53,8 @@ esac
 const NETWORK_PROGRAMS: [&str; 2] = ["/opt/cni/bin/nowhere", "/opt/cni/bin/loopback"];
 const NETWORKS: &str = "/etc/cni/net.d";
 
-/// What a program prints that must succeed.
 fn said(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().unwrap();
-    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert!(output.status.success(), "{program} {arguments:?} ({}):\n{out}\n{err}", output.status);
-    out
+    process::said(Command::new(program).args(arguments))
 }
 
 fn kubectl(arguments: &[&str]) -> String {

@@ -82,9 +82,13 @@ fn beside_the_kubelet(scene: &mut Scene, settings: &str, rounds: Rounds) {
     let mut stream = daemon.follow().unwrap();
     let rounds: Vec<Round> = rounds
         .map(|number| {
-            round(scene, &format!("beside-{number}"), |pod| {
+            let round = round(scene, &format!("beside-{number}"), |pod| {
                 wait_for_spec(&daemon, pod, "its spec", |_| true);
-            })
+            });
+            let signalled =
+                stream.wait_for_pod("eviction.signalled", &subject(&round.pod), PATIENCE).unwrap();
+            println!("beside-{number}: crossing to signal {} ms", signalled["data"]["crossedToSignalledMs"]);
+            round
         })
         .collect();
     let by_kubelet = report("enforcer beside the kubelet", scene, &rounds);

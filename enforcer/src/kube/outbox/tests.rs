@@ -253,6 +253,50 @@ fn the_time_of_sending_is_what_can_be() {
     }
 }
 
+#[test]
+fn what_was_sent_twice_counts_twice() {
+    let pod = |uid: &str, is_terminating| {
+        Outcome::Found(FoundPod { uid: uid.to_owned(), is_terminating, ..FoundPod::default() })
+    };
+    let resent = |outcome| Outcome::Resent(Box::new(outcome));
+    let answers = [
+        (Outcome::Done { sent_boot_ms: 1 }, "accepted", 1),
+        (resent(Outcome::Done { sent_boot_ms: 1 }), "accepted", 2),
+        (resent(Outcome::Refused { status: 500, words: String::new(), after_ms: None }), "refused", 2),
+        // There was no answer, and the pod was looked at.
+        (pod("u1", true), "terminating", 1),
+        (pod("u2", false), "anotherPod", 1),
+    ];
+    for (answer, outcome, requests) in answers {
+        let start = Instant::now();
+        let mut outbox = Outbox::new(ApiSettings { action: Some(Action::Delete), ..SETTINGS }, 0);
+        let live = signalled_live("e1", "web", "u1", Some("Job"));
+        let live = EvictionSignalled { boot_ms: Some(0), ..live };
+        assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(live), now(0, start)), None);
+        let (id, _) = outbox.next(now(0, start)).unwrap();
+        let payload = outbox.answered(&id, Some(answer), now(0, start), now(1, start));
+        let Some(Payload::EvictionRequested(requested)) = payload else { panic!("{payload:?}") };
+        assert_eq!((&*requested.outcome, requested.requests), (outcome, requests));
+    }
+}
+
+#[test]
+fn without_any_answer_what_was_sent_twice_counts_twice_too() {
+    let start = Instant::now();
+    let mut outbox = Outbox::new(ApiSettings { action: Some(Action::Delete), ..SETTINGS }, 0);
+    let live = signalled_live("e1", "web", "u1", Some("Job"));
+    let live = EvictionSignalled { boot_ms: Some(0), ..live };
+    assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(live), now(0, start)), None);
+    let (id, _) = outbox.next(now(0, start)).unwrap();
+    let failed = Outcome::Resent(Box::new(Outcome::Failed(String::from("no answer within 5000 ms"))));
+    assert_eq!(outbox.answered(&id, Some(failed), now(0, start), now(5_000, start)), None);
+    let (id, call) = outbox.next(now(9_000, start)).unwrap();
+    assert!(matches!(call, Call::Look(_)), "{call:?}");
+    let payload = outbox.answered(&id, Some(Outcome::Missing), now(9_000, start), now(9_001, start));
+    let Some(Payload::EvictionRequested(requested)) = payload else { panic!("{payload:?}") };
+    assert_eq!((&*requested.outcome, requested.requests), ("gone", 2));
+}
+
 /// The accepted request of a soft eviction.
 fn accepted() -> Payload {
     Payload::EvictionRequested(EvictionRequested {
