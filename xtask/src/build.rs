@@ -22,8 +22,8 @@ pub(crate) const OBJECT_VARIABLE: &str = "ENFORCER_BPF_OBJECT";
 pub(crate) enum Kind {
     /// What is shipped and measured.
     Release,
-    /// Behaves like the release where that differs from development, but is quicker to build.
-    ReleaseQuick,
+    /// Development, without the assertions and overflow checks that a release does not have.
+    Unasserted,
     /// Quick to build and to build again: for tests, in guests and on the host.
     Development,
     /// The same, with the eBPF programs' own diagnostics.
@@ -34,14 +34,25 @@ impl Kind {
     fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::Release => &["--release"],
-            Self::ReleaseQuick => &["--profile", "release-quick"],
             // There are no examples: the flag makes cargo choose the features that tests have, so that programs and
             // tests are built from one set of dependencies.
-            Self::Development => &["--examples"],
+            Self::Unasserted | Self::Development => &["--examples"],
             Self::Diagnostic => &["--examples", "--features", "enforcer/bpf-log"],
         }
     }
+
+    /// What differs from the profile in Cargo.toml. A profile of its own would have all dependencies built again.
+    fn settings(self) -> impl Iterator<Item = String> {
+        let unasserted = if self == Self::Unasserted { OWN_PACKAGES } else { &[] };
+        unasserted.iter().flat_map(|package| {
+            ["debug-assertions", "overflow-checks"]
+                .map(|check| format!("--config=profile.dev.package.{package}.{check}=false"))
+        })
+    }
 }
+
+/// The packages that the daemon is made of.
+const OWN_PACKAGES: &[&str] = &["enforcer", "enforcer-common", "enforcer-events", "enforcer-policy"];
 
 /// Something to build for a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +103,10 @@ pub(crate) fn build(
 ) -> anyhow::Result<Programs> {
     let mut cargo = static_cargo(places, object);
     cargo.args(["build", "--locked", "--target", TARGET, "--message-format", "json-render-diagnostics"]);
-    cargo.args(kind.arguments()).args(products.iter().flat_map(|product| product.arguments()));
+    cargo
+        .args(kind.settings())
+        .args(kind.arguments())
+        .args(products.iter().flat_map(|product| product.arguments()));
     parse_executables(&run::text(&mut cargo)?)
 }
 

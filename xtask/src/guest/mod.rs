@@ -212,11 +212,11 @@ impl Guests {
         Ok(self)
     }
 
-    /// Builds the daemon for guests whose init is systemd as users run it, not with the development profile.
+    /// Builds the daemon for guests whose init is systemd without debug assertions and overflow checks, as users run it.
     pub(crate) fn with_release(mut self, object: Option<&Path>, steps: Steps) -> anyhow::Result<Self> {
         let places = &self.places;
-        let built = steps.work("enforcer, as released", || {
-            let programs = build::build(places, object, Kind::ReleaseQuick, &[Product::Daemon])?;
+        let built = steps.work("enforcer, unasserted", || {
+            let programs = build::build(places, object, Kind::Unasserted, &[Product::Daemon])?;
             without_debug_info(places, "guests-release", &programs)
         })?;
         self.released = Some(build::program(&built, DAEMON)?.to_owned());

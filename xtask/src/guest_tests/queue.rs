@@ -1,8 +1,7 @@
 //! Which guest starts next, as far as there is room beside the others.
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::{batch::Batch, tier::Need};
-use crate::guest::Init;
+use super::batch::Batch;
 
 /// The batches that have not started, and the room that is left.
 #[derive(Debug)]
@@ -36,12 +35,7 @@ impl<'a> Queue<'a> {
         let mut state = self.lock();
         loop {
             let (first, rest) = state.waiting.split_first()?;
-            let size = match first.need {
-                Need { alone: true, .. } => self.room,
-                // A node's components answer in time only if they have a processor.
-                Need { init: Init::Kube, .. } => 2.min(self.room),
-                _ => 1,
-            };
+            let size = if first.need.alone { self.room } else { 1 };
             if let Some(free) = state.free.checked_sub(size) {
                 *state = State { waiting: rest, free };
                 return Some((first, Place { queue: self, size }));
@@ -70,36 +64,22 @@ mod tests {
     };
 
     use super::*;
-    use crate::guest::kernel::KernelName;
+    use crate::{guest::kernel::KernelName, guest_tests::tier::Need};
 
-    fn batches(inits: &[Init]) -> Vec<Batch> {
-        let batch = |init: &Init| Batch {
+    /// Batches, and whether each runs alone.
+    fn batches(alone: &[bool]) -> Vec<Batch> {
+        let batch = |alone: &bool| Batch {
             kernel: KernelName::V6_12,
-            need: Need { init: *init, ..Need::default() },
+            need: Need { alone: *alone, ..Need::default() },
             name: String::new(),
             tests: Vec::new(),
         };
-        inits.iter().map(batch).collect()
-    }
-
-    #[test]
-    fn a_node_takes_the_room_of_two_guests() {
-        let batches = batches(&[Init::Kube, Init::Own, Init::Own, Init::Systemd]);
-        let queue = Queue::new(&batches, 3);
-        let (node, of_node) = queue.next().unwrap();
-        let (_, _other) = queue.next().unwrap();
-        assert_eq!((node.need.init, queue.lock().free), (Init::Kube, 0));
-        drop(of_node);
-        assert_eq!(queue.lock().free, 2);
-        let _both = (queue.next().unwrap(), queue.next().unwrap());
-        assert_eq!(queue.lock().free, 0);
-        assert!(queue.next().is_none());
+        alone.iter().map(batch).collect()
     }
 
     #[test]
     fn what_runs_alone_takes_all_room() {
-        let mut batches = batches(&[Init::Own, Init::Own]);
-        batches[0].need.alone = true;
+        let batches = batches(&[true, false]);
         let queue = Queue::new(&batches, 3);
         let (_, alone) = queue.next().unwrap();
         assert_eq!(queue.lock().free, 0);
@@ -109,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_batch_runs_once_even_with_room_for_one() {
-        let batches = batches(&[Init::Kube, Init::Own, Init::Own, Init::Kube, Init::Own]);
+        let batches = batches(&[true, false, false, true, false]);
         for room in 1..4 {
             let (queue, ran) = (Queue::new(&batches, room), AtomicUsize::new(0));
             thread::scope(|scope| {

@@ -28,7 +28,7 @@ pub(crate) enum Tier {
     Systemd,
     /// Our package in each release of Debian: on one kernel, each in a guest that is such a system.
     Debian,
-    /// A kubelet and an API server: on one kernel, in a guest that is a Kubernetes node.
+    /// A kubelet and an API server: on one kernel, in a guest that is a Kubernetes node and has the machine to itself.
     Kube,
     /// The rest of what is tried on that node, which takes longer than all other tests together.
     KubeByHand,
@@ -99,8 +99,9 @@ impl Tier {
                 let system = |(init, label)| Need { init, label, ..own };
                 return [(Init::Debian12, "debian 12"), (Init::Debian13, "debian 13")].map(system).to_vec();
             }
+            // Its components need both processors to answer each other in time.
             Self::Kube | Self::KubeByHand | Self::KubeCurrent => {
-                Need { init: Init::Kube, label: "kube", ..own }
+                Need { init: Init::Kube, alone: true, label: "kube", ..own }
             }
             Self::Exclusive => Need { alone: true, label: "alone", ..own },
             Self::WithoutMemory => Need { boot: &["cgroup_disable=memory"], label: "without memory", ..own },
