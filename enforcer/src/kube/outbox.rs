@@ -342,11 +342,7 @@ impl Outbox {
     pub fn answered(&mut self, id: &str, answer: Option<Outcome>, asked: Now, now: Now) -> Option<Payload> {
         let settings = self.settings;
         let entry = self.entries.get_mut(id)?;
-        let answer = answer.and_then(|answer| {
-            let (answer, again) = answer.counted();
-            entry.requests += again;
-            (!matches!(answer, Outcome::Failed(_))).then_some(answer)
-        });
+        let answer = answer.and_then(|answer| entry.count(answer));
         if now.instant >= entry.expiry && !matches!(answer, Some(Outcome::Done { .. })) {
             let words = "no request succeeded within an hour; the kubelet restarts the containers";
             // Whether it is gone at last is not waited for any longer.
@@ -574,6 +570,13 @@ impl Entry {
             uid,
             signalled_to_confirmed_ms: after_ms,
         })
+    }
+
+    /// Counts a request that was sent again; `None` if there is no answer to it.
+    fn count(&mut self, answer: Outcome) -> Option<Outcome> {
+        let (answer, again) = answer.counted();
+        self.requests += again;
+        (!matches!(answer, Outcome::Failed(_))).then_some(answer)
     }
 
     fn confirm(&mut self, now: Instant) {

@@ -126,11 +126,16 @@ fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
     let process = wait_for("the ramp", || Ok(ramp())).unwrap();
     let (mut crossed, start) = (None, Instant::now());
     let (mut lowest_bytes, mut lowest_estimate_bytes) = (u64::MAX, u64::MAX);
+    let mut shown_below_bytes = LEFT_BY_ESTIMATE_BYTES * 3 / 4;
     while lives(process) {
         let available_bytes = available();
         lowest_bytes = lowest_bytes.min(available_bytes);
         let estimate_bytes = kernel::meminfo_bytes("MemAvailable").unwrap();
         lowest_estimate_bytes = lowest_estimate_bytes.min(estimate_bytes);
+        if estimate_bytes < shown_below_bytes {
+            println!("{app}: {:.0} MiB by the kernel's estimate; {}", mib(estimate_bytes), use_of_memory());
+            shown_below_bytes = estimate_bytes / 2;
+        }
         if available_bytes < CROSSING_BYTES || estimate_bytes < LEFT_BY_ESTIMATE_BYTES {
             crossed.get_or_insert_with(Instant::now);
         }
@@ -150,6 +155,26 @@ fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
         mib(lowest_estimate_bytes)
     );
     Round { pod, crossed_to_dead, lowest_bytes, lowest_estimate_bytes, oom_kills }
+}
+
+/// What has the node's memory, in MiB.
+fn use_of_memory() -> String {
+    const FIELDS: [&str; 12] = [
+        "MemFree",
+        "Active(file)",
+        "Inactive(file)",
+        "AnonPages",
+        "Shmem",
+        "KReclaimable",
+        "SUnreclaim",
+        "KernelStack",
+        "PageTables",
+        "Percpu",
+        "VmallocUsed",
+        "Dirty",
+    ];
+    let fields = FIELDS.map(|field| format!("{field} {:.0}", mib(kernel::meminfo_bytes(field).unwrap())));
+    fields.join(", ")
 }
 
 /// The process that ramps.

@@ -65,12 +65,12 @@ fn thousands_of_nodes_that_start_together_do_not_ask_in_step_later() {
 #[test]
 fn a_connection_is_kept_open_only_while_an_eviction_may_follow() {
     let start = Instant::now();
-    let mut used = Warmth::default();
-    used.used(start);
-    assert_eq!(used.due(), None);
-    assert!(used.warn(start + Duration::from_secs(1)));
-    assert!(used.due() > Some(start + Duration::from_secs(40)), "it is open");
-    assert!(!used.warn(start + Duration::from_secs(2)), "that is no news");
+    let mut open = Warmth::default();
+    open.used(start);
+    assert_eq!(open.due(), None);
+    assert!(open.warn(start + Duration::from_secs(1)));
+    assert!(open.due() > Some(start + Duration::from_secs(40)), "nothing is asked over it");
+    assert!(!open.warn(start + Duration::from_secs(2)), "that is no news");
     let mut warmth = Warmth::default();
     warmth.warn(start);
     assert_eq!(warmth.due(), Some(start), "it is opened at once");
