@@ -62,7 +62,7 @@ fn run(program: &str, arguments: &[&str]) -> Output {
 
 /// What a program prints that must succeed, in one piece.
 fn said(program: &str, arguments: &[&str]) -> String {
-    process::said(&mut command(program, arguments)).trim_end().to_owned()
+    process::said(&mut command(program, arguments)).unwrap().trim_end().to_owned()
 }
 
 fn apt(arguments: &[&str]) {

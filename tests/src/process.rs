@@ -11,15 +11,12 @@ use std::{
 use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// What a command prints that must succeed; if it does not, the panic has all that it printed.
-#[must_use]
-#[track_caller]
-pub fn said(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+/// What a command prints. It is an error, with all that it printed, if it does not succeed.
+pub fn said(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
-    assert!(output.status.success(), "{command:?} ({}):\n{out}\n{err}", output.status);
-    out
+    ensure!(output.status.success(), "{command:?} ({}):\n{out}\n{err}", output.status);
+    Ok(out)
 }
 
 /// A child process that is killed when this is dropped.

@@ -14,12 +14,12 @@ const NEWER: &str = "          appArmorProfile:\n            type: Unconfined\n"
 fn kubectl(arguments: &[&str], content: &str) -> String {
     let file = "/tmp/manifests.yaml";
     fs::write(file, content).unwrap();
-    said(Command::new("kubectl").args(arguments).args(["--filename", file]))
+    said(Command::new("kubectl").args(arguments).args(["--filename", file])).unwrap()
 }
 
 #[guest_test(kube)]
 fn the_api_server_takes_each_of_the_manifests() {
-    print!("{}", said(Command::new("kubectl").args(["version", "--short"])));
+    print!("{}", said(Command::new("kubectl").args(["version", "--short"])).unwrap());
     kubectl(&["apply"], NAMESPACE);
     let manifests = MANIFESTS.replace(NEWER, "");
     assert_ne!(manifests, MANIFESTS, "nothing of it is newer");

@@ -63,7 +63,7 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
     let kubelets = scene.cluster.events_of(kube::uid(&pod)).unwrap();
     assert!(kubelets.iter().all(|event| event["reason"] != "SandboxChanged"), "{kubelets:?}");
     let selector = format!("--field-selector=involvedObject.name={}", kube::name(&pod));
-    let events = said(Command::new("kubectl").args(["get", "events", "-n", NAMESPACE, &selector]));
+    let events = said(Command::new("kubectl").args(["get", "events", "-n", NAMESPACE, &selector])).unwrap();
     assert!(events.contains("Evicted") && events.contains("low on resource: memory"), "{events}");
 
     daemon.stop().unwrap();

@@ -54,7 +54,7 @@ const NETWORK_PROGRAMS: [&str; 2] = ["/opt/cni/bin/nowhere", "/opt/cni/bin/loopb
 const NETWORKS: &str = "/etc/cni/net.d";
 
 fn said(program: &str, arguments: &[&str]) -> String {
-    process::said(Command::new(program).args(arguments))
+    process::said(Command::new(program).args(arguments)).unwrap()
 }
 
 fn kubectl(arguments: &[&str]) -> String {
