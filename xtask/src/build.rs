@@ -23,7 +23,7 @@ pub(crate) enum Kind {
     /// What is shipped and measured.
     Release,
     /// Development, without the assertions and overflow checks that a release does not have.
-    Unasserted,
+    WithoutAssertions,
     /// Quick to build and to build again: for tests, in guests and on the host.
     Development,
     /// The same, with the eBPF programs' own diagnostics.
@@ -36,15 +36,15 @@ impl Kind {
             Self::Release => &["--release"],
             // There are no examples: the flag makes cargo choose the features that tests have, so that programs and
             // tests are built from one set of dependencies.
-            Self::Unasserted | Self::Development => &["--examples"],
+            Self::WithoutAssertions | Self::Development => &["--examples"],
             Self::Diagnostic => &["--examples", "--features", "enforcer/bpf-log"],
         }
     }
 
     /// What differs from the profile in Cargo.toml. A profile of its own would have all dependencies built again.
     fn settings(self) -> impl Iterator<Item = String> {
-        let unasserted = if self == Self::Unasserted { OWN_PACKAGES } else { &[] };
-        unasserted.iter().flat_map(|package| {
+        let packages = if self == Self::WithoutAssertions { OWN_PACKAGES } else { &[] };
+        packages.iter().flat_map(|package| {
             ["debug-assertions", "overflow-checks"]
                 .map(|check| format!("--config=profile.dev.package.{package}.{check}=false"))
         })

@@ -23,7 +23,7 @@ use crate::{
     timeline::Timeline,
 };
 
-/// Time limit of one guest's tests, emulated on a busy machine: twice what the slowest, a Kubernetes node, takes.
+/// Time limit of one guest's tests, emulated on a busy machine: more than three times what the slowest takes.
 const GUEST_TIMEOUT: Duration = Duration::from_mins(40);
 
 /// To build the components takes as long as half of everything else.

@@ -52,8 +52,8 @@ pub(super) enum ApiError {
     TooLong,
     #[error("the answer cannot be read")]
     Unreadable(#[from] serde_json::Error),
-    #[error("the request was not answered, and a look at the pod with status {0}")]
-    NoLook(StatusCode),
+    #[error("the request was not answered, and reading the pod failed with status {0}")]
+    Unread(StatusCode),
 }
 
 /// A client of the API server, with one connection.
@@ -103,7 +103,7 @@ impl Api {
         let is_undone = |answer: &Answer| match answer.status {
             StatusCode::OK => Ok(found(serde_json::from_slice(&answer.body)?).is_as_it_was(pod)),
             StatusCode::NOT_FOUND => Ok(false),
-            other => Err(ApiError::NoLook(other)),
+            other => Err(ApiError::Unread(other)),
         };
         let sent = self
             .exchange

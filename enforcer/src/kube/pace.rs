@@ -56,7 +56,8 @@ pub(super) struct Warmth {
 
 impl Warmth {
     /// An eviction may follow: the connection is opened at once if it was not used lately. Nothing is asked over one that is
-    /// open, as an eviction would wait for the answer. Returns whether this is the first warning for long.
+    /// open, as an eviction would wait for the answer. Returns whether the last warning is longer ago than it keeps the
+    /// connection open.
     pub(super) fn warn(&mut self, now: Instant) -> bool {
         let was_warm = self.until.is_some_and(|until| now < until);
         self.until = Some(now + WARM);

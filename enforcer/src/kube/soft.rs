@@ -60,9 +60,9 @@ impl SoftEvictions {
         let mut requests = 0;
         let begin = self.journal.range().newest;
         let answer = answered(self.ask(action, pod, grace_seconds, &mut requests));
-        // The first request was not answered, and has been done.
+        // The request was not answered, and has been done.
         if matches!(&answer, Ok(Outcome::Found(found)) if found.uid == pod.uid && found.is_terminating) {
-            self.report_terminating(id, pod, begin);
+            self.report_terminating(id, pod, requests, begin);
             return SoftOutcome::Accepted;
         }
         let (outcome, words) = judge(answer);
@@ -87,7 +87,7 @@ impl SoftEvictions {
         let is_going =
             matches!(&seen, Ok(Outcome::Found(found)) if found.uid == pod.uid && found.is_terminating);
         if is_going {
-            self.report_terminating(id, pod, begin);
+            self.report_terminating(id, pod, 0, begin);
         }
         is_going
     }
@@ -102,7 +102,7 @@ impl SoftEvictions {
                 (SoftOutcome::Unanswered, String::from("another pod has this name now"))
             }
             Ok(Outcome::Found(found)) if found.is_terminating => {
-                self.report_terminating(id, pod, begin);
+                self.report_terminating(id, pod, 0, begin);
                 return SoftOutcome::Accepted;
             }
             Ok(Outcome::Found(found)) if found.has_ended || found.is_mirror => (
@@ -118,9 +118,9 @@ impl SoftEvictions {
         outcome
     }
 
-    fn report_terminating(&self, id: &str, pod: &PodRef, begin: u64) {
+    fn report_terminating(&self, id: &str, pod: &PodRef, requests: u32, begin: u64) {
         let words = "the pod is being deleted already: the kubelet ends it";
-        self.report_accepted(id, pod, ("terminating", None, 0), begin, words.to_owned());
+        self.report_accepted(id, pod, ("terminating", None, requests), begin, words.to_owned());
     }
 
     /// Reports that the API server removes the pod.

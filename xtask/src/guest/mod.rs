@@ -109,8 +109,9 @@ pub(crate) struct Guests {
     packages: Vec<FileToAdd>,
     /// The daemon's image and chart on a Kubernetes node, if they were requested, at their places there.
     installables: Vec<FileToAdd>,
-    /// The daemon for guests whose init is systemd, if that was requested: built as users run it.
-    released: Option<PathBuf>,
+    /// The daemon for guests whose init is systemd, if that was requested: without debug assertions and
+    /// overflow checks, as users run it.
+    without_assertions: Option<PathBuf>,
 }
 
 impl Guests {
@@ -151,7 +152,7 @@ impl Guests {
             debians: Vec::new(),
             packages: Vec::new(),
             installables: Vec::new(),
-            released: None,
+            without_assertions: None,
         })
     }
 
@@ -213,22 +214,26 @@ impl Guests {
     }
 
     /// Builds the daemon for guests whose init is systemd without debug assertions and overflow checks, as users run it.
-    pub(crate) fn with_release(mut self, object: Option<&Path>, steps: Steps) -> anyhow::Result<Self> {
+    pub(crate) fn with_daemon_without_assertions(
+        mut self,
+        object: Option<&Path>,
+        steps: Steps,
+    ) -> anyhow::Result<Self> {
         let places = &self.places;
-        let built = steps.work("enforcer, unasserted", || {
-            let programs = build::build(places, object, Kind::Unasserted, &[Product::Daemon])?;
-            without_debug_info(places, "guests-release", &programs)
+        let built = steps.work("enforcer without debug assertions", || {
+            let programs = build::build(places, object, Kind::WithoutAssertions, &[Product::Daemon])?;
+            without_debug_info(places, "guests-without-assertions", &programs)
         })?;
-        self.released = Some(build::program(&built, DAEMON)?.to_owned());
+        self.without_assertions = Some(build::program(&built, DAEMON)?.to_owned());
         Ok(self)
     }
 
     /// The programs on the PATH of a guest with that init.
     pub(crate) fn programs_of(&self, init: Init) -> Programs {
         let mut programs = self.programs.clone();
-        if let (Init::Systemd, Some(released)) = (init, &self.released) {
+        if let (Init::Systemd, Some(daemon)) = (init, &self.without_assertions) {
             for (_, path) in programs.iter_mut().filter(|(name, _)| name == DAEMON) {
-                path.clone_from(released);
+                path.clone_from(daemon);
             }
         }
         if let (Init::Kube, Some(node)) = (init, &self.node) {

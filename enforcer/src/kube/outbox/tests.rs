@@ -237,15 +237,22 @@ fn a_first_request_that_is_not_answered_is_followed_by_a_look() {
     }
 }
 
+/// An outbox whose first request, to delete the pod, is due at that time, and the eviction's id.
+fn deleting(at: Now) -> (Outbox, String) {
+    let mut outbox = Outbox::new(ApiSettings { action: Some(Action::Delete), ..SETTINGS }, 0);
+    let live = signalled_live("e1", "web", "u1", Some("Job"));
+    let live = EvictionSignalled { boot_ms: Some(0), ..live };
+    assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(live), at), None);
+    let (id, call) = outbox.next(at).unwrap();
+    assert!(matches!(call, Call::Delete { .. }), "{call:?}");
+    (outbox, id)
+}
+
 #[test]
 fn the_time_of_sending_is_what_can_be() {
     for (sent_boot_ms, reported) in [(30, 30), (0, 20), (u64::MAX, 50)] {
         let start = Instant::now();
-        let mut outbox = Outbox::new(ApiSettings { action: Some(Action::Delete), ..SETTINGS }, 0);
-        let live = signalled_live("e1", "web", "u1", Some("Job"));
-        let live = EvictionSignalled { boot_ms: Some(0), ..live };
-        assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(live), now(20, start)), None);
-        let (id, _) = outbox.next(now(20, start)).unwrap();
+        let (mut outbox, id) = deleting(now(20, start));
         let done = Some(Outcome::Done { sent_boot_ms });
         let payload = outbox.answered(&id, done, now(20, start), now(50, start));
         let Some(Payload::EvictionRequested(requested)) = payload else { panic!("{payload:?}") };
@@ -269,11 +276,7 @@ fn what_was_sent_twice_counts_twice() {
     ];
     for (answer, outcome, requests) in answers {
         let start = Instant::now();
-        let mut outbox = Outbox::new(ApiSettings { action: Some(Action::Delete), ..SETTINGS }, 0);
-        let live = signalled_live("e1", "web", "u1", Some("Job"));
-        let live = EvictionSignalled { boot_ms: Some(0), ..live };
-        assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(live), now(0, start)), None);
-        let (id, _) = outbox.next(now(0, start)).unwrap();
+        let (mut outbox, id) = deleting(now(0, start));
         let payload = outbox.answered(&id, Some(answer), now(0, start), now(1, start));
         let Some(Payload::EvictionRequested(requested)) = payload else { panic!("{payload:?}") };
         assert_eq!((&*requested.outcome, requested.requests), (outcome, requests));
@@ -283,11 +286,7 @@ fn what_was_sent_twice_counts_twice() {
 #[test]
 fn without_any_answer_what_was_sent_twice_counts_twice_too() {
     let start = Instant::now();
-    let mut outbox = Outbox::new(ApiSettings { action: Some(Action::Delete), ..SETTINGS }, 0);
-    let live = signalled_live("e1", "web", "u1", Some("Job"));
-    let live = EvictionSignalled { boot_ms: Some(0), ..live };
-    assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(live), now(0, start)), None);
-    let (id, _) = outbox.next(now(0, start)).unwrap();
+    let (mut outbox, id) = deleting(now(0, start));
     let failed = Outcome::Resent(Box::new(Outcome::Failed(String::from("no answer within 5000 ms"))));
     assert_eq!(outbox.answered(&id, Some(failed), now(0, start), now(5_000, start)), None);
     let (id, call) = outbox.next(now(9_000, start)).unwrap();

@@ -114,9 +114,8 @@ fn an_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
 /// As a webhook makes it: neither request is given up for the silence before its answer.
 #[test]
 fn an_api_server_that_takes_its_time_is_waited_for() {
-    let mut scene = Scene::new(SETTINGS);
+    let scene = Scene::new(SETTINGS);
     scene.api.put("web", "u1", Some("ReplicaSet"));
-    scene.start(SETTINGS);
     until("the version of evictions", || {
         scene.api.change(|server| server.asked.iter().any(|asked| asked == "GET /api/v1"))
     });
