@@ -1,4 +1,4 @@
-//! The time of the kernel's clocks, in nanoseconds.
+//! The time of the kernel's clocks.
 
 use std::time::Duration;
 
@@ -7,6 +7,11 @@ use rustix::time::{ClockId, clock_gettime};
 /// `CLOCK_BOOTTIME`: since the boot, with the time that the machine was suspended. The eBPF programs use it too.
 pub(crate) fn boottime_ns() -> u64 {
     now_ns(ClockId::Boottime)
+}
+
+/// The same in milliseconds.
+pub(crate) fn boottime_ms() -> u64 {
+    boottime_ns() / 1_000_000
 }
 
 /// `CLOCK_MONOTONIC`: since the boot, without the time that the machine was suspended.

@@ -43,6 +43,9 @@ const HOG: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "900
 /// Where the guest has the daemon's configuration.
 const CONFIGURATION: &str = "/etc/enforcer/config.yaml";
 
+/// The slice in which the package's unit runs the daemon.
+const SLICE: &str = include_str!("../../packaging/systemd/enforcer.slice");
+
 /// What a test puts into the cluster. It is deleted when this is dropped.
 pub(super) struct Scene {
     name: &'static str,
@@ -142,7 +145,11 @@ impl Scene {
         let is_setting = |line: &&str| !line.starts_with("apiVersion:") && !line.starts_with("kind:");
         let own: Vec<&str> = own.lines().filter(is_setting).collect();
         let settings = format!("ownership: auto\n{}\n{settings}", own.join("\n"));
-        Daemon::start(&folder(self.name), &settings).unwrap()
+        let slice = slice();
+        let inside = ["sh", "-c", "echo 0 > $0/cgroup.procs && exec \"$@\"", slice.to_str().unwrap()];
+        let mut daemon = Daemon::launch(&folder(self.name), &settings, &inside).unwrap();
+        daemon.wait_until_ready().unwrap();
+        daemon
     }
 
     /// How many evictions of pods the API server has carried out since its start.
@@ -245,6 +252,16 @@ impl Seen {
 
 fn folder(name: &str) -> PathBuf {
     Path::new("/tmp/kube").join(name)
+}
+
+/// The cgroup of the daemon, made if it is not there: on a busy node it has its share of the processors, as where it is
+/// installed.
+fn slice() -> PathBuf {
+    let weight = SLICE.lines().find_map(|line| line.strip_prefix("CPUWeight=")).unwrap();
+    let slice = Path::new(ROOT).join("enforcer.slice");
+    fs::create_dir_all(&slice).unwrap();
+    fs::write(slice.join("cpu.weight"), weight).unwrap();
+    slice
 }
 
 /// A container that holds a little memory, which `requests` may say.

@@ -249,7 +249,7 @@ impl Run {
             containers: living.iter().map(|(name, _)| name.clone()).collect(),
             cgroup_ids: living.iter().map(|(_, id)| id.0).collect(),
             count: count.unwrap_or_else(|| self.pace.count(eviction)),
-            boot_ms: Some(clock::boottime_ns() / 1_000_000),
+            boot_ms: Some(clock::boottime_ms()),
             message,
         };
         self.journal.emit(Subject::Pod(PodName { namespace, name }), Payload::EvictionRepeated(data));

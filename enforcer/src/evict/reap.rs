@@ -60,8 +60,12 @@ impl fmt::Debug for Work {
 /// 73 ms with help.
 const LARGE_BYTES: u64 = 512 << 20;
 
-/// A smaller victim that is still there after this time waits for a disk or a CPU. It is more than a GiB takes alone.
-const TIMEOUT: Duration = Duration::from_millis(150);
+/// A smaller victim that is still there after this time waits for a disk or a CPU: a pod that requests no CPU exits with the least
+/// weight. It is more than a victim of so many bytes takes alone, and than a GiB takes.
+fn timeout(bytes: u64) -> Duration {
+    let by_size_ms = 20 + (bytes >> 20) * 150 / 1_024;
+    Duration::from_millis(by_size_ms.min(150))
+}
 
 /// Limits to restore, and those of them that are reported as stuck.
 struct Owed {
@@ -91,7 +95,7 @@ pub(super) fn run(queue: &Receiver<Work>, mut emit: impl FnMut(Report)) {
                 // With fewer bytes in total no process can be large. Do not search then, as the victim needs the CPU.
                 if bytes < LARGE_BYTES || !reap(&candidate, LARGE_BYTES) {
                     // One victim at a time: this replaces an earlier one.
-                    slow = Some((Instant::now() + TIMEOUT, candidate));
+                    slow = Some((Instant::now() + timeout(bytes), candidate));
                 }
             }
             Next::Value(Work::GiveBack(limits)) => {
@@ -170,4 +174,16 @@ fn resident_pages(pid: u32) -> Option<u64> {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
     (pages > 0).then_some(pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victim_is_left_alone_for_as_long_as_its_size_takes() {
+        for (mib, ms) in [(0, 20), (64, 29), (256, 57), (512, 95), (1_024, 150), (1 << 20, 150)] {
+            assert_eq!(timeout(mib << 20).as_millis(), ms, "{mib} MiB");
+        }
+    }
 }

@@ -60,7 +60,7 @@ impl Clock {
     pub(super) fn system() -> Self {
         Self::new(|| Now {
             wall_ms: jiff::Timestamp::now().as_millisecond(),
-            boot_ms: clock::boottime_ns() / 1_000_000,
+            boot_ms: clock::boottime_ms(),
         })
     }
 

@@ -407,7 +407,7 @@ fn now() -> Now {
     Now {
         instant: Instant::now(),
         time_ms: jiff::Timestamp::now().as_millisecond(),
-        boot_ms: clock::boottime_ns() / 1_000_000,
+        boot_ms: clock::boottime_ms(),
     }
 }
 

@@ -93,7 +93,8 @@ impl Exchange {
     }
 
     /// Sends a request that must have one effect, at once over the present connection. If that is silent, it looks over another
-    /// beside it, and only if `is_undone` says so of the answer the request is sent again. The first answer counts.
+    /// beside it, and only if `is_undone` says so of the answer the request is sent again. The first answer counts; the time is
+    /// that of the first request, unless its connection had ended.
     pub(super) async fn change(
         &mut self,
         access: &ApiServerFeed,
@@ -106,8 +107,13 @@ impl Exchange {
             return Ok(Sent::Answered(self.keep(open, answer)));
         };
         let asked = request()?;
-        let answer =
-            async { open.ask(asked).await.ok().map(|(open, answer)| (open, Sent::Answered(answer))) };
+        let first_boot_ms = clock::boottime_ms();
+        let is_lost = AtomicBool::new(false);
+        let answer = async {
+            let answered = open.ask(asked).await.ok();
+            is_lost.store(answered.is_none(), Ordering::Relaxed);
+            answered.map(|(open, answer)| (open, Sent::Answered(answer)))
+        };
         let is_resent = &self.is_resent;
         let other = Box::pin(async {
             let (open, looked) = Open::new(access).await?.ask(look()?).await?;
@@ -118,7 +124,12 @@ impl Exchange {
             let (open, answer) = open.ask(request()?).await?;
             Ok::<_, ApiError>((open, Sent::Answered(answer)))
         });
-        let (open, sent) = answering(answer, other).await?;
+        let (open, mut sent) = answering(answer, other).await?;
+        if let Sent::Answered(answer) = &mut sent
+            && !is_lost.into_inner()
+        {
+            answer.sent_boot_ms = first_boot_ms;
+        }
         self.open = Some(open);
         Ok(sent)
     }
@@ -153,7 +164,7 @@ impl Open {
 
     /// Sends a request, and reads the whole answer. The connection is lost if there is none.
     async fn ask(mut self, request: Request<Bytes>) -> Result<(Self, Answer), ApiError> {
-        let sent_boot_ms = clock::boottime_ns() / 1_000_000;
+        let sent_boot_ms = clock::boottime_ms();
         let (status, headers, rest) = self.connection.send(request).await?;
         let body = whole(rest).await?;
         Ok((self, Answer { status, headers, body, sent_boot_ms }))

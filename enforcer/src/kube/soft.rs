@@ -139,7 +139,7 @@ impl SoftEvictions {
         self.report(EvictionRequested {
             outcome: outcome.into(),
             action: action.map(|action| action.as_str().into()),
-            boot_ms: Some(clock::boottime_ns() / 1_000_000),
+            boot_ms: Some(clock::boottime_ms()),
             ..requested(id, pod, requests, message)
         });
     }

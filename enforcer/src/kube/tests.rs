@@ -343,7 +343,7 @@ pub(super) fn signalled(id: &str, name: &str, uid: &str) -> EvictionSignalled {
         grace_ms: None,
         killed_because: None,
         brakes_failed: None,
-        boot_ms: Some(crate::clock::boottime_ns() / 1_000_000),
+        boot_ms: Some(crate::clock::boottime_ms()),
         timeline: Timeline::default(),
         decided_to_terminated_ms: None,
         decided_to_signalled_ms: None,
@@ -558,7 +558,7 @@ fn another_process_goes_on_where_the_first_was_killed() {
     let ended = EvictionEnded {
         eviction_id: String::from("e2"),
         uid: Some(String::from("u2")),
-        boot_ms: Some(crate::clock::boottime_ns() / 1_000_000),
+        boot_ms: Some(crate::clock::boottime_ms()),
         reconstructed: true,
         ..EvictionEnded::default()
     };

@@ -80,6 +80,10 @@ impl Connection {
             let stream = connect
                 .map_err(|source| ConnectionError::Connect { authority: authority.clone(), source })?;
             notice_a_dead_end(&stream);
+            // A request must not wait until the end of the handshake is acknowledged.
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "a short request may be delayed");
+            }
             if *tls {
                 Self::over(tls::wrap(stream, host, security).await?).await
             } else {

@@ -99,10 +99,18 @@ fn an_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
     way.vanish();
     until("half-open connections", || way.has_vanished());
     way.lead_to(server);
-    scene.emit(signalled_live("e2", "web", "u2", Some("ReplicaSet")));
+    let signalled = signalled_live("e2", "web", "u2", Some("ReplicaSet"));
+    let signalled_ms = signalled.boot_ms.unwrap();
+    scene.emit(signalled);
+    until("the second request", || {
+        api.change(|server| server.pod_requests.contains(&(String::from("POST eviction"), String::from("web"))))
+    });
+    let received_ms = crate::clock::boottime_ms();
     let requested = scene.wait(EventType::EvictionRequested, 2).pop().unwrap();
     let Payload::EvictionRequested(requested) = requested.payload else { panic!() };
     assert_eq!((&*requested.eviction_id, &*requested.outcome, requested.requests), ("e2", "accepted", 2));
+    let first_ms = signalled_ms + requested.signalled_to_requested_ms.unwrap();
+    assert!(first_ms + 250 <= received_ms, "{first_ms} is not the time of the first, {received_ms}");
     assert_eq!(scene.events(EventType::DegradedEntered).len(), 0);
     let asked = api.change(|server| server.pod_requests.clone());
     let of_web: Vec<_> = asked.iter().filter(|(_, pod)| pod == "web").map(|(request, _)| request).collect();
