@@ -301,6 +301,7 @@ pub async fn run(
         sender,
         fill_waker,
         requester,
+        kills: api_evictions.as_ref().map(crate::kube::Evictions::kills),
     };
     let reflex = start_reflex(&config, &orders.settings(&config), &host, reporting, left, &mut recording)?;
 

@@ -49,7 +49,7 @@ mod stat;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::event_builder::shortage_data;
+pub(crate) use self::event_builder::{killed_data, shortage_data};
 pub use self::{
     brake::BrakeBook,
     candidate::{Accounted, Candidate, Identity, OpenError, pod_key},

@@ -2,7 +2,7 @@
 //!
 //! A kubelet restarts containers that are killed. The API server's eviction is what removes the pod for good, and has its
 //! controller make another. What has to be asked for is read from the journal, so that nothing is lost or done twice over
-//! a crash ([`Outbox`]). Requests are made by a process of its own, without privileges ([`helper`](crate::helper)).
+//! a crash ([`Outbox`]); a kill is handed on before ([`Kills`]). Requests are made by a process of its own, without privileges ([`helper`](crate::helper)).
 
 mod answering;
 mod api;
@@ -22,7 +22,7 @@ mod tests;
 pub use self::{
     client::{Access, ApiServer, Named, NodeName},
     disk::DiskPressure,
-    evictions::Evictions,
+    evictions::{Evictions, Kills},
     message::{
         About, Action, Call, ContainerList, ContainerRef, FoundPod, Lane, Outcome, PodRef, Report,
         TaintEffect,

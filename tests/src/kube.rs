@@ -223,7 +223,7 @@ impl Cluster {
     }
 
     /// Deletes a pod's object at once. The kubelet ends its containers when it learns of it.
-    fn delete_now(&self, pod: &str) -> anyhow::Result<()> {
+    pub fn delete_now(&self, pod: &str) -> anyhow::Result<()> {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}");
         self.delete_as(&path, &json!({"gracePeriodSeconds": 0}))
     }
@@ -442,6 +442,12 @@ pub fn restarts(pod: &Value) -> u64 {
     statuses(pod).filter_map(|status| status["restartCount"].as_u64()).sum()
 }
 
+/// Whether none of the pod's containers runs or is to run, after one has.
+#[must_use]
+pub fn has_ended(pod: &Value) -> bool {
+    statuses(pod).next().is_some() && statuses(pod).all(|status| !status["state"]["terminated"].is_null())
+}
+
 fn statuses(pod: &Value) -> impl Iterator<Item = &Value> {
     pod["status"]["containerStatuses"].as_array().into_iter().flatten()
 }
@@ -489,7 +495,11 @@ mod tests {
         let status = |state: &str| json!({"state": {state: {}}, "restartCount": 2});
         let mut pod = pod("a", &[container("x", &[], &json!({})), container("y", &[], &json!({}))]);
         pod["status"] = json!({"containerStatuses": [status("running"), status("waiting")]});
-        assert!(!runs(&pod));
+        assert!(!runs(&pod) && !has_ended(&pod));
+        pod["status"] = json!({"containerStatuses": [status("running"), status("terminated")]});
+        assert!(!has_ended(&pod));
+        pod["status"] = json!({"containerStatuses": [status("terminated"), status("terminated")]});
+        assert!(has_ended(&pod));
         pod["status"] = json!({"containerStatuses": [status("running"), status("running")]});
         assert!(runs(&pod));
         assert_eq!(restarts(&pod), 4);

@@ -24,6 +24,7 @@ use crate::{
         ReflexConfig, Report, Requester,
     },
     journal::Journal,
+    kube::Kills,
     policy::engine::{EngineSettings, Thresholds},
     recorder::Asker,
 };
@@ -38,6 +39,8 @@ pub(super) struct ReportTargets {
     pub(super) fill_waker: Option<FillWaker>,
     /// Asked before a soft eviction signals anything.
     pub(super) requester: Option<Arc<dyn Requester>>,
+    /// Where kills are handed on to be requested at the API server.
+    pub(super) kills: Option<Kills>,
 }
 
 /// What an earlier process left to the reflex.
@@ -66,6 +69,7 @@ struct ReportListener {
     events: Arc<Mutex<EventBuilder>>,
     journal: Journal,
     being_evicted: BeingEvicted,
+    kills: Option<Kills>,
     asker: Option<Asker>,
     sender: mpsc::UnboundedSender<EngineEvent>,
     runtime: Handle,
@@ -95,6 +99,11 @@ impl Listener for ReportListener {
     }
 
     fn see(&mut self, report: &Report) {
+        if let Some(kills) = &self.kills
+            && let Some(killed) = evict::killed_data(report)
+        {
+            kills.send(killed);
+        }
         let reflexion = match report {
             Report::Conditions(conditions) => EngineEvent::Conditions(*conditions),
             Report::Signalled { number, candidate, .. }
@@ -169,7 +178,7 @@ pub(super) fn start_reflex(
     left: Left,
     recording: &mut Recording,
 ) -> anyhow::Result<Reflex> {
-    let ReportTargets { events, journal, being_evicted, sender, fill_waker, requester } = reporting;
+    let ReportTargets { events, journal, being_evicted, sender, fill_waker, requester, kills } = reporting;
     let Left { intents, inherited } = left;
     if let Some(eviction) = &inherited {
         being_evicted.begin(eviction.facts.cgroup, eviction.path.clone(), eviction.facts.decided_ns);
@@ -178,6 +187,7 @@ pub(super) fn start_reflex(
         events,
         journal: journal.clone(),
         being_evicted,
+        kills,
         asker: recording.asker(),
         sender,
         runtime: Handle::current(),

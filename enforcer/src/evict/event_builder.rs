@@ -136,15 +136,12 @@ impl EventBuilder {
                 };
                 pod_event(candidate, Payload::EvictionSignalled(data))
             }
-            Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed } => {
+            Report::Signalled { id, candidate, moments, brakes_failed, .. } => {
                 let data = EvictionSignalled {
-                    signal: Some(signal.as_str().into()),
-                    killed_because: cut_short.map(|reason| kill_reason(reason).into()),
                     brakes_failed: Some(*brakes_failed),
-                    boot_ms: boot_ms(moments.signalled_ns),
                     timeline: timeline(moments),
                     hook: self.hooks.signalled(*id, waited_ns(moments)),
-                    ..signalled_data(*id, candidate, "SIGKILL")
+                    ..killed_data(report)?
                 };
                 pod_event(candidate, Payload::EvictionSignalled(data))
             }
@@ -494,6 +491,20 @@ fn containment_data(
         message: None,
         errno: None,
     }
+}
+
+/// What is known of a kill at once; `None` if the report is of nothing that was killed.
+pub(crate) fn killed_data(report: &Report) -> Option<EvictionSignalled> {
+    let Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed: _ } = report
+    else {
+        return None;
+    };
+    Some(EvictionSignalled {
+        signal: Some(signal.as_str().into()),
+        killed_because: cut_short.map(|reason| kill_reason(reason).into()),
+        boot_ms: boot_ms(moments.signalled_ns),
+        ..signalled_data(*id, candidate, "SIGKILL")
+    })
 }
 
 /// The event of a sent signal, with what every one has.

@@ -96,7 +96,7 @@ where
     raw::close_all_but_standard();
     let socket = standard_socket(&io::stdin())?;
     // Before there is another thread: users and capabilities are a thread's.
-    give_up_rights(kind.user())?;
+    give_up_rights(kind)?;
     let runtime = runtime()?;
     // It has all its threads. There is no process of its own either.
     limit(Resource::Nproc, 0);
@@ -131,8 +131,12 @@ pub(crate) fn standard_socket(stream: &impl AsFd) -> io::Result<StdStream> {
 }
 
 /// Becomes a user without rights, who dies with the daemon. As root it must succeed: what remained would be root.
-fn give_up_rights(user: u32) -> io::Result<()> {
-    let _nice = rustix::process::setpriority_process(None, 0);
+fn give_up_rights(kind: Kind) -> io::Result<()> {
+    let user = kind.user();
+    // A request for an eviction must not wait behind the daemon's own threads, which have much to do after a kill.
+    if kind != Kind::Kube {
+        let _nice = rustix::process::setpriority_process(None, 0);
+    }
     limit(Resource::As, MOST_BYTES);
     limit(Resource::Core, 0);
     let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));

@@ -58,10 +58,7 @@ pub(super) struct Clock(Arc<dyn Fn() -> Now + Send + Sync>);
 impl Clock {
     /// The system's clocks.
     pub(super) fn system() -> Self {
-        Self::new(|| Now {
-            wall_ms: jiff::Timestamp::now().as_millisecond(),
-            boot_ms: clock::boottime_ms(),
-        })
+        Self::new(|| Now { wall_ms: jiff::Timestamp::now().as_millisecond(), boot_ms: clock::boottime_ms() })
     }
 
     pub(super) fn new(now: impl Fn() -> Now + Send + Sync + 'static) -> Self {

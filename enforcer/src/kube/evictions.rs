@@ -8,9 +8,16 @@ use std::{
 };
 
 use enforcer_events::{
-    Event, EventType, Payload, eviction::EvictionDecided, node::Degraded, pressure::PressureRising,
+    Event, EventType, Payload,
+    eviction::{EvictionDecided, EvictionSignalled},
+    node::Degraded,
+    pressure::PressureRising,
 };
-use tokio::{runtime::Builder, sync::watch};
+use tokio::{
+    runtime::Builder,
+    sync::{mpsc, watch},
+    time::timeout_at,
+};
 
 use super::{
     client::ApiServer,
@@ -33,6 +40,12 @@ const NAME: &str = "kube-evictions";
 /// The `what` of the degradation while the API server cannot be asked.
 const WHAT: &str = "apiServer";
 
+/// How many kills may be handed on. Others are found in the journal.
+const MOST_KILLS: usize = 16;
+
+/// How long the event of a kill may come after the kill itself; it may also be lost.
+const RECORDED: Duration = Duration::from_secs(2);
+
 /// For how long credentials are used again for a first request: after a kill, the disk that they are on may be slow.
 const CREDENTIALS_LAST: Duration = Duration::from_mins(1);
 
@@ -41,11 +54,25 @@ const CREDENTIALS_LAST: Duration = Duration::from_mins(1);
 pub struct Evictions {
     stop: watch::Sender<bool>,
     open: watch::Receiver<Vec<OpenEviction>>,
+    kills: Kills,
+}
+
+/// Hands on kills before their events are in the journal, which takes a busy node longer than a request. The intent page has
+/// them by then, so that a next process finds them too.
+#[derive(Clone, Debug)]
+pub struct Kills(mpsc::Sender<EvictionSignalled>);
+
+impl Kills {
+    /// Hands a kill on. Never waits: one that cannot be handed on is found in the journal.
+    pub fn send(&self, killed: EvictionSignalled) {
+        drop(self.0.try_send(killed));
+    }
 }
 
 struct Run {
     journal: Journal,
     reader: Reader,
+    kills: mpsc::Receiver<EvictionSignalled>,
     cursor: CursorFile,
     outbox: Outbox,
     /// The evictions whose pods are still to be removed.
@@ -91,6 +118,7 @@ impl Evictions {
     ) -> io::Result<Self> {
         let (stop, stopping) = watch::channel(false);
         let (opened, open) = watch::channel(Vec::new());
+        let (killed, kills) = mpsc::channel(MOST_KILLS);
         let replayed = journal.range().newest;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
@@ -119,6 +147,7 @@ impl Evictions {
             let reader = journal.reader(Some(begin), Filter { kinds, ..Filter::default() });
             let run = Run {
                 reader,
+                kills,
                 cursor,
                 outbox: Outbox::new(settings, replayed),
                 open: opened,
@@ -133,7 +162,13 @@ impl Evictions {
             };
             runtime.block_on(run.run(stopping));
         })?;
-        Ok(Self { stop, open })
+        Ok(Self { stop, open, kills: Kills(killed) })
+    }
+
+    /// Where kills are handed on.
+    #[must_use]
+    pub fn kills(&self) -> Kills {
+        self.kills.clone()
     }
 
     /// The evictions whose pods are still to be removed, at any time.
@@ -163,14 +198,18 @@ impl Run {
 
     async fn work(&mut self) {
         loop {
+            while let Ok(killed) = self.kills.try_recv() {
+                self.take_kill(&killed);
+            }
             self.read();
             let now = now();
             self.show_open(now);
             if let Some((id, call)) = self.outbox.next(now) {
-                if let Some(answer) = self.ask(call).await
-                    && let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now())
-                {
-                    self.report(payload);
+                if let Some(answer) = self.ask(call).await {
+                    self.until_recorded(&id).await;
+                    if let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now()) {
+                        self.report(payload);
+                    }
                 }
                 continue;
             }
@@ -201,12 +240,26 @@ impl Run {
             let due = [written, self.outbox.due(), self.discover, self.warmth.due()];
             let due = due.into_iter().flatten().min();
             tokio::select! {
+                Some(killed) = self.kills.recv() => self.take_kill(&killed),
                 () = self.reader.readable() => {}
                 () = sleep_until(due) => if written.is_some_and(|due| due <= Instant::now()) {
                     self.write_cursor();
                 },
             }
         }
+    }
+
+    fn take_kill(&mut self, killed: &EvictionSignalled) {
+        self.outbox.take_kill(self.journal.range().newest, killed, now());
+    }
+
+    /// Waits for the event of a kill: what came of its request follows it.
+    async fn until_recorded(&mut self, id: &str) {
+        let end = tokio::time::Instant::now() + RECORDED;
+        while !self.outbox.is_recorded(id) && timeout_at(end, self.reader.readable()).await.is_ok() {
+            self.read();
+        }
+        self.outbox.set_recorded(id);
     }
 
     fn show_open(&self, now: Now) {
@@ -288,12 +341,11 @@ impl Run {
             tokio::select! {
                 answer = &mut answer => return Some(answer),
                 // A look may take its time, and is repeated.
-                () = self.reader.readable(), if lane == Lane::Looks => {
-                    self.read();
-                    if self.outbox.is_urgent(now()) {
-                        return None;
-                    }
-                }
+                Some(killed) = self.kills.recv(), if lane == Lane::Looks => self.take_kill(&killed),
+                () = self.reader.readable(), if lane == Lane::Looks => self.read(),
+            }
+            if self.outbox.is_urgent(now()) {
+                return None;
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What the API server still has to be asked: pure, from the journal's events and the server's answers.
 
+mod entry;
 mod open;
 mod settings;
 
@@ -10,9 +11,10 @@ use std::{
 
 use enforcer_events::{
     Payload,
-    eviction::{EvictionConfirmed, EvictionDecided, EvictionEnded, EvictionRequested, EvictionSignalled},
+    eviction::{EvictionDecided, EvictionEnded, EvictionRequested, EvictionSignalled},
 };
 
+use self::entry::{Entry, Signalled, Stage};
 pub use self::{
     open::{OpenEviction, Removal},
     settings::{ApiSettings, OnPdb, Owner},
@@ -30,13 +32,6 @@ const FRESH: Duration = Duration::from_secs(5);
 /// server would not wait for the kubelet.
 const GRACE_SECONDS: u64 = 1;
 
-/// The pause after a failure; each further one is twice as long, up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// The pause before the first look whether an evicted pod is gone.
-const CONFIRM: Duration = Duration::from_secs(1);
-
 /// How many decisions' messages are kept until the signal, and how many ids of settled evictions.
 const LATEST: usize = 64;
 
@@ -48,9 +43,9 @@ const MOST: usize = 1_024;
 
 /// The evictions that the API server has to know of.
 ///
-/// An eviction comes in with the event of its signal, and leaves with the events that say what came of it. Whoever reads
-/// the events again from [`position`](Self::position) has the same evictions, and looks at each pod before anything is
-/// asked again.
+/// An eviction comes in with the event of its signal, or a moment before it, and leaves with the events that say what came of
+/// it. Whoever reads the events again from [`position`](Self::position) has the same evictions, and looks at each pod before
+/// anything is asked again.
 #[derive(Debug)]
 pub struct Outbox {
     settings: ApiSettings,
@@ -64,57 +59,6 @@ pub struct Outbox {
     /// Up to this position the journal is that of earlier processes, or of an earlier outbox: what was asked then is not
     /// known.
     replayed: u64,
-}
-
-#[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-struct Entry {
-    pod: PodRef,
-    /// The position of the signal's event.
-    sequence: u64,
-    signalled: Signalled,
-    /// Whose pod it is, as far as it is known.
-    owner: Option<Owner>,
-    /// How often containers of it were killed again.
-    repeats: u32,
-    /// The cgroups of the last time, if an earlier process reported it.
-    unsure: Vec<CgroupId>,
-    /// Whether a disruption budget refused its eviction.
-    has_budget: bool,
-    message: String,
-    stage: Stage,
-    due: Instant,
-    expiry: Instant,
-    /// How often in a row it failed.
-    failures: u32,
-    /// Whether a request was not found or a conflict: if the pod is as it was, evictions have another version.
-    is_version_doubtful: bool,
-    /// How many requests that change something were sent.
-    requests: u32,
-    is_refusal_reported: bool,
-    /// Whether its status was what was asked for: the object stays.
-    is_marked_failed: bool,
-    /// Whether it was killed here: a soft eviction is first requested.
-    is_killed: bool,
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Stage {
-    /// How is the pod?
-    Look,
-    /// It is as it should be for this to be asked.
-    Act(Action),
-    /// It was asked for: is the pod gone?
-    Confirm,
-}
-
-/// When an eviction was signalled.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Signalled {
-    /// On the clock on the wall, in milliseconds since 1970.
-    pub(super) time_ms: i64,
-    /// Since the machine was started, in milliseconds, if it was reported.
-    pub(super) boot_ms: Option<u64>,
 }
 
 /// The present time on each clock.
@@ -161,6 +105,8 @@ impl Outbox {
             Payload::EvictionSignalled(signalled) if signalled.sent == "SIGKILL" => {
                 if let Some(entry) = self.entries.get_mut(&signalled.eviction_id) {
                     entry.is_killed = true;
+                    entry.is_recorded = true;
+                    entry.sequence = entry.sequence.min(sequence);
                 }
                 let is_new = self.add_killed(sequence, time_ms, signalled, now);
                 let owner = live_owner(signalled).filter(|_| is_new)?;
@@ -221,6 +167,37 @@ impl Outbox {
             _ => {}
         }
         None
+    }
+
+    /// Takes in a kill before its event, if it is to be requested at once; all else waits for the event. `newest` is the
+    /// position of the journal's newest event.
+    pub fn take_kill(&mut self, newest: u64, killed: &EvictionSignalled, now: Now) {
+        let Some(owner) = live_owner(killed) else { return };
+        let removes = matches!(self.settings.action(owner), Some(Action::Evict | Action::Delete));
+        if !removes
+            || !self.is_fresh(u64::MAX, killed, now)
+            || !self.add_killed(newest + 1, now.time_ms, killed, now)
+        {
+            return;
+        }
+        if let Some(entry) = self.entries.get_mut(&killed.eviction_id) {
+            entry.is_recorded = false;
+        }
+        // One that is to be removed is asked for, and nothing is to be reported of it yet.
+        drop(self.decide(&killed.eviction_id, owner, now));
+    }
+
+    /// Whether the journal has the event of that kill, as far as it was taken in.
+    #[must_use]
+    pub fn is_recorded(&self, id: &str) -> bool {
+        self.entries.get(id).is_none_or(|entry| entry.is_recorded)
+    }
+
+    /// Its event is not waited for any longer.
+    pub fn set_recorded(&mut self, id: &str) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.is_recorded = true;
+        }
     }
 
     /// Whether what the event says of the pod still holds: it must be of this process and this moment, so that nothing was
@@ -294,6 +271,7 @@ impl Outbox {
             is_refusal_reported: false,
             is_marked_failed: false,
             is_killed: true,
+            is_recorded: true,
         };
         self.entries.insert(id.to_owned(), entry);
         true
@@ -514,89 +492,6 @@ impl Outbox {
             .map(|entry| entry.sequence.saturating_sub(1))
             .min()
             .map_or(read, |first| first.min(read))
-    }
-}
-
-impl Entry {
-    fn requested(
-        &self,
-        id: &str,
-        outcome: &'static str,
-        reason: Option<&'static str>,
-        words: &str,
-    ) -> EvictionRequested {
-        let PodRef { namespace, name, uid } = self.pod.clone();
-        EvictionRequested {
-            eviction_id: id.to_owned(),
-            namespace,
-            name,
-            uid,
-            outcome: outcome.into(),
-            action: None,
-            reason: reason.map(Into::into),
-            requests: self.requests,
-            signalled_to_requested_ms: None,
-            boot_ms: None,
-            message: words.to_owned(),
-        }
-    }
-
-    fn settled(&self, id: &str, outcome: &'static str, reason: Option<&'static str>, words: &str) -> Payload {
-        Payload::EvictionRequested(self.requested(id, outcome, reason, words))
-    }
-
-    /// The server refuses: it is asked again, and the first refusal is reported.
-    fn refused(
-        &mut self,
-        id: &str,
-        reason: Option<&'static str>,
-        words: &str,
-        after: Option<Duration>,
-        now: Instant,
-    ) -> Option<Payload> {
-        let is_first = !std::mem::replace(&mut self.is_refusal_reported, true);
-        self.stage = Stage::Look;
-        self.retry(id, now, after);
-        is_first.then(|| self.settled(id, "refused", reason, words))
-    }
-
-    fn confirmed(self, id: &str, now: Now) -> Payload {
-        let PodRef { namespace, name, uid } = self.pod;
-        let after_ms = self.signalled.boot_ms.map(|boot_ms| now.boot_ms.saturating_sub(boot_ms));
-        Payload::EvictionConfirmed(EvictionConfirmed {
-            eviction_id: id.to_owned(),
-            namespace,
-            name,
-            uid,
-            signalled_to_confirmed_ms: after_ms,
-        })
-    }
-
-    /// Counts a request that was sent again; `None` if there is no answer to it.
-    fn count(&mut self, answer: Outcome) -> Option<Outcome> {
-        let (answer, again) = answer.counted();
-        self.requests += again;
-        (!matches!(answer, Outcome::Failed(_))).then_some(answer)
-    }
-
-    fn confirm(&mut self, now: Instant) {
-        if self.stage != Stage::Confirm {
-            self.stage = Stage::Confirm;
-            self.failures = 0;
-            self.due = now + CONFIRM;
-        }
-    }
-
-    /// Waits before the next request: longer each time, and no two of thousands of nodes at the same moment.
-    fn retry(&mut self, id: &str, now: Instant, after: Option<Duration>) {
-        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.failures.min(16));
-        let pause = pause.min(LONGEST_PAUSE);
-        self.failures += 1;
-        let spread = id.bytes().fold(u32::from(self.failures.to_le_bytes()[0]), |sum, byte| {
-            sum.wrapping_mul(31).wrapping_add(byte.into())
-        });
-        let jittered = pause / 2 + pause / 2 * (spread % 256) / 255;
-        self.due = now + jittered.max(after.unwrap_or_default());
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod credentials;
 mod disk;
+mod kills;
 mod node;
 mod outages;
 mod pace;

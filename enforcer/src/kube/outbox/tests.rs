@@ -26,6 +26,63 @@ fn a_pod_that_is_killed_twice_before_the_server_is_back_is_asked_for_once() {
     assert_eq!((outbox.next(now(10_000, start)), outbox.position(40)), (None, 40));
 }
 
+fn killed() -> EvictionSignalled {
+    EvictionSignalled { boot_ms: Some(0), ..signalled_live("e1", "web", "u1", Some("ReplicaSet")) }
+}
+
+#[test]
+fn a_kill_is_requested_before_its_event_and_once() {
+    let start = Instant::now();
+    let mut outbox = Outbox::new(SETTINGS, 3);
+    outbox.discovered(Some(String::from("policy/v1")));
+    outbox.take_kill(6, &killed(), now(1, start));
+    // The event of a second kill of that pod changes nothing.
+    outbox.take_kill(6, &killed(), now(1, start));
+    // Who begins behind 6 reads the event.
+    assert_eq!((outbox.position(40), outbox.is_recorded("e1")), (6, false));
+    let (id, call) = outbox.next(now(1, start)).unwrap();
+    assert!(matches!(call, Call::Evict { .. }), "{call:?}");
+    assert_eq!(outbox.take(8, 0, None, &Payload::EvictionSignalled(killed()), now(30, start)), None);
+    assert_eq!((outbox.position(40), outbox.is_recorded("e1")), (6, true));
+    let done = Outcome::Done { sent_boot_ms: 2 };
+    let payload = outbox.answered(&id, Some(done), now(1, start), now(40, start));
+    let Some(Payload::EvictionRequested(requested)) = payload else { panic!("{payload:?}") };
+    let EvictionRequested { outcome, requests, signalled_to_requested_ms, .. } = requested;
+    assert_eq!((&*outcome, requests, signalled_to_requested_ms), ("accepted", 1, Some(2)));
+    assert_eq!(outbox.next(now(50, start)), None);
+}
+
+#[test]
+fn an_event_that_is_there_and_not_yet_read_is_read_again_after_a_crash() {
+    let start = Instant::now();
+    let mut outbox = Outbox::new(SETTINGS, 3);
+    outbox.take_kill(9, &killed(), now(1, start));
+    assert_eq!(outbox.position(7), 7);
+    assert_eq!(outbox.take(8, 0, None, &Payload::EvictionSignalled(killed()), now(2, start)), None);
+    assert_eq!(outbox.position(40), 7);
+}
+
+#[test]
+fn a_kill_that_needs_a_look_or_no_request_waits_for_its_event() {
+    let start = Instant::now();
+    let status = ApiSettings { action: Some(Action::Status), ..SETTINGS };
+    let none = ApiSettings { action: None, ..SETTINGS };
+    for (settings, killed) in [
+        (status, killed()),
+        (none, killed()),
+        (SETTINGS, signalled_live("e1", "web", "u1", None)),
+        (SETTINGS, signalled("e1", "web", "u1")),
+        (SETTINGS, EvictionSignalled { terminating: true, ..killed() }),
+        (SETTINGS, EvictionSignalled { killed_because: Some("expired".into()), ..killed() }),
+        (SETTINGS, EvictionSignalled { boot_ms: None, ..killed() }),
+    ] {
+        let mut outbox = Outbox::new(settings, 3);
+        outbox.take_kill(6, &killed, now(1, start));
+        assert_eq!((outbox.next(now(1, start)), outbox.position(40)), (None, 40), "{killed:?}");
+        assert!(outbox.is_recorded("e1"));
+    }
+}
+
 #[test]
 fn what_was_signalled_before_the_last_boot_is_not_asked_for() {
     let start = Instant::now();

@@ -103,7 +103,9 @@ fn an_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open() {
     let signalled_ms = signalled.boot_ms.unwrap();
     scene.emit(signalled);
     until("the second request", || {
-        api.change(|server| server.pod_requests.contains(&(String::from("POST eviction"), String::from("web"))))
+        api.change(|server| {
+            server.pod_requests.contains(&(String::from("POST eviction"), String::from("web")))
+        })
     });
     let received_ms = crate::clock::boottime_ms();
     let requested = scene.wait(EventType::EvictionRequested, 2).pop().unwrap();
