@@ -165,9 +165,7 @@ enum EngineEvent {
 
 /// Gives the calling thread the daemon's nice value. If that is not permitted, the daemon reports it at its start.
 pub fn prefer_thread() {
-    if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE) {
-        tracing::debug!(%error, "cannot set a thread's nice value");
-    }
+    threads::set_nice(NICE);
 }
 
 /// What happens to values, scores and cgroups when the daemon is stopped. When it is killed, they stay.

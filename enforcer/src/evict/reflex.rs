@@ -330,6 +330,7 @@ impl Reflex {
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-report", move || {
+            threads::set_nice(threads::FIRST);
             for report in rehearsed {
                 listener.rehearse(report);
             }

@@ -25,6 +25,7 @@ use tokio::{
 };
 
 use super::frame::{self, Numbered};
+use crate::threads;
 
 /// This program, even after its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
@@ -43,6 +44,8 @@ const STACK_BYTES: usize = 256 << 10;
 pub(crate) trait Protocol: Send + 'static {
     /// The process's name in messages, and the name of the broker's thread.
     const NAME: &'static str;
+    /// Whether the request for an eviction passes through it.
+    const IS_FIRST: bool = false;
     /// The longest body of a question's frame.
     const MOST_ASK_BYTES: usize;
     /// The longest body of an answer's frame.
@@ -139,10 +142,12 @@ impl<P: Protocol> Helper<P> {
     ) -> io::Result<Self> {
         let (sender, jobs) = mpsc::channel(WAITING);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        thread::Builder::new()
-            .name(String::from(P::NAME))
-            .stack_size(STACK_BYTES)
-            .spawn(move || runtime.block_on(run::<P>(jobs, spawn)))?;
+        thread::Builder::new().name(String::from(P::NAME)).stack_size(STACK_BYTES).spawn(move || {
+            if P::IS_FIRST {
+                threads::set_nice(threads::FIRST);
+            }
+            runtime.block_on(run::<P>(jobs, spawn));
+        })?;
         Ok(Self(sender))
     }
 

@@ -1,9 +1,12 @@
 //! The thread that requests evictions from the API server: it reads the journal, asks, and reports the result.
 
 use std::{
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io,
     path::{Path, PathBuf},
     pin::pin,
+    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -29,6 +32,7 @@ use crate::{
     clock,
     journal::{Batch, CursorFile, Filter, Journal, Reader, Record, Subject, before_all, resume},
     specs::ApiServerFeed,
+    threads,
 };
 
 /// The stack of the thread.
@@ -47,7 +51,8 @@ const MOST_KILLS: usize = 16;
 const RECORDED: Duration = Duration::from_secs(2);
 
 /// For how long credentials are used again for a first request: after a kill, the disk that they are on may be slow.
-const CREDENTIALS_LAST: Duration = Duration::from_mins(1);
+/// It is longer than the longest time between two requests while a connection is kept open, each of which reads them.
+const CREDENTIALS_LAST: Duration = Duration::from_mins(2);
 
 /// The running thread. Dropping it makes it stop.
 #[derive(Debug)]
@@ -123,6 +128,7 @@ impl Evictions {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
         std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            threads::set_nice(threads::FIRST);
             let mut cursor = CursorFile::new(&state_dir, NAME);
             let begin = match cursor.read() {
                 Ok(Some(kept)) => resume(&journal, &kept).unwrap_or_else(|before| before),
@@ -201,12 +207,17 @@ impl Run {
             while let Ok(killed) = self.kills.try_recv() {
                 self.take_kill(&killed);
             }
-            self.read();
+            // All else is looked at once the request is on its way.
+            if !self.outbox.is_urgent(now()) {
+                self.look();
+            }
             let now = now();
-            self.show_open(now);
             if let Some((id, call)) = self.outbox.next(now) {
                 if let Some(answer) = self.ask(call).await {
-                    self.until_recorded(&id).await;
+                    // The version is no result: the request follows at once.
+                    if !matches!(answer, Ok(Outcome::Discovered(Some(_)) | Outcome::Known(_))) {
+                        self.until_recorded(&id).await;
+                    }
                     if let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now()) {
                         self.report(payload);
                     }
@@ -262,8 +273,10 @@ impl Run {
         self.outbox.set_recorded(id);
     }
 
-    fn show_open(&self, now: Now) {
-        let open = self.outbox.open(now);
+    /// Takes in all events that are there, and shows which evictions are open.
+    fn look(&mut self) {
+        self.read();
+        let open = self.outbox.open(now());
         self.open.send_if_modified(|shown| {
             let differs = *shown != open;
             if differs {
@@ -337,6 +350,11 @@ impl Run {
         };
         let server = self.server.clone();
         let mut answer = pin!(server.ask_as(access, lane, call));
+        let begun = poll_fn(|context| Poll::Ready(answer.as_mut().poll(context))).await;
+        if let Poll::Ready(answer) = begun {
+            return Some(answer);
+        }
+        self.look();
         loop {
             tokio::select! {
                 answer = &mut answer => return Some(answer),
@@ -350,7 +368,7 @@ impl Run {
         }
     }
 
-    /// The credentials: for what changes a pod those of the last minute, else as they are now.
+    /// The credentials: for what changes a pod those of the last two minutes, else as they are now.
     async fn access(&mut self, call: &Call) -> Result<ApiServerFeed, String> {
         let now = Instant::now();
         if let Some((access, read)) = &self.access
