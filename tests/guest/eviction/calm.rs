@@ -7,7 +7,7 @@ use super::{MIB, Scene, THRESHOLD_BYTES, to_leave};
 /// So many pages are read again that this is no accident: 32 MiB.
 const REFAULTS: u64 = 8_192;
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn page_cache_and_a_container_at_its_own_limit_cost_their_neighbours_nothing() {
     let mut scene = Scene::open("eviction-calm");
     let killed_by_kernel = kernel::vmstat("oom_kill").unwrap();

@@ -4,7 +4,7 @@ use enforcer_tests::{host::PidMax, stream::is, wait::TIMEOUT};
 
 use super::Scene;
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_fork_bomb_of_small_processes_goes_and_not_the_large_pod() {
     // So that some hundred processes are enough to come below the threshold.
     let _bound = PidMax::leave(800).unwrap();
