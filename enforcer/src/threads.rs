@@ -18,11 +18,11 @@ const BEGIN: Duration = Duration::from_secs(10);
 /// The stack of a [`Workers`] thread, in bytes: its call depth is small.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// The nice value of the threads through which a kill gets to the API server. The daemon's others, at −10, have much to do
-/// after a kill: on an emulated node a request waited behind them for 0.1 to 0.4 s.
-pub(crate) const FIRST: i32 = -20;
+/// The nice value of the threads that report a kill and request the eviction. The daemon's others, at −10, have much to do after
+/// a kill: on an emulated node a request waited behind them for up to 0.4 s.
+pub(crate) const REQUEST_NICE: i32 = -20;
 
-/// Sets the calling thread's nice value, which what it starts has too. If that is not permitted, the daemon reports it at its
+/// Sets the nice value of the calling thread, and of what it starts. If that is not permitted, the daemon reports it at its
 /// start.
 pub(crate) fn set_nice(nice: i32) {
     if let Err(error) = rustix::process::setpriority_process(Some(rustix::thread::gettid()), nice) {

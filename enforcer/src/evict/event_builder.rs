@@ -493,7 +493,7 @@ fn containment_data(
     }
 }
 
-/// What is known of a kill at once; `None` if the report is of nothing that was killed.
+/// What is known of a kill at once; `None` if the report is about something else.
 pub(crate) fn killed_data(report: &Report) -> Option<EvictionSignalled> {
     let Report::Signalled { id, signal, number: _, candidate, cut_short, moments, brakes_failed: _ } = report
     else {

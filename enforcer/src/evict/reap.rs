@@ -60,8 +60,8 @@ impl fmt::Debug for Work {
 /// 73 ms with help.
 const LARGE_BYTES: u64 = 512 << 20;
 
-/// A smaller victim that is still there after this time waits for a disk or a CPU: a pod that requests no CPU exits with the least
-/// weight. It is more than a victim of so many bytes takes alone, and than a GiB takes.
+/// A victim without a large process that is still there after this time waits for a disk or a CPU: a pod that requests no CPU
+/// exits with the least weight. The time is more than a victim of that size takes alone.
 fn timeout(bytes: u64) -> Duration {
     let by_size_ms = 20 + (bytes >> 20) * 150 / 1_024;
     Duration::from_millis(by_size_ms.min(150))

@@ -330,7 +330,7 @@ impl Reflex {
         let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-report", move || {
-            threads::set_nice(threads::FIRST);
+            threads::set_nice(threads::REQUEST_NICE);
             for report in rehearsed {
                 listener.rehearse(report);
             }

@@ -44,8 +44,8 @@ const STACK_BYTES: usize = 256 << 10;
 pub(crate) trait Protocol: Send + 'static {
     /// The process's name in messages, and the name of the broker's thread.
     const NAME: &'static str;
-    /// Whether the request for an eviction passes through it.
-    const IS_FIRST: bool = false;
+    /// Whether it requests evictions, for which nothing else may be waited for.
+    const REQUESTS_EVICTIONS: bool = false;
     /// The longest body of a question's frame.
     const MOST_ASK_BYTES: usize;
     /// The longest body of an answer's frame.
@@ -143,8 +143,8 @@ impl<P: Protocol> Helper<P> {
         let (sender, jobs) = mpsc::channel(WAITING);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name(String::from(P::NAME)).stack_size(STACK_BYTES).spawn(move || {
-            if P::IS_FIRST {
-                threads::set_nice(threads::FIRST);
+            if P::REQUESTS_EVICTIONS {
+                threads::set_nice(threads::REQUEST_NICE);
             }
             runtime.block_on(run::<P>(jobs, spawn));
         })?;

@@ -133,7 +133,8 @@ pub(crate) fn standard_socket(stream: &impl AsFd) -> io::Result<StdStream> {
 /// Becomes a user without rights, who dies with the daemon. As root it must succeed: what remained would be root.
 fn give_up_rights(kind: Kind) -> io::Result<()> {
     let user = kind.user();
-    // A request for an eviction must not wait behind the daemon's own threads: it keeps that of the thread that started it.
+    // The kube process keeps the nice value of the thread that started it: a request for an eviction must not wait behind the
+    // daemon's other threads.
     if kind != Kind::Kube {
         let _nice = rustix::process::setpriority_process(None, 0);
     }

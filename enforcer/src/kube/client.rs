@@ -49,7 +49,7 @@ pub(super) struct KubeApi;
 
 impl Protocol for KubeApi {
     const NAME: &'static str = "kube";
-    const IS_FIRST: bool = true;
+    const REQUESTS_EVICTIONS: bool = true;
     const MOST_ASK_BYTES: usize = 0;
     const MOST_ANSWER_BYTES: usize = 0;
 

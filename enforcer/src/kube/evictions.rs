@@ -128,7 +128,7 @@ impl Evictions {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
         std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
-            threads::set_nice(threads::FIRST);
+            threads::set_nice(threads::REQUEST_NICE);
             let mut cursor = CursorFile::new(&state_dir, NAME);
             let begin = match cursor.read() {
                 Ok(Some(kept)) => resume(&journal, &kept).unwrap_or_else(|before| before),
