@@ -141,9 +141,6 @@ use crate::{
 /// How long a soft eviction waits for its decision to be on the disk.
 const RECORDING: Duration = Duration::from_secs(2);
 
-/// The daemon's nice value: it sleeps nearly always, and must not wait behind the load on the node when it wakes.
-const NICE: i32 = -10;
-
 /// How many threads wait for the end of pods that an operator has evicted. More threads are started while there are
 /// more such pods, as far as the kernel allows.
 const ENDING_THREADS: usize = 4;
@@ -165,7 +162,7 @@ enum EngineEvent {
 
 /// Gives the calling thread the daemon's nice value. If that is not permitted, the daemon reports it at its start.
 pub fn prefer_thread() {
-    threads::set_nice(NICE);
+    threads::set_nice(threads::NICE);
 }
 
 /// What happens to values, scores and cgroups when the daemon is stopped. When it is killed, they stay.

@@ -18,8 +18,15 @@ const BEGIN: Duration = Duration::from_secs(10);
 /// The stack of a [`Workers`] thread, in bytes: its call depth is small.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// The nice value of the threads that report a kill and request the eviction. The daemon's others, at −10, have much to do after
-/// a kill: on an emulated node a request waited behind them for up to 0.4 s.
+/// The daemon's nice value: it sleeps nearly always, and must not wait behind the load on the node when it wakes.
+pub(crate) const NICE: i32 = -10;
+
+/// The nice value of the eviction thread, and of the process that sends requests for evictions. That one reads what a network
+/// sends, so it is not before the eviction thread; the daemon's others have much to do after a kill.
+pub(crate) const EVICTION_NICE: i32 = -15;
+
+/// The nice value of the threads that report a kill and request the eviction, which is short work. On an emulated node a
+/// request waited behind the daemon's others for up to 0.4 s.
 pub(crate) const REQUEST_NICE: i32 = -20;
 
 /// Sets the nice value of the calling thread, and of what it starts. If that is not permitted, the daemon reports it at its

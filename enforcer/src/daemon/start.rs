@@ -8,7 +8,7 @@ use enforcer_events::{
 };
 
 use super::{
-    NICE, emit,
+    emit,
     handover::{self, Refusal},
     host::Host,
     instance_lock::InstanceLock,
@@ -23,6 +23,7 @@ use crate::{
     privilege::{self, Unfiltered},
     sense::{self, HostFacts, snapshot::BUDGET},
     serve::{self, Observe},
+    threads,
 };
 
 impl Refusal for StoreError {
@@ -163,12 +164,13 @@ pub(super) fn emit_start(journal: &Journal, config: &Config, host: &Host, facts:
         emit::degraded(journal, "openFiles", &error.to_string());
     }
     // For this thread and the threads that it starts: all that matter are started later.
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+    if let Err(error) = rustix::process::setpriority_process(None, threads::NICE) {
         emit::degraded(
             journal,
             "priority",
             &format!(
-                "cannot set the daemon's nice value to {NICE}, so on a busy node it may be late: {error}"
+                "cannot set the daemon's nice value to {}, so on a busy node it may be late: {error}",
+                threads::NICE
             ),
         );
     }

@@ -361,6 +361,7 @@ impl Reflex {
         reflex.hook_thread = reflex.threads.pop().map(|thread| (thread, hook_ended));
         let rehearsal = Rehearsal::prepare();
         reflex.start("enforcer-reflex", move || {
+            threads::set_nice(threads::EVICTION_NICE);
             // Drops `to_rehearse`, whose end the report thread waits for, before the loop runs.
             rehearsal::note(rehearsal.and_then(move |mut rehearsal| {
                 let is_signalled = rehearsal.perform()?;

@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     privilege::{self, Unfiltered},
-    raw,
+    raw, threads,
 };
 
 /// The user and group of the first kind of process. The kinds have one each, which no distribution gives to anyone: what else
@@ -133,11 +133,8 @@ pub(crate) fn standard_socket(stream: &impl AsFd) -> io::Result<StdStream> {
 /// Becomes a user without rights, who dies with the daemon. As root it must succeed: what remained would be root.
 fn give_up_rights(kind: Kind) -> io::Result<()> {
     let user = kind.user();
-    // The kube process keeps the nice value of the thread that started it: a request for an eviction must not wait behind the
-    // daemon's other threads.
-    if kind != Kind::Kube {
-        let _nice = rustix::process::setpriority_process(None, 0);
-    }
+    let nice = if kind == Kind::Kube { threads::EVICTION_NICE } else { 0 };
+    let _nice = rustix::process::setpriority_process(None, nice);
     limit(Resource::As, MOST_BYTES);
     limit(Resource::Core, 0);
     let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));

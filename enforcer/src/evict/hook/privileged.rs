@@ -37,7 +37,7 @@ use super::{
     environment::{LANG, PATH, PREFIX},
     started,
 };
-use crate::{policy::engine::HookEnd, raw};
+use crate::{policy::engine::HookEnd, raw, threads};
 
 /// The hidden verb that this program is started with; the program to run and its arguments follow.
 pub const VERB: &str = "hook-process";
@@ -53,8 +53,7 @@ const MOST_ANSWER_BYTES: usize = 256;
 /// How long the process that was found may take to say what it is for.
 const ANSWERS: Duration = Duration::from_secs(2);
 
-/// The hook process's nice value and score, as the daemon's: it has to start a program while the node is short.
-const NICE: i32 = -10;
+/// The hook process's score, as the daemon's: it has to start a program while the node is short.
 const SCORE: &str = "-999";
 
 /// The one that runs.
@@ -311,7 +310,7 @@ fn run(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // Best effort, as for the daemon, which reports what it lacks.
     drop(std::fs::write("/proc/self/oom_score_adj", SCORE));
-    let _preferred = rustix::process::setpriority_process(None, NICE);
+    let _preferred = rustix::process::setpriority_process(None, threads::NICE);
     let resident = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     let _locked = rustix::mm::mlockall(resident);
     serve(socket.as_fd(), &program)
