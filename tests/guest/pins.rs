@@ -427,13 +427,20 @@ fn unpinning_leaves_nothing_and_waits_for_no_daemon() {
     // Those of daemons before go a moment after them.
     wait_until("the end of other programs", || loaded_programs().count() == 0);
     let links_before = links();
+    let killed = daemon("unpin");
+    let attached = links();
+    // SIGKILL: its end waits for no program to be detached.
+    drop(killed);
+    assert_eq!(links(), attached, "the kernel detached programs as the process ended");
     let daemon = daemon("unpin");
+    wait_until("the end of a killed daemon's programs", || links() == attached);
     assert_eq!(versions().len(), 1);
     let refused = unpin();
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("another enforcer"), "{refused:?}");
     daemon.stop().unwrap();
-    assert!(links() > links_before, "stopping keeps them attached");
+    wait_until("the end of those that are not kept", || links() < attached);
+    assert!(links() > links_before, "stopping keeps those of OOM kills attached");
     let removed = unpin();
     assert!(removed.status.success(), "{removed:?}");
     let shown = String::from_utf8(removed.stdout).unwrap();

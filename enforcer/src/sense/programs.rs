@@ -70,7 +70,7 @@ pub struct Attached {
     pub inherited: Inherited,
     /// What will not outlive the daemon, although it should.
     pub unpinned: Vec<Lost>,
-    /// Keeps the programs attached; dropping it detaches them all.
+    /// Keeps the programs attached; dropping it detaches those that do not outlive the daemon.
     pub programs: Programs,
 }
 
@@ -118,8 +118,8 @@ impl Programs {
         Self::load_in(choice, None)
     }
 
-    /// As [`load`](Self::load), but pins the programs and maps that report OOM kills in `pins`, so that they outlive
-    /// this process. Takes on the pins of a daemon of this `version` unchanged; takes over those of another version
+    /// As [`load`](Self::load), but pins the programs in `pins`. Those that report OOM kills, and their maps, outlive this
+    /// process; the others are detached when the result is dropped, or by the next load if this process is killed. Takes on the pins of a daemon of this `version` unchanged; takes over those of another version
     /// without a gap: `take` gets each record of its ring before the record is removed.
     ///
     /// What cannot be pinned is attached all the same, and listed in [`Attached::unpinned`].
@@ -311,10 +311,11 @@ fn attach(
     btf: Option<&Btf>,
     pinned: Option<&mut Pinned>,
 ) -> Result<(), AttachError> {
-    let Some(pinned) = pinned.filter(|_| kept::is_kept(wanted.program)) else {
+    let Some(pinned) = pinned else {
         return link(ebpf, wanted, btf, Holder::Aya).map(drop);
     };
-    if pinned.has(wanted.program) {
+    let is_kept = kept::is_kept(wanted.program);
+    if is_kept && pinned.has(wanted.program) {
         return Ok(());
     }
     match link(ebpf, wanted, btf, Holder::Us) {
@@ -323,9 +324,9 @@ fn attach(
                 return Ok(());
             }
         }
-        Ok(None) => {}
         // Attached by an interface without links, so there is nothing to pin.
-        Err(AttachError::Link(error)) => pinned.cannot_keep(&error),
+        Err(AttachError::Link(error)) if is_kept => pinned.cannot_keep(&error),
+        Ok(None) | Err(AttachError::Link(_)) => {}
         Err(error) => return Err(error),
     }
     link(ebpf, wanted, btf, Holder::Aya).map(drop)

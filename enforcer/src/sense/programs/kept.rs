@@ -13,11 +13,12 @@ use crate::sense::Choice;
 enum Life {
     /// It is pinned, and goes on without the daemon.
     Kept,
-    /// It ends with the daemon: its data is about the daemon's current work, or counted from its start.
+    /// It ends when the daemon stops, or when the next one starts if the daemon was killed: its data is about the daemon's
+    /// current work, or counted from its start.
     Ours,
 }
 
-/// One line a program. A program that is not listed ends with the daemon.
+/// One line a program. A program that is not listed is as those of [`Life::Ours`].
 const PROGRAMS: [(&str, Life); 25] = [
     // These report OOM kills.
     ("mark_victim_task", Life::Kept),

@@ -1,5 +1,5 @@
 //! The programs and maps of one version, pinned.
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 use aya::{
     maps::{Array, HashMap, Map, MapData, MapError, MapInfo},
@@ -22,6 +22,7 @@ const KERNEL_NAME: usize = 15;
 const NOT_KEPT: &str =
     "OOM kills that happen while the daemon is not running are not reported, or from counters alone";
 const NOT_READ: &str = "OOM kills that an earlier daemon's programs saw are not reported";
+const LEFT_ATTACHED: &str = "a program of an earlier daemon, which nobody reads, stays attached";
 const LEFT_ALONE: &str = "it is not touched, and prevents removing the folder";
 
 /// The pins of this version.
@@ -32,6 +33,8 @@ pub(super) struct Pinned {
     dir: VersionDir,
     /// Held, so that their programs stay attached even if the files are removed.
     links: Vec<FdLink>,
+    /// Pins of programs that end with us.
+    ours: Vec<PathBuf>,
     inherited: Vec<&'static str>,
     lost: Vec<Lost>,
 }
@@ -51,7 +54,16 @@ impl Pinned {
                 return Err(PinsError::Foreign { path, why: "is not the map it names" });
             }
         }
-        let pinned = Self { pins, version, dir, links: Vec::new(), inherited: Vec::new(), lost: Vec::new() };
+        let mut pinned = Self {
+            pins,
+            version,
+            dir,
+            links: Vec::new(),
+            ours: Vec::new(),
+            inherited: Vec::new(),
+            lost: Vec::new(),
+        };
+        pinned.detach_ended()?;
         pinned.forget_reclaim();
         Ok(pinned)
     }
@@ -85,17 +97,42 @@ impl Pinned {
     }
 
     /// Pins a program's link; returns whether that worked. If not, the program is detached.
+    ///
+    /// A program that ends with us is pinned as well: if we are killed, its pin is the last that holds it, and not our
+    /// process. Detaching takes the kernel up to most of a second, for which the process would be in the next daemon's way.
     pub(super) fn keep(&mut self, program: &str, link: FdLink) -> bool {
-        match link.pin(self.dir.link(program)) {
+        let path = self.dir.link(program);
+        let is_kept = kept::is_kept(program);
+        match link.pin(&path) {
             Ok(link) => {
                 self.links.push(link.into());
+                if !is_kept {
+                    self.ours.push(path);
+                }
                 true
             }
-            Err(error) => {
+            Err(error) if is_kept => {
                 self.lost.push(lost(&error));
                 false
             }
+            Err(error) => {
+                tracing::warn!(%error, program, "cannot be pinned, so the next daemon may start later if this one is killed");
+                false
+            }
         }
+    }
+
+    /// Removes the pins of programs that ended with the daemon before, which was killed. A kernel worker detaches them.
+    fn detach_ended(&mut self) -> Result<(), PinsError> {
+        for (path, program) in self.dir.links()? {
+            if !kept::is_kept(&program)
+                && let Err(error) = fs::remove_file(&path)
+            {
+                let why = format!("cannot remove {}: {error}", path.display());
+                self.lost.push(Lost { what: "pins", why, consequence: LEFT_ATTACHED });
+            }
+        }
+        Ok(())
     }
 
     /// Notes a program that can be attached, but not pinned.
@@ -167,6 +204,16 @@ impl Pinned {
 
     fn map<T>(&self, name: &str, convert: impl FnOnce(Map) -> Result<T, MapError>) -> Result<T, MapError> {
         MapData::from_pin(self.dir.map(name)).and_then(Map::from_map_data).and_then(convert)
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        for path in &self.ours {
+            if let Err(error) = fs::remove_file(path) {
+                tracing::warn!(path = %path.display(), %error, "cannot remove a pin; the next daemon does");
+            }
+        }
     }
 }
 

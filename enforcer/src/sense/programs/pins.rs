@@ -219,6 +219,13 @@ impl VersionDir {
         self.path.join(format!("{LINK}{program}"))
     }
 
+    /// The pins of links, each with the name of its program.
+    pub(super) fn links(&self) -> Result<Vec<(PathBuf, String)>, PinsError> {
+        let (pins, _foreign) = self.files()?;
+        let program = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix(LINK).map(str::to_owned);
+        Ok(pins.into_iter().filter_map(|path| program(&path).map(|program| (path, program))).collect())
+    }
+
     /// Files that we would not have pinned.
     pub(super) fn foreign(&self) -> Result<Vec<PathBuf>, PinsError> {
         let names = names(&self.path)?.into_iter();
