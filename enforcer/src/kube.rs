@@ -14,6 +14,7 @@ mod message;
 mod node;
 mod outbox;
 mod pace;
+mod position;
 mod process;
 mod soft;
 #[cfg(test)]

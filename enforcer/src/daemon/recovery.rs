@@ -149,7 +149,7 @@ fn evictions(
     look: impl Fn(Option<(&str, CgroupId)>, &[CgroupId], Instant) -> Holding,
 ) -> Evicted {
     let Evicted { mut ended, mut inherited } = Evicted::default();
-    let (reported, deadline) = (reported(journal), Instant::now() + DEATH);
+    let (Reported { events, killed }, deadline) = (reported(journal), Instant::now() + DEATH);
     for intent in left {
         let Intent::Eviction {
             id,
@@ -170,7 +170,7 @@ fn evictions(
         };
         let id = Ulid::from(*id).to_string();
         let holding = look(whole.then_some((&**path, *cgroup)), targets, deadline);
-        let was = |kind| reported.contains(&(kind, id.clone()));
+        let was = |kind| events.contains(&(kind, id.clone()));
         let (was_signalled, was_requested) =
             (was(EventType::EvictionSignalled), was(EventType::EvictionRequested));
         let was_ended = was(EventType::EvictionCompleted) || was(EventType::EvictionFailed);
@@ -183,7 +183,7 @@ fn evictions(
             continue;
         }
         let emit = |payload: Payload| {
-            if !reported.contains(&(payload.kind(), id.clone())) {
+            if !events.contains(&(payload.kind(), id.clone())) {
                 journal.emit(subject(pod), payload);
             }
         };
@@ -233,8 +233,9 @@ fn evictions(
             uid: Some(uid.to_string()),
             cgroup: Some(path.to_string()),
             reconstructed: true,
-            // Without it the breaker would not count an eviction whose signal was not reported.
-            boot_ms: (is_ended && !was_signalled).then_some(decided_ns / 1_000_000),
+            // An eviction that was carried out without an event of its kill: the breaker counts it, and the API server is asked
+            // to remove the pod.
+            boot_ms: (holding != Holding::Living && !killed.contains(&id)).then_some(decided_ns / 1_000_000),
             reason: Some("interrupted".into()),
             message: Some(message.to_owned()),
             ..EvictionEnded::default()
@@ -357,8 +358,17 @@ pub(super) fn is_populated(path: &str, id: u64) -> bool {
     CgroupPath::parse(path).is_ok_and(|path| held_at(&path, CgroupId(id)) != Holding::NoProcess)
 }
 
+/// What the journal has of evictions, by their ids.
+#[derive(Debug, Default)]
+struct Reported {
+    /// Their events.
+    events: BTreeSet<(EventType, String)>,
+    /// Those of which it has the SIGKILL.
+    killed: BTreeSet<String>,
+}
+
 /// Returns the evictions in the journal, and which of their events.
-fn reported(journal: &Journal) -> BTreeSet<(EventType, String)> {
+fn reported(journal: &Journal) -> Reported {
     let kinds = vec![
         EventType::EvictionDecided,
         EventType::EvictionSignalled,
@@ -368,7 +378,7 @@ fn reported(journal: &Journal) -> BTreeSet<(EventType, String)> {
     ];
     let newest = journal.range().newest;
     let mut reader = journal.reader(Some(newest.saturating_sub(BACK)), Filter { kinds, ..Filter::default() });
-    let mut reported = BTreeSet::new();
+    let Reported { mut events, mut killed } = Reported::default();
     while let Some(batch) = reader.read() {
         let Batch::Records(records) = batch else { continue };
         for record in records {
@@ -380,12 +390,17 @@ fn reported(journal: &Journal) -> BTreeSet<(EventType, String)> {
             {
                 continue;
             }
-            if let Some(id) = event.as_ref().and_then(|event| event.payload.eviction_id()) {
-                reported.insert((record.kind, id.to_owned()));
+            if let Some(Payload::EvictionSignalled(signalled)) = payload
+                && signalled.sent == "SIGKILL"
+            {
+                killed.insert(signalled.eviction_id.clone());
+            }
+            if let Some(id) = payload.and_then(Payload::eviction_id) {
+                events.insert((record.kind, id.to_owned()));
             }
         }
     }
-    reported
+    Reported { events, killed }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::{
     },
 };
 use crate::{
+    helper::plain,
     network::ConnectionError,
     specs::{ApiServerFeed, DISRUPTED_BY_ENFORCER, DISRUPTION_TARGET},
 };
@@ -488,12 +489,14 @@ fn refused(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
     // One budget answers 429 with its cause (`pkg/registry/core/pod/storage/eviction.go`), two budgets 500 with words.
     let is_budget = refusal.details.causes.iter().any(|cause| cause.reason == "DisruptionBudget")
         || status == StatusCode::INTERNAL_SERVER_ERROR && words.contains("PodDisruptionBudget");
-    if is_budget {
-        return Outcome::Budget { words };
-    }
     let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
     let seconds =
         header.or((refusal.details.retry_after_seconds > 0).then_some(refusal.details.retry_after_seconds));
     let after_ms = seconds.map(|seconds| seconds.saturating_mul(1_000));
+    // The daemon would cut it too, and a longer one has no place in an answer.
+    let words = plain(&words);
+    if is_budget {
+        return Outcome::Budget { words, after_ms };
+    }
     Outcome::Refused { status: status.as_u16(), words, after_ms }
 }

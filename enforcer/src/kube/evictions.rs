@@ -27,6 +27,7 @@ use super::{
     message::{Call, Lane, Outcome},
     outbox::{ApiSettings, Now, OpenEviction, Outbox},
     pace::{EVERY, Pace, Warmth},
+    position::Position,
 };
 use crate::{
     clock,
@@ -78,7 +79,7 @@ struct Run {
     journal: Journal,
     reader: Reader,
     kills: mpsc::Receiver<EvictionSignalled>,
-    cursor: CursorFile,
+    position: Position,
     outbox: Outbox,
     /// The evictions whose pods are still to be removed.
     open: watch::Sender<Vec<OpenEviction>>,
@@ -92,8 +93,6 @@ struct Run {
     warmth: Warmth,
     /// The credentials that were read last, and when.
     access: Option<(ApiServerFeed, Instant)>,
-    /// Whether it is reported that the cursor cannot be written.
-    is_unwritten: bool,
 }
 
 impl fmt::Debug for Run {
@@ -126,11 +125,12 @@ impl Evictions {
         let (killed, kills) = mpsc::channel(MOST_KILLS);
         let replayed = journal.range().newest;
         let runtime = Builder::new_current_thread().enable_all().build()?;
+        let position = Position::start()?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
         std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
             threads::set_nice(threads::REQUEST_NICE);
-            let mut cursor = CursorFile::new(&state_dir, NAME);
-            let begin = match cursor.read() {
+            let mut file = CursorFile::new(&state_dir, NAME);
+            let begin = match file.read() {
                 Ok(Some(kept)) => resume(&journal, &kept).unwrap_or_else(|before| before),
                 Ok(None) => begin,
                 Err(error) => {
@@ -150,11 +150,19 @@ impl Evictions {
                 EventType::EvictionConfirmed,
                 EventType::EvictionRepeated,
             ];
+            // This position must survive a kill before the first request.
+            let first = journal.cursor(begin);
+            if file.due(&first).is_some()
+                && let Err(error) = file.write(&first)
+            {
+                tracing::warn!(%error, "cannot write the first cursor of API evictions");
+            }
+            position.begin(file);
             let reader = journal.reader(Some(begin), Filter { kinds, ..Filter::default() });
             let run = Run {
                 reader,
                 kills,
-                cursor,
+                position,
                 outbox: Outbox::new(settings, replayed),
                 open: opened,
                 server,
@@ -164,7 +172,6 @@ impl Evictions {
                 pace,
                 warmth: Warmth::default(),
                 access: None,
-                is_unwritten: false,
             };
             runtime.block_on(run.run(stopping));
         })?;
@@ -192,14 +199,13 @@ impl Drop for Evictions {
 
 impl Run {
     async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        // The starting position must survive a kill before the first request.
-        self.write_cursor();
         tokio::select! {
             () = self.work() => {}
             // A request under way may still arrive. The next process looks before it asks again.
             () = stopped(&mut stop) => {}
         }
-        self.write_cursor();
+        self.note_position();
+        self.position.finish();
     }
 
     async fn work(&mut self) {
@@ -221,6 +227,9 @@ impl Run {
                     if let Some(payload) = self.outbox.answered(&id, answer.ok(), now, self::now()) {
                         self.report(payload);
                     }
+                    if !self.outbox.is_requesting() {
+                        self.trouble.settle();
+                    }
                 }
                 continue;
             }
@@ -237,7 +246,9 @@ impl Run {
                         self.outbox.discovered(Some(version));
                         None
                     }
-                    _ => Some(Instant::now() + self.pace.failed()),
+                    Some(_) => Some(Instant::now() + self.pace.failed()),
+                    // An eviction asks for it, which had to go first.
+                    None => self.discover,
                 };
                 continue;
             }
@@ -246,16 +257,13 @@ impl Run {
                 drop(self.ask_plainly(Call::Ping).await);
                 continue;
             }
-            let position = self.journal.cursor(self.outbox.position(self.reader.position()));
-            let written = self.cursor.due(&position);
-            let due = [written, self.outbox.due(), self.discover, self.warmth.due()];
+            self.note_position();
+            let due = [self.outbox.due(), self.discover, self.warmth.due()];
             let due = due.into_iter().flatten().min();
             tokio::select! {
                 Some(killed) = self.kills.recv() => self.take_kill(&killed),
                 () = self.reader.readable() => {}
-                () = sleep_until(due) => if written.is_some_and(|due| due <= Instant::now()) {
-                    self.write_cursor();
-                },
+                () = sleep_until(due) => {}
             }
         }
     }
@@ -302,6 +310,9 @@ impl Run {
                         match Event::parse(&line) {
                             Ok(event) => {
                                 let payload = &event.payload;
+                                if event.source != self.journal.source() {
+                                    self.outbox.is_of_another_boot(sequence);
+                                }
                                 if foretells(payload) {
                                     self.warm();
                                 }
@@ -344,7 +355,7 @@ impl Run {
         if lane == Lane::Evictions {
             self.warmth.used(Instant::now());
         }
-        let access = match self.access(&call).await {
+        let access = match self.access(&call).await? {
             Ok(access) => access,
             Err(why) => return Some(Err(why)),
         };
@@ -356,30 +367,47 @@ impl Run {
         }
         self.look();
         loop {
+            if lane == Lane::Looks && self.outbox.is_urgent(now()) {
+                return None;
+            }
             tokio::select! {
                 answer = &mut answer => return Some(answer),
                 // A look may take its time, and is repeated.
                 Some(killed) = self.kills.recv(), if lane == Lane::Looks => self.take_kill(&killed),
                 () = self.reader.readable(), if lane == Lane::Looks => self.read(),
             }
-            if self.outbox.is_urgent(now()) {
-                return None;
-            }
         }
     }
 
-    /// The credentials: for what changes a pod those of the last two minutes, else as they are now.
-    async fn access(&mut self, call: &Call) -> Result<ApiServerFeed, String> {
-        let now = Instant::now();
+    /// The credentials: for what changes a pod, and what has to be known before, those of the last two minutes, else as they are
+    /// now. `None`: they are no longer waited for, as a request has become urgent.
+    async fn access(&mut self, call: &Call) -> Option<Result<ApiServerFeed, String>> {
+        let is_urgent = self.outbox.is_urgent(now());
+        let begin = Instant::now();
         if let Some((access, read)) = &self.access
-            && !call.changes_nothing()
-            && now.duration_since(*read) < CREDENTIALS_LAST
+            && (is_urgent || !call.changes_nothing())
+            && begin.duration_since(*read) < CREDENTIALS_LAST
         {
-            return Ok(access.clone());
+            return Some(Ok(access.clone()));
         }
-        let access = self.server.access().await?;
-        self.access = Some((access.clone(), now));
-        Ok(access)
+        let server = self.server.clone();
+        let mut reading = pin!(server.access());
+        let access = loop {
+            tokio::select! {
+                access = &mut reading => break access,
+                // One that changes nothing is asked again.
+                Some(killed) = self.kills.recv(), if call.changes_nothing() && !is_urgent => {
+                    self.take_kill(&killed);
+                    if self.outbox.is_urgent(now()) {
+                        return None;
+                    }
+                }
+            }
+        };
+        if let Ok(access) = &access {
+            self.access = Some((access.clone(), begin));
+        }
+        Some(access)
     }
 
     fn report(&self, payload: Payload) {
@@ -392,31 +420,34 @@ impl Run {
         self.journal.emit(Subject::Pod(crate::model::PodName { namespace, name }), payload);
     }
 
-    fn write_cursor(&mut self) {
-        let position = self.journal.cursor(self.outbox.position(self.reader.position()));
-        if self.cursor.due(&position).is_none() {
-            return;
-        }
-        match self.cursor.write(&position) {
-            Ok(()) => self.is_unwritten = false,
-            Err(error) if !std::mem::replace(&mut self.is_unwritten, true) => {
-                tracing::warn!(%error, "cannot write the cursor of API evictions");
-            }
-            Err(_reported) => {}
-        }
+    fn note_position(&self) {
+        self.position.set(self.journal.cursor(self.outbox.position(self.reader.position())));
     }
 }
 
 /// Whether the server can be asked, as it is reported.
 struct Trouble {
     journal: Journal,
-    /// Whether it is reported that it cannot, and whether that is a missing right to change something.
-    reported: Option<bool>,
+    /// Why it is reported that it cannot.
+    reported: Option<Cause>,
+    /// Whether the last question was answered.
+    is_heard: bool,
+}
+
+/// Why the server cannot be asked: each is over with more than the one before it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Cause {
+    /// A question that changes nothing was not answered. Any later answer shows that the server is back.
+    Silence,
+    /// A request was not answered, or failed in the server: another one must be answered, or none be left to be made.
+    Request,
+    /// The right to change something is missing: a request must be accepted.
+    Right,
 }
 
 impl Trouble {
     fn new(journal: &Journal) -> Self {
-        Self { journal: journal.clone(), reported: None }
+        Self { journal: journal.clone(), reported: None, is_heard: false }
     }
 
     /// Takes the answer to a question, which may have been one for a change.
@@ -425,27 +456,39 @@ impl Trouble {
             Ok(Outcome::Resent(outcome)) => Ok(&**outcome),
             once => once.as_ref(),
         };
+        self.is_heard = false;
+        let of_this = if changes { Cause::Request } else { Cause::Silence };
         match answer {
-            // Any later answer shows that the server is back.
-            Err(why) | Ok(Outcome::Failed(why)) => self.enter(why, false),
+            Err(why) | Ok(Outcome::Failed(why)) => return self.enter(why, of_this),
             Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
-                self.enter(&format!("status {status}: {words}"), changes && matches!(status, 401 | 403));
+                let is_right_missing = changes && matches!(status, 401 | 403);
+                let cause = if is_right_missing { Cause::Right } else { of_this };
+                return self.enter(&format!("status {status}: {words}"), cause);
             }
             // It was not asked.
-            Ok(Outcome::Known(_)) => {}
-            // A look that is answered says nothing of the right to evict.
-            Ok(Outcome::Found(_)) => self.leave(false),
-            Ok(_) => self.leave(changes),
+            Ok(Outcome::Known(_)) => return,
+            // In place of the answer to a request that changes something, as after it.
+            Ok(Outcome::Found(_)) => self.leave(Cause::Silence),
+            Ok(Outcome::Done { .. }) if changes => self.leave(Cause::Right),
+            Ok(_) => self.leave(of_this),
+        }
+        self.is_heard = true;
+    }
+
+    /// No request is left to be made: an answer shows that the server is back.
+    fn settle(&mut self) {
+        if self.is_heard {
+            self.leave(Cause::Request);
         }
     }
 
-    fn enter(&mut self, why: &str, is_right_missing: bool) {
+    fn enter(&mut self, why: &str, cause: Cause) {
         // One report, whichever pod the words name.
         if let Some(before) = &mut self.reported {
-            *before |= is_right_missing;
+            *before = cause.max(*before);
             return;
         }
-        self.reported = Some(is_right_missing);
+        self.reported = Some(cause);
         let message = format!(
             "cannot evict pods at the API server; the kubelet restarts the containers that are killed here: {why}"
         );
@@ -454,8 +497,9 @@ impl Trouble {
         self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
     }
 
-    fn leave(&mut self, changes: bool) {
-        if self.reported.take_if(|is_right_missing| changes || !*is_right_missing).is_some() {
+    /// Reports that it can be asked again, if that was reported for this cause or a lesser one.
+    fn leave(&mut self, up_to: Cause) {
+        if self.reported.take_if(|cause| *cause <= up_to).is_some() {
             let message = Some(String::from("pods can be evicted at the API server"));
             let data = Degraded { message, ..Degraded::of(WHAT) };
             self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
@@ -481,7 +525,8 @@ fn now() -> Now {
     }
 }
 
-async fn sleep_until(due: Option<Instant>) {
+/// Sleeps until then; for ever without it.
+pub(super) async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due.into()).await,
         None => std::future::pending().await,
@@ -514,7 +559,46 @@ mod tests {
         // What an open connection's server has said before.
         trouble.note(false, &Ok(Outcome::Known(String::from("policy/v1"))));
         assert_eq!(reported(), [EventType::DegradedEntered]);
-        trouble.note(false, &Ok(Outcome::Discovered(Some(String::from("policy/v1")))));
+        let discovered = Ok(Outcome::Discovered(Some(String::from("policy/v1"))));
+        trouble.note(false, &discovered);
+        // The request may fail again.
+        assert_eq!(reported(), [EventType::DegradedEntered]);
+        trouble.settle();
         assert_eq!(reported(), [EventType::DegradedEntered, EventType::DegradedLeft]);
+        trouble.note(false, &Err(String::from("refused")));
+        trouble.note(false, &discovered);
+        let entered_and_left = [EventType::DegradedEntered, EventType::DegradedLeft];
+        assert_eq!(reported(), [entered_and_left, entered_and_left].concat());
+    }
+
+    /// A webhook that fails each request, while looks are answered; a role without the right to delete, under a budget.
+    #[test]
+    fn what_fails_at_each_request_is_reported_once() {
+        let refused = |status| Ok(Outcome::Refused { status, words: String::new(), after_ms: None });
+        let found = || Ok(Outcome::Found(crate::kube::message::FoundPod::default()));
+        let budget = || Ok(Outcome::Budget { words: String::new(), after_ms: None });
+        let done = || Ok(Outcome::Done { sent_boot_ms: 1 });
+        for round in
+            [vec![(true, refused(500)), (false, found())], vec![(true, budget()), (true, refused(403))]]
+        {
+            let journal = Journal::new("n", "b");
+            let mut trouble = Trouble::new(&journal);
+            for (changes, answer) in round.iter().cycle().take(100) {
+                trouble.note(*changes, answer);
+            }
+            assert_eq!(journal.range().newest, 1, "{round:?}");
+            trouble.note(true, &done());
+            assert_eq!(journal.range().newest, 2, "{round:?}");
+        }
+    }
+
+    #[test]
+    fn a_right_that_is_missing_is_so_until_a_request_is_accepted() {
+        let journal = Journal::new("n", "b");
+        let mut trouble = Trouble::new(&journal);
+        trouble.note(true, &Ok(Outcome::Refused { status: 403, words: String::new(), after_ms: None }));
+        trouble.note(false, &Ok(Outcome::Missing));
+        trouble.settle();
+        assert_eq!(journal.range().newest, 1);
     }
 }

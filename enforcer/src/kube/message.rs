@@ -289,9 +289,12 @@ pub enum Outcome {
     /// The pod has another uid, or has just changed.
     Conflict,
     /// A disruption budget does not allow it.
+    #[serde(rename_all = "camelCase")]
     Budget {
         /// Why, in the server's words.
         words: String,
+        /// For how long it asks to wait, in milliseconds.
+        after_ms: Option<u64>,
     },
     /// The server refuses the request.
     #[serde(rename_all = "camelCase")]
@@ -375,7 +378,10 @@ impl Outcome {
                 let controller = found.controller.as_deref().map(plain);
                 Ok(Self::Found(FoundPod { controller, ..found }))
             }
-            Self::Budget { words } => Ok(Self::Budget { words: plain(&words) }),
+            Self::Budget { words, after_ms } => Ok(Self::Budget {
+                words: plain(&words),
+                after_ms: after_ms.map(|after_ms| after_ms.min(MOST_AFTER_MS)),
+            }),
             Self::Refused { status, words, after_ms } => Ok(Self::Refused {
                 status,
                 words: plain(&words),

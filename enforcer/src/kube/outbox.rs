@@ -59,6 +59,8 @@ pub struct Outbox {
     /// Up to this position the journal is that of earlier processes, or of an earlier outbox: what was asked then is not
     /// known.
     replayed: u64,
+    /// Up to this position the journal is that of earlier boots.
+    earlier_boots: u64,
 }
 
 /// The present time on each clock.
@@ -83,7 +85,20 @@ impl Outbox {
             messages: VecDeque::new(),
             settled: VecDeque::new(),
             replayed,
+            earlier_boots: 0,
         }
+    }
+
+    /// The journal up to that position is that of an earlier boot. The kubelet has restarted all pods since: what was evicted then
+    /// may run, and well.
+    pub fn is_of_another_boot(&mut self, sequence: u64) {
+        self.earlier_boots = self.earlier_boots.max(sequence);
+    }
+
+    /// Whether a request is still to be made.
+    #[must_use]
+    pub fn is_requesting(&self) -> bool {
+        self.entries.values().any(|entry| entry.stage != Stage::Confirm)
     }
 
     /// Takes an event of the journal in. Returns what is to be reported.
@@ -231,11 +246,24 @@ impl Outbox {
 
     /// Keeps an eviction. Returns whether it is a new one.
     fn add(&mut self, id: &str, pod: PodRef, sequence: u64, signalled: Signalled, now: Now) -> bool {
-        // A name that the API server cannot have is none of its pods'. A pod that is killed again, because the server could
-        // not be asked yet, is asked for once.
-        let is_known = self.settled.iter().any(|settled| settled == id)
-            || self.entries.iter().any(|(known, entry)| known == id || entry.pod.uid == pod.uid);
-        if is_known || !pod.is_valid() {
+        let age = match signalled.boot_ms {
+            _ if sequence <= self.earlier_boots => None,
+            Some(boot_ms) => now.boot_ms.checked_sub(boot_ms),
+            None => Some(u64::try_from(now.time_ms - signalled.time_ms).unwrap_or(0)),
+        };
+        let age = age.map_or(EXPIRY, Duration::from_millis);
+        let expiry = now.instant + EXPIRY.saturating_sub(age);
+        // A name that the API server cannot have is none of its pods'.
+        if self.settled.iter().any(|settled| settled == id)
+            || self.entries.contains_key(id)
+            || !pod.is_valid()
+        {
+            return false;
+        }
+        // A pod that is killed again, because the server could not be asked yet, is asked for once, and for as long as for the
+        // last kill.
+        if let Some(known) = self.entries.values_mut().find(|known| known.pod.uid == pod.uid) {
+            known.expiry = known.expiry.max(expiry);
             return false;
         }
         if self.entries.len() >= MOST {
@@ -246,13 +274,6 @@ impl Outbox {
             return false;
         }
         let message = self.messages.iter().find(|(of, _)| of == id).map(|(_, message)| message.clone());
-        let age = match signalled.boot_ms {
-            Some(boot_ms) => now.boot_ms.checked_sub(boot_ms),
-            None => Some(u64::try_from(now.time_ms - signalled.time_ms).unwrap_or(0)),
-        };
-        // Before the last boot: the kubelet has restarted all pods since.
-        let age = age.map_or(EXPIRY, Duration::from_millis);
-        let expiry = now.instant + EXPIRY.saturating_sub(age);
         let entry = Entry {
             pod,
             sequence,
@@ -385,14 +406,15 @@ impl Outbox {
                 entry.confirm(now.instant);
                 return (!is_again).then_some(Payload::EvictionRequested(requested));
             }
-            (Stage::Act(Action::Evict), Outcome::Budget { words }) => {
+            (Stage::Act(Action::Evict), Outcome::Budget { words, after_ms }) => {
                 entry.requests += 1;
                 entry.has_budget = true;
                 if settings.on_pdb == OnPdb::Override {
                     entry.stage = Stage::Act(Action::Delete);
                     return None;
                 }
-                return entry.refused(id, Some("disruptionBudget"), &words, None, now.instant);
+                let after = after_ms.map(Duration::from_millis);
+                return entry.refused(id, Some("disruptionBudget"), &words, after, now.instant);
             }
             // It has changed meanwhile, or evictions are served in another version now.
             (Stage::Act(_), Outcome::Missing | Outcome::Conflict) if !asks_for_version => {

@@ -240,7 +240,7 @@ fn is_accepted_since(journal: &Journal, begin: u64, id: &str) -> bool {
 fn judge(answer: Result<Outcome, String>) -> (SoftOutcome, String) {
     match answer {
         Ok(Outcome::Done { .. }) => (SoftOutcome::Accepted, String::new()),
-        Ok(Outcome::Budget { words }) => (SoftOutcome::Budget, words),
+        Ok(Outcome::Budget { words, .. }) => (SoftOutcome::Budget, words),
         Ok(Outcome::Missing | Outcome::Conflict) => {
             let words = "the API server does not have what was asked for, such as a pod of that name and uid";
             (SoftOutcome::Unanswered, String::from(words))
@@ -291,7 +291,10 @@ mod tests {
     fn only_an_accepted_request_spares_a_signal() {
         let of = |answer| judge(answer).0;
         assert_eq!(of(Ok(Outcome::Done { sent_boot_ms: 1 })), SoftOutcome::Accepted);
-        assert_eq!(of(Ok(Outcome::Budget { words: String::from("0 left") })), SoftOutcome::Budget);
+        assert_eq!(
+            of(Ok(Outcome::Budget { words: String::from("0 left"), after_ms: None })),
+            SoftOutcome::Budget
+        );
         // The node's own cgroup says whether the pod is gone.
         assert_eq!(
             [Outcome::Missing, Outcome::Conflict].map(|out| of(Ok(out))),

@@ -26,6 +26,43 @@ fn a_pod_that_is_killed_twice_before_the_server_is_back_is_asked_for_once() {
     assert_eq!((outbox.next(now(10_000, start)), outbox.position(40)), (None, 40));
 }
 
+#[test]
+fn a_pod_that_is_killed_again_is_asked_for_until_an_hour_after_the_last_kill() {
+    const MINUTE_MS: u64 = 60_000;
+    let start = Instant::now();
+    let mut outbox = taken(SETTINGS, start);
+    let again = EvictionSignalled { boot_ms: Some(55 * MINUTE_MS), ..signalled("e2", "web", "u1") };
+    let payload = Payload::EvictionSignalled(again);
+    assert_eq!(outbox.take(9, 0, None, &payload, now(55 * MINUTE_MS, start)), None);
+    let found = || {
+        let controller = Some(String::from("ReplicaSet"));
+        Outcome::Found(FoundPod { uid: String::from("u1"), controller, ..FoundPod::default() })
+    };
+    let back = now(61 * MINUTE_MS, start);
+    let (id, call) = outbox.next(back).unwrap();
+    assert!(matches!(call, Call::Look(_)), "{call:?}");
+    assert_eq!(outbox.answered(&id, Some(found()), back, back), None);
+    assert!(matches!(outbox.next(back), Some((_, Call::Discover))), "it is no longer requested");
+    let late = now(116 * MINUTE_MS, start);
+    let Some(Payload::EvictionRequested(requested)) = outbox.answered(&id, Some(found()), late, late) else {
+        panic!("it is asked for for ever");
+    };
+    assert_eq!(requested.outcome, "expired");
+}
+
+#[test]
+fn a_budget_is_asked_again_when_the_server_says() {
+    let start = Instant::now();
+    let mut outbox = Outbox::new(ApiSettings { on_pdb: OnPdb::Respect, ..SETTINGS }, 3);
+    outbox.discovered(Some(String::from("policy/v1")));
+    outbox.take_kill(6, &killed(), now(1, start));
+    let (id, _) = outbox.next(now(1, start)).unwrap();
+    let budget = Outcome::Budget { words: String::from("needs 1"), after_ms: Some(10_000) };
+    assert!(outbox.answered(&id, Some(budget), now(1, start), now(20, start)).is_some());
+    assert_eq!(outbox.next(now(10_019, start)), None);
+    assert!(outbox.next(now(10_020, start)).is_some());
+}
+
 fn killed() -> EvictionSignalled {
     EvictionSignalled { boot_ms: Some(0), ..signalled_live("e1", "web", "u1", Some("ReplicaSet")) }
 }
@@ -86,16 +123,29 @@ fn a_kill_that_needs_a_look_or_no_request_waits_for_its_event() {
 #[test]
 fn what_was_signalled_before_the_last_boot_is_not_asked_for() {
     let start = Instant::now();
-    let mut outbox = Outbox::new(SETTINGS, 0);
-    let before = EvictionSignalled { boot_ms: Some(90_000), ..signalled("e1", "web", "u1") };
-    assert_eq!(outbox.take(7, 0, None, &Payload::EvictionSignalled(before), now(10, start)), None);
-    let (id, call) = outbox.next(now(10, start)).unwrap();
-    assert!(matches!(call, Call::Look(_)));
-    let found =
-        FoundPod { uid: String::from("u1"), controller: Some(String::from("Job")), ..FoundPod::default() };
-    let payload = outbox.answered(&id, Some(Outcome::Found(found)), now(10, start), now(11, start));
-    let Some(Payload::EvictionRequested(requested)) = payload else { panic!("{payload:?}") };
-    assert_eq!(requested.outcome, "expired");
+    let pod = PodName { namespace: String::from("shop"), name: String::from("web") };
+    let signalled = |boot_ms| {
+        let signalled = EvictionSignalled { boot_ms: Some(boot_ms), ..signalled("e1", "web", "u1") };
+        Payload::EvictionSignalled(signalled)
+    };
+    let (eviction_id, uid) = (String::from("e1"), Some(String::from("u1")));
+    let ended = EvictionEnded { eviction_id, uid, ..EvictionEnded::default() };
+    // By its time after the start; by the source of its event, whatever its time.
+    let cases = [(signalled(90_000), false), (signalled(5), true), (Payload::EvictionCompleted(ended), true)];
+    for (payload, is_of_another_boot) in cases {
+        let mut outbox = Outbox::new(SETTINGS, 0);
+        if is_of_another_boot {
+            outbox.is_of_another_boot(7);
+        }
+        assert_eq!(outbox.take(7, 0, Some(&pod), &payload, now(10, start)), None);
+        let (id, call) = outbox.next(now(10, start)).unwrap();
+        assert!(matches!(call, Call::Look(_)));
+        let controller = Some(String::from("Job"));
+        let found = FoundPod { uid: String::from("u1"), controller, ..FoundPod::default() };
+        let answer = outbox.answered(&id, Some(Outcome::Found(found)), now(10, start), now(11, start));
+        let Some(Payload::EvictionRequested(requested)) = answer else { panic!("{payload:?}: {answer:?}") };
+        assert_eq!(requested.outcome, "expired", "{payload:?}");
+    }
 }
 
 /// The kubelet may write the phase that it knows over the one that was asked for.

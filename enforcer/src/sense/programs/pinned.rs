@@ -22,7 +22,7 @@ const KERNEL_NAME: usize = 15;
 const NOT_KEPT: &str =
     "OOM kills that happen while the daemon is not running are not reported, or from counters alone";
 const NOT_READ: &str = "OOM kills that an earlier daemon's programs saw are not reported";
-const LEFT_ATTACHED: &str = "a program of an earlier daemon, which nobody reads, stays attached";
+const LEFT_ATTACHED: &str = "a program of an earlier daemon stays attached, and nothing reads it";
 const LEFT_ALONE: &str = "it is not touched, and prevents removing the folder";
 
 /// The pins of this version.

@@ -134,9 +134,9 @@ fn a_budget_that_is_respected_leaves_the_pod_waiting() {
     let start = Instant::now();
     let settings = ApiSettings { on_pdb: OnPdb::Respect, ..SETTINGS };
     let mut refused = outbox(settings, Some("Job"), 0, start);
-    answer(&mut refused, Some(Outcome::Budget { words: String::new() }), now(0, start));
+    answer(&mut refused, Some(Outcome::Budget { words: String::new(), after_ms: None }), now(0, start));
     assert_eq!(removals(&refused, now(0, start)), [Removal::Waiting]);
     let mut overridden = outbox(SETTINGS, Some("Job"), 0, start);
-    answer(&mut overridden, Some(Outcome::Budget { words: String::new() }), now(0, start));
+    answer(&mut overridden, Some(Outcome::Budget { words: String::new(), after_ms: None }), now(0, start));
     assert_eq!(removals(&overridden, now(0, start)), [Removal::Asked]);
 }
