@@ -87,7 +87,7 @@ fn scores_are_written_once_reported_and_undone() {
     // Converged: two looks and more, and nothing is written.
     scene.stream().drain(Duration::from_secs(1));
     scene.stream().seen.retain(|event| is(event, "pod.added"));
-    scene.stream().drain(Duration::from_secs(24));
+    scene.stream().drain(Duration::from_secs(11));
     assert_eq!(scene.stream().seen.iter().filter(|event| reported(event)).count(), 0);
 
     // What a new process gets is the score in force.

@@ -99,7 +99,7 @@ fn ms(from_ns: u64, to_ns: Option<u64>) -> f64 {
     Duration::from_nanos(to_ns.unwrap().saturating_sub(from_ns)).as_secs_f64() * 1e3
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_hog_is_killed_and_the_modest_pod_lives() {
     let modest = Cgroup::create("evict/modest").unwrap();
     let hog = Cgroup::create("evict/hog").unwrap();

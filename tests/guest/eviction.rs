@@ -183,6 +183,9 @@ impl Scene {
             let killed = fs::write(folder.join("cgroup.kill"), "1");
             assert!(killed.is_ok() || !folder.exists(), "{name}: {killed:?}");
             self.daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
+        }
+        for name in names {
+            let folder = self.folder(name);
             self.stream.wait_for_pod("pod.removed", &format!("default/{name}"), TIMEOUT).unwrap();
             wait_until("the end of its cgroup", || !folder.exists());
         }

@@ -167,6 +167,20 @@ impl Scene {
         .unwrap();
     }
 
+    /// Waits until a pod that is being deleted has no container that runs, and deletes its object, which the kubelet does up to
+    /// a minute later. Returns how often its containers were restarted.
+    pub(super) fn end(&self, pod: &Value) -> u64 {
+        let mut restarts = 0;
+        wait_for(&format!("the end of {}", kube::name(pod)), || {
+            let present = self.cluster.pod(kube::name(pod))?.filter(|of| kube::uid(of) == kube::uid(pod));
+            restarts = present.as_ref().map_or(0, kube::restarts).max(restarts);
+            Ok(present.as_ref().is_none_or(kube::has_ended).then_some(()))
+        })
+        .unwrap();
+        self.cluster.delete_now(kube::name(pod)).unwrap();
+        restarts
+    }
+
     /// Waits until a pod is gone, or is replaced by another one of that name, which takes up to a minute: see
     /// [`Cluster::clear`]. Returns how often its containers were restarted until then.
     pub(super) fn wait_for_end(&self, pod: &Value) -> u64 {

@@ -129,7 +129,7 @@ fn what_another_writes_is_only_reported_if_it_is_to_be() {
     daemon.stop().unwrap();
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_limit_below_what_can_be_reclaimed_is_reached_without_a_kill() {
     let _swap = Swap::on(1 << 30).unwrap();
     let daemon = daemon("reclaimed", "memorySwap: {swapBehavior: LimitedSwap}");

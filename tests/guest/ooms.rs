@@ -4,7 +4,6 @@ mod container;
 mod dying;
 mod end;
 mod group;
-mod metrics;
 mod node;
 mod pod;
 mod scene;

@@ -172,7 +172,7 @@ fn links() -> usize {
     loaded_links().count()
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn kills_while_the_daemon_is_dead_are_reported_by_the_next() {
     let first = daemon("dead");
     let app = small_pod(&first, "pins-dead");

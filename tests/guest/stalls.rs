@@ -8,7 +8,7 @@ use enforcer_tests::{
     wait::{TIMEOUT, wait_until},
 };
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_container_that_sleeps_over_its_memory_high_is_reported_and_when_it_is_over() {
     // Half way between request and limit: memory.high is 36 MiB.
     let daemon =

@@ -117,7 +117,7 @@ fn cgroups_that_vanish_while_they_are_written_stop_no_other() {
             }
         });
         let end = OnDrop(&is_over);
-        let mut rounds = Rounds::new(20, 2_000);
+        let mut rounds = Rounds::new(8, 2_000);
         while let Some(round) = rounds.next() {
             let before = removed.load(Ordering::Relaxed);
             for name in &names {
@@ -304,7 +304,7 @@ fn strays_foreign_and_threaded_cgroups_are_reported_and_left_alone() {
 }
 
 /// A container may hand its threads on to threaded cgroups: the process is scored, and what is in its way is nothing.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn a_container_with_threaded_cgroups_below_it_is_scored() {
     let scene = Scene::open("threaded", "");
     let mut stream = scene.daemon.follow().unwrap();

@@ -139,7 +139,7 @@ impl Pressure {
 }
 
 /// Without protection the neighbour has all memory that can be taken from others.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn without_memory_qos_a_neighbour_takes_every_pods_cache() {
     let mut pressure = Pressure::begin("unprotected", "");
     let [bank, shop, _] = pressure.first();

@@ -187,7 +187,7 @@ fn exhausted_resources_do_not_prevent_an_eviction() {
         };
 
         // Often enough that nothing which is held back for it is used up by it.
-        for _ in 0..10 {
+        for _ in 0..3 {
             ask(&scene.daemon, want);
         }
         ballast.resize(BALLAST_BYTES, 1);

@@ -33,7 +33,7 @@ fn a_disruption_budget_is_respected_if_that_is_wanted_and_else_overridden() {
     assert_holds(&deleted["data"], &json!({"action": "delete", "uid": kube::uid(&pod)}));
     // The budget is asked first, by each of them.
     assert!(deleted["data"]["requests"].as_u64() >= Some(2), "{deleted}");
-    scene.wait_for_end(&pod);
+    scene.end(&pod);
     stream.wait_for_pod("eviction.confirmed", &subject(&pod), PATIENCE).unwrap();
     daemon.stop().unwrap();
 }

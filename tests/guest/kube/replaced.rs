@@ -28,7 +28,7 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
     let mut load = hog(&pod);
     let requested = wait_for_eviction(&mut stream, &pod);
     assert!(!load.wait_for_end(PATIENCE).unwrap().success());
-    let restarts = scene.wait_for_end(&pod);
+    let restarts = scene.end(&pod);
     assert_holds(
         &requested["data"],
         &json!({"outcome": "accepted", "action": "evict", "uid": kube::uid(&pod)}),
@@ -90,7 +90,7 @@ fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
         assert_holds(&requested["data"], &json!({"outcome": "accepted", "uid": kube::uid(&pod)}));
         requests.push(requested["data"]["signalledToRequestedMs"].as_f64().unwrap());
         resent += requested["data"]["requests"].as_u64().unwrap() - 1;
-        restarted += u32::from(end(&scene, &pod) > 0);
+        restarted += u32::from(scene.end(&pod) > 0);
         println!(
             "round {round}: signal to request {} ms, {} requests",
             requested["data"]["signalledToRequestedMs"], requested["data"]["requests"]
@@ -100,7 +100,7 @@ fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
         let fresh = scene.running("hog");
         assert_ne!(kube::uid(&fresh), kube::uid(&pod), "round {round}");
         deletions.push(deleting(&scene, &fresh));
-        end(&scene, &fresh);
+        scene.end(&fresh);
     }
     let count = evictions.len();
     println!(
@@ -118,20 +118,6 @@ fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
 fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
     values.sort_by(|left, right| left.partial_cmp(right).unwrap());
     values[values.len() / 2]
-}
-
-/// Waits until a pod that is being deleted has no container that runs, and deletes its object, which the kubelet does a minute
-/// later. Returns how often its containers were restarted.
-fn end(scene: &Scene, pod: &Value) -> u64 {
-    let mut restarts = 0;
-    kube::wait_for(&format!("the end of {}", kube::name(pod)), || {
-        let present = scene.cluster.pod(kube::name(pod))?.filter(|of| kube::uid(of) == kube::uid(pod));
-        restarts = present.as_ref().map_or(0, kube::restarts).max(restarts);
-        Ok(present.as_ref().is_none_or(kube::has_ended).then_some(()))
-    })
-    .unwrap();
-    scene.cluster.delete_now(kube::name(pod)).unwrap();
-    restarts
 }
 
 /// How long from a moment until a pod is terminating.

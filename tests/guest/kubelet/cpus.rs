@@ -71,7 +71,7 @@ fn cpus_other_than_those_of_the_kubelets_record_are_reported_once_and_left() {
     assert_holds(&live, &json!({"kubeletOwnsCgroups": true, "steps": []}));
 
     // The kubelet's record is read again and again, and what was reported is not reported again.
-    thread::sleep(Duration::from_secs(25));
+    thread::sleep(Duration::from_secs(11));
     let events = daemon.events().unwrap();
     let count = |kind: &str| events.iter().filter(|event| is(event, kind)).count();
     assert_eq!(["limits.drifted", "limits.applied", "limits.restored"].map(count), [1, 0, 0], "{events:#?}");

@@ -53,6 +53,16 @@ fn over_its_own_limit() {
     assert_eq!(incident["timelineMs"]["firstReclaim"], 0, "{incident:#}");
     assert!(incident["timelineMs"]["memoryBack"].is_u64(), "{incident:#}");
     assert!(log.process.lives().unwrap(), "its neighbour has a limit of its own");
+
+    let answer = scene.daemon.get("/metrics").unwrap();
+    let counted = answer.lines().filter(|line| line.starts_with("enforcer_oom_kills_total{"));
+    let counted: Vec<_> = counted.filter(|line| !line.ends_with(" 0")).collect();
+    // The container dies as a whole, so nothing of it survives.
+    let row = format!(
+        "enforcer_oom_kills_total{{scope=\"container\",namespace=\"default\",init_survived=\"false\"}} {}",
+        incident["kills"]
+    );
+    assert_eq!(counted, [row], "{incident:#}");
     scene.close(0);
 }
 

@@ -111,7 +111,7 @@ fn names_that_are_meant_to_do_harm_break_no_line_and_reach_no_terminal() {
     scene.close(0);
 }
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn two_kills_for_one_allocator_are_two_incidents() {
     let mut scene = Scene::open("two-kills", "");
     let group = Cgroup::create("ooms-two").unwrap();

@@ -13,7 +13,7 @@ use super::{
 /// What eBPF takes; without them the kernel refuses every program.
 const FOR_BPF: [CapabilitySet; 3] = [CapabilitySet::BPF, CapabilitySet::PERFMON, CapabilitySet::SYS_ADMIN];
 
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn where_no_program_can_be_loaded() {
     // What a thread may not have, the processes that it starts may not either.
     let daemon = thread::spawn(|| {

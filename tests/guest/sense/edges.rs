@@ -156,7 +156,7 @@ fn breach_wakes() -> bool {
 }
 
 /// The daemon only observes here, so that kubepods comes and goes without it.
-#[guest_test(kernel)]
+#[guest_test(daemon)]
 fn kubepods_may_come_after_the_start_and_go_and_come_again() {
     let folder = Path::new("/tmp/edges-kubepods");
     let root = Cgroup::create("edges").unwrap();

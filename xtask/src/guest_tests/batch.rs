@@ -1,5 +1,8 @@
 //! Which tests run together in one guest, and in which order guests start.
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use crate::{
     guest::{Init, kernel::KernelName},
@@ -11,6 +14,10 @@ use crate::{
 
 /// No guest runs more tests than this, so that no guest runs long after the others have ended.
 const MOST_TESTS: usize = 30;
+
+/// About how long a test takes, of a tier that runs on every kernel, and of another.
+const KERNEL_WEIGHT: usize = 3;
+const OTHER_WEIGHT: usize = 5;
 
 /// The tests of one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,8 +66,16 @@ pub(crate) fn batches(tests: &[GuestTest], kernels: &[KernelName], whole: &[Kern
     }
     // Long batches start first, so that no guest runs long after the others have ended. What runs alone waits for all others,
     // and so comes last.
-    batches.sort_by_key(|batch| Reverse((!batch.need.alone, batch.tests.len())));
+    batches.sort_by_key(|batch| Reverse((!batch.need.alone, weight(batch, tests))));
     batches
+}
+
+/// About how long the tests of a batch take.
+fn weight(batch: &Batch, tests: &[GuestTest]) -> usize {
+    let of_kernel: BTreeSet<&str> =
+        tests.iter().filter(|test| test.tier == Tier::Kernel).map(|test| &*test.name).collect();
+    let of = |name: &String| if of_kernel.contains(&**name) { KERNEL_WEIGHT } else { OTHER_WEIGHT };
+    batch.tests.iter().map(of).sum()
 }
 
 /// Neighbours go to different guests: tests of one module take about equally long.
