@@ -176,16 +176,15 @@ impl Scene {
 
     /// Removes the manifests and waits until their cgroups are gone.
     fn clear(&mut self, names: &[&str]) {
-        for name in names {
-            let folder = self.folder(name);
+        let folders: Vec<PathBuf> = names.iter().map(|name| self.folder(name)).collect();
+        for (name, folder) in names.iter().zip(&folders) {
             // A killed process may leave children, and these the cgroup to the next scene. The cgroup of an evicted pod may go
             // at any moment.
             let killed = fs::write(folder.join("cgroup.kill"), "1");
             assert!(killed.is_ok() || !folder.exists(), "{name}: {killed:?}");
             self.daemon.remove_manifest(&format!("{name}.yaml")).unwrap();
         }
-        for name in names {
-            let folder = self.folder(name);
+        for (name, folder) in names.iter().zip(&folders) {
             self.stream.wait_for_pod("pod.removed", &format!("default/{name}"), TIMEOUT).unwrap();
             wait_until("the end of its cgroup", || !folder.exists());
         }
