@@ -18,6 +18,10 @@ use crate::model::{CgroupPath, NodeComponent};
 /// Cgroups deeper than this below a pod are not looked at.
 const MAX_DEPTH: u32 = 16;
 
+/// How many cgroups below a pod are looked at. Whoever may make cgroups there can make as many as the kernel has room for, and
+/// evictions wait for this.
+const MAX_CGROUPS: u32 = 4_096;
+
 /// The kernel never OOM-kills a process with this score (`OOM_SCORE_ADJ_MIN`, `include/uapi/linux/oom.h`).
 const OOM_SCORE_ADJ_MIN: i16 = -1000;
 
@@ -85,6 +89,9 @@ pub enum Unseen {
     /// Some cgroups below it are too deep to be looked at.
     #[error("cgroups are nested more than {MAX_DEPTH} deep")]
     TooDeep,
+    /// There are too many cgroups below it to be looked at.
+    #[error("more than {MAX_CGROUPS} cgroups are below it")]
+    TooMany,
     /// It is threaded: its processes are listed further up.
     #[error("it is a threaded cgroup, which lists no processes")]
     Threaded,
@@ -157,7 +164,7 @@ impl Guard {
                 },
             };
         };
-        let unseen = walk(dir, 0, &mut visit)?;
+        let unseen = walk(dir, 0, &mut { MAX_CGROUPS }, &mut visit)?;
         Ok(found.or_else(|| match origin {
             Origin::Made => None,
             Origin::Adopted => unseen.map(Forbidden::Unseen),
@@ -211,7 +218,7 @@ fn unknown(pid: u32, errno: Errno, origin: Origin) -> Option<Forbidden> {
 /// Calls `visit` for every process in or below the cgroup that is in this daemon's PID namespace. Returns why there may
 /// be others.
 pub(crate) fn each_process(dir: &CgroupDir, visit: &mut dyn FnMut(u32)) -> Result<Option<Unseen>, Error> {
-    walk(dir, 0, &mut |visited| match visited {
+    walk(dir, 0, &mut { MAX_CGROUPS }, &mut |visited| match visited {
         Visited::Process(pid) => visit(pid),
         Visited::Cgroup(_) => {}
     })
@@ -224,7 +231,13 @@ enum Visited<'a> {
     Cgroup(&'a str),
 }
 
-fn walk(dir: &CgroupDir, depth: u32, visit: &mut dyn FnMut(Visited<'_>)) -> Result<Option<Unseen>, Error> {
+/// Walks no more than `left` cgroups below it, which it counts down.
+fn walk(
+    dir: &CgroupDir,
+    depth: u32,
+    left: &mut u32,
+    visit: &mut dyn FnMut(Visited<'_>),
+) -> Result<Option<Unseen>, Error> {
     let mut unseen = match dir.open_read("cgroup.procs") {
         Ok(procs) => list(&procs, depth, visit),
         Err(error) if error.is_gone() => None,
@@ -235,12 +248,21 @@ fn walk(dir: &CgroupDir, depth: u32, visit: &mut dyn FnMut(Visited<'_>)) -> Resu
             unseen.get_or_insert(Unseen::TooDeep);
             break;
         }
-        // The kernel lists valid names only; a cgroup that is removed meanwhile holds nothing.
+        let Some(fewer) = left.checked_sub(1) else {
+            unseen.get_or_insert(Unseen::TooMany);
+            break;
+        };
+        *left = fewer;
+        // A cgroup that is removed meanwhile holds nothing.
         let Ok(path) = CgroupPath::root().child(&name) else { continue };
         match dir.open(&path) {
             Ok(child) => {
                 visit(Visited::Cgroup(&name));
-                unseen = walk(&child, depth + 1, visit)?.or(unseen);
+                unseen = walk(&child, depth + 1, left, visit)?.or(unseen);
+            }
+            // A name that is no text was read as another, which is not there.
+            Err(error) if error.is_gone() && name.contains(char::REPLACEMENT_CHARACTER) => {
+                unseen.get_or_insert(Unseen::Unread(Errno::ILSEQ));
             }
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),

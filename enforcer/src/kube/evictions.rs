@@ -311,7 +311,7 @@ impl Run {
                             Ok(event) => {
                                 let payload = &event.payload;
                                 if event.source != self.journal.source() {
-                                    self.outbox.is_of_another_boot(sequence);
+                                    self.outbox.note_earlier_boot(sequence);
                                 }
                                 if foretells(payload) {
                                     self.warm();
@@ -434,7 +434,7 @@ struct Trouble {
     is_heard: bool,
 }
 
-/// Why the server cannot be asked: each is over with more than the one before it.
+/// Why the server cannot be asked, in the order of what it takes to clear it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Cause {
     /// A question that changes nothing was not answered. Any later answer shows that the server is back.

@@ -89,9 +89,9 @@ impl Outbox {
         }
     }
 
-    /// The journal up to that position is that of an earlier boot. The kubelet has restarted all pods since: what was evicted then
-    /// may run, and well.
-    pub fn is_of_another_boot(&mut self, sequence: u64) {
+    /// Notes that the journal up to that position is of an earlier boot. The kubelet has restarted all pods since: what was evicted
+    /// then may run again.
+    pub fn note_earlier_boot(&mut self, sequence: u64) {
         self.earlier_boots = self.earlier_boots.max(sequence);
     }
 

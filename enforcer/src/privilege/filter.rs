@@ -24,6 +24,9 @@ pub(crate) enum Unfiltered {
     Unmade(#[from] BackendError),
 }
 
+/// The bits of a socket's type without its flags (`SOCK_TYPE_MASK`, include/linux/net.h).
+const SOCKET_TYPES: u64 = 0xf;
+
 /// What a helper process does with what it has: memory, time, its threads, the descriptors that are open.
 const OF_HELPERS: &[i64] = &[
     // Memory.
@@ -167,7 +170,9 @@ fn of_helpers(accepts_connections: bool) -> Result<Rules, BackendError> {
             ])?,
         ],
     );
-    rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![of_family(libc::AF_UNIX)?])?]);
+    // One of datagrams could send to any socket of the host.
+    let of_streams = is(1, Is::MaskedEq(SOCKET_TYPES), number(libc::SOCK_STREAM))?;
+    rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![of_family(libc::AF_UNIX)?, of_streams])?]);
     let first = |values: &[i32]| {
         let rule = |value: &i32| SeccompRule::new(vec![is(0, Is::Eq, number(*value))?]);
         values.iter().map(rule).collect::<Result<Vec<_>, _>>()
@@ -215,7 +220,7 @@ mod tests {
     use std::{
         fs::{self, File},
         net::{TcpListener, TcpStream, UdpSocket},
-        os::unix::net::{UnixListener, UnixStream},
+        os::unix::net::{UnixDatagram, UnixListener, UnixStream},
         process::Command,
         thread,
         time::{Duration, Instant},
@@ -255,6 +260,7 @@ mod tests {
             stream.set_nonblocking(true).unwrap();
             assert!(UdpSocket::bind("127.0.0.1:0").is_ok());
             assert!(UnixStream::pair().is_ok());
+            assert_eq!(errno(UnixDatagram::pair()), Some(libc::ENOSYS), "it could write to the journal");
             let begin = Instant::now();
             thread::sleep(Duration::from_millis(1));
             assert!(begin.elapsed() >= Duration::from_millis(1));

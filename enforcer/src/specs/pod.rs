@@ -26,6 +26,9 @@ const MOST_PAGE_SIZES: usize = 4;
 /// The longest name of an amount of huge pages. A size can be written with any number of zeros before it.
 const MOST_PAGE_SIZE_BYTES: usize = 24;
 
+/// The longest amount that is kept as it is written, which may be with any number of zeros before it. No number needs more.
+const MOST_QUANTITY_BYTES: usize = 32;
+
 /// What the amounts of huge pages are called, with their size behind it.
 const HUGEPAGES: &str = "hugepages-";
 
@@ -371,7 +374,8 @@ fn metadata_source(Annotations { source, .. }: &Annotations) -> Option<String> {
     source.clone().filter(|source| source != "api")
 }
 
-/// Leaves the resources that decide here.
+/// Leaves the resources that decide here, and writes long amounts anew: a pod that is too large for its zeros would be left out, and
+/// so spared.
 fn keep_what_decides(amounts: &mut Amounts) {
     let mut page_sizes = 0;
     amounts.retain(|name, _| match name.as_str() {
@@ -382,6 +386,10 @@ fn keep_what_decides(amounts: &mut Amounts) {
         }
         _ => false,
     });
+    for written in amounts.values_mut().filter(|written| written.len() > MOST_QUANTITY_BYTES) {
+        // What is no amount stays none.
+        *written = read_quantity(written).map(|quantity| quantity.to_string()).unwrap_or_default();
+    }
 }
 
 #[cfg(test)]
@@ -506,6 +514,33 @@ mod tests {
         let requests = crate::policy::effective::requests(&pod);
         let memory = requests.get(ResourceName::MEMORY).map(|quantity| quantity.units());
         assert_eq!(memory, Some((10_000 + 16) << 20));
+    }
+
+    #[test]
+    fn a_pod_does_not_escape_by_how_it_writes_an_amount() {
+        let zeros = "0".repeat(200_000);
+        let written = [
+            (format!("{zeros}257Mi"), "257Mi"),
+            (format!("+{zeros}1.5{zeros}Gi"), "1536Mi"),
+            (format!("0.{zeros}1"), "1n"),
+            (format!("1{zeros}"), "9223372036854775807"),
+        ];
+        for (written, amount) in written {
+            let mut pod = web();
+            pod["spec"]["containers"][1]["resources"]["limits"] = json!({"memory": written});
+            pod["spec"]["containers"][1]["resources"]["requests"] = json!({"memory": written});
+            let mut pod = api_pod(pod);
+            pod.cut();
+            assert!(serde_json::to_vec(&pod).unwrap().len() < 4 << 10);
+            let pod = pod.to_pod().unwrap();
+            let limit = pod.containers[3].resources.limits.get(ResourceName::MEMORY);
+            assert_eq!(limit, Some(&amount.parse().unwrap()), "{amount}");
+        }
+        let mut pod = web();
+        pod["spec"]["containers"][1]["resources"]["limits"] = json!({"memory": "x".repeat(200_000)});
+        let mut pod = api_pod(pod);
+        pod.cut();
+        assert_eq!(pod.to_pod().unwrap_err(), InvalidPod::Quantity { resource: String::from("memory") });
     }
 
     /// Without its controller a pod would look like one that nothing makes anew.

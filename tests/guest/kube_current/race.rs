@@ -5,7 +5,9 @@
 
 use std::{
     collections::BTreeSet,
-    fs, thread,
+    fs,
+    process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -13,6 +15,7 @@ use enforcer_tests::{
     figures::{float, mib, rank},
     kernel,
     kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
+    process::said,
     rounds::Rounds,
     stream::Stream,
 };
@@ -34,6 +37,9 @@ const RAMP: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "25Mi", "--to", "3Gi
 
 /// How long the kubelet has to evict something once a ramp is over: it has looked twice by then.
 const AFTERWARDS: Duration = Duration::from_secs(25);
+
+/// Where the scene's daemon answers.
+const OBSERVE: &str = "/tmp/kube/race/run/observe.sock";
 
 const PACE: Duration = Duration::from_millis(5);
 
@@ -123,7 +129,12 @@ fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
     ready(&pod);
     let oom_kills = kernel::vmstat("oom_kill").unwrap();
     let mut load = kube::exec(&pod, "app", &RAMP).unwrap();
-    let process = wait_for("the ramp", || Ok(ramp())).unwrap();
+    let process = wait_for("the ramp", || {
+        let ramp = ramp();
+        assert!(ramp.is_some() || load.lives()?, "the ramp was not started; {}", history(scene, &pod));
+        Ok(ramp)
+    });
+    let process = process.unwrap();
     let (mut crossed, start) = (None, Instant::now());
     let (mut lowest_bytes, mut lowest_estimate_bytes) = (u64::MAX, u64::MAX);
     let mut shown_below_bytes = LEFT_BY_ESTIMATE_BYTES * 3 / 4;
@@ -155,6 +166,16 @@ fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
         mib(lowest_estimate_bytes)
     );
     Round { pod, crossed_to_dead, lowest_bytes, lowest_estimate_bytes, oom_kills }
+}
+
+/// What has happened to a pod, as the API server, the kubelet and the daemon say.
+fn history(scene: &Scene, pod: &Value) -> String {
+    let present = scene.cluster.pod(kube::name(pod)).map(|pod| pod.map(|pod| pod["status"].clone()));
+    let reported = scene.cluster.events_of(kube::uid(pod));
+    let events = said(Command::new("enforcer").args(["--socket", OBSERVE, "events", "-o", "jsonl"]));
+    let events = events.unwrap_or_else(|error| format!("{error:#}"));
+    let last = events.lines().rev().take(40).collect::<Vec<_>>().join("\n");
+    format!("{present:?}\n{reported:?}\n{last}")
 }
 
 /// What has the node's memory, in MiB.

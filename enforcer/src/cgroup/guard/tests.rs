@@ -258,6 +258,30 @@ fn what_is_nested_too_deep_spares_what_is_adopted() {
 }
 
 #[test]
+fn what_has_too_many_cgroups_is_not_walked_for_ever_and_spares_what_is_adopted() {
+    let scene = Scene::new(&[]);
+    let pod = scene.temp.path().join("cgroup/pod");
+    let count = fs::read_dir(&pod).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir()).count();
+    for number in count..4_096 {
+        fs::create_dir(pod.join(format!("x{number}"))).unwrap();
+    }
+    assert_eq!(scene.both(), [None, None]);
+    fs::create_dir_all(pod.join("y/deep")).unwrap();
+    assert_eq!(scene.both(), [None, Some(Forbidden::Unseen(Unseen::TooMany))]);
+}
+
+#[test]
+fn a_cgroup_whose_name_is_no_text_spares_what_is_adopted() {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    let scene = Scene::new(&[]);
+    let name = std::ffi::OsStr::from_bytes(b"x\xff");
+    fs::create_dir(scene.temp.path().join("cgroup/pod").join(name)).unwrap();
+    let unread = Forbidden::Unseen(Unseen::Unread(Errno::ILSEQ));
+    assert_eq!(scene.both(), [None, Some(unread)]);
+}
+
+#[test]
 fn a_unit_of_a_component_is_not_adopted() {
     let scene = Scene::new(&["kubelet.service"]);
     scene.write("cgroup/pod/kubelet.service/cgroup.procs", "");

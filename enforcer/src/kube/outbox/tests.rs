@@ -132,10 +132,10 @@ fn what_was_signalled_before_the_last_boot_is_not_asked_for() {
     let ended = EvictionEnded { eviction_id, uid, ..EvictionEnded::default() };
     // By its time after the start; by the source of its event, whatever its time.
     let cases = [(signalled(90_000), false), (signalled(5), true), (Payload::EvictionCompleted(ended), true)];
-    for (payload, is_of_another_boot) in cases {
+    for (payload, is_of_earlier_boot) in cases {
         let mut outbox = Outbox::new(SETTINGS, 0);
-        if is_of_another_boot {
-            outbox.is_of_another_boot(7);
+        if is_of_earlier_boot {
+            outbox.note_earlier_boot(7);
         }
         assert_eq!(outbox.take(7, 0, Some(&pod), &payload, now(10, start)), None);
         let (id, call) = outbox.next(now(10, start)).unwrap();
