@@ -30,7 +30,14 @@ const CROSSING_BYTES: u64 = 200 * MIB;
 const LEFT_BY_ESTIMATE_BYTES: u64 = 100 * MIB;
 
 /// What the ballast leaves available: so the ramp is short, and takes nothing from the node before it.
-const LEFT_BYTES: u64 = 500 * MIB;
+const LEFT_BYTES: u64 = 400 * MIB;
+
+/// What must be available before a ramp. Each pod that has been leaves some of the kernel's memory and of a file system in memory
+/// taken: after some rounds the start of a pod alone would cross a threshold.
+const ROOM_BYTES: u64 = 300 * MIB;
+
+/// How long it may take after a round until that much is available.
+const REST: Duration = Duration::from_secs(20);
 
 /// So slow that the kubelet, which looks every 10 s, can be first.
 const RAMP: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "25Mi", "--to", "3Gi"];
@@ -59,7 +66,8 @@ const SETTINGS: &str =
 
 #[guest_test(kube_current, repeats)]
 fn enforcer_ends_each_ramp_and_the_kubelet_finds_nothing_to_evict() {
-    let mut scene = filled();
+    let mut scene = Scene::open("race", &documented_roles());
+    fill(&mut scene);
     beside_the_kubelet(&mut scene, SETTINGS, Rounds::new(3, 50));
 
     let rounds: Vec<Round> =
@@ -73,13 +81,26 @@ fn enforcer_ends_each_ramp_and_the_kubelet_finds_nothing_to_evict() {
     assert_eq!(by_kubelet, 0, "evicted by the kubelet");
 }
 
-/// A node that is nearly full.
-fn filled() -> Scene {
-    let mut scene = Scene::open("race", &documented_roles());
-    scene.begin("ballast", &ballast(available().saturating_sub(LEFT_BYTES)));
+/// Fills the node nearly.
+fn fill(scene: &mut Scene) {
+    scene.begin("ballast", &ballast(room().saturating_sub(LEFT_BYTES)));
     scene.running("ballast");
-    wait_for("the ballast", || Ok((available() < LEFT_BYTES + LEFT_BYTES / 4).then_some(()))).unwrap();
-    scene
+    wait_for("the ballast", || Ok((room() < LEFT_BYTES + LEFT_BYTES / 4).then_some(()))).unwrap();
+}
+
+/// Makes the ballast anew, and smaller, if there is no room for a ramp beside it.
+fn make_room(scene: &mut Scene) {
+    let start = Instant::now();
+    while room() < ROOM_BYTES {
+        if start.elapsed() > REST {
+            println!("{:.0} MiB are available: the ballast is made anew", mib(room()));
+            once_it_answers(|| scene.cluster.delete(&format!("/api/v1/namespaces/{NAMESPACE}/pods/ballast")));
+            wait_for("the end of the ballast", || Ok(scene.cluster.pod("ballast")?.is_none().then_some(())))
+                .unwrap();
+            return fill(scene);
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
 }
 
 /// Asserts that a daemon with these settings ends each ramp, and nobody else.
@@ -124,6 +145,7 @@ fn subjects<'a>(stream: &'a Stream, kind: &'a str) -> BTreeSet<&'a str> {
 
 /// One ramp, in a pod that is made for it, and deleted then.
 fn round(scene: &mut Scene, app: &str, ready: impl Fn(&Value)) -> Round {
+    make_room(scene);
     scene.begin(app, &kube::deployment(app, &two()));
     let pod = scene.running(app);
     ready(&pod);
@@ -217,6 +239,11 @@ fn command_line(process: u32) -> Vec<u8> {
 /// Asks the API server, which the end of the node's memory may have ended, until it is back.
 fn once_it_answers<T, E>(mut ask: impl FnMut() -> Result<T, E>) -> T {
     wait_for("the API server", || Ok(ask().ok())).unwrap()
+}
+
+/// The lesser of what is available as the kubelet computes it, and as the kernel does.
+fn room() -> u64 {
+    available().min(kernel::meminfo_bytes("MemAvailable").unwrap())
 }
 
 /// Available memory as the kubelet computes it: of the kernel's own memory it knows nothing.
