@@ -36,7 +36,6 @@ mod hook_watch;
 mod host;
 mod incompatible_host;
 mod instance_lock;
-mod keeper;
 mod kept_specs;
 mod kubelet_threshold;
 mod kubernetes;

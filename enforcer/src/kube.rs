@@ -14,11 +14,11 @@ mod message;
 mod node;
 mod outbox;
 mod pace;
-mod position;
 mod process;
 mod soft;
 #[cfg(test)]
 mod tests;
+mod trouble;
 
 pub use self::{
     client::{Access, ApiServer, Named, NodeName},

@@ -14,6 +14,7 @@ pub mod evict;
 mod grpc;
 mod helper;
 pub mod journal;
+mod keeper;
 pub mod kube;
 pub mod logging;
 pub mod metrics;

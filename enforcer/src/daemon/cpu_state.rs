@@ -13,10 +13,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::{emit, keeper::Keeper};
+use super::emit;
 use crate::{
     durable::{self, State, StateError},
     journal::Journal,
+    keeper::Keeper,
     policy::cpus::Assignments,
     regular,
 };

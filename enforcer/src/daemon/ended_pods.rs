@@ -12,10 +12,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{emit, keeper::Keeper};
+use super::emit;
 use crate::{
     durable::{self, State, StateError},
     journal::Journal,
+    keeper::Keeper,
     source::EndedPod,
 };
 

@@ -5,10 +5,11 @@ use std::{io, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{emit, keeper::Keeper};
+use super::emit;
 use crate::{
     durable::{self, State, StateError},
     journal::Journal,
+    keeper::Keeper,
     source::SourceName,
     specs::ApiPod,
 };

@@ -14,9 +14,6 @@ use crate::durable::{self, State, StateError};
 /// The folder in the state directory.
 const FOLDER: &str = "sinks";
 
-/// The least time between two writes. Events delivered within it may be delivered again after a kill.
-const PACE: Duration = Duration::from_secs(1);
-
 #[derive(Deserialize, Serialize)]
 struct Content {
     #[serde(deserialize_with = "parsed", serialize_with = "printed")]
@@ -45,6 +42,9 @@ pub(crate) struct CursorFile {
 }
 
 impl CursorFile {
+    /// The least time between two writes. Events delivered within it may be delivered again after a kill.
+    pub(crate) const PACE: Duration = Duration::from_secs(1);
+
     /// The file of the reader with this name: letters, digits and hyphens.
     pub(crate) fn new(state_dir: &std::path::Path, name: &str) -> Self {
         Self { folder: state_dir.join(FOLDER), name: format!("{name}.cursor"), kept: None, written: None }
@@ -59,7 +59,7 @@ impl CursorFile {
     /// When this cursor has to be written; `None` if the file has it.
     pub(crate) fn due(&self, cursor: &Cursor) -> Option<Instant> {
         let now = Instant::now();
-        (self.kept.as_ref() != Some(cursor)).then(|| self.written.map_or(now, |written| written + PACE))
+        (self.kept.as_ref() != Some(cursor)).then(|| self.written.map_or(now, |written| written + Self::PACE))
     }
 
     /// Writes it now and waits for the disk, so that it survives a power cut.

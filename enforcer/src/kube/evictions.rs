@@ -13,7 +13,6 @@ use std::{
 use enforcer_events::{
     Event, EventType, Payload,
     eviction::{EvictionDecided, EvictionSignalled},
-    node::Degraded,
     pressure::PressureRising,
 };
 use tokio::{
@@ -27,11 +26,12 @@ use super::{
     message::{Call, Lane, Outcome},
     outbox::{ApiSettings, Now, OpenEviction, Outbox},
     pace::{EVERY, Pace, Warmth},
-    position::Position,
+    trouble::Trouble,
 };
 use crate::{
     clock,
-    journal::{Batch, CursorFile, Filter, Journal, Reader, Record, Subject, before_all, resume},
+    journal::{Batch, Cursor, CursorFile, Filter, Journal, Reader, Record, Subject, before_all, resume},
+    keeper::Keeper,
     specs::ApiServerFeed,
     threads,
 };
@@ -41,9 +41,6 @@ const STACK_BYTES: usize = 512 << 10;
 
 /// The name of the thread and of the cursor's file.
 const NAME: &str = "kube-evictions";
-
-/// The `what` of the degradation while the API server cannot be asked.
-const WHAT: &str = "apiServer";
 
 /// How many kills may be handed on. Others are found in the journal.
 const MOST_KILLS: usize = 16;
@@ -79,7 +76,9 @@ struct Run {
     journal: Journal,
     reader: Reader,
     kills: mpsc::Receiver<EvictionSignalled>,
-    position: Position,
+    keeper: Keeper<Cursor>,
+    /// The position that it was given last.
+    kept: Option<Cursor>,
     outbox: Outbox,
     /// The evictions whose pods are still to be removed.
     open: watch::Sender<Vec<OpenEviction>>,
@@ -125,7 +124,7 @@ impl Evictions {
         let (killed, kills) = mpsc::channel(MOST_KILLS);
         let replayed = journal.range().newest;
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let position = Position::start()?;
+        let keeper = start_keeper(state_dir)?;
         let (journal, state_dir) = (journal.clone(), PathBuf::from(state_dir));
         std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
             threads::set_nice(threads::REQUEST_NICE);
@@ -157,12 +156,12 @@ impl Evictions {
             {
                 tracing::warn!(%error, "cannot write the first cursor of API evictions");
             }
-            position.begin(file);
             let reader = journal.reader(Some(begin), Filter { kinds, ..Filter::default() });
             let run = Run {
                 reader,
                 kills,
-                position,
+                keeper,
+                kept: Some(first),
                 outbox: Outbox::new(settings, replayed),
                 open: opened,
                 server,
@@ -204,8 +203,9 @@ impl Run {
             // A request under way may still arrive. The next process looks before it asks again.
             () = stopped(&mut stop) => {}
         }
-        self.note_position();
-        self.position.finish();
+        // Once more, if it could not be written before.
+        self.kept = None;
+        self.keep_position();
     }
 
     async fn work(&mut self) {
@@ -257,7 +257,7 @@ impl Run {
                 drop(self.ask_plainly(Call::Ping).await);
                 continue;
             }
-            self.note_position();
+            self.keep_position();
             let due = [self.outbox.due(), self.discover, self.warmth.due()];
             let due = due.into_iter().flatten().min();
             tokio::select! {
@@ -420,91 +420,30 @@ impl Run {
         self.journal.emit(Subject::Pod(crate::model::PodName { namespace, name }), payload);
     }
 
-    fn note_position(&self) {
-        self.position.set(self.journal.cursor(self.outbox.position(self.reader.position())));
+    /// Has the position written that is read again after a restart. One that is behind is safe: each pod is looked at before
+    /// anything is asked again.
+    fn keep_position(&mut self) {
+        let position = self.journal.cursor(self.outbox.position(self.reader.position()));
+        if self.kept.as_ref() != Some(&position) {
+            self.keeper.keep(position.clone());
+            self.kept = Some(position);
+        }
     }
 }
 
-/// Whether the server can be asked, as it is reported.
-struct Trouble {
-    journal: Journal,
-    /// Why it is reported that it cannot.
-    reported: Option<Cause>,
-    /// Whether the last question was answered.
-    is_heard: bool,
-}
-
-/// Why the server cannot be asked, in the order of what it takes to clear it.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Cause {
-    /// A question that changes nothing was not answered. Any later answer shows that the server is back.
-    Silence,
-    /// A request was not answered, or failed in the server: another one must be answered, or none be left to be made.
-    Request,
-    /// The right to change something is missing: a request must be accepted.
-    Right,
-}
-
-impl Trouble {
-    fn new(journal: &Journal) -> Self {
-        Self { journal: journal.clone(), reported: None, is_heard: false }
-    }
-
-    /// Takes the answer to a question, which may have been one for a change.
-    fn note(&mut self, changes: bool, answer: &Result<Outcome, String>) {
-        let answer = match answer {
-            Ok(Outcome::Resent(outcome)) => Ok(&**outcome),
-            once => once.as_ref(),
-        };
-        self.is_heard = false;
-        let of_this = if changes { Cause::Request } else { Cause::Silence };
-        match answer {
-            Err(why) | Ok(Outcome::Failed(why)) => return self.enter(why, of_this),
-            Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
-                let is_right_missing = changes && matches!(status, 401 | 403);
-                let cause = if is_right_missing { Cause::Right } else { of_this };
-                return self.enter(&format!("status {status}: {words}"), cause);
-            }
-            // It was not asked.
-            Ok(Outcome::Known(_)) => return,
-            // In place of the answer to a request that changes something, as after it.
-            Ok(Outcome::Found(_)) => self.leave(Cause::Silence),
-            Ok(Outcome::Done { .. }) if changes => self.leave(Cause::Right),
-            Ok(_) => self.leave(of_this),
+/// Starts the thread that writes the position: a request must not wait for the disk.
+fn start_keeper(state_dir: &Path) -> io::Result<Keeper<Cursor>> {
+    let mut file = CursorFile::new(state_dir, NAME);
+    let mut is_reported = false;
+    Keeper::start("kube-keeper", CursorFile::PACE, move |position| {
+        let written = file.write(&position);
+        if let Err(error) = &written
+            && !is_reported
+        {
+            tracing::warn!(%error, "cannot write the cursor of API evictions");
         }
-        self.is_heard = true;
-    }
-
-    /// No request is left to be made: an answer shows that the server is back.
-    fn settle(&mut self) {
-        if self.is_heard {
-            self.leave(Cause::Request);
-        }
-    }
-
-    fn enter(&mut self, why: &str, cause: Cause) {
-        // One report, whichever pod the words name.
-        if let Some(before) = &mut self.reported {
-            *before = cause.max(*before);
-            return;
-        }
-        self.reported = Some(cause);
-        let message = format!(
-            "cannot evict pods at the API server; the kubelet restarts the containers that are killed here: {why}"
-        );
-        tracing::warn!("{message}");
-        let data = Degraded { message: Some(message), ..Degraded::of(WHAT) };
-        self.journal.emit(Subject::Node, Payload::DegradedEntered(data));
-    }
-
-    /// Reports that it can be asked again, if that was reported for this cause or a lesser one.
-    fn leave(&mut self, up_to: Cause) {
-        if self.reported.take_if(|cause| *cause <= up_to).is_some() {
-            let message = Some(String::from("pods can be evicted at the API server"));
-            let data = Degraded { message, ..Degraded::of(WHAT) };
-            self.journal.emit(Subject::Node, Payload::DegradedLeft(data));
-        }
-    }
+        is_reported = written.is_err();
+    })
 }
 
 /// Whether an eviction may follow.
@@ -525,8 +464,7 @@ fn now() -> Now {
     }
 }
 
-/// Sleeps until then; for ever without it.
-pub(super) async fn sleep_until(due: Option<Instant>) {
+async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due.into()).await,
         None => std::future::pending().await,
@@ -536,69 +474,4 @@ pub(super) async fn sleep_until(due: Option<Instant>) {
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     // A dropped sender means stop, too.
     drop(stop.wait_for(|stop| *stop).await);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_an_answer_of_the_server_shows_that_it_is_back() {
-        let journal = Journal::new("n", "b");
-        let mut trouble = Trouble::new(&journal);
-        let reported = || {
-            let mut reader = journal.reader(Some(0), Filter::default());
-            let mut kinds = Vec::new();
-            while let Some(Batch::Records(records)) = reader.read() {
-                kinds.extend(records.into_iter().map(|record| record.kind));
-            }
-            kinds
-        };
-        trouble.note(true, &Err(String::from("refused")));
-        assert_eq!(reported(), [EventType::DegradedEntered]);
-        // What an open connection's server has said before.
-        trouble.note(false, &Ok(Outcome::Known(String::from("policy/v1"))));
-        assert_eq!(reported(), [EventType::DegradedEntered]);
-        let discovered = Ok(Outcome::Discovered(Some(String::from("policy/v1"))));
-        trouble.note(false, &discovered);
-        // The request may fail again.
-        assert_eq!(reported(), [EventType::DegradedEntered]);
-        trouble.settle();
-        assert_eq!(reported(), [EventType::DegradedEntered, EventType::DegradedLeft]);
-        trouble.note(false, &Err(String::from("refused")));
-        trouble.note(false, &discovered);
-        let entered_and_left = [EventType::DegradedEntered, EventType::DegradedLeft];
-        assert_eq!(reported(), [entered_and_left, entered_and_left].concat());
-    }
-
-    /// A webhook that fails each request, while looks are answered; a role without the right to delete, under a budget.
-    #[test]
-    fn what_fails_at_each_request_is_reported_once() {
-        let refused = |status| Ok(Outcome::Refused { status, words: String::new(), after_ms: None });
-        let found = || Ok(Outcome::Found(crate::kube::message::FoundPod::default()));
-        let budget = || Ok(Outcome::Budget { words: String::new(), after_ms: None });
-        let done = || Ok(Outcome::Done { sent_boot_ms: 1 });
-        for round in
-            [vec![(true, refused(500)), (false, found())], vec![(true, budget()), (true, refused(403))]]
-        {
-            let journal = Journal::new("n", "b");
-            let mut trouble = Trouble::new(&journal);
-            for (changes, answer) in round.iter().cycle().take(100) {
-                trouble.note(*changes, answer);
-            }
-            assert_eq!(journal.range().newest, 1, "{round:?}");
-            trouble.note(true, &done());
-            assert_eq!(journal.range().newest, 2, "{round:?}");
-        }
-    }
-
-    #[test]
-    fn a_right_that_is_missing_is_so_until_a_request_is_accepted() {
-        let journal = Journal::new("n", "b");
-        let mut trouble = Trouble::new(&journal);
-        trouble.note(true, &Ok(Outcome::Refused { status: 403, words: String::new(), after_ms: None }));
-        trouble.note(false, &Ok(Outcome::Missing));
-        trouble.settle();
-        assert_eq!(journal.range().newest, 1);
-    }
 }

@@ -119,7 +119,9 @@ impl Programs {
     }
 
     /// As [`load`](Self::load), but pins the programs in `pins`. Those that report OOM kills, and their maps, outlive this
-    /// process; the others are detached when the result is dropped, or by the next load if this process is killed. Takes on the pins of a daemon of this `version` unchanged; takes over those of another version
+    /// process; the others are detached when the result is dropped, or by the next load if this process is killed.
+    ///
+    /// Takes on the pins of a daemon of this `version` unchanged; takes over those of another version
     /// without a gap: `take` gets each record of its ring before the record is removed.
     ///
     /// What cannot be pinned is attached all the same, and listed in [`Attached::unpinned`].

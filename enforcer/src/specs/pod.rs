@@ -1,36 +1,26 @@
 //! A pod as Kubernetes has it, cut to what is used here, and what it is in the model.
 
+mod amounts;
 mod sums;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use self::sums::{OTHER_SIDECARS, OTHERS, sum_up, sum_up_init};
+pub(super) use self::amounts::Amounts;
+use self::{
+    amounts::{allocate, keep_what_decides, read_list},
+    sums::{OTHER_SIDECARS, OTHERS, sum_up, sum_up_init},
+};
 use super::metadata::{Annotations, Metadata};
 use crate::{
     helper::{is_id, is_name, plain},
-    model::{
-        Container, ContainerKind, Labels, ParseQuantityError, Pod, PodName, PodUid, QosClass, Quantity,
-        Requirements, ResourceList, ResourceName,
-    },
+    model::{Container, ContainerKind, Labels, Pod, PodName, PodUid, QosClass, Requirements},
     policy::critical::CONFIG_SOURCE,
 };
 
 /// The grace period of a pod that has none.
 const TERMINATION_GRACE_PERIOD_SECONDS: u64 = 30;
-
-/// The most page sizes of huge pages whose amounts are kept.
-const MOST_PAGE_SIZES: usize = 4;
-
-/// The longest name of an amount of huge pages. A size can be written with any number of zeros before it.
-const MOST_PAGE_SIZE_BYTES: usize = 24;
-
-/// The longest amount that is kept as it is written, which may be with any number of zeros before it. No number needs more.
-const MOST_QUANTITY_BYTES: usize = 32;
-
-/// What the amounts of huge pages are called, with their size behind it.
-const HUGEPAGES: &str = "hugepages-";
 
 /// The reason of an eviction (`pkg/kubelet/eviction`, `Reason`).
 const EVICTED: &str = "Evicted";
@@ -82,9 +72,6 @@ pub struct Spec {
     #[serde(deserialize_with = "nullable")]
     pub containers: Vec<ApiContainer>,
 }
-
-/// Quantities by resource, as they are written.
-pub(super) type Amounts = BTreeMap<String, String>;
 
 /// Requests and limits.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -341,55 +328,9 @@ impl Resources {
     }
 }
 
-/// Replaces requests by what is allocated for them.
-fn allocate(requests: &mut ResourceList, allocated: &Amounts) -> Result<(), InvalidPod> {
-    for (name, quantity) in &read_list(allocated)? {
-        requests.insert(name.clone(), *quantity);
-    }
-    Ok(())
-}
-
-fn read_list(amounts: &Amounts) -> Result<ResourceList, InvalidPod> {
-    let mut list = ResourceList::new();
-    for (name, written) in amounts {
-        let quantity = read_quantity(written).filter(|quantity| !quantity.is_negative());
-        let quantity =
-            quantity.ok_or_else(|| InvalidPod::Quantity { resource: name.chars().take(63).collect() })?;
-        list.insert(ResourceName::new(name), quantity);
-    }
-    Ok(list)
-}
-
-/// The API server takes larger numbers than there are: such a one is the largest.
-fn read_quantity(written: &str) -> Option<Quantity> {
-    match written.parse::<Quantity>() {
-        Ok(quantity) => Some(quantity),
-        Err(ParseQuantityError::TooLarge { .. }) => Some(Quantity::from_units(i64::MAX.unsigned_abs())),
-        Err(_) => None,
-    }
-}
-
 /// Where the kubelet has a static pod from; `None` for a pod of the API server.
 fn metadata_source(Annotations { source, .. }: &Annotations) -> Option<String> {
     source.clone().filter(|source| source != "api")
-}
-
-/// Leaves the resources that decide here, and writes long amounts anew: a pod that is too large for its zeros would be left out, and
-/// so spared.
-fn keep_what_decides(amounts: &mut Amounts) {
-    let mut page_sizes = 0;
-    amounts.retain(|name, _| match name.as_str() {
-        ResourceName::CPU | ResourceName::MEMORY | ResourceName::EPHEMERAL_STORAGE => true,
-        name if name.starts_with(HUGEPAGES) && name.len() <= MOST_PAGE_SIZE_BYTES => {
-            page_sizes += 1;
-            page_sizes <= MOST_PAGE_SIZES
-        }
-        _ => false,
-    });
-    for written in amounts.values_mut().filter(|written| written.len() > MOST_QUANTITY_BYTES) {
-        // What is no amount stays none.
-        *written = read_quantity(written).map(|quantity| quantity.to_string()).unwrap_or_default();
-    }
 }
 
 #[cfg(test)]
@@ -397,6 +338,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::{ResourceList, ResourceName};
 
     fn api_pod(value: serde_json::Value) -> ApiPod {
         serde_json::from_value(value).unwrap()

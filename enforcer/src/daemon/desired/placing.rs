@@ -12,7 +12,6 @@ use enforcer_events::{Payload, node::SourceReported};
 use self::unknown_pods::UnknownPods;
 use super::{
     super::{
-        keeper::Keeper,
         kept_specs::{self, KeptSpecs},
         ownership,
         specifying::SpecNews,
@@ -23,6 +22,7 @@ use crate::{
     cgroup::pod_cgroups,
     cri::{CriError, Listing},
     journal::Subject,
+    keeper::Keeper,
     model::{PodUid, SpecOrigin},
     serve::{PodView, ReadTime, SpecView, SpecsView},
     source::{Change, Health, Identities, PlacedPods, Provenance, SourceKnows, SourceName},

@@ -116,7 +116,7 @@ impl Pinned {
                 false
             }
             Err(error) => {
-                tracing::warn!(%error, program, "cannot be pinned, so the next daemon may start later if this one is killed");
+                tracing::warn!(%error, program, "cannot pin an eBPF program: the next daemon starts later if this one is killed");
                 false
             }
         }

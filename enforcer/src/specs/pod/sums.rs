@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Amounts, ApiContainer, Resources, read_quantity};
+use super::{
+    ApiContainer, Resources,
+    amounts::{Amounts, read_quantity},
+};
 use crate::model::Quantity;
 
 /// The most containers in one list that are kept one by one: the others are summed up behind them. Kubernetes has no limit

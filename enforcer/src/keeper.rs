@@ -16,14 +16,14 @@ struct Queue<T> {
 
 /// Keeps the last content that it was given. Dropping it waits until that is written.
 #[derive(Debug)]
-pub(super) struct Keeper<T> {
+pub(crate) struct Keeper<T> {
     queue: Arc<(Mutex<Queue<T>>, Condvar)>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl<T: Send + 'static> Keeper<T> {
     /// Starts the thread. `write` is called with a content, at most once in `pause`.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &str,
         pause: Duration,
         write: impl FnMut(T) + Send + 'static,
@@ -36,7 +36,7 @@ impl<T: Send + 'static> Keeper<T> {
     }
 
     /// Keeps this from now on, instead of what was given before.
-    pub(super) fn keep(&self, content: T) {
+    pub(crate) fn keep(&self, content: T) {
         let (queue, waker) = &*self.queue;
         queue.lock().unwrap_or_else(PoisonError::into_inner).next = Some(content);
         waker.notify_one();
