@@ -297,6 +297,14 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
+/// How many bytes that were sent over a TCP connection its other end has not acknowledged (`SIOCOUTQ`, tcp(7)).
+pub(crate) fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the socket is open as it is borrowed; the kernel writes one `int` to `bytes`.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { u32::try_from(bytes).map_err(io::Error::other) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Attaches an empty program to the entry of the kernel function with that BTF id, and detaches it at once.
 ///
 /// Whether that works depends on the kernel's options and the processor, and only attaching shows it: some kernels load

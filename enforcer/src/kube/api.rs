@@ -53,6 +53,8 @@ pub(super) enum ApiError {
     TooLong,
     #[error("the answer cannot be read")]
     Unreadable(#[from] serde_json::Error),
+    #[error("the request has arrived and is not answered")]
+    Unanswered,
     #[error("the request was not answered, and reading the pod failed with status {0}")]
     Unread(StatusCode),
 }

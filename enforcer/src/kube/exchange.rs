@@ -93,8 +93,9 @@ impl Exchange {
     }
 
     /// Sends a request that must have one effect, at once over the present connection. If that is silent, it looks over another
-    /// beside it, and only if `is_undone` says so of the answer the request is sent again. The first answer counts; the time is
-    /// that of the first request, unless its connection had ended.
+    /// beside it. The request is sent there again only if `is_undone` says so of the answer, and the other end's machine has not
+    /// acknowledged the first, or its connection has ended: a server that has it takes its time. The first answer counts; the time
+    /// is that of the first request, unless its connection had ended.
     pub(super) async fn change(
         &mut self,
         access: &ApiServerFeed,
@@ -107,6 +108,7 @@ impl Exchange {
             return Ok(Sent::Answered(self.keep(open, answer)));
         };
         let asked = request()?;
+        let socket = open.connection.socket();
         let first_boot_ms = clock::boottime_ms();
         let is_lost = AtomicBool::new(false);
         let answer = async {
@@ -114,11 +116,14 @@ impl Exchange {
             is_lost.store(answered.is_none(), Ordering::Relaxed);
             answered.map(|(open, answer)| (open, Sent::Answered(answer)))
         };
-        let is_resent = &self.is_resent;
+        let (is_resent, is_lost) = (&self.is_resent, &is_lost);
         let other = Box::pin(async {
             let (open, looked) = Open::new(access).await?.ask(look()?).await?;
             if !is_undone(&looked)? {
                 return Ok((open, Sent::Looked(looked)));
+            }
+            if socket.is_acknowledged() && !is_lost.load(Ordering::Relaxed) {
+                return Err(ApiError::Unanswered);
             }
             is_resent.store(true, Ordering::Relaxed);
             let (open, answer) = open.ask(request()?).await?;
@@ -126,7 +131,7 @@ impl Exchange {
         });
         let (open, mut sent) = answering(answer, other).await?;
         if let Sent::Answered(answer) = &mut sent
-            && !is_lost.into_inner()
+            && !is_lost.load(Ordering::Relaxed)
         {
             answer.sent_boot_ms = first_boot_ms;
         }

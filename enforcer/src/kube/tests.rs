@@ -70,6 +70,11 @@ struct FakePod {
     is_terminating: bool,
 }
 
+/// Long enough that a request with it does not fit into what a way receives that passes nothing on.
+fn token() -> String {
+    "secret".repeat(1_000)
+}
+
 #[derive(Clone)]
 struct Api(Arc<Mutex<Server>>, SocketAddr);
 
@@ -128,7 +133,7 @@ impl Api {
                     connect_timeout_ms: 5_000,
                 },
                 security: Security::default(),
-                token: Some(String::from("secret")),
+                token: Some(token()),
             };
             Ok(ApiServerFeed { https, base: String::from("/base"), node: String::from("n") })
         })
@@ -140,7 +145,7 @@ impl Api {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, std::io::Error> {
-        assert_eq!(request.headers()["authorization"], "Bearer secret");
+        assert_eq!(request.headers()["authorization"], format!("Bearer {}", token()));
         let (method, path) =
             (request.method().clone(), request.uri().path().strip_prefix("/base").unwrap().to_owned());
         let body = request.into_body().collect().await.map_err(std::io::Error::other)?.to_bytes();

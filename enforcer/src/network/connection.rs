@@ -1,6 +1,11 @@
 //! One HTTP connection to another machine, bounded in time and memory.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -16,6 +21,7 @@ use super::{
     message::{Endpoint, Security},
     tls::{self, TlsError},
 };
+use crate::raw::unacknowledged_bytes;
 
 /// How much of an answer's body is read so that the connection can be used again.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
@@ -68,6 +74,18 @@ pub(crate) enum ConnectionError {
 #[derive(Debug)]
 pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
+    socket: Socket,
+}
+
+/// The socket of a connection, to ask the kernel how it is. It is open as long as this.
+#[derive(Clone, Debug)]
+pub(crate) struct Socket(Arc<OwnedFd>);
+
+impl Socket {
+    /// Whether the other end's machine has all that was sent. Not known is no.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        unacknowledged_bytes(self.0.as_fd()).is_ok_and(|bytes| bytes == 0)
+    }
 }
 
 impl Connection {
@@ -76,18 +94,18 @@ impl Connection {
         let Endpoint { tls, host, port, authority, connect_timeout_ms, client: _ } = endpoint;
         let timeout_ms = *connect_timeout_ms;
         let connecting = async {
-            let connect = TcpStream::connect((host.as_str(), *port)).await;
-            let stream = connect
-                .map_err(|source| ConnectionError::Connect { authority: authority.clone(), source })?;
+            let failed = |source| ConnectionError::Connect { authority: authority.clone(), source };
+            let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(failed)?;
             notice_a_dead_end(&stream);
             // A request must not wait until the end of the handshake is acknowledged.
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%error, "a short request may be delayed");
             }
+            let socket = Socket(Arc::new(stream.as_fd().try_clone_to_owned().map_err(failed)?));
             if *tls {
-                Self::over(tls::wrap(stream, host, security).await?).await
+                Self::over(tls::wrap(stream, host, security).await?, socket).await
             } else {
-                Self::over(stream).await
+                Self::over(stream, socket).await
             }
         };
         match tokio::time::timeout(Duration::from_millis(timeout_ms), connecting).await {
@@ -96,7 +114,7 @@ impl Connection {
         }
     }
 
-    async fn over<S>(stream: S) -> Result<Self, ConnectionError>
+    async fn over<S>(stream: S, socket: Socket) -> Result<Self, ConnectionError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -108,12 +126,17 @@ impl Connection {
                 tracing::debug!(%error, "a connection to a receiver ended");
             }
         });
-        Ok(Self { sender })
+        Ok(Self { sender, socket })
     }
 
     /// Whether another request may be sent over it.
     pub(crate) fn is_open(&self) -> bool {
         !self.sender.is_closed()
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> Socket {
+        self.socket.clone()
     }
 
     /// Sends a request. Returns the answer's status, headers and unread body.

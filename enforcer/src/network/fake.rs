@@ -11,6 +11,7 @@ use std::{
 };
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -30,6 +31,8 @@ impl Way {
     pub(crate) fn to(server: SocketAddr) -> io::Result<(Self, impl Future<Output = io::Result<()>> + use<>)> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
         listener.set_nonblocking(true)?;
+        // As little as the kernel allows: it is all that is acknowledged of what vanishes.
+        sockopt::set_socket_recv_buffer_size(&listener, 1)?;
         let address = listener.local_addr()?;
         let (to, present) = watch::channel(Some(server));
         let [open, half_open] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));

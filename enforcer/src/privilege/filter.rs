@@ -124,6 +124,7 @@ const LOADS_CODE: bool = !cfg!(target_feature = "crt-static");
 
 /// `include/uapi/asm-generic/ioctls.h`.
 const FIONREAD: u64 = 0x541B;
+const SIOCOUTQ: u64 = 0x5411;
 const FIONBIO: u64 = 0x5421;
 
 pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -182,7 +183,7 @@ fn of_helpers(accepts_connections: bool) -> Result<Rules, BackendError> {
         let rule = |value: &u64| SeccompRule::new(vec![is(1, Is::Eq, *value)?]);
         values.iter().map(rule).collect::<Result<Vec<_>, _>>()
     };
-    rules.insert(libc::SYS_ioctl, second(&[FIONBIO, FIONREAD])?);
+    rules.insert(libc::SYS_ioctl, second(&[FIONBIO, FIONREAD, SIOCOUTQ])?);
     let flags =
         [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC].map(number);
     rules.insert(libc::SYS_fcntl, second(&flags)?);
@@ -220,13 +221,17 @@ mod tests {
     use std::{
         fs::{self, File},
         net::{TcpListener, TcpStream, UdpSocket},
-        os::unix::net::{UnixDatagram, UnixListener, UnixStream},
+        os::{
+            fd::AsFd as _,
+            unix::net::{UnixDatagram, UnixListener, UnixStream},
+        },
         process::Command,
         thread,
         time::{Duration, Instant},
     };
 
     use super::*;
+    use crate::raw::unacknowledged_bytes;
 
     /// What comes of some work in a thread of its own that is filtered, and whose end is not.
     fn filtered<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -258,6 +263,7 @@ mod tests {
             assert!(fs::metadata("/").unwrap().is_dir());
             let stream = TcpStream::connect(address).unwrap();
             stream.set_nonblocking(true).unwrap();
+            assert_eq!(unacknowledged_bytes(stream.as_fd()).unwrap(), 0);
             assert!(UdpSocket::bind("127.0.0.1:0").is_ok());
             assert!(UnixStream::pair().is_ok());
             assert_eq!(errno(UnixDatagram::pair()), Some(libc::ENOSYS), "it could write to the journal");
