@@ -63,6 +63,7 @@ mod specifying;
 mod stalls;
 mod start;
 mod start_line;
+mod stop;
 mod system;
 mod tracing_report;
 mod trimming;
@@ -77,10 +78,7 @@ use std::{
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinHandle,
-};
+use tokio::sync::{mpsc, watch};
 
 use self::{
     backlog::Backlog,
@@ -103,6 +101,7 @@ use self::{
     sinks::Sinks,
     specifying::{Access, Specifying},
     start::{emit_start, permits},
+    stop::{detach, restore_on_exit, shutdown},
     trimming::Trimming,
     watchdog::Watchdog,
     watching::{Guarded, Watched},
@@ -123,7 +122,6 @@ use crate::{
     cgroup::{Index, MOUNT},
     config::Config,
     evict::{EventBuilder, Reflex},
-    journal::Journal,
     metrics::Counts,
     model::PodUid,
     policy::{
@@ -131,8 +129,8 @@ use crate::{
         engine::{self, EngineSettings},
         pressure::Conditions,
     },
-    sense::{self, HostFacts, NODE_PRESSURE},
-    serve::{self, Admin, Vital},
+    sense::{HostFacts, NODE_PRESSURE},
+    serve::{Admin, Vital},
     source::{Identities, Kubelet, StaticDir},
     threads::{self, Workers},
 };
@@ -146,9 +144,6 @@ const ENDING_THREADS: usize = 4;
 
 /// How many such pods may wait for a thread.
 const ENDING_WAITING: usize = 1_024;
-
-/// How long open connections may take to end.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What the reflex did that the desired state must know.
 #[derive(Debug)]
@@ -507,41 +502,6 @@ async fn unless_stopped<T, E: Into<anyhow::Error>>(
     }
 }
 
-/// Takes in the reflex's last events, and restores what must not outlive the daemon.
-async fn restore_on_exit(
-    desired: &mut Desired,
-    mut engine_events: mpsc::UnboundedReceiver<EngineEvent>,
-    on_exit: OnExit,
-) -> anyhow::Result<()> {
-    while let Ok(last) = engine_events.try_recv() {
-        desired.on_engine_event(&last);
-    }
-    desired.settle();
-    // Without the daemon, nothing keeps scores aligned with the ranking.
-    desired.unalign().await?;
-    match on_exit {
-        OnExit::Keep => Ok(()),
-        OnExit::Restore => desired.release().await,
-    }
-}
-
-/// Waits for the end of sinks and open connections, and closes the journal.
-async fn shutdown(
-    server: JoinHandle<Result<(), serve::Error>>,
-    sinks: Sinks,
-    journal: &Journal,
-) -> anyhow::Result<()> {
-    sinks.close().await;
-    let ended = tokio::time::timeout(DRAIN_TIMEOUT, server).await;
-    // A disk that accepts no writes does not block the exit: the writer gives up on the first refusal.
-    journal.close();
-    match ended {
-        Ok(outcome) => outcome.context("the server ended early")?.context("the observe socket failed"),
-        // A client that does not read does not block the exit.
-        Err(_elapsed) => Ok(()),
-    }
-}
-
 /// Replaces the view if the new one differs; returns whether it did.
 fn has_changed<T: Clone + PartialEq>(view: &mut T, new: &T) -> bool {
     let differs = view != new;
@@ -568,26 +528,6 @@ fn hand_on(
         forecaster.look_at(targets);
     }
     true
-}
-
-/// Stops tracing. Programs that would stay in the kernel are removed if nothing is to be kept.
-async fn detach(tracing: JoinHandle<()>, on_exit: OnExit, journal: &Journal) {
-    tracing.abort();
-    // The task releases the programs when it ends.
-    let _aborted = tracing.await;
-    match on_exit {
-        OnExit::Keep => return,
-        OnExit::Restore => {}
-    }
-    let problem = match sense::unpin() {
-        Ok(sense::Unpinned { removed: _, left }) if left.is_empty() => return,
-        Ok(sense::Unpinned { removed: _, left }) => {
-            let left: Vec<_> = left.iter().map(|path| path.display().to_string()).collect();
-            format!("left in place, not created by enforcer: {}", left.join(", "))
-        }
-        Err(error) => crate::chain(&error),
-    };
-    emit::degraded(journal, "bpffs", &format!("cannot unpin everything: {problem}"));
 }
 
 /// The eviction engine's settings.

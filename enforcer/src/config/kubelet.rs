@@ -13,7 +13,7 @@ use std::{
 use rustix::io::Errno;
 
 pub use self::hostname::{KubeletHostname, kubelet_hostname};
-use super::{Error, KUBELETS_API_VERSION, KUBELETS_KIND, Origin, fields::Fields, text_of};
+use super::{Error, KUBELETS_API_VERSION, KUBELETS_KIND, Origin, effective::text_of, fields::Fields};
 use crate::{
     cgroup::{self, KubeletProcess},
     policy::{

@@ -1,6 +1,6 @@
 use std::fs;
 
-use super::*;
+use super::{fields::Fields, *};
 use crate::{
     model::ResourceName,
     policy::threshold::{Signal, ThresholdValue},

@@ -24,7 +24,7 @@ use tokio::{
 use self::evict::EvictOrder;
 pub(super) use self::evict::Evictions;
 use self::file::{Kept, Waiting, Writer};
-use super::{DRAIN_TIMEOUT, desired::Desired, emit, engine_settings, reload::ReloadOrder};
+use super::{desired::Desired, emit, engine_settings, reload::ReloadOrder, stop::DRAIN_TIMEOUT};
 use crate::{
     config::Config,
     evict::{Operator, Reflex},
