@@ -1,8 +1,13 @@
 //! All access to cgroupfs, through open directories: a path may name another cgroup by now.
 
 use std::{
+    borrow::Cow,
+    ffi::{OsStr, OsString},
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::Path,
 };
 
@@ -209,9 +214,18 @@ impl CgroupDir {
 
     /// Opens a cgroup below this one; `path` is relative to this one. No symlink is followed.
     pub fn open(&self, path: &CgroupPath) -> Result<Self, Error> {
-        let full = join(&self.path, path);
-        let relative = path.as_str().trim_start_matches('/');
-        let relative = if relative.is_empty() { "." } else { relative };
+        self.open_relative(Path::new(path.as_str().trim_start_matches('/')), join(&self.path, path))
+    }
+
+    /// Opens a cgroup below this one by names that [`children`](Self::children) gave, which need not be text; its
+    /// [`path`](Self::path) shows such names. No symlink is followed.
+    pub fn open_below(&self, names: impl AsRef<Path>) -> Result<Self, Error> {
+        let names = names.as_ref();
+        self.open_relative(names, names.iter().fold(self.path.clone(), |above, name| shown(&above, name)))
+    }
+
+    fn open_relative(&self, relative: &Path, full: CgroupPath) -> Result<Self, Error> {
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         let fd = rustix::fs::openat2(&self.fd, relative, flags, Mode::empty(), resolve)
@@ -234,20 +248,24 @@ impl CgroupDir {
     }
 
     /// Removes the child of that name, which must be empty.
-    pub fn remove_child(&self, name: &str) -> Result<(), Error> {
-        rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
-            .map_err(|errno| Error::Remove { path: format!("{}/{name}", self.path), source: errno.into() })
+    pub fn remove_child(&self, name: impl AsRef<OsStr>) -> Result<(), Error> {
+        let name = name.as_ref();
+        rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR).map_err(|errno| Error::Remove {
+            path: shown(&self.path, name).to_string(),
+            source: errno.into(),
+        })
     }
 
-    /// The names of the cgroups directly below this one.
-    pub fn children(&self) -> Result<Vec<String>, Error> {
+    /// The names of the cgroups directly below this one, as the kernel has them: whoever makes a cgroup may choose bytes
+    /// that are no text. None leads anywhere else: they have no slash, and `.` and `..` are left out.
+    pub fn children(&self) -> Result<Vec<OsString>, Error> {
         let failed = |errno: Errno| open_error(&self.path, errno);
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if entry.file_type() == rustix::fs::FileType::Directory && name != "." && name != ".." {
-                names.push(name);
+                names.push(name.to_owned());
             }
         }
         names.sort_unstable();
@@ -400,6 +418,15 @@ fn open_error(path: &CgroupPath, errno: Errno) -> Error {
     Error::Open { path: path.to_string(), source: errno.into() }
 }
 
+/// The path of a cgroup as it is shown, with `?` for what is no text in its name; so it may not lead there.
+pub(super) fn shown(parent: &CgroupPath, name: &OsStr) -> CgroupPath {
+    // Of one byte, so that the name does not become too long.
+    let lossy = || name.to_string_lossy().replace(char::REPLACEMENT_CHARACTER, "?");
+    let text: Cow<'_, str> = name.to_str().map_or_else(|| lossy().into(), Cow::from);
+    // Only a name that no directory has is refused.
+    parent.child(&text).unwrap_or_else(|_| parent.clone())
+}
+
 fn join(parent: &CgroupPath, relative: &CgroupPath) -> CgroupPath {
     // Every name was checked when `relative` was made.
     CgroupPath::parse(&format!("{parent}/{relative}")).unwrap_or_else(|_| relative.clone())
@@ -433,6 +460,26 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_is_no_text_is_opened_removed_and_shown() {
+        let (temp, root) = tree();
+        // As long as a name can be: what stands for its bytes must not be longer.
+        for name in [b"x\xff\xfey".to_vec(), vec![0xff; 255]] {
+            let name = OsStr::from_bytes(&name);
+            let inner = Path::new(name).join("inner");
+            fs::create_dir_all(temp.path().join(&inner)).unwrap();
+            assert_eq!(root.children().unwrap(), [OsStr::new("kubepods"), name]);
+            let opened = root.open_below(&inner).unwrap();
+            let text = name.to_string_lossy().replace(char::REPLACEMENT_CHARACTER, "?");
+            assert_eq!(opened.path().as_str(), format!("/{text}/inner"));
+            let held = root.remove_child(name).unwrap_err();
+            assert_eq!(held.path(), format!("/{text}"));
+            root.open_below(name).unwrap().remove_child("inner").unwrap();
+            root.remove_child(name).unwrap();
+        }
+        assert_eq!(root.open_below("").unwrap().path(), root.path());
+    }
+
+    #[test]
     fn a_missing_file_is_never_created() {
         let (temp, root) = tree();
         let error = root.write("memory.high", "1").unwrap_err();
@@ -450,6 +497,9 @@ mod tests {
         assert!(root.read("memory.stat").is_err());
         assert!(root.read("../../etc/passwd").is_err());
         assert!(root.create_child("..").is_err());
+        for names in ["..", "kubepods/../..", "/etc", "etc"] {
+            assert!(root.open_below(names).is_err(), "{names}");
+        }
     }
 
     #[test]

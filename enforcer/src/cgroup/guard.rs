@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    ffi::OsStr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
@@ -13,7 +14,7 @@ use super::{
     dir::each_number,
     process::{Processes, is_gone},
 };
-use crate::model::{CgroupPath, NodeComponent};
+use crate::model::NodeComponent;
 
 /// Cgroups deeper than this below a pod are not looked at.
 const MAX_DEPTH: u32 = 16;
@@ -157,7 +158,8 @@ impl Guard {
                 return;
             }
             found = match visited {
-                Visited::Cgroup(name) => self.unit(name, origin),
+                // No unit has a name that is no text.
+                Visited::Cgroup(name) => name.to_str().and_then(|name| self.unit(name, origin)),
                 Visited::Process(pid) => match &processes {
                     Ok(processes) => self.process(processes, pid, origin),
                     Err(errno) => unknown(pid, *errno, origin),
@@ -228,7 +230,7 @@ pub(crate) fn each_process(dir: &CgroupDir, visit: &mut dyn FnMut(u32)) -> Resul
 enum Visited<'a> {
     Process(u32),
     /// A cgroup below, by its name.
-    Cgroup(&'a str),
+    Cgroup(&'a OsStr),
 }
 
 /// Walks no more than `left` cgroups below it, which it counts down.
@@ -253,17 +255,12 @@ fn walk(
             break;
         };
         *left = fewer;
-        // A cgroup that is removed meanwhile holds nothing.
-        let Ok(path) = CgroupPath::root().child(&name) else { continue };
-        match dir.open(&path) {
+        match dir.open_below(&name) {
             Ok(child) => {
                 visit(Visited::Cgroup(&name));
                 unseen = walk(&child, depth + 1, left, visit)?.or(unseen);
             }
-            // A name that is no text was read as another, which is not there.
-            Err(error) if error.is_gone() && name.contains(char::REPLACEMENT_CHARACTER) => {
-                unseen.get_or_insert(Unseen::Unread(Errno::ILSEQ));
-            }
+            // A cgroup that is removed meanwhile holds nothing.
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }

@@ -144,11 +144,10 @@ fn list(dir: &CgroupDir) -> Result<Vec<u32>, Error> {
 /// Whether cgroups below this one hold processes.
 fn holds_nested(dir: &CgroupDir) -> Result<bool, Error> {
     for name in dir.children()? {
-        // The kernel lists valid names only; a cgroup that is removed meanwhile holds nothing.
-        let Ok(path) = CgroupPath::root().child(&name) else { continue };
-        match dir.open(&path).and_then(|child| child.is_populated()) {
+        match dir.open_below(&name).and_then(|child| child.is_populated()) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
+            // A cgroup that is removed meanwhile holds nothing.
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }

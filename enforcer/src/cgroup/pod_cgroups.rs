@@ -1,6 +1,9 @@
 //! The pods' cgroups that a kubelet and its container runtime made.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use super::{CgroupDir, Error};
 use crate::{
@@ -87,14 +90,16 @@ fn container(root: &CgroupDir, proc: Option<&Path>, path: CgroupPath) -> Option<
 /// The lowest score of the first processes in a cgroup, or in those below it that the container made, as systemd does;
 /// `None` without any.
 fn lowest_score(root: &CgroupDir, proc: &Path, path: &CgroupPath) -> Option<i16> {
-    let (mut pending, mut processes) = (vec![path.clone()], Vec::new());
+    let own = root.open(path).ok()?;
+    let (mut pending, mut processes) = (vec![PathBuf::new()], Vec::new());
     for _ in 0..MOST_NESTED {
-        let Some(path) = pending.pop() else { break };
-        processes.extend(root.open(&path).and_then(|dir| dir.processes()).unwrap_or_default());
+        let Some(below) = pending.pop() else { break };
+        let Ok(dir) = own.open_below(&below) else { continue };
+        processes.extend(dir.processes().unwrap_or_default());
         if processes.len() >= MOST_SCORES {
             break;
         }
-        pending.extend(children(root, &path).unwrap_or_default());
+        pending.extend(dir.children().unwrap_or_default().iter().map(|name| below.join(name)));
     }
     let score = |pid: &u32| {
         let text = fs::read_to_string(proc.join(pid.to_string()).join("oom_score_adj")).ok()?;
@@ -106,8 +111,8 @@ fn lowest_score(root: &CgroupDir, proc: &Path, path: &CgroupPath) -> Option<i16>
 /// The paths of the cgroups directly below one; none if it is gone.
 fn children(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
     match root.open(path).and_then(|dir| dir.children()) {
-        // The kernel only lists valid names.
-        Ok(names) => Ok(names.iter().filter_map(|name| path.child(name).ok()).collect()),
+        // What a kubelet and its container runtime make has text for a name.
+        Ok(names) => Ok(names.iter().filter_map(|name| path.child(name.to_str()?).ok()).collect()),
         Err(error) if error.is_gone() => Ok(Vec::new()),
         Err(error) => Err(error),
     }

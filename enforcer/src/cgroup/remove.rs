@@ -1,5 +1,10 @@
 //! Takes cgroups down from the bottom up, and only empty ones: nothing is ever killed here.
 
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
 use super::{CgroupDir, Error, Permit};
 use crate::model::CgroupPath;
 
@@ -36,14 +41,13 @@ pub fn remove(root: &CgroupDir, path: &CgroupPath, _permit: &Permit) -> Result<R
         Err(error) if error.is_gone() => return Ok(Removal::Gone),
         Err(error) => return Err(error),
     }
-    let mut stack = vec![(path.clone(), false)];
+    let mut stack = vec![(PathBuf::from(path.as_str().trim_start_matches('/')), false)];
     let (mut removed, mut busy) = (0, false);
     while let Some((next, expanded)) = stack.pop() {
         let children = if expanded { Vec::new() } else { children(root, &next)? };
         if !children.is_empty() {
             stack.push((next.clone(), true));
-            stack
-                .extend(children.iter().filter_map(|name| next.child(name).ok()).map(|child| (child, false)));
+            stack.extend(children.iter().map(|name| (next.join(name), false)));
             continue;
         }
         match rmdir(root, &next) {
@@ -59,24 +63,24 @@ pub fn remove(root: &CgroupDir, path: &CgroupPath, _permit: &Permit) -> Result<R
     Ok(if busy { Removal::Populated } else { Removal::Gone })
 }
 
-fn children(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<String>, Error> {
-    match root.open(path).and_then(|dir| dir.children()) {
+fn children(root: &CgroupDir, path: &Path) -> Result<Vec<OsString>, Error> {
+    match root.open_below(path).and_then(|dir| dir.children()) {
         Ok(names) => Ok(names),
         Err(error) if error.is_gone() => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
-fn rmdir(root: &CgroupDir, path: &CgroupPath) -> Result<(), Error> {
-    match (path.parent(), path.names().last()) {
-        (Some(parent), Some(name)) => root.open(&parent)?.remove_child(name),
+fn rmdir(root: &CgroupDir, path: &Path) -> Result<(), Error> {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => root.open_below(parent)?.remove_child(name),
         (None, _) | (_, None) => Ok(()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt as _};
 
     use super::*;
 
@@ -95,6 +99,19 @@ mod tests {
         assert!(temp.path().join("pod/app").exists());
         assert_eq!(remove(&root, &path("/gone"), &permit).unwrap(), Removal::Gone);
         assert_eq!(remove(&root, &path("/"), &permit).unwrap(), Removal::Populated);
+    }
+
+    #[test]
+    fn what_is_below_goes_whatever_its_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let inner = temp.path().join("pod").join(OsStr::from_bytes(b"x\xff")).join("inner");
+        fs::create_dir_all(inner).unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        // No kernel keeps this file in the way of a removal.
+        fs::write(temp.path().join("pod/cgroup.events"), "populated 0\n").unwrap();
+        let permit = Permit::for_enforce_mode();
+        assert!(remove(&root, &path("/pod"), &permit).is_err(), "the file is left");
+        assert_eq!(fs::read_dir(temp.path().join("pod")).unwrap().count(), 1, "all but the file");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ffi::OsString,
     hash::{BuildHasher as _, RandomState},
     io,
     path::Path,
@@ -271,31 +272,34 @@ impl ScoreKeeper {
 /// The lists of processes of a cgroup and of every cgroup below it, in a stable order.
 pub(super) fn lists(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<(CgroupDir, Vec<u32>)>, Error> {
     let dir = root.open(path)?;
-    let mut waiting = nested(&dir)?;
-    let mut lists = vec![(read_pids(&dir)?, dir)];
-    while let Some(next) = waiting.pop() {
+    // Each name with the place of the list above it: below that one's handle, no path becomes too long.
+    let mut waiting: Vec<(usize, OsString)> = nested(&dir)?.into_iter().map(|name| (0, name)).collect();
+    let pids = read_pids(&dir)?;
+    let mut lists = vec![(dir, pids)];
+    while let Some((above, name)) = waiting.pop() {
         if lists.len() >= MAX_NESTED {
             break;
         }
-        let dir = match root.open(&next) {
+        let Some((above, _)) = lists.get(above) else { continue };
+        let dir = match above.open_below(&name) {
             Ok(dir) => dir,
             Err(error) if error.is_gone() => continue,
             Err(error) => return Err(error),
         };
         match nested(&dir).and_then(|below| Ok((below, read_pids(&dir)?))) {
             Ok((below, pids)) => {
-                waiting.extend(below);
-                lists.push((pids, dir));
+                waiting.extend(below.into_iter().map(|name| (lists.len(), name)));
+                lists.push((dir, pids));
             }
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(lists.into_iter().map(|(pids, dir)| (dir, pids)).collect())
+    Ok(lists)
 }
 
-/// The cgroups directly below; where there are none, as usual, `cgroup.stat` avoids listing the directory.
-fn nested(dir: &CgroupDir) -> Result<Vec<CgroupPath>, Error> {
+/// The names of the cgroups directly below; where there are none, as usual, `cgroup.stat` avoids listing the directory.
+fn nested(dir: &CgroupDir) -> Result<Vec<OsString>, Error> {
     match dir.read("cgroup.stat") {
         Ok(stat) if stat.lines().any(|line| line.trim_ascii_end() == "nr_descendants 0") => {
             return Ok(Vec::new());
@@ -304,7 +308,7 @@ fn nested(dir: &CgroupDir) -> Result<Vec<CgroupPath>, Error> {
         Err(error) if error.is_gone() => {}
         Err(error) => return Err(error),
     }
-    Ok(dir.children()?.iter().filter_map(|name| dir.path().child(name).ok()).collect())
+    dir.children()
 }
 
 /// The processes of a cgroup. A threaded one has no list (`EOPNOTSUPP`): its processes are listed in the domain above

@@ -287,9 +287,7 @@ impl Candidate {
         let (mut brakes, mut counted) = (Vec::new(), Vec::new());
         open_brakes(dir, false, &mut brakes)?;
         for name in dir.children()? {
-            // The kernel only lists valid names.
-            let Ok(container) = CgroupPath::root().child(&name) else { continue };
-            match dir.open(&container).and_then(|dir| open_brakes(&dir, false, &mut brakes)) {
+            match dir.open_below(&name).and_then(|dir| open_brakes(&dir, false, &mut brakes)) {
                 Ok(()) => {}
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error.into()),

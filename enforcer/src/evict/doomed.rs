@@ -79,6 +79,8 @@ fn is_thread_dying(stat: &str, status: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
+
     use super::*;
 
     fn stat(state: char, flags: u64) -> String {
@@ -101,6 +103,16 @@ mod tests {
         assert!(is_thread_dying(&stat('R', 0x40_0004), &none));
         assert!(is_thread_dying(&stat('Z', 0), &none));
         assert!(!is_thread_dying("", ""));
+    }
+
+    #[test]
+    fn a_process_lives_in_a_cgroup_whose_name_is_no_text() {
+        let temp = tempfile::tempdir().unwrap();
+        let hidden = temp.path().join(OsStr::from_bytes(b"x\xff"));
+        fs::create_dir(&hidden).unwrap();
+        fs::write(temp.path().join("cgroup.events"), "populated 1\n").unwrap();
+        fs::write(hidden.join("cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
+        assert!(holds_living(&CgroupDir::unchecked(temp.path()).unwrap()));
     }
 
     #[test]

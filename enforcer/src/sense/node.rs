@@ -7,7 +7,7 @@ use procfs::Current as _;
 use super::hugepages;
 use crate::{
     cgroup::CgroupDir,
-    model::{CgroupPath, Node, Quantity, ResourceList, ResourceName},
+    model::{Node, Quantity, ResourceList, ResourceName},
 };
 
 /// The kernel's list of online CPUs.
@@ -108,7 +108,7 @@ fn has_swap_controller(mount: &Path) -> bool {
     let asked = || -> Option<bool> {
         let root = CgroupDir::mount(mount).ok()?;
         let child = root.children().ok()?.into_iter().find_map(|name| {
-            let child = root.open(&CgroupPath::root().child(&name).ok()?).ok()?;
+            let child = root.open_below(&name).ok()?;
             child.read("memory.max").is_ok().then_some(child)
         })?;
         Some(child.read("memory.swap.max").is_ok())

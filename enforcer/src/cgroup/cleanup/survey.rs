@@ -123,7 +123,8 @@ impl Surveyor<'_> {
     ) -> Result<Vec<CgroupPath>, Error> {
         let dir = self.root.open(path)?;
         let names = dir.children()?;
-        let children = names.iter().filter_map(|name| path.child(name).ok()).collect();
+        // All that is marked has text for a name, as has all that is above it.
+        let children = names.iter().filter_map(|name| path.child(name.to_str()?).ok()).collect();
         let (mark, is_newer) = match dir.mark()? {
             Some(mark) => (Some(mark), false),
             None if dir.is_marked()? => (None, true),

@@ -56,13 +56,14 @@ impl Units {
                     continue;
                 }
             };
-            for name in children {
-                let Ok(path) = slice.child(&name) else { continue };
-                if wanted.contains(&name)
+            // Of a slice or a unit, systemd makes the name, which is text.
+            for name in children.iter().filter_map(|name| name.to_str()) {
+                let Ok(path) = slice.child(name) else { continue };
+                if wanted.contains(name)
                     && let Ok(dir) = root.open(&path)
                 {
-                    wanted.remove(&name);
-                    self.found.insert(name, path);
+                    wanted.remove(name);
+                    self.found.insert(name.to_owned(), path);
                     dirs.push(dir);
                 } else if name.strip_suffix(".slice").is_some() && path != *kubepods && level < MAX_LEVELS {
                     slices.push((path, level + 1));

@@ -1,6 +1,9 @@
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt as _, symlink},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{PermissionsExt as _, symlink},
+    },
 };
 
 use rstest::rstest;
@@ -9,6 +12,7 @@ use super::{
     super::{kubelet::kubelets, process::cached_stat},
     *,
 };
+use crate::model::CgroupPath;
 
 const PID: u32 = 77;
 const HOSTS: &str = "user:[1]";
@@ -271,14 +275,15 @@ fn what_has_too_many_cgroups_is_not_walked_for_ever_and_spares_what_is_adopted()
 }
 
 #[test]
-fn a_cgroup_whose_name_is_no_text_spares_what_is_adopted() {
-    use std::os::unix::ffi::OsStrExt as _;
-
+fn a_cgroup_whose_name_is_no_text_hides_nothing() {
     let scene = Scene::new(&[]);
-    let name = std::ffi::OsStr::from_bytes(b"x\xff");
-    fs::create_dir(scene.temp.path().join("cgroup/pod").join(name)).unwrap();
-    let unread = Forbidden::Unseen(Unseen::Unread(Errno::ILSEQ));
-    assert_eq!(scene.both(), [None, Some(unread)]);
+    let inner = scene.temp.path().join("cgroup/pod").join(OsStr::from_bytes(b"x\xff")).join("inner");
+    fs::create_dir_all(&inner).unwrap();
+    fs::write(inner.join("cgroup.procs"), "").unwrap();
+    assert_eq!(scene.both(), [None, None]);
+    fs::write(inner.join("cgroup.procs"), "1\n").unwrap();
+    let init = Some(Forbidden::HoldsInit);
+    assert_eq!(scene.both(), [init.clone(), init]);
 }
 
 #[test]

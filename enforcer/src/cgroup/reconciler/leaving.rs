@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 
 use super::{Known, Reconciler};
 use crate::{
-    cgroup::{Error, Permit, Removal, Report, desired::Target},
+    cgroup::{Error, Permit, Removal, Report, desired::Target, dir::shown},
     model::{CgroupPath, CgroupValues, OwnerLevel},
 };
 
@@ -103,7 +103,8 @@ impl Reconciler {
 
     pub(super) fn unknown_children(&self, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
         let names = self.root.open(path)?.children()?;
-        let paths = names.iter().filter_map(|name| path.child(name).ok());
+        // What has a name that is no text is none of ours, and only shown.
+        let paths = names.iter().map(|name| shown(path, name));
         Ok(paths.filter(|path| self.standing.get(path).is_none()).collect())
     }
 

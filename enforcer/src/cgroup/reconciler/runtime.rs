@@ -29,7 +29,8 @@ impl Reconciler {
         for pod in pods {
             self.seen.unnamed.retain(|path, _| path.parent().as_ref() != Some(&pod));
             let Ok(names) = self.root.open(&pod).and_then(|dir| dir.children()) else { continue };
-            for path in names.iter().filter_map(|name| pod.child(name).ok()) {
+            // What a container runtime makes has text for a name.
+            for path in names.iter().filter_map(|name| pod.child(name.to_str()?).ok()) {
                 if self.desired.targets.contains_key(&path) {
                     continue;
                 }

@@ -1,5 +1,7 @@
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt as _,
     process::{Child, Command},
 };
 
@@ -62,6 +64,19 @@ fn a_process_in_a_nested_cgroup_gets_the_containers_score_once() {
         1,
         "a new plan counts at once"
     );
+}
+
+#[test]
+fn a_process_in_a_cgroup_whose_name_is_no_text_gets_the_containers_score() {
+    let sleeper = Sleeper::start();
+    let (temp, root) = tree("");
+    let nested = temp.path().join("pod/app").join(OsStr::from_bytes(b"x\xff"));
+    fs::create_dir(&nested).unwrap();
+    fs::write(nested.join("cgroup.procs"), format!("{}\n", sleeper.id())).unwrap();
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let sweep = keeper.sweep(&root, &path("/pod/app"), 988, &Permit::for_enforce_mode());
+    assert!(sweep.errors.is_empty(), "{:?}", sweep.errors);
+    assert_eq!(sleeper.score(), "988");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -226,23 +226,24 @@ fn join(above: CgroupPath, names: &[&str]) -> Option<CgroupPath> {
 /// Walks every cgroup from the root down, for name and counters.
 fn walk(root: &CgroupDir) -> Found {
     let mut found = Found::default();
-    let mut pending = vec![(root.id(), CgroupPath::root())];
+    let mut pending = vec![(root.id(), PathBuf::new())];
     while let Some((parent, path)) = pending.pop() {
         // A cgroup that was removed meanwhile has no children either.
-        let children = root.open(&path).and_then(|dir| dir.children()).unwrap_or_else(|error| {
+        let children = root.open_below(&path).and_then(|dir| dir.children()).unwrap_or_else(|error| {
             found.has_failed |= !error.is_gone();
             Vec::new()
         });
         for name in children {
-            let Ok(child) = path.child(&name) else { continue };
-            let dir = match root.open(&child) {
+            let child = path.join(&name);
+            let dir = match root.open_below(&child) {
                 Ok(dir) => dir,
                 Err(error) => {
                     found.has_failed |= !error.is_gone();
                     continue;
                 }
             };
-            found.nodes.insert(dir.id(), Node { parent, name: name.into(), is_brief: false });
+            let name = dir.path().names().last().unwrap_or_default().into();
+            found.nodes.insert(dir.id(), Node { parent, name, is_brief: false });
             match dir.read(COUNTERS) {
                 Ok(text) => found.counts.push((dir.id(), OomCounts::parse(&text))),
                 // The memory controller is not enabled there.

@@ -1,11 +1,13 @@
 //! Adds up a pod's charge from its containers', whose counters are fresher than its own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    ffi::OsString,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use super::{Charge, ChargeFiles, Missing, ReadResult};
 use crate::{
     cgroup::{self, CgroupDir},
-    model::CgroupPath,
     sense::text::number,
 };
 
@@ -88,9 +90,9 @@ impl BranchFiles {
     fn open_within(dir: &CgroupDir, budget: &'static Budget) -> Result<Self, cgroup::Error> {
         let own = ChargeFiles::open(dir)?;
         let mut below = Vec::new();
-        for path in charged_most_first(dir)?.iter().take(MOST_BELOW) {
+        for name in charged_most_first(dir)?.iter().take(MOST_BELOW) {
             let Some(place) = budget.take(below.len() < SHARE_BELOW) else { break };
-            match dir.open(path).and_then(|dir| ChargeFiles::open(&dir)) {
+            match dir.open_below(name).and_then(|dir| ChargeFiles::open(&dir)) {
                 Ok(files) => below.push((files, place)),
                 // It is gone, or memory is not counted there: then it is counted above.
                 Err(error) if error.is_gone() => {}
@@ -137,23 +139,22 @@ impl BranchFiles {
     }
 }
 
-/// The cgroups right below one that count memory, largest charge first.
-fn charged_most_first(dir: &CgroupDir) -> Result<Vec<CgroupPath>, cgroup::Error> {
-    let paths: Vec<_> =
-        dir.children()?.into_iter().filter_map(|name| CgroupPath::parse(&name).ok()).collect();
-    if paths.len() <= SHARE_BELOW {
-        return Ok(paths);
+/// The cgroups right below one that count memory, largest charge first, by their names.
+fn charged_most_first(dir: &CgroupDir) -> Result<Vec<OsString>, cgroup::Error> {
+    let names = dir.children()?;
+    if names.len() <= SHARE_BELOW {
+        return Ok(names);
     }
-    let mut charged = Vec::with_capacity(paths.len());
-    for path in paths {
-        match dir.open(&path).and_then(|dir| dir.read("memory.current")) {
-            Ok(text) => charged.push((number(text.as_bytes()).unwrap_or(0), path)),
+    let mut charged = Vec::with_capacity(names.len());
+    for name in names {
+        match dir.open_below(&name).and_then(|dir| dir.read("memory.current")) {
+            Ok(text) => charged.push((number(text.as_bytes()).unwrap_or(0), name)),
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error),
         }
     }
     charged.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    Ok(charged.into_iter().map(|(_, path)| path).collect())
+    Ok(charged.into_iter().map(|(_, name)| name).collect())
 }
 
 #[cfg(test)]
