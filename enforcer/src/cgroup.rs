@@ -33,6 +33,7 @@ mod process;
 mod reconciler;
 mod remove;
 mod report;
+mod sandbox;
 mod score;
 mod score_record;
 mod step;

@@ -224,6 +224,23 @@ fn hold(program: &Path, cgroup: Option<&Path>) -> Process {
     Process::new(shell(&format!("{join}exec {} hold --size 1Mi", program.display())))
 }
 
+/// A sandbox in a cgroup, and in another a container that shares its namespaces.
+fn sandbox(pause: &Path, own: &Path, container: &Path) -> Process {
+    let joins = |cgroup: &Path| format!("echo $$ > {}/cgroup.procs", cgroup.display());
+    // Runtimes take longer than a clock tick from one to the other.
+    let script = format!(
+        "{}; sleep 1; sh -c '{}; exec workload hold --size 1Mi' & exec {} hold --size 1Mi",
+        joins(own),
+        joins(container),
+        pause.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-i", "sh", "-c", &script]).stdout(Stdio::null());
+    let sandbox = Process::new(command.spawn().unwrap());
+    wait_until("the sandbox's container", || !pids(container).is_empty());
+    sandbox
+}
+
 #[guest_test(daemon)]
 fn components_of_the_node_and_pause_processes_have_their_scores() {
     let kubelet = workload_as(Path::new(PROGRAMS), "kubelet").unwrap();
@@ -239,21 +256,29 @@ fn components_of_the_node_and_pause_processes_have_their_scores() {
     assert_eq!(applied["data"]["pid"], early.id(), "{applied}");
     assert_eq!(applied["data"]["files"][0]["new"], "-999", "{applied}");
 
-    // A later one, a pause process in a cgroup of the pod that no container is, and what only looks like either.
-    let sandbox = cgroup.parent().unwrap().join("sandbox");
-    fs::create_dir(&sandbox).unwrap();
+    // A later one, the pause process of a sandbox, and what only looks like either.
+    let made = |id: &str| {
+        let path = cgroup.parent().unwrap().join(id.repeat(32));
+        fs::create_dir(&path).unwrap();
+        path
+    };
     let pause = workload_as(Path::new(PROGRAMS), "pause").unwrap();
-    let sandboxes = hold(&pause, Some(&sandbox));
+    let [own, shares, other] = ["0a", "1b", "2c"].map(made);
+    let sandboxes = sandbox(&pause, &own, &shares);
+    let impostor = hold(&pause, Some(&other));
     let nobodys = hold(&pause, None);
     let contained = hold(&kubelet, Some(&cgroup));
     // The last to come: when it has its score the others have been looked at.
     let late = hold(&kubelet, None);
     wait_until("the sandbox's score", || score(sandboxes.id()) == Some(-998));
+    wait_until("the score of a container's pause", || score(impostor.id()) == Some(GUARANTEED));
     wait_until("the score of one in a container", || score(contained.id()) == Some(GUARANTEED));
     wait_until("the later component's score", || score(late.id()) == Some(-999));
     assert_eq!(score(nobodys.id()), Some(0), "a pause process outside of pods");
     assert_eq!(score(contained.id()), Some(GUARANTEED), "a program of that name in a container");
-    drop((early, late, sandboxes, nobodys, contained));
+    assert_eq!(score(impostor.id()), Some(GUARANTEED), "a container's program that is called pause");
+    fs::write(shares.join("cgroup.kill"), "1").unwrap();
+    drop((early, late, sandboxes, impostor, nobodys, contained));
     daemon.stop().unwrap();
 }
 

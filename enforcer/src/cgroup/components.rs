@@ -13,7 +13,7 @@ use super::{
     CgroupDir, Error, Permit,
     drift::{Contest, ROUNDS, Verdict},
     kubelet::{is_below_kubepods, is_hosts_kubelet},
-    process::{PAUSE, Process, Processes, is_gone},
+    process::{Process, Processes, is_gone},
     score::is_within,
     score_record::ComponentRecord,
 };
@@ -34,7 +34,8 @@ const AT_THE_LATEST: Duration = Duration::from_mins(5);
 ///
 /// A component named as a program is matched by the file that it runs, never by its process name, which any process can
 /// choose. Because anyone can also call a file `kubelet`, the process must run as root, in our own PID namespace and
-/// outside every pod. A component named as a unit is every process in the unit's own cgroup.
+/// outside every pod. A component named as a unit is every process in the unit's own cgroup. A pause process is known by
+/// what a container runtime alone can do.
 #[derive(Debug)]
 pub struct Components {
     processes: Processes,
@@ -243,7 +244,7 @@ impl Components {
         let mut pass = Pass { root, permit, now, seen: BTreeSet::new(), report: ComponentReport::default() };
         self.look_at_programs(plan, since, &mut pass);
         for dir in self.units.find(root, &plan.node.path, &mut pass.report.errors) {
-            self.look_at_cgroup(&dir, None, &mut pass);
+            self.look_at_cgroup(&dir, true, &mut pass);
         }
         self.look_at_sandboxes(root, made_by_runtimes, &mut pass);
         let Pass { root: _, permit: _, now: _, seen, report } = pass;
@@ -302,8 +303,8 @@ impl Components {
         self.kubelet = found_kubelet;
     }
 
-    /// Looks at every process directly in a unit's cgroup, or in a sandbox's, at every one that runs `pause`.
-    fn look_at_cgroup(&mut self, dir: &CgroupDir, only: Option<&str>, pass: &mut Pass<'_>) {
+    /// Looks at every process directly in a unit's cgroup, or at the sandbox in one that a runtime made.
+    fn look_at_cgroup(&mut self, dir: &CgroupDir, is_units: bool, pass: &mut Pass<'_>) {
         let pids = match dir.processes() {
             Ok(pids) => pids,
             Err(error) if error.is_gone() || error.is_unsupported() => return,
@@ -314,10 +315,16 @@ impl Components {
                 let Some(executable) = process.executable()? else { return Ok(None) };
                 // Read after it was opened: the process that has the id is in the cgroup.
                 let is_there = process.cgroup()?.as_deref() == Some(dir.path().as_str());
-                let wanted = if only.is_some() { oom_score::SANDBOX } else { oom_score::NODE_COMPONENT };
-                let concerns = is_there && only.is_none_or(|only| only == executable);
-                let component =
-                    only.is_none().then(|| dir.path().names().last().unwrap_or_default().to_owned());
+                let wanted = if is_units { oom_score::NODE_COMPONENT } else { oom_score::SANDBOX };
+                // It stays one when the containers have ended that showed it.
+                let was_sandbox = || {
+                    let key = process.start_ticks().map(|start_ticks| (pid, start_ticks));
+                    key.is_ok_and(|key| self.known.get(&key).is_some_and(|known| known.component.is_none()))
+                };
+                let is_sandbox =
+                    || was_sandbox() || self.processes.is_sandbox(pass.root, dir.path(), (pid, &process));
+                let concerns = is_there && (is_units || is_sandbox());
+                let component = is_units.then(|| dir.path().names().last().unwrap_or_default().to_owned());
                 Ok(concerns.then_some((process, Role { wanted, executable, component })))
             });
             match found {
@@ -336,7 +343,7 @@ impl Components {
     ) {
         for path in made_by_runtimes {
             match root.open(path) {
-                Ok(dir) => self.look_at_cgroup(&dir, Some(PAUSE), pass),
+                Ok(dir) => self.look_at_cgroup(&dir, false, pass),
                 Err(error) if error.is_gone() => {}
                 Err(error) => pass.report.errors.push(error.into()),
             }

@@ -10,13 +10,8 @@ use rustix::{
     io::Errno,
 };
 
-use crate::policy::oom_score;
-
 /// The most bytes read from a process's file.
 const MAX_READ_BYTES: usize = 64 * 1024;
-
-/// The file name of the program that holds a pod's namespaces, in every runtime.
-pub(super) const PAUSE: &str = "pause";
 
 /// What the kernel appends to the path of a program whose file was replaced while it runs.
 const DELETED: &str = " (deleted)";
@@ -180,10 +175,10 @@ impl Process {
         Ok(name.to_string_lossy().into_owned())
     }
 
-    /// Whether it holds a pod's namespaces and has the score for that: a runtime may have put it into a cgroup that
-    /// counts as a container's.
-    pub(super) fn is_sandbox(&self, score: i16) -> bool {
-        score == oom_score::SANDBOX && self.executable().is_ok_and(|name| name.as_deref() == Some(PAUSE))
+    /// Its IPC namespace.
+    pub(super) fn ipc_namespace(&self) -> rustix::io::Result<String> {
+        let name = rustix::fs::readlinkat(&self.dir, "ns/ipc", Vec::new())?;
+        Ok(name.to_string_lossy().into_owned())
     }
 
     /// Whether all of its user ids are root's, in our own user namespace.

@@ -5,6 +5,7 @@ use std::{
 
 use super::*;
 use crate::{
+    cgroup::sandbox::tests as sandbox,
     policy::{self, Settings},
     sample,
 };
@@ -137,6 +138,23 @@ fn what_is_called_otherwise_is_left_alone() {
     let mut scene = Scene::new(&["enforcer-compon", "enforcer-other2"]);
     assert_eq!(scene.look(Some(&Permit::for_enforce_mode())), []);
     assert_eq!(running.score(), before);
+}
+
+#[test]
+fn a_containers_program_named_pause_is_no_sandbox() {
+    let scene = sandbox::Scene::new();
+    let mut components = Components::new(&scene.proc(), &[]).unwrap();
+    components.own = 0;
+    let plan = policy::plan(&sample::node(), &Settings::default(), &[]);
+    let made = BTreeSet::from([sandbox::SANDBOX, sandbox::CONTAINER].map(sandbox::Scene::path));
+    let report = components.look(&scene.root(), &plan, &made, None, Instant::now());
+    assert!(report.errors.is_empty(), "{:?}", report.errors);
+    let found: Vec<_> = report.scores.iter().map(|score| (score.pid, score.wanted)).collect();
+    assert_eq!(found, [(sandbox::SANDBOX, -998)]);
+    scene.end_container();
+    drop(components.look(&scene.root(), &plan, &made, None, Instant::now()));
+    let known: Vec<_> = components.known.keys().copied().collect();
+    assert_eq!(known, [(sandbox::SANDBOX, sandbox::STARTED)], "it waits for the next container");
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl Reconciler {
         permit: &Permit,
         report: &mut Report,
     ) -> Result<Correction, ScoreError> {
-        let found = match self.keeper.check(path, suspect, score)? {
+        let found = match self.keeper.check(&self.root, path, suspect, score)? {
             Ok(found) => found,
             Err(correction) => return Ok(correction),
         };

@@ -10,6 +10,7 @@ use crate::{
         score_record,
     },
     model::CgroupPath,
+    policy::oom_score,
 };
 
 /// A process that was seen with a wrong score a moment ago.
@@ -73,7 +74,7 @@ impl ScoreKeeper {
         suspect: ScoreSuspect,
         score: i16,
     ) -> rustix::io::Result<Correction> {
-        let (process, old) = match self.find(path, suspect, score)? {
+        let (process, old) = match self.find(root, path, suspect, score)? {
             Ok(found) => found,
             Err(settled) => return Ok(settled),
         };
@@ -91,11 +92,12 @@ impl ScoreKeeper {
     /// The score of the very process that was seen, if it is not its container's; else what to do instead.
     pub(in crate::cgroup) fn check(
         &self,
+        root: &CgroupDir,
         path: &CgroupPath,
         suspect: ScoreSuspect,
         score: i16,
     ) -> Result<Result<i16, Correction>, ScoreError> {
-        let found = self.find(path, suspect, score).and_then(|found| match found {
+        let found = self.find(root, path, suspect, score).and_then(|found| match found {
             Ok((process, old)) => {
                 let start_ticks = process.start_ticks()?;
                 let is_same = suspect.start_ns.is_none_or(|start_ns| ticks(start_ns) == start_ticks);
@@ -114,13 +116,16 @@ impl ScoreKeeper {
     /// The process and its score, if the score is wrong and the process is in the container; else what to do instead.
     fn find(
         &self,
+        root: &CgroupDir,
         path: &CgroupPath,
         suspect: ScoreSuspect,
         score: i16,
     ) -> rustix::io::Result<Result<(Process, i16), Correction>> {
         let process = self.processes.get(suspect.pid)?;
         let old = process.score()?;
-        if old == score || process.is_sandbox(old) {
+        // A runtime may have put a sandbox into a cgroup that counts as a container's.
+        let is_sandbox = || self.processes.is_sandbox(root, path, (suspect.pid, &process));
+        if old == score || old == oom_score::SANDBOX && is_sandbox() {
             return Ok(Err(Correction::Settled));
         }
         Ok(match process.cgroup()? {
@@ -180,7 +185,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::cgroup::score::tests::Sleeper;
+    use crate::cgroup::{
+        sandbox::tests::{CONTAINER, SANDBOX, Scene},
+        score::tests::Sleeper,
+    };
 
     fn own_cgroup() -> Option<CgroupPath> {
         let text = std::fs::read_to_string("/proc/self/cgroup").unwrap();
@@ -209,6 +217,19 @@ mod tests {
         let other = ScoreSuspect { start_ns: Some(1), ..suspect };
         let set = keeper.correct(&root, &path, other, 778, &permit).unwrap();
         assert!(matches!(set, Correction::Set { is_same: false, .. }), "{set:?}");
+    }
+
+    #[test]
+    fn the_score_of_a_sandbox_stays_and_its_name_keeps_no_other() {
+        let scene = Scene::new();
+        let keeper = ScoreKeeper::new(&scene.proc()).unwrap();
+        let check = |pid: u32| {
+            scene.set_score(pid, oom_score::SANDBOX);
+            let suspect = ScoreSuspect { pid, start_ns: None };
+            keeper.check(&scene.root(), &Scene::path(pid), suspect, 900).unwrap()
+        };
+        assert_eq!(check(SANDBOX), Err(Correction::Settled));
+        assert_eq!(check(CONTAINER), Ok(oom_score::SANDBOX));
     }
 
     #[test]
