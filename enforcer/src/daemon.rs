@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | `Desired` | the runtime; blocking work on its blocking threads | pods, cgroup changes, the guard's events, evictions, periodic looks | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | five threads of its own | candidates, kernel edges, meminfo | evictions, reports |
-//! | `Forecaster` | a thread of its own | pods, thresholds, periodic looks | warnings of crossings to come |
+//! | `Forecaster` | a thread of its own | pods, thresholds, candidates, periodic looks | warnings of crossings to come, candidates that must not be killed any more |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, aggregated stalls | pressure events |
 //! | `OrderBook` | the runtime; a thread that writes | requests, its clock | orders in force: settings, protected pods |
@@ -366,6 +366,7 @@ pub async fn run(
     let mut guarded = Guarded(guard);
     desired.set_sight(guarded.sight());
     let (woken, boosted, kubelet_came) = (desired.woken(), forecaster.boosted(), desired.kubelet_came());
+    let forbidden = forecaster.forbidden();
     start::refuse_what_is_not_used(&journal);
     let mut reserve = Reserve::default();
     let mut trimming = Trimming::default();
@@ -436,6 +437,7 @@ pub async fn run(
             pressed = kubernetes::next(disk.as_mut()) => desired.set_disk_pressure(pressed),
             () = woken.notified() => desired.reconcile().await?,
             () = boosted.notified() => desired.boost(),
+            () = forbidden.notified() => desired.reopen_candidates(),
             () = kubelet_came.notified() => break Ended::KubeletCame,
             () = metrics::sleep_until(due) => desired.look().await?,
         }
@@ -523,6 +525,7 @@ fn hand_on(
     if let Some(repeating) = repeating {
         repeating.set_candidates(&candidates);
     }
+    forecaster.recheck(&candidates);
     reflex.set_candidates(candidates);
     if let Some(targets) = desired.targets() {
         forecaster.look_at(targets);

@@ -37,6 +37,7 @@ mod observer;
 mod queue;
 mod raised_limits;
 mod reap;
+mod recheck;
 mod reflex;
 mod rehearsal;
 mod repeat;

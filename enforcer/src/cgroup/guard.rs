@@ -146,7 +146,7 @@ impl Guard {
 
     /// Whether the cgroup must never be adopted or evicted, by its path and by every process in or below it.
     ///
-    /// It is checked once, when a candidate is opened: a pod's processes cannot get into the daemon's ancestors.
+    /// A candidate is checked when it is opened, and again every few seconds: the path stays, but processes come.
     pub(crate) fn forbidden(&self, dir: &CgroupDir, origin: Origin) -> Result<Option<Forbidden>, Error> {
         if dir.path().is_root() {
             return Ok(Some(Forbidden::Root));

@@ -1,14 +1,16 @@
 //! Forecasts, on a separate thread, when thresholds will be crossed at the present rate, and which pods are the cause.
 //!
 //! At rest it makes a few small reads every ten seconds, and sooner if the reflex notices a fast fall. All pods are
-//! looked at only when little time is left.
+//! looked at only when little time is left. As it knows when that is, it also checks the candidates for what must never be
+//! killed.
 mod asking;
 mod growth;
+mod rechecks;
 mod signals;
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel},
     },
@@ -18,6 +20,7 @@ use std::{
 
 use self::{
     growth::{Grown, Growth},
+    rechecks::Rechecks,
     signals::SignalReader,
 };
 use super::emit;
@@ -25,7 +28,7 @@ use crate::{
     cgroup::CgroupDir,
     clock,
     config::Config,
-    evict::FillWaker,
+    evict::{Candidate, FillWaker},
     journal::{Journal, Subject},
     metrics::{Counts, Level},
     model::{CgroupId, CgroupPath, Limit},
@@ -100,6 +103,8 @@ pub(super) struct ForecastTargets {
 enum Message {
     ForecastTargets(ForecastTargets),
     Thresholds(Vec<Threshold>),
+    /// The pods that may be evicted.
+    Candidates(Vec<Weak<Candidate>>),
     /// A request for the headroom.
     Asked(SyncSender<HeadroomView>),
 }
@@ -112,6 +117,7 @@ pub(super) struct Forecaster {
     /// Set by the reflex to request a look.
     woken: Arc<AtomicBool>,
     boosted: Arc<Notify>,
+    forbidden: Arc<Notify>,
 }
 
 impl Forecaster {
@@ -127,20 +133,24 @@ impl Forecaster {
         let (sender, inbox) = channel();
         let (events, woken) = (journal.clone(), Arc::new(AtomicBool::new(false)));
         let (flag, boosted) = (Arc::clone(&woken), Arc::new(Notify::new()));
-        let boost = Arc::clone(&boosted);
+        let (boost, forbidden) = (Arc::clone(&boosted), Arc::new(Notify::new()));
+        let found = Arc::clone(&forbidden);
         let started =
             SignalReader::open(config, max_pids).map_err(|error| error.to_string()).and_then(|signals| {
-                let mut watch = Watch::new(signals, events, counts, recorder);
+                let mut watch = Watch::new(signals, events, counts, recorder, found);
                 let builder =
                     thread::Builder::new().name(String::from("enforcer-look")).stack_size(STACK_BYTES);
                 builder.spawn(move || watch.run(&inbox, &flag, &boost)).map_err(|error| error.to_string())
             });
         let forecaster = match started {
-            Ok(thread) => Self { sender: Some(sender), thread: Some(thread), woken, boosted },
+            Ok(thread) => Self { sender: Some(sender), thread: Some(thread), woken, boosted, forbidden },
             Err(error) => {
-                let message = format!("there are no warnings before thresholds are crossed: {error}");
+                let message = format!(
+                    "there are no warnings before thresholds are crossed, and what is moved into a candidate's cgroup \
+                     is not noticed: {error}"
+                );
                 emit::degraded(journal, "outlook", &message);
-                Self { sender: None, thread: None, woken, boosted }
+                Self { sender: None, thread: None, woken, boosted, forbidden }
             }
         };
         forecaster.configure(config);
@@ -163,6 +173,16 @@ impl Forecaster {
     /// Notified each time that a resource begins to fall fast.
     pub(super) fn boosted(&self) -> Arc<Notify> {
         Arc::clone(&self.boosted)
+    }
+
+    /// Checks these candidates again and again from now on, for what must never be killed.
+    pub(super) fn recheck(&self, candidates: &[Arc<Candidate>]) {
+        self.send(Message::Candidates(candidates.iter().map(Arc::downgrade).collect()));
+    }
+
+    /// Notified when a candidate is found to hold what must never be killed.
+    pub(super) fn forbidden(&self) -> Arc<Notify> {
+        Arc::clone(&self.forbidden)
     }
 
     /// Returns a handle to ask for the headroom of each threshold.
@@ -211,6 +231,9 @@ struct Watch {
     counts: Counts,
     /// Records what the kernel would kill while memory may run short.
     recorder: Option<Asker>,
+    rechecks: Rechecks,
+    /// Notified of candidates that must not be killed any more.
+    forbidden: Arc<Notify>,
     thresholds: Vec<Threshold>,
     slices: Vec<(&'static str, CgroupPath)>,
     /// When the latest look was.
@@ -219,7 +242,13 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(signals: SignalReader, journal: Journal, counts: Counts, recorder: Option<Asker>) -> Self {
+    fn new(
+        signals: SignalReader,
+        journal: Journal,
+        counts: Counts,
+        recorder: Option<Asker>,
+        forbidden: Arc<Notify>,
+    ) -> Self {
         Self {
             signals,
             forecast: Forecast::default(),
@@ -227,6 +256,8 @@ impl Watch {
             journal,
             counts,
             recorder,
+            rechecks: Rechecks::default(),
+            forbidden,
             thresholds: Vec::new(),
             slices: Vec::new(),
             looked_ns: 0,
@@ -271,6 +302,7 @@ impl Watch {
                     self.growth.count_tasks(thresholds.iter().any(is_of_pids));
                     self.thresholds = thresholds;
                 }
+                Ok(Message::Candidates(candidates)) => self.rechecks.add(candidates),
                 Ok(Message::Asked(answer)) => {
                     // The caller may have given up; its receiver is gone then.
                     let _sent = answer.try_send(self.headroom());
@@ -301,6 +333,9 @@ impl Watch {
         }
         for warning in self.forecast.look(now_ns, &trends) {
             self.emit(&warning);
+        }
+        if self.rechecks.look(now_ns, is_of_concern) {
+            self.forbidden.notify_one();
         }
         let soon = self.forecast.least_left_ns(&trends).map(|left_ns| Duration::from_nanos(left_ns / LOOKS));
         match (is_of_concern, soon) {

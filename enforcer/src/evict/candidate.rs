@@ -5,7 +5,7 @@ mod per_container;
 use std::{
     hash::{BuildHasher as _, RandomState},
     os::fd::OwnedFd,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, atomic::AtomicBool},
 };
 
 use rustix::io::Errno;
@@ -57,8 +57,10 @@ pub struct Candidate {
     pub(super) dir: CgroupDir,
     /// Whether its own cgroup was made for it.
     pub(super) origin: Origin,
-    /// Checks it again before it gets SIGTERM or is throttled.
+    /// Checks it again before it gets SIGTERM or is throttled, and now and then for the eviction thread.
     pub(super) guard: Arc<Guard>,
+    /// Whether it must not be killed, by the latest of those checks that was made for the eviction thread.
+    pub(super) is_forbidden: AtomicBool,
     /// The cgroups that its memory is charged to: its own, and adopted ones of its containers outside of it. `None` if one of
     /// them has no memory controller: what the pod uses is unknown.
     pub(super) charged: Option<Vec<BranchFiles>>,
@@ -243,6 +245,7 @@ impl Candidate {
             dir,
             origin,
             guard: Arc::clone(guard),
+            is_forbidden: AtomicBool::new(false),
             charged,
             counted,
             brakes,

@@ -19,6 +19,9 @@ const EVENTS_BYTES: usize = 256;
 /// The buffer for `cpu.max` or `memory.high`.
 const BRAKE_BYTES: usize = 64;
 
+/// Why a cgroup is not signalled that holds what must never be killed.
+pub(super) const FORBIDDEN: Refusal = Refusal::Kernel(Errno::PERM.raw_os_error());
+
 /// The largest `cpu.weight` (`CGROUP_WEIGHT_MAX`, include/linux/cgroup.h).
 const MOST_WEIGHT: &[u8] = b"10000";
 
@@ -92,9 +95,13 @@ fn is_released(brake: &OwnedFd) -> bool {
     }
 }
 
-/// Fails unless it may be signalled: it is the one that was decided on, and holds processes.
+/// Fails unless it may be signalled: it is the one that was decided on, and holds processes, none of which must never be
+/// killed. That is looked up elsewhere, every few seconds: this thread looks nothing up.
 pub(super) fn check(candidate: &Candidate) -> Result<(), Refusal> {
     check_identity(candidate)?;
+    if candidate.is_forbidden() {
+        return Err(FORBIDDEN);
+    }
     let mut populated = false;
     for target in &candidate.targets {
         populated |= is_populated(target).map_err(refusal)?;

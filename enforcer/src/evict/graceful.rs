@@ -53,7 +53,7 @@ fn try_ask(victim: &Candidate) -> Result<(), Refusal> {
         | EndError::Spared(_)
         | EndError::StillAlive) => {
             tracing::warn!(pod = %victim.identity.pod, error = &error as &dyn std::error::Error, "no SIGTERM sent");
-            Refusal::Kernel(Errno::PERM.raw_os_error())
+            executor::FORBIDDEN
         }
     };
     check(victim).map_err(refused)?;

@@ -7,7 +7,7 @@ use std::{
     io,
     os::fd::{AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     thread,
     time::{Duration, Instant},
 };
@@ -286,6 +286,7 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
     Ok(Candidate {
         origin: Origin::Made,
         guard: Arc::new(Guard::new(Path::new("/proc"), &[])),
+        is_forbidden: AtomicBool::new(false),
         identity: Identity {
             pod: PodName { namespace: String::new(), name: name.to_owned() },
             uid,

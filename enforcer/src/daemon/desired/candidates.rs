@@ -259,8 +259,8 @@ impl CandidateSet {
                     && standing.former == former
             });
             if let Some(mut standing) = standing {
-                let is_branched = self.branched.contains(&plan.uid) && standing.may_reopen_at() <= now;
-                if !is_branched && standing.counts_at().is_none_or(|due| now < due) {
+                let must_reopen = self.must_reopen(&standing, now);
+                if !must_reopen && standing.counts_at().is_none_or(|due| now < due) {
                     order.push(Arc::clone(&standing.candidate));
                     self.open.insert(plan.uid.clone(), standing);
                     continue;
@@ -270,7 +270,7 @@ impl CandidateSet {
                 standing.awaited = standing.awaited.map(Awaited::longer);
                 match as_held(plan, &holders).map(|held| self.open(root, &held, &former)) {
                     // Nothing is counted that was not before.
-                    Some(Ok(candidate)) if !is_branched && candidate.accounted() == before => {}
+                    Some(Ok(candidate)) if !must_reopen && candidate.accounted() == before => {}
                     Some(Ok(candidate)) => {
                         differs = true;
                         if candidate.accounted() != before {
@@ -329,6 +329,12 @@ impl CandidateSet {
         let may_move = differs && !self.former.is_empty();
         let candidates = (differs || !before.is_empty()).then_some(order);
         Some(Renewed { candidates, reopened, may_move })
+    }
+
+    /// Whether a candidate is opened again: cgroups came or went in its own, or it holds what must never be killed.
+    fn must_reopen(&self, standing: &OpenCandidate, now: Instant) -> bool {
+        let is_branched = self.branched.contains(&standing.plan.uid) && standing.may_reopen_at() <= now;
+        is_branched || standing.candidate.is_forbidden()
     }
 
     fn refuse(&mut self, plan: &PodPlan, cgroup: CgroupId, error: &OpenError, now: Instant) {
@@ -439,6 +445,11 @@ impl Desired {
             self.schedule.request_move(now);
         }
         candidates
+    }
+
+    /// Has those candidates opened again that must not be killed any more: that reports them, and ranks them no longer.
+    pub(in crate::daemon) fn reopen_candidates(&mut self) {
+        self.candidates.note_change();
     }
 
     /// Where to look for the cause when the node fills.

@@ -75,6 +75,30 @@ fn another_cgroup_than_the_one_decided_on_is_not_signalled() {
     assert!(!node.killed("a"));
 }
 
+/// What must never be killed may come into a cgroup after that was opened.
+#[test]
+fn what_holds_this_process_by_now_is_not_signalled() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    for adopted in [false, true] {
+        let plan = PodPlan { adopted, ..pod.plan() };
+        let candidate = Candidate::open(&node.root(), &guard(), &plan).unwrap();
+        assert!(!candidate.recheck());
+        node.write("a", "app/cgroup.procs", &format!("{}\n", std::process::id()));
+        assert!(candidate.recheck());
+        assert_eq!(executor::signal(&candidate), Err(executor::FORBIDDEN));
+        assert!(!node.killed("a"));
+        assert_eq!(node.read("a", "cpu.max"), "20000 100000", "its limits stay");
+        // It is as any other once that is gone.
+        node.write("a", "app/cgroup.procs", "");
+        assert!(!candidate.recheck());
+        executor::signal(&candidate).unwrap();
+        assert!(node.killed("a"));
+        node.add(&pod, MIB);
+    }
+}
+
 /// A pod whose name, and whose cgroup's path, another has by the time of the kill: the handles that were opened for the
 /// decision lead to the former alone.
 #[test]

@@ -182,3 +182,40 @@ fn a_candidate_whose_memory_is_not_counted_yet_is_looked_at_again_where_the_host
         assert_eq!(candidates.due(), None);
     }
 }
+
+/// It is ranked no longer, and reported like one that could not be opened in the first place.
+#[test]
+fn a_candidate_that_holds_what_must_never_be_killed_by_now_is_none_until_that_is_gone() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = CgroupDir::unchecked(temp.path()).unwrap();
+    let mut pods = PodSet::new(sample::node(), Settings::default());
+    let pod = Arc::new(sample::pod("p", &[]));
+    let snapshot = Snapshot { pods: vec![pod], health: Health::Up, read_ms: Some(1) };
+    assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
+    pods.replan();
+    let path = pods.plan().pods[0].cgroup.path.clone();
+    let pod_dir = temp.path().join(path.as_str().trim_start_matches('/'));
+    std::fs::create_dir_all(&pod_dir).unwrap();
+    let write = |file: &str, text: &str| std::fs::write(pod_dir.join(file), text).unwrap();
+    for (file, text) in [("cgroup.kill", ""), ("cgroup.procs", ""), ("cgroup.events", "populated 1\n")] {
+        write(file, text);
+    }
+    let id = root.open(&path).unwrap().id();
+    let existing = Existing { planned: [(path, id)].into(), ..Existing::default() };
+    let mut candidates = CandidateSet::new(Opener::new(false, &[]), Journal::new("n", "b"));
+    let renew = |candidates: &mut CandidateSet, now| {
+        let present = Present { root: &root, pods: &pods, existing: &existing };
+        candidates.renew(present, now).and_then(|renewed| renewed.candidates)
+    };
+    let start = Instant::now();
+    let first = renew(&mut candidates, start).unwrap();
+    write("cgroup.procs", &format!("{}\n", std::process::id()));
+    candidates.note_change();
+    assert!(renew(&mut candidates, start).is_none(), "nothing was found yet");
+    assert!(first[0].recheck());
+    candidates.note_change();
+    assert!(renew(&mut candidates, start).unwrap().is_empty());
+    write("cgroup.procs", "");
+    let again = renew(&mut candidates, start + Duration::from_secs(1)).unwrap();
+    assert!(!again[0].is_forbidden());
+}
