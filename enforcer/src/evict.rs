@@ -5,7 +5,7 @@
 //!                      │ reports                                     │ victims, old sets
 //!                      ▼                                             ▼
 //!                 report thread ─► events                       reaper thread ─► process_mrelease, close
-//!                      └─► ask thread ─► API server, SIGTERM
+//!                      └─► ask thread ─► API server, SIGTERM, once the decision is on disk
 //!                                                               drain thread ─► per-CPU lists, after a death
 //!                                                               brake thread ─► memory.high of the next candidate
 //!                                                               hook thread ─► preKillHook, before a kill
@@ -68,7 +68,7 @@ pub use self::{
     },
     inherited::InheritedEviction,
     intents::EvictionIntents,
-    listener::Listener,
+    listener::{Listener, Recorded},
     manual::{ManualEviction, Operator},
     observer::{Observer, ReflexStats, Waiting},
     reflex::{Reflex, ReflexConfig, ReflexError},

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use tokio::{runtime::Handle, sync::mpsc};
+use tokio::{runtime::Builder, sync::mpsc};
 
 use super::{
     EngineEvent, RECORDING, armed, emit,
@@ -20,8 +20,8 @@ use crate::{
     clock,
     config::Config,
     evict::{
-        self, Asking, EventBuilder, EvictionIntents, FillWaker, InheritedEviction, Listener, Reflex,
-        ReflexConfig, Report, Requester,
+        self, Asking, EventBuilder, EvictionIntents, FillWaker, InheritedEviction, Listener, Recorded,
+        Reflex, ReflexConfig, Report, Requester,
     },
     journal::Journal,
     kube::Kills,
@@ -64,6 +64,17 @@ pub(super) async fn is_durable(journal: &Journal, sequence: u64) -> bool {
     !journal.has_disk() || tokio::time::timeout(RECORDING, reached).await.is_ok_and(|reached| reached.is_ok())
 }
 
+/// The same for a thread outside of any runtime, which may outlive the daemon's.
+fn wait_until_durable(journal: &Journal, sequence: u64) -> bool {
+    match Builder::new_current_thread().enable_time().build() {
+        Ok(runtime) => runtime.block_on(is_durable(journal, sequence)),
+        Err(error) => {
+            tracing::warn!(%error, "cannot wait for a decision to be on the disk");
+            false
+        }
+    }
+}
+
 /// Receives the reflex's reports.
 struct ReportListener {
     events: Arc<Mutex<EventBuilder>>,
@@ -72,7 +83,6 @@ struct ReportListener {
     kills: Option<Kills>,
     asker: Option<Asker>,
     sender: mpsc::UnboundedSender<EngineEvent>,
-    runtime: Handle,
     run_dir: PathBuf,
     boot_id: String,
     /// The position of the decision of the eviction that an earlier process left.
@@ -80,6 +90,13 @@ struct ReportListener {
 }
 
 impl ReportListener {
+    /// How whoever asks a victim to end finds out whether that event is on the disk. This thread must not wait for it: a
+    /// kill that is reported late is requested late.
+    fn recorded(&self, sequence: u64) -> Recorded {
+        let journal = self.journal.clone();
+        Recorded::Awaited(Arc::new(move || wait_until_durable(&journal, sequence)))
+    }
+
     /// Stores the armed thresholds for the next start, before the arming is reported.
     fn keep_armed(&self, thresholds: &Thresholds) {
         if let Err(error) = armed::keep(&self.run_dir, &self.boot_id, thresholds) {
@@ -142,7 +159,7 @@ impl Listener for ReportListener {
         drop(self.sender.send(reflexion));
     }
 
-    fn emit(&mut self, report: Report) -> bool {
+    fn emit(&mut self, report: Report) -> Recorded {
         let event = lock(&self.events).event(&report);
         let sequence = event.map(|event| self.journal.append(event));
         if let Some(asker) = &self.asker {
@@ -151,21 +168,21 @@ impl Listener for ReportListener {
         match (&report, sequence) {
             (Report::Completed { candidate, .. } | Report::Failed { candidate, .. }, _) => {
                 self.being_evicted.end(candidate.facts().cgroup, clock::boottime_ns());
-                true
+                Recorded::Known(true)
             }
             (Report::InheritedEnded { eviction, .. }, _) => {
                 self.being_evicted.end(eviction.facts.cgroup, clock::boottime_ns());
-                true
+                Recorded::Known(true)
             }
             // A soft eviction waits for the journal, a hard one never waits for a disk.
             (Report::Decided { decision, .. }, Some(sequence)) if decision.grace_ns > 0 => {
-                self.runtime.block_on(is_durable(&self.journal, sequence))
+                self.recorded(sequence)
             }
             // The journal may still be syncing what the earlier process wrote.
-            (Report::ToBeAsked { asking: Asking::Again, .. }, _) => self
-                .decided_before
-                .is_some_and(|sequence| self.runtime.block_on(is_durable(&self.journal, sequence))),
-            _ => true,
+            (Report::ToBeAsked { asking: Asking::Again, .. }, _) => {
+                self.decided_before.map_or(Recorded::Known(false), |sequence| self.recorded(sequence))
+            }
+            _ => Recorded::Known(true),
         }
     }
 }
@@ -190,7 +207,6 @@ pub(super) fn start_reflex(
         kills,
         asker: recording.asker(),
         sender,
-        runtime: Handle::current(),
         run_dir: config.run_dir.clone(),
         boot_id: host.boot_id.clone(),
         decided_before: inherited.as_ref().map(|eviction| eviction.sequence),
@@ -268,5 +284,17 @@ mod tests {
         let journal = Journal::new("n", "b");
         let sequence = journal.append_raw(decided());
         assert!(is_durable(&journal, sequence).await);
+    }
+    /// As the one does that asks victims to end.
+    #[test]
+    fn a_thread_without_a_runtime_waits_for_the_disk_as_well() {
+        let journal = journal::tests::stuck();
+        let sequence = journal.append_raw(decided());
+        let start = std::time::Instant::now();
+        assert!(!wait_until_durable(&journal, sequence));
+        assert!((RECORDING..RECORDING * 3).contains(&start.elapsed()));
+        let journal = Journal::new("n", "b");
+        let sequence = journal.append_raw(decided());
+        assert!(wait_until_durable(&journal, sequence));
     }
 }

@@ -541,8 +541,8 @@ impl EvictionLoop {
             return next;
         }
         if decision.grace_ns > 0 {
-            // The report thread sends SIGTERM once the decision is on disk, and puts the outcome into the inbox. If the
-            // report was dropped, no SIGTERM follows.
+            // The report thread hands the victim on, to get SIGTERM once the decision is on disk; the outcome comes into
+            // the inbox. If the report was dropped, no SIGTERM follows.
             return (!is_reported).then(|| {
                 self.release_intent(number);
                 self.refuse(number, Refusal::Unrecorded)

@@ -24,7 +24,7 @@ use super::{
     inherited::InheritedEviction,
     intents::EvictionIntents,
     levels::Levels,
-    listener::{self, HELD_BACK, Listener},
+    listener::{self, HELD_BACK, Listener, Recorded},
     observer::{Counters, Observer, Queues, ReflexStats},
     queue::{self, queue},
     reap::{self, Work},
@@ -327,20 +327,15 @@ impl Reflex {
         };
         let mut eviction_loop = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
         let victims = start_asking(config.requester.clone(), &reflex.shared)?;
-        let inbox = Arc::clone(&reflex.shared);
         let (to_rehearse, rehearsed) = mpsc::channel();
         reflex.start("enforcer-report", move || {
             threads::set_nice(threads::REQUEST_NICE);
             for report in rehearsed {
                 listener.rehearse(report);
             }
-            listener::run(&received, listener, HELD_BACK, ended.as_deref(), |victim, is_recorded| {
-                let Some(victims) = &victims else {
-                    let is_withdrawn = inbox.is_withdrawn(victim.number);
-                    return inbox.answer(soft::unanswered(&victim, is_recorded, is_withdrawn));
-                };
+            listener::run(&received, listener, HELD_BACK, ended.as_deref(), |victim, recorded| {
                 // Without that thread the daemon ends.
-                drop(victims.send((victim, is_recorded)));
+                drop(victims.send((victim, recorded)));
             });
         })?;
         reflex.start("enforcer-reap", move || reap::run(&work, from_reap))?;
@@ -474,21 +469,20 @@ impl Reflex {
     }
 }
 
-/// Starts the thread that has soft evictions' victims ended by another, if there is one to ask. It is not joined: an answer
-/// that it waits for must not hold up a stop.
+/// Starts the thread that has soft evictions' victims ended, by another if there is one to ask. It is not joined: an answer
+/// or a disk that it waits for must not hold up a stop.
 fn start_asking(
     requester: Option<Arc<dyn Requester>>,
     shared: &Arc<Shared>,
-) -> Result<Option<mpsc::Sender<(ToBeAsked, bool)>>, ReflexError> {
-    let Some(requester) = requester else { return Ok(None) };
+) -> Result<mpsc::Sender<(ToBeAsked, Recorded)>, ReflexError> {
     let (sender, victims) = mpsc::channel();
     let inbox = Arc::clone(shared);
     let builder = thread::Builder::new().name(String::from("enforcer-ask")).stack_size(STACK_BYTES);
     let thread = builder.spawn(move || {
         let is_withdrawn = |number| inbox.is_withdrawn(number) || inbox.stop.load(Ordering::Acquire);
-        soft::run(&victims, &*requester, is_withdrawn, |outcome| inbox.answer(outcome));
+        soft::run(&victims, requester.as_deref(), is_withdrawn, |outcome| inbox.answer(outcome));
     });
-    thread.map(|_thread| Some(sender)).map_err(ReflexError::Setup)
+    thread.map(|_thread| sender).map_err(ReflexError::Setup)
 }
 
 /// How a helper thread emits reports.

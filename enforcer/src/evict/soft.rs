@@ -11,6 +11,7 @@ use ulid::Ulid;
 use super::{
     candidate::{Candidate, Identity},
     graceful,
+    listener::Recorded,
 };
 use crate::{
     clock,
@@ -62,33 +63,32 @@ pub enum Requested {
     Unanswered,
 }
 
-/// Has victims ended until there are no more to come. It runs on a thread of its own: the report thread must not wait for an
-/// answer.
+/// Has victims ended until there are no more to come: by the requester, if there is one. It runs on a thread of its own: the
+/// report thread must not wait for an answer, nor for the disk to have the decision.
 pub(super) fn run(
-    victims: &mpsc::Receiver<(ToBeAsked, bool)>,
-    requester: &dyn Requester,
+    victims: &mpsc::Receiver<(ToBeAsked, Recorded)>,
+    requester: Option<&dyn Requester>,
     is_withdrawn: impl Fn(u64) -> bool,
     answer: impl Fn(Outcome),
 ) {
-    for (victim, is_recorded) in victims {
-        answer(outcome(&victim, is_recorded, requester, &is_withdrawn));
+    for (victim, recorded) in victims {
+        answer(outcome(&victim, recorded.wait(), requester, &is_withdrawn));
     }
 }
 
 fn outcome(
     victim: &ToBeAsked,
     is_recorded: bool,
-    requester: &dyn Requester,
+    requester: Option<&dyn Requester>,
     is_withdrawn: &impl Fn(u64) -> bool,
 ) -> Outcome {
     let ToBeAsked { id, number, ref candidate, grace_ns, asking } = *victim;
     let (pod, grace) = (candidate.identity(), Duration::from_nanos(grace_ns));
-    let reply = match asking {
-        _ if is_withdrawn(number) => Requested::Unanswered,
-        Asking::Whether if requester.was_requested(id, pod) => Requested::Accepted,
-        Asking::First if is_recorded => requester.request(id, pod, grace, false),
-        Asking::Again if is_recorded => requester.request(id, pod, grace, true),
-        Asking::First | Asking::Whether | Asking::Again => Requested::Unanswered,
+    let reply = match (asking, requester.filter(|_| !is_withdrawn(number))) {
+        (Asking::Whether, Some(requester)) if requester.was_requested(id, pod) => Requested::Accepted,
+        (Asking::First, Some(requester)) if is_recorded => requester.request(id, pod, grace, false),
+        (Asking::Again, Some(requester)) if is_recorded => requester.request(id, pod, grace, true),
+        (Asking::First | Asking::Whether | Asking::Again, _) => Requested::Unanswered,
     };
     match reply {
         Requested::Accepted => Outcome::Requested { number, now_ns: clock::boottime_ns() },
@@ -101,7 +101,7 @@ fn outcome(
 }
 
 /// What follows where no one else ends the victim: SIGTERM, if it is to be ended.
-pub(super) fn unanswered(victim: &ToBeAsked, is_recorded: bool, is_withdrawn: bool) -> Outcome {
+fn unanswered(victim: &ToBeAsked, is_recorded: bool, is_withdrawn: bool) -> Outcome {
     let ToBeAsked { number, ref candidate, asking, .. } = *victim;
     match asking {
         Asking::Whether => Outcome::Unrequested { number, now_ns: clock::boottime_ns() },

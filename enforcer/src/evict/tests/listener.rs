@@ -13,7 +13,7 @@ use super::{
     node::{MIB, Node, Pod, guard},
 };
 use crate::{
-    evict::{Asking, Listener, Report, listener, queue::queue},
+    evict::{Asking, Listener, Recorded, Report, listener, queue::queue},
     policy::{pressure::Conditions, threshold::Signal},
 };
 
@@ -25,9 +25,9 @@ impl Listener for Notes {
         self.0.send(("seen", kind(report))).unwrap();
     }
 
-    fn emit(&mut self, report: Report) -> bool {
+    fn emit(&mut self, report: Report) -> Recorded {
         self.0.send(("told", kind(&report))).unwrap();
-        true
+        Recorded::Known(true)
     }
 }
 
@@ -128,8 +128,8 @@ fn the_victim_of_an_earlier_process_is_asked_only_if_the_disk_has_its_decision()
         let emit =
             move |report| is_durable || !matches!(report, Report::ToBeAsked { asking: Asking::Again, .. });
         let asked = RefCell::new(Vec::new());
-        listener::run(&receiver, emit, Duration::from_millis(1), None, |victim, is_recorded| {
-            asked.borrow_mut().push((victim.asking, is_recorded));
+        listener::run(&receiver, emit, Duration::from_millis(1), None, |victim, recorded| {
+            asked.borrow_mut().push((victim.asking, recorded.wait()));
         });
         assert_eq!(asked.into_inner(), [(Asking::Whether, false), (Asking::Again, is_durable)]);
     }

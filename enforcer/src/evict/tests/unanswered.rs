@@ -1,14 +1,14 @@
 //! A soft eviction whose report thread stands still: what it waits for is a disk, and that may be what the shortage stalls.
 
 use std::{
-    sync::mpsc,
+    sync::{Arc, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Reflex, ReflexConfig, Report},
+    evict::{Listener, Recorded, Reflex, ReflexConfig, Report},
     policy::{
         engine::{EngineSettings, Mode, followed},
         threshold::{Signal, Threshold, ThresholdValue},
@@ -70,6 +70,43 @@ fn a_hard_threshold_does_not_wait_for_the_report_thread() {
     assert!(!node.killed("hog"), "it is to be asked first");
     node.set_available(100 * MIB);
     until(|| node.killed("hog"));
+    drop(release);
+}
+
+/// Emits reports at once, and has whoever asks a victim to end wait until the sender is dropped.
+struct Awaiting {
+    emitted: mpsc::Sender<Report>,
+    disk: Arc<Mutex<mpsc::Receiver<()>>>,
+}
+
+impl Listener for Awaiting {
+    fn emit(&mut self, report: Report) -> Recorded {
+        drop(self.emitted.send(report));
+        let disk = Arc::clone(&self.disk);
+        Recorded::Awaited(Arc::new(move || disk.lock().unwrap().recv().is_ok()))
+    }
+}
+
+#[test]
+fn a_kill_is_reported_while_the_disk_is_awaited_for_a_soft_decision() {
+    let node = Node::new(1024 * MIB);
+    let hog = Pod::new("hog");
+    node.add(&hog, 600 * MIB);
+    let ((emitted, reports), (release, disk)) = (mpsc::channel(), mpsc::channel::<()>());
+    let listener = Awaiting { emitted, disk: Arc::new(Mutex::new(disk)) };
+    let reflex = Reflex::spawn(&config(&node), None, Vec::new(), None, listener).unwrap();
+    let until_reported = |which: fn(&Report) -> bool| {
+        while !which(&reports.recv_timeout(Duration::from_secs(20)).unwrap()) {}
+    };
+    reflex.set_candidates(vec![node.candidate(&hog)]);
+    node.set_available(300 * MIB);
+    until_reported(|report| matches!(report, Report::Decided { decision, .. } if decision.grace_ns > 0));
+    thread::sleep(Duration::from_millis(300));
+    node.set_available(100 * MIB);
+    until_reported(|report| {
+        assert!(!matches!(report, Report::Terminated { .. }), "the disk does not have the decision");
+        matches!(report, Report::Signalled { .. })
+    });
     drop(release);
 }
 
