@@ -3,7 +3,7 @@
 //! | part | runs on | gets | gives |
 //! |---|---|---|---|
 //! | `Desired` | the runtime; blocking work on its blocking threads | pods, cgroup changes, the guard's events, evictions, periodic looks | cgroups, scores, candidates, events |
-//! | `evict::Reflex` | five threads of its own | candidates, kernel edges, meminfo | evictions, reports |
+//! | `evict::Reflex` | threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Forecaster` | a thread of its own | pods, thresholds, candidates, periodic looks | warnings of crossings to come, candidates that must not be killed any more |
 //! | `Ooms` | a task | ring buffer records, a tick | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, aggregated stalls | pressure events |

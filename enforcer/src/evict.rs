@@ -4,7 +4,8 @@
 //! timer, edges ─► reflex thread: meminfo ─► engine ─► usages ─► engine ─► kill ─► engine
 //!                      │ reports                                     │ victims, old sets
 //!                      ▼                                             ▼
-//!                 report thread ─► events                       reaper thread ─► process_mrelease, close
+//!                 report thread ─► events                       reaper thread ─► process_mrelease
+//!                      │                                        close thread ─► old files, limits of the dead
 //!                      └─► ask thread ─► API server, SIGTERM, once the decision is on disk
 //!                                                               drain thread ─► per-CPU lists, after a death
 //!                                                               brake thread ─► memory.high of the next candidate
@@ -17,6 +18,7 @@
 
 mod brake;
 mod candidate;
+mod close;
 mod core;
 mod doomed;
 mod drain;

@@ -24,11 +24,11 @@ pub(super) use self::wiring::Wiring;
 use self::{brakes::Braked, hooks::Begun, inherited::Unknown};
 use super::{
     candidate::Candidate,
+    close::Work,
     core::Core,
     executor,
     observer::Counters,
     raised_limits::RaisedLimits,
-    reap::Work,
     reflex::{PreparedSet, ReflexError},
     report::{Blindness, End, Report},
     sources::Sources,
@@ -82,7 +82,7 @@ pub(super) struct EvictionLoop {
     core: Core,
     sampler: Sampler,
     set: PreparedSet,
-    /// An old set that did not fit into the reaper's queue; no newer one is taken until it is gone.
+    /// An old set that did not fit into the queue of what is to be closed; no newer one is taken until it is gone.
     retired: Option<Box<PreparedSet>>,
     /// The raised limits of the latest victim, until it is dead.
     raised: Option<RaisedLimits>,
@@ -270,9 +270,9 @@ impl EvictionLoop {
             && let Some(source) = inbox.edges.pop()
         {
             if let Err((source, _errno)) = self.sources.add(&self.epoll, FIRST_EDGE, source) {
-                // The reaper closes it; if that is busy, it stays in the inbox until the next time.
+                // Another thread closes it; if that is busy, it stays in the inbox until the next time.
                 shared.counters.sources_refused.fetch_add(1, Ordering::Relaxed);
-                if let Err(Work::Close(source)) = self.wiring.reaper.offer(Work::Close(source)) {
+                if let Err(Work::Close(source)) = self.wiring.closer.offer(Work::Close(source)) {
                     inbox.edges.push(source);
                     break;
                 }
@@ -325,16 +325,16 @@ impl EvictionLoop {
 
     fn retire(&mut self) {
         if let Some(set) = self.retired.take()
-            && let Err(Work::Drop(set)) = self.wiring.reaper.offer(Work::Drop(set))
+            && let Err(Work::Drop(set)) = self.wiring.closer.offer(Work::Drop(set))
         {
             self.retired = Some(set);
         }
         if let Some(pods) = self.retired_pods.take()
-            && let Err(Work::ClosePods(pods)) = self.wiring.reaper.offer(Work::ClosePods(pods))
+            && let Err(Work::ClosePods(pods)) = self.wiring.closer.offer(Work::ClosePods(pods))
         {
             self.retired_pods = Some(pods);
         }
-        self.sources.retire(&self.wiring.reaper);
+        self.sources.retire(&self.wiring.closer);
         self.counters().sources.store(self.sources.live(), Ordering::Relaxed);
     }
 

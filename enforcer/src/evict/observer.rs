@@ -43,8 +43,10 @@ pub struct ReflexStats {
 pub struct Waiting {
     /// Reports to emit.
     pub reports: u64,
-    /// Memory to free and files to close.
+    /// Victims whose memory is to be freed.
     pub reaper: u64,
+    /// Files to close and limits to restore.
+    pub closer: u64,
     /// Brakes to apply or ease.
     pub brake: u64,
     /// Runs of the hook.
@@ -56,16 +58,18 @@ pub struct Waiting {
 pub(super) struct Queues {
     pub(super) reports: Depth,
     pub(super) reaper: Depth,
+    pub(super) closer: Depth,
     pub(super) brake: Depth,
     pub(super) hook: Depth,
 }
 
 impl Queues {
     fn waiting(&self) -> Waiting {
-        let Self { reports, reaper, brake, hook } = self;
+        let Self { reports, reaper, closer, brake, hook } = self;
         Waiting {
             reports: reports.waiting(),
             reaper: reaper.waiting(),
+            closer: closer.waiting(),
             brake: brake.waiting(),
             hook: hook.waiting(),
         }

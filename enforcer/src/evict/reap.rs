@@ -1,57 +1,26 @@
-//! The helper thread for slow work after a kill: freeing the victim's memory from another CPU, and closing files.
+//! The helper thread that frees a victim's memory from another CPU. It does nothing else: `process_mrelease` waits for locks
+//! that the dying processes hold.
 
 use std::{
-    fmt,
     os::fd::AsFd as _,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use rustix::{
-    io::Errno,
-    process::{Pid, PidfdFlags},
-};
+use rustix::process::{Pid, PidfdFlags};
 
 use super::{
     candidate::Candidate,
     queue::{Next, Receiver},
-    raised_limits::{self, RaisedLimits},
-    reflex::PreparedSet,
-    report::Report,
 };
-use crate::{
-    cgroup::guard::each_process,
-    policy::engine::Few,
-    raw,
-    retry::Retries,
-    sense::{EdgeSource, PodsMemory},
-};
+use crate::{cgroup::guard::each_process, raw};
 
-/// A request of the reflex.
-#[expect(clippy::large_enum_variant, reason = "a box would be an allocation on the reflex thread")]
-pub(super) enum Work {
-    /// Free the memory of the largest process of a victim that was just signalled, with the victim's bytes in total.
-    Reap(Arc<Candidate>, u64),
-    /// Restore the raised limits of a dead victim.
-    GiveBack(RaisedLimits),
-    /// Drop a set of candidates that is no longer used.
-    Drop(Box<PreparedSet>),
-    /// Close an edge source that is no longer waited on.
-    Close(Box<dyn EdgeSource>),
-    /// Close the files of a former kubepods.
-    ClosePods(Box<PodsMemory>),
-}
-
-impl fmt::Debug for Work {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Reap(candidate, bytes) => f.debug_tuple("Reap").field(candidate).field(bytes).finish(),
-            Self::GiveBack(limits) => f.debug_tuple("GiveBack").field(limits).finish(),
-            Self::Drop(set) => f.debug_tuple("Drop").field(set).finish(),
-            Self::Close(_) => f.debug_tuple("Close").finish_non_exhaustive(),
-            Self::ClosePods(pods) => f.debug_tuple("ClosePods").field(pods).finish(),
-        }
-    }
+/// A victim that was just signalled, whose largest process is to be freed.
+#[derive(Debug)]
+pub(super) struct Dying {
+    pub(super) candidate: Arc<Candidate>,
+    /// Its bytes in total.
+    pub(super) bytes: u64,
 }
 
 /// A process of at least this size is freed from another CPU at once. Smaller ones are as fast alone: measured on Linux
@@ -67,62 +36,24 @@ fn timeout(bytes: u64) -> Duration {
     Duration::from_millis(by_size_ms.min(150))
 }
 
-/// Limits to restore, and those of them that are reported as stuck.
-struct Owed {
-    limits: RaisedLimits,
-    stuck: Few<(usize, Errno), { raised_limits::MOST }>,
-}
-
-impl Owed {
-    /// Tries again; returns itself if something is left, otherwise reports that everything is restored.
-    fn give_back(self, emit: &mut impl FnMut(Report)) -> Option<Self> {
-        if !self.limits.give_back().is_empty() {
-            return Some(self);
-        }
-        self.stuck.iter().filter_map(|(place, _)| self.limits.report(*place, None)).for_each(emit);
-        None
-    }
-}
-
-/// Works until the reflex is gone. Reports limits that cannot be restored, and those that are restored at last.
-pub(super) fn run(queue: &Receiver<Work>, mut emit: impl FnMut(Report)) {
+/// Works until the reflex is gone.
+pub(super) fn run(queue: &Receiver<Dying>) {
     let mut slow: Option<(Instant, Arc<Candidate>)> = None;
-    let mut owed: Retries<Owed> = Retries::new();
     loop {
-        let due = slow.as_ref().map(|(due, _)| *due).into_iter().chain(owed.due()).min();
-        match queue.next_until(due) {
-            Next::Value(Work::Reap(candidate, bytes)) => {
+        match queue.next_until(slow.as_ref().map(|(due, _)| *due)) {
+            Next::Value(Dying { candidate, bytes }) => {
                 // With fewer bytes in total no process can be large. Do not search then, as the victim needs the CPU.
                 if bytes < LARGE_BYTES || !reap(&candidate, LARGE_BYTES) {
                     // One victim at a time: this replaces an earlier one.
                     slow = Some((Instant::now() + timeout(bytes), candidate));
                 }
             }
-            Next::Value(Work::GiveBack(limits)) => {
-                let stuck = limits.give_back();
-                if !stuck.is_empty() {
-                    let reports =
-                        stuck.iter().filter_map(|(place, errno)| limits.report(*place, Some(*errno)));
-                    reports.for_each(&mut emit);
-                    owed.add(Owed { limits, stuck }, Instant::now());
-                }
-            }
-            Next::Value(Work::Drop(set)) => drop(set),
-            Next::Value(Work::Close(source)) => drop(source),
-            Next::Value(Work::ClosePods(pods)) => drop(pods),
             Next::Late => {
-                let now = Instant::now();
-                owed.attempt(now, |owed| owed.give_back(&mut emit));
-                if let Some((_, candidate)) = slow.take_if(|(due, _)| *due <= now) {
+                if let Some((_, candidate)) = slow.take() {
                     reap(&candidate, 0);
                 }
             }
-            Next::End => {
-                for owed in owed.into_all() {
-                    let _left = owed.give_back(&mut emit);
-                }
-                return;
-            }
+            Next::End => return,
         }
     }
 }

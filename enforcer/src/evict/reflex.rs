@@ -17,6 +17,7 @@ use rustix::{event::EventfdFlags, io::Errno, rand::GetRandomFlags};
 use super::{
     brake::{self, Braking},
     candidate::Candidate,
+    close::{self, Work},
     drain,
     eviction_loop::{EvictionLoop, Wiring},
     fill_detector::{FillDetector, FillWaker},
@@ -27,7 +28,7 @@ use super::{
     listener::{self, HELD_BACK, Listener, Recorded},
     observer::{Counters, Observer, Queues, ReflexStats},
     queue::{self, queue},
-    reap::{self, Work},
+    reap::{self, Dying},
     rehearsal::{self, Rehearsal},
     report::Report,
     scheduling::Scheduling,
@@ -55,7 +56,10 @@ const PROC: &str = "/proc";
 /// The length of the report queue. An eviction makes four reports, milliseconds apart.
 const REPORTS: usize = 64;
 
-/// The length of the reaper's queue.
+/// The length of the reaper's queue. Victims come one at a time.
+const DYING: usize = 4;
+
+/// The length of the queue of what is to be closed or restored.
 const WORK: usize = 16;
 
 /// The length of the brake thread's queue: one brake and its end, and the next.
@@ -277,7 +281,8 @@ impl Reflex {
         let setup = ReflexError::Setup;
         let shared = Arc::new(Shared::new().map_err(setup)?);
         let (reports, received) = queue::<Report>(REPORTS).map_err(setup)?;
-        let (reaper, work) = queue::<Work>(WORK).map_err(setup)?;
+        let (reaper, dying) = queue::<Dying>(DYING).map_err(setup)?;
+        let (closer, work) = queue::<Work>(WORK).map_err(setup)?;
         let (braker, braking) = queue::<Braking>(BRAKING).map_err(setup)?;
         let (hooker, jobs) = queue::<Job>(HOOKS).map_err(setup)?;
         let hooks = Arc::new(Hooks::new(config.hook.clone(), Some(reports.clone())).map_err(setup)?);
@@ -290,7 +295,8 @@ impl Reflex {
             hooks: Arc::clone(&hooks),
             queues: Queues {
                 reports: received.depth(),
-                reaper: work.depth(),
+                reaper: dying.depth(),
+                closer: work.depth(),
                 brake: braking.depth(),
                 hook: jobs.depth(),
             },
@@ -301,7 +307,7 @@ impl Reflex {
         };
         let cpus = config.cpus;
         let lists = open_lists(config);
-        let (from_reap, from_brake) = (from_helper(&shared, &reports), from_helper(&shared, &reports));
+        let (from_close, from_brake) = (from_helper(&shared, &reports), from_helper(&shared, &reports));
         let (mut drain, drainer) = lists.unzip();
         if let Some(drain) = &mut drain {
             // A victim of an earlier process may have just died.
@@ -314,6 +320,7 @@ impl Reflex {
             levels,
             reports,
             reaper,
+            closer,
             braker,
             hooker,
             hooks: Arc::clone(&hooks),
@@ -338,7 +345,10 @@ impl Reflex {
                 drop(victims.send((victim, recorded)));
             });
         })?;
-        reflex.start("enforcer-reap", move || reap::run(&work, from_reap))?;
+        reflex.start("enforcer-reap", move || reap::run(&dying))?;
+        // It may be stuck in a call that only makes a victim's end faster, and must not hold up a stop: it is not joined.
+        drop(reflex.threads.pop());
+        reflex.start("enforcer-close", move || close::run(&work, from_close))?;
         if let Some(drainer) = drainer {
             reflex.start("enforcer-drain", move || drain::run(drainer))?;
         }
@@ -539,7 +549,8 @@ fn seed() -> u128 {
 }
 
 pub(super) type ReportSender = queue::Sender<Report>;
-pub(super) type Reaper = queue::Sender<Work>;
+pub(super) type Reaper = queue::Sender<Dying>;
+pub(super) type Closer = queue::Sender<Work>;
 pub(super) type Braker = queue::Sender<Braking>;
 pub(super) type Hooker = queue::Sender<Job>;
 

@@ -17,12 +17,13 @@ use rustix::fs::MemfdFlags;
 use super::{
     brake::Braking,
     candidate::{Brake, Candidate, Identity, Owner, Target},
+    close::Work,
     eviction_loop::{EvictionLoop, Wiring},
     fill_detector::FillDetector,
     hook::{Hooks, Job},
     levels::Levels,
     queue::{Next, Receiver, queue},
-    reap::Work,
+    reap::Dying,
     reflex::{PreparedSet, Shared},
     report::Report,
     spec_state::SpecState,
@@ -101,7 +102,7 @@ pub(super) struct Rehearsal {
     pods: [Option<Box<PodsMemory>>; 2],
     /// Keeps the queues open, so that sending does not fail.
     #[cfg_attr(not(test), expect(dead_code, reason = "held, and looked into by a test"))]
-    helpers: (Receiver<Work>, Receiver<Braking>, Receiver<Job>),
+    helpers: (Receiver<Work>, Receiver<Braking>, Receiver<Job>, Receiver<Dying>),
 }
 
 impl Rehearsal {
@@ -120,7 +121,8 @@ impl Rehearsal {
         };
         let shared = Arc::new(Shared::new()?);
         let (reports, received) = queue(ROOM)?;
-        let (reaper, work) = queue(ROOM)?;
+        let (reaper, dying) = queue(ROOM)?;
+        let (closer, work) = queue(ROOM)?;
         let (braker, braking) = queue(ROOM)?;
         let (hooker, jobs) = queue(ROOM)?;
         let wiring = Wiring {
@@ -129,6 +131,7 @@ impl Rehearsal {
             levels: Levels::new(Ok(Tasks::of(load.try_clone()?, file(MOST_TASKS)?)), None),
             reports,
             reaper,
+            closer,
             braker,
             hooker,
             hooks: Arc::new(Hooks::new(None, None)?),
@@ -148,7 +151,7 @@ impl Rehearsal {
         let set = Box::new(PreparedSet::new(vec![Arc::clone(&victim), next]));
         shared.post(|inbox| inbox.set = Some(set));
         let pods = [Some(pods(LIMIT_BYTES)?), Some(pods(0)?)];
-        let helpers = (work, braking, jobs);
+        let helpers = (work, braking, jobs, dying);
         Ok(Box::new(Self { eviction_loop, shared, meminfo, load, victim, current, received, pods, helpers }))
     }
 
@@ -392,7 +395,7 @@ mod tests {
         assert_eq!(count(|report| matches!(report, Report::Completed { .. })), 4, "{reports:#?}");
         assert_eq!(count(|report| matches!(report, Report::Contained { .. })), 1, "{reports:#?}");
         assert_eq!(count(|report| matches!(report, Report::Eased { .. })), 1, "{reports:#?}");
-        let (work, braking, _) = &rehearsal.helpers;
+        let (work, braking, ..) = &rehearsal.helpers;
         let mut given_back = 0;
         while let Next::Value(work) = work.next_until(Some(Instant::now())) {
             given_back += usize::from(matches!(work, Work::GiveBack(_)));

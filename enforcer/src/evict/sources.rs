@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{reap::Work, reflex::Reaper};
+use super::{close::Work, reflex::Closer};
 use crate::sense::{Edge, EdgeSource, Readiness, SourceState};
 
 /// The most sources: the ring of the programs, pressure of the node and of kubepods, limits breached below it, and as
@@ -17,7 +17,7 @@ enum Place {
     #[default]
     Free,
     Live(Box<dyn EdgeSource>),
-    /// No longer waited on, and not yet handed to the reaper; closing it may be slow.
+    /// No longer waited on, and not yet handed to the thread that closes it, which may be slow.
     Gone(Box<dyn EdgeSource>),
 }
 
@@ -66,12 +66,12 @@ impl Sources {
         }
     }
 
-    /// Hands sources that are gone to the reaper, as far as its queue has room.
-    pub(super) fn retire(&mut self, reaper: &Reaper) {
+    /// Hands sources that are gone to the thread that closes them, as far as its queue has room.
+    pub(super) fn retire(&mut self, closer: &Closer) {
         for place in &mut self.0 {
             match std::mem::take(place) {
                 Place::Gone(source) => {
-                    if let Err(Work::Close(source)) = reaper.offer(Work::Close(source)) {
+                    if let Err(Work::Close(source)) = closer.offer(Work::Close(source)) {
                         *place = Place::Gone(source);
                     }
                 }

@@ -302,7 +302,9 @@ fn every_family_is_there_at_once_and_every_counter_at_0() {
     assert_eq!(read.get(r#"enforcer_events_written_total{type="eviction.completed"}"#), 0.0);
     assert_eq!(read.get(r#"enforcer_memory_headroom_bytes{threshold="hard"}"#), -500.0);
     assert_eq!(read.get(r#"enforcer_events_lost_total{stage="recorder"}"#), 0.0);
-    for queue in ["journal", "reflex_reports", "reflex_reaper", "reflex_brake", "reflex_hook"] {
+    for queue in
+        ["journal", "reflex_reports", "reflex_reaper", "reflex_closer", "reflex_brake", "reflex_hook"]
+    {
         assert_eq!(read.get(&format!("enforcer_queue_records{{queue=\"{queue}\"}}")), 0.0);
     }
     assert_eq!(read.get(r#"enforcer_candidates{qos="BestEffort"}"#), 3.0);

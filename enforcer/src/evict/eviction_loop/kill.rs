@@ -7,7 +7,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{Current, EvictionLoop, VICTIM};
 use crate::{
     clock,
-    evict::{candidate::Candidate, executor, raised_limits::RaisedLimits, reap::Work, report::Report},
+    evict::{
+        candidate::Candidate, close::Work, executor, raised_limits::RaisedLimits, reap::Dying, report::Report,
+    },
     policy::engine::{Actions, Input, KillReason, Moments, Outcome},
 };
 
@@ -32,7 +34,7 @@ impl EvictionLoop {
                 let brakes_failed = signalled.brakes_failed + self.raise_limits(&candidate);
                 // Reaping is only faster: if the queue is full, the victim frees its memory itself.
                 let bytes = decision.reading.usage().map_or(u64::MAX, |usage| usage.current_bytes);
-                let _queued = self.wiring.reaper.offer(Work::Reap(Arc::clone(&candidate), bytes));
+                let _queued = self.wiring.reaper.offer(Dying { candidate: Arc::clone(&candidate), bytes });
                 self.wiring.levels.note_kill();
                 let signal = decision.shortage.signal;
                 self.emit(Report::Signalled {
@@ -82,7 +84,7 @@ impl EvictionLoop {
     pub(super) fn give_back(&mut self) {
         for due in self.due.iter_mut() {
             if let Some(limits) = due.take()
-                && let Err(Work::GiveBack(limits)) = self.wiring.reaper.offer(Work::GiveBack(limits))
+                && let Err(Work::GiveBack(limits)) = self.wiring.closer.offer(Work::GiveBack(limits))
             {
                 *due = Some(limits);
             }

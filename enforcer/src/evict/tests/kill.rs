@@ -1,25 +1,29 @@
 //! A kill: what is written where, and what is refused.
 use std::{
     fs,
-    sync::{Arc, mpsc},
-    time::Duration,
+    sync::{Arc, Weak, mpsc},
+    time::{Duration, Instant},
 };
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{CWD, MemfdFlags, OFlags, SealFlags};
 
-use super::node::{MIB, Node, Pod, guard};
+use super::{
+    node::{MIB, Node, Pod, guard},
+    whole,
+};
 use crate::{
     evict::{
-        Candidate, Report, executor,
+        Candidate, Report,
+        close::{self, Work},
+        executor,
         queue::queue,
         raised_limits::RaisedLimits,
-        reap::{self, Work},
         stat,
     },
     model::{CgroupId, CgroupPath},
     policy::{
         PodPlan,
-        engine::{Refusal, Resource},
+        engine::{Mode, Refusal, Resource},
     },
 };
 
@@ -167,7 +171,7 @@ fn a_limit_that_cannot_be_put_back_is_reported() {
     rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
     let (work, received) = queue(1).unwrap();
     let (sender, reports) = mpsc::channel();
-    let thread = std::thread::spawn(move || reap::run(&received, |report| drop(sender.send(report))));
+    let thread = std::thread::spawn(move || close::run(&received, |report| drop(sender.send(report))));
     assert!(work.offer(Work::GiveBack(raised.unwrap())).is_ok());
     let Report::Stuck(stuck) = reports.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
     assert_eq!(stuck.value.to_string(), "20000 100000");
@@ -188,7 +192,7 @@ fn a_limit_that_cannot_be_put_back_at_once_is_put_back_later() {
     let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &adopted).unwrap());
     let (work, received) = queue(1).unwrap();
     let (sender, reports) = mpsc::channel();
-    let thread = std::thread::spawn(move || reap::run(&received, |report| drop(sender.send(report))));
+    let thread = std::thread::spawn(move || close::run(&received, |report| drop(sender.send(report))));
     let next = || {
         let Report::Stuck(stuck) = reports.recv_timeout(Duration::from_secs(10)).unwrap() else { panic!() };
         (stuck.value.to_string(), stuck.error.is_some())
@@ -209,6 +213,42 @@ fn a_limit_that_cannot_be_put_back_at_once_is_put_back_later() {
     drop(work);
     thread.join().unwrap();
     assert_eq!(node.read("a", "cpu.max"), "20000 100000");
+}
+
+/// The thread that frees a victim's memory may be stuck for long: here in opening a pipe that has no other end.
+#[test]
+fn former_candidates_are_closed_while_a_victims_memory_is_being_freed() {
+    let node = Node::new(1024 * MIB);
+    let (hog, other) = (Pod::new("hog"), Pod::new("other"));
+    node.add(&hog, 600 * MIB);
+    node.add(&other, 100 * MIB);
+    let (reflex, reports) = whole::start_with(&whole::config(&node, Mode::Enforce), &node, &[&hog]);
+    let (list, pipe) = (node.dir("hog").join("cgroup.procs"), node.dir("hog").join("pipe"));
+    rustix::fs::mkfifoat(CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    fs::remove_file(&list).unwrap();
+    fs::hard_link(&pipe, &list).unwrap();
+    node.set_available(199 * MIB);
+    while !matches!(whole::next(&reports), Report::Signalled { .. }) {}
+    node.set_available(1024 * MIB);
+    // More than its queue has room for.
+    let mut former: Vec<Weak<Candidate>> = Vec::new();
+    for _ in 0..40 {
+        let candidate = node.candidate(&other);
+        former.push(Arc::downgrade(&candidate));
+        reflex.set_candidates(vec![candidate]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    former.pop();
+    let begin = Instant::now();
+    while former.iter().any(|candidate| candidate.strong_count() > 0) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "they stay open");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fs::remove_file(&list).unwrap();
+    fs::write(&list, "").unwrap();
+    let end = rustix::fs::open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK, rustix::fs::Mode::empty());
+    drop(end.expect("it is stuck there"));
+    reflex.stop();
 }
 
 /// The processes in the cgroup that the pod had before an edit are ranked and killed with it, and no other pod's are.

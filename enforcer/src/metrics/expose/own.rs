@@ -59,9 +59,15 @@ pub(super) fn events(page: &mut Page<'_>, counted: &Counted, gauges: &Gauges) ->
         "Entries in the daemon's queues: events for the disk, and work for the eviction thread's helpers",
         |rows| {
             rows.gauge(&[("queue", "journal")], gauges.unwritten_records)?;
-            let Waiting { reports, reaper, brake, hook } =
+            let Waiting { reports, reaper, closer, brake, hook } =
                 gauges.reflex.as_ref().map_or_else(Waiting::default, |reflex| reflex.waiting);
-            let queues = [("reports", reports), ("reaper", reaper), ("brake", brake), ("hook", hook)];
+            let queues = [
+                ("reports", reports),
+                ("reaper", reaper),
+                ("closer", closer),
+                ("brake", brake),
+                ("hook", hook),
+            ];
             let mut queues = queues.into_iter();
             queues.try_for_each(|(queue, waiting)| {
                 rows.gauge(&[("queue", &format!("reflex_{queue}"))], waiting)
