@@ -55,7 +55,7 @@ mod tests;
 pub(crate) use self::event_builder::{killed_data, shortage_data};
 pub use self::{
     brake::BrakeBook,
-    candidate::{Accounted, Candidate, Identity, OpenError, pod_key},
+    candidate::{Accounted, Candidate, Identity, OpenError, pod_key, usage_of},
     doomed::{Holding, look as look_at_dying},
     drain::{LeftSysctl, left_sysctl},
     endings::Endings,

@@ -1,11 +1,12 @@
-//! Goes on with a soft eviction that an earlier process of the daemon began.
+//! Goes on with an eviction that an earlier process of the daemon began.
 
 use super::{
     CandidateIndex, Decision, Engine, Few, HookPlan, PodKey, Reading, Shortage, Usage, victim::Victim,
 };
 use crate::model::CgroupId;
 
-/// A soft eviction that an earlier process began, and that had not ended when that process did.
+/// An eviction that an earlier process began, and that had not ended when that process did: a soft one, or one whose victim
+/// was killed and is dying.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Inherited {
     /// The victim's cgroup.
@@ -20,6 +21,8 @@ pub struct Inherited {
     pub decided_ns: u64,
     /// When another had accepted to end the victim; `None` if it is not known whether anyone was asked.
     pub requested_ns: Option<u64>,
+    /// When the victim was killed, if it was. It has as long to die as if it were killed now.
+    pub signalled_ns: Option<u64>,
     /// The victim's grace period.
     pub grace_ns: u64,
     /// What its death was to free, in bytes.
@@ -38,9 +41,7 @@ impl Engine {
     /// answered with `Outcome::Requested` or `Unrequested`. Much time may have passed since the decision: after
     /// `Unrequested` the victim is asked only if a threshold of its resource is due, and let off once none is met.
     pub fn inherit(&mut self, inherited: &Inherited, now_ns: u64) {
-        let Inherited { cgroup, pod, shortage, crossed_ns, decided_ns, requested_ns, grace_ns, .. } =
-            *inherited;
-        let requested_ns = requested_ns.map(|at_ns| at_ns.min(now_ns));
+        let Inherited { cgroup, pod, shortage, crossed_ns, decided_ns, grace_ns, .. } = *inherited;
         let decision = Decision {
             number: self.decided.saturating_add(1),
             dry_run: false,
@@ -69,7 +70,7 @@ impl Engine {
         };
         self.decided = decision.number;
         self.decision = Some(decision);
-        self.victim = Some(Victim::inherited(&decision, requested_ns, now_ns));
+        self.victim = Some(Victim::inherited(&decision, inherited, now_ns));
     }
 }
 

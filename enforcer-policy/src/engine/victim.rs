@@ -7,6 +7,7 @@ use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments, Spared},
     back_off::PodKey,
     hook::HookPlan,
+    inherited::Inherited,
     input::Usage,
     settings::Resource,
     terminating::Volume,
@@ -212,15 +213,20 @@ impl Victim {
         }
     }
 
-    /// One that an earlier process chose: another accepted to end it at `requested_ns`, or may not have been asked yet.
-    pub(super) fn inherited(decision: &Decision, requested_ns: Option<u64>, now_ns: u64) -> Self {
+    /// One that an earlier process chose: it was killed, or another accepted to end it, or may not have been asked yet.
+    pub(super) fn inherited(decision: &Decision, inherited: &Inherited, now_ns: u64) -> Self {
         // Only the pods of a kubelet are ended by another, and it removes their volumes.
         let mut victim = Self { looked_ns: now_ns, ..Self::new(decision, true) };
-        if let Some(requested_ns) = requested_ns {
+        if let Some(requested_ns) = inherited.requested_ns.map(|at_ns| at_ns.min(now_ns)) {
             victim.moments.requested_ns = Some(requested_ns);
             // The kubelet did not wait for this process.
             let end_ns = requested_ns.saturating_add(victim.grace_ns).saturating_add(REQUEST_ALLOWANCE_NS);
             victim.stage = Stage::Terminating { until_ns: end_ns.saturating_sub(now_ns) };
+        }
+        if let Some(signalled_ns) = inherited.signalled_ns {
+            victim.moments.signalled_ns = Some(signalled_ns.min(now_ns));
+            // How far it has died meanwhile is not known before the first look.
+            victim.stage = Stage::Dying { deadline_ns: victim.allowed_ns(), steps: victim.steps() };
         }
         victim
     }

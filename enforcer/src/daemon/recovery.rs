@@ -1,11 +1,15 @@
 //! Cleans up after a killed daemon: evictions under way, values written for a while, and a cgroup without its mark.
 
+mod dying;
 mod soft;
 
 use std::{
     collections::BTreeSet,
     path::Path,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -47,6 +51,15 @@ struct Evicted {
     ended: Vec<EndedPod>,
     /// The eviction that goes on, and what the intent page has of it.
     inherited: Option<(InheritedEviction, Intent<'static>)>,
+}
+
+/// Which evictions of an earlier daemon may go on.
+#[derive(Clone, Copy, Debug)]
+struct MayGoOn {
+    /// Soft ones of which another was asked, or may have been.
+    asked: bool,
+    /// Those whose victim is dying.
+    dying: bool,
 }
 
 /// Takes over what an earlier daemon left: the pods that stay evicted, and evictions that it did not live to report. With
@@ -91,7 +104,8 @@ pub(super) fn take_up(
         emit::degraded(journal, "evictions", &message);
     };
     let before = ended.len();
-    let evicted = evictions(left, journal, may_request, held_in_the_end);
+    let may_go_on = MayGoOn { asked: may_request, dying: config.mode == Mode::Enforce };
+    let evicted = evictions(left, journal, may_go_on, held_in_the_end);
     for new in evicted.ended {
         // The kept entry knows the manifest.
         if ended.iter().all(|kept| kept.uid != new.uid) {
@@ -99,13 +113,17 @@ pub(super) fn take_up(
         }
     }
     // At once and in every mode: these pods were ended, and the page that says so is cleared now.
-    if ended.len() > before
-        && let Err(error) = ended_pods::write(&config.state_dir, ended.clone())
-    {
-        unreported(error);
-    }
+    let are_kept =
+        if ended.len() > before { ended_pods::write(&config.state_dir, ended.clone()) } else { Ok(()) };
     desired.remember(ended.clone());
     let (eviction, intent) = evicted.inherited.unzip();
+    let is_dying = eviction.as_ref().is_some_and(|eviction| eviction.facts.signalled_ns.is_some());
+    match are_kept {
+        // Its pod is among those: nothing of it is recorded later. It is the first eviction of this process.
+        Ok(()) if is_dying => recorded.store(1, Ordering::Release),
+        Ok(()) => {}
+        Err(error) => unreported(error),
+    }
     let inherited = eviction.map(Arc::new);
     let intents = intents.map(|mut intents| {
         let going_on = intents.forget_left(intent.as_ref());
@@ -141,11 +159,11 @@ pub(super) fn take_up(
 /// it stays evicted, as in the process that asked; otherwise it is not evicted. In either case it can be evicted anew
 /// if memory is short.
 ///
-/// A soft eviction of which another was asked, or may have been, goes on with `may_inherit`.
+/// The first that may go on does: it is reported at its end.
 fn evictions(
     left: &[Intent<'static>],
     journal: &Journal,
-    may_inherit: bool,
+    may: MayGoOn,
     look: impl Fn(Option<(&str, CgroupId)>, &[CgroupId], Instant) -> Holding,
 ) -> Evicted {
     let Evicted { mut ended, mut inherited } = Evicted::default();
@@ -174,9 +192,11 @@ fn evictions(
         let (was_signalled, was_requested) =
             (was(EventType::EvictionSignalled), was(EventType::EvictionRequested));
         let was_ended = was(EventType::EvictionCompleted) || was(EventType::EvictionFailed);
-        let may_go_on = may_inherit && inherited.is_none() && !was_signalled && !was_ended;
+        let may_go_on = inherited.is_none() && !was_ended;
         if holding == Holding::Living
+            && may.asked
             && may_go_on
+            && !was_signalled
             && let Some(eviction) = soft::inherit(intent, journal)
         {
             inherited = Some((eviction, intent.clone()));
@@ -199,34 +219,21 @@ fn evictions(
             }),
         };
         emit(Payload::EvictionDecided(EvictionDecided::Reconstructed(decided)));
-        let (ended_as, message, is_ended): (fn(EvictionEnded) -> Payload, _, _) = match holding {
-            Holding::NoProcess => (
-                Payload::EvictionCompleted,
-                "the daemon ended meanwhile; the pod has no process any more",
-                true,
-            ),
-            Holding::Doomed => (
-                Payload::EvictionFailed,
-                "the daemon ended meanwhile; the pod was killed, and is not dead yet",
-                true,
-            ),
-            Holding::Living if was_signalled => (
-                Payload::EvictionFailed,
-                "the daemon ended meanwhile; the pod was signalled, and what is left of it lives on until memory is \
-                 short again",
-                true,
-            ),
-            Holding::Living if was_requested => (
-                Payload::EvictionFailed,
-                "the daemon ended meanwhile; the API server has accepted to evict the pod, and the kubelet ends it",
-                false,
-            ),
-            Holding::Living => {
-                (Payload::EvictionFailed, "the daemon ended before the pod was signalled: it lives on", false)
-            }
-        };
+        let (ended_as, message, is_ended) = verdict(holding, was_signalled, was_requested);
         if is_ended {
             ended.push(EndedPod { uid: uid.to_string(), fingerprint: None, why: Why::Evicted });
+        }
+        if holding == Holding::Doomed
+            && may.dying
+            && may_go_on
+            && let Some(eviction) = dying::inherit(intent, journal)
+        {
+            // At once: the breaker counts it, and the API server is asked to remove the pod.
+            if !killed.contains(&id) {
+                journal.emit(subject(pod), Payload::EvictionSignalled(dying::signalled(&eviction)));
+            }
+            inherited = Some((eviction, intent.clone()));
+            continue;
         }
         let data = EvictionEnded {
             eviction_id: id.clone(),
@@ -243,6 +250,38 @@ fn evictions(
         emit(ended_as(data));
     }
     Evicted { ended, inherited }
+}
+
+/// What an eviction that does not go on is reported as, why, and whether its pod stays evicted.
+fn verdict(
+    holding: Holding,
+    was_signalled: bool,
+    was_requested: bool,
+) -> (fn(EvictionEnded) -> Payload, &'static str, bool) {
+    match holding {
+        Holding::NoProcess => {
+            (Payload::EvictionCompleted, "the daemon ended meanwhile; the pod has no process any more", true)
+        }
+        Holding::Doomed => (
+            Payload::EvictionFailed,
+            "the daemon ended meanwhile; the pod was killed, and is not dead yet",
+            true,
+        ),
+        Holding::Living if was_signalled => (
+            Payload::EvictionFailed,
+            "the daemon ended meanwhile; the pod was signalled, and what is left of it lives on until memory is \
+             short again",
+            true,
+        ),
+        Holding::Living if was_requested => (
+            Payload::EvictionFailed,
+            "the daemon ended meanwhile; the API server has accepted to evict the pod, and the kubelet ends it",
+            false,
+        ),
+        Holding::Living => {
+            (Payload::EvictionFailed, "the daemon ended before the pod was signalled: it lives on", false)
+        }
+    }
 }
 
 /// Restores the files that were written only for a while.

@@ -48,7 +48,7 @@ pub(super) struct ReportTargets {
 pub(super) struct Left {
     /// The reflex's part of the intent page, if there is one.
     pub(super) intents: Option<EvictionIntents>,
-    /// The soft eviction to go on with.
+    /// The eviction to go on with.
     pub(super) inherited: Option<Arc<InheritedEviction>>,
 }
 

@@ -425,6 +425,14 @@ fn charge(charged: Option<&[BranchFiles]>, counted: Option<&[OwnedFd]>, buffer: 
     }
 }
 
+/// What these cgroups, none of them below another, are charged for in all; `None` if not all of it can be read.
+#[must_use]
+pub fn usage_of(dirs: &[CgroupDir]) -> Option<Usage> {
+    let open = |dir: &CgroupDir| BranchFiles::open_counted(dir).ok().flatten();
+    let charged = dirs.iter().map(open).collect::<Option<Vec<_>>>()?;
+    charge(Some(&charged), None, &mut [0; stat::BUFFER_BYTES]).usage().copied()
+}
+
 fn count(counted: &[OwnedFd], buffer: &mut [u8]) -> Option<u64> {
     let mut whole: Option<u64> = None;
     for counted in counted {

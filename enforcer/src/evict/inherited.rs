@@ -1,4 +1,4 @@
-//! A soft eviction of an earlier process of the daemon, which this one goes on with.
+//! An eviction of an earlier process of the daemon, which this one goes on with.
 
 use std::os::fd::OwnedFd;
 

@@ -157,7 +157,7 @@ pub enum Report {
         candidate: Arc<Candidate>,
         /// What was known before.
         eviction: Arc<InheritedEviction>,
-        /// Whether it was asked to end.
+        /// Whether it was asked to end, or killed.
         is_asked: bool,
     },
     /// An eviction that was inherited is over, and its victim was never among the candidates of this process.

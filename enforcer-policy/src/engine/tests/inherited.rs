@@ -1,4 +1,4 @@
-//! A soft eviction that an earlier process began: it is the one under way.
+//! An eviction that an earlier process began: it is the one under way.
 use super::{rig::*, soft::both};
 use crate::{
     engine::{
@@ -29,6 +29,7 @@ fn inherited(requested_ns: Option<u64>) -> Inherited {
         crossed_ns: BEFORE_NS - MINUTE,
         decided_ns: BEFORE_NS,
         requested_ns,
+        signalled_ns: None,
         grace_ns: 10 * SECOND,
         predicted_freed_bytes: 100 * MIB,
         current_bytes: Some(100 * MIB),
@@ -233,4 +234,46 @@ fn an_answer_that_comes_too_late_changes_nothing() {
     assert_eq!(rig.on_outcome(Outcome::Unrequested { number: 1, now_ns }), []);
     rig.signalled();
     assert!(completed(&rig.pass(MS).progress(false, 0)).is_some());
+}
+
+/// A process that begins while the victim of a hard eviction, which another killed, is dying.
+fn dying() -> Rig {
+    let mut rig = Rig::upstream(&both());
+    rig.now_ns = NOW_NS;
+    let shortage = Shortage { hard: true, threshold: GIB, observed: GIB - 1, ..inherited(None).shortage };
+    let killed = Inherited { shortage, signalled_ns: Some(BEFORE_NS), grace_ns: 0, ..inherited(None) };
+    rig.engine.inherit(&killed, NOW_NS);
+    rig
+}
+
+#[test]
+fn no_other_is_killed_while_one_that_was_killed_before_is_dying_and_gives_back() {
+    let mut rig = dying();
+    for _ in 0..19 {
+        let reported = rig.look(GIB - 1);
+        assert!(kill_of(&reported).is_none() && !evicts(&reported), "{reported:?}");
+        rig.pass(100 * MS);
+        assert_eq!(failed_for(&rig.progress(true, 60 * MIB)), None);
+    }
+    // It is dead; 60 of its 100 MiB are still to come.
+    assert!(completed(&rig.progress(false, 60 * MIB)).is_none());
+    let reported = rig.pass(MS).look(GIB - 50 * MIB);
+    assert!(!evicts(&reported), "{reported:?}");
+    let completion = completed(&rig.pass(MS).progress(false, 0)).unwrap();
+    assert_eq!(completion.moments.signalled_ns, Some(BEFORE_NS));
+    assert_eq!((completion.number, completion.freed_bytes), (1, Some(100 * MIB)));
+    assert!(evicts(&rig.pass(MS).look(GIB - 1)), "it was not enough");
+}
+
+/// It is awaited no longer than if it were killed now.
+#[test]
+fn one_that_was_killed_before_and_does_not_die_is_given_up() {
+    let mut rig = dying();
+    let mut reported = Vec::new();
+    for _ in 0..30 {
+        reported.extend(rig.pass(100 * MS).progress(true, 100 * MIB));
+    }
+    assert_eq!(failed_for(&reported), Some(FailureReason::StillPopulated));
+    assert!(evicts(&rig.pass(MS).look(GIB - 1)));
+    assert_ne!(rig.engine.decision().unwrap().cgroup, CgroupId(5), "it is passed over");
 }

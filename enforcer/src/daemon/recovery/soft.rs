@@ -20,15 +20,17 @@ use crate::{
     },
 };
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 
 /// What the journal says of an eviction.
 #[derive(Debug, Default)]
-struct Reported {
+pub(super) struct Reported {
     /// Its decision, and the position of that.
-    decision: Option<(u64, Box<Decision>)>,
+    pub(super) decision: Option<(u64, Box<Decision>)>,
     /// When another had accepted to end the victim, in milliseconds since the machine was started.
-    requested_ms: Option<u64>,
+    pub(super) requested_ms: Option<u64>,
+    /// When the victim was killed.
+    pub(super) killed_ms: Option<u64>,
 }
 
 /// What goes on of an eviction that an earlier process began and did not end; `None` if it was hard, or if no one can have
@@ -52,7 +54,7 @@ pub(super) fn inherit(intent: &Intent<'_>, journal: &Journal) -> Option<Inherite
         return None;
     };
     let id = Ulid::from(*id);
-    let Reported { decision, requested_ms } = reported(journal, &id.to_string());
+    let Reported { decision, requested_ms, killed_ms: _ } = reported(journal, &id.to_string());
     let (sequence, decision) = decision.filter(|(_, decision)| is_soft(decision) && !hard)?;
     // Someone may have been asked even if it is not known yet whether the disk has the decision: after a kill, what an
     // earlier process of this boot wrote counts as durable only once it is synced again. Who asks waits for that, the
@@ -71,6 +73,7 @@ pub(super) fn inherit(intent: &Intent<'_>, journal: &Journal) -> Option<Inherite
         crossed_ns: decided_ns.saturating_sub(nanoseconds(decision.crossed_to_decided_ms)),
         decided_ns: *decided_ns,
         requested_ns: requested_ms.map(|at_ms| at_ms.saturating_mul(MS)),
+        signalled_ns: None,
         grace_ns: decision.grace_ms.saturating_mul(MS),
         predicted_freed_bytes: decision.predicted_freed_bytes,
         current_bytes: victim.and_then(|victim| victim.current_bytes),
@@ -88,14 +91,14 @@ fn is_soft(decision: &Decision) -> bool {
 }
 
 /// A duration of an event, which has a fraction.
-fn nanoseconds(milliseconds: Option<f64>) -> u64 {
+pub(super) fn nanoseconds(milliseconds: Option<f64>) -> u64 {
     let seconds = milliseconds.unwrap_or(0.0) / 1_000.0;
     let duration = std::time::Duration::try_from_secs_f64(seconds).unwrap_or_default();
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn reported(journal: &Journal, id: &str) -> Reported {
-    let kinds = vec![EventType::EvictionDecided, EventType::EvictionRequested];
+pub(super) fn reported(journal: &Journal, id: &str) -> Reported {
+    let kinds = vec![EventType::EvictionDecided, EventType::EvictionRequested, EventType::EvictionSignalled];
     let from = journal.range().newest.saturating_sub(BACK);
     let mut reader = journal.reader(Some(from), Filter { kinds, ..Filter::default() });
     let mut found = Reported::default();
@@ -111,6 +114,11 @@ fn reported(journal: &Journal, id: &str) -> Reported {
                 Ok(Payload::EvictionRequested(requested)) if requested.eviction_id == id => {
                     found.requested_ms = found.requested_ms.or(requested.boot_ms);
                 }
+                Ok(Payload::EvictionSignalled(signalled))
+                    if signalled.eviction_id == id && signalled.sent == "SIGKILL" =>
+                {
+                    found.killed_ms = found.killed_ms.or(signalled.boot_ms);
+                }
                 _ => {}
             }
         }
@@ -119,7 +127,7 @@ fn reported(journal: &Journal, id: &str) -> Reported {
 }
 
 /// Opens the cgroups that were to be killed and still exist; `None` if not all of them can be found.
-fn killed(own: Option<(&CgroupPath, CgroupId)>, targets: &[CgroupId]) -> Option<Vec<CgroupDir>> {
+pub(super) fn killed(own: Option<(&CgroupPath, CgroupId)>, targets: &[CgroupId]) -> Option<Vec<CgroupDir>> {
     let mount = Path::new(cgroup::MOUNT);
     let root = CgroupDir::mount(mount).ok()?;
     let handles = if targets.is_empty() { None } else { Some(Handles::of(mount).ok()?) };

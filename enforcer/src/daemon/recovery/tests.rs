@@ -4,6 +4,9 @@ use super::*;
 
 mod soft;
 
+/// In `mode: enforce` beside a kubelet.
+const ANY: MayGoOn = MayGoOn { asked: true, dying: true };
+
 #[test]
 fn an_eviction_is_reported_once_and_its_pod_stays_evicted() {
     let journal = Journal::new("n", "b");
@@ -23,7 +26,7 @@ fn an_eviction_is_reported_once_and_its_pod_stays_evicted() {
         decided_ns: 0,
     }];
     for _ in 0..2 {
-        let ended = evictions(&left, &journal, true, held_in_the_end).ended;
+        let ended = evictions(&left, &journal, ANY, held_in_the_end).ended;
         assert_eq!(ended, [EndedPod { uid: String::from("hog"), fingerprint: None, why: Why::Evicted }]);
     }
     let mut reader = journal.reader(None, Filter::default());
@@ -89,7 +92,7 @@ fn one_whose_signal_was_reported_counts_once_and_one_whose_was_not_is_made_up_fo
             observed: 9,
             decided_ns: 5_000_000,
         }];
-        let evicted = evictions(&left, &journal, true, held_in_the_end);
+        let evicted = evictions(&left, &journal, ANY, held_in_the_end);
         assert!(evicted.inherited.is_none());
         let mut reader = journal.reader(None, Filter::default());
         let Some(Batch::Records(records)) = reader.read() else { panic!() };

@@ -53,7 +53,7 @@ impl EvictionLoop {
             return;
         };
         let (id, owed, is_spared) = (eviction.id, *owed, engine.spared(cgroup).is_some());
-        let is_asked = engine.moments().is_some_and(|moments| moments.asked_ns().is_some());
+        let is_asked = engine.moments().is_some_and(|moments| moments.has_begun());
         if let Some(Unknown { eviction, .. }) = self.unknown.take() {
             // Its files are closed by the report thread.
             self.emit(Report::Inherited { number, candidate: Arc::clone(&candidate), eviction, is_asked });
@@ -88,16 +88,22 @@ impl EvictionLoop {
     pub(super) fn watch_inherited(&mut self, number: u64) {
         let Some(Unknown { eviction, since_ns, owed }) = &self.unknown else { return };
         let now_ns = clock::boottime_ns();
-        let is_asked = self.core.engine().moments().is_some_and(|moments| moments.asked_ns().is_some());
+        let moments = self.core.engine().moments();
+        let is_asked = moments.is_some_and(|moments| moments.has_begun());
+        let is_killed = moments.is_some_and(|moments| moments.signalled_ns.is_some());
         let is_overdue = now_ns.saturating_sub(*since_ns) >= PATIENCE_NS && (owed.is_some() || !is_asked);
+        let (current_bytes, process_count) = (None, None);
+        let progress =
+            |populated| Outcome::Progress { number, now_ns, populated, current_bytes, process_count };
         let actions = if eviction.has_ended() {
             if is_asked || owed.is_some() {
-                let (populated, current_bytes, process_count) = (false, None, None);
-                let progress = Outcome::Progress { number, now_ns, populated, current_bytes, process_count };
-                self.core.step(Input::Outcome(progress))
+                self.core.step(Input::Outcome(progress(false)))
             } else {
                 self.refuse(number, Refusal::Gone)
             }
+        } else if is_killed {
+            // Its time to die passes while it is unknown too.
+            self.core.step(Input::Outcome(progress(true)))
         } else if is_overdue {
             self.refuse(number, Refusal::Unknown)
         } else {

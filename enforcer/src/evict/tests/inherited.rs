@@ -1,4 +1,4 @@
-//! A soft eviction of an earlier process: it goes on under its id, once its victim is known.
+//! An eviction of an earlier process: it goes on under its id, once its victim is known.
 use std::{
     process::{Child, Command},
     sync::{
@@ -94,9 +94,14 @@ impl Scene {
         requested_ago_ns: Option<u64>,
         uid: &PodUid,
     ) -> (Reflex, mpsc::Receiver<Report>) {
+        self.begin_as(available_bytes, self.facts(requested_ago_ns), uid)
+    }
+
+    /// The victim's eviction, requested so long ago.
+    fn facts(&self, requested_ago_ns: Option<u64>) -> Inherited {
         let now_ns = clock::boottime_ns();
         let identity = self.victim.identity();
-        let facts = Inherited {
+        Inherited {
             cgroup: self.victim.facts().cgroup,
             pod: pod_key(&identity.pod),
             shortage: Shortage {
@@ -108,11 +113,22 @@ impl Scene {
             crossed_ns: now_ns.saturating_sub(60 * SECOND),
             decided_ns: now_ns.saturating_sub(50 * SECOND),
             requested_ns: requested_ago_ns.map(|ago_ns| now_ns.saturating_sub(ago_ns)),
+            signalled_ns: None,
             grace_ns: GRACE_NS,
             predicted_freed_bytes: 300 * MIB,
             current_bytes: Some(300 * MIB),
             process_count: None,
-        };
+        }
+    }
+
+    /// Begins with this eviction and so much available.
+    fn begin_as(
+        &self,
+        available_bytes: u64,
+        facts: Inherited,
+        uid: &PodUid,
+    ) -> (Reflex, mpsc::Receiver<Report>) {
+        let identity = self.victim.identity();
         let killed = [self.node.root().open(&identity.cgroup).unwrap()];
         let who = (ID, identity.pod.clone(), uid.clone(), identity.cgroup.clone());
         let inherited = InheritedEviction::open(who, (facts, 1), Some(&killed));
@@ -321,5 +337,41 @@ fn a_victim_that_stays_unknown_is_given_up() {
     let Report::InheritedEnded { end: End::Failed(failure), .. } = next(&reports) else { panic!() };
     assert_eq!(failure.reason, FailureReason::Refused(Refusal::Unknown));
     assert!(!scene.node.killed("soft"));
+    reflex.stop();
+}
+
+#[test]
+fn no_other_is_killed_while_a_victim_that_an_earlier_process_killed_is_dying() {
+    let scene = Scene::new();
+    let (uid, facts) = (&scene.victim.identity().uid, scene.facts(None));
+    let shortage = Shortage { hard: true, threshold: 200 * MIB, observed: 190 * MIB, ..facts.shortage };
+    let killed_ns = facts.decided_ns;
+    // It has ten seconds to die, however busy the machine is.
+    let predicted_freed_bytes = 8 * 1024 * MIB;
+    let facts =
+        Inherited { shortage, signalled_ns: Some(killed_ns), grace_ns: 0, predicted_freed_bytes, ..facts };
+    let (reflex, reports) = scene.begin_as(100 * MIB, facts, uid);
+    nothing_about_an_eviction(&reports);
+    reflex.set_candidates(scene.all());
+    assert!(matches!(next(&reports), Report::Inherited { is_asked: true, number: 1, .. }));
+    nothing_about_an_eviction(&reports);
+    scene.node.set_available(900 * MIB);
+    scene.ends();
+    let Report::Completed { id, completion, .. } = next(&reports) else { panic!("not completed") };
+    assert_eq!((id, completion.moments.signalled_ns), (ID, Some(killed_ns)));
+    assert_eq!(completion.freed_bytes, Some(299 * MIB));
+    assert_eq!(scene.asked(), []);
+    assert!(!scene.node.killed("soft") && !scene.node.killed("other"), "neither again");
+    reflex.stop();
+}
+
+#[test]
+fn a_killed_victim_that_is_never_known_and_does_not_die_is_given_up() {
+    let scene = Scene::new();
+    let (uid, facts) = (&scene.victim.identity().uid, scene.facts(None));
+    let facts = Inherited { signalled_ns: Some(facts.decided_ns), grace_ns: 0, ..facts };
+    let (reflex, reports) = scene.begin_as(790 * MIB, facts, uid);
+    let Report::InheritedEnded { end: End::Failed(failure), .. } = next(&reports) else { panic!() };
+    assert_eq!(failure.reason, FailureReason::StillPopulated);
     reflex.stop();
 }

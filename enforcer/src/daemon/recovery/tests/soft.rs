@@ -76,12 +76,12 @@ fn decided(decision: Decision) -> Payload {
 fn recovered(
     reported_before: &[Payload],
     intent: Intent<'static>,
-    may_inherit: bool,
+    may: MayGoOn,
     holding: Holding,
 ) -> (Option<Inherited>, Vec<EventType>) {
     let journal = journal(reported_before);
     let before = journal.range().newest;
-    let evicted = evictions(std::slice::from_ref(&intent), &journal, may_inherit, |_, _, _| holding);
+    let evicted = evictions(std::slice::from_ref(&intent), &journal, may, |_, _, _| holding);
     let inherited = evicted.inherited.map(|(eviction, kept)| {
         assert_eq!((eviction.id, kept), (id(), intent));
         assert_eq!((eviction.pod.to_string(), eviction.uid.to_string()), ("shop/web".into(), "u1".into()));
@@ -99,7 +99,7 @@ fn recovered(
 fn a_request_that_was_accepted_is_under_way_and_nothing_is_reported() {
     let decision = Decision { victim: Some(victim()), ..decision() };
     let reported_before = [decided(decision), requested("accepted", Some(9_200))];
-    let (inherited, reported) = recovered(&reported_before, intent(false), true, Holding::Living);
+    let (inherited, reported) = recovered(&reported_before, intent(false), ANY, Holding::Living);
     assert_eq!(reported, []);
     assert_eq!(
         inherited,
@@ -115,6 +115,7 @@ fn a_request_that_was_accepted_is_under_way_and_nothing_is_reported() {
             crossed_ns: 7_499_500_000,
             decided_ns: 9_000 * MS,
             requested_ns: Some(9_200 * MS),
+            signalled_ns: None,
             grace_ns: 30_000 * MS,
             predicted_freed_bytes: 300,
             current_bytes: Some(400),
@@ -132,7 +133,7 @@ fn whether_it_was_requested_is_found_out_even_if_its_decision_is_not_synced_agai
     });
     assert!(*journal.durable().borrow() < sequence, "the disk takes its time");
     let before = journal.range().newest;
-    let evicted = evictions(&[intent(false)], &journal, true, |_, _, _| Holding::Living);
+    let evicted = evictions(&[intent(false)], &journal, ANY, |_, _, _| Holding::Living);
     let (eviction, kept) = evicted.inherited.expect("it goes on");
     assert_eq!((eviction.facts.requested_ns, eviction.sequence, kept), (None, sequence, intent(false)));
     assert_eq!(journal.range().newest, before, "nothing is reported");
@@ -141,7 +142,8 @@ fn whether_it_was_requested_is_found_out_even_if_its_decision_is_not_synced_agai
 #[test]
 fn what_was_signalled_ended_or_hard_does_not_go_on() {
     let accepted = || [decided(decision()), requested("accepted", Some(9_200))];
-    let is_inherited = |reported_before: &[Payload], hard, may, holding| {
+    let is_inherited = |reported_before: &[Payload], hard, asked, holding| {
+        let may = MayGoOn { asked, dying: false };
         recovered(reported_before, intent(hard), may, holding).0.is_some()
     };
     assert!(is_inherited(&accepted(), false, true, Holding::Living));
@@ -169,9 +171,37 @@ fn what_was_signalled_ended_or_hard_does_not_go_on() {
 fn two_do_not_go_on_at_once() {
     let journal = journal(&[decided(decision()), requested("accepted", Some(9_200))]);
     let left = [intent(false), intent(false)];
-    let evicted = evictions(&left, &journal, true, |_, _, _| Holding::Living);
+    let evicted = evictions(&left, &journal, ANY, |_, _, _| Holding::Living);
     assert!(evicted.inherited.is_some());
     let mut reader =
         journal.reader(None, Filter { kinds: vec![EventType::EvictionFailed], ..Filter::default() });
     assert!(matches!(reader.read(), Some(Batch::Records(records)) if records.len() == 1));
+}
+
+#[test]
+fn a_victim_that_is_dying_goes_on_and_its_kill_is_reported_once() {
+    let hard = Decision { hard: true, grace_ms: 0, victim: Some(victim()), ..decision() };
+    let killed = serde_json::json!({
+        "evictionId": id().to_string(), "namespace": "shop", "name": "web", "uid": "u1", "sent": "SIGKILL", "bootMs": 9_050,
+    });
+    let killed = Payload::parse(EventType::EvictionSignalled, &killed).unwrap();
+    for (reported_before, reported_now, killed_ms) in [
+        (vec![decided(hard.clone())], vec![EventType::EvictionSignalled], 9_000),
+        (vec![decided(hard.clone()), killed], vec![], 9_050),
+    ] {
+        let (inherited, reported) = recovered(&reported_before, intent(true), ANY, Holding::Doomed);
+        assert_eq!(reported, reported_now);
+        let inherited = inherited.expect("it goes on");
+        assert_eq!((inherited.signalled_ns, inherited.requested_ns), (Some(killed_ms * MS), None));
+        assert_eq!((inherited.predicted_freed_bytes, inherited.current_bytes), (300, Some(400)));
+        assert!(inherited.shortage.hard);
+    }
+    let (inherited, reported) = recovered(&[], intent(true), ANY, Holding::Doomed);
+    assert_eq!(reported, [EventType::EvictionDecided, EventType::EvictionSignalled]);
+    assert_eq!(inherited.expect("it goes on").signalled_ns, Some(9_000 * MS));
+    let may_not = MayGoOn { asked: false, dying: false };
+    assert!(recovered(&[decided(hard.clone())], intent(true), may_not, Holding::Doomed).0.is_none());
+    assert!(recovered(&[decided(hard), ended()], intent(true), ANY, Holding::Doomed).0.is_none());
+    let evicted = evictions(&[intent(true)], &journal(&[]), ANY, |_, _, _| Holding::Doomed);
+    assert_eq!(evicted.ended.len(), 1, "its pod stays evicted");
 }
