@@ -276,7 +276,9 @@ pub async fn run(
     let mut orders = OrderBook::open(&config.state_dir, &host.boot_id, &journal, kubelets);
     // Before any pod is admitted: what is reserved is not free for them.
     orders.put_reservations_in_force(&mut desired);
-    let evictions = Evictions::new(&journal, &being_evicted, orders.view(), &sender, &workers);
+    let being_ended = desired.being_ended();
+    let evictions =
+        Evictions::new(&journal, &being_evicted, being_ended.clone(), orders.view(), &sender, &workers);
     // At once, as no thread may be had later; the pods come when they are known.
     let repeating = kubernetes::repeating(api_evictions.as_ref(), &orders, &journal)
         .context("cannot start the thread for restarted containers")?;
@@ -438,6 +440,7 @@ pub async fn run(
             () = woken.notified() => desired.reconcile().await?,
             () = boosted.notified() => desired.boost(),
             () = forbidden.notified() => desired.reopen_candidates(),
+            () = being_ended.changed() => desired.note_being_ended(),
             () = kubelet_came.notified() => break Ended::KubeletCame,
             () = metrics::sleep_until(due) => desired.look().await?,
         }

@@ -206,7 +206,12 @@ impl Slot {
     }
 
     fn watch_release(&mut self, now_ns: u64) {
-        let bytes = self.reading.usage().map(Usage::freed_by_death_bytes).filter(|_| self.facts.terminating);
+        if !self.facts.terminating {
+            // An end that came to nothing says nothing of a later one.
+            self.release = None;
+            return;
+        }
+        let bytes = self.reading.usage().map(Usage::freed_by_death_bytes);
         match (bytes, &mut self.release) {
             (Some(bytes), Some(release)) if self.read_ns == now_ns => release.look(now_ns, bytes),
             (Some(bytes), release @ None) => *release = Some(Release::new(now_ns, bytes)),

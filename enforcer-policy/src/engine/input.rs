@@ -29,7 +29,8 @@ pub struct CandidateFacts {
     /// The grace period that the pod requests, in nanoseconds: its `terminationGracePeriodSeconds`. Only a soft
     /// eviction grants one.
     pub grace_period_ns: u64,
-    /// Whether its deletion was requested, or it has ended but for its last processes, so that it ends by itself.
+    /// Whether its deletion was requested, it has ended but for its last processes, or it is being ended for another reason than
+    /// a shortage, so that it ends without being evicted.
     pub terminating: bool,
     /// Whether another removes its memory-backed volumes once it is dead: a kubelet, which does so a moment later.
     pub torn_down: bool,

@@ -1,4 +1,5 @@
-//! Memory that others free: pods that end by themselves, and a kubelet that removes a victim's memory-backed volumes.
+//! Memory that others free: pods that end by themselves, by order or to make way, and a kubelet that removes a victim's
+//! memory-backed volumes.
 //!
 //! A terminating pod is no candidate for a shortage of memory, and the memory that its death frees counts as available. Both end
 //! after 10 s, or as soon as its memory no longer falls: a pod whose grace period is an hour must not prevent evictions.

@@ -186,7 +186,7 @@ pub(super) fn exclusion(reason: &str) -> &str {
         "gone" => "its cgroup is gone",
         "empty" => "holds nothing",
         "withinRequest" => "within its request, and such pods are spared",
-        "terminating" => "is being deleted and frees its memory",
+        "terminating" => "is ending already and frees its memory",
         "passedOver" => "could not be evicted in this shortage",
         "usageUnknown" => "what it uses is not counted",
         other => other,

@@ -39,6 +39,7 @@ use crate::{
 };
 
 mod alignment;
+mod being_ended;
 mod candidates;
 mod components;
 mod cpus;
@@ -54,7 +55,6 @@ mod view;
 mod watch_budget;
 
 pub(crate) use self::cpus::{machine as cpu_machine, machine_of as cpu_machine_of};
-pub(super) use self::orders::Evictable;
 use self::{
     alignment::Aligning,
     candidates::{CandidateSet, Opener},
@@ -66,6 +66,7 @@ use self::{
     pod_set::PodSet,
     watch_budget::WatchBudget,
 };
+pub(super) use self::{being_ended::BeingEnded, orders::Evictable};
 
 /// The path of the desired state: pods → plan → cgroups, and the reports about them.
 ///
@@ -374,6 +375,16 @@ impl Desired {
     /// Moves no process of a pod that is being evicted.
     pub(super) fn set_being_evicted(&mut self, being_evicted: BeingEvicted) {
         self.candidates.set_being_evicted(being_evicted);
+    }
+
+    /// The pods that are being ended by order or to make way.
+    pub(super) fn being_ended(&self) -> BeingEnded {
+        self.candidates.being_ended().clone()
+    }
+
+    /// Follows a change of these: the reflex counts on what they release.
+    pub(super) fn note_being_ended(&mut self) {
+        self.candidates.note_change();
     }
 
     /// Notified when a reconciliation is due that nothing else announces.

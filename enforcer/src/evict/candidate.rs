@@ -314,6 +314,13 @@ impl Candidate {
         self
     }
 
+    /// Sets whether it ends by itself, or is being ended for another reason than a shortage: what it releases is on its way.
+    #[must_use]
+    pub fn ending(mut self, ending: bool) -> Self {
+        self.facts.terminating = ending;
+        self
+    }
+
     /// Its name and cgroup for events.
     #[must_use]
     pub fn identity(&self) -> &Identity {

@@ -2,7 +2,7 @@
 
 use super::rig::{GIB, MIB, MS, Rig, SECOND, candidate, enforcing, evicts, using};
 use crate::{
-    engine::{Action, CandidateFacts, Exclusion, NodeSample, Reading, Usage, Waiting},
+    engine::{Action, CandidateFacts, Candidates, Exclusion, NodeSample, Reading, Usage, Waiting},
     model::CgroupId,
 };
 
@@ -64,6 +64,23 @@ fn one_that_grows_is_a_candidate_at_once() {
     rig.readings[0] = using(650 * MIB);
     assert!(evicts(&rig.pass(100 * MS).look(450 * MIB)));
     assert_eq!(victim(&rig), CgroupId(1));
+}
+
+/// An operator's order can fail, and be given again.
+#[test]
+fn one_that_was_let_off_is_awaited_anew_when_it_is_ended_again() {
+    let mut rig = rig(600 * MIB);
+    let set = |rig: &mut Rig, terminating| {
+        let facts = CandidateFacts { terminating, ..candidate(1, -1, 0) };
+        drop(rig.engine.replace(Candidates::new(&[facts, candidate(2, 0, 0)])));
+    };
+    assert!(!evicts(&rig.look(500 * MIB)));
+    set(&mut rig, false);
+    // Above the threshold, but near it: usages are read.
+    assert!(!evicts(&rig.pass(20 * SECOND).look(1_100 * MIB)));
+    set(&mut rig, true);
+    assert!(!evicts(&rig.pass(SECOND).look(500 * MIB)));
+    assert_eq!(rig.engine.waiting(rig.now_ns), Waiting::Terminating);
 }
 
 #[test]

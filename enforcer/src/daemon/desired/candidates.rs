@@ -10,7 +10,7 @@ use std::{
 
 use self::awaited::Awaited;
 use super::{
-    BeingEvicted, Desired, emit,
+    BeingEnded, BeingEvicted, Desired, emit,
     existing::{Existing, Holders, as_held, holders},
     pod_set::PodSet,
     refused::Refused,
@@ -92,6 +92,8 @@ pub(super) struct CandidateSet {
     former: BTreeMap<CgroupPath, Former>,
     /// Cgroups whose processes are not moved, because they are killed where they are.
     being_evicted: BeingEvicted,
+    /// Pods that are being ended for another reason than a shortage.
+    being_ended: BeingEnded,
 }
 
 /// What has changed about the candidates.
@@ -172,6 +174,7 @@ impl CandidateSet {
             protected: BTreeSet::new(),
             former: BTreeMap::new(),
             being_evicted: BeingEvicted::default(),
+            being_ended: BeingEnded::default(),
         }
     }
 
@@ -196,6 +199,11 @@ impl CandidateSet {
     /// Whether an operator has spared that pod.
     pub(super) fn is_protected(&self, name: &PodName) -> bool {
         self.protected.contains(name)
+    }
+
+    /// The pods that are being ended for another reason than a shortage.
+    pub(super) fn being_ended(&self) -> &BeingEnded {
+        &self.being_ended
     }
 
     /// The candidate of that pod, if it is one.
@@ -254,6 +262,7 @@ impl CandidateSet {
             let standing = known.filter(|standing| {
                 standing.plan == *plan
                     && standing.candidate.facts().protected == self.is_protected(&plan.name)
+                    && standing.candidate.facts().terminating == self.is_ending(plan)
                     && Some(standing.candidate.facts().cgroup) == id
                     && standing.containers == containers
                     && standing.former == former
@@ -398,7 +407,13 @@ impl CandidateSet {
         former: &[(CgroupPath, CgroupId)],
     ) -> Result<Arc<Candidate>, OpenError> {
         let candidate = (self.opener.open)(root, &self.opener.guard, plan)?.with_former(root, former)?;
-        Ok(Arc::new(candidate.protected(self.is_protected(&plan.name))))
+        let candidate = candidate.protected(self.is_protected(&plan.name));
+        Ok(Arc::new(candidate.ending(self.is_ending(plan))))
+    }
+
+    /// Whether the pod ends by itself, or is being ended here.
+    fn is_ending(&self, plan: &PodPlan) -> bool {
+        plan.is_terminating() || self.being_ended.contains(&plan.uid)
     }
 
     /// The candidate that makes way for a critical pod: one of these, or another planned pod. A pod that this daemon never
@@ -479,18 +494,22 @@ impl Desired {
         let Some(entry) = self.pods.roster().get(uid) else { return };
         let grace = Duration::from_secs(entry.pod.termination_grace_period_seconds);
         let (name, journal) = (entry.pod.name.clone(), self.journal.clone());
-        let done = move |ended: Result<Ending, EndError>| match ended {
-            Ok(ending) => {
-                let how = match ending {
-                    Ending::OnTerm => "by itself",
-                    Ending::OnKill => "killed after its grace period",
-                };
-                tracing::info!("pod {name} made way for a critical pod: {how}");
-            }
-            Err(error) => {
-                let message =
-                    format!("pod {name} does not make way for a critical one: {}", crate::chain(&error));
-                emit::degraded(&journal, "preemption", &message);
+        let being_ended = self.candidates.being_ended().begin(uid.clone());
+        let done = move |ended: Result<Ending, EndError>| {
+            drop(being_ended);
+            match ended {
+                Ok(ending) => {
+                    let how = match ending {
+                        Ending::OnTerm => "by itself",
+                        Ending::OnKill => "killed after its grace period",
+                    };
+                    tracing::info!("pod {name} made way for a critical pod: {how}");
+                }
+                Err(error) => {
+                    let message =
+                        format!("pod {name} does not make way for a critical one: {}", crate::chain(&error));
+                    emit::degraded(&journal, "preemption", &message);
+                }
             }
         };
         if let Some(endings) = &self.endings {

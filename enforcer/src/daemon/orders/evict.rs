@@ -15,7 +15,7 @@ use crate::{
     config::{Config, Mode},
     daemon::{
         EngineEvent,
-        desired::{Desired, Evictable},
+        desired::{BeingEnded, Desired, Evictable},
         ooms::BeingEvicted,
         reports::is_durable,
     },
@@ -47,6 +47,7 @@ type Answer = oneshot::Sender<Result<Done, No>>;
 pub(in crate::daemon) struct Evictions {
     journal: Journal,
     being_evicted: BeingEvicted,
+    being_ended: BeingEnded,
     /// The other orders in force, at any time.
     orders: watch::Receiver<Vec<Order>>,
     /// Reports that a pod was asked to end.
@@ -61,6 +62,7 @@ impl Evictions {
     pub(in crate::daemon) fn new(
         journal: &Journal,
         being_evicted: &BeingEvicted,
+        being_ended: BeingEnded,
         orders: watch::Receiver<Vec<Order>>,
         reflexions: &mpsc::UnboundedSender<EngineEvent>,
         workers: &Arc<Workers>,
@@ -68,6 +70,7 @@ impl Evictions {
         Self {
             journal: journal.clone(),
             being_evicted: being_evicted.clone(),
+            being_ended,
             orders,
             reflexions: reflexions.clone(),
             under_way: Arc::default(),
@@ -127,13 +130,16 @@ impl Evictions {
             (self.journal.clone(), self.reflexions.clone(), Handle::current());
         let orders = self.orders.clone();
         let (being_evicted, under_way) = (self.being_evicted.clone(), Arc::clone(&self.under_way));
+        let being_ended = self.being_ended.clone();
         let work = move || {
             let sequence = journal.append(eviction.decided(false, &config_hash));
             if runtime.block_on(is_durable(&journal, sequence)) {
                 let (cgroup, path) =
                     (eviction.candidate.facts().cgroup, eviction.candidate.identity().cgroup.clone());
                 being_evicted.begin(cgroup, path, clock::boottime_ns());
+                let ending = being_ended.begin(uid.clone());
                 follow(&uid, &eviction, &orders, &journal, &reflexions, done, answer);
+                drop(ending);
                 being_evicted.end(cgroup, clock::boottime_ns());
             } else {
                 journal.append(eviction.unrecorded());
@@ -194,6 +200,63 @@ fn follow(
             | EndError::StillAlive),
         ) => {
             refuse(answer, No::Refused(format!("it is not evicted: {}", crate::chain(&error))));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path, time::Duration};
+
+    use super::*;
+    use crate::{
+        cgroup::{CgroupDir, Guard},
+        evict::Candidate,
+        model::CgroupPath,
+        policy::PodPlan,
+    };
+
+    #[tokio::test]
+    async fn a_pod_is_being_ended_from_its_signal_to_its_end() {
+        let temp = tempfile::tempdir().unwrap();
+        fs::create_dir(temp.path().join("pod")).unwrap();
+        let write = |file: &str, text: &str| fs::write(temp.path().join("pod").join(file), text).unwrap();
+        for (file, text) in [
+            ("cgroup.kill", ""),
+            ("cgroup.procs", ""),
+            ("cgroup.events", "populated 1\n"),
+            ("memory.current", "4096\n"),
+            ("memory.stat", "anon 4096\nfile 0\nshmem 0\ninactive_file 0\n"),
+        ] {
+            write(file, text);
+        }
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
+        let pod = PodName { namespace: String::from("default"), name: String::from("web") };
+        let uid = PodUid::new("u1").unwrap();
+        let plan = PodPlan::new(pod, uid.clone(), CgroupPath::parse("/pod").unwrap());
+        let candidate = Arc::new(Candidate::open(&root, &guard, &plan).unwrap());
+        let (reflexions, _taken) = mpsc::unbounded_channel();
+        let (_orders, view) = watch::channel(Vec::new());
+        let workers = Arc::new(Workers::start("ending", 1, 1).unwrap());
+        let (journal, being_ended) = (Journal::new("n", "b"), BeingEnded::default());
+        let evictions = Evictions::new(
+            &journal,
+            &BeingEvicted::default(),
+            being_ended.clone(),
+            view,
+            &reflexions,
+            &workers,
+        );
+        let operator = Operator { uid: 0, pid: 1, reason: String::from("it hangs") };
+        let eviction = ManualEviction::new(candidate, operator, Duration::from_mins(1));
+        let (answer, answered) = oneshot::channel();
+        evictions.carry_out(uid.clone(), eviction, String::new(), Done::default(), answer);
+        assert!(answered.await.unwrap().is_ok());
+        assert!(being_ended.contains(&uid), "it was asked to end");
+        write("cgroup.events", "populated 0\n");
+        while being_ended.contains(&uid) {
+            being_ended.changed().await;
         }
     }
 }

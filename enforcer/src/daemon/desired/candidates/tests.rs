@@ -219,3 +219,44 @@ fn a_candidate_that_holds_what_must_never_be_killed_by_now_is_none_until_that_is
     let again = renew(&mut candidates, start + Duration::from_secs(1)).unwrap();
     assert!(!again[0].is_forbidden());
 }
+
+/// What it releases is on its way: no other pod need be killed for it.
+#[test]
+fn a_pod_that_is_ended_by_order_or_to_make_way_counts_as_terminating_until_that_is_over() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::write(temp.path().join("cgroup.controllers"), "memory pids\n").unwrap();
+    let root = CgroupDir::unchecked(temp.path()).unwrap();
+    let mut pods = PodSet::new(sample::node(), Settings::default());
+    let pod = Arc::new(sample::pod("p", &[]));
+    let uid = pod.uid.clone();
+    let snapshot = Snapshot { pods: vec![pod], health: Health::Up, read_ms: Some(1) };
+    assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
+    pods.replan();
+    let path = pods.plan().pods[0].cgroup.path.clone();
+    let pod_dir = temp.path().join(path.as_str().trim_start_matches('/'));
+    std::fs::create_dir_all(&pod_dir).unwrap();
+    for (file, text) in [
+        ("cgroup.kill", ""),
+        ("cgroup.procs", ""),
+        ("cgroup.events", "populated 1\n"),
+        ("pids.current", "3\n"),
+        ("memory.current", "4096\n"),
+        ("memory.stat", "anon 4096\nfile 0\nshmem 0\ninactive_file 0\n"),
+    ] {
+        std::fs::write(pod_dir.join(file), text).unwrap();
+    }
+    let id = root.open(&path).unwrap().id();
+    let existing = Existing { planned: [(path, id)].into(), ..Existing::default() };
+    let mut candidates = CandidateSet::new(Opener::new(false, &[]), Journal::new("n", "b"));
+    let is_terminating = |candidates: &mut CandidateSet| {
+        candidates.note_change();
+        let present = Present { root: &root, pods: &pods, existing: &existing };
+        let renewed = candidates.renew(present, Instant::now()).unwrap();
+        renewed.candidates.expect("another set")[0].facts().terminating
+    };
+    assert!(!is_terminating(&mut candidates));
+    let ending = candidates.being_ended().begin(uid);
+    assert!(is_terminating(&mut candidates));
+    drop(ending);
+    assert!(!is_terminating(&mut candidates));
+}
