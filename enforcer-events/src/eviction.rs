@@ -152,6 +152,9 @@ pub struct EvictionVictim {
     pub cgroup: String,
     /// Its cgroup's id.
     pub cgroup_id: u64,
+    /// The ids of the cgroups that are killed, if an operator ordered it and that is not its own cgroup alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub killed_cgroup_ids: Vec<u64>,
     /// Its memory request.
     pub request_bytes: u64,
     /// Its memory limit.

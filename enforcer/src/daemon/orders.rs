@@ -7,7 +7,6 @@
 mod evict;
 mod file;
 mod reservations;
-mod unfinished;
 
 use std::{future, path::Path, time::Duration};
 
@@ -91,7 +90,6 @@ impl OrderBook {
                 emit::degraded(journal, "orders", &message);
                 Kept::default()
             });
-        unfinished::emit(journal);
         let (orders, over) = Orders::resume(kept, same_boot, now());
         let (reservations, expired) = Reservations::resume(reservations, same_boot, now());
         let writer = Writer::start(state_dir, boot_id, journal.clone())

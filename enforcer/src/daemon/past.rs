@@ -38,7 +38,8 @@ pub(super) fn read(journal: &Journal) -> Vec<Past> {
                 Payload::EvictionSignalled(signalled) => (signalled.eviction_id, signalled.boot_ms),
                 Payload::EvictionRequested(requested) => (requested.eviction_id, requested.boot_ms),
                 Payload::EvictionCompleted(ended) | Payload::EvictionFailed(ended) => {
-                    (ended.eviction_id, ended.boot_ms)
+                    // An operator's is not the engine's.
+                    (ended.eviction_id, ended.boot_ms.filter(|_| ended.operator.is_none()))
                 }
                 _ => continue,
             };

@@ -1,6 +1,7 @@
 //! Cleans up after a killed daemon: evictions under way, values written for a while, and a cgroup without its mark.
 
 mod dying;
+mod ordered;
 mod soft;
 
 use std::{
@@ -42,7 +43,7 @@ use crate::{
 const DEATH: Duration = Duration::from_secs(2);
 
 /// How many events back the journal is searched for what was reported already.
-pub(super) const BACK: u64 = 10_000;
+const BACK: u64 = 10_000;
 
 /// What an earlier daemon's evictions come to.
 #[derive(Debug, Default)]
@@ -106,7 +107,8 @@ pub(super) fn take_up(
     let before = ended.len();
     let may_go_on = MayGoOn { asked: may_request, dying: config.mode == Mode::Enforce };
     let evicted = evictions(left, journal, may_go_on, held_in_the_end);
-    for new in evicted.ended {
+    let ordered = ordered::end(journal, held_in_the_end);
+    for new in evicted.ended.into_iter().chain(ordered) {
         // The kept entry knows the manifest.
         if ended.iter().all(|kept| kept.uid != new.uid) {
             ended.push(new);
@@ -355,7 +357,7 @@ fn restore(path: &str, id: CgroupId, value: &TemporaryValue) -> Result<bool, cgr
     if dir.id() == id { cgroup::restore(&dir, value) } else { Ok(false) }
 }
 
-pub(super) fn subject(pod: &str) -> Subject {
+fn subject(pod: &str) -> Subject {
     pod.split_once('/').map_or(Subject::Node, |(namespace, name)| {
         Subject::Pod(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
     })
@@ -390,11 +392,6 @@ fn held(own: Option<(&str, CgroupId)>, targets: &[CgroupId]) -> Holding {
 fn held_at(path: &CgroupPath, id: CgroupId) -> Holding {
     let dir = CgroupDir::mount(Path::new(cgroup::MOUNT)).and_then(|root| root.open(path));
     dir.ok().filter(|dir| dir.id() == id).map_or(Holding::NoProcess, |dir| look_at_dying(&dir))
-}
-
-/// Whether a cgroup of that id exists at the path and holds processes.
-pub(super) fn is_populated(path: &str, id: u64) -> bool {
-    CgroupPath::parse(path).is_ok_and(|path| held_at(&path, CgroupId(id)) != Holding::NoProcess)
 }
 
 /// What the journal has of evictions, by their ids.

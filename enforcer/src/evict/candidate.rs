@@ -333,6 +333,12 @@ impl Candidate {
         self.facts
     }
 
+    /// The ids of the cgroups that are killed; none if that is its own alone.
+    pub(super) fn killed_cgroup_ids(&self) -> Vec<u64> {
+        let ids: Vec<_> = self.targets.iter().map(|target| target.dir.id().0).collect();
+        if ids == [self.facts.cgroup.0] { Vec::new() } else { ids }
+    }
+
     /// The controllers that account for what it uses.
     #[must_use]
     pub fn accounted(&self) -> Accounted {

@@ -344,6 +344,7 @@ pub(super) fn victim_data(
         priority: facts.priority,
         cgroup: cgroup.to_string(),
         cgroup_id: facts.cgroup.0,
+        killed_cgroup_ids: Vec::new(),
         request_bytes: facts.request_bytes,
         limit_bytes: *limit_bytes,
         stats_missing: usage.is_none(),

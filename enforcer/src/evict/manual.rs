@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use enforcer_events::{
     Payload,
-    eviction::{self as events, Decision, EvictionDecided, EvictionEnded, EvictionSignalled},
+    eviction::{self as events, Decision, EvictionDecided, EvictionEnded, EvictionSignalled, EvictionVictim},
 };
 use ulid::Ulid;
 
@@ -69,7 +69,10 @@ impl ManualEviction {
             observed_bytes: None,
             observed_count: None,
             grace_ms: self.grace_ms(),
-            victim: Some(victim_data(&self.candidate, &self.reading, 0)),
+            victim: Some(EvictionVictim {
+                killed_cgroup_ids: self.candidate.killed_cgroup_ids(),
+                ..victim_data(&self.candidate, &self.reading, 0)
+            }),
             decided_by: "operator".into(),
             operator: Some(events::Operator { uid: *uid, pid: Some(*pid), reason: reason.clone() }),
             ranking: Vec::new(),

@@ -3,12 +3,16 @@ use std::{sync::Arc, thread, time::Duration};
 
 use serde_json::{Value, json};
 
-use super::node::{MIB, Node, Pod};
-use crate::evict::{Ending, ManualEviction, Operator};
+use super::node::{MIB, Node, Pod, guard};
+use crate::evict::{Candidate, Ending, ManualEviction, Operator};
 
 fn by_hand(node: &Node, pod: &Pod, grace: Duration) -> ManualEviction {
+    of(node.open(pod).unwrap(), grace)
+}
+
+fn of(candidate: Candidate, grace: Duration) -> ManualEviction {
     let operator = Operator { uid: 7, pid: 8, reason: String::from("it hangs") };
-    ManualEviction::new(Arc::new(node.open(pod).unwrap()), operator, grace)
+    ManualEviction::new(Arc::new(candidate), operator, grace)
 }
 
 /// What was reported, in short.
@@ -56,6 +60,25 @@ fn each_step_is_reported_with_who_ordered_it_and_why() {
         assert_eq!(event.data()["operator"]["uid"], 7);
     }
     assert_eq!(events[2].data()["freedBytes"], 3 * MIB);
+}
+
+/// If the daemon is killed meanwhile, the next one must know where to look.
+#[test]
+fn a_decision_names_the_cgroups_that_are_killed_if_the_pods_own_lives_on() {
+    let (node, pod) = (Node::new(0), Pod::new("a"));
+    node.add(&pod, MIB);
+    node.write("a", "app/cgroup.kill", "");
+    node.write("a", "app/cgroup.events", "populated 1\nfrozen 0\n");
+    let plan = pod.plan();
+    let container = &plan.containers[0].cgroup.path;
+    let targets = std::slice::from_ref(container);
+    let apart = Candidate::open_with_targets(&node.root(), &guard(), &plan, targets).unwrap();
+    let id = node.root().open(container).unwrap().id().0;
+    let killed = |eviction: &ManualEviction| {
+        eviction.decided(false, "hash").data()["victim"]["killedCgroupIds"].clone()
+    };
+    assert_eq!(killed(&of(apart, Duration::ZERO)), json!([id]));
+    assert_eq!(killed(&by_hand(&node, &pod, Duration::ZERO)), Value::Null);
 }
 
 #[test]
