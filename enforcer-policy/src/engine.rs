@@ -248,12 +248,13 @@ impl Engine {
         self.victim.map(|victim| (victim.number, victim.cgroup))
     }
 
-    /// The eviction that must not send SIGTERM any more, if there is one: its victim was spared after the decision, and
-    /// as far as is known was not sent SIGTERM. The executor then answers with `Refusal::Withdrawn`.
+    /// The eviction whose victim must not be asked to end any more, if there is one: it was spared after the decision, or
+    /// the shortage has ended, and as far as is known it was not asked. The executor then answers with
+    /// `Refusal::Withdrawn`, unless it has asked already.
     #[must_use]
     pub fn withdrawn(&self) -> Option<u64> {
         let victim = self.victim.filter(Victim::is_to_be_asked)?;
-        self.spared(victim.cgroup).map(|_| victim.number)
+        (victim.is_relieved() || self.spared(victim.cgroup).is_some()).then_some(victim.number)
     }
 
     /// The moments of the eviction under way so far.

@@ -240,7 +240,7 @@ pub enum FailureReason {
     StillPopulated,
     /// It was sent SIGTERM and has not ended, or a hook ran before its signal, and it must not be killed any more.
     Spared(Spared),
-    /// It was not signalled: the shortage ended while the hook ran, or has ended since an earlier process chose the victim.
+    /// It was not signalled: the shortage ended while the hook ran, or before the victim was asked to end.
     Relieved,
 }
 

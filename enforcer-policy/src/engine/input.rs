@@ -246,7 +246,7 @@ pub enum Refusal {
     Replaced,
     /// A soft eviction could not be recorded durably, and so did not begin.
     Unrecorded,
-    /// SIGTERM must not be sent any more: the victim was spared before.
+    /// SIGTERM must not be sent any more: the victim was spared before, or the shortage had ended.
     Withdrawn,
     /// The API server was asked to evict it, and a disruption budget does not allow that now.
     Budget,

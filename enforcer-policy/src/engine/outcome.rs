@@ -126,11 +126,12 @@ impl Engine {
         self.victim = None;
         let why = match self.spared(victim.cgroup) {
             Some(spared) if reason == Refusal::Withdrawn => FailureReason::Spared(spared),
+            None if reason == Refusal::Withdrawn && victim.is_relieved() => FailureReason::Relieved,
             _ => FailureReason::Refused(reason),
         };
         push(actions, Action::Failed(victim.failure(now_ns, why)));
         match reason {
-            // Neither a spared pod nor an unknown one is a candidate.
+            // Neither a spared pod nor an unknown one is a candidate, and without a shortage there is none.
             Refusal::Withdrawn | Refusal::Unknown => {}
             // It is not the candidate's fault. A hard threshold does not wait for a disk.
             Refusal::Unrecorded => {

@@ -7,6 +7,7 @@ mod inherited;
 mod oracle;
 mod pause;
 mod property;
+mod relieved;
 mod restart;
 mod rig;
 mod scenario;

@@ -85,6 +85,17 @@ enum Stage {
     Unasked,
 }
 
+/// What is known of the shortage that a victim is to be asked to end for.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
+enum Need {
+    /// An earlier process saw it; whether that has asked is being found out, which ends no pod.
+    Unseen,
+    /// It lasts.
+    Lasting,
+    /// It has ended before it was known that the victim was asked. One that begins later is another.
+    Over,
+}
+
 /// The release of one resource, in its base unit.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Schema, Serialize)]
 struct Release {
@@ -126,6 +137,7 @@ pub(super) struct Victim {
     /// What was available at the decision, in its base unit.
     observed: u64,
     stage: Stage,
+    need: Need,
     grace_ns: u64,
     moments: Moments,
     memory: Release,
@@ -194,6 +206,7 @@ impl Victim {
                 HookPlan::Off | HookPlan::NoTime => Stage::Deciding,
                 HookPlan::Awaited { for_ns } => Stage::Hooking { until_ns: for_ns },
             },
+            need: Need::Lasting,
             grace_ns: decision.grace_ns,
             moments: Moments {
                 crossed_ns: decision.crossed_ns,
@@ -216,7 +229,7 @@ impl Victim {
     /// One that an earlier process chose: it was killed, or another accepted to end it, or may not have been asked yet.
     pub(super) fn inherited(decision: &Decision, inherited: &Inherited, now_ns: u64) -> Self {
         // Only the pods of a kubelet are ended by another, and it removes their volumes.
-        let mut victim = Self { looked_ns: now_ns, ..Self::new(decision, true) };
+        let mut victim = Self { need: Need::Unseen, looked_ns: now_ns, ..Self::new(decision, true) };
         if let Some(requested_ns) = inherited.requested_ns.map(|at_ns| at_ns.min(now_ns)) {
             victim.moments.requested_ns = Some(requested_ns);
             // The kubelet did not wait for this process.
@@ -292,6 +305,11 @@ impl Victim {
         self.stage == Stage::Deciding && self.grace_ns > 0
     }
 
+    /// Whether it must not be asked any more, as the shortage that it was chosen for has ended.
+    pub(super) fn is_relieved(&self) -> bool {
+        self.need == Need::Over
+    }
+
     /// Whether it is asked only if the shortage lasts.
     pub(super) fn is_unasked(&self) -> bool {
         self.stage == Stage::Unasked
@@ -363,6 +381,12 @@ impl Victim {
             }
             // A soft eviction waits for the disk before SIGTERM; an urgent one waits for none.
             Stage::Deciding if self.grace_ns == 0 => return Next::Wait,
+            // It may be asked at this moment: the executor's answer shows whether it was. Also if another resource runs
+            // short.
+            Stage::Deciding if !short && self.need != Need::Unseen => {
+                self.need = Need::Over;
+                return Next::Wait;
+            }
             Stage::Deciding | Stage::Terminating { .. } => {
                 let is_over =
                     matches!(self.stage, Stage::Terminating { until_ns } if self.clock_ns >= until_ns);
@@ -384,7 +408,11 @@ impl Victim {
             }
             Stage::Killing | Stage::Dying { .. } | Stage::Settling { .. } => return Next::Wait,
         };
-        self.stage = if matches!(next, Next::Ask) { Stage::Deciding } else { Stage::Killing };
+        if matches!(next, Next::Ask) {
+            (self.stage, self.need) = (Stage::Deciding, Need::Lasting);
+        } else {
+            self.stage = Stage::Killing;
+        }
         next
     }
 

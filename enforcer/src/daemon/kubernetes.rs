@@ -62,7 +62,14 @@ pub(super) fn requests(config: &Config, is_beside_kubelet: bool) -> bool {
 struct SoftRequests(SoftEvictions);
 
 impl Requester for SoftRequests {
-    fn request(&self, id: Ulid, pod: &Identity, grace: Duration, is_again: bool) -> Requested {
+    fn request(
+        &self,
+        id: Ulid,
+        pod: &Identity,
+        grace: Duration,
+        is_again: bool,
+        is_withdrawn: &dyn Fn() -> bool,
+    ) -> Requested {
         // One that is being deleted keeps the grace period that was asked for, and of an old spec the controller may be too.
         let is_terminating = matches!(pod.placed, Some(Knowledge::Spec { is_terminating: true, .. }));
         if !is_again && (is_terminating || !pod.spec.is_live()) {
@@ -71,9 +78,9 @@ impl Requester for SoftRequests {
         let owner = Owner::of(pod.controller.as_ref().map(|controller| controller.kind.as_str()));
         let (id, pod) = (id.to_string(), reference(pod));
         let outcome = if is_again {
-            self.0.request_again(&id, &pod, grace)
+            self.0.request_again(&id, &pod, grace, is_withdrawn)
         } else {
-            self.0.request(&id, &pod, owner, grace)
+            self.0.request(&id, &pod, owner, grace, is_withdrawn)
         };
         match outcome {
             SoftOutcome::Accepted => Requested::Accepted,

@@ -497,7 +497,7 @@ impl EvictionLoop {
         }
     }
 
-    /// Publishes the eviction for which SIGTERM must no longer be sent.
+    /// Publishes the eviction whose victim must no longer be asked to end.
     fn withdraw(&self) {
         if let Some(number) = self.core.engine().withdrawn() {
             self.wiring.shared.withdrawn.store(number, Ordering::Release);

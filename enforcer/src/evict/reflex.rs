@@ -208,7 +208,7 @@ pub(super) struct Shared {
     pub(super) inbox: Mutex<Inbox>,
     pub(super) waker: rustix::fd::OwnedFd,
     pub(super) stop: AtomicBool,
-    /// The latest eviction for which SIGTERM must no longer be sent; 0 if there was none.
+    /// The latest eviction whose victim must no longer be asked to end; 0 if there was none.
     pub(super) withdrawn: AtomicU64,
     pub(super) counters: Counters,
 }

@@ -44,8 +44,16 @@ pub enum Asking {
 /// Has a pod ended by the one who runs it, without a signal from here.
 pub trait Requester: fmt::Debug + Send + Sync {
     /// Requests the end of a pod within a grace period, at most once, for the eviction `id`. May block for seconds. If an
-    /// earlier process may have requested it (`is_again`), it is found out first whether one has.
-    fn request(&self, id: Ulid, pod: &Identity, grace: Duration, is_again: bool) -> Requested;
+    /// earlier process may have requested it (`is_again`), it is found out first whether one has. What is withdrawn by the
+    /// time that it could be sent is not sent.
+    fn request(
+        &self,
+        id: Ulid,
+        pod: &Identity,
+        grace: Duration,
+        is_again: bool,
+        is_withdrawn: &dyn Fn() -> bool,
+    ) -> Requested;
 
     /// Whether an earlier process has requested the end of a pod for the eviction `id`; false if that cannot be found out.
     /// Requests nothing. May block for seconds.
@@ -59,7 +67,7 @@ pub enum Requested {
     Accepted,
     /// A disruption budget does not allow it now.
     Budget,
-    /// There is no one to ask for this pod, or no answer that settles it.
+    /// There is no one to ask for this pod, no answer that settles it, or it was withdrawn before.
     Unanswered,
 }
 
@@ -84,10 +92,11 @@ fn outcome(
 ) -> Outcome {
     let ToBeAsked { id, number, ref candidate, grace_ns, asking } = *victim;
     let (pod, grace) = (candidate.identity(), Duration::from_nanos(grace_ns));
-    let reply = match (asking, requester.filter(|_| !is_withdrawn(number))) {
+    let is_over = || is_withdrawn(number);
+    let reply = match (asking, requester.filter(|_| !is_over())) {
         (Asking::Whether, Some(requester)) if requester.was_requested(id, pod) => Requested::Accepted,
-        (Asking::First, Some(requester)) if is_recorded => requester.request(id, pod, grace, false),
-        (Asking::Again, Some(requester)) if is_recorded => requester.request(id, pod, grace, true),
+        (Asking::First, Some(requester)) if is_recorded => requester.request(id, pod, grace, false, &is_over),
+        (Asking::Again, Some(requester)) if is_recorded => requester.request(id, pod, grace, true, &is_over),
         (Asking::First | Asking::Whether | Asking::Again, _) => Requested::Unanswered,
     };
     match reply {
@@ -95,8 +104,8 @@ fn outcome(
         Requested::Budget => {
             Outcome::Refused { number, now_ns: clock::boottime_ns(), reason: Refusal::Budget }
         }
-        // It may have been spared meanwhile.
-        Requested::Unanswered => unanswered(victim, is_recorded, is_withdrawn(number)),
+        // It may have been spared, or the shortage may have ended meanwhile.
+        Requested::Unanswered => unanswered(victim, is_recorded, is_over()),
     }
 }
 

@@ -36,7 +36,8 @@ pub enum SoftOutcome {
     Accepted,
     /// A disruption budget does not allow it now.
     Budget,
-    /// Nothing is requested for such a pod, the API server does not have it, or there is no answer that settles it.
+    /// Nothing is requested for such a pod, the API server does not have it, there is no answer that settles it, or it was
+    /// withdrawn before.
     Unanswered,
 }
 
@@ -48,9 +49,16 @@ impl SoftEvictions {
     }
 
     /// Requests the end of a pod within `grace`, once, and reports the answer under the eviction `id`. Blocks for seconds at
-    /// most.
+    /// most. What is withdrawn by the time that it could be sent is neither sent nor reported.
     #[must_use]
-    pub fn request(&self, id: &str, pod: &PodRef, owner: Owner, grace: Duration) -> SoftOutcome {
+    pub fn request(
+        &self,
+        id: &str,
+        pod: &PodRef,
+        owner: Owner,
+        grace: Duration,
+        is_withdrawn: &dyn Fn() -> bool,
+    ) -> SoftOutcome {
         let action = match self.settings.action(owner) {
             Some(action @ (Action::Evict | Action::Delete)) => action,
             // A status leaves the containers running.
@@ -59,13 +67,21 @@ impl SoftEvictions {
         let grace_seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let mut requests = 0;
         let begin = self.journal.range().newest;
-        let answer = answered(self.ask(action, pod, grace_seconds, &mut requests));
+        let answer = answered(self.ask(action, pod, grace_seconds, is_withdrawn, &mut requests));
+        if requests == 0 && is_withdrawn() {
+            return SoftOutcome::Unanswered;
+        }
         // The request was not answered, and has been done.
         if matches!(&answer, Ok(Outcome::Found(found)) if found.uid == pod.uid && found.is_terminating) {
             self.report_terminating(id, pod, requests, begin);
             return SoftOutcome::Accepted;
         }
         let (outcome, words) = judge(answer);
+        // One without an answer may have been done all the same: then the pod can no longer be spared.
+        if outcome == SoftOutcome::Unanswered && is_withdrawn() && self.is_going(pod) {
+            self.report_terminating(id, pod, requests, begin);
+            return SoftOutcome::Accepted;
+        }
         if outcome != SoftOutcome::Accepted {
             self.report_refusal(id, pod, outcome, requests, words);
             return outcome;
@@ -83,19 +99,29 @@ impl SoftEvictions {
     #[must_use]
     pub fn was_requested(&self, id: &str, pod: &PodRef) -> bool {
         let begin = self.journal.range().newest;
-        let seen = answered(self.server.ask(Lane::Looks, Call::Look(pod.clone())));
-        let is_going =
-            matches!(&seen, Ok(Outcome::Found(found)) if found.uid == pod.uid && found.is_terminating);
+        let is_going = self.is_going(pod);
         if is_going {
             self.report_terminating(id, pod, 0, begin);
         }
         is_going
     }
 
+    /// Whether the API server says that the pod is being deleted.
+    fn is_going(&self, pod: &PodRef) -> bool {
+        let seen = answered(self.server.ask(Lane::Looks, Call::Look(pod.clone())));
+        matches!(&seen, Ok(Outcome::Found(found)) if found.uid == pod.uid && found.is_terminating)
+    }
+
     /// Requests the same as [`Self::request`] if an earlier process may have requested it and did not live to report the
     /// answer: looks at the pod first, and sends nothing if it is being deleted, or if another pod has its name.
     #[must_use]
-    pub fn request_again(&self, id: &str, pod: &PodRef, grace: Duration) -> SoftOutcome {
+    pub fn request_again(
+        &self,
+        id: &str,
+        pod: &PodRef,
+        grace: Duration,
+        is_withdrawn: &dyn Fn() -> bool,
+    ) -> SoftOutcome {
         let begin = self.journal.range().newest;
         let (outcome, words) = match answered(self.server.ask(Lane::Looks, Call::Look(pod.clone()))) {
             Ok(Outcome::Found(found)) if found.uid != pod.uid => {
@@ -110,7 +136,8 @@ impl SoftEvictions {
                 String::from("the pod has ended, or is a static one of the kubelet"),
             ),
             Ok(Outcome::Found(found)) => {
-                return self.request(id, pod, Owner::of(found.controller.as_deref()), grace);
+                let owner = Owner::of(found.controller.as_deref());
+                return self.request(id, pod, owner, grace, is_withdrawn);
             }
             other => judge(other),
         };
@@ -147,9 +174,10 @@ impl SoftEvictions {
     fn report_refusal(&self, id: &str, pod: &PodRef, outcome: SoftOutcome, requests: u32, words: String) {
         let (reason, message) = match outcome {
             SoftOutcome::Budget => (Some("disruptionBudget".into()), words),
-            SoftOutcome::Accepted | SoftOutcome::Unanswered => {
-                (None, format!("{words}; its processes are sent SIGTERM here instead"))
-            }
+            SoftOutcome::Accepted | SoftOutcome::Unanswered => (
+                None,
+                format!("{words}; its processes are sent SIGTERM here instead, unless it is spared by now"),
+            ),
         };
         self.report(EvictionRequested {
             outcome: "refused".into(),
@@ -169,6 +197,7 @@ impl SoftEvictions {
         action: Action,
         pod: &PodRef,
         grace_seconds: u64,
+        is_withdrawn: &dyn Fn() -> bool,
         requests: &mut u32,
     ) -> Result<Outcome, String> {
         let pod = pod.clone();
@@ -185,6 +214,10 @@ impl SoftEvictions {
                 other => return Err(judge(Ok(other)).1),
             },
         };
+        // The answer before may have taken its time.
+        if is_withdrawn() {
+            return Err(String::from("it was withdrawn"));
+        }
         *requests += 1;
         let (outcome, again) = self.server.ask_until(end, Lane::Looks, call).await?.counted();
         *requests += again;

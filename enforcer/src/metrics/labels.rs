@@ -108,7 +108,7 @@ words! {
         Refused = "refused",
         /// The decision could not be recorded.
         Unrecorded = "unrecorded",
-        /// It was spared before SIGTERM.
+        /// It was spared for a while before SIGTERM.
         Withdrawn = "withdrawn",
         /// A disruption budget did not allow it.
         DisruptionBudget = "disruptionBudget",
@@ -124,7 +124,7 @@ words! {
         NotEnforcing = "notEnforcing",
         /// The daemon was restarted meanwhile.
         Interrupted = "interrupted",
-        /// The hook before the kill ended the shortage.
+        /// The shortage ended before it was signalled.
         Relieved = "relieved",
         /// Anything else.
         Unknown = "unknown",

@@ -200,6 +200,24 @@ fn one_that_waits_for_the_shortage_to_last_is_let_off_when_it_ends() {
     assert_eq!(rig.engine.victim(), None);
 }
 
+/// Whether an earlier process has requested its end must be found out all the same; later nothing was sent yet.
+#[test]
+fn one_of_which_no_one_knows_is_withdrawn_only_from_a_request_of_this_process() {
+    let mut rig = begin(None, NOW_NS);
+    rig.look(3 * GIB);
+    assert_eq!(rig.engine.withdrawn(), None, "nothing is sent");
+    let mut rig = unrequested(1_500 * MIB);
+    rig.look(1_500 * MIB);
+    assert!(asks(&rig.pass(MINUTE).look(1_500 * MIB)));
+    rig.pass(MS).look(1_500 * MIB);
+    assert_eq!(rig.engine.withdrawn(), None, "memory is still short");
+    rig.pass(MS).look(3 * GIB);
+    assert_eq!(rig.engine.withdrawn(), Some(1));
+    let now_ns = rig.now_ns;
+    let reported = rig.on_outcome(Outcome::Refused { number: 1, now_ns, reason: Refusal::Withdrawn });
+    assert_eq!(failed_for(&reported), Some(FailureReason::Relieved));
+}
+
 #[test]
 fn one_that_waits_is_killed_at_a_hard_threshold_and_no_other() {
     let mut rig = unrequested(1_500 * MIB);

@@ -31,7 +31,7 @@ pub(super) fn both() -> EngineSettings {
 }
 
 /// A rig whose soft threshold is due, with the decision made, and the actions of the deciding look.
-fn decided() -> (Rig, Vec<Action>) {
+pub(super) fn decided() -> (Rig, Vec<Action>) {
     let mut rig = Rig::upstream(&both());
     assert!(!evicts(&rig.look(1_500 * MIB)));
     assert!(!evicts(&rig.pass(MINUTE - 1).look(1_500 * MIB)), "its grace period has not passed");
@@ -46,7 +46,7 @@ fn asked() -> Rig {
     rig
 }
 
-fn killed_for(actions: &[Action]) -> Option<KillReason> {
+pub(super) fn killed_for(actions: &[Action]) -> Option<KillReason> {
     actions.iter().find_map(|action| match action {
         Action::Kill { reason, .. } => Some(*reason),
         _ => None,

@@ -41,7 +41,14 @@ struct Accepting {
 }
 
 impl Requester for Accepting {
-    fn request(&self, id: Ulid, pod: &Identity, _grace: Duration, is_again: bool) -> Requested {
+    fn request(
+        &self,
+        id: Ulid,
+        pod: &Identity,
+        _grace: Duration,
+        is_again: bool,
+        _is_withdrawn: &dyn Fn() -> bool,
+    ) -> Requested {
         assert_eq!(id, ID);
         self.requests.lock().unwrap().push((pod.pod.name.clone(), is_again));
         Requested::Accepted

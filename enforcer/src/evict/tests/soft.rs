@@ -30,7 +30,14 @@ struct Answering {
 }
 
 impl Requester for Answering {
-    fn request(&self, _id: Ulid, pod: &Identity, grace: Duration, is_again: bool) -> Requested {
+    fn request(
+        &self,
+        _id: Ulid,
+        pod: &Identity,
+        grace: Duration,
+        is_again: bool,
+        _is_withdrawn: &dyn Fn() -> bool,
+    ) -> Requested {
         self.asked.lock().unwrap().push((pod.pod.name.clone(), grace, is_again));
         self.answer
     }

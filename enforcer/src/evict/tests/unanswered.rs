@@ -8,9 +8,10 @@ use std::{
 
 use super::node::{MIB, Node, Pod};
 use crate::{
-    evict::{Listener, Recorded, Reflex, ReflexConfig, Report},
+    evict::{EvictionIntents, Listener, Recorded, Reflex, ReflexConfig, Report},
+    journal::Intents,
     policy::{
-        engine::{EngineSettings, Mode, followed},
+        engine::{EngineSettings, FailureReason, Mode, Spared, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
 };
@@ -140,4 +141,75 @@ fn a_soft_decision_that_finds_no_room_is_not_waited_for() {
     until(|| node.killed("second"));
     assert!(!node.killed("first"));
     drop(release);
+}
+
+/// Why a pod was not asked to end, after what happens while its decision is written: no process gets a signal, and nothing
+/// is left on the intent page.
+fn spared_by(meanwhile: impl FnOnce(&Node, &Reflex, EngineSettings)) -> FailureReason {
+    let node = Node::new(1024 * MIB);
+    let pod = Pod::new("soft");
+    node.add(&pod, 600 * MIB);
+    let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    node.write("soft", "cgroup.procs", &format!("{}\n", process.id()));
+    let soft = Threshold {
+        grace_period_ms: 1,
+        ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(800 * MIB))
+    };
+    let mut config = super::whole::config(&node, Mode::Enforce);
+    config.settings.thresholds = followed(&[soft]);
+    config.settings.max_pod_grace_period_ns = 10_000_000_000;
+    let (sender, reports) = mpsc::channel();
+    let (written, disk) = mpsc::channel::<()>();
+    let forward = move |report| {
+        let is_decision = matches!(report, Report::Decided { .. });
+        drop(sender.send(report));
+        if is_decision {
+            // Later ones are only reported.
+            let _written = disk.recv();
+        }
+        true
+    };
+    let run_dir = tempfile::tempdir().unwrap();
+    let intents = Intents::open_lasting(run_dir.path(), "b").unwrap().reflex;
+    let intents = EvictionIntents::new(intents, Arc::default());
+    let reflex = Reflex::spawn(&config, Some(intents), Vec::new(), None, forward).unwrap();
+    reflex.set_candidates(vec![node.candidate(&pod)]);
+    // Not so fast that there would be no time to ask.
+    node.set_available(900 * MIB);
+    thread::sleep(Duration::from_secs(1));
+    node.set_available(790 * MIB);
+    while !matches!(super::whole::next(&reports), Report::Decided { .. }) {}
+    meanwhile(&node, &reflex, config.settings);
+    thread::sleep(Duration::from_millis(200));
+    written.send(()).unwrap();
+    let failure = loop {
+        match super::whole::next(&reports) {
+            Report::Failed { failure, .. } => break failure,
+            Report::Terminated { .. } | Report::Signalled { .. } => panic!("it was signalled"),
+            _ => {}
+        }
+    };
+    assert_eq!(super::whole::left(run_dir.path()), Vec::<String>::new());
+    // As in a pause: the next decision is only reported, and needs no disk.
+    drop(written);
+    assert!(process.try_wait().unwrap().is_none());
+    process.kill().unwrap();
+    process.wait().unwrap();
+    drop(reflex);
+    failure.reason
+}
+
+/// The order is acknowledged, and then the disk answers: no process gets SIGTERM any more.
+#[test]
+fn a_pod_that_is_spared_while_its_decision_is_written_is_not_asked_to_end() {
+    let reason = spared_by(|_, reflex, settings| {
+        reflex.configure(EngineSettings { paused: true, ..settings });
+    });
+    assert_eq!(reason, FailureReason::Spared(Spared::Paused));
+}
+
+#[test]
+fn a_pod_is_not_asked_to_end_for_a_shortage_that_ends_while_its_decision_is_written() {
+    let reason = spared_by(|node, _, _| node.set_available(900 * MIB));
+    assert_eq!(reason, FailureReason::Relieved);
 }

@@ -18,7 +18,7 @@ use crate::{
     journal::{Intent, Intents},
     policy::{
         PodPlan,
-        engine::{EngineSettings, Exclusion, FailureReason, Mode, Past, PodKey, Spared, followed},
+        engine::{EngineSettings, Exclusion, Mode, Past, PodKey, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
     sense::{Edge, EdgeKind, EdgeSource, MemoryAvailableSource, Readiness, SourceState},
@@ -438,7 +438,7 @@ fn evict_adopted(dies: bool) {
 }
 
 /// What another process would find on the intent page, without taking it away.
-fn left(run_dir: &Path) -> Vec<String> {
+pub(super) fn left(run_dir: &Path) -> Vec<String> {
     let copy = tempfile::tempdir().unwrap();
     std::fs::copy(run_dir.join("intent"), copy.path().join("intent")).unwrap();
     let left = Intents::open_lasting(copy.path(), "b").unwrap().left;
@@ -533,56 +533,4 @@ fn an_eviction_is_written_down_until_it_is_recorded() {
     until_left(&[]);
     drop(reflex);
     assert_eq!(left(), Vec::<String>::new(), "an end in order leaves nothing");
-}
-
-/// The order is acknowledged, and then the disk answers: no process gets SIGTERM any more.
-#[test]
-fn a_pod_that_is_spared_while_its_decision_is_written_is_not_asked_to_end() {
-    let node = Node::new(1024 * MIB);
-    let pod = Pod::new("soft");
-    node.add(&pod, 600 * MIB);
-    let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-    node.write("soft", "cgroup.procs", &format!("{}\n", process.id()));
-    let soft = Threshold {
-        grace_period_ms: 1,
-        ..Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(800 * MIB))
-    };
-    let mut config = config(&node, Mode::Enforce);
-    config.settings.thresholds = followed(&[soft]);
-    config.settings.max_pod_grace_period_ns = 10_000_000_000;
-    let (sender, reports) = mpsc::channel();
-    let (written, disk) = mpsc::channel::<()>();
-    let forward = move |report| {
-        let is_decision = matches!(report, Report::Decided { .. });
-        drop(sender.send(report));
-        if is_decision {
-            // Later ones are only reported.
-            let _written = disk.recv();
-        }
-        true
-    };
-    let reflex = Reflex::spawn(&config, None, Vec::new(), None, forward).unwrap();
-    reflex.set_candidates(vec![node.candidate(&pod)]);
-    // Not so fast that there would be no time to ask.
-    node.set_available(900 * MIB);
-    std::thread::sleep(Duration::from_secs(1));
-    node.set_available(790 * MIB);
-    while !matches!(next(&reports), Report::Decided { .. }) {}
-    reflex.configure(EngineSettings { paused: true, ..config.settings });
-    std::thread::sleep(Duration::from_millis(200));
-    written.send(()).unwrap();
-    let failure = loop {
-        match next(&reports) {
-            Report::Failed { failure, .. } => break failure,
-            Report::Terminated { .. } | Report::Signalled { .. } => panic!("it was signalled"),
-            _ => {}
-        }
-    };
-    assert_eq!(failure.reason, FailureReason::Spared(Spared::Paused));
-    // As in a pause: the next decision is only reported, and needs no disk.
-    drop(written);
-    assert!(process.try_wait().unwrap().is_none());
-    process.kill().unwrap();
-    process.wait().unwrap();
-    drop(reflex);
 }

@@ -36,7 +36,7 @@ fn a_soft_request_without_credentials_fails_so_that_the_victim_is_signalled_here
     std::thread::spawn(move || {
         let (namespace, name, uid) = (String::from("shop"), String::from("web"), String::from("u1"));
         let pod = PodRef { namespace, name, uid };
-        outcome.send(soft.request("e1", &pod, Owner::Controller, Duration::from_secs(30)))
+        outcome.send(soft.request("e1", &pod, Owner::Controller, Duration::from_secs(30), &|| false))
     });
     let outcome = outcomes.recv_timeout(Duration::from_mins(1));
     assert_eq!(outcome, Ok(SoftOutcome::Unanswered), "it hangs with the disk");

@@ -23,7 +23,7 @@ fn request(
         change(server);
     });
     let soft = SoftEvictions::new(&scene.api.server(), settings, &scene.journal);
-    let outcome = soft.request("e1", &pod(uid), owner, Duration::from_millis(29_500));
+    let outcome = soft.request("e1", &pod(uid), owner, Duration::from_millis(29_500), &|| false);
     (scene, outcome)
 }
 
@@ -69,6 +69,19 @@ fn without_an_answer_the_victim_is_signalled_here() {
     }
 }
 
+/// The shortage ends while the API server is asked what it offers.
+#[test]
+fn what_is_withdrawn_before_it_could_be_sent_is_not_sent() {
+    let (api, journal) = (Api::serve(), Journal::new("n", "b"));
+    api.put("web", "u1", Some("ReplicaSet"));
+    let soft = SoftEvictions::new(&api.server(), SETTINGS, &journal);
+    let (owner, grace, newest) = (Owner::Controller, Duration::from_secs(30), journal.range().newest);
+    let was_asked = || api.change(|server| !server.asked.is_empty());
+    let outcome = soft.request("e1", &pod("u1"), owner, grace, &was_asked);
+    assert_eq!((outcome, api.done()), (SoftOutcome::Unanswered, Vec::new()));
+    assert_eq!(journal.range().newest, newest, "that it is spared has an event of its own");
+}
+
 #[test]
 fn what_the_settings_leave_to_the_kubelet_is_not_requested() {
     let status = ApiSettings { action: Some(Action::Status), ..SETTINGS };
@@ -94,7 +107,7 @@ fn request_again(change: impl FnOnce(&mut Server), uid: &str) -> (Scene, SoftOut
         change(server);
     });
     let soft = SoftEvictions::new(&scene.api.server(), SETTINGS, &scene.journal);
-    let outcome = soft.request_again("e1", &pod(uid), Duration::from_secs(30));
+    let outcome = soft.request_again("e1", &pod(uid), Duration::from_secs(30), &|| false);
     (scene, outcome)
 }
 
@@ -176,7 +189,7 @@ fn the_version_of_evictions_is_asked_for_once_a_connection() {
     let soft = SoftEvictions::new(&api.server(), SETTINGS, &journal);
     for (id, uid) in [("e1", "u1"), ("e2", "u2"), ("e3", "u3")] {
         api.put("web", uid, Some("ReplicaSet"));
-        let outcome = soft.request(id, &pod(uid), Owner::Controller, Duration::from_secs(30));
+        let outcome = soft.request(id, &pod(uid), Owner::Controller, Duration::from_secs(30), &|| false);
         assert_eq!(outcome, SoftOutcome::Accepted, "{id}");
     }
     let asked = api.change(|server| server.asked.clone());
@@ -240,7 +253,7 @@ fn a_soft_eviction_does_not_wait_for_the_end_of_a_connection_that_is_half_open()
     way.vanish();
     until("half-open connections", || way.has_vanished());
     way.lead_to(server);
-    let outcome = soft.request("e1", &pod("u1"), Owner::Controller, Duration::from_secs(30));
+    let outcome = soft.request("e1", &pod("u1"), Owner::Controller, Duration::from_secs(30), &|| false);
     assert_eq!(outcome, SoftOutcome::Accepted);
     assert_eq!(on_the_way.done(), [(String::from("POST eviction"), String::from("web"))]);
 }
