@@ -343,7 +343,7 @@ impl Engine {
         let now_ns = node.now_ns;
         self.free_lists_bytes = node.free_lists_bytes;
         self.unmapped_shmem_bytes = node.unmapped_shmem_bytes;
-        let verdict = self.pressure.observe(now_ns, &node.observations());
+        let verdict = self.pressure.observe(node.awake_ns(), &node.observations());
         let is_lowered = self.arms.is_lowered(node);
         for (place, (tracked, slot)) in self.pressure.thresholds().zip(&mut self.episodes).enumerate() {
             let met = tracked.since_ns.is_some();

@@ -135,7 +135,7 @@ pub struct Pressure {
 pub struct Tracked {
     /// The threshold.
     pub threshold: Threshold,
-    /// Since when it has been met, in nanoseconds; `None` while it is not.
+    /// Since when it has been met, on the clock of [`Pressure::observe`]; `None` while it is not.
     pub since_ns: Option<u64>,
     /// Whether its grace period had passed at the last look: then it stays met until its minimum reclaim is available.
     acted_on: bool,
@@ -221,7 +221,8 @@ impl Pressure {
         self.conditions = before.conditions;
     }
 
-    /// Processes the present observations. `now_ns` never goes back; if it does, no time has passed.
+    /// Processes the present observations. `now_ns` never goes back; if it does, no time has passed. All time that passes by
+    /// it counts towards grace periods.
     pub fn observe(&mut self, now_ns: u64, observations: &Observations) -> Verdict {
         for tracked in self.thresholds.iter_mut() {
             let signal = tracked.threshold.signal;

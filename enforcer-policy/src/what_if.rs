@@ -219,6 +219,7 @@ mod tests {
             pods: vec![pod(1, 500, 400), pod(2, 100, 300), pod(3, 100, 700)],
             node: NodeSample {
                 now_ns: 9,
+                suspended_ns: 0,
                 memory: Level { available: available_mib * MIB, capacity: 4_096 * MIB },
                 allocatable: None,
                 pids: None,

@@ -167,6 +167,9 @@ pub struct Level {
 pub struct NodeSample {
     /// When it was read: nanoseconds of `CLOCK_BOOTTIME`.
     pub now_ns: u64,
+    /// For how much of that the machine was suspended. Grace periods and the transition period of conditions leave it out,
+    /// as in the kubelet: no process ran that could have ended the shortage.
+    pub suspended_ns: u64,
     /// `memory.available`, in bytes.
     pub memory: Level,
     /// `allocatableMemory.available`, in bytes; `None` if kubepods has no limit, or it was not read.
@@ -184,11 +187,12 @@ pub struct NodeSample {
 }
 
 impl NodeSample {
-    /// A sample of memory only.
+    /// A sample of memory only, on a machine that was never suspended.
     #[must_use]
     pub fn memory(now_ns: u64, available: u64, capacity: u64) -> Self {
         Self {
             now_ns,
+            suspended_ns: 0,
             memory: Level { available, capacity },
             allocatable: None,
             pids: None,
@@ -196,6 +200,11 @@ impl NodeSample {
             free_lists_bytes: 0,
             unmapped_shmem_bytes: 0,
         }
+    }
+
+    /// The same moment on a clock that stands still while the machine is suspended.
+    pub(super) fn awake_ns(&self) -> u64 {
+        self.now_ns.saturating_sub(self.suspended_ns)
     }
 
     /// When memory will be exhausted at the current fill rate; `None` if it is not being filled.

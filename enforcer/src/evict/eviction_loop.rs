@@ -380,6 +380,8 @@ impl EvictionLoop {
         let free_lists_bytes = self.wiring.levels.free_lists(clock::boottime_ns(), self.core.engine());
         let read = self.wiring.available.read();
         let now_ns = clock::boottime_ns();
+        // Right after: a suspension in between must not count as time that the machine was awake.
+        let suspended_ns = now_ns.saturating_sub(clock::monotonic_ns());
         self.counters().samples.fetch_add(1, Ordering::Relaxed);
         self.last_sample_ns = now_ns;
         match read {
@@ -401,6 +403,7 @@ impl EvictionLoop {
                     });
                 }
                 Some(NodeSample {
+                    suspended_ns,
                     allocatable,
                     pids,
                     free_lists_bytes,

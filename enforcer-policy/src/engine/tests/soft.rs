@@ -78,6 +78,22 @@ fn a_soft_threshold_asks_after_its_grace_and_kills_after_the_pods() {
     assert!(completion.moments.signalled_ns.is_some());
 }
 
+/// The threshold was crossed a second before.
+#[test]
+fn the_time_for_which_the_machine_is_suspended_is_no_part_of_a_grace_period() {
+    let mut rig = Rig::upstream(&both());
+    rig.look(1_500 * MIB);
+    let suspended_ns = 60 * MINUTE;
+    let resumed =
+        |rig: &Rig| NodeSample { suspended_ns, ..NodeSample::memory(rig.now_ns, 1_500 * MIB, 16 * GIB) };
+    let node = resumed(rig.pass(SECOND + suspended_ns));
+    assert!(!evicts(&rig.see(node)), "it has been met for a second");
+    let node = resumed(rig.pass(MINUTE - SECOND - 1));
+    assert!(!evicts(&rig.see(node)));
+    let node = resumed(rig.pass(1));
+    assert!(evicts(&rig.see(node)));
+}
+
 #[test]
 fn who_ends_within_its_grace_is_not_killed() {
     let mut rig = asked();

@@ -40,6 +40,7 @@ fn sample() -> impl Strategy<Value = NodeSample> {
             free_lists_bytes: fill_bytes_per_second / 7,
             unmapped_shmem_bytes: fill_bytes_per_second / 3,
             now_ns,
+            suspended_ns: now_ns / 5,
             memory,
             allocatable,
             pids,

@@ -45,6 +45,7 @@ impl Scene {
     fn node(&self, mib: u64) -> NodeSample {
         NodeSample {
             now_ns: self.now_ns,
+            suspended_ns: 0,
             memory: Level { available: mib * MIB, capacity: 4_096 * MIB },
             allocatable: None,
             pids: None,

@@ -69,6 +69,7 @@ impl Node {
         let level = |available, capacity| Level { available, capacity };
         NodeSample {
             now_ns,
+            suspended_ns: 0,
             memory: level(self.memory_mib * MIB, 4_096 * MIB),
             allocatable: self.allocatable_mib.map(|mib| level(mib * MIB, 4_096 * MIB)),
             pids: self.pids.map(|pids| level(pids, 32_768)),

@@ -98,6 +98,7 @@ impl Scene {
         let available = (self.available * MIB).saturating_sub(fallen);
         NodeSample {
             now_ns: BEGIN_NS + ms * MS,
+            suspended_ns: 0,
             memory: Level { available, capacity: 4_096 * MIB },
             // The pods' limit is all of the node's memory.
             allocatable: self
