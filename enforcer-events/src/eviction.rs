@@ -256,7 +256,8 @@ pub struct Excluded {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest`, `passedOver`, `terminating` or `usageUnknown`.
+    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest`, `passedOver`, `terminating`, `usageUnknown` or
+    /// `outsideKubepods`.
     pub reason: Word,
 }
 

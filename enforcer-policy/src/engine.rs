@@ -112,16 +112,16 @@ pub struct Engine {
     /// One per threshold.
     episodes: [Option<Episode>; MAX_THRESHOLDS],
     conditions: Conditions,
-    /// Per resource, the reason last reported for not acting; kept while any resource is short.
-    reported: [Option<Suppression>; Resource::COUNT],
+    /// Per signal, the reason last reported for not acting; kept while any resource is short.
+    reported: [Option<Suppression>; Signal::ALL.len()],
     victim: Option<Victim>,
     decision: Option<Decision>,
     decided: u64,
     quiet_until_ns: u64,
     /// The same for soft thresholds only.
     soft_quiet_until_ns: u64,
-    /// The same for each resource that had no candidate to evict: another may run short meanwhile.
-    no_candidate_until_ns: [u64; Resource::COUNT],
+    /// The same for each signal that had no candidate to evict: another may run short meanwhile.
+    no_candidate_until_ns: [u64; Signal::ALL.len()],
     /// Whether a shortage was forgotten with its threshold since the last sample.
     is_forgotten: bool,
     baseline_due_ns: u64,
@@ -156,13 +156,13 @@ impl Engine {
             pressure: pressure(settings),
             episodes: [None; MAX_THRESHOLDS],
             conditions: Conditions::default(),
-            reported: [None; Resource::COUNT],
+            reported: [None; Signal::ALL.len()],
             victim: None,
             decision: None,
             decided: 0,
             quiet_until_ns: 0,
             soft_quiet_until_ns: 0,
-            no_candidate_until_ns: [0; Resource::COUNT],
+            no_candidate_until_ns: [0; Signal::ALL.len()],
             is_forgotten: false,
             baseline_due_ns: 0,
             asked_for: None,
@@ -205,7 +205,7 @@ impl Engine {
         self.episodes = episodes;
         self.mode = settings.mode;
         self.quiet_until_ns = 0;
-        self.no_candidate_until_ns = [0; Resource::COUNT];
+        self.no_candidate_until_ns = [0; Signal::ALL.len()];
         self.settings = *settings;
     }
 
@@ -214,7 +214,7 @@ impl Engine {
     pub fn replace(&mut self, mut candidates: Candidates) -> Candidates {
         candidates.inherit(&self.candidates);
         // There may be a candidate now.
-        self.no_candidate_until_ns = [0; Resource::COUNT];
+        self.no_candidate_until_ns = [0; Signal::ALL.len()];
         std::mem::replace(&mut self.candidates, candidates)
     }
 
@@ -314,15 +314,14 @@ impl Engine {
                 };
                 if let Some(reclaim) = self.may_decide(node.now_ns).filter(is_read) {
                     self.decide(node.now_ns, reclaim, &mut actions);
-                    // Without a candidate for this resource, the other comes next: it would wait for ever behind it.
-                    let is_other =
-                        |other: &Reclaim| shortage(other).resource() != shortage(&reclaim).resource();
-                    let other = self
-                        .all_that_may_be_decided(node.now_ns)
-                        .find(|other| is_read(other) && is_other(other))
-                        .filter(|_| is_free(&actions));
-                    if let Some(other) = other {
-                        self.decide(node.now_ns, other, &mut actions);
+                    // Without a candidate for this signal, another comes next: it would wait for ever behind it.
+                    for signal in Signal::ALL.into_iter().filter(|signal| *signal != reclaim.threshold.signal)
+                    {
+                        let of_signal = |other: &Reclaim| other.threshold.signal == signal && is_read(other);
+                        let other = self.all_that_may_be_decided(node.now_ns).find(of_signal);
+                        if let Some(other) = other.filter(|_| is_free(&actions)) {
+                            self.decide(node.now_ns, other, &mut actions);
+                        }
                     }
                 } else if is_free(&actions) {
                     self.contain(&node, &mut actions);
@@ -383,9 +382,9 @@ impl Engine {
         let is_forgotten = std::mem::take(&mut self.is_forgotten);
         let was_short = is_forgotten || self.reported.iter().any(Option::is_some) || !actions.is_empty();
         if was_short && self.episodes.iter().all(Option::is_none) {
-            self.reported = [None; Resource::COUNT];
+            self.reported = [None; Signal::ALL.len()];
             self.quiet_until_ns = 0;
-            self.no_candidate_until_ns = [0; Resource::COUNT];
+            self.no_candidate_until_ns = [0; Signal::ALL.len()];
             self.arms.forget_quiet();
             self.candidates.forgive();
         }
@@ -404,19 +403,19 @@ impl Engine {
         self.exhausted_in_ns = node.exhausted_in_ns();
         let Some(mut victim) = self.victim else { return };
         let resource = Resource::of(victim.signal);
+        // Its death must help against what is short.
+        let helps = |signal| Resource::of(signal) == resource && victim.counts_for(signal);
         let due = || {
             let thresholds = self.pressure.due().map(|reclaim| reclaim.threshold);
             thresholds.filter(|threshold| self.is_armed(threshold))
         };
         let is_met = |tracked: &Tracked| {
             let threshold = &tracked.threshold;
-            tracked.since_ns.is_some()
-                && self.is_armed(threshold)
-                && Resource::of(threshold.signal) == resource
+            tracked.since_ns.is_some() && self.is_armed(threshold) && helps(threshold.signal)
         };
         let sight = Sight {
             hard: due().any(|threshold| threshold.is_hard()),
-            short: due().any(|threshold| Resource::of(threshold.signal) == resource),
+            short: due().any(|threshold| helps(threshold.signal)),
             met: self.pressure.thresholds().any(is_met),
             spared: self.spared(victim.cgroup),
             available: node.level(victim.signal).map(|level| level.available),
@@ -498,14 +497,13 @@ impl Engine {
 
     /// Until when no candidate is looked for, as there was none; 0 if there was one or none was looked for yet.
     fn no_candidate_until(&self, reclaim: &Reclaim) -> u64 {
-        let place = Resource::of(reclaim.threshold.signal).map(Resource::place);
-        place.and_then(|place| self.no_candidate_until_ns.get(place)).copied().unwrap_or(0)
+        self.no_candidate_until_ns[reclaim.threshold.signal as usize]
     }
 
     /// How much of the threshold's resource the last victim still releases, and others make free.
     fn credit(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
         let Some(resource) = Resource::of(reclaim.threshold.signal) else { return 0 };
-        let victim = self.victim.map_or(0, |victim| victim.credit(resource));
+        let victim = self.victim.map_or(0, |victim| victim.credit_for(reclaim.threshold.signal));
         let others = match resource {
             Resource::Memory if self.awaits_others() => self.released_by_others(now_ns),
             Resource::Memory | Resource::Pids => 0,

@@ -91,6 +91,8 @@ pub struct PodPlan {
     pub cgroup: CgroupPlan,
     /// Whether another process creates and removes its cgroup.
     pub adopted: bool,
+    /// The cgroup of all pods, which has their limit; an adopted cgroup may be outside of it.
+    pub kubepods: CgroupPath,
     /// Its containers, init containers first.
     pub containers: Vec<ContainerPlan>,
     /// Whether it may run. A pod that may not is computed in full, but gets no cgroup, and counts in no sum.
@@ -100,7 +102,8 @@ pub struct PodPlan {
 }
 
 impl PodPlan {
-    /// An admitted pod of class BestEffort without containers, whose cgroup gets no values.
+    /// An admitted pod of class BestEffort without containers, whose cgroup gets no values. Every cgroup counts as within
+    /// kubepods.
     #[must_use]
     pub fn new(name: PodName, uid: PodUid, cgroup: CgroupPath) -> Self {
         Self {
@@ -118,10 +121,21 @@ impl PodPlan {
             controller: None,
             cgroup: CgroupPlan { path: cgroup, values: CgroupValues::default() },
             adopted: false,
+            kubepods: CgroupPath::root(),
             containers: Vec::new(),
             admission: Admission::plain(),
             placed: None,
         }
+    }
+
+    /// Whether memory that it uses counts towards the limit of all pods. If each container adopts a cgroup elsewhere, the
+    /// pod's own is empty.
+    #[must_use]
+    pub fn is_in_kubepods(&self) -> bool {
+        let is_within = |path: &CgroupPath| path.below(&self.kubepods).is_some();
+        let own = is_within(&self.cgroup.path);
+        let counts = |of: &ContainerPlan| if of.adopted { is_within(&of.cgroup.path) } else { own };
+        if self.containers.is_empty() { own } else { self.containers.iter().any(counts) }
     }
 }
 
@@ -271,6 +285,7 @@ fn plan_pod(
         controller: pod.controller().cloned(),
         cgroup: CgroupPlan { path, values },
         adopted: is_adopted,
+        kubepods: kubepods.clone(),
         containers,
         admission,
         placed: None,

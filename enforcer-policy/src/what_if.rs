@@ -5,7 +5,7 @@
 
 use super::{
     engine::{
-        Action, CandidateFacts, Candidates, Decision, Engine, EngineSettings, Input, Mode, NodeSample,
+        Action, CandidateFacts, Candidates, Decision, Engine, EngineSettings, Input, Level, Mode, NodeSample,
         Outcome, Reading, Resource, Suppression, Usage, Waiting,
     },
     threshold::{Signal, Threshold, ThresholdValue},
@@ -38,9 +38,10 @@ impl Scene {
     /// Adds anonymous memory to a pod's usage; returns whether the pod exists. Where memory is not counted, only the node
     /// has less.
     pub fn add(&mut self, cgroup: CgroupId, bytes: u64) -> bool {
-        let Some((_, reading)) = self.pods.iter_mut().find(|(facts, _)| facts.cgroup == cgroup) else {
+        let Some((facts, reading)) = self.pods.iter_mut().find(|(facts, _)| facts.cgroup == cgroup) else {
             return false;
         };
+        let in_kubepods = facts.in_kubepods;
         let before = reading.usage().copied().unwrap_or_default();
         if !matches!(reading, Reading::Uncounted { .. }) {
             *reading = Reading::Usage(Usage {
@@ -50,25 +51,26 @@ impl Scene {
                 ..before
             });
         }
-        self.take(bytes);
+        for level in self.levels(in_kubepods) {
+            level.available = level.available.saturating_sub(bytes);
+        }
         true
     }
 
-    fn take(&mut self, bytes: u64) {
+    /// What memory of such a pod counts towards.
+    fn levels(&mut self, in_kubepods: bool) -> impl Iterator<Item = &mut Level> {
         let NodeSample { memory, allocatable, .. } = &mut self.node;
-        for level in std::iter::once(memory).chain(allocatable) {
-            level.available = level.available.saturating_sub(bytes);
-        }
+        std::iter::once(memory).chain(allocatable.iter_mut().filter(move |_| in_kubepods))
     }
 
     fn give(&mut self, decision: &Decision) {
         let freed = decision.predicted_freed_bytes;
         let processes = decision.reading.freed_by_death(Resource::Pids);
-        let NodeSample { memory, allocatable, pids, .. } = &mut self.node;
-        for level in std::iter::once(memory).chain(allocatable) {
+        let in_kubepods = self.pods.get(decision.index.0).is_some_and(|(facts, _)| facts.in_kubepods);
+        for level in self.levels(in_kubepods) {
             level.available = level.available.saturating_add(freed).min(level.capacity);
         }
-        if let Some(level) = pids {
+        if let Some(level) = &mut self.node.pids {
             level.available = level.available.saturating_add(processes).min(level.capacity);
         }
     }
@@ -191,7 +193,7 @@ fn end(engine: &mut Engine, decision: &Decision, now_ns: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{BreakerSettings, Level, PodKey, followed};
+    use crate::engine::{BreakerSettings, PodKey, followed};
 
     const MIB: u64 = 1 << 20;
 
@@ -206,6 +208,7 @@ mod tests {
             grace_period_ns: 5_000 * MS,
             terminating: false,
             torn_down: false,
+            in_kubepods: true,
         };
         let bytes = used_mib * MIB;
         let usage =

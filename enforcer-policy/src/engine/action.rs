@@ -95,6 +95,8 @@ pub enum Exclusion {
     Terminating,
     /// How much it uses of the resource is not counted: its cgroup has no controller for that.
     UsageUnknown,
+    /// The pods' own limit is short, and its memory does not count towards that.
+    OutsideKubepods,
 }
 
 impl Exclusion {
@@ -110,6 +112,7 @@ impl Exclusion {
             Self::PassedOver => "passedOver",
             Self::Terminating => "terminating",
             Self::UsageUnknown => "usageUnknown",
+            Self::OutsideKubepods => "outsideKubepods",
         }
     }
 }
@@ -142,7 +145,7 @@ impl Shortage {
     /// The resource that is short.
     #[must_use]
     pub fn resource(&self) -> Resource {
-        Resource::of(self.signal).unwrap_or(Resource::Memory)
+        Resource::or_memory(self.signal)
     }
 }
 

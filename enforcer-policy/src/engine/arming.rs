@@ -191,7 +191,8 @@ impl Engine {
         for (_, slot) in self.candidates.slots() {
             let is_counted =
                 resource == Resource::Memory && slot.is_releasing(now_ns) && self.awaits_others();
-            if slot.facts.critical || slot.facts.protected || slot.reading.is_empty() || is_counted {
+            let may_help = slot.facts.counts_for(reclaim.threshold.signal) && !slot.reading.is_empty();
+            if slot.facts.critical || slot.facts.protected || !may_help || is_counted {
                 continue;
             }
             within_reach = within_reach.saturating_add(match (resource, &slot.reading) {

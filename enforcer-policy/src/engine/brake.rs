@@ -9,7 +9,8 @@ use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, Actions, BrakeCause, Containment, Engine, Mode, NodeSample, Outcome, Resource, push, scale,
+    Action, Actions, BrakeCause, Containment, Engine, Mode, NodeSample, Outcome, Resource, candidates::Slot,
+    push, scale, victim::Victim,
 };
 use crate::{model::CgroupId, pressure::Tracked, threshold::Signal};
 
@@ -48,6 +49,8 @@ pub(super) struct Brakes {
 struct Awaited {
     number: u64,
     cgroup: CgroupId,
+    /// The signal that is short.
+    signal: Signal,
     cause: BrakeCause,
     ns: u64,
     headroom_bytes: u64,
@@ -85,7 +88,8 @@ impl Engine {
             BrakeCause::Release => 0,
         };
         let headroom_bytes = node.level(victim.signal)?.available.saturating_sub(floor_bytes);
-        Some(Awaited { number: victim.number, cgroup: victim.cgroup, cause, ns, headroom_bytes })
+        let Victim { number, cgroup, signal, .. } = victim;
+        Some(Awaited { number, cgroup, signal, cause, ns, headroom_bytes })
     }
 
     /// The armed hard threshold of that signal; 0 if there is none.
@@ -102,7 +106,9 @@ impl Engine {
     pub(super) fn contain(&mut self, node: &NodeSample, actions: &mut Actions) {
         let Some(awaited) = self.awaited(node) else { return };
         self.brakes.due_ns = node.now_ns.saturating_add(LOOK_EVERY_NS);
-        let others = || self.candidates.slots().filter(|(_, slot)| slot.facts.cgroup != awaited.cgroup);
+        let fills =
+            |slot: &Slot| slot.facts.cgroup != awaited.cgroup && slot.facts.counts_for(awaited.signal);
+        let others = || self.candidates.slots().filter(|(_, slot)| fills(slot));
         let grown = others().fold(0_u64, |sum, (_, slot)| {
             sum.saturating_add(u64::try_from(slot.growth_bytes_per_second).unwrap_or(0))
         });
@@ -110,9 +116,9 @@ impl Engine {
         if !awaited.is_too_long(fill_bytes_per_second) {
             return;
         }
-        let rules = self.rules();
+        let rules = self.rules(awaited.signal);
         let next = others()
-            .filter(|(_, slot)| slot.exclusion(node.now_ns, Resource::Memory, rules).is_none())
+            .filter(|(_, slot)| slot.exclusion(node.now_ns, rules).is_none())
             .map(|(index, slot)| (slot.ranked(index, Resource::Memory), slot))
             .min_by(|(one, _), (other, _)| one.standing.compare(&other.standing).0);
         let Some((ranked, slot)) = next else { return };

@@ -13,6 +13,7 @@ use crate::{
     few::Few,
     model::CgroupId,
     rank::{MemoryRankKey, PidRankKey},
+    threshold::Signal,
 };
 
 /// Passed over until all are [forgiven](Candidates::forgive), or the cgroup is seen without a process.
@@ -63,6 +64,8 @@ pub(super) struct Slot {
 /// What spares candidates besides themselves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
+    /// The signal that is short: its memory must count for that.
+    pub(super) signal: Signal,
     /// Whether pods within their request may be evicted.
     pub(super) evict_within_request: bool,
     /// Whether there is time to await terminating pods.
@@ -219,18 +222,21 @@ impl Slot {
         }
     }
 
-    /// Why it may not be evicted for a shortage of this resource; `None` if it may.
+    /// Why it may not be evicted; `None` if it may.
     pub(super) fn exclusion(
         &self,
         now_ns: u64,
-        resource: Resource,
-        Rules { evict_within_request, await_terminating }: Rules,
+        Rules { signal, evict_within_request, await_terminating }: Rules,
     ) -> Option<Exclusion> {
+        let resource = Resource::or_memory(signal);
         if self.facts.critical {
             return Some(Exclusion::Critical);
         }
         if self.facts.protected {
             return Some(Exclusion::Protected);
+        }
+        if !self.facts.counts_for(signal) {
+            return Some(Exclusion::OutsideKubepods);
         }
         if now_ns < self.passed_over_until_ns {
             return Some(Exclusion::PassedOver);
@@ -333,6 +339,7 @@ mod tests {
             grace_period_ns: 0,
             terminating: false,
             torn_down: false,
+            in_kubepods: true,
         }
     }
 
@@ -357,8 +364,9 @@ mod tests {
     fn who_is_passed_over_comes_back_when_the_time_is_up_or_all_are_forgiven() {
         let mut candidates = Candidates::new(&[facts(3)]);
         let passed_over = |candidates: &Candidates, now_ns| {
-            let rules = Rules { evict_within_request: true, await_terminating: true };
-            let reason = candidates.slot(0).unwrap().exclusion(now_ns, Resource::Memory, rules);
+            let signal = Signal::MemoryAvailable;
+            let rules = Rules { signal, evict_within_request: true, await_terminating: true };
+            let reason = candidates.slot(0).unwrap().exclusion(now_ns, rules);
             reason == Some(Exclusion::PassedOver)
         };
         candidates.pass_over(CgroupId(3), 100);

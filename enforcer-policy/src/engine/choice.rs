@@ -17,10 +17,9 @@ const NO_CANDIDATE_PAUSE_NS: u64 = 100 * MS;
 impl Engine {
     /// Chooses the victim from fresh readings.
     pub(super) fn decide(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
-        let resource = shortage(&reclaim).resource();
         let mut order = std::mem::take(&mut self.candidates.order);
         order.clear();
-        order.extend(self.eligible(now_ns, resource));
+        order.extend(self.eligible(now_ns, reclaim.threshold.signal));
         self.candidates.order = order;
         if self.candidates.order.is_empty() && self.victim.is_some() {
             // What it still releases of another resource counts for that one.
@@ -60,7 +59,7 @@ impl Engine {
             return;
         };
         self.decided = decision.number;
-        self.reported[decision.shortage.resource().place()] = None;
+        self.reported[decision.shortage.signal as usize] = None;
         self.decision = Some(decision);
         let until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
         if decision.dry_run && self.mode() != Mode::Enforce {
@@ -70,13 +69,13 @@ impl Engine {
             self.quiet(&reclaim.threshold, until_ns);
         } else {
             let facts = self.candidates.slot(decision.index.0).map(|slot| slot.facts);
-            self.victim = Some(Victim::new(&decision, facts.is_some_and(|facts| facts.torn_down)));
+            self.victim = Some(Victim::new(&decision, facts));
         }
         push(actions, Action::Evict);
     }
 
     fn no_candidate(&mut self, now_ns: u64, reclaim: &Reclaim, actions: &mut Actions) {
-        self.no_candidate_until_ns[shortage(reclaim).resource().place()] =
+        self.no_candidate_until_ns[reclaim.threshold.signal as usize] =
             now_ns.saturating_add(NO_CANDIDATE_PAUSE_NS);
         self.suppress(now_ns, reclaim.threshold.signal, Suppression::NoCandidate, actions);
     }
@@ -97,7 +96,7 @@ impl Engine {
         }
         let mut excluded = Few::new();
         let mut excluded_count = 0;
-        for left_out in self.left_out(now_ns, shortage.resource()) {
+        for left_out in self.left_out(now_ns, shortage.signal) {
             excluded_count += 1;
             if excluded.len() < SHOWN_EXCLUDED {
                 push(&mut excluded, left_out);
@@ -154,7 +153,7 @@ impl Engine {
         reason: Suppression,
         actions: &mut Actions,
     ) {
-        let reported = &mut self.reported[Resource::of(signal).unwrap_or(Resource::Memory).place()];
+        let reported = &mut self.reported[signal as usize];
         if *reported != Some(reason) {
             *reported = Some(reason);
             push(actions, Action::Suppressed { now_ns, signal, reason });

@@ -3,7 +3,7 @@
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
-use super::{back_off::PodKey, hook::HookEnd, scale, settings::Resource};
+use super::{arming::is_of_pods, back_off::PodKey, hook::HookEnd, scale, settings::Resource};
 use crate::{
     model::CgroupId,
     pressure::{Observation, Observations},
@@ -34,6 +34,16 @@ pub struct CandidateFacts {
     pub terminating: bool,
     /// Whether another removes its memory-backed volumes once it is dead: a kubelet, which does so a moment later.
     pub torn_down: bool,
+    /// Whether memory that it uses counts towards the pods' own limit, as it is charged within kubepods. What it adopts can
+    /// be elsewhere.
+    pub in_kubepods: bool,
+}
+
+impl CandidateFacts {
+    /// Whether memory that its death frees counts for that signal.
+    pub(super) fn counts_for(&self, signal: Signal) -> bool {
+        self.in_kubepods || !is_of_pods(signal)
+    }
 }
 
 /// What a pod's cgroup is charged for.

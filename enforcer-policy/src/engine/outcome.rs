@@ -4,7 +4,7 @@ use super::{
     Action, Actions, BUDGET_PAUSE_NS, EMPTY_PAUSE_NS, Engine, FailureReason, Outcome, Refusal, Suppression,
     UNRECORDED_PAUSE_NS,
     candidates::UNTIL_FORGIVEN,
-    push, shortage,
+    push,
     victim::{Look, Victim},
 };
 
@@ -160,19 +160,19 @@ impl Engine {
     fn go_on(&mut self, refused: &Victim, now_ns: u64, actions: &mut Actions) {
         let Some(before) = self.decision.filter(|decision| decision.number == refused.number) else { return };
         if let Some(reclaim) = self.may_decide(now_ns) {
-            let resource = shortage(&reclaim).resource();
+            let signal = reclaim.threshold.signal;
             // A request that waited for a disk is old by now.
             let is_stale = before.grace_ns > 0 || self.candidates.order.is_empty();
-            if resource != before.shortage.resource() || is_stale {
-                // It was ranked for a resource that is no longer short, or candidates or usages have changed since.
+            if signal != before.shortage.signal || is_stale {
+                // It was ranked for a signal that is no longer short, or candidates or usages have changed since.
                 return self.pace(now_ns, actions);
             }
             // Settings may have changed since the order was made.
-            let rules = self.rules();
+            let rules = self.rules(signal);
             let mut order = std::mem::take(&mut self.candidates.order);
             order.retain(|ranked| {
                 let slot = self.candidates.slot(ranked.index.0);
-                let may = slot.is_some_and(|slot| slot.exclusion(now_ns, resource, rules).is_none());
+                let may = slot.is_some_and(|slot| slot.exclusion(now_ns, rules).is_none());
                 may && ranked.cgroup != refused.cgroup
             });
             self.candidates.order = order;

@@ -3,6 +3,7 @@ use super::{
     CandidateIndex, Engine, Excluded, Ranked, Reading, Resource,
     candidates::{Rules, Slot},
 };
+use crate::threshold::Signal;
 
 /// The order of eviction at one moment.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -20,34 +21,35 @@ pub(super) fn sort(order: &mut [Ranked]) {
 
 impl Engine {
     /// Takes one reading per candidate, in their order, and ranks as a decision at that time would. Decides nothing.
-    pub fn rank(&mut self, now_ns: u64, resource: Resource, readings: &[Reading]) -> Ranking {
+    pub fn rank(&mut self, now_ns: u64, signal: Signal, readings: &[Reading]) -> Ranking {
         self.candidates.take_readings(now_ns, readings);
-        let mut order: Vec<_> = self.eligible(now_ns, resource).collect();
+        let mut order: Vec<_> = self.eligible(now_ns, signal).collect();
         sort(&mut order);
-        Ranking { order, excluded: self.left_out(now_ns, resource).collect() }
+        Ranking { order, excluded: self.left_out(now_ns, signal).collect() }
     }
 
-    pub(super) fn rules(&self) -> Rules {
+    pub(super) fn rules(&self, signal: Signal) -> Rules {
         Rules {
+            signal,
             evict_within_request: self.settings.evict_within_request,
             await_terminating: self.awaits_others(),
         }
     }
 
     /// The candidates that may be evicted for a shortage of this, with their keys, unsorted.
-    pub(super) fn eligible(&self, now_ns: u64, resource: Resource) -> impl Iterator<Item = Ranked> {
-        let rules = self.rules();
+    pub(super) fn eligible(&self, now_ns: u64, signal: Signal) -> impl Iterator<Item = Ranked> {
+        let (rules, resource) = (self.rules(signal), Resource::or_memory(signal));
         let may_go = move |(index, slot): (usize, &Slot)| {
-            slot.exclusion(now_ns, resource, rules).is_none().then(|| slot.ranked(index, resource))
+            slot.exclusion(now_ns, rules).is_none().then(|| slot.ranked(index, resource))
         };
         self.candidates.slots().filter_map(may_go)
     }
 
     /// The other candidates, and why.
-    pub(super) fn left_out(&self, now_ns: u64, resource: Resource) -> impl Iterator<Item = Excluded> {
-        let rules = self.rules();
+    pub(super) fn left_out(&self, now_ns: u64, signal: Signal) -> impl Iterator<Item = Excluded> {
+        let rules = self.rules(signal);
         self.candidates.slots().filter_map(move |(index, slot)| {
-            let reason = slot.exclusion(now_ns, resource, rules)?;
+            let reason = slot.exclusion(now_ns, rules)?;
             Some(Excluded { index: CandidateIndex(index), cgroup: slot.facts.cgroup, reason })
         })
     }
@@ -72,6 +74,7 @@ mod tests {
             grace_period_ns: 0,
             terminating: false,
             torn_down: false,
+            in_kubepods: true,
         }
     }
 
@@ -92,9 +95,9 @@ mod tests {
             (order, excluded)
         };
         let excluded = vec![(3, Exclusion::Critical), (4, Exclusion::Protected), (5, Exclusion::Gone)];
-        let by_memory = reported(engine.rank(1, Resource::Memory, &readings));
+        let by_memory = reported(engine.rank(1, Signal::MemoryAvailable, &readings));
         assert_eq!(by_memory, (vec![6, 1, 2], excluded.clone()));
-        let by_pids = reported(engine.rank(2, Resource::Pids, &readings));
+        let by_pids = reported(engine.rank(2, Signal::PidAvailable, &readings));
         assert_eq!(by_pids, (vec![6, 2, 1], excluded));
     }
 }

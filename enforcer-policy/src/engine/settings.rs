@@ -53,15 +53,9 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// The number of resources.
-    pub(super) const COUNT: usize = 2;
-
-    /// Its index, less than [`COUNT`](Self::COUNT).
-    pub(super) fn place(self) -> usize {
-        match self {
-            Self::Memory => 0,
-            Self::Pids => 1,
-        }
+    /// The same as [`of`](Self::of), and memory for signals that the engine does not evict for: no decision is for those.
+    pub(super) fn or_memory(signal: Signal) -> Self {
+        Self::of(signal).unwrap_or(Self::Memory)
     }
 
     /// The resource that a signal measures; `None` if the engine does not evict for it.

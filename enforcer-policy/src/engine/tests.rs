@@ -4,6 +4,7 @@ mod contain;
 mod hook;
 mod hostile;
 mod inherited;
+mod kubepods;
 mod oracle;
 mod pause;
 mod property;

@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments, Spared},
+    arming::is_of_pods,
     back_off::PodKey,
     hook::HookPlan,
     inherited::Inherited,
-    input::Usage,
+    input::{CandidateFacts, Usage},
     settings::Resource,
     terminating::Volume,
 };
@@ -146,6 +147,8 @@ pub(super) struct Victim {
     /// Memory in volumes that another removes once the victim is dead. No prediction counts on it.
     volume_bytes: u64,
     pids: Release,
+    /// Whether its memory counts towards the pods' own limit.
+    in_kubepods: bool,
     /// The victim's own clock, and when it last advanced.
     clock_ns: u64,
     looked_ns: u64,
@@ -186,7 +189,9 @@ pub(super) enum Look {
 }
 
 impl Victim {
-    pub(super) fn new(decision: &Decision, torn_down: bool) -> Self {
+    /// `None` for facts that are not known, as of a victim of an earlier process: what it may still release counts for each
+    /// signal, and its volumes are removed by another.
+    pub(super) fn new(decision: &Decision, facts: Option<CandidateFacts>) -> Self {
         let usage = decision.reading.usage();
         let release = |resource| Release {
             predicted: decision.reading.freed_by_death(resource),
@@ -219,8 +224,11 @@ impl Victim {
             },
             memory: release(Resource::Memory),
             shared_bytes: usage.map_or(0, Usage::mapped_shmem_bytes),
-            volume_bytes: usage.filter(|_| torn_down).map_or(0, Usage::unmapped_shmem_bytes),
+            volume_bytes: usage
+                .filter(|_| facts.is_none_or(|facts| facts.torn_down))
+                .map_or(0, Usage::unmapped_shmem_bytes),
             pids: release(Resource::Pids),
+            in_kubepods: facts.is_none_or(|facts| facts.in_kubepods),
             clock_ns: 0,
             looked_ns: decision.decided_ns,
         }
@@ -228,8 +236,7 @@ impl Victim {
 
     /// One that an earlier process chose: it was killed, or another accepted to end it, or may not have been asked yet.
     pub(super) fn inherited(decision: &Decision, inherited: &Inherited, now_ns: u64) -> Self {
-        // Only the pods of a kubelet are ended by another, and it removes their volumes.
-        let mut victim = Self { need: Need::Unseen, looked_ns: now_ns, ..Self::new(decision, true) };
+        let mut victim = Self { need: Need::Unseen, looked_ns: now_ns, ..Self::new(decision, None) };
         if let Some(requested_ns) = inherited.requested_ns.map(|at_ns| at_ns.min(now_ns)) {
             victim.moments.requested_ns = Some(requested_ns);
             // The kubelet did not wait for this process.
@@ -534,6 +541,11 @@ impl Victim {
         Some(until_ns.saturating_sub(self.clock_ns))
     }
 
+    /// Whether memory that its death frees counts for that signal.
+    pub(super) fn counts_for(&self, signal: Signal) -> bool {
+        self.in_kubepods || !is_of_pods(signal)
+    }
+
     /// What it is still to release, which counts as available until then; in the resource's base unit.
     pub(super) fn credit(&self, resource: Resource) -> u64 {
         match resource {
@@ -542,6 +554,11 @@ impl Victim {
             }
             Resource::Pids => self.pids.missing(0),
         }
+    }
+
+    /// The same for a shortage of that signal: nothing if its memory does not count for that.
+    pub(super) fn credit_for(&self, signal: Signal) -> u64 {
+        Resource::of(signal).filter(|_| self.counts_for(signal)).map_or(0, |resource| self.credit(resource))
     }
 
     /// What another removes now that it is dead; `None` if that is nothing.

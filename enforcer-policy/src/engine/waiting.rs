@@ -1,6 +1,6 @@
 //! Explains an engine that evicts no pod, for readers of a replay.
 
-use super::{Engine, Mode, Resource};
+use super::{Engine, Mode};
 use crate::{model::CgroupId, pressure::Reclaim, threshold::Threshold};
 
 /// Why no victim is being chosen.
@@ -40,7 +40,7 @@ impl Engine {
                 return Waiting::Victim(victim.cgroup);
             }
             let suffices = |reclaim: Reclaim| {
-                let credit = Resource::of(reclaim.threshold.signal).map_or(0, |of| victim.credit(of));
+                let credit = victim.credit_for(reclaim.threshold.signal);
                 reclaim.available.saturating_add(credit) >= reclaim.target
             };
             if suffices(reclaim) {

@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     CgroupDriver, CpuWeightFormula, MemoryReservationPolicy, ReservedScope, SwapBehavior,
     admission::Rejection,
-    model::{ContainerKind, Limit, Quantity, Requirements},
+    model::{Adoption, ContainerKind, Limit, Quantity, Requirements},
     sample::{any_pod, app, container, list, node, pod},
 };
 
@@ -47,6 +47,27 @@ fn a_burstable_pod_is_planned_at_every_level() {
         files(&app.cgroup),
         ["cpu.max=20000 100000", "cpu.weight=17", "memory.max=209715200", "memory.oom.group=1"]
     );
+}
+
+#[rstest]
+#[case::none(None, &[], true)]
+#[case::elsewhere(Some("/machine.slice/m.scope"), &[], false)]
+#[case::like_named(Some("/kubepods-other/m"), &[], false)]
+#[case::within(Some("/kubepods/burstable/other"), &[], true)]
+#[case::one_container(None, &["a"], true)]
+#[case::every_container(None, &["a", "b"], false)]
+fn what_adopts_all_that_it_uses_elsewhere_is_outside_kubepods(
+    #[case] own: Option<&str>,
+    #[case] containers: &[&str],
+    #[case] is_in_kubepods: bool,
+) {
+    let path = |text: &str| CgroupPath::parse(text).unwrap();
+    let containers =
+        containers.iter().map(|name| ((*name).to_owned(), path(&format!("/system.slice/{name}"))));
+    let adopts = Some(Adoption { pod: own.map(path), containers: containers.collect() });
+    let pod = Pod { adopts, ..pod("p", vec![app("a", &[], &[]), app("b", &[], &[])]) };
+    let planned = plan(&node(), &Settings::default(), &[pod]);
+    assert_eq!(planned.pods[0].is_in_kubepods(), is_in_kubepods);
 }
 
 /// `pkg/kubelet/cm/qos_container_manager_linux_test.go`, `TestQOSCPUConfigUpdate`: shares of the Burstable class.

@@ -141,7 +141,7 @@ impl Ranks {
             .unwrap_or_else(|| Engine::new(&lock(&self.settings).clone()));
         let facts: Vec<_> = candidates.iter().map(|candidate| candidate.facts()).collect();
         drop(engine.replace(Candidates::new(&facts)));
-        engine.rank(reading.at_ns, Resource::of(signal).unwrap_or(Resource::Memory), &reading.readings)
+        engine.rank(reading.at_ns, signal, &reading.readings)
     }
 }
 

@@ -550,5 +550,6 @@ fn facts(plan: &PodPlan, cgroup: CgroupId) -> CandidateFacts {
         grace_period_ns: plan.termination_grace_period_seconds.saturating_mul(1_000_000_000),
         terminating: plan.is_terminating(),
         torn_down: plan.placed.is_some(),
+        in_kubepods: plan.is_in_kubepods(),
     }
 }

@@ -311,6 +311,7 @@ fn decoy(name: &str, charged: ChargeFiles) -> io::Result<Candidate> {
             grace_period_ns: GRACE_MS * MS,
             terminating: false,
             torn_down: false,
+            in_kubepods: true,
         },
         dir,
         charged: Some(vec![BranchFiles::leaf(charged)]),

@@ -54,6 +54,7 @@ impl Tapped {
             grace_period_ns: 0,
             terminating: false,
             torn_down: false,
+            in_kubepods: true,
         };
         let candidates = Candidates::new(&(1..=count).map(facts).collect::<Vec<_>>());
         self.tap.candidates(&candidates);

@@ -147,6 +147,7 @@ fn recording() -> Vec<u8> {
         grace_period_ns: 0,
         terminating: false,
         torn_down: false,
+        in_kubepods: true,
     }]);
     put(RecordRef::Candidates(&candidates));
     drop(engine.replace(candidates));

@@ -238,6 +238,7 @@ fn recording() -> Vec<u8> {
         grace_period_ns: 0,
         terminating: false,
         torn_down: false,
+        in_kubepods: true,
     });
     let candidates = Candidates::new(&candidates);
     encode(&RecordRef::Candidates(&candidates), &mut bytes);

@@ -9,6 +9,7 @@ use crate::{
         NodeSample, Reading, Resource,
     },
     model::CgroupId,
+    threshold::Signal,
 };
 
 /// What must be remembered from step to step.
@@ -99,7 +100,8 @@ impl Oracle {
 /// Every candidate is ranked or left out with a reason, and the ranking is upstream's. After a refusal, and not by
 /// readings that are `fresh`, those may be left that were ranked before.
 fn is_ranked_as_upstream(engine: &Engine, decision: &Decision, fresh: bool) {
-    let resource = decision.shortage.resource();
+    let shortage = decision.shortage;
+    let resource = shortage.resource();
     let within = engine.settings().evict_within_request;
     let left_out = |index: usize| {
         let mut excluded = decision.excluded.iter().filter(|excluded| excluded.index.0 == index);
@@ -114,8 +116,14 @@ fn is_ranked_as_upstream(engine: &Engine, decision: &Decision, fresh: bool) {
         assert!(!twice, "left out twice");
         assert!(!is_ranked || reason.is_none(), "ranked and left out");
         assert!(is_ranked || reason.is_some() || !fresh, "forgotten");
-        let due = spared(facts, reading, resource, within);
-        let is_spared = matches!(due, Some(Exclusion::Critical | Exclusion::Protected));
+        let is_elsewhere = shortage.signal == Signal::AllocatableMemoryAvailable && !facts.in_kubepods;
+        let due = match spared(facts, reading, resource, within) {
+            known @ Some(Exclusion::Critical | Exclusion::Protected) => known,
+            _ if is_elsewhere => Some(Exclusion::OutsideKubepods),
+            other => other,
+        };
+        let is_spared =
+            matches!(due, Some(Exclusion::Critical | Exclusion::Protected | Exclusion::OutsideKubepods));
         // Who is passed over was tried before, which is not known here.
         let is_tried = reason == Some(Exclusion::PassedOver) && !is_spared;
         // So is whether one that terminates is awaited.
@@ -186,6 +194,11 @@ fn key(
 fn is_more_needed(engine: &Engine, decision: &Decision, last: &Completion) {
     let shortage = decision.shortage;
     if shortage.resource() != Resource::Memory || last.moments.memory_back_ns.is_some() {
+        return;
+    }
+    let mut known = engine.candidates().known();
+    let in_kubepods = known.any(|(facts, _)| facts.cgroup == last.cgroup && facts.in_kubepods);
+    if shortage.signal == Signal::AllocatableMemoryAvailable && !in_kubepods {
         return;
     }
     let missing = last.predicted_freed_bytes.saturating_sub(last.freed_bytes.unwrap_or(0));

@@ -27,6 +27,7 @@ pub(super) fn candidate(cgroup: u64, priority: i32, request_bytes: u64) -> Candi
         grace_period_ns: 30 * SECOND,
         terminating: false,
         torn_down: false,
+        in_kubepods: true,
     }
 }
 

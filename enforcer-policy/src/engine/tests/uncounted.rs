@@ -37,7 +37,7 @@ fn memory_is_taken_from_no_pod_of_which_it_is_not_known_what_it_uses() {
         let none = Action::Suppressed { now_ns: rig.now_ns, signal: Signal::MemoryAvailable, reason };
         assert!(reported.contains(&none) && !evicts(&reported), "{reported:?}");
         let readings = rig.readings.clone();
-        let ranking = rig.engine.rank(rig.now_ns, Resource::Memory, &readings);
+        let ranking = rig.engine.rank(rig.now_ns, Signal::MemoryAvailable, &readings);
         let reasons: Vec<_> = ranking.excluded.iter().map(|one| one.reason).collect();
         assert_eq!((ranking.order.len(), reasons), (0, vec![Exclusion::UsageUnknown; 2]));
     }

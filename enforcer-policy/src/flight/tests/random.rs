@@ -118,6 +118,7 @@ fn candidates() -> impl Strategy<Value = Vec<CandidateFacts>> {
             grace_period_ns: grace * 100_000_000,
             terminating: grace == 0,
             torn_down: grace == 1,
+            in_kubepods: grace != 2,
         },
     );
     prop::collection::vec(one, 0..6)

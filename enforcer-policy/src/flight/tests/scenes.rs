@@ -109,6 +109,7 @@ fn scene_of(engine: Engine) -> Vec<u8> {
         grace_period_ns: 30_000 * MS,
         terminating: false,
         torn_down: false,
+        in_kubepods: true,
     });
     let candidates = Candidates::new(&facts);
     scene.kept.push(encoded(&RecordRef::Candidates(&candidates)));

@@ -240,6 +240,7 @@ pub(super) mod tests {
             grace_period_ns: 0,
             terminating: false,
             torn_down: false,
+            in_kubepods: true,
         }]);
         drop(engine.replace(candidates));
         record_into(&mut writer, &RecordRef::Key(&engine));

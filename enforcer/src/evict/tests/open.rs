@@ -46,6 +46,19 @@ fn a_pod_that_holds_the_daemon_is_no_candidate() {
     assert_eq!(error.to_string(), "/kubepods/besteffort/poda is never evicted: it holds this daemon");
 }
 
+/// The pods' own limit is not relieved by its death.
+#[test]
+fn a_pod_outside_kubepods_is_known_as_such() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    let is_in = |kubepods: &str| {
+        let plan = PodPlan { kubepods: CgroupPath::parse(kubepods).unwrap(), ..pod.plan() };
+        Candidate::open(&node.root(), &guard(), &plan).unwrap().facts().in_kubepods
+    };
+    assert!(is_in("/kubepods") && !is_in("/kubepods.slice"));
+}
+
 /// The kernel shows a process outside this daemon's PID namespace as 0.
 #[test]
 fn what_cannot_be_seen_spares_an_adopted_cgroup_and_no_pods_own() {

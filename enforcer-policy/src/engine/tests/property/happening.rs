@@ -116,6 +116,7 @@ pub(super) fn facts() -> impl Strategy<Value = Vec<CandidateFacts>> {
                 grace_period_ns: grace * 1_000 * MS,
                 terminating,
                 torn_down: place % 2 == 0,
+                in_kubepods: place % 3 != 2,
             }
         };
         (0..).zip(pods).map(number).collect()

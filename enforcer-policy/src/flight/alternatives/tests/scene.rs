@@ -209,6 +209,7 @@ fn facts(cgroup: u64, pod: &Pod) -> CandidateFacts {
         grace_period_ns: 30_000 * MS,
         terminating: false,
         torn_down: false,
+        in_kubepods: true,
     }
 }
 
