@@ -13,6 +13,7 @@ mod brake;
 mod breaker;
 mod candidates;
 mod choice;
+mod exhaustion;
 mod free_lists;
 mod hook;
 mod inherited;
@@ -50,6 +51,7 @@ use self::{
     back_off::BackOffs,
     brake::Brakes,
     breaker::Breaker,
+    exhaustion::Exhaustion,
     terminating::Volume,
     victim::{Next, Sight, Victim},
 };
@@ -129,8 +131,8 @@ pub struct Engine {
     asked_for: Option<Resource>,
     brakes: Brakes,
     back_offs: BackOffs,
-    /// When memory will be exhausted, as of the latest sample; `None` if it is not being filled.
-    exhausted_in_ns: Option<u64>,
+    /// When memory will be exhausted, as of the latest sample.
+    exhaustion: Exhaustion,
     /// What a kubelet removes after the latest victim's death.
     volume: Option<Volume>,
     /// When the latest victim was seen to have died.
@@ -168,7 +170,7 @@ impl Engine {
             asked_for: None,
             brakes: Brakes::default(),
             back_offs: BackOffs::default(),
-            exhausted_in_ns: None,
+            exhaustion: Exhaustion::default(),
             volume: None,
             died_ns: None,
             free_lists_bytes: 0,
@@ -400,7 +402,7 @@ impl Engine {
 
     /// Ends the wait for a hook, or the victim's grace period, if it is time.
     fn hurry(&mut self, node: &NodeSample, actions: &mut Actions) {
-        self.exhausted_in_ns = node.exhausted_in_ns();
+        self.exhaustion = self.exhaustion(node);
         let Some(mut victim) = self.victim else { return };
         let resource = Resource::of(victim.signal);
         // Its death must help against what is short.
@@ -419,7 +421,7 @@ impl Engine {
             met: self.pressure.thresholds().any(is_met),
             spared: self.spared(victim.cgroup),
             available: node.level(victim.signal).map(|level| level.available),
-            exhausted_in_ns: self.exhausted_in_ns,
+            exhausted_in_ns: self.exhaustion.in_ns(victim.in_kubepods),
         };
         let number = victim.number;
         let next = victim.hurry(node.now_ns, &sight);

@@ -108,17 +108,15 @@ impl Engine {
         self.brakes.due_ns = node.now_ns.saturating_add(LOOK_EVERY_NS);
         let fills =
             |slot: &Slot| slot.facts.cgroup != awaited.cgroup && slot.facts.counts_for(awaited.signal);
-        let others = || self.candidates.slots().filter(|(_, slot)| fills(slot));
-        let grown = others().fold(0_u64, |sum, (_, slot)| {
-            sum.saturating_add(u64::try_from(slot.growth_bytes_per_second).unwrap_or(0))
-        });
-        let fill_bytes_per_second = grown.min(node.fill_bytes_per_second);
+        let fill_bytes_per_second = self.growth(fills).min(node.fill_bytes_per_second);
         if !awaited.is_too_long(fill_bytes_per_second) {
             return;
         }
         let rules = self.rules(awaited.signal);
-        let next = others()
-            .filter(|(_, slot)| slot.exclusion(node.now_ns, rules).is_none())
+        let next = self
+            .candidates
+            .slots()
+            .filter(|(_, slot)| fills(slot) && slot.exclusion(node.now_ns, rules).is_none())
             .map(|(index, slot)| (slot.ranked(index, Resource::Memory), slot))
             .min_by(|(one, _), (other, _)| one.standing.compare(&other.standing).0);
         let Some((ranked, slot)) = next else { return };

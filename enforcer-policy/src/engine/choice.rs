@@ -2,8 +2,7 @@
 
 use super::{
     Action, Actions, Decision, Engine, HookPlan, MS, Mode, Resource, SHOWN_EXCLUDED, SHOWN_RANKING,
-    Suppression, push, ranking, shortage,
-    victim::{Victim, is_too_late},
+    Suppression, exhaustion::is_too_late, push, ranking, shortage, victim::Victim,
 };
 use crate::{
     few::Few,
@@ -106,7 +105,8 @@ impl Engine {
         let unarmed = self.mode() == Mode::Enforce && !self.is_armed(&reclaim.threshold);
         let dry_run = unarmed || self.mode() != Mode::Enforce;
         // SIGTERM and a wait would be too late, though the hard threshold is not met yet.
-        let is_exhausting = is_too_late(self.exhausted_in_ns, predicted_freed_bytes);
+        let exhausted_in_ns = self.exhaustion.in_ns(slot.facts.in_kubepods);
+        let is_exhausting = is_too_late(exhausted_in_ns, predicted_freed_bytes);
         let grace_ns = if shortage.hard || is_exhausting {
             0
         } else {
@@ -125,7 +125,7 @@ impl Engine {
             decided_ns: now_ns,
             shortage,
             grace_ns,
-            hook: HookPlan::new(&self.settings, dry_run, self.exhausted_in_ns, predicted_freed_bytes),
+            hook: HookPlan::new(&self.settings, dry_run, exhausted_in_ns, predicted_freed_bytes),
             reading: slot.reading,
             growth_bytes_per_second: slot.growth_bytes_per_second,
             decided_by: order.get(1).map(|next| first.compare(next).1),

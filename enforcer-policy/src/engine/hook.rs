@@ -7,7 +7,7 @@
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
-use super::{settings::EngineSettings, victim::time_left_ns};
+use super::{exhaustion::time_left_ns, settings::EngineSettings};
 
 /// With less time than this no hook is started: starting a process while memory is reclaimed takes as long.
 const LEAST_NS: u64 = 50_000_000;

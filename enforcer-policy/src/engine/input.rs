@@ -3,7 +3,7 @@
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
-use super::{arming::is_of_pods, back_off::PodKey, hook::HookEnd, scale, settings::Resource};
+use super::{arming::is_of_pods, back_off::PodKey, hook::HookEnd, settings::Resource};
 use crate::{
     model::CgroupId,
     pressure::{Observation, Observations},
@@ -186,7 +186,7 @@ pub struct NodeSample {
     pub allocatable: Option<Level>,
     /// `pid.available`; `None` if it was not read.
     pub pids: Option<Level>,
-    /// The current fill rate of memory; 0 if it is not being filled, or the rate is not known yet.
+    /// The current fill rate of the node's memory; 0 if it is not being filled, or the rate is not known yet.
     pub fill_bytes_per_second: u64,
     /// Free pages on the kernel's per-CPU lists, in bytes, while the kernel returns them at the daemon's request;
     /// `MemAvailable` leaves them out. Read while [`Engine::counts_free_lists`](super::Engine::counts_free_lists); 0 if
@@ -215,14 +215,6 @@ impl NodeSample {
     /// The same moment on a clock that stands still while the machine is suspended.
     pub(super) fn awake_ns(&self) -> u64 {
         self.now_ns.saturating_sub(self.suspended_ns)
-    }
-
-    /// When memory will be exhausted at the current fill rate; `None` if it is not being filled.
-    pub(super) fn exhausted_in_ns(&self) -> Option<u64> {
-        let allocatable = self.allocatable.map_or(u64::MAX, |level| level.available);
-        let headroom_bytes = self.memory.available.min(allocatable);
-        let fills = self.fill_bytes_per_second > 0;
-        fills.then(|| scale(headroom_bytes, 1_000_000_000, self.fill_bytes_per_second))
     }
 
     /// The level of a signal; `None` if it was not read.

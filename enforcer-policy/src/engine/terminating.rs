@@ -8,7 +8,7 @@
 use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
-use super::{Engine, MS, Reading, Reclaim, Resource, Usage, candidates::Slot, victim::is_too_late};
+use super::{Engine, MS, Reading, Reclaim, Resource, Usage, candidates::Slot, exhaustion::is_too_late};
 use crate::model::CgroupId;
 
 /// The longest that a terminating pod is awaited, from the first reading of its usage.
@@ -98,7 +98,8 @@ impl Slot {
 impl Engine {
     /// Whether there is time to await what others make free.
     pub(super) fn awaits_others(&self) -> bool {
-        !is_too_late(self.exhausted_in_ns, 0)
+        // Only the pods of a kubelet are seen terminating, and they are in its kubepods.
+        !is_too_late(self.exhaustion.in_ns(true), 0)
     }
 
     /// How much memory terminating pods still release, and the removal of the last victim's volumes.

@@ -7,6 +7,7 @@ use super::{
     action::{BrakeCause, Completion, Decision, Failure, FailureReason, KillReason, Moments, Spared},
     arming::is_of_pods,
     back_off::PodKey,
+    exhaustion::is_too_late,
     hook::HookPlan,
     inherited::Inherited,
     input::{CandidateFacts, Usage},
@@ -148,7 +149,7 @@ pub(super) struct Victim {
     volume_bytes: u64,
     pids: Release,
     /// Whether its memory counts towards the pods' own limit.
-    in_kubepods: bool,
+    pub(super) in_kubepods: bool,
     /// The victim's own clock, and when it last advanced.
     clock_ns: u64,
     looked_ns: u64,
@@ -570,7 +571,6 @@ impl Victim {
 
     /// Why and for how long its memory is awaited, if it is.
     pub(super) fn awaited(&self) -> Option<(BrakeCause, u64)> {
-        let release_ns = |bytes| scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, bytes);
         match self.stage {
             Stage::Hooking { .. } | Stage::Deciding | Stage::Unasked => None,
             Stage::Terminating { until_ns } => {
@@ -612,16 +612,9 @@ impl Victim {
     }
 }
 
-/// How long a kill can be delayed so that so many bytes still come back before memory is exhausted; `None` if that is
-/// not in sight.
-pub(super) fn time_left_ns(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> Option<u64> {
-    let release_ns = scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, predicted_freed_bytes);
-    exhausted_in_ns.map(|in_ns| in_ns.saturating_sub(release_ns))
-}
-
-/// Whether the kill cannot be delayed any longer.
-pub(super) fn is_too_late(exhausted_in_ns: Option<u64>, predicted_freed_bytes: u64) -> bool {
-    time_left_ns(exhausted_in_ns, predicted_freed_bytes) == Some(0)
+/// How long so many bytes take to come back.
+pub(super) fn release_ns(bytes: u64) -> u64 {
+    scaled(RELEASE_BASE_NS, RELEASE_NS_PER_GIB, bytes)
 }
 
 /// `base_ns` plus `per_gib_ns` for each GiB of `bytes`, in proportion.

@@ -94,6 +94,29 @@ fn what_comes_back_outside_is_not_awaited() {
     assert_eq!(victim(&rig), (PODS, 2));
 }
 
+/// Its death would leave the pods' limit as it is, however soon that is exhausted.
+#[test]
+fn who_is_outside_keeps_its_grace_when_it_runs_out() {
+    let is_killed = |first: CandidateFacts| {
+        let mut rig = Rig::new(&super::soft::both(), &[(first, using(100 * MIB)), pods()[1]]);
+        rig.look(1_500 * MIB);
+        assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+        assert_eq!(victim(&rig), (NODE, 1));
+        let (number, now_ns) = (rig.number(), rig.now_ns);
+        rig.on_outcome(Outcome::Terminated { number, now_ns });
+        rig.readings[1] = using(4 * GIB);
+        let node = NodeSample {
+            fill_bytes_per_second: GIB,
+            allocatable: Some(Level { available: 100 * MIB, capacity: 16 * GIB }),
+            ..NodeSample::memory(rig.pass(2 * SECOND).now_ns, 1_500 * MIB, 32 * GIB)
+        };
+        rig.see(node).iter().any(|action| matches!(action, Action::Kill { .. }))
+    };
+    let within = candidate(1, -1, 0);
+    assert!(is_killed(within));
+    assert!(!is_killed(CandidateFacts { in_kubepods: false, ..within }));
+}
+
 #[test]
 fn an_order_that_was_made_for_it_is_not_used_for_the_node() {
     let [outside, within] = pods();

@@ -3,9 +3,9 @@
 use super::rig::{GIB, MIB, MINUTE, MS, Rig, SECOND, candidate, evicts, using};
 use crate::{
     engine::{
-        Action, Actions, BreakerSettings, Candidates, EngineSettings, Exclusion, FailureReason, Input,
-        KillReason, Level, Mode, NodeSample, Outcome, RankKey, Reading, Refusal, Resource, Suppression,
-        Usage, followed,
+        Action, Actions, BreakerSettings, CandidateFacts, Candidates, EngineSettings, Exclusion,
+        FailureReason, Input, KillReason, Level, Mode, NodeSample, Outcome, RankKey, Reading, Refusal,
+        Resource, Suppression, Usage, followed,
     },
     model::CgroupId,
     rank::DecidedBy,
@@ -232,16 +232,28 @@ fn who_could_not_end_before_memory_is_exhausted_is_not_asked_to() {
     assert_eq!((decision.grace_ns, decision.shortage.hard), (0, false));
 }
 
-/// What kubepods may still take can be less than what the node has.
+/// What kubepods may still take can be less than what the node has, and what fills the node need not be pods.
 #[test]
-fn the_limit_of_kubepods_can_be_exhausted_first() {
+fn the_limit_of_kubepods_can_be_exhausted_first_by_the_pods_in_it() {
     let mut rig = asked();
-    let node = NodeSample {
-        fill_bytes_per_second: GIB,
-        allocatable: Some(Level { available: 100 * MIB, capacity: 4 * GIB }),
-        ..NodeSample::memory(rig.pass(MS).now_ns, 1_500 * MIB, 16 * GIB)
+    let see = |rig: &mut Rig| {
+        let node = NodeSample {
+            fill_bytes_per_second: GIB,
+            allocatable: Some(Level { available: 100 * MIB, capacity: 4 * GIB }),
+            ..NodeSample::memory(rig.pass(2 * SECOND).now_ns, 1_500 * MIB, 16 * GIB)
+        };
+        rig.see(node)
     };
-    assert_eq!(killed_for(&rig.see(node)), Some(KillReason::Exhausting));
+    assert_eq!(killed_for(&see(&mut rig)), None, "no pod grows");
+    rig.readings[0] = using(900 * MIB + 2 * GIB);
+    let mut outside = rig.clone();
+    let facts = rig.engine.candidates().known().map(|(facts, _)| match facts.cgroup {
+        CgroupId(1) => CandidateFacts { in_kubepods: false, ..*facts },
+        _ => *facts,
+    });
+    drop(outside.engine.replace(Candidates::new(&facts.collect::<Vec<_>>())));
+    assert_eq!(killed_for(&see(&mut outside)), None, "it grows outside of kubepods");
+    assert_eq!(killed_for(&see(&mut rig)), Some(KillReason::Exhausting));
 }
 
 #[test]

@@ -79,9 +79,9 @@ impl Node {
         }
     }
 
+    /// When the node's memory is exhausted; the pods' limit can be earlier.
     pub(super) fn exhausted_in_ns(self) -> Option<u64> {
-        let headroom_mib = self.memory_mib.min(self.allocatable_mib.unwrap_or(u64::MAX));
-        (headroom_mib * 1_000 * MS).checked_div(self.fill_mib)
+        (self.memory_mib * 1_000 * MS).checked_div(self.fill_mib)
     }
 }
 
