@@ -256,8 +256,8 @@ pub struct Excluded {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest`, `passedOver`, `terminating`, `usageUnknown` or
-    /// `outsideKubepods`.
+    /// Why: `critical`, `protected`, `gone`, `empty`, `withinRequest`, `passedOver`, `terminating`, `usageUnknown`,
+    /// `outsideKubepods` or `chosen`.
     pub reason: Word,
 }
 

@@ -119,8 +119,7 @@ pub struct Engine {
     victim: Option<Victim>,
     decision: Option<Decision>,
     decided: u64,
-    quiet_until_ns: u64,
-    /// The same for soft thresholds only.
+    /// Until when no soft threshold decides.
     soft_quiet_until_ns: u64,
     /// The same for each signal that had no candidate to evict: another may run short meanwhile.
     no_candidate_until_ns: [u64; Signal::ALL.len()],
@@ -162,7 +161,6 @@ impl Engine {
             victim: None,
             decision: None,
             decided: 0,
-            quiet_until_ns: 0,
             soft_quiet_until_ns: 0,
             no_candidate_until_ns: [0; Signal::ALL.len()],
             is_forgotten: false,
@@ -186,8 +184,7 @@ impl Engine {
         let EngineSettings { paused, .. } = *settings;
         if paused != self.settings.paused && *settings == (EngineSettings { paused, ..self.settings }) {
             self.settings.paused = paused;
-            // Decisions made while paused were not carried out.
-            self.quiet_until_ns = 0;
+            self.forget_reported();
             return;
         }
         if settings.breaker != self.settings.breaker {
@@ -206,7 +203,7 @@ impl Engine {
         self.pressure = pressure;
         self.episodes = episodes;
         self.mode = settings.mode;
-        self.quiet_until_ns = 0;
+        self.forget_reported();
         self.no_candidate_until_ns = [0; Signal::ALL.len()];
         self.settings = *settings;
     }
@@ -385,9 +382,8 @@ impl Engine {
         let was_short = is_forgotten || self.reported.iter().any(Option::is_some) || !actions.is_empty();
         if was_short && self.episodes.iter().all(Option::is_none) {
             self.reported = [None; Signal::ALL.len()];
-            self.quiet_until_ns = 0;
+            self.forget_reported();
             self.no_candidate_until_ns = [0; Signal::ALL.len()];
-            self.arms.forget_quiet();
             self.candidates.forgive();
         }
         if verdict.conditions != self.conditions {
@@ -477,7 +473,7 @@ impl Engine {
             Mode::DryRun | Mode::Enforce => true,
         };
         let alive = self.victim.is_some_and(|victim| victim.is_alive());
-        let decides = acts && !alive && now_ns >= self.quiet_until_ns;
+        let decides = acts && !alive;
         let may = move |reclaim: &Reclaim| {
             if self.is_quiet(&reclaim.threshold, now_ns)
                 || !reclaim.threshold.is_hard() && now_ns < self.soft_quiet_until_ns
@@ -502,7 +498,8 @@ impl Engine {
         self.no_candidate_until_ns[reclaim.threshold.signal as usize]
     }
 
-    /// How much of the threshold's resource the last victim still releases, and others make free.
+    /// How much of the threshold's resource the last victim still releases, and others make free. What a dry run has chosen
+    /// counts as if it had died.
     fn credit(&self, now_ns: u64, reclaim: &Reclaim) -> u64 {
         let Some(resource) = Resource::of(reclaim.threshold.signal) else { return 0 };
         let victim = self.victim.map_or(0, |victim| victim.credit_for(reclaim.threshold.signal));
@@ -510,7 +507,11 @@ impl Engine {
             Resource::Memory if self.awaits_others() => self.released_by_others(now_ns),
             Resource::Memory | Resource::Pids => 0,
         };
-        victim.saturating_add(others)
+        let chosen = self.candidates.slots().map(|(_, slot)| slot);
+        let chosen = chosen
+            .filter(|slot| slot.is_chosen(now_ns) && slot.facts.counts_for(reclaim.threshold.signal))
+            .map(|slot| slot.reading.freed_by_death(resource));
+        chosen.fold(victim.saturating_add(others), u64::saturating_add)
     }
 
     /// How much of the threshold's resource is still to be released: by the last victim and others, and from the kernel's own

@@ -97,6 +97,8 @@ pub enum Exclusion {
     UsageUnknown,
     /// The pods' own limit is short, and its memory does not count towards that.
     OutsideKubepods,
+    /// A dry run has chosen it for another threshold, and decides as if it had died.
+    Chosen,
 }
 
 impl Exclusion {
@@ -113,6 +115,7 @@ impl Exclusion {
             Self::Terminating => "terminating",
             Self::UsageUnknown => "usageUnknown",
             Self::OutsideKubepods => "outsideKubepods",
+            Self::Chosen => "chosen",
         }
     }
 }

@@ -52,7 +52,7 @@ impl Arm {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Schema, Serialize)]
 pub(super) struct Arms {
     of: [Arm; MAX_THRESHOLDS],
-    /// Until when each is ignored: it is unarmed and was decided on, or it cannot be reached.
+    /// Until when each is ignored: it was decided on, and that only reported, or it cannot be reached.
     quiet_until_ns: [u64; MAX_THRESHOLDS],
     /// The limit of all pods together, as last measured.
     limit_bytes: u64,
@@ -61,7 +61,7 @@ pub(super) struct Arms {
 }
 
 impl Arms {
-    /// Switches to other thresholds; those that stay keep their state.
+    /// Switches to other thresholds; those that stay remain armed or unarmed.
     pub(super) fn inherit(&mut self, before: &Thresholds, after: &Thresholds) {
         let known = *self;
         *self = Self {
@@ -69,12 +69,9 @@ impl Arms {
             is_new: known.is_new || before != after,
             ..Self::default()
         };
-        for (threshold, (arm, quiet_until_ns)) in
-            after.iter().zip(self.of.iter_mut().zip(&mut self.quiet_until_ns))
-        {
+        for (threshold, arm) in after.iter().zip(&mut self.of) {
             if let Some(place) = before.iter().position(|other| other == threshold) {
                 *arm = known.of.get(place).copied().unwrap_or_default();
-                *quiet_until_ns = known.quiet_until_ns.get(place).copied().unwrap_or(0);
             }
         }
     }
@@ -97,11 +94,6 @@ impl Arms {
             *quiet_until_ns = 0;
             self.is_new = true;
         }
-    }
-
-    /// Ends all pauses, as nothing is short.
-    pub(super) fn forget_quiet(&mut self) {
-        self.quiet_until_ns = [0; MAX_THRESHOLDS];
     }
 }
 
@@ -127,7 +119,7 @@ impl Engine {
     /// Arms all thresholds at an operator's order.
     pub(super) fn arm(&mut self, actions: &mut Actions) {
         self.arms.of = [Arm::Armed; MAX_THRESHOLDS];
-        self.arms.forget_quiet();
+        self.forget_reported();
         self.arms.is_new = true;
         self.report_arming(actions);
     }
@@ -168,6 +160,12 @@ impl Engine {
         until_ns.is_some_and(|until_ns| now_ns < *until_ns)
     }
 
+    /// Ends all pauses: what was only reported neither delays nor changes another decision.
+    pub(super) fn forget_reported(&mut self) {
+        self.arms.quiet_until_ns = [0; MAX_THRESHOLDS];
+        self.candidates.forget_chosen();
+    }
+
     /// Ignores it until then.
     pub(super) fn quiet(&mut self, threshold: &Threshold, until_ns: u64) {
         if let Some(quiet) = self.place(threshold).and_then(|place| self.arms.quiet_until_ns.get_mut(place)) {
@@ -189,8 +187,8 @@ impl Engine {
         let goal = if reclaim.available < reclaim.amount { reclaim.amount } else { reclaim.target };
         let mut within_reach = reclaim.available.saturating_add(self.coming(now_ns, reclaim));
         for (_, slot) in self.candidates.slots() {
-            let is_counted =
-                resource == Resource::Memory && slot.is_releasing(now_ns) && self.awaits_others();
+            let is_counted = slot.is_chosen(now_ns)
+                || resource == Resource::Memory && slot.is_releasing(now_ns) && self.awaits_others();
             let may_help = slot.facts.counts_for(reclaim.threshold.signal) && !slot.reading.is_empty();
             if slot.facts.critical || slot.facts.protected || !may_help || is_counted {
                 continue;

@@ -53,6 +53,8 @@ pub(super) struct Slot {
     pub(super) reading: Reading,
     /// Passed over until then.
     passed_over_until_ns: u64,
+    /// Chosen by a dry run, and taken for dead until then: in earnest the next decisions would be made without it.
+    chosen_until_ns: u64,
     pub(super) growth_bytes_per_second: i64,
     /// When `reading` was read.
     pub(super) read_ns: u64,
@@ -80,6 +82,7 @@ impl Candidates {
             facts: *facts,
             reading: Reading::Missing,
             passed_over_until_ns: 0,
+            chosen_until_ns: 0,
             growth_bytes_per_second: 0,
             read_ns: 0,
             baseline: None,
@@ -160,6 +163,19 @@ impl Candidates {
         }
     }
 
+    /// Takes it for dead until then.
+    pub(super) fn choose(&mut self, index: CandidateIndex, until_ns: u64) {
+        if let Some(slot) = self.slots.get_mut(index.0) {
+            slot.chosen_until_ns = until_ns;
+        }
+    }
+
+    pub(super) fn forget_chosen(&mut self) {
+        for slot in &mut self.slots {
+            slot.chosen_until_ns = 0;
+        }
+    }
+
     pub(super) fn take_readings(&mut self, now_ns: u64, readings: &[Reading]) {
         // The order was made from older readings.
         self.order.clear();
@@ -222,6 +238,11 @@ impl Slot {
         }
     }
 
+    /// Whether a dry run has chosen it and takes it for dead.
+    pub(super) fn is_chosen(&self, now_ns: u64) -> bool {
+        now_ns < self.chosen_until_ns
+    }
+
     /// Why it may not be evicted; `None` if it may.
     pub(super) fn exclusion(
         &self,
@@ -240,6 +261,9 @@ impl Slot {
         }
         if now_ns < self.passed_over_until_ns {
             return Some(Exclusion::PassedOver);
+        }
+        if self.is_chosen(now_ns) {
+            return Some(Exclusion::Chosen);
         }
         let usage = match self.reading {
             Reading::Gone => return Some(Exclusion::Gone),

@@ -60,12 +60,13 @@ impl Engine {
         self.decided = decision.number;
         self.reported[decision.shortage.signal as usize] = None;
         self.decision = Some(decision);
-        let until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
-        if decision.dry_run && self.mode() != Mode::Enforce {
-            self.quiet_until_ns = until_ns;
-        } else if decision.dry_run {
-            // Armed thresholds do not wait for it.
+        if decision.dry_run {
+            // Others do not wait for it.
+            let until_ns = now_ns.saturating_add(self.settings.dry_run_cool_down_ns);
             self.quiet(&reclaim.threshold, until_ns);
+            if self.mode() != Mode::Enforce {
+                self.candidates.choose(decision.index, until_ns);
+            }
         } else {
             let facts = self.candidates.slot(decision.index.0).map(|slot| slot.facts);
             self.victim = Some(Victim::new(&decision, facts));

@@ -20,9 +20,11 @@ pub(super) fn sort(order: &mut [Ranked]) {
 }
 
 impl Engine {
-    /// Takes one reading per candidate, in their order, and ranks as a decision at that time would. Decides nothing.
+    /// Takes one reading per candidate, in their order, and ranks as a decision at that time would. Decides nothing. What a dry
+    /// run has chosen is ranked again, as it is still there.
     pub fn rank(&mut self, now_ns: u64, signal: Signal, readings: &[Reading]) -> Ranking {
         self.candidates.take_readings(now_ns, readings);
+        self.candidates.forget_chosen();
         let mut order: Vec<_> = self.eligible(now_ns, signal).collect();
         sort(&mut order);
         Ranking { order, excluded: self.left_out(now_ns, signal).collect() }

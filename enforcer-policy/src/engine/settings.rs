@@ -129,8 +129,8 @@ pub struct EngineSettings {
     pub breaker: BreakerSettings,
     /// `preKillHook`: the longest that an eviction waits for it, in nanoseconds; 0 if there is none.
     pub hook_timeout_ns: u64,
-    /// In dry-run, how long after a decision the next one is made if the shortage continues: nothing was freed, so it
-    /// would be the same decision.
+    /// In dry-run, how long after a decision the next one is made for the same threshold if the shortage continues: nothing
+    /// was freed, so it would be the same decision.
     pub dry_run_cool_down_ns: u64,
 }
 

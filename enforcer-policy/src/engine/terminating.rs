@@ -104,10 +104,11 @@ impl Engine {
 
     /// How much memory terminating pods still release, and the removal of the last victim's volumes.
     pub(super) fn released_by_others(&self, now_ns: u64) -> u64 {
-        // What the victim still releases counts as its own.
+        // What the victim still releases counts as its own, and so does what a dry run has chosen.
         let victim = self.victim.map(|victim| victim.cgroup);
-        let awaited = self.candidates.slots().map(|(_, slot)| slot);
-        let awaited = awaited.filter(|slot| slot.is_releasing(now_ns) && Some(slot.facts.cgroup) != victim);
+        let is_others = |slot: &&Slot| Some(slot.facts.cgroup) != victim && !slot.is_chosen(now_ns);
+        let awaited = self.candidates.slots().map(|(_, slot)| slot).filter(is_others);
+        let awaited = awaited.filter(|slot| slot.is_releasing(now_ns));
         let bytes = awaited.filter_map(|slot| slot.reading.usage()).map(Usage::freed_by_death_bytes);
         bytes.fold(self.volume_left(now_ns), u64::saturating_add)
     }

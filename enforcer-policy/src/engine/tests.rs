@@ -1,6 +1,7 @@
 mod arming;
 mod back_off;
 mod contain;
+mod dry_run;
 mod hook;
 mod hostile;
 mod inherited;

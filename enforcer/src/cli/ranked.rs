@@ -189,6 +189,7 @@ pub(super) fn exclusion(reason: &str) -> &str {
         "terminating" => "is ending already and frees its memory",
         "passedOver" => "could not be evicted in this shortage",
         "usageUnknown" => "what it uses is not counted",
+        "chosen" => "chosen before in this dry run",
         "outsideKubepods" => "its memory does not count towards the pods' limit",
         other => other,
     }

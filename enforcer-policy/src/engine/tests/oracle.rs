@@ -129,7 +129,8 @@ fn is_ranked_as_upstream(engine: &Engine, decision: &Decision, fresh: bool) {
         // So is whether one that terminates is awaited.
         let may_be_awaited = facts.terminating && resource == Resource::Memory && reading.usage().is_some();
         let is_awaited = reason == Some(Exclusion::Terminating) && may_be_awaited && !is_spared;
-        assert!(due == reason || is_tried || is_awaited, "{due:?} {reason:?}");
+        let is_chosen = reason == Some(Exclusion::Chosen) && decision.dry_run && !is_spared;
+        assert!(due == reason || is_tried || is_awaited || is_chosen, "{due:?} {reason:?}");
     }
     let keys: Vec<_> = decision
         .ranking
