@@ -22,7 +22,7 @@ fn settings(mode: Mode, thresholds: &[Threshold]) -> EngineSettings {
 fn course(
     settings: &EngineSettings,
     pods: &[(CandidateFacts, Reading)],
-    (mut memory, mut limit, pids): (u64, u64, u64),
+    (mut memory, mut limit, ids): (u64, u64, u64),
 ) -> Vec<(Signal, bool, u64)> {
     let mut rig = Rig::new(settings, pods);
     let mut chosen = Vec::new();
@@ -32,7 +32,7 @@ fn course(
         let now_ns = rig.pass(ns).now_ns;
         let node = NodeSample {
             allocatable: level(limit),
-            pids: level(pids),
+            pids: level(ids),
             ..NodeSample::memory(now_ns, memory, 32_768 * GIB)
         };
         if evicts(&rig.see(node)) {

@@ -104,9 +104,12 @@ fn a_sandbox_comes_first_and_shares_its_namespaces() {
     assert!(!scene.is_sandbox(CONTAINER), "a container's program has any name");
 }
 
+/// What makes a process no sandbox, and how it is made so.
+type Change = (&'static str, fn(&Scene));
+
 #[test]
 fn what_is_not_certainly_a_sandbox_is_none() {
-    let changes: [(&str, fn(&Scene)); 9] = [
+    let changes: [Change; 9] = [
         ("another program", |scene| scene.link(&format!("proc/{SANDBOX}/exe"), "/bin/sleep")),
         ("not alone", |scene| scene.list(SANDBOX, &format!("{SANDBOX}\n{}\n", SANDBOX + 1))),
         ("elsewhere by now", |scene| scene.write(&format!("proc/{SANDBOX}/cgroup"), "0::/kubepods/pody/a\n")),

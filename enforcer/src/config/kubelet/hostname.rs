@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use super::{Flags, open};
 use crate::{
     cgroup::{self, KubeletProcess},
-    config::text_of,
+    config::effective::text_of,
 };
 
 /// The kubelet's flags in `MicroK8s`, unless `kubelite` is given another file.

@@ -260,9 +260,8 @@ impl CandidateSet {
             }
             let was_known = known.is_some();
             let standing = known.filter(|standing| {
-                standing.plan == *plan
-                    && standing.candidate.facts().protected == self.is_protected(&plan.name)
-                    && standing.candidate.facts().terminating == self.is_ending(plan)
+                self.is_as_before(&standing.candidate, plan)
+                    && standing.plan == *plan
                     && Some(standing.candidate.facts().cgroup) == id
                     && standing.containers == containers
                     && standing.former == former
@@ -338,6 +337,12 @@ impl CandidateSet {
         let may_move = differs && !self.former.is_empty();
         let candidates = (differs || !before.is_empty()).then_some(order);
         Some(Renewed { candidates, reopened, may_move })
+    }
+
+    /// Whether a candidate is still protected, and ending, as it was when it was opened.
+    fn is_as_before(&self, candidate: &Candidate, plan: &PodPlan) -> bool {
+        let facts = candidate.facts();
+        facts.protected == self.is_protected(&plan.name) && facts.terminating == self.is_ending(plan)
     }
 
     /// Whether a candidate is opened again: cgroups came or went in its own, or it holds what must never be killed.
