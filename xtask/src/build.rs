@@ -1,8 +1,10 @@
 //! Builds what runs in guests, and the tests of the host, from one set of dependencies.
 use std::{
     env, fs,
+    num::NonZero,
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
 
 use anyhow::Context as _;
@@ -116,10 +118,20 @@ pub(crate) fn program<'a>(programs: &'a Programs, name: &str) -> anyhow::Result<
     found.map(|(_, path)| path.as_path()).with_context(|| format!("cargo built no program `{name}`"))
 }
 
+/// Says how many tests run beside each other.
+const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
+
+/// How many tests of the host run beside each other on each processor: most of them wait.
+const TESTS_PER_PROCESSOR: usize = 3;
+
 /// `cargo test` for this host, with the flags and the features of what guests run.
 pub(crate) fn host_tests(places: &Places, object: Option<&Path>) -> Command {
     let mut cargo = static_cargo(places, object);
     cargo.args(["test", "--locked", "--target", TARGET]);
+    if env::var_os(THREADS_VARIABLE).is_none() {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        cargo.env(THREADS_VARIABLE, (processors * TESTS_PER_PROCESSOR).to_string());
+    }
     cargo
 }
 
