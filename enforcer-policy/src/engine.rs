@@ -314,10 +314,11 @@ impl Engine {
                 if let Some(reclaim) = self.may_decide(node.now_ns).filter(is_read) {
                     self.decide(node.now_ns, reclaim, &mut actions);
                     // Without a candidate for this signal, another comes next: it would wait for ever behind it.
-                    for signal in Signal::ALL.into_iter().filter(|signal| *signal != reclaim.threshold.signal)
-                    {
-                        let of_signal = |other: &Reclaim| other.threshold.signal == signal && is_read(other);
-                        let other = self.all_that_may_be_decided(node.now_ns).find(of_signal);
+                    for _ in 1..Signal::ALL.len() {
+                        let is_other = |other: &Reclaim| {
+                            other.threshold.signal != reclaim.threshold.signal && is_read(other)
+                        };
+                        let other = self.all_that_may_be_decided(node.now_ns).find(is_other);
                         if let Some(other) = other.filter(|_| is_free(&actions)) {
                             self.decide(node.now_ns, other, &mut actions);
                         }
@@ -504,7 +505,9 @@ impl Engine {
         let Some(resource) = Resource::of(reclaim.threshold.signal) else { return 0 };
         let victim = self.victim.map_or(0, |victim| victim.credit_for(reclaim.threshold.signal));
         let others = match resource {
-            Resource::Memory if self.awaits_others() => self.released_by_others(now_ns),
+            Resource::Memory if self.awaits_others() => {
+                self.released_by_others(now_ns, reclaim.threshold.signal)
+            }
             Resource::Memory | Resource::Pids => 0,
         };
         let chosen = self.candidates.slots().map(|(_, slot)| slot);

@@ -9,7 +9,7 @@ use postcard_schema::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::{Engine, MS, Reading, Reclaim, Resource, Usage, candidates::Slot, exhaustion::is_too_late};
-use crate::model::CgroupId;
+use crate::{model::CgroupId, threshold::Signal};
 
 /// The longest that a terminating pod is awaited, from the first reading of its usage.
 const LONGEST_NS: u64 = 10_000 * MS;
@@ -98,15 +98,17 @@ impl Slot {
 impl Engine {
     /// Whether there is time to await what others make free.
     pub(super) fn awaits_others(&self) -> bool {
-        // Only the pods of a kubelet are seen terminating, and they are in its kubepods.
+        // What is outside of kubepods ends by order or to make way, and is awaited no longer than what is in it.
         !is_too_late(self.exhaustion.in_ns(true), 0)
     }
 
-    /// How much memory terminating pods still release, and the removal of the last victim's volumes.
-    pub(super) fn released_by_others(&self, now_ns: u64) -> u64 {
+    /// How much memory that counts for a signal terminating pods still release, and the removal of the last victim's volumes.
+    pub(super) fn released_by_others(&self, now_ns: u64, signal: Signal) -> u64 {
         // What the victim still releases counts as its own, and so does what a dry run has chosen.
         let victim = self.victim.map(|victim| victim.cgroup);
-        let is_others = |slot: &&Slot| Some(slot.facts.cgroup) != victim && !slot.is_chosen(now_ns);
+        let is_others = |slot: &&Slot| {
+            Some(slot.facts.cgroup) != victim && !slot.is_chosen(now_ns) && slot.facts.counts_for(signal)
+        };
         let awaited = self.candidates.slots().map(|(_, slot)| slot).filter(is_others);
         let awaited = awaited.filter(|slot| slot.is_releasing(now_ns));
         let bytes = awaited.filter_map(|slot| slot.reading.usage()).map(Usage::freed_by_death_bytes);
@@ -136,7 +138,7 @@ impl Engine {
         let is_put_off = |reclaim: Reclaim| {
             let is_memory = Resource::of(reclaim.threshold.signal) == Some(Resource::Memory);
             let with = reclaim.available.saturating_add(self.coming(now_ns, &reclaim));
-            let without = with.saturating_sub(self.released_by_others(now_ns));
+            let without = with.saturating_sub(self.released_by_others(now_ns, reclaim.threshold.signal));
             is_memory && without < reclaim.target && with >= reclaim.target
         };
         let is_free = self.victim.is_none_or(|victim| !victim.is_alive());

@@ -392,6 +392,10 @@ impl Victim {
             // It may be asked at this moment: the executor's answer shows whether it was. Also if another resource runs
             // short.
             Stage::Deciding if !short && self.need != Need::Unseen => {
+                // It was withdrawn at the look before. What needs a pod at once does not wait for the answer.
+                if hard && self.need == Need::Over {
+                    return Next::Spare(FailureReason::Relieved);
+                }
                 self.need = Need::Over;
                 return Next::Wait;
             }

@@ -503,7 +503,7 @@ impl EvictionLoop {
     /// Publishes the eviction whose victim must no longer be asked to end.
     fn withdraw(&self) {
         if let Some(number) = self.core.engine().withdrawn() {
-            self.wiring.shared.withdrawn.store(number, Ordering::Release);
+            self.wiring.shared.withdraw(number);
         }
     }
 

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::candidate::{Candidate, Target};
-use crate::cgroup::Origin;
+use super::candidate::Candidate;
+use crate::cgroup::{self, Origin};
 
 impl Candidate {
     /// Whether one of its cgroups was made for something else, which may put any process into it.
@@ -23,20 +23,28 @@ impl Candidate {
     /// were opened. Returns whether it must not be killed by now, if it might be before.
     #[must_use]
     pub fn recheck(&self) -> bool {
-        let reason = self.targets.iter().find_map(|target| self.why_spared(target));
+        // What cannot be found out now is as it was.
+        let Ok(reason) = self.why_spared() else { return false };
         let was_forbidden = self.is_forbidden.swap(reason.is_some(), Ordering::AcqRel);
         let Some(reason) = reason.filter(|_| !was_forbidden) else { return false };
         tracing::warn!(pod = %self.identity.pod, %reason, "the pod is not killed any more");
         true
     }
 
-    fn why_spared(&self, target: &Target) -> Option<String> {
-        match self.guard.forbidden(&target.dir, target.origin) {
-            Ok(reason) => reason.map(|reason| reason.to_string()),
-            // What is gone is killed no more.
-            Err(error) if error.is_gone() => None,
-            // What cannot be seen may be anything, but a cgroup that was made for a pod holds only what came with it.
-            Err(error) => (target.origin == Origin::Adopted).then(|| crate::chain(&error)),
+    /// Why it must not be killed, if so.
+    fn why_spared(&self) -> Result<Option<String>, cgroup::Error> {
+        let mut failed = Ok(None);
+        for target in &self.targets {
+            match self.guard.forbidden(&target.dir, target.origin) {
+                Ok(None) => {}
+                Ok(Some(reason)) => return Ok(Some(reason.to_string())),
+                // What is gone is killed no more.
+                Err(error) if error.is_gone() => {}
+                // Any process may be put there.
+                Err(error) if target.origin == Origin::Adopted => return Ok(Some(crate::chain(&error))),
+                Err(error) => failed = Err(error),
+            }
         }
+        failed
     }
 }

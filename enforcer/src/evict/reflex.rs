@@ -208,8 +208,8 @@ pub(super) struct Shared {
     pub(super) inbox: Mutex<Inbox>,
     pub(super) waker: rustix::fd::OwnedFd,
     pub(super) stop: AtomicBool,
-    /// The latest eviction whose victim must no longer be asked to end; 0 if there was none.
-    pub(super) withdrawn: AtomicU64,
+    /// The latest eviction whose victim must no longer be asked to end; 0 if there was none. There is one at a time.
+    withdrawn: AtomicU64,
     pub(super) counters: Counters,
 }
 
@@ -234,8 +234,13 @@ impl Shared {
         self.wake();
     }
 
+    /// Notes that the victim of that eviction must no longer be asked to end, nor that of an earlier one.
+    pub(super) fn withdraw(&self, number: u64) {
+        self.withdrawn.fetch_max(number, Ordering::Release);
+    }
+
     fn is_withdrawn(&self, number: u64) -> bool {
-        self.withdrawn.load(Ordering::Acquire) == number
+        self.withdrawn.load(Ordering::Acquire) >= number
     }
 
     fn answer(&self, outcome: Outcome) {

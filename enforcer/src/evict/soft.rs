@@ -10,7 +10,7 @@ use ulid::Ulid;
 
 use super::{
     candidate::{Candidate, Identity},
-    graceful,
+    executor, graceful,
     listener::Recorded,
 };
 use crate::{
@@ -93,6 +93,9 @@ fn outcome(
     let ToBeAsked { id, number, ref candidate, grace_ns, asking } = *victim;
     let (pod, grace) = (candidate.identity(), Duration::from_nanos(grace_ns));
     let is_over = || is_withdrawn(number);
+    if candidate.is_forbidden() && asking != Asking::Whether {
+        return Outcome::Refused { number, now_ns: clock::boottime_ns(), reason: executor::FORBIDDEN };
+    }
     let reply = match (asking, requester.filter(|_| !is_over())) {
         (Asking::Whether, Some(requester)) if requester.was_requested(id, pod) => Requested::Accepted,
         (Asking::First, Some(requester)) if is_recorded => requester.request(id, pod, grace, false, &is_over),

@@ -132,3 +132,15 @@ fn an_order_that_was_made_for_it_is_not_used_for_the_node() {
     assert!(evicts(&see(rig.pass(MS), 500, 500)));
     assert_eq!(victim(&rig), (NODE, 1));
 }
+
+#[test]
+fn what_ends_outside_is_not_awaited_for_the_pods_limit() {
+    let [(outside, held), inside] = pods();
+    let ending = CandidateFacts { terminating: true, ..outside };
+    let mut rig = Rig::new(&settings(&[hard(NODE), hard(PODS)]), &[(ending, held), inside]);
+    assert!(evicts(&see(&mut rig, 8_192, 500)));
+    assert_eq!(victim(&rig), (PODS, 2));
+    // Its memory is the node's.
+    let mut rig = Rig::new(&settings(&[hard(NODE), hard(PODS)]), &[(ending, held), inside]);
+    assert!(!evicts(&see(&mut rig, 500, 8_192)));
+}

@@ -5,7 +5,8 @@ use super::{
 };
 use crate::{
     engine::{
-        Action, EngineSettings, FailureReason, KillReason, Level, NodeSample, Outcome, Refusal, followed,
+        Action, EngineSettings, FailureReason, KillReason, Level, NodeSample, Outcome, Reading, Refusal,
+        followed,
     },
     threshold::{Signal, Threshold, ThresholdValue},
 };
@@ -86,4 +87,33 @@ fn one_that_was_chosen_for_memory_is_not_killed_for_process_ids() {
     let node = NodeSample { pids, ..NodeSample::memory(rig.pass(MS).now_ns, 3 * GIB, 16 * GIB) };
     assert_eq!(killed_for(&rig.see(node)), None);
     assert_eq!(not_asked(&mut rig), Some(FailureReason::Relieved));
+}
+
+/// Nor does it keep what they need waiting, for as long as a disk or an API server takes.
+#[test]
+fn another_pod_is_evicted_for_process_ids_before_it_is_known_that_the_first_was_not_asked() {
+    let hard = Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(100));
+    let thresholds: Vec<_> = both().thresholds.iter().copied().chain([hard]).collect();
+    let mut rig = Rig::upstream(&EngineSettings { thresholds: followed(&thresholds), ..both() });
+    rig.look(1_500 * MIB);
+    assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+    let first = rig.number();
+    for reading in &mut rig.readings {
+        let Reading::Usage(usage) = reading else { panic!("{reading:?}") };
+        usage.process_count = Some(100);
+    }
+    let pids = Some(Level { available: 50, capacity: 1_000 });
+    let short = |now_ns| NodeSample { pids, ..NodeSample::memory(now_ns, 3 * GIB, 16 * GIB) };
+    let now_ns = rig.pass(MS).now_ns;
+    assert!(!evicts(&rig.see(short(now_ns))));
+    assert_eq!(rig.engine.withdrawn(), Some(first), "it will not be asked any more");
+    let now_ns = rig.pass(MS).now_ns;
+    let reported = rig.see(short(now_ns));
+    let is_let_off = |action: &Action| matches!(action, Action::Failed(failure) if failure.reason == FailureReason::Relieved);
+    assert!(reported.iter().any(is_let_off) && evicts(&reported), "{reported:?}");
+    let decision = *rig.engine.decision().unwrap();
+    assert_eq!((decision.number, decision.shortage.signal), (first + 1, Signal::PidAvailable));
+    // The answer about the first comes too late to matter.
+    rig.on_outcome(Outcome::Refused { number: first, now_ns, reason: Refusal::Withdrawn });
+    assert_eq!(rig.engine.victim().map(|(number, _)| number), Some(first + 1));
 }

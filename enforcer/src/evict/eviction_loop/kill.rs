@@ -17,6 +17,8 @@ impl EvictionLoop {
     /// Kills the victim of that eviction; `cut_short` is the reason, if it had a grace period.
     pub(super) fn kill(&mut self, number: u64, cut_short: Option<KillReason>) -> Option<Actions> {
         self.end_hook(number);
+        // Whoever was to ask it to end must not any more.
+        self.wiring.shared.withdraw(number);
         // After a hook there was no grace period.
         let cut_short = cut_short.filter(|reason| *reason != KillReason::HookOver);
         let Some(current) = self.current.as_ref().filter(|current| current.number == number) else {
