@@ -88,11 +88,15 @@ impl Listener for Awaiting {
     }
 }
 
+/// And it is not asked to end afterwards: another may have its cgroup by then.
 #[test]
 fn a_kill_is_reported_while_the_disk_is_awaited_for_a_soft_decision() {
     let node = Node::new(1024 * MIB);
     let hog = Pod::new("hog");
     node.add(&hog, 600 * MIB);
+    // No kernel kills it here.
+    let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    node.write("hog", "cgroup.procs", &format!("{}\n", process.id()));
     let ((emitted, reports), (release, disk)) = (mpsc::channel(), mpsc::channel::<()>());
     let listener = Awaiting { emitted, disk: Arc::new(Mutex::new(disk)) };
     let reflex = Reflex::spawn(&config(&node), None, Vec::new(), None, listener).unwrap();
@@ -108,7 +112,11 @@ fn a_kill_is_reported_while_the_disk_is_awaited_for_a_soft_decision() {
         assert!(!matches!(report, Report::Terminated { .. }), "the disk does not have the decision");
         matches!(report, Report::Signalled { .. })
     });
-    drop(release);
+    release.send(()).unwrap();
+    thread::sleep(Duration::from_millis(200));
+    assert!(process.try_wait().unwrap().is_none(), "it got SIGTERM");
+    process.kill().unwrap();
+    process.wait().unwrap();
 }
 
 /// A pod whose decision was lost does not stay the victim: the next decision is made from the readings of its time.
