@@ -27,6 +27,7 @@ use super::{
     close::Work,
     core::Core,
     executor,
+    inherited::InheritedEviction,
     observer::Counters,
     raised_limits::RaisedLimits,
     reflex::{PreparedSet, ReflexError},
@@ -72,8 +73,17 @@ struct Current {
     number: u64,
     decision: Decision,
     candidate: Arc<Candidate>,
-    /// Whether an earlier process began it.
-    is_inherited: bool,
+    /// What is known of it if an earlier process began it.
+    inherited: Option<Arc<InheritedEviction>>,
+}
+
+impl Current {
+    /// Whether all that an earlier process killed is dead. A kubelet may have started a container of the pod again since.
+    fn is_dead(&self) -> bool {
+        self.inherited
+            .as_ref()
+            .is_some_and(|eviction| eviction.facts.signalled_ns.is_some() && eviction.has_ended())
+    }
 }
 
 /// The state of the reflex thread.
@@ -429,13 +439,14 @@ impl EvictionLoop {
         };
         let resource = current.decision.shortage.resource();
         let progress = executor::progress(&current.candidate, resource, self.buffer.as_mut_slice());
-        if !progress.populated {
+        let populated = progress.populated && !current.is_dead();
+        if !populated {
             self.wiring.levels.drain(number, clock::boottime_ns());
         }
         let actions = self.core.step(Input::Outcome(Outcome::Progress {
             number,
             now_ns: clock::boottime_ns(),
-            populated: progress.populated,
+            populated,
             current_bytes: progress.current_bytes,
             process_count: progress.process_count,
         }));
@@ -536,7 +547,7 @@ impl EvictionLoop {
             return Some(self.refuse(number, Refusal::Replaced));
         };
         self.current =
-            Some(Current { id, number, decision, candidate: Arc::clone(&candidate), is_inherited: false });
+            Some(Current { id, number, decision, candidate: Arc::clone(&candidate), inherited: None });
         if let Some(intents) = &mut self.wiring.intents {
             intents.hold(id, &decision, &candidate);
         }

@@ -38,7 +38,7 @@ impl EvictionLoop {
     /// Has the victim asked to end through the report thread, which knows how to learn whether the decision is on disk.
     pub(super) fn ask(&mut self, number: u64) -> Option<Actions> {
         self.end_hook(number);
-        let is_inherited = self.current.as_ref().is_some_and(|current| current.is_inherited);
+        let is_inherited = self.current.as_ref().is_some_and(|current| current.inherited.is_some());
         self.have_asked(number, if is_inherited { Asking::Again } else { Asking::First })
     }
 

@@ -54,12 +54,11 @@ impl EvictionLoop {
         };
         let (id, owed, is_spared) = (eviction.id, *owed, engine.spared(cgroup).is_some());
         let is_asked = engine.moments().is_some_and(|moments| moments.has_begun());
-        if let Some(Unknown { eviction, .. }) = self.unknown.take() {
-            // Its files are closed by the report thread.
+        let inherited = self.unknown.take().map(|unknown| unknown.eviction);
+        if let Some(eviction) = inherited.clone() {
             self.emit(Report::Inherited { number, candidate: Arc::clone(&candidate), eviction, is_asked });
         }
-        self.current =
-            Some(Current { id, number, decision, candidate: Arc::clone(&candidate), is_inherited: true });
+        self.current = Some(Current { id, number, decision, candidate: Arc::clone(&candidate), inherited });
         if is_asked {
             self.watch(&candidate);
         }

@@ -21,7 +21,7 @@ use crate::{
         Asking, Candidate, End, Identity, InheritedEviction, Reflex, ReflexConfig, Report, Requested,
         Requester, pod_key,
     },
-    model::PodUid,
+    model::{CgroupPath, PodUid},
     policy::{
         engine::{FailureReason, Inherited, Mode, Refusal, Shortage, followed},
         threshold::{Signal, Threshold, ThresholdValue},
@@ -135,8 +135,20 @@ impl Scene {
         facts: Inherited,
         uid: &PodUid,
     ) -> (Reflex, mpsc::Receiver<Report>) {
+        let cgroup = self.victim.identity().cgroup.clone();
+        self.begin_killed(available_bytes, facts, uid, &cgroup)
+    }
+
+    /// The same where that cgroup was killed.
+    fn begin_killed(
+        &self,
+        available_bytes: u64,
+        facts: Inherited,
+        uid: &PodUid,
+        killed: &CgroupPath,
+    ) -> (Reflex, mpsc::Receiver<Report>) {
         let identity = self.victim.identity();
-        let killed = [self.node.root().open(&identity.cgroup).unwrap()];
+        let killed = [self.node.root().open(killed).unwrap()];
         let who = (ID, identity.pod.clone(), uid.clone(), identity.cgroup.clone());
         let inherited = InheritedEviction::open(who, (facts, 1), Some(&killed));
         let soft = Threshold {
@@ -369,6 +381,26 @@ fn no_other_is_killed_while_a_victim_that_an_earlier_process_killed_is_dying() {
     assert_eq!(completion.freed_bytes, Some(299 * MIB));
     assert_eq!(scene.asked(), []);
     assert!(!scene.node.killed("soft") && !scene.node.killed("other"), "neither again");
+    reflex.stop();
+}
+
+/// A kubelet starts what was dead already again while the rest is dying.
+#[test]
+fn a_container_that_was_started_since_does_not_keep_a_killed_victim_alive() {
+    let scene = Scene::new();
+    let (uid, facts) = (&scene.victim.identity().uid, scene.facts(None));
+    let predicted_freed_bytes = 8 * 1024 * MIB;
+    let facts =
+        Inherited { signalled_ns: Some(facts.decided_ns), grace_ns: 0, predicted_freed_bytes, ..facts };
+    scene.node.write("soft", "app/cgroup.events", "populated 1\n");
+    let killed = scene.victim.identity().cgroup.child("app").unwrap();
+    let (reflex, reports) = scene.begin_killed(100 * MIB, facts, uid, &killed);
+    reflex.set_candidates(scene.all());
+    assert!(matches!(next(&reports), Report::Inherited { is_asked: true, .. }));
+    nothing_about_an_eviction(&reports);
+    scene.node.set_available(900 * MIB);
+    scene.node.write("soft", "app/cgroup.events", "populated 0\n");
+    assert!(matches!(next(&reports), Report::Completed { .. }));
     reflex.stop();
 }
 
