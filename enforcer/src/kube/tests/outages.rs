@@ -50,9 +50,13 @@ fn over_a_half_open_connection_a_pod_is_evicted_once() {
         let api = Api::serve();
         let server = api.1;
         let (way, mut scene) = on_the_way_to(&api);
-        scene.api.put("web", "u1", Some("ReplicaSet"));
+        for (name, uid) in [("first", "u0"), ("web", "u1")] {
+            scene.api.put(name, uid, Some("ReplicaSet"));
+        }
         scene.start(SETTINGS);
-        until("a connection", || api.change(|server| server.asked.len()) > 0);
+        // Once that is answered, there is a connection, and the version of evictions is known.
+        scene.emit(signalled_live("e0", "first", "u0", Some("ReplicaSet")));
+        assert_eq!(scene.requested().outcome, "accepted");
         if arrives {
             api.change(|server| server.keeps_answers = true);
         } else {
@@ -61,18 +65,20 @@ fn over_a_half_open_connection_a_pod_is_evicted_once() {
         scene.emit(signalled_live("e1", "web", "u1", Some("ReplicaSet")));
         if !arrives {
             scene.wait(EventType::DegradedEntered, 1);
-            assert_eq!((api.done().len(), outcomes(&scene).len()), (0, 0));
+            assert_eq!((api.done().len(), outcomes(&scene).len()), (1, 1));
             way.lead_to(server);
         }
         // Over another connection the server says what was done.
         let (outcome, requests) = if arrives { ("terminating", 1) } else { ("accepted", 2) };
-        let requested = scene.requested();
+        let requested = scene.wait(EventType::EvictionRequested, 2).pop().unwrap();
+        let Payload::EvictionRequested(requested) = requested.payload else { panic!() };
         assert_eq!((&*requested.outcome, requested.requests), (outcome, requests));
         assert_eq!(scene.events(EventType::DegradedEntered).len(), usize::from(!arrives));
         api.change(|server| server.pods.clear());
-        scene.wait(EventType::EvictionConfirmed, 1);
-        assert_eq!(api.done(), [(String::from("POST eviction"), String::from("web"))], "{arrives}");
-        assert_eq!(outcomes(&scene), [outcome], "{arrives}");
+        scene.wait(EventType::EvictionConfirmed, 2);
+        let done = ["first", "web"].map(|pod| (String::from("POST eviction"), pod.to_owned()));
+        assert_eq!(api.done(), done, "{arrives}");
+        assert_eq!(outcomes(&scene), ["accepted", outcome], "{arrives}");
     };
     std::thread::scope(|scope| {
         for arrives in [false, true] {
