@@ -146,7 +146,8 @@ impl Guard {
 
     /// Whether the cgroup must never be adopted or evicted, by its path and by every process in or below it.
     ///
-    /// A candidate is checked when it is opened, and again every few seconds: the path stays, but processes come.
+    /// A candidate is checked when it is opened, and again every 2 s while a threshold may be crossed soon: the path stays, but
+    /// processes come.
     pub(crate) fn forbidden(&self, dir: &CgroupDir, origin: Origin) -> Result<Option<Forbidden>, Error> {
         if dir.path().is_root() {
             return Ok(Some(Forbidden::Root));

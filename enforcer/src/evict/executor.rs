@@ -96,7 +96,7 @@ fn is_released(brake: &OwnedFd) -> bool {
 }
 
 /// Fails unless it may be signalled: it is the one that was decided on, and holds processes, none of which must never be
-/// killed. That is looked up elsewhere, every few seconds: this thread looks nothing up.
+/// killed. That is looked up elsewhere, every 2 s while a threshold may be crossed soon: this thread looks nothing up.
 pub(super) fn check(candidate: &Candidate) -> Result<(), Refusal> {
     check_identity(candidate)?;
     if candidate.is_forbidden() {

@@ -24,7 +24,7 @@ pub struct InheritedEviction {
     pub path: CgroupPath,
     /// What the engine begins with.
     pub facts: Inherited,
-    /// The position of its decision in the journal. The disk need not have it yet.
+    /// The position of its decision in the journal; 0 if that was not reported. The disk need not have it yet.
     pub sequence: u64,
     /// `cgroup.events` of what was to be killed and still exists; `None` if not all of it can be opened.
     events: Option<Vec<OwnedFd>>,

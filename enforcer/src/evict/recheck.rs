@@ -20,7 +20,7 @@ impl Candidate {
     }
 
     /// Looks at all processes of the cgroups that are killed: something may have been moved or started there since they
-    /// were opened. Returns whether it must not be killed by now, if it might be before.
+    /// were opened. Returns whether this look is the first to find that it must not be killed.
     #[must_use]
     pub fn recheck(&self) -> bool {
         // What cannot be found out now is as it was.

@@ -176,7 +176,9 @@ impl SoftEvictions {
             SoftOutcome::Budget => (Some("disruptionBudget".into()), words),
             SoftOutcome::Accepted | SoftOutcome::Unanswered => (
                 None,
-                format!("{words}; its processes are sent SIGTERM here instead, unless it is spared by now"),
+                format!(
+                    "{words}; its processes are sent SIGTERM here instead, unless the pod is spared by now"
+                ),
             ),
         };
         self.report(EvictionRequested {

@@ -104,7 +104,7 @@ words! {
         Empty = "empty",
         /// Another cgroup had replaced it.
         Replaced = "replaced",
-        /// The kernel refused.
+        /// The kernel refused, or it holds what must never be killed.
         Refused = "refused",
         /// The decision could not be recorded.
         Unrecorded = "unrecorded",

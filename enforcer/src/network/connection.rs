@@ -82,7 +82,7 @@ pub(crate) struct Connection {
 pub(crate) struct Socket(Arc<OwnedFd>);
 
 impl Socket {
-    /// Whether the other end's machine has all that was sent. Not known is no.
+    /// Whether the other end's machine has all that was sent. False if that is not known.
     pub(crate) fn is_acknowledged(&self) -> bool {
         unacknowledged_bytes(self.0.as_fd()).is_ok_and(|bytes| bytes == 0)
     }
