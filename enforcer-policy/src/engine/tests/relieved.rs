@@ -76,39 +76,44 @@ fn a_hard_threshold_does_not_wait_for_the_answer() {
     assert_eq!((killed_for(&reported), evicts(&reported)), (Some(KillReason::HardThreshold), false));
 }
 
-#[test]
-fn one_that_was_chosen_for_memory_is_not_killed_for_process_ids() {
+/// A soft decision for memory, with a hard threshold for process ids.
+fn decided_with_process_ids() -> Rig {
     let hard = Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(100));
     let thresholds: Vec<_> = both().thresholds.iter().copied().chain([hard]).collect();
     let mut rig = Rig::upstream(&EngineSettings { thresholds: followed(&thresholds), ..both() });
     rig.look(1_500 * MIB);
     assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+    rig
+}
+
+/// Memory is back, and process ids are short.
+fn short_of_process_ids(now_ns: u64) -> NodeSample {
     let pids = Some(Level { available: 50, capacity: 1_000 });
-    let node = NodeSample { pids, ..NodeSample::memory(rig.pass(MS).now_ns, 3 * GIB, 16 * GIB) };
-    assert_eq!(killed_for(&rig.see(node)), None);
+    NodeSample { pids, ..NodeSample::memory(now_ns, 3 * GIB, 16 * GIB) }
+}
+
+#[test]
+fn one_that_was_chosen_for_memory_is_not_killed_for_process_ids() {
+    let mut rig = decided_with_process_ids();
+    let now_ns = rig.pass(MS).now_ns;
+    assert_eq!(killed_for(&rig.see(short_of_process_ids(now_ns))), None);
     assert_eq!(not_asked(&mut rig), Some(FailureReason::Relieved));
 }
 
 /// Nor does it keep what they need waiting, for as long as a disk or an API server takes.
 #[test]
 fn another_pod_is_evicted_for_process_ids_before_it_is_known_that_the_first_was_not_asked() {
-    let hard = Threshold::hard(Signal::PidAvailable, ThresholdValue::Amount(100));
-    let thresholds: Vec<_> = both().thresholds.iter().copied().chain([hard]).collect();
-    let mut rig = Rig::upstream(&EngineSettings { thresholds: followed(&thresholds), ..both() });
-    rig.look(1_500 * MIB);
-    assert!(evicts(&rig.pass(MINUTE).look(1_500 * MIB)));
+    let mut rig = decided_with_process_ids();
     let first = rig.number();
     for reading in &mut rig.readings {
         let Reading::Usage(usage) = reading else { panic!("{reading:?}") };
         usage.process_count = Some(100);
     }
-    let pids = Some(Level { available: 50, capacity: 1_000 });
-    let short = |now_ns| NodeSample { pids, ..NodeSample::memory(now_ns, 3 * GIB, 16 * GIB) };
     let now_ns = rig.pass(MS).now_ns;
-    assert!(!evicts(&rig.see(short(now_ns))));
+    assert!(!evicts(&rig.see(short_of_process_ids(now_ns))));
     assert_eq!(rig.engine.withdrawn(), Some(first), "it will not be asked any more");
     let now_ns = rig.pass(MS).now_ns;
-    let reported = rig.see(short(now_ns));
+    let reported = rig.see(short_of_process_ids(now_ns));
     let is_let_off = |action: &Action| matches!(action, Action::Failed(failure) if failure.reason == FailureReason::Relieved);
     assert!(reported.iter().any(is_let_off) && evicts(&reported), "{reported:?}");
     let decision = *rig.engine.decision().unwrap();

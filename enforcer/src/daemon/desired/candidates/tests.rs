@@ -129,11 +129,18 @@ fn a_candidate_stays_open_when_only_the_source_of_its_spec_falls_silent() {
     assert!(!open.candidate.identity().spec.is_live(), "what it was opened with is older");
 }
 
-/// Whoever makes a cgroup may hand the memory controller on to it later; a candidate opened before that would stay one of
-/// unknown usage.
-#[test]
-fn a_candidate_whose_memory_is_not_counted_yet_is_looked_at_again_where_the_host_can_count_it() {
-    for (controllers, pauses_s) in [("cpu memory pids\n", &[1, 2, 4][..]), ("cpu pids\n", &[])] {
+/// One planned pod, whose cgroup is of ordinary files.
+struct Scene {
+    temp: tempfile::TempDir,
+    root: CgroupDir,
+    pods: PodSet,
+    existing: Existing,
+    path: CgroupPath,
+}
+
+impl Scene {
+    /// On a host with these controllers, and with those files in the pod's cgroup besides what each has.
+    fn new(controllers: &str, files: &[(&str, &str)]) -> Self {
         let temp = tempfile::tempdir().unwrap();
         std::fs::write(temp.path().join("cgroup.controllers"), controllers).unwrap();
         let root = CgroupDir::unchecked(temp.path()).unwrap();
@@ -143,24 +150,41 @@ fn a_candidate_whose_memory_is_not_counted_yet_is_looked_at_again_where_the_host
         assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
         pods.replan();
         let path = pods.plan().pods[0].cgroup.path.clone();
-        let pod_dir = temp.path().join(path.as_str().trim_start_matches('/'));
-        std::fs::create_dir_all(&pod_dir).unwrap();
-        let write = |file: &str, text: &str| std::fs::write(pod_dir.join(file), text).unwrap();
-        for (file, text) in [
-            ("cgroup.kill", ""),
-            ("cgroup.procs", ""),
-            ("cgroup.events", "populated 1\n"),
-            ("pids.current", "3\n"),
-        ] {
-            write(file, text);
-        }
+        std::fs::create_dir_all(temp.path().join(path.as_str().trim_start_matches('/'))).unwrap();
         let id = root.open(&path).unwrap().id();
-        let existing = Existing { planned: [(path, id)].into(), ..Existing::default() };
-        let mut candidates = CandidateSet::new(Opener::new(false, &[]), Journal::new("n", "b"));
-        let renew = |candidates: &mut CandidateSet, now| {
-            let present = Present { root: &root, pods: &pods, existing: &existing };
-            candidates.renew(present, now).and_then(|renewed| renewed.candidates)
-        };
+        let existing = Existing { planned: [(path.clone(), id)].into(), ..Existing::default() };
+        let scene = Self { temp, root, pods, existing, path };
+        let each = [("cgroup.kill", ""), ("cgroup.procs", ""), ("cgroup.events", "populated 1\n")];
+        for (file, text) in each.iter().chain(files) {
+            scene.write(file, text);
+        }
+        scene
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        let dir = self.temp.path().join(self.path.as_str().trim_start_matches('/'));
+        std::fs::write(dir.join(file), text).unwrap();
+    }
+
+    /// The candidates, if they are others than before.
+    fn renew(&self, candidates: &mut CandidateSet, now: Instant) -> Option<Vec<Arc<Candidate>>> {
+        let present = Present { root: &self.root, pods: &self.pods, existing: &self.existing };
+        candidates.renew(present, now).and_then(|renewed| renewed.candidates)
+    }
+}
+
+fn no_candidates() -> CandidateSet {
+    CandidateSet::new(Opener::new(false, &[]), Journal::new("n", "b"))
+}
+
+/// Whoever makes a cgroup may hand the memory controller on to it later; a candidate opened before that would stay one of
+/// unknown usage.
+#[test]
+fn a_candidate_whose_memory_is_not_counted_yet_is_looked_at_again_where_the_host_can_count_it() {
+    for (controllers, pauses_s) in [("cpu memory pids\n", &[1, 2, 4][..]), ("cpu pids\n", &[])] {
+        let scene = Scene::new(controllers, &[("pids.current", "3\n")]);
+        let mut candidates = no_candidates();
+        let renew = |candidates: &mut CandidateSet, now| scene.renew(candidates, now);
         let mut now = Instant::now();
         let first = renew(&mut candidates, now).unwrap();
         assert!(!first[0].accounted().memory && first[0].accounted().pids);
@@ -169,8 +193,8 @@ fn a_candidate_whose_memory_is_not_counted_yet_is_looked_at_again_where_the_host
             assert_eq!(candidates.due(), Some(now));
             assert!(renew(&mut candidates, now).is_none(), "nothing is counted that was not before");
         }
-        write("memory.current", "4096\n");
-        write("memory.stat", "anon 4096\nfile 0\nshmem 0\ninactive_file 0\n");
+        scene.write("memory.current", "4096\n");
+        scene.write("memory.stat", "anon 4096\nfile 0\nshmem 0\ninactive_file 0\n");
         let Some(due) = candidates.due() else {
             assert!(pauses_s.is_empty());
             continue;
@@ -186,73 +210,37 @@ fn a_candidate_whose_memory_is_not_counted_yet_is_looked_at_again_where_the_host
 /// It is ranked no longer, and reported like one that could not be opened in the first place.
 #[test]
 fn a_candidate_that_holds_what_must_never_be_killed_by_now_is_none_until_that_is_gone() {
-    let temp = tempfile::tempdir().unwrap();
-    let root = CgroupDir::unchecked(temp.path()).unwrap();
-    let mut pods = PodSet::new(sample::node(), Settings::default());
-    let pod = Arc::new(sample::pod("p", &[]));
-    let snapshot = Snapshot { pods: vec![pod], health: Health::Up, read_ms: Some(1) };
-    assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
-    pods.replan();
-    let path = pods.plan().pods[0].cgroup.path.clone();
-    let pod_dir = temp.path().join(path.as_str().trim_start_matches('/'));
-    std::fs::create_dir_all(&pod_dir).unwrap();
-    let write = |file: &str, text: &str| std::fs::write(pod_dir.join(file), text).unwrap();
-    for (file, text) in [("cgroup.kill", ""), ("cgroup.procs", ""), ("cgroup.events", "populated 1\n")] {
-        write(file, text);
-    }
-    let id = root.open(&path).unwrap().id();
-    let existing = Existing { planned: [(path, id)].into(), ..Existing::default() };
-    let mut candidates = CandidateSet::new(Opener::new(false, &[]), Journal::new("n", "b"));
-    let renew = |candidates: &mut CandidateSet, now| {
-        let present = Present { root: &root, pods: &pods, existing: &existing };
-        candidates.renew(present, now).and_then(|renewed| renewed.candidates)
-    };
+    let scene = Scene::new("", &[]);
+    let mut candidates = no_candidates();
     let start = Instant::now();
-    let first = renew(&mut candidates, start).unwrap();
-    write("cgroup.procs", &format!("{}\n", std::process::id()));
+    let first = scene.renew(&mut candidates, start).unwrap();
+    scene.write("cgroup.procs", &format!("{}\n", std::process::id()));
     candidates.note_change();
-    assert!(renew(&mut candidates, start).is_none(), "nothing was found yet");
+    assert!(scene.renew(&mut candidates, start).is_none(), "nothing was found yet");
     assert!(first[0].recheck());
     candidates.note_change();
-    assert!(renew(&mut candidates, start).unwrap().is_empty());
-    write("cgroup.procs", "");
-    let again = renew(&mut candidates, start + Duration::from_secs(1)).unwrap();
+    assert!(scene.renew(&mut candidates, start).unwrap().is_empty());
+    scene.write("cgroup.procs", "");
+    let again = scene.renew(&mut candidates, start + Duration::from_secs(1)).unwrap();
     assert!(!again[0].is_forbidden());
 }
 
 /// What it releases is on its way: no other pod need be killed for it.
 #[test]
 fn a_pod_that_is_ended_by_order_or_to_make_way_counts_as_terminating_until_that_is_over() {
-    let temp = tempfile::tempdir().unwrap();
-    std::fs::write(temp.path().join("cgroup.controllers"), "memory pids\n").unwrap();
-    let root = CgroupDir::unchecked(temp.path()).unwrap();
-    let mut pods = PodSet::new(sample::node(), Settings::default());
-    let pod = Arc::new(sample::pod("p", &[]));
-    let uid = pod.uid.clone();
-    let snapshot = Snapshot { pods: vec![pod], health: Health::Up, read_ms: Some(1) };
-    assert_eq!(pods.take(SourceName::STATIC, snapshot).len(), 1);
-    pods.replan();
-    let path = pods.plan().pods[0].cgroup.path.clone();
-    let pod_dir = temp.path().join(path.as_str().trim_start_matches('/'));
-    std::fs::create_dir_all(&pod_dir).unwrap();
-    for (file, text) in [
-        ("cgroup.kill", ""),
-        ("cgroup.procs", ""),
-        ("cgroup.events", "populated 1\n"),
-        ("pids.current", "3\n"),
-        ("memory.current", "4096\n"),
-        ("memory.stat", "anon 4096\nfile 0\nshmem 0\ninactive_file 0\n"),
-    ] {
-        std::fs::write(pod_dir.join(file), text).unwrap();
-    }
-    let id = root.open(&path).unwrap().id();
-    let existing = Existing { planned: [(path, id)].into(), ..Existing::default() };
-    let mut candidates = CandidateSet::new(Opener::new(false, &[]), Journal::new("n", "b"));
+    let scene = Scene::new(
+        "memory pids\n",
+        &[
+            ("pids.current", "3\n"),
+            ("memory.current", "4096\n"),
+            ("memory.stat", "anon 4096\nfile 0\nshmem 0\ninactive_file 0\n"),
+        ],
+    );
+    let uid = scene.pods.plan().pods[0].uid.clone();
+    let mut candidates = no_candidates();
     let is_terminating = |candidates: &mut CandidateSet| {
         candidates.note_change();
-        let present = Present { root: &root, pods: &pods, existing: &existing };
-        let renewed = candidates.renew(present, Instant::now()).unwrap();
-        renewed.candidates.expect("another set")[0].facts().terminating
+        scene.renew(candidates, Instant::now()).expect("another set")[0].facts().terminating
     };
     assert!(!is_terminating(&mut candidates));
     let ending = candidates.being_ended().begin(uid);
