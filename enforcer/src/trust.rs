@@ -2,6 +2,7 @@
 //! configuration.
 
 use std::{
+    env,
     ffi::{OsStr, OsString},
     io,
     os::{
@@ -9,6 +10,7 @@ use std::{
         unix::ffi::OsStringExt as _,
     },
     path::{Path, PathBuf},
+    sync::LazyLock,
 };
 
 use rustix::{
@@ -18,6 +20,10 @@ use rustix::{
 
 /// The most links that lead to one file, as in the kernel (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
+
+/// Whether nobody can change a file on a read-only mount, as is so for a container's volumes. What systemd makes read-only for
+/// a service (`ProtectSystem=`), others may still write to. It sets `INVOCATION_ID` for a service, systemd.exec(5).
+static READ_ONLY_IS_SAFE: LazyLock<bool> = LazyLock::new(|| env::var_os("INVOCATION_ID").is_none());
 
 /// Other users may change a file: they could remove records, or make the daemon do something that its operator never
 /// wrote.
@@ -52,14 +58,18 @@ pub(crate) fn check(path: &Path, owner: u32, mode: u32) -> Result<(), Untrusted>
     })
 }
 
-/// The same for an open file. Files on a read-only mount are trusted: a mounted `ConfigMap` is one, and its folder has
-/// the mode 0777.
+/// The same for an open file. Files on a read-only mount are trusted, unless systemd has started this process: a mounted
+/// `ConfigMap` is one, and its folder has the mode 0777.
 pub(crate) fn check_open(path: &Path, open: impl AsFd) -> io::Result<Result<(), Untrusted>> {
     let stat = rustix::fs::fstat(&open)?;
     match check(path, stat.st_uid, stat.st_mode) {
-        Err(_) if rustix::fs::fstatvfs(&open)?.f_flag.contains(StatVfsMountFlags::RDONLY) => Ok(Ok(())),
+        Err(_) if is_safely_read_only(&open)? => Ok(Ok(())),
         checked => Ok(checked),
     }
+}
+
+fn is_safely_read_only(open: impl AsFd) -> io::Result<bool> {
+    Ok(*READ_ONLY_IS_SAFE && rustix::fs::fstatvfs(open)?.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// Opens a regular file for reading, or a folder, unless others than this process's user and root may write to it or replace
@@ -147,7 +157,7 @@ fn check_folder(path: &Path, folder: &OwnedFd) -> io::Result<Result<(), Untruste
     let stat = rustix::fs::fstat(folder)?;
     let mode = if stat.st_mode & 0o1000 == 0 { stat.st_mode } else { stat.st_mode & !0o022 };
     match check(path, stat.st_uid, mode) {
-        Err(_) if rustix::fs::fstatvfs(folder)?.f_flag.contains(StatVfsMountFlags::RDONLY) => Ok(Ok(())),
+        Err(_) if is_safely_read_only(folder)? => Ok(Ok(())),
         checked => Ok(checked),
     }
 }

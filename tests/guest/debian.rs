@@ -42,7 +42,7 @@ const EVICTION: Duration = Duration::from_mins(8);
 const SLICE: &str = "/sys/fs/cgroup/trial.slice";
 
 /// Above this a change has exposed the unit further.
-const MOST_EXPOSED: f64 = 5.0;
+const MOST_EXPOSED: f64 = 4.0;
 
 /// Why what is left stays open.
 const EXPOSURES: &str = include_str!("../../docs/unit.md");

@@ -233,17 +233,23 @@ impl CgroupDir {
         Self::new(fd, full)
     }
 
-    /// Makes the child of that name, or takes the existing one.
+    /// Makes the child of that name, or takes the existing one. Others may read what they need of it, whatever the umask.
     pub fn create_child(&self, name: &str) -> Result<Self, Error> {
         let child = CgroupPath::root().child(name).map_err(|error| Error::Create {
             path: format!("{}/{name}", self.path),
             source: io::Error::other(error),
         })?;
-        match rustix::fs::mkdirat(&self.fd, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => self.open(&child),
-            Err(errno) => {
-                Err(Error::Create { path: join(&self.path, &child).to_string(), source: errno.into() })
+        let failed =
+            |errno: Errno| Error::Create { path: join(&self.path, &child).to_string(), source: errno.into() };
+        let mode = Mode::from_raw_mode(0o755);
+        match rustix::fs::mkdirat(&self.fd, name, mode) {
+            Ok(()) => {
+                let opened = self.open(&child)?;
+                rustix::fs::fchmod(&opened.fd, mode).map_err(failed)?;
+                Ok(opened)
             }
+            Err(Errno::EXIST) => self.open(&child),
+            Err(errno) => Err(failed(errno)),
         }
     }
 

@@ -239,7 +239,7 @@ pub(super) fn start_reflex(
             &journal,
             "scheduling",
             &format!(
-                "evictionScheduling: {} is not available (it needs CAP_SYS_NICE), so on a busy node an eviction may be late: {error}",
+                "evictionScheduling: {} is not available (it needs CAP_SYS_NICE, and RestrictRealtime=no in the unit), so on a busy node an eviction may be late: {error}",
                 config.eviction_scheduling.as_str()
             ),
         );

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     io::Write as _,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
 };
@@ -78,6 +78,13 @@ fn facilities(verb: &[&str]) -> BTreeSet<(String, String)> {
     facilities.map(|one| (of(one, "name"), of(one, "state"))).collect()
 }
 
+/// The manifests that were not taken.
+fn rejected() -> String {
+    let output =
+        Command::new(PROGRAM).args(["-o", "json", "events", "--type", "pod.rejected"]).output().unwrap();
+    text(&output.stdout)
+}
+
 /// Runs a script of the package as dpkg does.
 fn run_by_dpkg(script: &str, action: &str) {
     let mut shell = Command::new("sh");
@@ -130,9 +137,17 @@ fn the_packaged_unit_gives_the_daemon_all_that_it_uses_and_a_purge_leaves_nothin
     fs::write(path, configuration.replace("mode: dry-run", ENFORCE)).unwrap();
     let manifest = "/etc/enforcer/pods/web.yaml";
     fs::write(manifest, pod("web", "{limits: {cpu: 50m, memory: 48Mi}}")).unwrap();
+    // What the unit makes read-only for the daemon, others may write to all the same.
+    let shared = "/etc/enforcer/pods/shared.yaml";
+    fs::write(shared, pod("shared", "{limits: {cpu: 50m, memory: 48Mi}}")).unwrap();
+    fs::set_permissions(shared, fs::Permissions::from_mode(0o666)).unwrap();
     succeeds(&["restart", UNIT]);
-    let limit = "/sys/fs/cgroup/packaged/kubepods/podweb/memory.max";
-    wait_until("the pod's limit", || fs::read_to_string(limit).is_ok_and(|limit| limit == "50331648\n"));
+    let cgroup = Path::new("/sys/fs/cgroup/packaged/kubepods/podweb");
+    let limit = cgroup.join("memory.max");
+    wait_until("the pod's limit", || fs::read_to_string(&limit).is_ok_and(|limit| limit == "50331648\n"));
+    assert_eq!(fs::metadata(cgroup).unwrap().permissions().mode() & 0o777, 0o755);
+    wait_until("the manifest that others may write to", || rejected().contains("shared.yaml"));
+    fs::remove_file(shared).unwrap();
     fs::remove_file(manifest).unwrap();
     succeeds(&["stop", UNIT]);
     assert_eq!(shown(UNIT, "Result"), "success");
