@@ -25,6 +25,13 @@ const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
 /// The longest content of a cgroup file that is read; `memory.stat` has about 2 KiB.
 const MAX_READ_BYTES: usize = 64 * 1024;
 
+/// The length from which a shown path gets no further names: no path that the kernel takes is longer (`PATH_MAX`), but
+/// cgroups can be nested deeper, and each would repeat all names above it.
+const MAX_SHOWN_BYTES: usize = 4096;
+
+/// What stands for all further names.
+const CUT: &str = "…";
+
 /// An open cgroup directory.
 ///
 /// Everything is opened relative to its handle. So a cgroup that is removed and made again under the same name is never
@@ -218,7 +225,7 @@ impl CgroupDir {
     }
 
     /// Opens a cgroup below this one by names that [`children`](Self::children) gave, which need not be text; its
-    /// [`path`](Self::path) shows such names. No symlink is followed.
+    /// [`path`](Self::path) shows such names, as far as any path can lead. No symlink is followed.
     pub fn open_below(&self, names: impl AsRef<Path>) -> Result<Self, Error> {
         let names = names.as_ref();
         self.open_relative(names, names.iter().fold(self.path.clone(), |above, name| shown(&above, name)))
@@ -424,11 +431,20 @@ fn open_error(path: &CgroupPath, errno: Errno) -> Error {
     Error::Open { path: path.to_string(), source: errno.into() }
 }
 
-/// The path of a cgroup as it is shown, with `?` for what is no text in its name; so it may not lead there.
+/// The path of a cgroup as it is shown, with `?` for what is no text in its name, and `…` for what is too deep for any
+/// path; so it may not lead there.
 pub(super) fn shown(parent: &CgroupPath, name: &OsStr) -> CgroupPath {
+    let is_full = parent.as_str().len() >= MAX_SHOWN_BYTES;
+    if is_full && parent.as_str().ends_with(CUT) {
+        return parent.clone();
+    }
     // Of one byte, so that the name does not become too long.
     let lossy = || name.to_string_lossy().replace(char::REPLACEMENT_CHARACTER, "?");
-    let text: Cow<'_, str> = name.to_str().map_or_else(|| lossy().into(), Cow::from);
+    let text: Cow<'_, str> = match name.to_str() {
+        _ if is_full => CUT.into(),
+        Some(text) => text.into(),
+        None => lossy().into(),
+    };
     // Only a name that no directory has is refused.
     parent.child(&text).unwrap_or_else(|_| parent.clone())
 }
@@ -483,6 +499,14 @@ mod tests {
             root.remove_child(name).unwrap();
         }
         assert_eq!(root.open_below("").unwrap().path(), root.path());
+    }
+
+    #[test]
+    fn a_path_is_shown_as_far_as_one_can_lead() {
+        let name = "x".repeat(255);
+        let deep = (0..100).fold(CgroupPath::root(), |above, _| shown(&above, OsStr::new(&name)));
+        assert!(deep.as_str().ends_with("x/…"), "{deep}");
+        assert_eq!(deep.as_str().len(), MAX_SHOWN_BYTES + "/…".len());
     }
 
     #[test]
