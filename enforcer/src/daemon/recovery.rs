@@ -2,6 +2,7 @@
 
 mod dying;
 mod ordered;
+mod recorded;
 mod soft;
 
 use std::{
