@@ -11,32 +11,6 @@ const OTHER: &str =
     r#"{"key": "gpu", "value": "yes", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}"#;
 const ALL: NodeSettings = NodeSettings { condition: true, taint: Some(TaintEffect::NoSchedule) };
 
-/// The API server's part.
-pub(super) fn answer(node: &mut Value, method: &Method, below: &str, body: &Value) -> (StatusCode, Value) {
-    match (method.as_str(), below) {
-        ("GET", "") => return (StatusCode::OK, node.clone()),
-        ("PATCH", "") if node["metadata"]["isTaintRefused"] == true => {
-            return (StatusCode::FORBIDDEN, json!({"message": "nodes is forbidden"}));
-        }
-        ("PATCH", "") => {
-            if body["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"] {
-                return (StatusCode::CONFLICT, json!({}));
-            }
-            node["spec"]["taints"] = body["spec"]["taints"].clone();
-        }
-        ("PATCH", "/status") => {
-            let patch = &body["status"]["conditions"][0];
-            let conditions = node["status"]["conditions"].as_array_mut().unwrap();
-            conditions.retain(|condition| condition["type"] != patch["type"]);
-            if patch["$patch"] != "delete" {
-                conditions.push(patch.clone());
-            }
-        }
-        other => panic!("{other:?}"),
-    }
-    (StatusCode::OK, json!({}))
-}
-
 struct Marking {
     journal: Journal,
     state: tempfile::TempDir,

@@ -1,4 +1,6 @@
 //! What goes wrong between a kill and the API server's answer, whatever it is: the pod is evicted once.
+use std::net::SocketAddr;
+
 use super::*;
 use crate::{
     network::fake::{Authority, Validity, Way},
