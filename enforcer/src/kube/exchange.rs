@@ -13,7 +13,7 @@ use hyper::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT},
 };
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::{sync::Notify, time::timeout};
 
 use super::{answering::answering, api::ApiError};
 use crate::{
@@ -27,6 +27,10 @@ pub(super) const MOST_ANSWER_BYTES: usize = 4 << 20;
 
 /// How long what may be asked twice may be unanswered on a connection before it is asked again on another.
 const SILENCE: Duration = Duration::from_secs(1);
+
+/// How long the answer to a request may come after a look has shown that it was carried out. A busy server takes longer to
+/// answer than to store the change.
+const LATE: Duration = Duration::from_secs(1);
 
 /// One connection at a time, to the server that was asked last.
 #[derive(Debug, Default)]
@@ -94,8 +98,9 @@ impl Exchange {
 
     /// Sends a request that must have one effect, at once over the present connection. If that is silent, it looks over another
     /// beside it. The request is sent there again only if `is_undone` says so of the answer, and the other end's machine has not
-    /// acknowledged the first, or its connection has ended: a server that has it takes its time. The first answer counts; the time
-    /// is that of the first request, unless its connection had ended.
+    /// acknowledged the first, or its connection has ended: a server that has it takes its time. The first answer counts, and the
+    /// look only if the request itself has none a second later; the time is that of the first request, unless its connection had
+    /// ended.
     pub(super) async fn change(
         &mut self,
         access: &ApiServerFeed,
@@ -110,16 +115,20 @@ impl Exchange {
         let asked = request()?;
         let socket = open.connection.socket();
         let first_boot_ms = clock::boottime_ms();
-        let is_lost = AtomicBool::new(false);
+        let (is_lost, lost) = (AtomicBool::new(false), Notify::new());
         let answer = async {
             let answered = open.ask(asked).await.ok();
-            is_lost.store(answered.is_none(), Ordering::Relaxed);
+            if answered.is_none() {
+                is_lost.store(true, Ordering::Relaxed);
+                lost.notify_one();
+            }
             answered.map(|(open, answer)| (open, Sent::Answered(answer)))
         };
-        let (is_resent, is_lost) = (&self.is_resent, &is_lost);
+        let (is_resent, is_lost, lost) = (&self.is_resent, &is_lost, &lost);
         let other = Box::pin(async {
             let (open, looked) = Open::new(access).await?.ask(look()?).await?;
             if !is_undone(&looked)? {
+                let _elapsed = timeout(LATE, lost.notified()).await;
                 return Ok((open, Sent::Looked(looked)));
             }
             if socket.is_acknowledged() && !is_lost.load(Ordering::Relaxed) {

@@ -39,6 +39,8 @@ pub(super) struct Server {
     pub(super) keeps_answers: bool,
     /// For how long it does nothing that changes a pod.
     pub(super) takes: Duration,
+    /// How long after it has done what is asked it answers.
+    pub(super) answers_after: Duration,
     /// What was asked about pods: method and subresource, and the pod's name.
     pub(super) pod_requests: Vec<(String, String)>,
     /// What changed a pod, alike.
@@ -138,13 +140,16 @@ impl Api {
         if method != Method::GET {
             tokio::time::sleep(self.change(|server| server.takes)).await;
         }
-        let (status, answer, is_swallowed, is_kept) = self.change(|server| {
+        let (status, answer, is_swallowed, is_kept, answers_after) = self.change(|server| {
             server.asked.push(format!("{method} {path}"));
             let before = server.done.len();
             let (status, answer) = server.answer(&method, &path, &body);
             let has_done = server.done.len() > before;
-            (status, answer, server.swallows_answers && has_done, server.keeps_answers && has_done)
+            let answers_after = if has_done { server.answers_after } else { Duration::ZERO };
+            let (is_swallowed, is_kept) = (server.swallows_answers, server.keeps_answers);
+            (status, answer, is_swallowed && has_done, is_kept && has_done, answers_after)
         });
+        tokio::time::sleep(answers_after).await;
         if is_kept || path.ends_with("/pods/silent") {
             std::future::pending::<()>().await;
         }
