@@ -15,7 +15,7 @@ use crate::{build, ebpf, failure::Failure, places::Places, run, steps::Steps};
 pub(crate) const MAX_BYTES: usize = 16_567_500;
 
 /// The profile in Cargo.toml, and its folder in a target's.
-pub(crate) const PROFILE: &str = "dist";
+pub(crate) const PROFILE: &str = "shipped";
 
 /// A built program.
 #[derive(Clone, Debug)]
