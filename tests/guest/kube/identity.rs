@@ -43,10 +43,11 @@ fn every_kill_names_pod_and_container_and_every_view_has_every_pod() {
     // A few at a time: the kubelet starts all that it has side by side, and would have them all run at the very end.
     for (batch, names) in names.chunks(AT_A_TIME).enumerate() {
         for (number, app) in names.iter().enumerate() {
-            // Guaranteed and Burstable: a container without a limit is not killed at one.
+            // Guaranteed and Burstable: a container without a limit is not killed at one. All requests of 40 pods fit a node of two
+            // processors.
             let resources = match (batch * AT_A_TIME + number) % 5 {
-                0 => json!({"limits": {"cpu": "100m", "memory": "32Mi"}}),
-                _ => json!({"requests": {"cpu": "10m", "memory": "8Mi"}, "limits": {"memory": "32Mi"}}),
+                0 => json!({"limits": {"cpu": "50m", "memory": "32Mi"}}),
+                _ => json!({"requests": {"cpu": "5m", "memory": "8Mi"}, "limits": {"memory": "32Mi"}}),
             };
             scene.begin(app, &kube::pod(app, &CONTAINERS.map(|name| small(name, &resources))));
         }
