@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 impl Kind {
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Release => &["--release"],
+            Self::Release => &["--profile", "shipped"],
             // There are no examples: the flag makes cargo choose the features that tests have, so that programs and
             // tests are built from one set of dependencies.
             Self::WithoutAssertions | Self::Development => &["--examples"],

@@ -163,6 +163,12 @@ impl Error {
         }
     }
 
+    /// Whether the cgroup is nested so deep that no path leads to it.
+    #[must_use]
+    pub fn is_too_deep(&self) -> bool {
+        matches!(self, Self::Open { source, .. } if Errno::from_io_error(source) == Some(Errno::NAMETOOLONG))
+    }
+
     /// Whether it was refused because the cgroup still holds processes or children.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -246,17 +252,19 @@ impl CgroupDir {
             path: format!("{}/{name}", self.path),
             source: io::Error::other(error),
         })?;
-        let failed =
-            |errno: Errno| Error::Create { path: join(&self.path, &child).to_string(), source: errno.into() };
         let mode = Mode::from_raw_mode(0o755);
         match rustix::fs::mkdirat(&self.fd, name, mode) {
             Ok(()) => {
                 let opened = self.open(&child)?;
-                rustix::fs::fchmod(&opened.fd, mode).map_err(failed)?;
+                if let Err(error) = rustix::fs::fchmod(&opened.fd, mode) {
+                    tracing::warn!(cgroup = %opened.path, %error, "others may not be able to read a cgroup");
+                }
                 Ok(opened)
             }
             Err(Errno::EXIST) => self.open(&child),
-            Err(errno) => Err(failed(errno)),
+            Err(errno) => {
+                Err(Error::Create { path: join(&self.path, &child).to_string(), source: errno.into() })
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use hyper::{HeaderMap, Method, Request, StatusCode, header::RETRY_AFTER, http};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     exchange::{Answer, Exchange, MOST_ANSWER_BYTES, Sent, build},
@@ -66,8 +67,13 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Asks, over the connection of the last question if that is still open.
-    pub(super) async fn ask(&mut self, access: &ApiServerFeed, call: &Call) -> Result<Outcome, ApiError> {
+    /// Asks, over the connection of the last question if that is still open. After the deadline the answer serves no one.
+    pub(super) async fn ask(
+        &mut self,
+        access: &ApiServerFeed,
+        call: &Call,
+        deadline: Instant,
+    ) -> Result<Outcome, ApiError> {
         self.exchange.begin();
         if let Call::Taint { node, effect } = call {
             let found = self.send(access, call).await?;
@@ -81,7 +87,7 @@ impl Api {
             return outcome(call, answer);
         }
         if let Call::Evict { pod, .. } | Call::Delete { pod, .. } | Call::Status { pod, .. } = call {
-            return self.change(access, call, pod).await;
+            return self.change(access, call, pod, deadline).await;
         }
         if *call == Call::Discover
             && let Some(version) = self.exchange.version(access)
@@ -101,6 +107,7 @@ impl Api {
         access: &ApiServerFeed,
         call: &Call,
         pod: &PodRef,
+        deadline: Instant,
     ) -> Result<Outcome, ApiError> {
         let look = Call::Look(pod.clone());
         let is_undone = |answer: &Answer| match answer.status {
@@ -110,7 +117,7 @@ impl Api {
         };
         let sent = self
             .exchange
-            .change(access, || request(access, call), || request(access, &look), is_undone)
+            .change(access, || request(access, call), || request(access, &look), is_undone, deadline)
             .await?;
         let answer = match sent {
             Sent::Answered(answer) => answer,

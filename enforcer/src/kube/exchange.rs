@@ -13,7 +13,10 @@ use hyper::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT},
 };
 use serde_json::Value;
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::{answering::answering, api::ApiError};
 use crate::{
@@ -31,6 +34,9 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// How long the answer to a request may come after a look has shown that it was carried out. A busy server takes longer to
 /// answer than to store the change.
 const LATE: Duration = Duration::from_secs(1);
+
+/// How long before the deadline of a question what a look has shown is returned.
+const MARGIN: Duration = Duration::from_millis(100);
 
 /// One connection at a time, to the server that was asked last.
 #[derive(Debug, Default)]
@@ -98,15 +104,16 @@ impl Exchange {
 
     /// Sends a request that must have one effect, at once over the present connection. If that is silent, it looks over another
     /// beside it. The request is sent there again only if `is_undone` says so of the answer, and the other end's machine has not
-    /// acknowledged the first, or its connection has ended: a server that has it takes its time. The first answer counts, and the
-    /// look only if the request itself has none a second later; the time is that of the first request, unless its connection had
-    /// ended.
+    /// acknowledged the first, or its connection has ended: a server that has it takes its time. The first answer counts, and what
+    /// the look shows only if no request is answered a second later, or near the `deadline`; the time is that of the first request,
+    /// unless its connection had ended.
     pub(super) async fn change(
         &mut self,
         access: &ApiServerFeed,
         request: impl Fn() -> Result<Request<Bytes>, ApiError>,
         look: impl FnOnce() -> Result<Request<Bytes>, ApiError>,
         is_undone: impl FnOnce(&Answer) -> Result<bool, ApiError>,
+        deadline: Instant,
     ) -> Result<Sent, ApiError> {
         let Some(open) = self.present(access) else {
             let (open, answer) = Open::new(access).await?.ask(request()?).await?;
@@ -115,20 +122,29 @@ impl Exchange {
         let asked = request()?;
         let socket = open.connection.socket();
         let first_boot_ms = clock::boottime_ms();
-        let (is_lost, lost) = (AtomicBool::new(false), Notify::new());
+        let (is_done, is_lost, lost) = (AtomicBool::new(false), AtomicBool::new(false), Notify::new());
         let answer = async {
             let answered = open.ask(asked).await.ok();
             if answered.is_none() {
                 is_lost.store(true, Ordering::Relaxed);
+            }
+            // A server may fail after it has stored a change.
+            let answered =
+                answered.filter(|(_, answer)| answer.status.is_success() || !is_done.load(Ordering::Relaxed));
+            if answered.is_none() {
                 lost.notify_one();
             }
             answered.map(|(open, answer)| (open, Sent::Answered(answer)))
         };
-        let (is_resent, is_lost, lost) = (&self.is_resent, &is_lost, &lost);
+        let (is_resent, is_done, is_lost, lost) = (&self.is_resent, &is_done, &is_lost, &lost);
         let other = Box::pin(async {
             let (open, looked) = Open::new(access).await?.ask(look()?).await?;
             if !is_undone(&looked)? {
-                let _elapsed = timeout(LATE, lost.notified()).await;
+                is_done.store(true, Ordering::Relaxed);
+                let end = (Instant::now() + LATE).min(deadline.checked_sub(MARGIN).unwrap_or(deadline));
+                if socket.is_acknowledged() {
+                    let _elapsed = timeout_at(end, lost.notified()).await;
+                }
                 return Ok((open, Sent::Looked(looked)));
             }
             if socket.is_acknowledged() && !is_lost.load(Ordering::Relaxed) {

@@ -83,7 +83,7 @@ async fn work(mut asked: mpsc::Receiver<(Instant, Numbered<Ask>)>, answers: mpsc
             // Who has asked no longer waits, and must not find it done later.
             Outcome::Failed(format!("it waited for {timeout_ms} ms behind other questions"))
         } else {
-            let answer = timeout_at(deadline, api.ask(&access, &call)).await;
+            let answer = timeout_at(deadline, api.ask(&access, &call, deadline)).await;
             let is_resent = api.is_resent();
             let outcome = match answer {
                 Ok(Ok(outcome)) => outcome,

@@ -127,6 +127,16 @@ fn the_packaged_unit_gives_the_daemon_all_that_it_uses_and_a_purge_leaves_nothin
     for line in ["NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.lines().any(|own| own == line), "{status}");
     }
+    // Of the kernel's settings it may change those two alone that it sets during evictions.
+    let may_write = |sysctl: &str| {
+        let path = Path::new("/proc").join(&pid).join("root/proc/sys/vm").join(sysctl);
+        fs::OpenOptions::new().write(true).open(path).is_ok()
+    };
+    for (sysctl, expected) in
+        [("stat_refresh", true), ("percpu_pagelist_high_fraction", true), ("swappiness", false)]
+    {
+        assert_eq!(may_write(sysctl), expected, "{sysctl}");
+    }
     // No restriction of the unit takes anything away from it.
     assert_eq!(facilities(&[]), facilities(&["--here"]));
 

@@ -30,7 +30,7 @@ pub(crate) struct Binary {
 pub(crate) fn build(places: &Places, source: &Source, arch: Arch) -> anyhow::Result<Binary> {
     let libc = libc(arch)?;
     let mut cargo = build::cargo(places);
-    cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags(places, arch)?);
+    cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags(places, arch, &libc)?);
     cargo.env("SOURCE_DATE_EPOCH", source.epoch.to_string());
     // `enforcer version` says it.
     cargo.env("ENFORCER_COMMIT", &source.commit);
@@ -56,12 +56,12 @@ pub(crate) fn build(places: &Places, source: &Source, arch: Arch) -> anyhow::Res
 }
 
 /// Static linking, and other names for the folders of this machine. The last prefix that fits is used.
-fn flags(places: &Places, arch: Arch) -> anyhow::Result<OsString> {
+fn flags(places: &Places, arch: Arch, libc: &str) -> anyhow::Result<OsString> {
     let mut flags = OsString::from(build::STATIC);
     // Backtraces need them, also of a program that does not unwind.
     flags.push("\x1f-Cforce-unwind-tables=yes");
-    if arch == Arch::X86_64 {
-        // 1.8 MiB less. glibc can since 2.36, the linker of Debian 12 for arm64 cannot.
+    // The linker of Debian 12 for arm64 has not got it, and a program with an older glibc crashes.
+    if arch == Arch::X86_64 && applies_packed_relocations(libc) {
         flags.push("\x1f-Clink-arg=-Wl,-z,pack-relative-relocs");
     }
     let mut prefixes = vec![(places.root.clone(), "/enforcer"), (places.target.clone(), "/build")];
@@ -73,6 +73,13 @@ fn flags(places: &Places, arch: Arch) -> anyhow::Result<OsString> {
         flags.push(to);
     }
     Ok(flags)
+}
+
+/// Whether programs with that glibc start if their relative relocations are packed (`DT_RELR`): since 2.36.
+fn applies_packed_relocations(libc: &str) -> bool {
+    let (major, minor) = libc.split_once('.').unwrap_or((libc, "0"));
+    let number = |text: &str| text.parse::<u32>().unwrap_or(0);
+    (number(major), number(minor)) >= (2, 36)
 }
 
 /// The folders that no binary may name: the sources, the build, and the homes of cargo and of rustup.
@@ -142,6 +149,14 @@ mod tests {
             ("/a/c/a/b", true),
         ] {
             assert_eq!(contains(text.as_bytes(), b"/a/b"), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn relocations_are_packed_only_for_a_c_library_that_reads_them() {
+        for (libc, expected) in [("2.35", false), ("2.36", true), ("2.41", true), ("3.0", true), ("", false)]
+        {
+            assert_eq!(applies_packed_relocations(libc), expected, "{libc}");
         }
     }
 

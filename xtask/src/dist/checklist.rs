@@ -10,7 +10,7 @@ use super::{
     binary, chart, inventory, licences, provenance, read, reproduced, signature,
     source::{Source, git},
 };
-use crate::{deny, failure::Failure, places::Places, run, steps::Steps};
+use crate::{deny, places::Places, run, steps::Steps};
 
 /// What was found about one entry.
 #[derive(Debug)]
@@ -104,11 +104,12 @@ fn licences_of_all(places: &Places) -> anyhow::Result<Finding> {
 }
 
 fn dependencies(places: &Places, checks: &[&str]) -> Finding {
-    let Err(error) = deny::check(places, checks) else { return fine("") };
+    let program = match deny::program(places) {
+        Ok(program) => program,
+        Err(error) => return Finding::NotChecked(format!("there is no cargo-deny: {error:#}")),
+    };
+    let Err(error) = deny::check(places, &program, checks) else { return fine("") };
     let said = format!("{error:#}");
-    if error.is::<Failure>() {
-        return Finding::NotChecked(said);
-    }
     if is_out_of_reach(&said) {
         return Finding::NotChecked("the database of advisories cannot be reached".to_owned());
     }

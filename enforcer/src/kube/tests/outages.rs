@@ -149,21 +149,26 @@ fn an_api_server_that_takes_its_time_is_waited_for() {
     assert_eq!(scene.events(EventType::DegradedEntered).len(), 0);
 }
 
-/// A busy one stores a change before it answers: a look sees it, and it was made here.
+/// A busy one stores a change before it answers, and may fail in between: a look sees it, and it was made here.
 #[test]
-fn an_api_server_that_answers_after_the_change_is_seen_has_accepted_the_request() {
-    let scene = Scene::new(SETTINGS);
-    scene.api.put("web", "u1", Some("ReplicaSet"));
-    until("the version of evictions", || {
-        scene.api.change(|server| server.asked.iter().any(|asked| asked == "GET /api/v1"))
-    });
-    scene.api.change(|server| server.answers_after = Duration::from_millis(700));
-    scene.emit(signalled_live("e1", "web", "u1", Some("ReplicaSet")));
-    let requested = scene.requested();
-    assert_eq!((&*requested.outcome, requested.requests), ("accepted", 1));
-    assert!(requested.signalled_to_requested_ms.is_some());
-    assert_eq!(scene.api.done().len(), 1);
-    assert_eq!(scene.events(EventType::DegradedEntered).len(), 0);
+fn an_answer_after_the_change_is_seen_counts_if_it_says_no_less() {
+    for (answers_with, outcome) in [(None, "accepted"), (Some(500), "terminating")] {
+        let scene = Scene::new(SETTINGS);
+        scene.api.put("web", "u1", Some("ReplicaSet"));
+        until("the version of evictions", || {
+            scene.api.change(|server| server.asked.iter().any(|asked| asked == "GET /api/v1"))
+        });
+        scene.api.change(|server| {
+            server.answers_after = Duration::from_millis(700);
+            server.answers_with = answers_with;
+        });
+        scene.emit(signalled_live("e1", "web", "u1", Some("ReplicaSet")));
+        let requested = scene.requested();
+        assert_eq!((&*requested.outcome, requested.requests), (outcome, 1));
+        assert_eq!(requested.signalled_to_requested_ms.is_some(), outcome == "accepted");
+        assert_eq!(scene.api.done().len(), 1);
+        assert_eq!(scene.events(EventType::DegradedEntered).len(), 0);
+    }
 }
 
 /// An API server over HTTPS, and the folder with the credentials of a node.

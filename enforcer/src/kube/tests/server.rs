@@ -39,8 +39,9 @@ pub(super) struct Server {
     pub(super) keeps_answers: bool,
     /// For how long it does nothing that changes a pod.
     pub(super) takes: Duration,
-    /// How long after it has done what is asked it answers.
+    /// How long after it has done what is asked it answers, and with which status, if not that it is done.
     pub(super) answers_after: Duration,
+    pub(super) answers_with: Option<u16>,
     /// What was asked about pods: method and subresource, and the pod's name.
     pub(super) pod_requests: Vec<(String, String)>,
     /// What changed a pod, alike.
@@ -143,8 +144,11 @@ impl Api {
         let (status, answer, is_swallowed, is_kept, answers_after) = self.change(|server| {
             server.asked.push(format!("{method} {path}"));
             let before = server.done.len();
-            let (status, answer) = server.answer(&method, &path, &body);
+            let (mut status, answer) = server.answer(&method, &path, &body);
             let has_done = server.done.len() > before;
+            if let Some(other) = server.answers_with.filter(|_| has_done) {
+                status = StatusCode::from_u16(other).unwrap();
+            }
             let answers_after = if has_done { server.answers_after } else { Duration::ZERO };
             let (is_swallowed, is_kept) = (server.swallows_answers, server.keeps_answers);
             (status, answer, is_swallowed && has_done, is_kept && has_done, answers_after)

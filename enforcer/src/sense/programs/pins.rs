@@ -166,7 +166,15 @@ impl Pins {
             unpinned.left.extend(foreign);
         }
         if unpinned.left.is_empty() {
-            fs::remove_dir(&self.folder).map_err(failed("remove", &self.folder))?;
+            match fs::remove_dir(&self.folder) {
+                // For a service whose `/sys` is read-only it is a mount point.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::ResourceBusy
+                    ) => {}
+                removed => removed.map_err(failed("remove", &self.folder))?,
+            }
         }
         Ok(unpinned)
     }
