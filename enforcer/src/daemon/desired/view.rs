@@ -34,8 +34,10 @@ impl Desired {
             let Some(entry) = self.pods.roster().get(&plan.uid) else { continue };
             let stands = || {
                 let of_container = |path| policy::name::is_scope(path) || id_of(path).is_some();
+                // A kubelet's pod has none for a container that has ended.
                 id_of(&plan.cgroup.path).is_some()
-                    && plan.containers.iter().all(|container| of_container(&container.cgroup.path))
+                    && (plan.placed.is_some()
+                        || plan.containers.iter().all(|container| of_container(&container.cgroup.path)))
             };
             let state = match &entry.state {
                 State::Waiting { .. } | State::Preempted => PodState::Rejected,
