@@ -2,7 +2,10 @@
 
 use std::{fs, path::PathBuf, thread, time::Duration};
 
-use enforcer::{model::QosClass, policy::CgroupDriver::Systemd};
+use enforcer::{
+    model::QosClass,
+    policy::CgroupDriver::{Cgroupfs, Systemd},
+};
 use enforcer_tests::{
     cgroup::Cgroup,
     daemon::Daemon,
@@ -218,6 +221,27 @@ fn containers_that_a_daemon_killed_right_before_its_own_end_are_dead_for_the_nex
 }
 
 /// By the kubelet's HTTPS server, with a token that is wrong at first.
+/// A container that has ended has no cgroup.
+#[guest_test(daemon)]
+fn a_pod_is_active_also_without_one_of_its_containers() {
+    for driver in [Cgroupfs, Systemd] {
+        let mut node = Node::new("ended", driver);
+        node.serve();
+        let web = node.pod(QosClass::Burstable, "shop", "web", &["app"]);
+        let kubelet = FakeKubelet::new();
+        let mut both = spec(&web, "web", "Burstable", 0, "16Mi");
+        both.containers.push((String::from("side"), String::from("8Mi"), String::new()));
+        kubelet.put(both);
+        serve_pods_api(&node, &kubelet);
+        let daemon = node.start("");
+        wait_until("the spec", || !pod_of(&daemon, "web")["spec"].is_null());
+        let known =
+            json!([{"name": "app", "cgroupId": web.container_id(1)}, {"name": "side", "cgroupId": null}]);
+        assert_holds(&pod_of(&daemon, "web"), &json!({"state": "active", "containers": known}));
+        daemon.stop().unwrap();
+    }
+}
+
 #[guest_test(daemon)]
 fn the_kubelets_server_gives_specs_once_the_token_is_right() {
     let mut node = Node::new("https", Systemd);
