@@ -19,6 +19,9 @@ pub(crate) const STATIC: &str = "-Ctarget-feature=+crt-static";
 /// Names another eBPF object than the one that is checked in, to `enforcer/build.rs`.
 pub(crate) const OBJECT_VARIABLE: &str = "ENFORCER_BPF_OBJECT";
 
+/// The profile in Cargo.toml of what users run, and its folder in a target's.
+pub(crate) const SHIPPED: &str = "shipped";
+
 /// How programs are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -35,7 +38,7 @@ pub(crate) enum Kind {
 impl Kind {
     fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Release => &["--profile", "shipped"],
+            Self::Release => &["--profile", SHIPPED],
             // There are no examples: the flag makes cargo choose the features that tests have, so that programs and
             // tests are built from one set of dependencies.
             Self::WithoutAssertions | Self::Development => &["--examples"],

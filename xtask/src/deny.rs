@@ -14,7 +14,7 @@ pub(crate) const WITHOUT: &str = "ENFORCER_WITHOUT_CARGO_DENY";
 const VARIABLE: &str = "ENFORCER_CARGO_DENY";
 
 /// What needs no database.
-pub(crate) const OFFLINE: [&str; 3] = ["bans", "licenses", "sources"];
+pub(crate) const WITHOUT_DATABASE: [&str; 3] = ["bans", "licenses", "sources"];
 
 /// Provides cargo-deny.
 pub(crate) fn program(places: &Places) -> anyhow::Result<PathBuf> {

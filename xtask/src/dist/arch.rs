@@ -1,7 +1,7 @@
 //! The architectures that artifacts are for, and what compilers and formats call them.
 use std::{env, path::PathBuf};
 
-use super::binary::PROFILE;
+use crate::build::SHIPPED;
 
 /// An architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,6 @@ impl Arch {
 
     /// The folder of cargo's build folder in which its release is.
     pub(crate) fn release(self) -> PathBuf {
-        PathBuf::from(self.target()).join(PROFILE)
+        PathBuf::from(self.target()).join(SHIPPED)
     }
 }

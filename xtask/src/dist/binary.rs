@@ -14,9 +14,6 @@ use crate::{build, ebpf, failure::Failure, places::Places, run, steps::Steps};
 /// The most that the binary for x86-64 may take, in bytes: 15.8 MiB.
 pub(crate) const MAX_BYTES: usize = 16_567_500;
 
-/// The profile in Cargo.toml, and its folder in a target's.
-pub(crate) const PROFILE: &str = "shipped";
-
 /// A built program.
 #[derive(Clone, Debug)]
 pub(crate) struct Binary {
@@ -43,7 +40,7 @@ pub(crate) fn build(places: &Places, source: &Source, arch: Arch) -> anyhow::Res
     if arch.name() != ebpf_object::ARCHITECTURE {
         cargo.env(build::OBJECT_VARIABLE, ebpf::provide_for(places, Steps::Out, arch.name())?);
     }
-    cargo.args(["build", "--locked", "--profile", PROFILE, "--target", arch.target()]);
+    cargo.args(["build", "--locked", "--profile", build::SHIPPED, "--target", arch.target()]);
     cargo.args(["--package", "enforcer", "--bin", "enforcer", "--message-format", "json-render-diagnostics"]);
     let built = build::parse_executables(&run::text(&mut cargo)?)?;
     let path = build::program(&built, "enforcer")?.to_owned();
