@@ -148,6 +148,7 @@ impl Programs {
                 return Ok(attached);
             }
         };
+        pinned.release_ended();
         pinned.take_over(&mut attached, take);
         match pinned.drops_reported() {
             Ok(reported) => attached.counters.set_reported(reported),

@@ -114,6 +114,46 @@ fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
     assert!(restarted * 20 <= u32::try_from(count).unwrap(), "{restarted} of {count} were restarted");
 }
 
+/// Again and again with one daemon, on a node that starts pods all the while: how soon an eviction is requested.
+#[guest_test(kube_by_hand, repeats)]
+fn an_eviction_is_requested_right_after_its_signal() {
+    const APPS: [&str; 4] = ["hog-a", "hog-b", "hog-c", "hog-d"];
+    let mut scene = Scene::open("requests", &documented_roles());
+    for app in APPS {
+        scene.begin(app, &kube::deployment(app, &two()));
+    }
+    let pods = APPS.map(|app| scene.running(app));
+    let (daemon, mut stream) = scene.evicting(&pods.each_ref(), "breaker: {maxKills: 200, maxShare: 1.0}");
+    let (mut requests, mut resent, mut evicted) = (vec![], 0, APPS.map(|_| None));
+    for (round, which) in Rounds::new(1, 100).zip((0..APPS.len()).cycle()) {
+        if let Some(pod) = &evicted[which] {
+            scene.end(pod);
+        }
+        let pod = scene.running(APPS[which]);
+        let mut load = hog(&pod);
+        let requested = wait_for_eviction(&mut stream, &pod);
+        assert!(!load.wait_for_end(PATIENCE).unwrap().success());
+        assert_holds(&requested["data"], &json!({"outcome": "accepted", "uid": kube::uid(&pod)}));
+        let after_ms = requested["data"]["signalledToRequestedMs"].as_u64().unwrap();
+        println!(
+            "round {round}: signal to request {after_ms} ms, {} requests",
+            requested["data"]["requests"]
+        );
+        requests.push(after_ms);
+        resent += requested["data"]["requests"].as_u64().unwrap() - 1;
+        evicted[which] = Some(pod);
+    }
+    let median_ms = median(&mut requests);
+    let p99_ms = requests[(requests.len() * 99).div_ceil(100) - 1];
+    println!(
+        "{} evictions: signal to request {median_ms} ms at the median, {p99_ms} ms at the 99th percentile, {} ms at most, \
+         {resent} sent again",
+        requests.len(),
+        requests.last().unwrap(),
+    );
+    daemon.stop().unwrap();
+}
+
 /// Sorts the values, and returns the middle one.
 fn median<T: Copy + PartialOrd>(values: &mut [T]) -> T {
     values.sort_by(|left, right| left.partial_cmp(right).unwrap());

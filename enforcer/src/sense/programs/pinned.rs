@@ -1,10 +1,14 @@
 //! The programs and maps of one version, pinned.
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+};
 
 use aya::{
     maps::{Array, HashMap, Map, MapData, MapError, MapInfo},
     programs::{
-        links::{FdLink, LinkError, PinnedLink},
+        links::{FdLink, LinkError, LinkType, PinnedLink},
         loaded_programs,
     },
 };
@@ -35,6 +39,8 @@ pub(super) struct Pinned {
     links: Vec<FdLink>,
     /// Pins of programs that end with us.
     ours: Vec<PathBuf>,
+    /// Programs of the daemon before, which was killed, that are still attached beside ours.
+    ended: Vec<FdLink>,
     inherited: Vec<&'static str>,
     lost: Vec<Lost>,
 }
@@ -60,6 +66,7 @@ impl Pinned {
             dir,
             links: Vec::new(),
             ours: Vec::new(),
+            ended: Vec::new(),
             inherited: Vec::new(),
             lost: Vec::new(),
         };
@@ -122,17 +129,31 @@ impl Pinned {
         }
     }
 
-    /// Removes the pins of programs that ended with the daemon before, which was killed. A kernel worker detaches them.
+    /// Removes the pins of programs that ended with the daemon before, which was killed. Those of functions stay attached until
+    /// [`release_ended`](Self::release_ended): the last program that leaves a function takes the kernel most of a second
+    /// (`bpf_trampoline_unlink_prog`), for which ours could not be attached to it. Their data goes nowhere, but for the begin
+    /// of a stall, which ours writes again.
     fn detach_ended(&mut self) -> Result<(), PinsError> {
         for (path, program) in self.dir.links()? {
-            if !kept::is_kept(&program)
-                && let Err(error) = fs::remove_file(&path)
-            {
+            if kept::is_kept(&program) {
+                continue;
+            }
+            self.ended.extend(of_function(&path));
+            if let Err(error) = fs::remove_file(&path) {
                 let why = format!("cannot remove {}: {error}", path.display());
                 self.lost.push(Lost { what: "pins", why, consequence: LEFT_ATTACHED });
             }
         }
         Ok(())
+    }
+
+    /// Detaches the programs of the daemon before that are left, now that ours are attached, without waiting for it.
+    pub(super) fn release_ended(&mut self) {
+        let ended = std::mem::take(&mut self.ended);
+        if !ended.is_empty() {
+            // If there is no thread to be had, they are dropped here.
+            drop(thread::Builder::new().name(String::from("detach")).spawn(move || drop(ended)));
+        }
     }
 
     /// Notes a program that can be attached, but not pinned.
@@ -215,6 +236,14 @@ impl Drop for Pinned {
             }
         }
     }
+}
+
+/// A pinned link to the entry or the return of a function.
+fn of_function(path: &Path) -> Option<FdLink> {
+    let link = FdLink::from(PinnedLink::from_pin(path).ok()?);
+    let is_of_function =
+        link.info().and_then(|info| info.link_type()).is_ok_and(|of| of == LinkType::Tracing);
+    is_of_function.then_some(link)
 }
 
 /// Whether the kernel's link belongs to a program of that name. If we may not query that, the folder's owner is
