@@ -131,7 +131,8 @@ fn an_eviction_is_requested_right_after_its_signal() {
         }
         let pod = scene.running(APPS[which]);
         let mut load = hog(&pod);
-        let requested = wait_for_eviction(&mut stream, &pod);
+        stream.wait_for_pod("eviction.completed", &subject(&pod), PATIENCE).unwrap();
+        let requested = stream.wait_for_pod("eviction.requested", &subject(&pod), PATIENCE).unwrap();
         assert!(!load.wait_for_end(PATIENCE).unwrap().success());
         assert_holds(&requested["data"], &json!({"outcome": "accepted", "uid": kube::uid(&pod)}));
         let after_ms = requested["data"]["signalledToRequestedMs"].as_u64().unwrap();
@@ -143,6 +144,8 @@ fn an_eviction_is_requested_right_after_its_signal() {
         resent += requested["data"]["requests"].as_u64().unwrap() - 1;
         evicted[which] = Some(pod);
     }
+    // None but those that took too much, each once.
+    assert_eq!(stream.of("eviction.decided").count(), requests.len());
     let median_ms = median(&mut requests);
     let p99_ms = requests[(requests.len() * 99).div_ceil(100) - 1];
     println!(
