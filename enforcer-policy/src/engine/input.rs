@@ -41,7 +41,7 @@ pub struct CandidateFacts {
 
 impl CandidateFacts {
     /// Whether memory that its death frees counts for that signal.
-    pub(super) fn counts_for(&self, signal: Signal) -> bool {
+    pub(crate) fn counts_for(&self, signal: Signal) -> bool {
         self.in_kubepods || !is_of_pods(signal)
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! A recording shows one course of events. While the other engine acts the same, its inputs are the recorded ones. From
 //! the first difference on they are a model, and marked as such: the memory of a pod that only one of the two killed is
-//! added to or subtracted from the available memory; a pod that only the recorded engine killed keeps its last reading,
-//! and one that only the other killed is gone. How a spared pod would have grown is unknown.
+//! added to or subtracted from the available memory, and from what is left of the pods' limit if it counts towards that; a
+//! pod that only the recorded engine killed keeps its last reading, and one that only the other killed is gone. How a
+//! spared pod would have grown is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +18,7 @@ use crate::{
         EngineSettings, HookEnd, HookPlan, Input, Level, NodeSample, Outcome, Reading, Waiting,
     },
     model::CgroupId,
+    threshold::Signal,
 };
 
 /// A decision under the other settings.
@@ -108,19 +110,18 @@ fn first_readings(recording: &Recording<'_>) -> BTreeMap<CgroupId, (u64, Reading
     first
 }
 
-/// A pod, and its latest reading.
+/// A pod's latest reading.
 #[derive(Clone, Copy)]
 struct Known {
-    facts: CandidateFacts,
     reading: Reading,
     read_ns: Option<u64>,
 }
 
 impl Known {
-    fn new(facts: CandidateFacts, first: &BTreeMap<CgroupId, (u64, Reading)>) -> Self {
-        match first.get(&facts.cgroup) {
-            Some((read_ns, reading)) => Self { facts, reading: *reading, read_ns: Some(*read_ns) },
-            None => Self { facts, reading: Reading::Missing, read_ns: None },
+    fn new(cgroup: CgroupId, first: &BTreeMap<CgroupId, (u64, Reading)>) -> Self {
+        match first.get(&cgroup) {
+            Some((read_ns, reading)) => Self { reading: *reading, read_ns: Some(*read_ns) },
+            None => Self { reading: Reading::Missing, read_ns: None },
         }
     }
 }
@@ -130,11 +131,14 @@ struct World {
     engine: Engine,
     /// The recorded engine's candidates: its readings are in their order.
     recorded: Vec<CgroupId>,
+    /// The latest facts of each pod, also of those that are no candidates any more.
+    facts: BTreeMap<CgroupId, CandidateFacts>,
     known: BTreeMap<CgroupId, Known>,
     /// The other engine's candidates.
     order: Vec<CgroupId>,
-    /// Available memory beyond the recorded amount.
+    /// Available memory beyond the recorded amounts: the node's, and what is left of the pods' limit.
     offset: i128,
+    pods_offset: i128,
     /// Killed only by this engine, and only by the recorded one.
     dead: BTreeSet<CgroupId>,
     spared: BTreeSet<CgroupId>,
@@ -142,9 +146,9 @@ struct World {
     victim: Option<(u64, CgroupId)>,
     /// Whether this engine's victim is the recorded one, and dies as recorded.
     shared: bool,
-    /// This engine's victim that the recorded one does not kill: its number, and what its death frees; it is dead at
-    /// the next sample.
-    dying: Option<(u64, u64)>,
+    /// This engine's victim that the recorded one does not kill: its number, its cgroup, and what its death frees; it is
+    /// dead at the next sample.
+    dying: Option<(u64, CgroupId, u64)>,
 }
 
 impl World {
@@ -158,9 +162,9 @@ impl World {
         }
         let known = |(facts, reading): (&CandidateFacts, &Reading)| {
             let known = match reading {
-                Reading::Missing => Known::new(*facts, first),
+                Reading::Missing => Known::new(facts.cgroup, first),
                 Reading::Gone | Reading::Usage(_) | Reading::Uncounted { .. } => {
-                    Known { facts: *facts, reading: *reading, read_ns: None }
+                    Known { reading: *reading, read_ns: None }
                 }
             };
             (facts.cgroup, known)
@@ -170,9 +174,11 @@ impl World {
         Self {
             engine,
             recorded: order.clone(),
+            facts: recorded.candidates().known().map(|(facts, _)| (facts.cgroup, *facts)).collect(),
             known,
             order,
             offset: 0,
+            pods_offset: 0,
             dead: BTreeSet::new(),
             spared: BTreeSet::new(),
             victim: recorded.victim(),
@@ -183,6 +189,7 @@ impl World {
 
     fn replace(&mut self, facts: Vec<CandidateFacts>, first: &BTreeMap<CgroupId, (u64, Reading)>) {
         self.recorded = facts.iter().map(|facts| facts.cgroup).collect();
+        self.facts.extend(facts.iter().map(|facts| (facts.cgroup, *facts)));
         let mut all = facts;
         // A pod that only the recorded engine killed still exists here.
         let there: BTreeSet<_> = self.recorded.iter().copied().collect();
@@ -190,15 +197,13 @@ impl World {
             self.spared
                 .iter()
                 .filter(|cgroup| !there.contains(cgroup))
-                .filter_map(|cgroup| Some(self.known.get(cgroup)?.facts)),
+                .filter_map(|cgroup| self.facts.get(cgroup).copied()),
         );
         self.known = all
             .iter()
             .map(|facts| {
-                let known = self.known.get(&facts.cgroup);
-                let known = known
-                    .map_or_else(|| Known::new(*facts, first), |known| Known { facts: *facts, ..*known });
-                (facts.cgroup, known)
+                let known = self.known.get(&facts.cgroup).copied();
+                (facts.cgroup, known.unwrap_or_else(|| Known::new(facts.cgroup, first)))
             })
             .collect();
         self.order = all.iter().map(|facts| facts.cgroup).collect();
@@ -352,18 +357,28 @@ impl World {
                 known.reading = Reading::Gone;
             }
             self.spared.remove(&cgroup);
+            self.dying = Some((number, cgroup, worth));
         }
-        self.dying = Some((number, worth));
         self.engine.step(Input::Outcome(Outcome::Signalled { number, now_ns }))
     }
 
     /// The victim that only this engine killed is dead by now, and its memory is back.
     fn forget(&mut self, now_ns: u64) {
-        let Some((number, worth)) = self.dying.take() else { return };
-        self.offset += i128::from(worth);
+        let Some((number, cgroup, worth)) = self.dying.take() else { return };
+        self.shift(cgroup, i128::from(worth));
         let gone =
             Outcome::Progress { number, now_ns, populated: false, current_bytes: None, process_count: None };
         let _completed = self.engine.step(Input::Outcome(gone));
+    }
+
+    /// So much more is available in this world, as that pod does not hold it.
+    fn shift(&mut self, cgroup: CgroupId, bytes: i128) {
+        self.offset += bytes;
+        // As in the engine, memory of a pod whose facts are not known counts for each signal.
+        let facts = self.facts.get(&cgroup);
+        if facts.is_none_or(|facts| facts.counts_for(Signal::AllocatableMemoryAvailable)) {
+            self.pods_offset += bytes;
+        }
     }
 
     /// Records what only the recorded engine did.
@@ -399,7 +414,7 @@ impl World {
         for action in step.actions.iter() {
             if let Action::Completed(Completion { cgroup, predicted_freed_bytes, freed_bytes, .. }) = action {
                 if self.spared.contains(cgroup) || self.dead.contains(cgroup) {
-                    self.offset -= i128::from(freed_bytes.unwrap_or(*predicted_freed_bytes));
+                    self.shift(*cgroup, -i128::from(freed_bytes.unwrap_or(*predicted_freed_bytes)));
                 }
                 self.victim = None;
             }
@@ -442,14 +457,9 @@ impl World {
 
     /// The node sample, adjusted to this world.
     fn node(&self, node: NodeSample) -> NodeSample {
-        let level = |Level { available, capacity }| {
-            let shifted = (i128::from(available) + self.offset).clamp(0, i128::from(capacity));
-            Level { available: u64::try_from(shifted).unwrap_or(available), capacity }
-        };
-        if self.offset == 0 {
-            return node;
-        }
-        NodeSample { memory: level(node.memory), allocatable: node.allocatable.map(level), ..node }
+        let memory = shifted(node.memory, self.offset);
+        let allocatable = node.allocatable.map(|level| shifted(level, self.pods_offset));
+        NodeSample { memory, allocatable, ..node }
     }
 
     fn usages(&mut self, node: NodeSample) -> Actions {
@@ -459,6 +469,16 @@ impl World {
         let node = self.node(node);
         self.engine.step(Input::Usages { node, readings: &readings })
     }
+}
+
+/// The level with so much more available.
+fn shifted(level: Level, bytes: i128) -> Level {
+    if bytes == 0 {
+        return level;
+    }
+    let Level { available, capacity } = level;
+    let more = (i128::from(available) + bytes).clamp(0, i128::from(capacity));
+    Level { available: u64::try_from(more).unwrap_or(available), capacity }
 }
 
 /// Records that the two engines part here.

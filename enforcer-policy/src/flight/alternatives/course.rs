@@ -8,7 +8,7 @@ use super::{
     known::{Gap, Known, Pod},
 };
 use crate::{
-    engine::{Decision, NodeSample, Resource, Shortage, Usage},
+    engine::{CandidateFacts, Decision, NodeSample, Resource, Shortage, Usage},
     model::CgroupId,
     threshold::Signal,
 };
@@ -86,6 +86,8 @@ pub(super) struct Course<'a> {
     samples: &'a [NodeSample],
     last: NodeSample,
     pods: BTreeMap<CgroupId, Shown<'a>>,
+    /// The candidates that hold processes and do not count towards the pods' own limit.
+    outside: Vec<CandidateFacts>,
     pub(super) crossed_ns: u64,
     /// Where the recording begins without a gap.
     pub(super) begins_ns: u64,
@@ -128,6 +130,13 @@ impl<'a> Course<'a> {
         if pods.values().all(|pod| pod.readings.is_empty()) {
             return Err(Unknown::NoReadings);
         }
+        let candidates =
+            known.candidates(last.now_ns).iter().filter_map(|cgroup| Some(pods.get(cgroup)?.pod));
+        let is_outside = |pod: &&Pod| {
+            let counts = pod.facts.counts_for(Signal::AllocatableMemoryAvailable);
+            !counts && !pod.is_gone(last.now_ns)
+        };
+        let outside: Vec<_> = candidates.filter(is_outside).map(|pod| pod.facts).collect();
         let node = node_rate(samples);
         let victim = pods.get(&first.cgroup).and_then(|pod| pod.last_rate);
         let victim = victim.or_else(|| known_growth(first));
@@ -144,6 +153,7 @@ impl<'a> Course<'a> {
             samples,
             last,
             pods,
+            outside,
             crossed_ns,
             begins_ns,
             acted_ns,
@@ -165,6 +175,13 @@ impl<'a> Course<'a> {
             Fall::Fast => self.fast,
             Fall::Slow => self.slow,
         }
+    }
+
+    /// The same of a signal's level: what grows without counting for it leaves it as it is.
+    fn level_rate(&self, signal: Signal, fall: Fall) -> u64 {
+        let others = self.outside.iter().filter(|facts| !facts.counts_for(signal));
+        let rates = others.map(|facts| self.pod_rate(facts.cgroup, fall));
+        self.rate(fall).saturating_sub(rates.fold(0, u64::saturating_add))
     }
 
     /// The candidates, in their order, with what is known of each.
@@ -191,7 +208,7 @@ impl<'a> Course<'a> {
                 let to = i128::from(next.level(signal)?.available);
                 from.saturating_add(share(to - from, passed_ns, next.now_ns.saturating_sub(before.now_ns)))
             }
-            None => from.saturating_sub(grown(self.rate(fall), passed_ns)),
+            None => from.saturating_sub(grown(self.level_rate(signal, fall), passed_ns)),
         };
         Some((available, level.capacity))
     }
@@ -270,13 +287,16 @@ impl<'a> Course<'a> {
     /// The available memory then, with that of these pods once they are dead.
     fn memory(&self, at_ns: u64, fall: Fall, dead: &[Dead]) -> Option<i128> {
         let (available, _) = self.level(Signal::MemoryAvailable, at_ns, fall)?;
-        Some(available.saturating_add(self.given_back(at_ns, fall, dead)))
+        Some(available.saturating_add(self.given_back(Signal::MemoryAvailable, at_ns, fall, dead)))
     }
 
-    /// What the dead would hold by then.
-    pub(super) fn given_back(&self, at_ns: u64, fall: Fall, dead: &[Dead]) -> i128 {
-        let dead = dead.iter().filter(|dead| dead.at_ns <= at_ns);
-        let held = dead.filter_map(|dead| self.held(dead.pod, at_ns, fall));
+    /// What the dead would hold by then of what counts for that signal.
+    pub(super) fn given_back(&self, signal: Signal, at_ns: u64, fall: Fall, dead: &[Dead]) -> i128 {
+        let counts = |dead: &&Dead| {
+            let shown = self.pods.get(&dead.pod);
+            dead.at_ns <= at_ns && shown.is_some_and(|shown| shown.pod.facts.counts_for(signal))
+        };
+        let held = dead.iter().filter(counts).filter_map(|dead| self.held(dead.pod, at_ns, fall));
         held.map(|held| i128::from(held.freeable)).sum()
     }
 

@@ -149,7 +149,7 @@ fn run(course: &Course<'_>, settings: &EngineSettings, thresholds: &[Threshold],
             now_ns = next_look_ns;
             continue;
         };
-        let Some(pod) = first_ranked(course, now_ns, way, &dead) else { break };
+        let Some(pod) = first_ranked(course, now_ns, way, reclaim.threshold.signal, &dead) else { break };
         run.would_act_ns.get_or_insert(now_ns);
         if run.exhausted_ns.is_some() || run.evictions.len() == MOST_PASSES {
             break;
@@ -184,7 +184,7 @@ fn observations(course: &Course<'_>, now_ns: u64, fall: Fall, dead: &[Dead]) -> 
     let mut observations = Observations::default();
     for signal in [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable] {
         if let Some((level, capacity)) = course.level(signal, now_ns, fall) {
-            let level = level.saturating_add(course.given_back(now_ns, fall, dead));
+            let level = level.saturating_add(course.given_back(signal, now_ns, fall, dead));
             let available = u64::try_from(level.clamp(0, i128::from(capacity))).unwrap_or(0);
             observations.set(signal, Observation { available, capacity, measured_ns: None });
         }
@@ -192,13 +192,20 @@ fn observations(course: &Course<'_>, now_ns: u64, fall: Fall, dead: &[Dead]) -> 
     observations
 }
 
-/// The pod that it evicts: the first of its ranking that is not critical.
-fn first_ranked(course: &Course<'_>, now_ns: u64, way: Way, dead: &[Dead]) -> Option<CgroupId> {
+/// The pod that it evicts: the first of its ranking that is not critical. All pods of a kubelet are in kubepods, so for the
+/// pods' own limit it ranks no other.
+fn first_ranked(
+    course: &Course<'_>,
+    now_ns: u64,
+    way: Way,
+    signal: Signal,
+    dead: &[Dead],
+) -> Option<CgroupId> {
     let read_ns = now_ns.saturating_sub(way.age_ns);
     let shown_ns = course.shown_ns();
     let ranked = course.pods().zip(0..).filter_map(|((cgroup, Shown { pod, .. }), order)| {
-        let is_dead = dead.iter().any(|dead| dead.pod == cgroup);
-        if pod.facts.critical || is_dead || pod.is_gone(now_ns.min(shown_ns)) {
+        let is_dead = dead.iter().any(|dead| dead.pod == cgroup) || pod.is_gone(now_ns.min(shown_ns));
+        if pod.facts.critical || is_dead || !pod.facts.counts_for(signal) {
             return None;
         }
         let usage_bytes = Some(course.held(cgroup, read_ns, way.fall)?.working_set);

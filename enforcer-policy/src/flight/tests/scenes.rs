@@ -27,12 +27,19 @@ fn hard(mib: u64) -> Threshold {
     Threshold::hard(Signal::MemoryAvailable, ThresholdValue::Amount(mib * MIB))
 }
 
+/// Of the pods' limit.
+fn hard_limit(mib: u64) -> Threshold {
+    Threshold::hard(Signal::AllocatableMemoryAvailable, ThresholdValue::Amount(mib * MIB))
+}
+
 /// A hog fills the node by 50 MiB every 100 ms, is killed at 200 MiB, and gives back what it had.
 struct Scene {
     engine: Engine,
     kept: Vec<Vec<u8>>,
     readings: Vec<Reading>,
     now_ns: u64,
+    /// What is left of the pods' limit, in MiB: before 2,000 ms, and from then on.
+    limit: Option<[u64; 2]>,
 }
 
 impl Scene {
@@ -47,7 +54,10 @@ impl Scene {
             now_ns: self.now_ns,
             suspended_ns: 0,
             memory: Level { available: mib * MIB, capacity: 4_096 * MIB },
-            allocatable: None,
+            allocatable: self.limit.map(|[before, after]| {
+                let mib = if self.now_ns < 2_000 * MS { before } else { after };
+                Level { available: mib * MIB, capacity: 4_096 * MIB }
+            }),
             pids: None,
             fill_bytes_per_second: 500 * MIB,
             free_lists_bytes: 0,
@@ -96,8 +106,17 @@ fn scene() -> Vec<u8> {
 }
 
 fn scene_of(engine: Engine) -> Vec<u8> {
+    scene_with(engine, None)
+}
+
+/// The same with so much left of the pods' limit. The hog is outside of kubepods then.
+fn outside(limit: [u64; 2]) -> Vec<u8> {
+    scene_with(Engine::new(&enforcing(&[hard(200)])), Some(limit))
+}
+
+fn scene_with(engine: Engine, limit: Option<[u64; 2]>) -> Vec<u8> {
     let mut scene =
-        Scene { engine, kept: Vec::new(), readings: vec![using(300), using(0)], now_ns: 1_000 * MS };
+        Scene { engine, kept: Vec::new(), readings: vec![using(300), using(0)], now_ns: 1_000 * MS, limit };
     scene.kept.push(encoded(&RecordRef::Key(&scene.engine)));
     let facts = [1, 2].map(|cgroup| CandidateFacts {
         cgroup: CgroupId(cgroup),
@@ -109,7 +128,7 @@ fn scene_of(engine: Engine) -> Vec<u8> {
         grace_period_ns: 30_000 * MS,
         terminating: false,
         torn_down: false,
-        in_kubepods: true,
+        in_kubepods: limit.is_none() || cgroup == 1,
     });
     let candidates = Candidates::new(&facts);
     scene.kept.push(encoded(&RecordRef::Candidates(&candidates)));
@@ -184,6 +203,24 @@ fn a_higher_threshold_would_have_evicted_earlier_and_only_once() {
     assert_eq!(other.parted_ns, Some(1_800 * MS));
     let [no_victims] = &other.no_victims[..] else { panic!("{:?}", other.no_victims) };
     assert_eq!((no_victims.number, no_victims.why), (1, Waiting::NotShort));
+}
+
+/// What the recorded kill gave back is taken away again, but not from the pods' limit.
+#[test]
+fn what_is_spared_outside_of_kubepods_takes_none_of_the_pods_limit() {
+    let file = outside([600, 600]);
+    let other = under(&Recording::read(&file).unwrap(), &enforcing(&[hard(100), hard_limit(200)]));
+    assert_eq!(other.no_victims, [NoVictim { at_ns: 2_400 * MS, number: 1, why: Waiting::NotShort }]);
+    assert_eq!(other.decisions, []);
+}
+
+/// The pods' limit is short from 2,000 ms on. What came back from the hog before is the node's.
+#[test]
+fn what_is_killed_outside_of_kubepods_gives_back_none_of_the_pods_limit() {
+    let file = outside([600, 150]);
+    let other = under(&Recording::read(&file).unwrap(), &enforcing(&[hard(500), hard_limit(200)]));
+    let decided = other.decisions.iter().map(|one| (one.decision.decided_ns / MS, one.decision.cgroup.0));
+    assert_eq!(decided.collect::<Vec<_>>(), [(1_800, 2), (2_000, 1)]);
 }
 
 #[test]

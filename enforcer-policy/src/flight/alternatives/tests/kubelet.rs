@@ -2,11 +2,16 @@ use super::scene::{MIB, Pod, Scene, hard};
 use crate::{
     engine::Mode,
     flight::{Assumption, Episode, Kubelet, MayExhaust, OwnEnd, Pass, Span},
-    threshold::Threshold,
+    threshold::{Signal, Threshold, ThresholdValue},
 };
 
 fn hog(held: u64, grows: u64) -> Pod {
     Pod { request: 0, held, grows }
+}
+
+/// Of the pods' limit.
+fn limit(mib: u64) -> Threshold {
+    Threshold::hard(Signal::AllocatableMemoryAvailable, ThresholdValue::Amount(mib * MIB))
 }
 
 fn evicts(episode: &Episode) -> (Vec<Pass>, (u64, u64), MayExhaust) {
@@ -138,6 +143,60 @@ fn a_dry_run_is_followed_as_it_was_recorded() {
     // As in the first of these tests, where the same is a model.
     assert_eq!((pods(&passes[0]), passes[0].at_ms), (vec![1], Span::of(0).with(10_000)));
     assert_eq!((lowest_mib, exhausted), ((390, 1_490), MayExhaust::No));
+}
+
+/// The pod outside of kubepods is the largest.
+#[test]
+fn who_is_outside_of_kubepods_is_not_evicted_for_the_pods_limit() {
+    let pods_there = [Pod::still(0, 1_500), hog(100, 100)];
+    let scene = Scene {
+        thresholds: vec![limit(200)],
+        outside: vec![1],
+        limit: 1_000,
+        ..Scene::new(200, 2_000, &pods_there)
+    };
+    let episode = scene.play();
+    assert_eq!(ours(&episode), 2);
+    let (passes, ..) = evicts(&episode);
+    let [only] = &passes[..] else { panic!("{passes:?}") };
+    assert_eq!((pods(only), only.is_certain), (vec![2], true));
+}
+
+/// At the crossing 1,489 MiB of the node are left, and 199 MiB of the pods' limit. The hog outside of kubepods gives back
+/// 1,110 MiB, and the pods' limit is as short as before.
+#[test]
+fn what_comes_back_outside_of_kubepods_is_not_of_the_pods_limit() {
+    let pods_there = [hog(100, 100), Pod { request: 1_000, held: 300, grows: 10 }];
+    let scene = Scene {
+        thresholds: vec![hard(1_500), limit(200)],
+        outside: vec![1],
+        limit: 300,
+        ..Scene::new(1_500, 2_600, &pods_there)
+    };
+    let episode = scene.play();
+    assert_eq!(ours(&episode), 1);
+    let (passes, ..) = evicts(&episode);
+    let [first, second] = &passes[..] else { panic!("{passes:?}") };
+    assert_eq!((pods(first), first.is_certain), (vec![1], true));
+    assert_eq!((pods(second), second.is_certain), (vec![2], true));
+    assert_eq!(second.at_ms, Span::of(1_000).with(41_000));
+}
+
+/// The pods' limit falls by 10 MiB a second, and the node's memory by 110 MiB. The pod in kubepods gives back 401 MiB.
+#[test]
+fn what_grows_outside_of_kubepods_does_not_fill_the_pods_limit() {
+    let pods_there = [hog(100, 100), hog(300, 10), Pod::still(1_000, 100)];
+    let scene = Scene {
+        thresholds: vec![limit(200)],
+        outside: vec![1],
+        limit: 300,
+        ..Scene::new(200, 3_500, &pods_there)
+    };
+    let episode = scene.play();
+    assert_eq!(ours(&episode), 2);
+    let (passes, ..) = evicts(&episode);
+    let [only] = &passes[..] else { panic!("{passes:?}") };
+    assert_eq!((pods(only), only.is_certain), (vec![2], true));
 }
 
 /// Prints how long that takes.

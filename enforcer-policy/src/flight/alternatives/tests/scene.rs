@@ -42,9 +42,13 @@ pub(super) struct Scene {
     pub(super) thresholds: Vec<Threshold>,
     /// Numbered from 1, as cgroups.
     pub(super) pods: Vec<Pod>,
+    /// Those of them that are outside of kubepods.
+    pub(super) outside: Vec<u64>,
     /// What is available at first, and by how much that falls in a second, in MiB.
     pub(super) available: u64,
     pub(super) falls: u64,
+    /// What is left of the pods' limit at first, in MiB; it falls as the pods in kubepods grow.
+    pub(super) limit: u64,
     /// The time between two samples.
     pub(super) every_ms: u64,
     /// The samples have a fill rate.
@@ -83,8 +87,10 @@ impl Scene {
             mode: Mode::Enforce,
             thresholds: vec![hard(threshold)],
             pods: pods.to_vec(),
+            outside: Vec::new(),
             available,
             falls: pods.iter().map(|pod| pod.grows).sum(),
+            limit: available,
             every_ms: 100,
             has_rate: true,
             processes: Vec::new(),
@@ -96,16 +102,18 @@ impl Scene {
     fn node(&self, ms: u64) -> NodeSample {
         let fallen = self.falls * MIB * ms / 1_000;
         let available = (self.available * MIB).saturating_sub(fallen);
+        let inside = (1..).zip(&self.pods).filter(|(cgroup, _)| !self.outside.contains(cgroup));
+        let grown: u64 = inside.map(|(_, pod)| pod.held_after(ms) - pod.held_after(0)).sum();
+        let left = (self.limit * MIB).saturating_sub(grown);
         NodeSample {
             now_ns: BEGIN_NS + ms * MS,
             suspended_ns: 0,
             memory: Level { available, capacity: 4_096 * MIB },
-            // The pods' limit is all of the node's memory.
             allocatable: self
                 .thresholds
                 .iter()
                 .any(|threshold| threshold.signal == Signal::AllocatableMemoryAvailable)
-                .then_some(Level { available, capacity: 4_096 * MIB }),
+                .then_some(Level { available: left, capacity: 4_096 * MIB }),
             pids: Some(Level { available: 10, capacity: 1_000 }),
             fill_bytes_per_second: if self.has_rate { self.falls * MIB } else { 0 },
             free_lists_bytes: 0,
@@ -134,7 +142,8 @@ impl Scene {
         };
         let mut engine = Engine::new(&settings);
         let mut kept = vec![encoded(&RecordRef::Key(&engine))];
-        let facts: Vec<_> = (1..).zip(&self.pods).map(|(cgroup, pod)| facts(cgroup, pod)).collect();
+        let known = |(cgroup, pod)| facts(cgroup, pod, !self.outside.contains(&cgroup));
+        let facts: Vec<_> = (1..).zip(&self.pods).map(known).collect();
         let candidates = Candidates::new(&facts);
         kept.push(encoded(&RecordRef::Candidates(&candidates)));
         drop(engine.replace(candidates));
@@ -198,7 +207,7 @@ pub(super) fn encoded(record: &RecordRef<'_>) -> Vec<u8> {
     bytes
 }
 
-fn facts(cgroup: u64, pod: &Pod) -> CandidateFacts {
+fn facts(cgroup: u64, pod: &Pod, in_kubepods: bool) -> CandidateFacts {
     CandidateFacts {
         cgroup: CgroupId(cgroup),
         pod: PodKey { hash: cgroup },
@@ -209,7 +218,7 @@ fn facts(cgroup: u64, pod: &Pod) -> CandidateFacts {
         grace_period_ns: 30_000 * MS,
         terminating: false,
         torn_down: false,
-        in_kubepods: true,
+        in_kubepods,
     }
 }
 
