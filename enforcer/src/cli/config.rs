@@ -1,6 +1,7 @@
 //! `enforcer config`: writes a first configuration, checks and prints one, that of files or that of the daemon.
 
 mod init;
+mod unit;
 
 use std::{
     collections::BTreeMap,
@@ -68,6 +69,7 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
     let mut notes = effective.config.unwatched();
     notes.extend(fitting);
     notes.extend(daemon::unbindable(&effective.config));
+    notes.extend(unit::notes(&effective.config));
     // It may be a draft; only `run` refuses it.
     if !files.no_config
         && let Err(error) = Effective::load_trusted(own, files.kubelet_config.as_deref())
@@ -77,7 +79,7 @@ fn check(files: &Files, output: Output, file: Option<&Path>) -> Result<(), Failu
     format::print(output, &json!({"ok": true, "notes": notes}), || {
         notes
             .iter()
-            .map(|note| format!("note: {note}\n"))
+            .map(|note| format!("note: {}\n", render::escape(note)))
             .chain([String::from("ok\n")])
             .collect::<Vec<_>>()
             .concat()
