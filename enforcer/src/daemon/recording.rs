@@ -161,7 +161,7 @@ fn members(candidates: &[Arc<Candidate>]) -> impl Iterator<Item = Member> {
 /// Has the recorder write a decision, and its outcome.
 pub(super) fn follow(asker: &Asker, report: &Report) {
     match report {
-        Report::Decided { id, decision, members: _ } => asker.decided(*id, !decision.dry_run),
+        Report::Decided { id, decision, .. } => asker.decided(*id, !decision.dry_run),
         Report::Completed { id, .. } | Report::Failed { id, .. } => asker.ended(*id),
         Report::InheritedEnded { eviction, .. } => asker.ended(eviction.id),
         _ => {}

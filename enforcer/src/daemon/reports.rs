@@ -130,7 +130,7 @@ impl Listener for ReportListener {
                 EngineEvent::Evicted { uid: candidate.identity().uid.clone(), number: *number }
             }
             Report::Arming { armed, unarmed: _ } => return self.keep_armed(armed),
-            Report::Decided { id: _, decision, members } => {
+            Report::Decided { id: _, decision, members, containers: _ } => {
                 if let Some(victim) = members.get(decision.index.0).filter(|_| !decision.dry_run) {
                     let path = victim.identity().cgroup.clone();
                     self.being_evicted.begin(decision.cgroup, path, decision.decided_ns);

@@ -121,9 +121,9 @@ impl EventBuilder {
                 };
                 Event::new(Subject::Node, Payload::PressureCleared(PressureCleared::Shortage(over)))
             }
-            Report::Decided { id, decision, members } => {
+            Report::Decided { id, decision, members, containers } => {
                 self.hooks.decided(*id, decision.hook);
-                self.decided(*id, decision, members)
+                self.decided(*id, decision, members, containers)
             }
             Report::Terminated { id, signal, number: _, candidate, grace_ns, moments } => {
                 let data = EvictionSignalled {
@@ -232,7 +232,13 @@ impl EventBuilder {
         Some(self.places.as_ref().map(|places| places.look(members)).unwrap_or_default().data(bytes))
     }
 
-    fn decided(&self, id: Ulid, decision: &Decision, members: &[Arc<Candidate>]) -> Event {
+    fn decided(
+        &self,
+        id: Ulid,
+        decision: &Decision,
+        members: &[Arc<Candidate>],
+        containers: &[(String, u64)],
+    ) -> Event {
         let identity = |index: usize| members.get(index).map(|member| member.identity());
         let ranking: Vec<_> = (1_u32..)
             .zip(decision.ranking.iter())
@@ -249,7 +255,7 @@ impl EventBuilder {
             })
             .collect();
         let victim = members.get(decision.index.0);
-        let message = kubelets(decision, victim.map(Arc::as_ref));
+        let message = kubelets(decision, victim.map(Arc::as_ref), containers);
         let ShortageData { signal, hard, threshold_bytes, threshold_count, observed_bytes, observed_count } =
             shortage_data(&decision.shortage);
         let data = DecisionData {
@@ -291,9 +297,8 @@ impl EventBuilder {
     }
 }
 
-/// The kubelet's message. A single container is reported with the usage of the pod's reading. Several containers are
-/// read now, which is right after the signal of a hard eviction.
-fn kubelets(decision: &Decision, victim: Option<&Candidate>) -> Message {
+/// The kubelet's message. A single container is reported with the usage of the pod's reading, several with their own.
+fn kubelets(decision: &Decision, victim: Option<&Candidate>, containers: &[(String, u64)]) -> Message {
     let Shortage { signal, hard: _, threshold, observed } = decision.shortage;
     let Some(victim) = victim else {
         let text = message::shortage(signal, threshold, observed);
@@ -304,7 +309,7 @@ fn kubelets(decision: &Decision, victim: Option<&Candidate>) -> Message {
             pod: Some(usage.working_set_bytes),
             containers: match victim.containers.as_slice() {
                 [(only, _)] => vec![(only.as_str(), usage.working_set_bytes)],
-                _ => victim.containers_apart(),
+                _ => containers.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect(),
             },
         }),
         (Some(Resource::Pids) | None, Reading::Missing | Reading::Gone) => None,

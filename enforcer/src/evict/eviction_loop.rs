@@ -535,7 +535,7 @@ impl EvictionLoop {
         let id = self.eviction_id(&decision);
         self.core.called(decision.number, id.0);
         let members = Arc::clone(&self.set.members);
-        let is_reported = self.offer(Report::Decided { id, decision, members });
+        let is_reported = self.offer(Report::Decided { id, decision, members, containers: Vec::new() });
         if decision.dry_run {
             return None;
         }

@@ -91,7 +91,8 @@ pub(super) fn run(
     loop {
         let next = reports.next_until(until);
         let is_over = matches!(next, Next::End);
-        if let Next::Value(report) = next {
+        if let Next::Value(mut report) = next {
+            report.read_victim();
             listener.see(&report);
             let waits = report.may_wait() && held.len() < ROOM;
             held.push(report);

@@ -339,10 +339,11 @@ impl Reflex {
         };
         let mut eviction_loop = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
         let victims = start_asking(config.requester.clone(), &reflex.shared)?;
-        let (to_rehearse, rehearsed) = mpsc::channel();
+        let (to_rehearse, rehearsed) = mpsc::channel::<Report>();
         reflex.start("enforcer-report", move || {
             threads::set_nice(threads::REQUEST_NICE);
-            for report in rehearsed {
+            for mut report in rehearsed {
+                report.read_victim();
                 listener.rehearse(report);
             }
             listener::run(&received, listener, HELD_BACK, ended.as_deref(), |victim, recorded| {

@@ -15,7 +15,7 @@ use crate::{
     policy::{
         engine::{
             BrakeRefusal, Completion, Containment, Decision, Failure, HookPlan, KillReason, Moments,
-            Shortage, Suppression, Thresholds,
+            Resource, Shortage, Suppression, Thresholds,
         },
         pressure::Conditions,
         threshold::Signal,
@@ -60,6 +60,9 @@ pub enum Report {
         decision: Decision,
         /// The candidates that its indices point into.
         members: Arc<[Arc<Candidate>]>,
+        /// The working set of each of the victim's containers, if it has several. Empty until
+        /// [`read_victim`](Self::read_victim).
+        containers: Vec<(String, u64)>,
     },
     /// The victim must be asked to end now, after its hook or as an earlier process has not done it, or it must be found out
     /// whether one has. It has no event.
@@ -283,15 +286,22 @@ impl Report {
         }
     }
 
-    /// Whether it may be emitted with a delay: it comes before or with a victim's SIGKILL, and needs no reading of what
-    /// goes away with the victim.
+    /// Reads what goes away with the victim, right after the signal of a hard eviction. Opens files, which the reflex does not.
+    pub(super) fn read_victim(&mut self) {
+        if let Self::Decided { id: _, decision, members, containers } = self
+            && decision.shortage.resource() == Resource::Memory
+            && let Some(victim) = members.get(decision.index.0)
+            && victim.has_several_containers()
+        {
+            *containers = victim.containers_apart();
+        }
+    }
+
+    /// Whether it may be emitted with a delay: it comes before or with a victim's SIGKILL.
     pub(super) fn may_wait(&self) -> bool {
         match self {
             Self::Crossed { shortage, .. } => shortage.hard,
-            Self::Decided { id: _, decision, members } => {
-                let is_apart = |victim: &Arc<Candidate>| victim.has_several_containers();
-                decision.grace_ns == 0 && !members.get(decision.index.0).is_some_and(is_apart)
-            }
+            Self::Decided { decision, .. } => decision.grace_ns == 0,
             Self::Conditions(_) | Self::Signalled { .. } => true,
             _ => false,
         }
@@ -312,7 +322,7 @@ impl Report {
             let (candidate, asking) = (Arc::clone(candidate), *asking);
             return Some(ToBeAsked { id: *id, number: *number, candidate, grace_ns: *grace_ns, asking });
         }
-        let Self::Decided { id, decision, members } = self else { return None };
+        let Self::Decided { id, decision, members, containers: _ } = self else { return None };
         let is_hooked = matches!(decision.hook, HookPlan::Awaited { .. });
         let asked = decision.grace_ns > 0 && !decision.dry_run && !is_hooked;
         let candidate = Arc::clone(members.get(decision.index.0).filter(|_| asked)?);

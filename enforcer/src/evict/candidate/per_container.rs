@@ -23,10 +23,10 @@ impl Candidate {
 
     /// The current working set of each container, read through files opened for this call. Skips containers that cannot
     /// be read, such as those that are gone.
-    pub(in crate::evict) fn containers_apart(&self) -> Vec<(&str, u64)> {
+    pub(in crate::evict) fn containers_apart(&self) -> Vec<(String, u64)> {
         self.containers
             .iter()
-            .filter_map(|(name, path)| Some((name.as_str(), self.working_set_bytes(path)?)))
+            .filter_map(|(name, path)| Some((name.to_string(), self.working_set_bytes(path)?)))
             .collect()
     }
 

@@ -87,7 +87,8 @@ fn decided_by(members: Arc<[Arc<Candidate>]>, readings: &[(u64, &[Reading])]) ->
     assert!(actions.iter().any(|action| *action == Action::Evict));
     let decision = *engine.decision().unwrap();
     engine.step(Input::Outcome(Outcome::Refused { number: 1, now_ns: 0, reason: Refusal::Gone }));
-    Report::Decided { id: Ulid::from_parts(1_700_000_000_000, 7), decision, members }
+    let id = Ulid::from_parts(1_700_000_000_000, 7);
+    Report::Decided { id, decision, members, containers: Vec::new() }
 }
 
 #[test]
@@ -141,7 +142,9 @@ fn of_several_containers_those_are_blamed_that_use_more_than_they_request() {
     Arc::make_mut(&mut plan.requested).containers =
         requested.map(|(name, list)| (name.to_owned(), list)).into();
     let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
-    let reported = events().event(&decided(vec![candidate].into())).unwrap().data();
+    let mut decided = decided(vec![candidate].into());
+    decided.read_victim();
+    let reported = events().event(&decided).unwrap().data();
     let blamed = "available: 199Mi. Container app was using 900Mi, request is 300Mi, has larger consumption of memory. ";
     assert!(reported["message"].as_str().unwrap().ends_with(blamed), "{reported:#}");
     assert_eq!(reported["annotations"]["offending_containers"], "app");

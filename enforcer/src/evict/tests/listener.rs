@@ -13,8 +13,8 @@ use super::{
     node::{MIB, Node, Pod, guard},
 };
 use crate::{
-    evict::{Asking, Listener, Recorded, Report, listener, queue::queue},
-    policy::{pressure::Conditions, threshold::Signal},
+    evict::{Asking, Candidate, Listener, Recorded, Report, listener, queue::queue},
+    policy::{CgroupPlan, ContainerPlan, pressure::Conditions, threshold::Signal},
 };
 
 /// Notes what it is called with, in order.
@@ -99,18 +99,57 @@ fn what_waits_is_reported_at_the_end_and_when_it_is_too_much() {
 }
 
 #[test]
-fn a_soft_threshold_and_a_victim_that_is_still_to_be_read_do_not_wait() {
+fn a_soft_threshold_does_not_wait() {
     let alone = noted(Duration::from_hours(1), vec![crossed(false), crossed(false)], 2);
     assert_eq!(alone[1], ("told", "crossed"));
+}
 
+/// What a victim's containers hold is gone by the time that its decision is reported. The kill is noted before that.
+#[test]
+fn the_containers_of_a_victim_are_read_at_once_and_its_decision_waits() {
     let (node, pod) = (Node::new(0), Pod::new("hog"));
     node.add(&pod, 1250 * MIB);
+    node.write("hog", "app/memory.current", &format!("{}\n", 900 * MIB));
+    let stat = format!("anon {}\nfile 0\nshmem 0\ninactive_file 0\n", 900 * MIB);
+    node.write("hog", "app/memory.stat", &stat);
     let mut plan = pod.plan();
-    plan.containers.push(plan.containers[0].clone());
-    let candidate = Arc::new(crate::evict::Candidate::open(&node.root(), &guard(), &plan).unwrap());
-    let members: Arc<[_]> = vec![candidate].into();
-    let several = noted(Duration::from_hours(1), vec![decided(Arc::clone(&members)), decided(members)], 2);
-    assert_eq!(several[1], ("told", "decided"));
+    // Its cgroup is gone already.
+    let cgroup = CgroupPlan { path: plan.cgroup.path.child("side").unwrap(), ..plan.cgroup.clone() };
+    plan.containers.push(ContainerPlan { name: "side".into(), cgroup, ..plan.containers[0].clone() });
+    let candidate = Arc::new(Candidate::open(&node.root(), &guard(), &plan).unwrap());
+    let (sender, receiver) = queue::<Report>(64).unwrap();
+    let (log, noted) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        listener::run(&receiver, Read(log), Duration::from_hours(1), None, |_, _| unreachable!());
+    });
+    assert!(sender.offer(decided(vec![candidate].into())).is_ok());
+    let read = vec![("app".to_owned(), 900 * MIB)];
+    assert_eq!(noted.recv().unwrap(), ("seen", read.clone()));
+    node.write("hog", "app/memory.current", "0\n");
+    drop(sender);
+    thread.join().unwrap();
+    assert_eq!(noted.recv().unwrap(), ("told", read));
+}
+
+/// Notes what it has of a victim's containers.
+struct Read(mpsc::Sender<(&'static str, Vec<(String, u64)>)>);
+
+impl Read {
+    fn note(&self, how: &'static str, report: &Report) {
+        let Report::Decided { containers, .. } = report else { panic!("{report:?}") };
+        self.0.send((how, containers.clone())).unwrap();
+    }
+}
+
+impl Listener for Read {
+    fn see(&mut self, report: &Report) {
+        self.note("seen", report);
+    }
+
+    fn emit(&mut self, report: Report) -> Recorded {
+        self.note("told", &report);
+        Recorded::Known(true)
+    }
 }
 
 /// After a start the journal still syncs what the earlier process wrote: whoever emits the report waits for that.

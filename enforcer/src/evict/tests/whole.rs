@@ -108,7 +108,7 @@ fn a_crossing_leads_to_one_kill_and_to_its_completion() {
 
     node.set_available(199 * MIB);
     assert!(matches!(next(&reports), Report::Crossed { shortage, .. } if shortage.observed == 199 * MIB));
-    let Report::Decided { id, decision, members } = next(&reports) else { panic!("not decided") };
+    let Report::Decided { id, decision, members, .. } = next(&reports) else { panic!("not decided") };
     assert_eq!(members[decision.index.0].identity().pod.name, "hog");
     let Report::Signalled { id: signalled, .. } = next(&reports) else { panic!("not signalled") };
     assert_eq!(signalled, id);
