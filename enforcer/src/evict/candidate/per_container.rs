@@ -26,7 +26,7 @@ impl Candidate {
     pub(in crate::evict) fn containers_apart(&self) -> Vec<(String, u64)> {
         self.containers
             .iter()
-            .filter_map(|(name, path)| Some((name.to_string(), self.working_set_bytes(path)?)))
+            .filter_map(|(name, path)| Some((name.clone(), self.working_set_bytes(path)?)))
             .collect()
     }
 
