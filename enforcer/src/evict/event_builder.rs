@@ -2,11 +2,11 @@
 
 mod hook;
 mod inherited;
+mod kubelet_message;
 mod reasons;
 mod shared;
 
 use std::{
-    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -25,6 +25,7 @@ use ulid::Ulid;
 
 use self::{
     hook::HookNotes,
+    kubelet_message::kubelet_message,
     reasons::{brake_refusal, kill_reason, unarmed},
     shared::Places,
 };
@@ -41,7 +42,6 @@ use crate::{
             BrakeCause, Completion, Containment, Decision, Failure, Moments, RankKey, Ranked, Reading,
             Resource, Shortage, Thresholds,
         },
-        message::{self, Message, Usages},
         rank::DecidedBy,
     },
     sense::snapshot::{Stall, Stalls},
@@ -255,7 +255,7 @@ impl EventBuilder {
             })
             .collect();
         let victim = members.get(decision.index.0);
-        let message = kubelets(decision, victim.map(Arc::as_ref), containers);
+        let message = kubelet_message(decision, victim.map(Arc::as_ref), containers);
         let ShortageData { signal, hard, threshold_bytes, threshold_count, observed_bytes, observed_count } =
             shortage_data(&decision.shortage);
         let data = DecisionData {
@@ -295,31 +295,6 @@ impl EventBuilder {
         let subject = victim.map_or(Subject::Node, |victim| Subject::Pod(victim.identity().pod.clone()));
         Event::new(subject, Payload::EvictionDecided(EvictionDecided::Decision(Box::new(data))))
     }
-}
-
-/// The kubelet's message. A single container is reported with the usage of the pod's reading, several with their own.
-fn kubelets(decision: &Decision, victim: Option<&Candidate>, containers: &[(String, u64)]) -> Message {
-    let Shortage { signal, hard: _, threshold, observed } = decision.shortage;
-    let Some(victim) = victim else {
-        let text = message::shortage(signal, threshold, observed);
-        return Message { text, annotations: BTreeMap::new() };
-    };
-    let usages = match (Resource::of(signal), &decision.reading) {
-        (Some(Resource::Memory), reading) => reading.usage().map(|usage| Usages {
-            pod: Some(usage.working_set_bytes),
-            containers: match victim.containers.as_slice() {
-                [(only, _)] => vec![(only.as_str(), usage.working_set_bytes)],
-                _ => containers.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect(),
-            },
-        }),
-        (Some(Resource::Pids) | None, Reading::Missing | Reading::Gone) => None,
-        // The kubelet names no container for process ids.
-        (Some(Resource::Pids) | None, Reading::Usage(_) | Reading::Uncounted { .. }) => {
-            Some(Usages::default())
-        }
-    };
-    let pod = &victim.identity.pod.name;
-    message::evicted(signal, threshold, observed, pod, &victim.requested, usages.as_ref())
 }
 
 /// The time from the decision to the first signal.

@@ -129,10 +129,10 @@ impl Pinned {
         }
     }
 
-    /// Removes the pins of programs that ended with the daemon before, which was killed. Those of functions stay attached until
-    /// [`release_ended`](Self::release_ended): the last program that leaves a function takes the kernel most of a second
-    /// (`bpf_trampoline_unlink_prog`), for which ours could not be attached to it. Their data goes nowhere, but for the begin
-    /// of a stall, which ours writes again.
+    /// Removes the pins of programs that were to end with the daemon before, which was killed. Those on functions stay attached
+    /// until [`release_ended`](Self::release_ended): to detach the last program of a function takes the kernel most of a second
+    /// (`bpf_trampoline_unlink_prog`), in which ours cannot be attached. Until then they write to maps that no process reads,
+    /// except `RECLAIMING`: a stall that ends meanwhile may not be counted.
     fn detach_ended(&mut self) -> Result<(), PinsError> {
         for (path, program) in self.dir.links()? {
             if kept::is_kept(&program) {

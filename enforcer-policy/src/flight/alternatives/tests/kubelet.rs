@@ -26,6 +26,15 @@ fn pods(pass: &Pass) -> Vec<u64> {
     pass.pods.iter().map(|pod| pod.0).collect()
 }
 
+/// Here as there, and certainly.
+fn assert_evicts_only_the_second_pod(scene: &Scene) {
+    let episode = scene.play();
+    assert_eq!(ours(&episode), 2);
+    let (passes, ..) = evicts(&episode);
+    let [only] = &passes[..] else { panic!("{passes:?}") };
+    assert_eq!((pods(only), only.is_certain), (vec![2], true));
+}
+
 fn ours(episode: &Episode) -> u64 {
     episode.here.evictions.first.pod.0
 }
@@ -155,11 +164,7 @@ fn who_is_outside_of_kubepods_is_not_evicted_for_the_pods_limit() {
         limit: 1_000,
         ..Scene::new(200, 2_000, &pods_there)
     };
-    let episode = scene.play();
-    assert_eq!(ours(&episode), 2);
-    let (passes, ..) = evicts(&episode);
-    let [only] = &passes[..] else { panic!("{passes:?}") };
-    assert_eq!((pods(only), only.is_certain), (vec![2], true));
+    assert_evicts_only_the_second_pod(&scene);
 }
 
 /// At the crossing 1,489 MiB of the node are left, and 199 MiB of the pods' limit. The hog outside of kubepods gives back
@@ -192,11 +197,7 @@ fn what_grows_outside_of_kubepods_does_not_fill_the_pods_limit() {
         limit: 300,
         ..Scene::new(200, 3_500, &pods_there)
     };
-    let episode = scene.play();
-    assert_eq!(ours(&episode), 2);
-    let (passes, ..) = evicts(&episode);
-    let [only] = &passes[..] else { panic!("{passes:?}") };
-    assert_eq!((pods(only), only.is_certain), (vec![2], true));
+    assert_evicts_only_the_second_pod(&scene);
 }
 
 /// Prints how long that takes.
