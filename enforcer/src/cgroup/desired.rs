@@ -184,6 +184,13 @@ impl Desired {
         desired
     }
 
+    /// Makes the large maps [small](pack).
+    pub(super) fn pack(&mut self) {
+        pack(&mut self.targets);
+        pack(&mut self.scores);
+        pack(&mut self.containers);
+    }
+
     /// Takes the owners that are the same as before from there: the index and the existing cgroups hold those already.
     pub(super) fn share_with(&mut self, before: &Self) {
         let known = |path: &CgroupPath| before.targets.get(path)?.owner.as_ref();
@@ -259,6 +266,11 @@ impl Desired {
             Target { plan: plan.clone(), owner: Some(owner(plan, level)), named_by: None, is_awaited };
         self.targets.insert(plan.path.clone(), target);
     }
+}
+
+/// Makes a map anew: one that was filled in the order of its keys holds half-empty nodes.
+pub(super) fn pack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
+    *map = std::mem::take(map).into_iter().collect();
 }
 
 fn owner(plan: &CgroupPlan, level: OwnerLevel) -> Arc<Owner> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Mark, Write};
+use super::{Mark, Write, desired::pack};
 use crate::model::{CgroupFile, CgroupId, CgroupValue, OwnerLevel, SmallMap};
 
 /// The value last written to each file, by cgroup id. So a file that a plan no longer names is restored, and a foreign
@@ -124,6 +124,11 @@ impl Ledger {
         } else {
             self.note(id, write.value.clone());
         }
+    }
+
+    /// Makes it [small](pack): cgroups come in the order of their ids.
+    pub fn pack(&mut self) {
+        pack(&mut self.entries);
     }
 
     /// Forgets a cgroup that is gone.

@@ -202,6 +202,8 @@ impl Reconciler {
         self.adopt_runtimes(None);
         self.retain_orphans(&outside_before);
         self.keep_off(plan);
+        self.desired.pack();
+        self.ledger.pack();
         let mut report = Report::default();
         self.pass(None, permit, &mut report);
         for error in std::mem::take(&mut self.desired.refused) {

@@ -322,6 +322,7 @@ impl Desired {
         self.find_pods().await?;
         self.align().await?;
         let now = Instant::now();
+        self.watch_budget.forget_ended(now);
         if let Some((changes, writers)) = self.watch_budget.take(now) {
             self.look_at(changes, &writers).await?;
         }

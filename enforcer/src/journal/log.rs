@@ -240,7 +240,8 @@ impl Journal {
         };
         let (source, subject) = (shared.source.as_str(), subject.as_str());
         let line = Envelope { id, kind, sequence, source, subject, time: now }.line(&payload);
-        let (kind, line) = (Some(kind), Bytes::from(line));
+        // It is kept as long as it is: the room that it was written in is twice that.
+        let (kind, line) = (Some(kind), Bytes::from(line.into_boxed_str().into_boxed_bytes()));
         let record = Kept { sequence, time_ms: now.as_millisecond(), kind, pod, line };
         log.push(record);
         let visible = log.visible;

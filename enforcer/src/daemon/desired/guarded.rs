@@ -19,15 +19,19 @@ use crate::{
 /// What is guarded, and what is to be guarded.
 #[derive(Debug, Default)]
 pub(super) struct Guarding {
-    wanted: Guarded,
-    put_in: Guarded,
+    wanted: Arc<Guarded>,
+    put_in: Arc<Guarded>,
 }
 
 impl Guarding {
     /// Sets what is guarded from now on. Scores are kept only if the daemon may write; writes are reported in any case.
     pub(super) fn wish(&mut self, guarded: Guarded, may_write: bool) {
         let scores = if may_write { guarded.scores } else { BTreeMap::new() };
-        self.wanted = Guarded { scores, ..guarded };
+        let wanted = Guarded { scores, ..guarded };
+        // This is looked at after each change of anything.
+        if *self.wanted != wanted {
+            self.wanted = Arc::new(wanted);
+        }
     }
 
     /// The cgroups of pods that no plan names.
@@ -99,10 +103,10 @@ impl Desired {
 
     /// Hands the guard the wanted set, if it has changed.
     pub(in crate::daemon) fn put_in(&mut self, guard: &mut Guard) {
-        if self.guarding.put_in == self.guarding.wanted {
+        let wanted = Arc::clone(&self.guarding.wanted);
+        if Arc::ptr_eq(&self.guarding.put_in, &wanted) {
             return;
         }
-        let wanted = self.guarding.wanted.clone();
         let outcomes =
             [guard.set_wanted(&wanted.scores), guard.set_guarded(&wanted.files.keys().copied().collect())];
         for error in outcomes.into_iter().filter_map(Result::err) {
@@ -207,7 +211,8 @@ mod tests {
     fn each_event_goes_where_it_is_handled() {
         let path = CgroupPath::parse("/kubepods/pod1/app").unwrap();
         let files = BTreeMap::from([(CgroupId(5), path.clone())]);
-        let guarding = Guarding { put_in: Guarded { files, ..Guarded::default() }, ..Guarding::default() };
+        let guarding =
+            Guarding { put_in: Guarded { files, ..Guarded::default() }.into(), ..Guarding::default() };
         let write = |cgroup| {
             let file = String::from("memory.max");
             GuardEvent::Written(ForeignWrite {

@@ -82,10 +82,15 @@ impl Watched {
 }
 
 impl WatchBudget {
+    /// Drops ended windows: a thing that is reported again begins another.
+    pub(super) fn forget_ended(&mut self, now: Instant) {
+        self.windows.retain(|_, window| window.is_deferred || now < window.end);
+    }
+
     /// Whether a reported thing is to be looked at now; otherwise it is when its window ends.
     pub(super) fn admit(&mut self, thing: Watched, writer: Option<Writer>, now: Instant) -> bool {
         if self.windows.len() > MOST_WINDOWS {
-            self.windows.retain(|_, window| window.is_deferred || now < window.end);
+            self.forget_ended(now);
         }
         if let Some(window) =
             self.windows.get_mut(&thing).filter(|window| window.is_deferred || now < window.end)

@@ -47,6 +47,15 @@ struct Account {
     since_ns: u64,
     /// The counters at that time, plus all that was reported since.
     reported: OomCounts,
+    /// The latest reading.
+    latest: Option<Seen>,
+    /// Apart, as most cgroups have nothing of it.
+    unusual: Option<Box<Unusual>>,
+}
+
+/// What only an account has whose limit was hit.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unusual {
     /// Kills of closed incidents that the kernel may have counted twice: other incidents hid whether it had.
     twice: u64,
     /// The first reading that shows a limit hit without a kill.
@@ -55,8 +64,6 @@ struct Account {
     group: Option<Seen>,
     /// The latest reading whose limit hit was assigned to an incident.
     taken_ns: Option<u64>,
-    /// The latest reading.
-    latest: Option<Seen>,
     /// A reading that shows more than was reported, and until when records may explain it.
     suspect: Option<(Seen, u64)>,
     /// Kills reported from counters whose records may still come: how many, and the latest time of their marks.
@@ -85,25 +92,42 @@ pub(super) struct Claim {
     pub(super) moved: OomCounts,
 }
 
+impl Unusual {
+    fn count_twice(&mut self, kills: u64) {
+        self.twice = self.twice.saturating_add(kills);
+    }
+}
+
 impl Account {
+    /// What is unusual about it.
+    fn unusual(&self) -> Unusual {
+        self.unusual.as_deref().copied().unwrap_or_default()
+    }
+
+    fn unusual_mut(&mut self) -> &mut Unusual {
+        self.unusual.get_or_insert_default()
+    }
+
     /// Counts as reported what an incident took from a reading.
     fn emit(&mut self, moved: OomCounts, read_ns: u64) {
         self.reported = self.reported.plus(moved);
         if moved.oom > 0 {
-            self.taken_ns = Some(read_ns);
+            self.unusual_mut().taken_ns = Some(read_ns);
         }
     }
 
     /// Drops a limit hit that is old and led to no kill: it does not belong to the next kill.
     fn forget_hits(&mut self, now_ns: u64) {
-        if let Some(hit) = self.hit.take_if(|hit| now_ns.saturating_sub(hit.at_ns) >= HIT_NS) {
+        let is_old = |hit: &mut Seen| now_ns.saturating_sub(hit.at_ns) >= HIT_NS;
+        if let Some(hit) = self.unusual.as_mut().and_then(|unusual| unusual.hit.take_if(is_old)) {
             self.reported.oom = self.reported.oom.max(hit.counts.oom);
         }
     }
 
     /// Drops a group kill that is old and unclaimed: its records were lost. The next kill is another.
     fn forget_groups(&mut self, now_ns: u64) {
-        if let Some(group) = self.group.take_if(|group| now_ns.saturating_sub(group.at_ns) >= GROUP_NS) {
+        let is_old = |group: &mut Seen| now_ns.saturating_sub(group.at_ns) >= GROUP_NS;
+        if let Some(group) = self.unusual.as_mut().and_then(|unusual| unusual.group.take_if(is_old)) {
             self.reported.oom_group_kill = self.reported.oom_group_kill.max(group.counts.oom_group_kill);
         }
     }
@@ -119,14 +143,8 @@ impl Ledger {
         self.accounts.entry(cgroup).or_insert(Account {
             since_ns,
             reported: counts,
-            twice: 0,
-            hit: None,
-            group: None,
-            taken_ns: None,
             latest: None,
-            suspect: None,
-            owed: 0,
-            owed_until_ns: 0,
+            unusual: None,
         });
     }
 
@@ -142,7 +160,7 @@ impl Ledger {
 
     fn is_needed(&self, cgroup: CgroupId) -> bool {
         self.expected.contains_key(&cgroup)
-            || self.accounts.get(&cgroup).is_some_and(|account| account.suspect.is_some())
+            || self.accounts.get(&cgroup).is_some_and(|account| account.unusual().suspect.is_some())
     }
 
     /// The cgroup is gone. Its account is kept for late records, and as long as an incident or a suspicion needs it.
@@ -245,11 +263,11 @@ impl Ledger {
     /// The kernel counts a kill a moment before it marks it. If this takes the mark of a kill that came after the
     /// reading, the next reading shows that kill.
     pub(super) fn settle(&mut self, cgroup: CgroupId, marked_ns: u64) -> bool {
-        match self.accounts.get_mut(&cgroup) {
-            Some(account)
-                if account.owed > 0 && marked_ns <= account.owed_until_ns.saturating_add(FOLD_NS) =>
+        match self.accounts.get_mut(&cgroup).and_then(|account| account.unusual.as_deref_mut()) {
+            Some(Unusual { owed, owed_until_ns, .. })
+                if *owed > 0 && marked_ns <= owed_until_ns.saturating_add(FOLD_NS) =>
             {
-                account.owed -= 1;
+                *owed -= 1;
                 true
             }
             Some(_) | None => false,
@@ -270,13 +288,13 @@ impl Ledger {
         let shared = others.is_some();
         let account = self.accounts.get_mut(&cgroup)?;
         account.forget_hits(after.at_ns);
-        account.hit = None;
+        account.unusual_mut().hit = None;
         let before = account.reported;
         let all = after.counts.since(before);
         let free = all.oom_kill.saturating_sub(others.unwrap_or_default().kills);
         let twice = if group.is_some() { own.twice.min(free.saturating_sub(own.kills)) } else { 0 };
         if group.is_some() && shared {
-            account.twice = account.twice.saturating_add(own.twice.saturating_sub(twice));
+            account.unusual_mut().count_twice(own.twice.saturating_sub(twice));
         }
         let explained = own.kills.saturating_add(twice);
         // Kills of others, also those whose records were lost, need a limit hit as well.
@@ -288,7 +306,7 @@ impl Ledger {
         };
         account.emit(moved, after.at_ns);
         // The rest belongs to another incident, and is looked for from now on.
-        account.group = None;
+        account.unusual_mut().group = None;
         Some(Claim { before, moved })
     }
 
@@ -302,7 +320,7 @@ impl Ledger {
     /// Closes an incident without a reading: a later one may show that its first victim is counted twice.
     pub(super) fn leave_twice(&mut self, cgroup: CgroupId, own: Expected) {
         if let Some(account) = self.accounts.get_mut(&cgroup) {
-            account.twice = account.twice.saturating_add(own.twice);
+            account.unusual_mut().count_twice(own.twice);
         }
     }
 
@@ -327,26 +345,28 @@ impl Ledger {
         let seen = Seen { counts, at_ns: now_ns };
         // Incidents close in another order than they read.
         account.latest = account.latest.filter(|latest| latest.at_ns > now_ns).or(Some(seen));
-        if account.suspect.is_some() {
+        if account.unusual().suspect.is_some() {
             return None;
         }
-        let maybe = expected.twice.saturating_add(account.twice);
+        let maybe = expected.twice.saturating_add(account.unusual().twice);
         let explained = account.reported.oom_kill.saturating_add(expected.kills).saturating_add(maybe);
         if counts.oom_kill > explained {
             let until_ns = now_ns.saturating_add(grace_ns);
-            account.suspect = Some((seen, until_ns));
+            account.unusual_mut().suspect = Some((seen, until_ns));
             return Some(until_ns);
         }
         if expected == Expected::default() && counts.oom_kill >= account.reported.oom_kill {
-            account.twice = 0;
+            if let Some(unusual) = &mut account.unusual {
+                unusual.twice = 0;
+            }
             account.reported.oom_kill = counts.oom_kill;
             account.forget_hits(now_ns);
             if counts.oom > account.reported.oom {
-                account.hit.get_or_insert(seen);
+                account.unusual_mut().hit.get_or_insert(seen);
             }
             account.forget_groups(now_ns);
             if counts.oom_group_kill > account.reported.oom_group_kill {
-                account.group.get_or_insert(seen);
+                account.unusual_mut().group.get_or_insert(seen);
             }
         }
         None
@@ -366,13 +386,13 @@ impl Ledger {
 
     /// The reading under suspicion.
     pub(super) fn suspect(&self, cgroup: CgroupId) -> Option<Seen> {
-        self.accounts.get(&cgroup)?.suspect.map(|(seen, _)| seen)
+        self.accounts.get(&cgroup)?.unusual().suspect.map(|(seen, _)| seen)
     }
 
     /// Postpones the end of a suspicion.
     pub(super) fn put_off(&mut self, cgroup: CgroupId, until_ns: u64) {
-        if let Some((_, until)) = self.accounts.get_mut(&cgroup).and_then(|account| account.suspect.as_mut())
-        {
+        let unusual = self.accounts.get_mut(&cgroup).and_then(|account| account.unusual.as_mut());
+        if let Some((_, until)) = unusual.and_then(|unusual| unusual.suspect.as_mut()) {
             *until = until_ns;
         }
     }
@@ -382,12 +402,12 @@ impl Ledger {
     pub(super) fn rebuild(&mut self, cgroup: CgroupId, bound: Seen) -> (Claim, Option<Seen>) {
         let expected = self.expected.get(&cgroup).copied().unwrap_or_default();
         let Some(account) = self.accounts.get_mut(&cgroup) else { return (Claim::default(), None) };
-        account.suspect = None;
+        account.unusual_mut().suspect = None;
         let latest = account.latest;
         account.forget_hits(bound.at_ns);
         let before = account.reported;
         let all = bound.counts.since(before);
-        let maybe = expected.twice.saturating_add(account.twice);
+        let maybe = expected.twice.saturating_add(account.unusual().twice);
         let mut kills = all.oom_kill.saturating_sub(expected.kills).saturating_sub(maybe);
         while kills > 0 {
             let fits = |marked_ns: &u64| {
@@ -409,8 +429,9 @@ impl Ledger {
         };
         let before = account.reported;
         account.emit(moved, bound.at_ns);
-        account.owed = account.owed.saturating_add(kills);
-        account.owed_until_ns = account.owed_until_ns.max(bound.at_ns);
+        let unusual = account.unusual_mut();
+        unusual.owed = unusual.owed.saturating_add(kills);
+        unusual.owed_until_ns = unusual.owed_until_ns.max(bound.at_ns);
         (Claim { before, moved }, latest)
     }
 
@@ -427,14 +448,14 @@ impl Ledger {
 
     /// Whether a reading shows a limit hit without a kill.
     pub(super) fn is_hit(&self, cgroup: CgroupId) -> bool {
-        self.accounts.get(&cgroup).is_some_and(|account| account.hit.is_some())
+        self.accounts.get(&cgroup).is_some_and(|account| account.unusual().hit.is_some())
     }
 
     /// Whether a limit hit of about that time was assigned to an incident: then a zero rest does not mean no hit.
     pub(super) fn was_taken(&self, cgroup: CgroupId, about_ns: u64) -> bool {
         self.accounts
             .get(&cgroup)
-            .and_then(|account| account.taken_ns)
+            .and_then(|account| account.unusual().taken_ns)
             .is_some_and(|taken_ns| taken_ns.abs_diff(about_ns) < HIT_NS)
     }
 }
