@@ -304,7 +304,7 @@ pub async fn run(
     desired.restore_cpus();
     desired.find_pods().await?;
     let mut naming = kubelets.then(|| Naming::start(&config)).transpose().context("cannot start threads")?;
-    let specifying = kubelets.then(|| Specifying::start(&config, &access)).transpose();
+    let specifying = kubelets.then(|| Specifying::start(&config, &access, forecaster.concern())).transpose();
     let mut specifying = specifying.context("cannot start threads")?.flatten();
     naming::want(naming.as_ref(), &desired);
     let mut news = pods.next().await;

@@ -15,6 +15,7 @@ mod fake;
 pub(crate) mod fake_api;
 mod https;
 mod items;
+mod kept;
 mod kubelet;
 mod message;
 mod metadata;
@@ -31,7 +32,9 @@ pub use self::{
     client::{SpecError, Specs},
     configz::{KubeletConfigz, KubeletHard},
     credentials::{ClusterAccess, CredentialsError},
-    message::{ApiServerFeed, Change, Feed, HttpsFeed, Update},
+    kept::KeptPod,
+    kubelet::kubelet_rest,
+    message::{ApiServerFeed, Change, Feed, HttpsFeed, Look, Update},
     pod::{ApiPod, DISRUPTED_BY_ENFORCER, DISRUPTION_TARGET, InvalidPod},
     process::{VERB, main},
     reader::{CredentialsHang, CredentialsReader},

@@ -1,8 +1,6 @@
 //! What is known of a pod that a kubelet runs: its cgroups, and how fresh its spec is.
 
-use std::collections::BTreeMap;
-
-use super::CgroupPath;
+use super::{CgroupPath, SmallMap};
 
 /// The cgroups that a kubelet and its container runtime made for a pod, which another process creates, limits and
 /// removes.
@@ -11,7 +9,7 @@ pub struct Placement {
     /// The pod's.
     pub pod: CgroupPath,
     /// Those of its containers that exist, by the container's name.
-    pub containers: BTreeMap<String, CgroupPath>,
+    pub containers: SmallMap<String, CgroupPath>,
     /// How much is known of the pod.
     pub knowledge: Knowledge,
 }

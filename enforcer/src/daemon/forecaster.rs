@@ -46,7 +46,7 @@ use enforcer_events::{
     Payload,
     pressure::{Approach, Growing, HeadroomBack, HeadroomShrinking, PressureCleared, PressureRising},
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// How often it looks: at rest, and while little time is left.
 const AT_REST: Duration = Duration::from_secs(10);
@@ -118,6 +118,7 @@ pub(super) struct Forecaster {
     woken: Arc<AtomicBool>,
     boosted: Arc<Notify>,
     forbidden: Arc<Notify>,
+    concern: Arc<watch::Sender<bool>>,
 }
 
 impl Forecaster {
@@ -135,22 +136,27 @@ impl Forecaster {
         let (flag, boosted) = (Arc::clone(&woken), Arc::new(Notify::new()));
         let (boost, forbidden) = (Arc::clone(&boosted), Arc::new(Notify::new()));
         let found = Arc::clone(&forbidden);
+        // Without forecasts nothing says that much time is left.
+        let concern = Arc::new(watch::Sender::new(true));
+        let noted = Arc::clone(&concern);
         let started =
             SignalReader::open(config, max_pids).map_err(|error| error.to_string()).and_then(|signals| {
-                let mut watch = Watch::new(signals, events, counts, recorder, found);
+                let mut watch = Watch::new(signals, events, counts, recorder, (found, noted));
                 let builder =
                     thread::Builder::new().name(String::from("enforcer-look")).stack_size(STACK_BYTES);
                 builder.spawn(move || watch.run(&inbox, &flag, &boost)).map_err(|error| error.to_string())
             });
         let forecaster = match started {
-            Ok(thread) => Self { sender: Some(sender), thread: Some(thread), woken, boosted, forbidden },
+            Ok(thread) => {
+                Self { sender: Some(sender), thread: Some(thread), woken, boosted, forbidden, concern }
+            }
             Err(error) => {
                 let message = format!(
                     "there are no warnings before thresholds are crossed, and what is moved into a candidate's cgroup \
                      is not noticed: {error}"
                 );
                 emit::degraded(journal, "outlook", &message);
-                Self { sender: None, thread: None, woken, boosted, forbidden }
+                Self { sender: None, thread: None, woken, boosted, forbidden, concern }
             }
         };
         forecaster.configure(config);
@@ -183,6 +189,11 @@ impl Forecaster {
     /// Notified when a candidate is found to hold what must never be killed.
     pub(super) fn forbidden(&self) -> Arc<Notify> {
         Arc::clone(&self.forbidden)
+    }
+
+    /// Whether a threshold is crossed, or may be soon; true while that is not known.
+    pub(super) fn concern(&self) -> watch::Receiver<bool> {
+        self.concern.subscribe()
     }
 
     /// Returns a handle to ask for the headroom of each threshold.
@@ -234,6 +245,8 @@ struct Watch {
     rechecks: Rechecks,
     /// Notified of candidates that must not be killed any more.
     forbidden: Arc<Notify>,
+    /// Whether a threshold is crossed, or may be soon.
+    concern: Arc<watch::Sender<bool>>,
     thresholds: Vec<Threshold>,
     slices: Vec<(&'static str, CgroupPath)>,
     /// When the latest look was.
@@ -247,7 +260,7 @@ impl Watch {
         journal: Journal,
         counts: Counts,
         recorder: Option<Asker>,
-        forbidden: Arc<Notify>,
+        (forbidden, concern): (Arc<Notify>, Arc<watch::Sender<bool>>),
     ) -> Self {
         Self {
             signals,
@@ -258,6 +271,7 @@ impl Watch {
             recorder,
             rechecks: Rechecks::default(),
             forbidden,
+            concern,
             thresholds: Vec::new(),
             slices: Vec::new(),
             looked_ns: 0,
@@ -323,6 +337,7 @@ impl Watch {
         self.looked_ns = now_ns;
         self.trends.clone_from(&trends);
         let is_of_concern = self.forecast.is_of_concern(&trends);
+        self.concern.send_if_modified(|known| std::mem::replace(known, is_of_concern) != is_of_concern);
         if is_of_concern {
             if let Some(recorder) = &self.recorder {
                 recorder.near();

@@ -11,7 +11,7 @@ use crate::{
     journal::Journal,
     keeper::Keeper,
     source::SourceName,
-    specs::ApiPod,
+    specs::KeptPod,
 };
 
 /// The file in the state directory.
@@ -29,7 +29,7 @@ pub(super) struct KeptSpecs {
     /// When it was read, in milliseconds since 1970.
     pub(super) read_ms: u64,
     /// The pods, cut to what is used.
-    pub(super) pods: Vec<ApiPod>,
+    pub(super) pods: Vec<KeptPod>,
 }
 
 impl State for KeptSpecs {
@@ -69,6 +69,7 @@ pub(super) fn start(state_dir: &Path, journal: Journal) -> io::Result<Keeper<Kep
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::specs::ApiPod;
 
     #[test]
     fn what_was_kept_is_read_by_the_next() {
@@ -85,13 +86,13 @@ mod tests {
         .unwrap();
         for read_ms in [1, 2] {
             let source = SourceName::PODS_API.as_str().to_owned();
-            keeper.keep(KeptSpecs { source, read_ms, pods: vec![pod.clone()] });
+            keeper.keep(KeptSpecs { source, read_ms, pods: vec![KeptPod::of(&pod).unwrap()] });
         }
         drop(keeper);
         let kept = read(dir.path()).unwrap().unwrap();
         assert_eq!(
-            (source(&kept.source), kept.read_ms, kept.pods),
-            (Some(SourceName::PODS_API), 2, vec![pod])
+            (source(&kept.source), kept.read_ms, kept.pods[0].read(), kept.pods.len()),
+            (Some(SourceName::PODS_API), 2, Some(pod), 1)
         );
     }
 
@@ -101,7 +102,7 @@ mod tests {
         let before = r#"{"version":1,"source":"kubelet","readMs":7,"pods":[{"metadata":{"name":"p","namespace":"n",
             "uid":"u","annotations":{}},"spec":{"priority":-7,"containers":[{"name":"c","resources":{}}]},"status":{}}]}"#;
         std::fs::write(dir.path().join(FILE), before).unwrap();
-        let pod = read(dir.path()).unwrap().unwrap().pods[0].to_pod().unwrap();
+        let pod = read(dir.path()).unwrap().unwrap().pods[0].read().unwrap().to_pod().unwrap();
         assert_eq!((pod.priority, pod.controller(), pod.labels.is_empty()), (Some(-7), None, true));
     }
 }

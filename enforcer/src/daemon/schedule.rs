@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// How often everything is looked at without a reported change: if the kernel reports changes, and if it does not.
-const LOOK_REPORTED: Duration = Duration::from_mins(5);
+pub(super) const LOOK_REPORTED: Duration = Duration::from_mins(5);
 pub(super) const LOOK_UNREPORTED: Duration = Duration::from_secs(10);
 
 /// How often processes with a wrong score are looked for, if the kernel does not report them.

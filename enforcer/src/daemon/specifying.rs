@@ -20,8 +20,8 @@ use crate::{
     config::{Config, PodSource},
     source::SourceName,
     specs::{
-        ApiServerFeed, ClusterAccess, CredentialsError, CredentialsHang, CredentialsReader, Feed, SpecError,
-        Specs, Update,
+        ApiServerFeed, ClusterAccess, CredentialsError, CredentialsHang, CredentialsReader, Feed, Look,
+        SpecError, Specs, Update,
     },
 };
 
@@ -129,8 +129,13 @@ struct SpecSource {
 }
 
 impl Specifying {
-    /// Starts to ask the sources that are configured; `None` if there is none. Must be called inside a tokio runtime.
-    pub(super) fn start(config: &Config, access: &Access) -> io::Result<Option<Self>> {
+    /// Starts to ask the sources that are configured; `None` if there is none. `concern` says whether a pod may soon be
+    /// evicted. Must be called inside a tokio runtime.
+    pub(super) fn start(
+        config: &Config,
+        access: &Access,
+        concern: watch::Receiver<bool>,
+    ) -> io::Result<Option<Self>> {
         let sources: &[SourceName] = match config.pod_source {
             PodSource::Static => return Ok(None),
             PodSource::Auto => &[SourceName::PODS_API, SourceName::KUBELET, SourceName::API_SERVER],
@@ -147,7 +152,7 @@ impl Specifying {
         let (sender, news) = mpsc::channel(1);
         let pods_api = access.place.pods_api();
         let credentials = reader(access.clone())?;
-        tokio::spawn(run(known, (pods_api, credentials), look, sender));
+        tokio::spawn(run(known, (pods_api, credentials), (look, concern), sender));
         Ok(Some(Self { looks, news }))
     }
 
@@ -184,7 +189,7 @@ pub(super) async fn next(specifying: &mut Option<Specifying>) -> SpecNews {
 async fn run(
     mut known: Vec<SpecSource>,
     (pods_api, credentials): (Feed, FeedReader),
-    mut looks: watch::Receiver<u64>,
+    (mut looks, mut concern): (watch::Receiver<u64>, watch::Receiver<bool>),
     sender: mpsc::Sender<SpecNews>,
 ) {
     let mut choice = SourceChoice::new(known.len(), Instant::now());
@@ -200,7 +205,7 @@ async fn run(
             }
         };
         let Some(asked) = known.get_mut(number) else { return };
-        let look = *looks.borrow_and_update();
+        let look = Look { state: *looks.borrow_and_update(), is_of_concern: *concern.borrow_and_update() };
         let feed = match asked.source {
             source @ (SourceName::KUBELET | SourceName::API_SERVER) => match credentials.read(source).await {
                 Ok(read) => read.map_err(SpecRefusal::from),
@@ -221,7 +226,7 @@ async fn run(
                 tokio::select! {
                     answer = asked.specs.next(feed, asked.after, look, wait_ms) => answer.map_err(Into::into),
                     // What it answers to the former question may be from before the change.
-                    changed = looks.changed(), if asked.source == SourceName::KUBELET => {
+                    changed = either_changed(&mut looks, &mut concern), if asked.source == SourceName::KUBELET => {
                         if changed.is_err() {
                             return;
                         }
@@ -263,6 +268,16 @@ async fn run(
         if sender.send(news).await.is_err() {
             return;
         }
+    }
+}
+
+async fn either_changed(
+    looks: &mut watch::Receiver<u64>,
+    concern: &mut watch::Receiver<bool>,
+) -> Result<(), watch::error::RecvError> {
+    tokio::select! {
+        changed = looks.changed() => changed,
+        changed = concern.changed() => changed,
     }
 }
 

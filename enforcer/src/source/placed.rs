@@ -20,7 +20,7 @@ use crate::{
     cri::Listing,
     model::{ContainerId, Knowledge, Placement, Pod, PodUid},
     policy::critical::CONFIG_SOURCE,
-    specs::{ApiPod, Change},
+    specs::{Change, KeptPod},
 };
 
 pub use self::identities::{Identities, Kubelet};
@@ -39,6 +39,8 @@ pub struct PlacedPods {
     grace: Duration,
     pods: BTreeMap<PodUid, PlacedPod>,
     identities: Identities,
+    /// Whether a pod or container has no name yet.
+    wants_names: bool,
     specs: SpecifiedPods,
 }
 
@@ -66,7 +68,7 @@ impl PlacedPods {
     /// spec.
     #[must_use]
     pub fn new(grace: Duration, identities: Identities) -> Self {
-        Self { grace, pods: BTreeMap::new(), identities, specs: SpecifiedPods::default() }
+        Self { grace, pods: BTreeMap::new(), identities, wants_names: false, specs: SpecifiedPods::default() }
     }
 
     /// Sets the grace from now on.
@@ -80,20 +82,35 @@ impl PlacedPods {
         let mut differs = false;
         for cgroup in cgroups {
             let known = before.remove(&cgroup.place.uid);
-            differs |= known.as_ref().is_none_or(|known| known.cgroup != cgroup);
             // Another cgroup of the same name is another pod.
-            let known = known.filter(|known| known.cgroup.id == cgroup.id);
-            let (since, named_since) = known.map_or((now, None), |known| (known.since, known.named_since));
-            let uid = cgroup.place.uid.clone();
-            let named_since = named_since.or_else(|| self.identities.is_named(&uid).then_some(now));
-            self.pods.insert(uid, PlacedPod { cgroup, since, named_since });
+            let mut pod = match known {
+                // Others share what is in it.
+                Some(known) if known.cgroup == cgroup => known,
+                Some(known) if known.cgroup.id == cgroup.id => {
+                    differs = true;
+                    PlacedPod { cgroup, ..known }
+                }
+                Some(_) | None => {
+                    differs = true;
+                    PlacedPod { cgroup, since: now, named_since: None }
+                }
+            };
+            let uid = pod.cgroup.place.uid.clone();
+            if pod.named_since.is_none() && self.identities.is_named(&uid) {
+                pod.named_since = Some(now);
+            }
+            self.pods.insert(uid, pod);
         }
         self.forget_old_specs();
         if differs {
             // The runtime may have named a container before its cgroup was seen.
             self.classify();
         }
-        differs || !before.is_empty()
+        differs |= !before.is_empty();
+        if differs {
+            self.wants_names = !self.identities.know_all(&self.pods);
+        }
+        differs
     }
 
     /// Takes what has changed about the pods' specs at `read_ms`, and returns the pods that were evicted since they ran.
@@ -122,8 +139,14 @@ impl PlacedPods {
 
     /// The specs that are known, for the disk.
     #[must_use]
-    pub fn specs(&self) -> Vec<ApiPod> {
+    pub fn specs(&self) -> Vec<KeptPod> {
         self.specs.to_kept()
+    }
+
+    /// How many specs are known.
+    #[must_use]
+    pub fn spec_count(&self) -> usize {
+        self.specs.count()
     }
 
     /// Notes that a source of specs has answered at `read_ms`, with nothing new.
@@ -197,13 +220,14 @@ impl PlacedPods {
         if is_news {
             self.classify();
         }
+        self.wants_names = !self.identities.know_all(&self.pods);
         is_news
     }
 
     /// Whether a pod or container has no name yet.
     #[must_use]
     pub fn wants_names(&self) -> bool {
-        !self.identities.know_all(&self.pods)
+        self.wants_names
     }
 
     /// When the snapshot changes although nothing was taken: a pod may be evicted from then on, or is reported without a
@@ -236,7 +260,7 @@ impl PlacedPods {
     #[must_use]
     pub fn snapshot(&self, now: Instant, read_ms: u64) -> (Snapshot, BTreeMap<PodUid, Placement>) {
         let mut pods = Vec::new();
-        let mut placements = BTreeMap::new();
+        let mut placements = Vec::new();
         for (uid, pod) in &self.pods {
             let name = self.identities.is_named(uid).then(|| self.identities.pod(uid));
             let spec = self.spec(uid);
@@ -254,25 +278,31 @@ impl PlacedPods {
                 containers: self.identities.containers(cgroup),
                 knowledge,
             };
-            placements.insert(uid.clone(), placement);
+            placements.push((uid.clone(), placement));
             let is_patient = now.saturating_duration_since(*since) < NAME_PATIENCE;
             if name.is_none() && spec.is_none() && is_patient {
                 continue;
             }
             let mut pod = match spec {
-                Some(spec) => spec.pod.as_ref().clone(),
-                None => Pod::new(self.identities.pod(uid), uid.clone(), Vec::new()),
+                Some(spec) => Arc::clone(&spec.pod),
+                None => Arc::new(Pod::new(self.identities.pod(uid), uid.clone(), Vec::new())),
             };
             // The class that the kubelet has given it.
-            pod.stored_qos_class = Some(cgroup.place.class);
+            let class = Some(cgroup.place.class);
             // Its uid, the runtime or the kubelet says that, and never the API server.
-            pod.uid = uid.clone();
-            if self.identities.is_static(uid) {
-                pod.annotations.insert(CONFIG_SOURCE.to_owned(), String::from("file"));
+            let is_static = self.identities.is_static(uid);
+            // Most specs say the same, and are not copied.
+            if pod.stored_qos_class != class || pod.uid != *uid || is_static {
+                let pod = Arc::make_mut(&mut pod);
+                pod.stored_qos_class = class;
+                pod.uid = uid.clone();
+                if is_static {
+                    pod.annotations.insert(CONFIG_SOURCE.to_owned(), String::from("file"));
+                }
             }
-            pods.push(Arc::new(pod));
+            pods.push(pod);
         }
-        (Snapshot { pods, health: Health::Up, read_ms: Some(read_ms) }, placements)
+        (Snapshot { pods, health: Health::Up, read_ms: Some(read_ms) }, placements.into_iter().collect())
     }
 }
 

@@ -9,7 +9,7 @@ use super::SourceName;
 use crate::{
     helper::plain,
     model::{Freshness, Pod, PodName, PodUid, SpecOrigin},
-    specs::{ApiPod, Change},
+    specs::{ApiPod, Change, KeptPod},
 };
 
 /// The specs by uid. What a source no longer names keeps its spec as long as its cgroup exists: a kubelet forgets a pod
@@ -28,8 +28,13 @@ pub struct SpecifiedPods {
 /// A pod's spec.
 #[derive(Clone, Debug)]
 pub struct SpecifiedPod {
-    /// As the source gave it.
-    api: ApiPod,
+    /// As the source gave it; `None` if it cannot be kept.
+    kept: Option<KeptPod>,
+    phase: Phase,
+    /// Whether its deletion was requested.
+    is_deleted: bool,
+    /// The uid of the static pod that it says to be the mirror of.
+    mirrors: Option<Box<str>>,
     /// As it is in the model.
     pub pod: Arc<Pod>,
     /// Who gave it.
@@ -38,6 +43,15 @@ pub struct SpecifiedPod {
     is_listed: bool,
     /// When it was read last, in milliseconds since 1970; `None` while the source has it, and answers.
     lost_ms: Option<u64>,
+}
+
+/// What matters of a pod's phase.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Running,
+    /// Succeeded or Failed.
+    Ended,
+    Other,
 }
 
 /// Who gave a spec, and whether that was in the life of this daemon.
@@ -66,7 +80,7 @@ impl SpecifiedPod {
     /// Whether what decides about its eviction is known. An earlier daemon kept no priority of a pod that has ended.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        !self.api.has_ended() || self.api.spec.priority.is_some()
+        self.phase != Phase::Ended || self.pod.priority.is_some()
     }
 
     /// Where it is from, and whether the pod is so now. `read_ms` is when a source was read last.
@@ -87,19 +101,32 @@ impl SpecifiedPod {
     /// Whether it ends by itself: its deletion was requested, or it has ended and its last processes have not.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
-        self.api.metadata.is_terminating || self.api.has_ended()
+        self.is_deleted || self.phase == Phase::Ended
     }
 
-    fn evicted(&self) -> Option<EvictedPod> {
-        let message = self.api.status.message.as_deref().map(plain);
-        let Pod { name, uid, .. } = &*self.pod;
-        self.api.is_evicted().then(|| EvictedPod {
-            name: name.clone(),
-            uid: uid.clone(),
-            message,
-            is_marked_by_enforcer: self.api.is_marked_by_enforcer(),
-        })
+    fn is_mirror_of(&self, uid: &PodUid) -> bool {
+        self.mirrors.as_deref() == Some(uid.as_str())
     }
+}
+
+impl Phase {
+    fn of(api: &ApiPod) -> Self {
+        match () {
+            () if api.is_running() => Self::Running,
+            () if api.has_ended() => Self::Ended,
+            () => Self::Other,
+        }
+    }
+}
+
+/// The pod, if it is evicted.
+fn evicted(api: &ApiPod, pod: &Pod) -> Option<EvictedPod> {
+    api.is_evicted().then(|| EvictedPod {
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        message: api.status.message.as_deref().map(plain),
+        is_marked_by_enforcer: api.is_marked_by_enforcer(),
+    })
 }
 
 impl SpecifiedPods {
@@ -143,11 +170,22 @@ impl SpecifiedPods {
             match api.to_pod() {
                 Ok(pod) => {
                     self.invalid.remove(&uid);
-                    let lost_ms = (!is_answering || is_from_disk).then_some(read_ms);
-                    let spec = SpecifiedPod { pod: Arc::new(pod), api, provenance, is_listed: true, lost_ms };
-                    let after = spec.evicted();
-                    let before = self.known.insert(spec.pod.uid.clone(), spec);
-                    evicted.extend(after.filter(|_| before.is_some_and(|before| before.api.is_running())));
+                    let before = self.known.remove(&pod.uid);
+                    let did_run = before.as_ref().is_some_and(|before| before.phase == Phase::Running);
+                    evicted.extend(self::evicted(&api, &pod).filter(|_| did_run));
+                    // Others share the former one.
+                    let former = before.map(|before| before.pod).filter(|former| **former == pod);
+                    let spec = SpecifiedPod {
+                        kept: KeptPod::of(&api),
+                        phase: Phase::of(&api),
+                        is_deleted: api.metadata.is_terminating,
+                        mirrors: api.metadata.annotations.mirrored().map(Box::from),
+                        pod: former.unwrap_or_else(|| Arc::new(pod)),
+                        provenance,
+                        is_listed: true,
+                        lost_ms: (!is_answering || is_from_disk).then_some(read_ms),
+                    };
+                    self.known.insert(spec.pod.uid.clone(), spec);
                 }
                 Err(invalid) => {
                     if let Some(uid) = PodUid::new(&uid) {
@@ -211,11 +249,9 @@ impl SpecifiedPods {
     #[must_use]
     pub fn is_known_to(&self, source: SourceName, uid: &PodUid) -> bool {
         let is_its = |known: &&SpecifiedPod| known.provenance == Provenance { source, is_from_disk: false };
-        let is_mirror =
-            |known: &SpecifiedPod| known.api.metadata.annotations.mirrored() == Some(uid.as_str());
         self.known.get(uid).as_ref().is_some_and(is_its)
             || self.invalid.contains_key(uid.as_str())
-            || self.known.values().filter(is_its).any(is_mirror)
+            || self.known.values().filter(is_its).any(|known| known.is_mirror_of(uid))
     }
 
     /// The pod's spec, if it is known.
@@ -228,17 +264,21 @@ impl SpecifiedPods {
     /// name. Anyone can make a pod that says so; the caller knows that the pod is static, and its name.
     #[must_use]
     pub fn mirror(&self, uid: &PodUid, name: &PodName) -> Option<&SpecifiedPod> {
-        let is_mirror = |known: &&SpecifiedPod| {
-            known.api.metadata.annotations.mirrored() == Some(uid.as_str()) && known.pod.name == *name
-        };
+        let is_mirror = |known: &&SpecifiedPod| known.is_mirror_of(uid) && known.pod.name == *name;
         // The kubelet makes a mirror again that was deleted. The former one may still be known.
         self.known.values().filter(is_mirror).max_by_key(|known| known.is_listed)
     }
 
     /// All pods as sources gave them, for the disk.
     #[must_use]
-    pub fn to_kept(&self) -> Vec<ApiPod> {
-        self.known.values().map(|known| known.api.clone()).collect()
+    pub fn to_kept(&self) -> Vec<KeptPod> {
+        self.known.values().filter_map(|known| known.kept.clone()).collect()
+    }
+
+    /// How many are known.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.known.len()
     }
 }
 
@@ -282,7 +322,8 @@ mod tests {
         );
         specs.forget_all_but(&[uid("a")].into());
         assert_eq!(shown(&specs), [("a".into(), Some(2), false), ("d".into(), Some(4), false)]);
-        assert_eq!(specs.to_kept(), [pod("a", 2), pod("d", 4)]);
+        let kept: Vec<_> = specs.to_kept().iter().filter_map(KeptPod::read).collect();
+        assert_eq!(kept, [pod("a", 2), pod("d", 4)]);
     }
 
     #[test]

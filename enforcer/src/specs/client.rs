@@ -3,7 +3,7 @@
 use std::{io, os::unix::net::UnixStream as StdStream, path::PathBuf, process::Child};
 
 use super::{
-    message::{Ask, Feed, MOST_CHANGE_BYTES, Outcome, Update},
+    message::{Ask, Feed, Look, MOST_CHANGE_BYTES, Outcome, Update},
     process::VERB,
 };
 use crate::helper::{self, Helper, HelperError, Protocol};
@@ -26,7 +26,7 @@ pub(super) struct Question {
     /// `None` ends the process.
     feed: Option<Feed>,
     after: Option<u64>,
-    look: u64,
+    look: Look,
     wait_ms: u64,
 }
 
@@ -89,7 +89,7 @@ impl Specs {
         &self,
         feed: Feed,
         after: Option<u64>,
-        look: u64,
+        look: Look,
         wait_ms: u64,
     ) -> Result<Update, SpecError> {
         let ask = |after| self.0.ask(Question { feed: Some(feed.clone()), after, look, wait_ms });
@@ -103,11 +103,11 @@ impl Specs {
     /// Ends the process: what it has known would be old when the source is asked again.
     pub async fn end(&self) {
         // It may have ended already.
-        drop(self.0.ask(Question { feed: None, after: None, look: 0, wait_ms: 0 }).await);
+        drop(self.0.ask(Question { feed: None, after: None, look: Look::default(), wait_ms: 0 }).await);
     }
 }
 
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-pub(super) use self::tests::{https_feed, serve_https};
+pub(super) use self::tests::{https_feed, look, serve_https};

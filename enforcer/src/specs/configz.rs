@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{
     https::{Https, words},
-    message::{Ask, FeedAsk, HttpsFeed, Outcome},
+    message::{Ask, FeedAsk, HttpsFeed, Look, Outcome},
     process::{Failure, VERB},
 };
 use crate::helper::{self, Helper, HelperError, Protocol, plain};
@@ -138,14 +138,17 @@ impl Protocol for Configz {
     }
 
     fn ask(feed: Box<HttpsFeed>) -> (Ask, Vec<u8>) {
-        (Ask { feed: Some(FeedAsk::Configz(feed)), after: None, look: 0, wait_ms: 0 }, Vec::new())
+        (
+            Ask { feed: Some(FeedAsk::Configz(feed)), after: None, look: Look::default(), wait_ms: 0 },
+            Vec::new(),
+        )
     }
 
     fn answer(outcome: Outcome, _body: &[u8]) -> Result<KubeletHard, String> {
         match outcome {
             Outcome::Configured(known) => known.checked(),
             Outcome::Failed(why) => Err(plain(&why)),
-            Outcome::Changed { .. } | Outcome::Same => {
+            Outcome::Changed { .. } | Outcome::Same { .. } => {
                 Err(String::from("the specs process answers another question"))
             }
         }
@@ -231,7 +234,7 @@ mod tests {
     #[test]
     fn an_answer_to_another_question_is_none() {
         let hard = |memory: String| KubeletHard { memory_available: Some(memory), ..KubeletHard::default() };
-        assert!(Configz::answer(Outcome::Same, b"").is_err());
+        assert!(Configz::answer(Outcome::Same { read_ago_ms: 0 }, b"").is_err());
         assert!(Configz::answer(Outcome::Configured(hard("9".repeat(1_000))), b"").is_err());
         assert!(Configz::answer(Outcome::Configured(hard("1Gi".into())), b"").is_ok());
         assert_eq!(Configz::answer(Outcome::Failed("no\u{1b}".into()), b""), Err(String::from("no")));

@@ -74,6 +74,8 @@ fn request(feed: &HttpsFeed, target: &str) -> Result<Request<Bytes>, Failure> {
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     pods: Vec<Option<ApiPod>>,
+    /// How long the documents were.
+    bytes: u64,
 }
 
 impl Listed {
@@ -87,6 +89,7 @@ impl Listed {
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(ConnectionError::from)?;
             if let Some(data) = frame.data_ref() {
+                self.bytes = self.bytes.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
                 items.add(data, |item| self.take(item, annotations))?;
             }
         }
@@ -114,6 +117,11 @@ impl Listed {
     /// Forgets a pod that has come: it is gone or is another meanwhile.
     pub(super) fn remove(&mut self, uid: &str) {
         self.pods.retain(|pod| pod.as_ref().is_none_or(|pod| pod.metadata.uid != uid));
+    }
+
+    /// How long the documents were.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The pods; those that run come first, if there is no room for all.

@@ -1,6 +1,8 @@
 //! The elements of `items` in a JSON document that comes in parts: a list of pods may be megabytes long, and none of it
 //! is kept but the element that is being read.
 
+use memchr::memchr2;
+
 /// The largest element that is read. The largest object that a cluster stores has 1.5 MiB, and JSON may write a byte of it
 /// as six.
 const MOST_ITEM_BYTES: usize = 16 << 20;
@@ -66,16 +68,20 @@ impl Default for Items {
 impl Items {
     /// Takes the next part. Calls `each` with every element that ends in it; `None` is one that is too large.
     pub(super) fn add(&mut self, part: &[u8], mut each: impl FnMut(Option<&[u8]>)) -> Result<(), ListError> {
-        for &byte in part {
-            if matches!(self.at, At::Around | At::Behind) && self.around.len() < MOST_AROUND_BYTES {
-                self.around.push(byte);
-            }
-            if self.at == At::Item {
-                // One that is too large is passed over: it must not hide the others.
-                if self.item.len() <= MOST_ITEM_BYTES {
-                    self.item.push(byte);
+        let mut rest = part;
+        while let Some((&byte, behind)) = rest.split_first() {
+            if self.in_string && !self.is_escaped {
+                // Most of a document is text that says nothing here.
+                let (text, behind) = rest.split_at(memchr2(b'"', b'\\', rest).unwrap_or(rest.len()));
+                if !text.is_empty() {
+                    self.keep(text);
+                    self.note_key(text);
+                    rest = behind;
+                    continue;
                 }
             }
+            rest = behind;
+            self.keep(&[byte]);
             if self.in_string {
                 self.in_text(byte);
                 continue;
@@ -104,6 +110,22 @@ impl Items {
         Ok(())
     }
 
+    fn keep(&mut self, bytes: &[u8]) {
+        let (into, most_bytes) = match self.at {
+            At::Around | At::Behind => (&mut self.around, MOST_AROUND_BYTES),
+            // One that is too large is passed over: it must not hide the others.
+            At::Item => (&mut self.item, MOST_ITEM_BYTES + 1),
+            At::Between => return,
+        };
+        add(into, bytes, most_bytes);
+    }
+
+    fn note_key(&mut self, text: &[u8]) {
+        if self.depth == 1 {
+            add(&mut self.key, text, MOST_KEY_BYTES);
+        }
+    }
+
     fn in_text(&mut self, byte: u8) {
         if self.is_escaped {
             self.is_escaped = false;
@@ -113,9 +135,7 @@ impl Items {
             self.in_string = false;
             return;
         }
-        if self.depth == 1 && self.key.len() < MOST_KEY_BYTES {
-            self.key.push(byte);
-        }
+        self.note_key(&[byte]);
     }
 
     fn open(&mut self, byte: u8) -> Result<(), ListError> {
@@ -158,6 +178,12 @@ impl Items {
             _ => Err(ListError::CutOff),
         }
     }
+}
+
+/// Adds as many of the bytes as there is room for.
+fn add(into: &mut Vec<u8>, bytes: &[u8], most_bytes: usize) {
+    let room = most_bytes.saturating_sub(into.len());
+    into.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
 }
 
 #[cfg(test)]

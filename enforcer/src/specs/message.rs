@@ -70,10 +70,20 @@ pub(super) struct Ask {
     pub(super) feed: Option<FeedAsk>,
     /// The revision that the daemon has.
     pub(super) after: Option<u64>,
-    /// A number that changes when the source is to be read at once, if it is not watched.
-    pub(super) look: u64,
+    /// When the source is to be read, if it is not watched.
+    pub(super) look: Look,
     /// How long to wait for a change, in milliseconds.
     pub(super) wait_ms: u64,
+}
+
+/// When a source is to be read that is not watched. Each change has it read at once.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Look {
+    /// A number that changes as the pods' cgroups do.
+    pub state: u64,
+    /// Whether a pod may soon be evicted: then old specs may be wrong ones.
+    pub is_of_concern: bool,
 }
 
 /// A feed as the process has it: it is connected to the Pods API already.
@@ -111,8 +121,9 @@ pub(super) enum Outcome {
     /// The body is the change.
     #[serde(rename_all = "camelCase")]
     Changed { revision: u64, is_whole: bool, dropped: u64 },
-    /// The source was read, and has nothing new.
-    Same,
+    /// The source has nothing new since it was read so many milliseconds ago.
+    #[serde(rename_all = "camelCase")]
+    Same { read_ago_ms: u64 },
     /// What the kubelet's configuration says.
     Configured(KubeletHard),
     /// Why the source cannot be read.
@@ -177,6 +188,8 @@ pub struct Update {
     /// How many pods of the source are left out: they cannot be read, or are too large or too many. `None`: as many as
     /// before.
     pub dropped: Option<u64>,
+    /// How long ago the source was read, in milliseconds; 0 if it is watched.
+    pub read_ago_ms: u64,
 }
 
 impl Feed {
@@ -195,7 +208,9 @@ impl Outcome {
         match self {
             Self::Failed(why) => Err(plain(&why)),
             Self::Configured(_) => Err(String::from("the specs process answers another question")),
-            Self::Same => Ok(Update { change: None, left_out: Vec::new(), dropped: None }),
+            Self::Same { read_ago_ms } => {
+                Ok(Update { change: None, left_out: Vec::new(), dropped: None, read_ago_ms })
+            }
             Self::Changed { revision, is_whole, dropped } => {
                 if body.iter().filter(|byte| matches!(byte, b'{' | b':' | b',')).count() > MOST_PARTS {
                     return Err(String::from("the specs process sends a change of too many parts"));
@@ -204,7 +219,12 @@ impl Outcome {
                     .map_err(|error| format!("the specs process sends no change: {error}"))?;
                 let change =
                     if is_whole { Change::Whole(pods) } else { Change::Some { changed: pods, removed } };
-                Ok(Update { change: Some((revision, change)), left_out, dropped: Some(dropped) })
+                Ok(Update {
+                    change: Some((revision, change)),
+                    left_out,
+                    dropped: Some(dropped),
+                    read_ago_ms: 0,
+                })
             }
         }
     }

@@ -1,6 +1,13 @@
 //! The specs process: it keeps the pods of one source, and says what has changed.
 
-use std::{future::pending, io, os::fd::AsFd as _, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    io,
+    os::fd::AsFd as _,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use hyper::StatusCode;
 use tokio::{
@@ -20,7 +27,7 @@ use super::{
     configz,
     items::ListError,
     kubelet,
-    message::{Ask, FeedAsk, Outcome},
+    message::{Ask, FeedAsk, Look, Outcome},
     pods_api,
     store::{Since, Store},
 };
@@ -89,11 +96,17 @@ pub(super) struct Shared {
     store: watch::Sender<Store>,
     /// Why the source cannot be read now, although it is still tried.
     trouble: watch::Sender<Option<String>>,
+    /// When the source was read last; `None` if it is watched.
+    read_at: Mutex<Option<Instant>>,
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { store: watch::Sender::new(Store::default()), trouble: watch::Sender::new(None) }
+        Self {
+            store: watch::Sender::new(Store::default()),
+            trouble: watch::Sender::new(None),
+            read_at: Mutex::default(),
+        }
     }
 }
 
@@ -107,9 +120,25 @@ impl Shared {
         });
     }
 
+    /// Notes that the source is not watched, and was read at that time.
+    pub(super) fn note_reading(&self, at: Instant) {
+        *self.read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+    }
+
+    /// How long ago the source was read, in milliseconds; 0 if it is watched.
+    fn read_ago_ms(&self) -> u64 {
+        let read_at = *self.read_at.lock().unwrap_or_else(PoisonError::into_inner);
+        read_at.map_or(0, |at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// Whether all pods of the source are known as they were at one time.
     pub(super) fn is_whole(&self) -> bool {
         self.store.borrow().is_whole()
+    }
+
+    /// The number of the last change.
+    pub(super) fn revision(&self) -> u64 {
+        self.store.borrow().revision()
     }
 
     /// All pods, for tests.
@@ -164,12 +193,14 @@ pub(super) async fn serve(daemon: UnixStream, mut kubelet: Option<UnixStream>) -
     let (sender, mut asked) = mpsc::channel(WAITING);
     tokio::spawn(read_all(reader, sender));
     let shared = Arc::new(Shared::default());
-    let (looks, look) = watch::channel(0);
+    let (looks, look) = watch::channel(Look::default());
     let mut running: Option<Running> = None;
     let Some(mut ask) = asked.recv().await else { return Ok(()) };
     loop {
         let Numbered { id, content: Ask { feed, after, look: wanted, wait_ms } } = ask;
-        let Some(feed) = feed else { return reply(&mut writer, id, Outcome::Same, &[]).await };
+        let Some(feed) = feed else {
+            return reply(&mut writer, id, Outcome::Same { read_ago_ms: 0 }, &[]).await;
+        };
         if let FeedAsk::Configz(feed) = &feed {
             let outcome = match configz::read(feed).await {
                 Ok(known) => Outcome::Configured(known),
@@ -190,6 +221,7 @@ pub(super) async fn serve(daemon: UnixStream, mut kubelet: Option<UnixStream>) -
                     // What it had is not what the next one has.
                     shared.store.send_replace(Store::default());
                     shared.set_trouble(None);
+                    *shared.read_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 }
                 let (feeds, new) = watch::channel(feed);
                 let task = tokio::spawn(run(new, kubelet.take(), look.clone(), Arc::clone(&shared)));
@@ -216,7 +248,7 @@ pub(super) async fn serve(daemon: UnixStream, mut kubelet: Option<UnixStream>) -
             since = changed(&mut store, after) => changed_outcome(&shared, &since),
             () = sleep_until(deadline) => {
                 if shared.is_whole() {
-                    (Outcome::Same, Vec::new())
+                    (Outcome::Same { read_ago_ms: shared.read_ago_ms() }, Vec::new())
                 } else {
                     let failure = Outcome::Failed(crate::chain(&Failure::TimedOut { timeout_ms: wait_ms }));
                     // One that tries again by itself has what it got so far, and knows when to ask.
@@ -243,7 +275,7 @@ struct Running {
 async fn run(
     feeds: watch::Receiver<FeedAsk>,
     kubelet: Option<UnixStream>,
-    looks: watch::Receiver<u64>,
+    looks: watch::Receiver<Look>,
     shared: Arc<Shared>,
 ) -> Failure {
     let feed = feeds.borrow().clone();

@@ -14,6 +14,7 @@ use super::{
     super::{
         kept_specs::{self, KeptSpecs},
         ownership,
+        schedule::LOOK_REPORTED,
         specifying::SpecNews,
     },
     Desired, emit,
@@ -26,17 +27,14 @@ use crate::{
     model::{PodUid, SpecOrigin},
     serve::{PodView, ReadTime, SpecView, SpecsView},
     source::{Change, Health, Identities, PlacedPods, Provenance, SourceKnows, SourceName},
-    specs::{self, Update},
+    specs::{self, KeptPod, Update},
     threads,
 };
 
 /// The `what` of events while pods' cgroups cannot be read.
 const WHAT: &str = "kubepods";
 
-/// How often the cgroups are read although nothing was reported.
-const LOOK_REPORTED: Duration = Duration::from_mins(1);
-
-/// The same where inotify does not report them.
+/// How often the cgroups are read where inotify does not report them.
 const LOOK_UNREPORTED: Duration = Duration::from_secs(1);
 
 /// The least time between two readings: containers that come and go without end cost no more than that.
@@ -111,6 +109,7 @@ impl Placing {
             && let Some(source) = kept_specs::source(&source)
         {
             let provenance = Provenance { source, is_from_disk: true };
+            let pods = pods.iter().filter_map(KeptPod::read).collect();
             self.pods.specify(provenance, specs::Change::Whole(pods), read_ms);
         }
         self.keeper = keeper;
@@ -293,7 +292,7 @@ impl Desired {
     pub(in crate::daemon) async fn specify_pods(&mut self, news: SpecNews) -> anyhow::Result<()> {
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         let name = SourceName::SPECS.as_str();
-        let (source, node, Update { change, left_out, dropped }) = match news {
+        let (source, node, Update { change, left_out, dropped, read_ago_ms }) = match news {
             SpecNews::Answered { source, node, update } => (source, node, update),
             SpecNews::Failed(source) => {
                 // One that was only tried, as it would be a better one, says nothing of the others.
@@ -311,7 +310,7 @@ impl Desired {
                 return self.note_silence().await;
             }
         };
-        let read_ms = emit::now_ms();
+        let read_ms = emit::now_ms().saturating_sub(read_ago_ms);
         self.counts.source_was_read(name, read_ms);
         let is_up = std::mem::replace(&mut placing.specs, Health::Up) == Health::Up;
         let is_other = placing.spec_source.replace(source) != Some(source) || !is_up;
@@ -337,7 +336,7 @@ impl Desired {
             placing.specs_read.set(read_ms);
         }
         if is_other {
-            let message = format!("{source}: {} pods", placing.pods.specs().len());
+            let message = format!("{source}: {} pods", placing.pods.spec_count());
             let data = SourceReported { source: name.into(), message };
             self.emit(Subject::Node, Payload::SourceUp(data));
         }

@@ -11,6 +11,7 @@ use crate::{
     cri::{Container, Listing, Sandbox},
     model::{
         CgroupPath, ContainerId, ContainerKind, Instance, Owner, OwnerLevel, Pod, PodName, PodUid, QosClass,
+        SmallMap,
     },
     policy::{
         CgroupDriver,
@@ -217,7 +218,7 @@ impl Identities {
     }
 
     /// The pod's containers that have a name, by name. While an earlier attempt still ends, the latest counts.
-    pub(super) fn containers(&self, cgroup: &PodCgroup) -> BTreeMap<String, CgroupPath> {
+    pub(super) fn containers(&self, cgroup: &PodCgroup) -> SmallMap<String, CgroupPath> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mut latest: BTreeMap<&str, (u32, &CgroupPath)> = BTreeMap::new();
         for of in &cgroup.containers {

@@ -4,6 +4,7 @@ use crate::{
     cri::{Container, Sandbox},
     model::{CgroupId, CgroupPath, ContainerId, ContainerKind, Freshness, Instance, QosClass, SpecOrigin},
     policy::{CgroupDriver, critical, name::PodPlace},
+    specs::ApiPod,
 };
 
 const GRACE: Duration = Duration::from_secs(10);
@@ -173,9 +174,8 @@ fn a_pod_whose_deletion_was_requested_is_terminating_also_from_the_disk() {
     api.metadata.is_terminating = true;
     let (_, knowledge) = specify(&mut pods, api);
     assert_eq!(knowledge, Knowledge::Spec { is_settled: true, origin: LIVE, is_terminating: true });
-    let kept = serde_json::to_string(&pods.specs()).unwrap();
-    let kept: Vec<ApiPod> = serde_json::from_str(&kept).unwrap();
-    assert_eq!(specify(&mut pods, kept[0].clone()).1, knowledge);
+    let kept = pods.specs()[0].read().unwrap();
+    assert_eq!(specify(&mut pods, kept).1, knowledge);
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_forged_mirror_gains_nothing() {
 fn what_was_kept_of_the_api_server_makes_no_pod_static_either() {
     let pods =
         beside_static(HASH, false, vec![mirror(OTHER, OTHER, "web"), mirror(MIRROR, HASH, "own-node-1")]);
-    let kept = pods.specs();
+    let kept: Vec<_> = pods.specs().iter().filter_map(KeptPod::read).collect();
     for source in [SourceName::API_SERVER, SourceName::KUBELET] {
         let mut next = beside_static(HASH, false, Vec::new());
         next.specify(Provenance { source, is_from_disk: true }, Change::Whole(kept.clone()), 1);

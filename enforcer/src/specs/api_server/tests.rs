@@ -8,7 +8,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 
 use super::{
     super::{
-        client::Specs,
+        client::{Specs, look},
         fake_api::{FakeApi, Refusal, Watching},
         message::{Change, Feed, HttpsFeed},
         pod::ApiPod,
@@ -528,17 +528,18 @@ async fn a_question_after_one_that_was_refused_has_another_token() {
     api.put(pod("a", "a", 1));
     let specs = specs();
     feed.https.token = Some(String::from("expired"));
-    let why = crate::chain(&specs.next(asked(&feed), None, 0, LONG_MS).await.unwrap_err());
+    let why = crate::chain(&specs.next(asked(&feed), None, look(0), LONG_MS).await.unwrap_err());
     assert!(why.contains("status 401") && why.contains("expired") && why.contains("credentials"), "{why}");
     feed.https.token = Some(String::from("secret"));
-    let (revision, change) = specs.next(asked(&feed), None, 0, LONG_MS).await.unwrap().change.unwrap();
+    let (revision, change) = specs.next(asked(&feed), None, look(0), LONG_MS).await.unwrap().change.unwrap();
     assert!(matches!(change, Change::Whole(pods) if pods.len() == 1));
     // Another token neither ends the watch nor forgets what is known.
     feed.https.token = Some(String::from("newer"));
-    let nothing = specs.next(asked(&feed), Some(revision), 0, 50).await.unwrap();
+    let nothing = specs.next(asked(&feed), Some(revision), look(0), 50).await.unwrap();
     assert_eq!(nothing.change, None);
     api.put(pod("b", "b", 1));
-    let (_, change) = specs.next(asked(&feed), Some(revision), 0, LONG_MS).await.unwrap().change.unwrap();
+    let (_, change) =
+        specs.next(asked(&feed), Some(revision), look(0), LONG_MS).await.unwrap().change.unwrap();
     assert!(matches!(change, Change::Some { changed, removed } if changed.len() == 1 && removed.is_empty()));
     assert_eq!(api.asked_for(false).len(), 2, "the first one was refused");
 }
@@ -558,13 +559,13 @@ async fn a_server_that_is_not_there_is_reported_at_once_and_found_later() {
     drop(free);
     let specs = specs();
     for _ in 0..2 {
-        let why = crate::chain(&specs.next(asked(&away), None, 0, LONG_MS).await.unwrap_err());
+        let why = crate::chain(&specs.next(asked(&away), None, look(0), LONG_MS).await.unwrap_err());
         assert!(why.contains(&format!("cannot connect to {address}")), "{why}");
     }
     // Another place is another list.
-    let (_, change) = specs.next(asked(&feed), None, 0, LONG_MS).await.unwrap().change.unwrap();
+    let (_, change) = specs.next(asked(&feed), None, look(0), LONG_MS).await.unwrap().change.unwrap();
     assert!(matches!(change, Change::Whole(pods) if pods.len() == 1));
-    let why = specs.next(asked(&away), None, 0, LONG_MS).await.unwrap_err();
+    let why = specs.next(asked(&away), None, look(0), LONG_MS).await.unwrap_err();
     assert!(crate::chain(&why).contains("cannot connect"), "what it had is not that server's: {why}");
 }
 

@@ -16,6 +16,11 @@ use crate::network::{Certificates, Endpoint, Identity, Security, Trust};
 /// Longer than anything takes that answers.
 const LONG_MS: u64 = 60_000;
 
+/// To be read at once, if another look was asked for before.
+pub(in crate::specs) fn look(state: u64) -> Look {
+    Look { state, is_of_concern: false }
+}
+
 /// A client whose process is a thread.
 fn specs() -> Specs {
     Specs::start_with(|socket, theirs| {
@@ -85,12 +90,12 @@ async fn the_pods_api_is_watched() {
     kubelet.put(pod("a", 1));
     kubelet.put(pod("b", 2));
     let specs = specs();
-    let (revision, pods) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
+    let (revision, pods) = whole(specs.next(feed.clone(), None, look(0), LONG_MS).await.unwrap());
     assert_eq!(pods, [("a".into(), Some(1)), ("b".into(), Some(2))]);
-    let nothing = specs.next(feed.clone(), Some(revision), 0, 50).await.unwrap();
+    let nothing = specs.next(feed.clone(), Some(revision), look(0), 50).await.unwrap();
     assert_eq!(nothing.change, None);
 
-    let waiting = specs.next(feed.clone(), Some(revision), 0, LONG_MS);
+    let waiting = specs.next(feed.clone(), Some(revision), look(0), LONG_MS);
     let change = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         kubelet.put(pod("b", 3));
@@ -101,7 +106,7 @@ async fn the_pods_api_is_watched() {
     assert_eq!(changed[0].to_pod().unwrap().containers[0].name, "app");
 
     kubelet.remove("a");
-    let update = specs.next(feed, Some(revision), 0, LONG_MS).await.unwrap();
+    let update = specs.next(feed, Some(revision), look(0), LONG_MS).await.unwrap();
     let Some((_, Change::Some { changed, removed })) = update.change else { panic!() };
     assert_eq!((shown(&changed), removed), (vec![], vec!["a".into()]));
 }
@@ -114,15 +119,15 @@ async fn a_pod_whose_change_cannot_be_read_has_no_spec_until_it_can() {
     kubelet.put(pod("a", 1));
     kubelet.put(pod("b", 2));
     let specs = specs();
-    let (revision, pods) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
+    let (revision, pods) = whole(specs.next(feed.clone(), None, look(0), LONG_MS).await.unwrap());
     assert_eq!(pods.len(), 2);
     kubelet.garble(&pod("a", 1));
-    let update = specs.next(feed.clone(), Some(revision), 0, LONG_MS).await.unwrap();
+    let update = specs.next(feed.clone(), Some(revision), look(0), LONG_MS).await.unwrap();
     assert_eq!((update.left_out, update.dropped), (vec![String::from("a")], Some(1)));
     let Some((revision, Change::Some { changed, removed })) = update.change else { panic!() };
     assert_eq!((shown(&changed), removed), (vec![], vec!["a".into()]));
     kubelet.put(pod("a", 3));
-    let update = specs.next(feed, Some(revision), 0, LONG_MS).await.unwrap();
+    let update = specs.next(feed, Some(revision), look(0), LONG_MS).await.unwrap();
     assert_eq!((update.left_out, update.dropped), (vec![], Some(0)));
     let Some((_, Change::Some { changed, removed })) = update.change else { panic!() };
     assert_eq!((shown(&changed), removed), (vec![("a".into(), Some(3))], vec![]));
@@ -136,10 +141,10 @@ async fn a_stream_that_ends_is_an_error_and_the_next_question_begins_anew() {
     let specs = specs();
     // 0 ends it; 9 is an unknown kind.
     for (kind, why) in [(0, "ended"), (9, "unknown kind 9")] {
-        let (revision, pods) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
+        let (revision, pods) = whole(specs.next(feed.clone(), None, look(0), LONG_MS).await.unwrap());
         assert_eq!(pods.len(), 1);
         kubelet.send(kind);
-        let error = specs.next(feed.clone(), Some(revision), 0, LONG_MS).await.unwrap_err();
+        let error = specs.next(feed.clone(), Some(revision), look(0), LONG_MS).await.unwrap_err();
         assert!(crate::chain(&error).contains(why), "{error}");
     }
 }
@@ -154,23 +159,24 @@ async fn a_kubelet_that_is_stopped_and_started_again_has_not_removed_its_pods() 
     kubelet.put(pod("a", 1));
     kubelet.put(pod("b", 2));
     let (specs, feed) = (specs(), Feed::PodsApi(socket.clone()));
-    let (revision, before) = whole(specs.next(feed.clone(), None, 0, LONG_MS).await.unwrap());
+    let (revision, before) = whole(specs.next(feed.clone(), None, look(0), LONG_MS).await.unwrap());
     serving.abort();
     kubelet.send(0);
     std::fs::remove_file(&socket).unwrap();
     for _ in 0..20 {
-        let answer = specs.next(feed.clone(), Some(revision), 0, LONG_MS).await;
+        let answer = specs.next(feed.clone(), Some(revision), look(0), LONG_MS).await;
         assert!(answer.is_err(), "{answer:?}");
     }
     tokio::spawn(kubelet.serve_pods_api(UnixListener::bind(&socket).unwrap()));
-    let (again, after) = whole(specs.next(feed, Some(revision), 0, LONG_MS).await.unwrap());
+    let (again, after) = whole(specs.next(feed, Some(revision), look(0), LONG_MS).await.unwrap());
     assert_eq!(after, before);
     assert_ne!(again, revision, "a revision of a former process is none of this one");
 }
 
 #[tokio::test]
 async fn where_no_kubelet_listens_the_error_names_the_socket() {
-    let error = specs().next(Feed::PodsApi("/nonexistent/s".into()), None, 0, LONG_MS).await.unwrap_err();
+    let error =
+        specs().next(Feed::PodsApi("/nonexistent/s".into()), None, look(0), LONG_MS).await.unwrap_err();
     assert!(crate::chain(&error).contains("/nonexistent/s"), "{error}");
 }
 
@@ -179,7 +185,7 @@ async fn a_kubelet_that_accepts_and_says_nothing_does_not_work() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("s");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let error = specs().next(Feed::PodsApi(socket), None, 0, 50).await.unwrap_err();
+    let error = specs().next(Feed::PodsApi(socket), None, look(0), 50).await.unwrap_err();
     assert!(crate::chain(&error).contains("has not listed its pods within 50 ms"), "{error}");
 }
 
@@ -240,9 +246,12 @@ async fn a_client_certificate_is_shown_to_a_kubelet_that_asks_for_one() {
         });
         Feed::Kubelet(feed)
     };
-    assert_eq!(whole(specs().next(as_client(Some(&client)), None, 0, LONG_MS).await.unwrap()).1.len(), 1);
+    assert_eq!(
+        whole(specs().next(as_client(Some(&client)), None, look(0), LONG_MS).await.unwrap()).1.len(),
+        1
+    );
     for who in [None, Some(&other)] {
-        assert!(specs().next(as_client(who), None, 0, LONG_MS).await.is_err());
+        assert!(specs().next(as_client(who), None, look(0), LONG_MS).await.is_err());
     }
 }
 
@@ -258,15 +267,32 @@ async fn the_kubelets_list_is_read_anew_when_something_has_changed() {
     }
     let specs = specs();
     let feed = https(port, pinned(&certificate), None, "secret");
-    let (revision, pods) = whole(specs.next(feed.clone(), None, 1, LONG_MS).await.unwrap());
+    let (revision, pods) = whole(specs.next(feed.clone(), None, look(1), LONG_MS).await.unwrap());
     assert_eq!((pods.len(), &pods[299]), (300, &("299".into(), Some(299))));
     kubelet.remove("007");
     kubelet.put(pod("008", -8));
-    let nothing = specs.next(feed.clone(), Some(revision), 1, 50).await.unwrap();
+    let nothing = specs.next(feed.clone(), Some(revision), look(1), 50).await.unwrap();
     assert_eq!((nothing.change, kubelet.lists()), (None, 1), "it is not read again so soon");
-    let update = specs.next(feed, Some(revision), 2, LONG_MS).await.unwrap();
+    let update = specs.next(feed, Some(revision), look(2), LONG_MS).await.unwrap();
     let Some((_, Change::Some { changed, removed })) = update.change else { panic!() };
     assert_eq!((shown(&changed), removed), (vec![("008".into(), Some(-8))], vec!["007".into()]));
+    assert!(nothing.read_ago_ms >= 50 && update.read_ago_ms == 0, "{}", nothing.read_ago_ms);
+}
+
+#[tokio::test]
+async fn the_kubelets_list_is_read_anew_when_a_pod_may_be_evicted_and_when_none_may_any_longer() {
+    let (kubelet, port, certificate) = serve_https().await;
+    let (specs, feed) = (specs(), https(port, pinned(&certificate), None, "secret"));
+    let (mut revision, _) = whole(specs.next(feed.clone(), None, look(1), LONG_MS).await.unwrap());
+    for is_of_concern in [true, false] {
+        let number = i32::from(is_of_concern);
+        kubelet.put(pod("a", number));
+        let look = Look { is_of_concern, ..look(1) };
+        let update = specs.next(feed.clone(), Some(revision), look, LONG_MS).await.unwrap();
+        let Some((next, Change::Some { changed, .. })) = update.change else { panic!() };
+        assert_eq!(shown(&changed), [("a".into(), Some(number))]);
+        revision = next;
+    }
 }
 
 #[tokio::test]
@@ -280,14 +306,14 @@ async fn a_server_with_another_certificate_gets_no_request() {
         (Trust::Roots(file(&certificate)), None),
     ] {
         let feed = https(port, trust.clone(), name, "secret");
-        let error = specs().next(feed, None, 0, LONG_MS).await.unwrap_err();
+        let error = specs().next(feed, None, look(0), LONG_MS).await.unwrap_err();
         assert!(crate::chain(&error).contains("TLS"), "{trust:?}: {error}");
     }
     assert_eq!(kubelet.lists(), 0);
     let either = Trust::Pinned { certificates: file(&other), authority: Some(file(&certificate)) };
     for trust in [Trust::Roots(file(&certificate)), either] {
         let feed = https(port, trust, Some("node-1"), "secret");
-        assert_eq!(whole(specs().next(feed, None, 0, LONG_MS).await.unwrap()).1, []);
+        assert_eq!(whole(specs().next(feed, None, look(0), LONG_MS).await.unwrap()).1, []);
     }
 }
 
@@ -296,7 +322,7 @@ async fn a_refusal_says_what_is_missing() {
     let (_kubelet, port, certificate) = serve_https().await;
     for (token, why) in [("other", "does not accept"), ("weak", "nodes/pods"), ("a\nb", "HTTP header")] {
         let feed = https(port, pinned(&certificate), None, token);
-        let error = specs().next(feed, None, 0, LONG_MS).await.unwrap_err();
+        let error = specs().next(feed, None, look(0), LONG_MS).await.unwrap_err();
         assert!(crate::chain(&error).contains(why), "{error}");
     }
 }

@@ -1,5 +1,5 @@
 //! Pods of a kubelet from their cgroups to the plan, while what says more about them is gone, churns or lies.
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::{
     cgroup::{ContainerCgroup, PodCgroup},
     cri::{Container, Sandbox},
     daemon::desired::pod_set::PodSet,
-    model::{CgroupId, CgroupPath, ContainerId, Freshness, Knowledge, Placement, QosClass},
+    model::{CgroupId, CgroupPath, ContainerId, Freshness, Knowledge, Placement, QosClass, SmallMap},
     policy::{CgroupDriver, Plan, Settings, name::PodPlace},
     sample,
     source::Kubelet,
@@ -272,7 +272,7 @@ fn containers_that_restart_ten_times_a_second_have_the_right_names_and_leave_not
         let (_, placements) = scene.pods.snapshot(scene.now, 1);
         for pod in &made {
             let placement = &placements[&PodUid::new(&pod.uid).unwrap()];
-            let app = BTreeMap::from([(String::from("app"), pod.container_path())]);
+            let app = SmallMap::from([(String::from("app"), pod.container_path())]);
             assert_eq!(placement.containers, app, "{restart}");
             let name = (format!("shop/{}", pod.name), String::from("app"));
             assert_eq!(scene.owner(&pod.container_path()), name, "{restart}");

@@ -1,0 +1,40 @@
+//! A pod as it is kept for the disk: as text, which takes a third of what the parsed pod does.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::ApiPod;
+
+/// The JSON of an [`ApiPod`]. Clones share it.
+#[derive(Clone, Debug)]
+pub struct KeptPod(Arc<RawValue>);
+
+impl KeptPod {
+    /// The text of a pod; `None` if it has none, which no pod is known to do.
+    #[must_use]
+    pub fn of(pod: &ApiPod) -> Option<Self> {
+        to_raw_value(pod).ok().map(|text| Self(text.into()))
+    }
+
+    /// The pod; `None` as above.
+    #[must_use]
+    pub fn read(&self) -> Option<ApiPod> {
+        serde_json::from_str(self.0.get()).ok()
+    }
+}
+
+impl Serialize for KeptPod {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeptPod {
+    /// Reads a pod, not a text: what is no pod makes the whole file invalid.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let pod = ApiPod::deserialize(from)?;
+        Self::of(&pod).ok_or_else(|| serde::de::Error::custom("the pod has no JSON"))
+    }
+}
