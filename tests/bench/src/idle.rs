@@ -2,7 +2,8 @@
 //! end.
 //!
 //! The kernel counts both. Processor time is that of the daemon's own cgroup, threads that have ended included. An
-//! emulated machine needs more of it; a loop that was timed outside as well shows how much more.
+//! emulated machine needs more of it; loops that were timed outside as well show how much more. A daemon at rest wakes,
+//! reads a little and sleeps, which costs an emulator far more than a loop that computes: each has its factor.
 
 mod floods;
 
@@ -54,7 +55,13 @@ pub(crate) struct Args {
     /// The units of work that `workload spin --threads 1` does in a second where nothing is emulated
     #[arg(long)]
     native_rate: Option<u64>,
-    /// Print that rate for this machine, and do nothing else
+    /// The processor time of a wake that reads /proc/meminfo where nothing is emulated
+    #[arg(long, requires = "native_list_ns")]
+    native_wake_ns: Option<u64>,
+    /// The processor time of a list of a kubelet's pods there
+    #[arg(long, requires = "native_rate")]
+    native_list_ns: Option<u64>,
+    /// Print the three for this machine, and do nothing else
     #[arg(long)]
     rate_only: bool,
     #[command(flatten)]
@@ -66,14 +73,18 @@ pub(crate) struct Args {
 
 /// Whether the daemon is within its bars.
 pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
-    let rate = rate::measure(&args.workload)?;
+    let (rate, wake_ns) = (rate::measure(&args.workload)?, rate::wake_ns()?);
     if args.rate_only {
-        println!("{rate}");
+        println!("{rate} {wake_ns} {}", sources::reading_ns(args.sources.source_pods)?);
         return Ok(true);
     }
     let factor = args.native_rate.map(|native| float(native) / float(rate.max(1)));
+    let wake_factor = args.native_wake_ns.map(|native| float(wake_ns) / float(native.max(1)));
+    print_factors(args, (rate, factor), (wake_ns, wake_factor));
+    let native = wake_factor.zip(args.native_list_ns);
+    let native = native.map(|(wake_factor, list_ns)| sources::Native { wake_factor, list_ns });
     if args.sources.only_sources {
-        sources::measure(&args.sources, args.seconds, factor)?;
+        sources::measure(&args.sources, args.seconds, native)?;
         return Ok(true);
     }
     let own = Cgroup::create(OWN)?;
@@ -123,30 +134,16 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     let percent = float(since.cpu_us) / 1e6 / seconds * 100.0;
     println!("processor time                               {:>10.1} ms", float(since.cpu_us) / 1e3);
     println!("  of one processor, here                     {percent:>10.3} %");
-    for (name, after) in threads_after {
-        let before = threads_before.get(&name).copied().unwrap_or_default();
-        let (cpu_ns, turns) =
-            (after.cpu_ns.saturating_sub(before.cpu_ns), after.turns.saturating_sub(before.turns));
-        println!("    {name:<40} {:>10.1} ms in {turns} turns", float(cpu_ns) / 1e6);
-    }
-    let mut is_within = match factor.zip(args.native_rate) {
-        None => {
-            println!("  the emulation's part is not known: run by way of `cargo xtask bench idle`");
-            true
-        }
-        Some((factor, native)) => {
-            println!(
-                "known loop, units a second: outside {native}, here {rate}: emulation costs a factor of {factor:.2}"
-            );
-            let percent = percent / factor;
-            let is_within = percent <= BAR_PERCENT;
-            let verdict = if is_within { "ok" } else { "TOO MUCH" };
-            println!(
-                "  of one processor, divided by that          {percent:>10.3} % (bar {BAR_PERCENT} %: {verdict})"
-            );
-            is_within
-        }
-    };
+    print_threads(&threads_before, &threads_after);
+    let mut is_within = wake_factor.is_none_or(|factor| {
+        let percent = percent / factor;
+        let is_within = percent <= BAR_PERCENT;
+        let verdict = if is_within { "ok" } else { "TOO MUCH" };
+        println!(
+            "  divided by the factor of a wake            {percent:>10.3} % (bar {BAR_PERCENT} %: {verdict})"
+        );
+        is_within
+    });
     if args.flood_seconds > 0 {
         let duration = Duration::from_secs(args.flood_seconds.into());
         is_within &= floods::measure(&own, &planned, duration, factor)?;
@@ -155,8 +152,33 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     drop(processes);
     daemon.stop()?;
     println!();
-    sources::measure(&args.sources, args.seconds, factor)?;
+    sources::measure(&args.sources, args.seconds, native)?;
     Ok(is_within && since.cgroup_writes == 0 && since.score_writes == 0)
+}
+
+/// Prints what emulation costs, by each loop.
+fn print_factors(
+    args: &Args,
+    (rate, factor): (u64, Option<f64>),
+    (wake_ns, wake_factor): (u64, Option<f64>),
+) {
+    let (Some(factor), Some(wake_factor)) = (factor, wake_factor) else {
+        println!("the emulation's part is not known: run by way of `cargo xtask bench idle`");
+        return;
+    };
+    let (native_rate, native_wake_ns) = (args.native_rate.unwrap_or(0), args.native_wake_ns.unwrap_or(0));
+    println!(
+        "a loop that computes, units a second: outside {native_rate}, here {rate}: a factor of {factor:.2}"
+    );
+    println!(
+        "a wake that reads /proc/meminfo, us of a processor: outside {:.1}, here {:.1}: a factor of {wake_factor:.2}",
+        float(native_wake_ns) / 1e3,
+        float(wake_ns) / 1e3
+    );
+    println!(
+        "a list of a kubelet's pods, ms of a processor: outside {:.1}",
+        float(args.native_list_ns.unwrap_or(0)) / 1e6
+    );
 }
 
 /// Starts a daemon in a cgroup of its own, with its files in a new folder.
@@ -288,6 +310,16 @@ pub(crate) fn threads(pid: u32) -> anyhow::Result<BTreeMap<String, Used>> {
         }
     }
     Ok(threads)
+}
+
+/// Prints what each thread has used from `before` to `after`.
+pub(crate) fn print_threads(before: &BTreeMap<String, Used>, after: &BTreeMap<String, Used>) {
+    for (name, after) in after {
+        let before = before.get(name).copied().unwrap_or_default();
+        let (cpu_ns, turns) =
+            (after.cpu_ns.saturating_sub(before.cpu_ns), after.turns.saturating_sub(before.turns));
+        println!("    {name:<40} {:>10.1} ms in {turns} turns", float(cpu_ns) / 1e6);
+    }
 }
 
 /// How many events the journal holds.

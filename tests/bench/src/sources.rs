@@ -4,11 +4,13 @@
 //! JSON, most of which nothing reads: as those of a cluster are.
 
 mod beside;
+mod list;
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{collections::BTreeMap, fs, path::Path, thread, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
+use enforcer::specs::kubelet_rest;
 use enforcer_tests::{
     cgroup::Cgroup,
     daemon::Daemon,
@@ -18,8 +20,9 @@ use enforcer_tests::{
 use serde_json::{Value, json};
 
 use self::beside::Beside;
+pub(crate) use self::list::reading_ns;
 use crate::{
-    idle::{self, BAR_PERCENT},
+    idle::{self, BAR_PERCENT, Used},
     resident::{BAR_MIB, HELPER_BAR_MIB, Resident, helpers},
 };
 
@@ -27,15 +30,17 @@ use crate::{
 const OWN: &str = "bench-sources";
 /// How long a pod is, as a source writes it.
 const POD_BYTES: usize = 20 << 10;
-/// After the last pod has come: what only the reading needed is given back ten seconds later.
-const REST: Duration = Duration::from_secs(30);
+/// After the last pod has come: what only the reading needed is given back ten seconds later, and a kubelet's list is read
+/// often for a minute.
+const REST: Duration = Duration::from_secs(90);
 
 /// With which sources to measure.
 #[derive(Debug, clap::Args)]
+#[group(id = "of_sources")]
 pub(crate) struct Args {
     /// How many pods each source has; 0 leaves the sources out
     #[arg(long, default_value_t = 500)]
-    source_pods: u32,
+    pub(crate) source_pods: u32,
     /// The sources to measure; all by default
     #[arg(long = "source", value_enum)]
     sources: Vec<Source>,
@@ -75,11 +80,24 @@ struct Figures {
     process_bytes: Option<u64>,
     /// Of the daemon and all its processes together.
     cpu_us: u64,
-    process_cpu_ns: u64,
+    /// What the threads of the daemon had used at the beginning and at the end.
+    threads: [BTreeMap<String, Used>; 2],
+    /// The same of the process.
+    process_threads: [BTreeMap<String, Used>; 2],
 }
 
-/// Measures with each source, and prints it beside the bars. `factor` is what the emulation costs, if that is known.
-pub(crate) fn measure(args: &Args, seconds: u32, factor: Option<f64>) -> anyhow::Result<()> {
+/// What is known of a machine that is not emulated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Native {
+    /// What emulation costs a wake.
+    pub(crate) wake_factor: f64,
+    /// What a list of the kubelet costs, in nanoseconds of a processor.
+    pub(crate) list_ns: u64,
+}
+
+/// Measures with each source, and prints it beside the bars. Without `native` there is nothing to compare processor time
+/// with.
+pub(crate) fn measure(args: &Args, seconds: u32, native: Option<Native>) -> anyhow::Result<()> {
     if args.source_pods == 0 {
         return Ok(());
     }
@@ -94,21 +112,43 @@ pub(crate) fn measure(args: &Args, seconds: u32, factor: Option<f64>) -> anyhow:
         "source", "daemon, MiB", "its process, MiB", "% of a CPU", "the process", "without emulation, %"
     );
     for source in all {
-        let Figures { daemon_bytes, process_bytes, cpu_us, process_cpu_ns } =
-            measure_one(*source, args.source_pods, seconds).with_context(|| source.name())?;
-        let percent = float(cpu_us) / 1e4 / f64::from(seconds);
+        let figures = measure_one(*source, args.source_pods, seconds).with_context(|| source.name())?;
+        let Figures { daemon_bytes, process_bytes, cpu_us, threads, process_threads } = &figures;
+        let percent = float(*cpu_us) / 1e4 / f64::from(seconds);
+        let process_cpu_ns = cpu_ns(&process_threads[1]).saturating_sub(cpu_ns(&process_threads[0]));
         let process_percent = float(process_cpu_ns) / 1e7 / f64::from(seconds);
         let process = process_bytes
             .map_or_else(|| String::from("none"), |bytes| beside_bar(mib(bytes), HELPER_BAR_MIB));
-        let native = factor
-            .map_or_else(|| String::from("not known"), |factor| beside_bar(percent / factor, BAR_PERCENT));
+        // A list is deciphered and read, which is no wake: its cost is that of another machine.
+        let lists = native.filter(|_| *source == Source::Kubelet);
+        let lists_percent = lists.map_or(0.0, |native| {
+            let list_bytes = u64::from(args.source_pods) * POD_BYTES as u64;
+            float(native.list_ns) / 1e7 / kubelet_rest(list_bytes).as_secs_f64()
+        });
+        let wakes_percent = if lists.is_some() { percent - process_percent } else { percent };
+        let native = native.map_or_else(
+            || String::from("not known"),
+            |native| beside_bar(wakes_percent / native.wake_factor + lists_percent, BAR_PERCENT),
+        );
         println!(
             "{:<12} {:>22} {process:>22} {percent:>12.3} {process_percent:>12.3} {native:>26}",
             source.name(),
-            beside_bar(mib(daemon_bytes), BAR_MIB),
+            beside_bar(mib(*daemon_bytes), BAR_MIB),
         );
+        for [before, after] in [threads, process_threads] {
+            idle::print_threads(before, after);
+        }
     }
     Ok(())
+}
+
+/// The processor time of a process's threads.
+fn uses(pid: u32) -> anyhow::Result<u64> {
+    Ok(cpu_ns(&idle::threads(pid)?))
+}
+
+fn cpu_ns(threads: &BTreeMap<String, Used>) -> u64 {
+    threads.values().map(|used| used.cpu_ns).sum()
 }
 
 /// A figure and its bar.
@@ -140,15 +180,17 @@ fn measure_one(source: Source, pods: u32, seconds: u32) -> anyhow::Result<Figure
 
     let process = helpers(daemon.pid(), "specs-process");
     ensure!(process.len() == usize::from(beside.is_some()), "there are {} specs processes", process.len());
-    let process_cpu = || -> anyhow::Result<u64> {
-        let threads = process.iter().map(|pid| idle::threads(*pid)).collect::<Result<Vec<_>, _>>()?;
-        Ok(threads.iter().flat_map(|threads| threads.values()).map(|used| used.cpu_ns).sum())
+    let process_threads = || process.first().map_or_else(|| Ok(BTreeMap::new()), |pid| idle::threads(*pid));
+    let used = || {
+        anyhow::Ok((own.number("cpu.stat", "usage_usec")?, idle::threads(daemon.pid())?, process_threads()?))
     };
-    let (cpu_us, process_cpu_ns) = (own.number("cpu.stat", "usage_usec")?, process_cpu()?);
+    let before = used()?;
     thread::sleep(Duration::from_secs(seconds.into()));
+    let after = used()?;
     let figures = Figures {
-        cpu_us: own.number("cpu.stat", "usage_usec")? - cpu_us,
-        process_cpu_ns: process_cpu()? - process_cpu_ns,
+        cpu_us: after.0 - before.0,
+        threads: [before.1, after.1],
+        process_threads: [before.2, after.2],
         daemon_bytes: Resident::of(daemon.pid())?.held_bytes(),
         process_bytes: match process.first() {
             Some(pid) => Some(Resident::of(*pid)?.held_bytes()),
@@ -206,8 +248,10 @@ fn manifest(number: u32) -> Value {
     pod
 }
 
+/// In no order, as a cluster's are.
 fn uid(number: u32) -> String {
-    format!("6c1a4e95-6bb6-11e6-bc26-{number:012x}")
+    let mixed = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    format!("{:08x}-6bb6-41e6-bc26-{:012x}", mixed >> 32, mixed & 0xffff_ffff_ffff)
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use std::{
 use anyhow::Context as _;
 use enforcer::{
     model::{CgroupPath, PodUid, QosClass},
-    policy::{CgroupDriver, name},
+    policy::{CgroupDriver, cpu, name},
+    specs::{ClusterAccess, Feed},
 };
 use enforcer_tests::cgroup::Cgroup;
 
@@ -55,6 +56,10 @@ impl Beside {
         }
         above.push(Cgroup::create(below(&kubepods))?);
         above.push(Cgroup::create(below(&root))?);
+        let cpus = u64::try_from(thread::available_parallelism()?.get())?;
+        for (cgroup, cpus) in above.iter().zip([0, 0, cpus]) {
+            weigh(cgroup, cpus)?;
+        }
         let (mut leaves, mut own, mut node) = (Vec::new(), Vec::new(), runtime::Node::default());
         for number in 0..pods {
             let uid = uid(number);
@@ -62,13 +67,17 @@ impl Beside {
             let app = node.add_container(&sandbox, "app", 1);
             let uid = PodUid::new(&uid).context("a uid")?;
             let pod = name::pod(&kubepods, QosClass::Burstable, &uid, driver);
-            own.push(Cgroup::create(below(&pod))?);
+            let cgroup = Cgroup::create(below(&pod))?;
+            weigh(&cgroup, 0)?;
+            own.push(cgroup);
             for id in [&sandbox, &app] {
-                leaves.push(Cgroup::create(&format!("{}/{id}", below(&pod)))?);
+                let cgroup = Cgroup::create(&format!("{}/{id}", below(&pod)))?;
+                weigh(&cgroup, 0)?;
+                leaves.push(cgroup);
             }
         }
         let kubelet_root = folder.join("kubelet");
-        fs::create_dir_all(kubelet_root.join("pki"))?;
+        fs::create_dir_all(&kubelet_root)?;
         let socket = folder.join("runtime.sock");
         let listener = unix(&socket)?;
         serve(move || runtime::serve(listener.into_listener(), move |path, message| node.say(path, message)));
@@ -92,6 +101,11 @@ impl Beside {
     pub(super) fn settings(&self) -> &str {
         &self.settings
     }
+}
+
+/// Gives a cgroup the weight that a kubelet does; of what else it writes, these pods need nothing.
+fn weigh(cgroup: &Cgroup, requested_cpus: u64) -> anyhow::Result<()> {
+    cgroup.write("cpu.weight", &cpu::weight_linear(cpu::shares(1_000 * requested_cpus)).to_string())
 }
 
 fn below(path: &CgroupPath) -> &str {
@@ -130,13 +144,45 @@ fn pods_api(kubelet_root: &Path, pods: u32) -> anyhow::Result<String> {
 }
 
 fn https(kubelet_root: &Path, pods: u32) -> anyhow::Result<String> {
-    let (certificate, key) = certificate()?;
-    fs::write(kubelet_root.join("pki/kubelet.crt"), &certificate)?;
-    let (listener, port) = tcp()?;
-    let kubelet = kubelet(pods);
-    serve(move || kubelet.serve_https(listener.into_listener(), (certificate, key), TOKEN));
-    let kubeconfig = kubeconfig(kubelet_root, "https://127.0.0.1:6443", "")?;
-    Ok(format!("kubeconfig: {}\nkubeletPort: {port}", kubeconfig.display()))
+    let Kubelet { access, fake: _ } = Kubelet::serve(kubelet_root, pods)?;
+    let kubeconfig = access.kubeconfig.context("it has none")?;
+    Ok(format!("kubeconfig: {}\nkubeletPort: {}", kubeconfig.display(), access.kubelet_port))
+}
+
+/// A kubelet's HTTPS server, and what a daemon knows of it.
+pub(super) struct Kubelet {
+    access: ClusterAccess,
+    fake: FakeKubelet,
+}
+
+impl Kubelet {
+    /// One with so many pods, whose files are in that folder.
+    pub(super) fn serve(folder: &Path, pods: u32) -> anyhow::Result<Self> {
+        let (certificate, key) = certificate()?;
+        fs::create_dir_all(folder.join("pki"))?;
+        fs::write(folder.join("pki/kubelet.crt"), &certificate)?;
+        let (listener, kubelet_port) = tcp()?;
+        let fake = kubelet(pods);
+        let served = fake.clone();
+        serve(move || served.serve_https(listener.into_listener(), (certificate, key), TOKEN));
+        let access = ClusterAccess {
+            kubelet_root: folder.to_owned(),
+            kubelet_port,
+            kubeconfig: Some(kubeconfig(folder, "https://127.0.0.1:6443", "")?),
+            service_account: PathBuf::from("/nonexistent"),
+            in_cluster: None,
+        };
+        Ok(Self { access, fake })
+    }
+
+    pub(super) fn feed(&self) -> anyhow::Result<Feed> {
+        Ok(self.access.kubelet("node-1")?)
+    }
+
+    /// How many lists it has given.
+    pub(super) fn lists(&self) -> u64 {
+        self.fake.lists()
+    }
 }
 
 fn api_server(kubelet_root: &Path, pods: u32) -> anyhow::Result<String> {
