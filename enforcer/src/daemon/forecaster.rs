@@ -191,7 +191,7 @@ impl Forecaster {
         Arc::clone(&self.forbidden)
     }
 
-    /// Whether a threshold is crossed, or may be soon; true while that is not known.
+    /// Whether a threshold is crossed, or may be soon; true until the first look, and without a thread.
     pub(super) fn concern(&self) -> watch::Receiver<bool> {
         self.concern.subscribe()
     }

@@ -129,8 +129,8 @@ struct SpecSource {
 }
 
 impl Specifying {
-    /// Starts to ask the sources that are configured; `None` if there is none. `concern` says whether a pod may soon be
-    /// evicted. Must be called inside a tokio runtime.
+    /// Starts to ask the sources that are configured; `None` if there is none. `concern` says whether a threshold may be
+    /// crossed. Must be called inside a tokio runtime.
     pub(super) fn start(
         config: &Config,
         access: &Access,

@@ -15,6 +15,7 @@ use rustix::net::sockopt;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    sync::watch,
 };
 
 use super::{
@@ -75,6 +76,8 @@ pub(crate) enum ConnectionError {
 pub(crate) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     socket: Socket,
+    /// Closed when the connection ends.
+    alive: watch::Receiver<()>,
 }
 
 /// The socket of a connection, to ask the kernel how it is. It is open as long as this.
@@ -120,18 +123,25 @@ impl Connection {
     {
         let (sender, connection) =
             http1::Builder::new().max_buf_size(MOST_HEAD_BYTES).handshake(TokioIo::new(stream)).await?;
+        let (lives, alive) = watch::channel(());
         // The task ends with the sender.
         tokio::spawn(async move {
+            let _lives = lives;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to a receiver ended");
             }
         });
-        Ok(Self { sender, socket })
+        Ok(Self { sender, socket, alive })
     }
 
     /// Whether another request may be sent over it.
     pub(crate) fn is_open(&self) -> bool {
         !self.sender.is_closed()
+    }
+
+    /// Waits until it is closed, by either end.
+    pub(crate) async fn closed(&mut self) {
+        while self.alive.changed().await.is_ok() {}
     }
 
     /// Its socket.

@@ -84,7 +84,7 @@ impl PlacedPods {
             let known = before.remove(&cgroup.place.uid);
             // Another cgroup of the same name is another pod.
             let mut pod = match known {
-                // Others share what is in it.
+                // The one that is known shares its paths with others.
                 Some(known) if known.cgroup == cgroup => known,
                 Some(known) if known.cgroup.id == cgroup.id => {
                     differs = true;

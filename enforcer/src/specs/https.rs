@@ -1,5 +1,7 @@
 //! GET requests over one connection, to a server that speaks HTTPS.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::{
@@ -7,12 +9,16 @@ use hyper::{
     body::Incoming,
     header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT},
 };
+use tokio::time::sleep;
 
 use super::{items::Items, message::HttpsFeed, pod::ApiPod, process::Failure, store::Store};
 use crate::network::{Connection, ConnectionError, Endpoint, Security};
 
 /// How much of an answer that is not what was asked for is shown.
 const MOST_WORDS_BYTES: usize = 1 << 10;
+
+/// How long a connection that has ended is waited with before the next one that is only to see whether the server is there.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// A connection that is used for one request after the other.
 #[derive(Debug, Default)]
@@ -26,6 +32,13 @@ struct Open {
     connection: Connection,
     endpoint: Endpoint,
     security: Security,
+}
+
+impl Open {
+    async fn new(feed: &HttpsFeed) -> Result<Self, Failure> {
+        let connection = Connection::open(&feed.endpoint, &feed.security).await?;
+        Ok(Self { connection, endpoint: feed.endpoint.clone(), security: feed.security.clone() })
+    }
 }
 
 impl Https {
@@ -45,10 +58,23 @@ impl Https {
                 return Ok(answer);
             }
         }
-        let connection = Connection::open(&feed.endpoint, &feed.security).await?;
-        let (endpoint, security) = (feed.endpoint.clone(), feed.security.clone());
-        let open = self.open.insert(Open { connection, endpoint, security });
+        let open = self.open.insert(Open::new(feed).await?);
         Ok(open.connection.send(request(feed, target)?).await?)
+    }
+
+    /// Waits until the server can no longer be connected to, and returns why. One that only closes a connection that is not
+    /// used, as a kubelet does after a while, is connected to again.
+    pub(super) async fn away(&mut self, feed: &HttpsFeed) -> Failure {
+        loop {
+            if let Some(open) = &mut self.open {
+                open.connection.closed().await;
+            }
+            sleep(AGAIN).await;
+            match Open::new(feed).await {
+                Ok(open) => self.open = Some(open),
+                Err(failure) => return failure,
+            }
+        }
     }
 
     /// Closes the connection. The next request opens another.
@@ -142,4 +168,28 @@ pub(super) async fn words(mut body: Incoming) -> String {
     }
     words.truncate(MOST_WORDS_BYTES);
     String::from_utf8_lossy(&words).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::{super::client::https_feed, *};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_closes_what_is_not_used_is_there_and_one_that_no_longer_listens_is_away() {
+        let certificate = rcgen::generate_simple_self_signed([String::from("node-1")]).unwrap().cert.pem();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut feed = https_feed(listener.local_addr().unwrap().port(), &certificate, "secret");
+        feed.endpoint.tls = false;
+        let serving = async move {
+            for _ in 0..3 {
+                drop(listener.accept().await.unwrap());
+            }
+        };
+        let mut https = Https::default();
+        let (failure, ()) = tokio::join!(https.away(&feed), serving);
+        let why = crate::chain(&failure);
+        assert!(why.contains("cannot connect"), "{why}");
+    }
 }

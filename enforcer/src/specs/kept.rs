@@ -12,13 +12,13 @@ use super::ApiPod;
 pub struct KeptPod(Arc<RawValue>);
 
 impl KeptPod {
-    /// The text of a pod; `None` if it has none, which no pod is known to do.
+    /// The text of a pod; `None` if it cannot be written as JSON.
     #[must_use]
     pub fn of(pod: &ApiPod) -> Option<Self> {
         to_raw_value(pod).ok().map(|text| Self(text.into()))
     }
 
-    /// The pod; `None` as above.
+    /// The pod; `None` if the text is not one.
     #[must_use]
     pub fn read(&self) -> Option<ApiPod> {
         serde_json::from_str(self.0.get()).ok()

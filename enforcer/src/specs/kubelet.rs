@@ -14,7 +14,7 @@ use super::{
     process::{Failure, Shared},
 };
 
-/// How often the list is read although nothing is known to have changed: while a pod may soon be evicted, and for
+/// How often the list is read although nothing is known to have changed: while a threshold may be crossed, and for
 /// [`LIVELY`] after a change.
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -70,6 +70,7 @@ pub(super) async fn poll(feed: HttpsFeed, mut looks: watch::Receiver<Look>, shar
                 Err(_ended) => return Failure::StreamEnded,
             },
             () = sleep_until(read_at + rest) => {}
+            failure = https.away(&feed) => return failure,
         }
         sleep_until(read_at + PAUSE).await;
     }

@@ -76,13 +76,13 @@ pub(super) struct Ask {
     pub(super) wait_ms: u64,
 }
 
-/// When a source is to be read that is not watched. Each change has it read at once.
+/// When a source is to be read that is not watched: at once whenever this differs.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Look {
     /// A number that changes as the pods' cgroups do.
     pub state: u64,
-    /// Whether a pod may soon be evicted: then old specs may be wrong ones.
+    /// Whether a threshold is crossed, or may be soon: then it is read often, as a pod may be evicted by its spec.
     pub is_of_concern: bool,
 }
 
@@ -118,9 +118,9 @@ impl FeedAsk {
 #[derive(Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Outcome {
-    /// The body is the change.
+    /// The body is the change; the source was read so many milliseconds ago.
     #[serde(rename_all = "camelCase")]
-    Changed { revision: u64, is_whole: bool, dropped: u64 },
+    Changed { revision: u64, is_whole: bool, dropped: u64, read_ago_ms: u64 },
     /// The source has nothing new since it was read so many milliseconds ago.
     #[serde(rename_all = "camelCase")]
     Same { read_ago_ms: u64 },
@@ -211,7 +211,7 @@ impl Outcome {
             Self::Same { read_ago_ms } => {
                 Ok(Update { change: None, left_out: Vec::new(), dropped: None, read_ago_ms })
             }
-            Self::Changed { revision, is_whole, dropped } => {
+            Self::Changed { revision, is_whole, dropped, read_ago_ms } => {
                 if body.iter().filter(|byte| matches!(byte, b'{' | b':' | b',')).count() > MOST_PARTS {
                     return Err(String::from("the specs process sends a change of too many parts"));
                 }
@@ -219,12 +219,7 @@ impl Outcome {
                     .map_err(|error| format!("the specs process sends no change: {error}"))?;
                 let change =
                     if is_whole { Change::Whole(pods) } else { Change::Some { changed: pods, removed } };
-                Ok(Update {
-                    change: Some((revision, change)),
-                    left_out,
-                    dropped: Some(dropped),
-                    read_ago_ms: 0,
-                })
+                Ok(Update { change: Some((revision, change)), left_out, dropped: Some(dropped), read_ago_ms })
             }
         }
     }
@@ -235,7 +230,8 @@ mod tests {
     use super::*;
 
     fn changed(body: &str) -> Result<Update, String> {
-        Outcome::Changed { revision: 7, is_whole: true, dropped: 1 }.into_update(body.as_bytes())
+        Outcome::Changed { revision: 7, is_whole: true, dropped: 1, read_ago_ms: 0 }
+            .into_update(body.as_bytes())
     }
 
     #[test]

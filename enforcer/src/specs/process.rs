@@ -316,7 +316,8 @@ async fn troubled(trouble: &mut watch::Receiver<Option<String>>) -> String {
 
 fn changed_outcome(shared: &Shared, since: &Since) -> (Outcome, Vec<u8>) {
     let dropped = shared.store.borrow().dropped();
-    let outcome = Outcome::Changed { revision: since.revision, is_whole: since.is_whole, dropped };
+    let Since { revision, is_whole, .. } = *since;
+    let outcome = Outcome::Changed { revision, is_whole, dropped, read_ago_ms: shared.read_ago_ms() };
     (outcome, since.body())
 }
 

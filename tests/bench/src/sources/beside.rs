@@ -146,7 +146,11 @@ fn pods_api(kubelet_root: &Path, pods: u32) -> anyhow::Result<String> {
 fn https(kubelet_root: &Path, pods: u32) -> anyhow::Result<String> {
     let Kubelet { access, fake: _ } = Kubelet::serve(kubelet_root, pods)?;
     let kubeconfig = access.kubeconfig.context("it has none")?;
-    Ok(format!("kubeconfig: {}\nkubeletPort: {}", kubeconfig.display(), access.kubelet_port))
+    Ok(format!(
+        "kubeconfig: {}\nkubeletPort: {}\nnodeName: node-1",
+        kubeconfig.display(),
+        access.kubelet_port
+    ))
 }
 
 /// A kubelet's HTTPS server, and what a daemon knows of it.
@@ -163,12 +167,15 @@ impl Kubelet {
         fs::write(folder.join("pki/kubelet.crt"), &certificate)?;
         let (listener, kubelet_port) = tcp()?;
         let fake = kubelet(pods);
+        // One that does not say it is asked each minute.
+        fake.configure(String::from(r#"{"kubeletconfig":{"evictionHard":{"memory.available":"100Mi"}}}"#));
         let served = fake.clone();
         serve(move || served.serve_https(listener.into_listener(), (certificate, key), TOKEN));
         let access = ClusterAccess {
             kubelet_root: folder.to_owned(),
             kubelet_port,
-            kubeconfig: Some(kubeconfig(folder, "https://127.0.0.1:6443", "")?),
+            // What else is asked for is not the kubelet's.
+            kubeconfig: Some(api(folder, 0)?),
             service_account: PathBuf::from("/nonexistent"),
             in_cluster: None,
         };
@@ -186,15 +193,18 @@ impl Kubelet {
 }
 
 fn api_server(kubelet_root: &Path, pods: u32) -> anyhow::Result<String> {
+    Ok(format!("kubeconfig: {}\nnodeName: node-1", api(kubelet_root, pods)?.display()))
+}
+
+/// An API server with so many pods. Returns the kubeconfig for it.
+fn api(folder: &Path, pods: u32) -> anyhow::Result<PathBuf> {
     let (certificate, key) = certificate()?;
-    fs::write(kubelet_root.join("ca.pem"), &certificate)?;
+    fs::write(folder.join("ca.pem"), &certificate)?;
     let (listener, port) = tcp()?;
     let api = FakeApi::new(TOKEN);
     (0..pods).for_each(|number| api.put(manifest(number)));
     serve(move || api.serve(listener.into_listener(), (certificate, key)));
-    let server = format!("https://127.0.0.1:{port}");
-    let kubeconfig = kubeconfig(kubelet_root, &server, ", certificate-authority: ca.pem")?;
-    Ok(format!("kubeconfig: {}\nnodeName: node-1", kubeconfig.display()))
+    kubeconfig(folder, &format!("https://127.0.0.1:{port}"))
 }
 
 fn certificate() -> anyhow::Result<(String, String)> {
@@ -202,11 +212,11 @@ fn certificate() -> anyhow::Result<(String, String)> {
     Ok((signed.cert.pem(), signed.signing_key.serialize_pem()))
 }
 
-fn kubeconfig(folder: &Path, server: &str, more: &str) -> anyhow::Result<PathBuf> {
+fn kubeconfig(folder: &Path, server: &str) -> anyhow::Result<PathBuf> {
     let path = folder.join("kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
-         clusters: [{{name: k, cluster: {{server: '{server}'{more}}}}}]\nusers: [{{name: u, user: {{token: {TOKEN}}}}}]\n"
+         clusters: [{{name: k, cluster: {{server: '{server}', certificate-authority: ca.pem}}}}]\nusers: [{{name: u, user: {{token: {TOKEN}}}}}]\n"
     );
     fs::write(&path, text)?;
     Ok(path)
