@@ -6,6 +6,7 @@ mod node_name;
 use std::{
     future, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use tokio::{
@@ -36,6 +37,9 @@ const WAIT_MS: u64 = 30_000;
 
 /// The same for a source that has answered nothing yet, in milliseconds.
 const FIRST_WAIT_MS: u64 = 10_000;
+
+/// How old credentials may be with which a source is asked that has answered to them.
+const FRESH: Duration = Duration::from_mins(2);
 
 /// What is known of specs now.
 #[derive(Debug)]
@@ -126,6 +130,16 @@ struct SpecSource {
     after: Option<u64>,
     /// Why it did not answer, since a source has.
     why: Option<String>,
+    /// With what it was asked last, and when that was read.
+    feed: Option<(Feed, Instant)>,
+}
+
+impl SpecSource {
+    /// What it may be asked with again, without a look at the disk.
+    fn known_feed(&self) -> Option<Feed> {
+        let (feed, read_at) = self.feed.as_ref()?;
+        (self.after.is_some() && read_at.elapsed() < FRESH).then(|| feed.clone())
+    }
 }
 
 impl Specifying {
@@ -145,7 +159,7 @@ impl Specifying {
         };
         let start = |source: &SourceName| {
             let specs = Specs::start()?;
-            Ok(SpecSource { source: *source, specs, is_read: false, after: None, why: None })
+            Ok(SpecSource { source: *source, specs, is_read: false, after: None, why: None, feed: None })
         };
         let known = sources.iter().map(start).collect::<io::Result<Vec<_>>>()?;
         let (looks, look) = watch::channel(0);
@@ -206,12 +220,17 @@ async fn run(
         };
         let Some(asked) = known.get_mut(number) else { return };
         let look = Look { state: *looks.borrow_and_update(), is_of_concern: *concern.borrow_and_update() };
-        let feed = match asked.source {
-            source @ (SourceName::KUBELET | SourceName::API_SERVER) => match credentials.read(source).await {
-                Ok(read) => read.map_err(SpecRefusal::from),
-                Err(hang) => Err(hang.into()),
-            },
-            _ => Ok(pods_api.clone()),
+        let feed = match (asked.known_feed(), asked.source) {
+            (Some(known), _) => Ok(known),
+            (None, source @ (SourceName::KUBELET | SourceName::API_SERVER)) => {
+                let read = match credentials.read(source).await {
+                    Ok(read) => read.map_err(SpecRefusal::from),
+                    Err(hang) => Err(hang.into()),
+                };
+                asked.feed = read.as_ref().ok().map(|feed| (feed.clone(), Instant::now()));
+                read
+            }
+            (None, _) => Ok(pods_api.clone()),
         };
         let node = match &feed {
             Ok(Feed::ApiServer(feed)) => Some(feed.node.clone()),
