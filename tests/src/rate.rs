@@ -13,10 +13,11 @@ use anyhow::{Context as _, ensure};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 
-/// How many wakes are timed together, how many times that is done, and the time between two wakes.
-const WAKES: u32 = 25;
-const ROUNDS: usize = 5;
-const PAUSE: Duration = Duration::from_millis(50);
+/// How many wakes are timed together, how many times that is done, and the time between two wakes: a daemon at rest wakes
+/// once a second, and the longer a thread sleeps the less is left of it in the processor.
+const WAKES: u32 = 10;
+const ROUNDS: usize = 3;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// What a thread pays for a wake in which it reads how much memory is available, in nanoseconds of processor time: the
 /// median of some rounds. A thread that sleeps has nothing in the processor's caches, and an emulator least of all.
