@@ -121,10 +121,8 @@ pub(crate) fn measure(args: &Args, seconds: u32, native: Option<Native>) -> anyh
             .map_or_else(|| String::from("none"), |bytes| beside_bar(mib(bytes), HELPER_BAR_MIB));
         // A list is deciphered and read, which is no wake: its cost is that of another machine.
         let lists = native.filter(|_| *source == Source::Kubelet);
-        let lists_percent = lists.map_or(0.0, |native| {
-            let list_bytes = u64::from(args.source_pods) * POD_BYTES as u64;
-            float(native.list_ns) / 1e7 / kubelet_rest(list_bytes).as_secs_f64()
-        });
+        let lists_percent = lists
+            .map_or(0.0, |native| float(native.list_ns) / 1e7 / list_rest(args.source_pods).as_secs_f64());
         let wakes_percent = if lists.is_some() { percent - process_percent } else { percent };
         let native = native.map_or_else(
             || String::from("not known"),
@@ -149,6 +147,11 @@ fn uses(pid: u32) -> anyhow::Result<u64> {
 
 fn cpu_ns(threads: &BTreeMap<String, Used>) -> u64 {
     threads.values().map(|used| used.cpu_ns).sum()
+}
+
+/// How long a list of so many pods is not read again.
+fn list_rest(pods: u32) -> Duration {
+    kubelet_rest(u64::from(pods) * POD_BYTES as u64)
 }
 
 /// A figure and its bar.
@@ -184,9 +187,12 @@ fn measure_one(source: Source, pods: u32, seconds: u32) -> anyhow::Result<Figure
     let used = || {
         anyhow::Ok((own.number("cpu.stat", "usage_usec")?, idle::threads(daemon.pid())?, process_threads()?))
     };
-    let before = used()?;
+    let lists = || beside.as_ref().and_then(Beside::lists).unwrap_or(0);
+    let (before, lists_before) = (used()?, lists());
     thread::sleep(Duration::from_secs(seconds.into()));
     let after = used()?;
+    let (read, most) = (lists() - lists_before, 1 + u64::from(seconds) / list_rest(pods).as_secs());
+    ensure!(read <= most, "the kubelet's list was read {read} times, at rest that is at most {most}");
     let figures = Figures {
         cpu_us: after.0 - before.0,
         threads: [before.1, after.1],

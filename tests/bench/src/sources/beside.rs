@@ -38,6 +38,8 @@ const ANNOTATION: (&str, usize) = ("bench.example/annotation", 160);
 /// The node; its cgroups are removed when it is dropped.
 pub(super) struct Beside {
     settings: String,
+    /// The kubelet whose list is read, if that is the source.
+    kubelet: Option<FakeKubelet>,
     /// Dropped before what is above them.
     _leaves: Vec<Cgroup>,
     _pods: Vec<Cgroup>,
@@ -81,11 +83,13 @@ impl Beside {
         let socket = folder.join("runtime.sock");
         let listener = unix(&socket)?;
         serve(move || runtime::serve(listener.into_listener(), move |path, message| node.say(path, message)));
-        let further = match source {
-            Source::Static => String::new(),
-            Source::PodsApi => pods_api(&kubelet_root, pods)?,
-            Source::Kubelet => https(&kubelet_root, pods)?,
-            Source::ApiServer => api_server(&kubelet_root, pods)?,
+        let (further, kubelet) = match source {
+            Source::Static => (String::new(), None),
+            Source::PodsApi => (pods_api(&kubelet_root, pods)?, None),
+            Source::Kubelet => {
+                https(&kubelet_root, pods).map(|(further, kubelet)| (further, Some(kubelet)))?
+            }
+            Source::ApiServer => (api_server(&kubelet_root, pods)?, None),
         };
         let settings = format!(
             "mode: enforce\nownership: kubelet\nmemoryAvailableSource: memAvailable\ncgroupRoot: {CGROUP_ROOT}\n\
@@ -94,7 +98,12 @@ impl Beside {
             kubelet_root.display(),
             source.name()
         );
-        Ok(Self { settings, _leaves: leaves, _pods: own, _above: above })
+        Ok(Self { settings, kubelet, _leaves: leaves, _pods: own, _above: above })
+    }
+
+    /// How many lists a kubelet has given, if that is the source.
+    pub(super) fn lists(&self) -> Option<u64> {
+        self.kubelet.as_ref().map(FakeKubelet::lists)
     }
 
     /// The configuration of a daemon beside it.
@@ -143,14 +152,11 @@ fn pods_api(kubelet_root: &Path, pods: u32) -> anyhow::Result<String> {
     Ok(String::new())
 }
 
-fn https(kubelet_root: &Path, pods: u32) -> anyhow::Result<String> {
-    let Kubelet { access, fake: _ } = Kubelet::serve(kubelet_root, pods)?;
+fn https(kubelet_root: &Path, pods: u32) -> anyhow::Result<(String, FakeKubelet)> {
+    let Kubelet { access, fake } = Kubelet::serve(kubelet_root, pods)?;
     let kubeconfig = access.kubeconfig.context("it has none")?;
-    Ok(format!(
-        "kubeconfig: {}\nkubeletPort: {}\nnodeName: node-1",
-        kubeconfig.display(),
-        access.kubelet_port
-    ))
+    let (kubeconfig, port) = (kubeconfig.display(), access.kubelet_port);
+    Ok((format!("kubeconfig: {kubeconfig}\nkubeletPort: {port}\nnodeName: node-1"), fake))
 }
 
 /// A kubelet's HTTPS server, and what a daemon knows of it.
