@@ -17,7 +17,7 @@ use crate::network::{Connection, ConnectionError, Endpoint, Security};
 /// How much of an answer that is not what was asked for is shown.
 const MOST_WORDS_BYTES: usize = 1 << 10;
 
-/// How long a connection that has ended is waited with before the next one that is only to see whether the server is there.
+/// The pause between the end of a connection and the next try to connect, which only finds out whether the server listens.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// A connection that is used for one request after the other.

@@ -71,7 +71,7 @@ impl Items {
         let mut rest = part;
         while let Some((&byte, behind)) = rest.split_first() {
             if self.in_string && !self.is_escaped {
-                // Most of a document is text that says nothing here.
+                // Most of a document is text in which only its end matters.
                 let (text, behind) = rest.split_at(memchr2(b'"', b'\\', rest).unwrap_or(rest.len()));
                 if !text.is_empty() {
                     self.keep(text);

@@ -1,4 +1,4 @@
-//! A pod as it is kept for the disk: as text, which takes a third of what the parsed pod does.
+//! A pod as it is kept for the disk: as text, which takes less memory than the parsed pod.
 
 use std::sync::Arc;
 

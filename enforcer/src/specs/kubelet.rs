@@ -21,8 +21,8 @@ const EVERY: Duration = Duration::from_secs(10);
 /// A pod that changes is likely to change again: one that comes gets ready, one that is deleted goes.
 const LIVELY: Duration = Duration::from_mins(1);
 
-/// While nothing changes, the list is read more seldom the longer it is: so many bytes of it a second, which take about a
-/// ten-thousandth of a processor.
+/// While nothing changes, the list is read more seldom the longer it is: so many bytes of it a second, which take less
+/// than a ten-thousandth of a processor.
 const CALM_BYTES_PER_SECOND: u64 = 32 << 10;
 
 /// The longest time between two readings.

@@ -80,6 +80,8 @@ struct Figures {
     process_bytes: Option<u64>,
     /// Of the daemon and all its processes together.
     cpu_us: u64,
+    /// How often a kubelet's list was read.
+    lists: u64,
     /// What the threads of the daemon had used at the beginning and at the end.
     threads: [BTreeMap<String, Used>; 2],
     /// The same of the process.
@@ -89,6 +91,8 @@ struct Figures {
 /// What is known of a machine that is not emulated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Native {
+    /// What emulation costs a loop that computes.
+    pub(crate) factor: f64,
     /// What emulation costs a wake.
     pub(crate) wake_factor: f64,
     /// What a list of the kubelet costs, in nanoseconds of a processor.
@@ -108,28 +112,38 @@ pub(crate) fn measure(args: &Args, seconds: u32, native: Option<Native>) -> anyh
         POD_BYTES >> 10
     );
     println!(
-        "{:<12} {:>22} {:>22} {:>12} {:>12} {:>26}",
-        "source", "daemon, MiB", "its process, MiB", "% of a CPU", "the process", "without emulation, %"
+        "{:<12} {:>22} {:>22} {:>12} {:>12} {:>26} {:>12}",
+        "source",
+        "daemon, MiB",
+        "its process, MiB",
+        "% of a CPU",
+        "the process",
+        "without emulation, %",
+        "by a wake, %"
     );
     for source in all {
         let figures = measure_one(*source, args.source_pods, seconds).with_context(|| source.name())?;
-        let Figures { daemon_bytes, process_bytes, cpu_us, threads, process_threads } = &figures;
+        let Figures { daemon_bytes, process_bytes, cpu_us, lists, threads, process_threads } = &figures;
         let percent = float(*cpu_us) / 1e4 / f64::from(seconds);
         let process_cpu_ns = cpu_ns(&process_threads[1]).saturating_sub(cpu_ns(&process_threads[0]));
         let process_percent = float(process_cpu_ns) / 1e7 / f64::from(seconds);
         let process = process_bytes
             .map_or_else(|| String::from("none"), |bytes| beside_bar(mib(bytes), HELPER_BAR_MIB));
-        // A list is deciphered and read, which is no wake: its cost is that of another machine.
-        let lists = native.filter(|_| *source == Source::Kubelet);
-        let lists_percent = lists
+        // Neither loop deciphers. A list that was read here does not count; what one costs elsewhere does, as often as one is
+        // read.
+        let lists_percent = native
+            .filter(|_| *source == Source::Kubelet)
             .map_or(0.0, |native| float(native.list_ns) / 1e7 / list_rest(args.source_pods).as_secs_f64());
-        let wakes_percent = if lists.is_some() { percent - process_percent } else { percent };
-        let native = native.map_or_else(
-            || String::from("not known"),
-            |native| beside_bar(wakes_percent / native.wake_factor + lists_percent, BAR_PERCENT),
-        );
+        let others_percent = if *lists > 0 { percent - process_percent } else { percent };
+        let (native, by_wake) = match native {
+            None => (String::from("not known"), String::from("not known")),
+            Some(Native { factor, wake_factor, list_ns: _ }) => (
+                beside_bar(others_percent / factor + lists_percent, BAR_PERCENT),
+                format!("{:.3}", others_percent / wake_factor + lists_percent),
+            ),
+        };
         println!(
-            "{:<12} {:>22} {process:>22} {percent:>12.3} {process_percent:>12.3} {native:>26}",
+            "{:<12} {:>22} {process:>22} {percent:>12.3} {process_percent:>12.3} {native:>26} {by_wake:>12}",
             source.name(),
             beside_bar(mib(*daemon_bytes), BAR_MIB),
         );
@@ -195,6 +209,7 @@ fn measure_one(source: Source, pods: u32, seconds: u32) -> anyhow::Result<Figure
     ensure!(read <= most, "the kubelet's list was read {read} times, at rest that is at most {most}");
     let figures = Figures {
         cpu_us: after.0 - before.0,
+        lists: read,
         threads: [before.1, after.1],
         process_threads: [before.2, after.2],
         daemon_bytes: Resident::of(daemon.pid())?.held_bytes(),

@@ -28,7 +28,7 @@ impl Guarding {
     pub(super) fn wish(&mut self, guarded: Guarded, may_write: bool) {
         let scores = if may_write { guarded.scores } else { BTreeMap::new() };
         let wanted = Guarded { scores, ..guarded };
-        // This is looked at after each change of anything.
+        // Equal sets keep their address, by which they are compared after each event of the main loop.
         if *self.wanted != wanted {
             self.wanted = Arc::new(wanted);
         }
