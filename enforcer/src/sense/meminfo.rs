@@ -13,6 +13,9 @@ pub const PROC_MEMINFO: &str = "/proc/meminfo";
 /// `/proc/meminfo` has about 1.5 KiB, and the lines that are read are in its first half.
 const BUFFER_BYTES: usize = 4096;
 
+/// How many lines are read.
+const KEYS: usize = 12;
+
 /// The node's memory at one moment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MemoryInfo {
@@ -77,6 +80,7 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
     let (mut anon, mut cached, mut buffers, mut swap_cached, mut inactive_file) =
         (None, None, None, None, None);
     let (mut shmem, mut mapped) = (None, None);
+    let mut unread = KEYS;
     let end = text.iter().rposition(|byte| *byte == b'\n')?;
     for line in text.get(..end)?.split(|byte| *byte == b'\n') {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
@@ -96,7 +100,12 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
             b"SwapFree" => &mut swap_free,
             _ => continue,
         };
-        *field = Some(kilobytes(value.get(1..)?)?);
+        let before = field.replace(kilobytes(value.get(1..)?)?);
+        unread -= usize::from(before.is_none());
+        // More than half of the text follows.
+        if unread == 0 {
+            break;
+        }
     }
     Some(MemoryInfo {
         total_bytes: total?,
@@ -169,6 +178,16 @@ mod tests {
         assert_eq!(working_set(&text(10, 10, 500)), Some(0), "more idle cache than usage");
         assert_eq!(working_set(TEXT), None, "lines are missing");
         assert_eq!(working_set(&text(u64::MAX / 1_024, 1_000, 0)), None, "more than there can be");
+    }
+
+    #[test]
+    fn what_follows_the_last_line_of_interest_is_not_read() {
+        let all = format!(
+            "{TEXT}Cached: 7 kB\nInactive(file): 5 kB\nAnonPages: 3 kB\nMapped: 100 kB\nShmem: 1300 kB\n"
+        );
+        let info = parse(all.as_bytes()).unwrap();
+        assert_eq!((info.working_set_bytes, info.unmapped_shmem_bytes), (Some(5 * 1_024), 1_200 * 1_024));
+        assert_eq!(parse(format!("{all}MemFree: none\n").as_bytes()), Some(info));
     }
 
     #[test]
