@@ -17,6 +17,7 @@ mod failing;
 pub(crate) mod guard;
 mod handle;
 mod held;
+mod host_program;
 mod index;
 mod kubelet;
 mod ledger;
@@ -30,6 +31,7 @@ mod observe;
 mod permit;
 mod pod_cgroups;
 mod process;
+mod recent;
 mod reconciler;
 mod remove;
 mod report;
@@ -57,8 +59,9 @@ pub use self::{
     guard::{COMPONENTS, Forbidden, Guard, Origin, Unseen},
     handle::{Handles, Sought},
     held::{Held, PageSize},
+    host_program::HostProgram,
     index::{Index, Resolved},
-    kubelet::{KubeletProcess, host_program, hosts_root, kubelet_processes, kubelets},
+    kubelet::{KubeletProcess, hosts_root, kubelet_processes, kubelets},
     ledger::Ledger,
     limits::{CgroupsRs, LimitWriter},
     lowering::{Abandoned, Lowering},

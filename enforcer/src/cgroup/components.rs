@@ -4,7 +4,7 @@ use std::{
     io,
     path::Path,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use rustix::io::Errno;
@@ -12,8 +12,9 @@ use rustix::io::Errno;
 use super::{
     CgroupDir, Error, Permit,
     drift::{Contest, ROUNDS, Verdict},
-    kubelet::{is_below_kubepods, is_hosts_kubelet},
+    kubelet::is_hosts_kubelet,
     process::{Process, Processes, is_gone},
+    recent::Recent,
     score::is_within,
     score_record::ComponentRecord,
 };
@@ -26,9 +27,6 @@ mod unit;
 
 /// The component that this very process is.
 const OURSELVES: &str = "enforcer";
-
-/// Processes are scanned at least this often, even if none was started.
-const AT_THE_LATEST: Duration = Duration::from_mins(5);
 
 /// Keeps the node's own components at −999 and pods' pause processes at −998.
 ///
@@ -43,22 +41,11 @@ pub struct Components {
     units: unit::Units,
     own: u32,
     own_namespace: String,
-    looked: Option<Look>,
+    recent: Recent,
     /// What was done about each relevant process, by id and start time.
     known: BTreeMap<(u32, u64), Known>,
     /// A kubelet that the last look found, by id and start time.
     kubelet: Option<(u32, u64)>,
-}
-
-#[derive(Debug)]
-struct Look {
-    at: Instant,
-    /// The last look at all processes.
-    all_at: Instant,
-    /// The newest PID at that time.
-    newest: Option<u32>,
-    /// The newest PID at the look before.
-    before: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -193,7 +180,7 @@ impl Components {
             units: unit::Units::new(units),
             own,
             own_namespace,
-            looked: None,
+            recent: Recent::default(),
             known: BTreeMap::new(),
             kubelet: None,
         })
@@ -202,10 +189,8 @@ impl Components {
     /// Whether processes were started since the last look, or it is long ago. Cheap.
     #[must_use]
     pub fn wants_look(&self, now: Instant) -> bool {
-        let newest = self.processes.newest().ok();
-        self.looked.as_ref().is_none_or(|look| {
-            look.newest != newest || now.saturating_duration_since(look.at) >= AT_THE_LATEST
-        }) || self.kubelet.is_some()
+        self.recent.wants_look(self.processes.newest().ok(), now)
+            || self.kubelet.is_some()
             || self.known.values().any(|known| known.contest.is_overdue(now))
     }
 
@@ -231,18 +216,11 @@ impl Components {
         permit: Option<&Permit>,
         now: Instant,
     ) -> ComponentReport {
-        // Read before the look: the next look covers processes that start meanwhile. The thread that looks was started
-        // before this read, and does not count.
+        // The thread that looks was started before this read, and does not count.
         let newest = self.processes.newest().ok();
-        let since = self.since(newest, now);
-        self.looked = Some(Look {
-            at: now,
-            all_at: self.looked.as_ref().filter(|_| since.is_some()).map_or(now, |look| look.all_at),
-            newest,
-            before: self.looked.as_ref().and_then(|look| look.newest),
-        });
+        let since = self.recent.look(newest, now);
         let mut pass = Pass { root, permit, now, seen: BTreeSet::new(), report: ComponentReport::default() };
-        self.look_at_programs(plan, since, &mut pass);
+        self.look_at_programs(plan, (since, newest), &mut pass);
         for dir in self.units.find(root, &plan.node.path, &mut pass.report.errors) {
             self.look_at_cgroup(&dir, true, &mut pass);
         }
@@ -252,31 +230,22 @@ impl Components {
         report
     }
 
-    /// All processes started since the look before the last one have ids above this; `None` if all have to be looked
-    /// at. A process may exec the relevant program a moment after it was started, so each is looked at twice.
-    fn since(&self, newest: Option<u32>, now: Instant) -> Option<u32> {
-        let look = self.looked.as_ref()?;
-        let (newest, last, before) = (newest?, look.newest?, look.before?);
-        // Ids wrap around.
-        let ascends = before <= last && last <= newest;
-        let is_recent = now.saturating_duration_since(look.all_at) < AT_THE_LATEST;
-        (ascends && is_recent).then_some(before)
-    }
-
-    fn look_at_programs(&mut self, plan: &Plan, since: Option<u32>, pass: &mut Pass<'_>) {
-        let pids = match self.processes.pids() {
+    fn look_at_programs(
+        &mut self,
+        plan: &Plan,
+        (since, newest): (Option<u32>, Option<u32>),
+        pass: &mut Pass<'_>,
+    ) {
+        let started = match self.processes.started(since, newest) {
             Ok(pids) => pids,
             Err(errno) => return pass.report.errors.push(ComponentError::Processes(errno.into())),
         };
-        let known: BTreeSet<u32> = self.known.keys().map(|(pid, _)| *pid).collect();
         let init = self.processes.get(1).ok();
         let kubelet = self.kubelet.take();
         let mut found_kubelet = None;
-        for pid in pids.into_iter().filter(|pid| {
-            since.is_none_or(|since| *pid > since)
-                || known.contains(pid)
-                || kubelet.is_some_and(|(kubelet, _)| kubelet == *pid)
-        }) {
+        let known = self.known.keys().copied().chain(kubelet).map(|(pid, _)| pid);
+        let pids: BTreeSet<u32> = started.into_iter().chain(known).collect();
+        for pid in pids {
             let found = self.processes.get(pid).and_then(|process| {
                 let Some(executable) = process.executable()? else { return Ok(None) };
                 let is_kubelet = |init| is_hosts_kubelet(&process, &executable, init).unwrap_or(false);
@@ -427,7 +396,7 @@ fn record(
 /// Whether a process belongs to a pod, one of ours or one below another kubepods.
 fn is_of_a_pod(process: &Process, plan: &Plan) -> rustix::io::Result<bool> {
     let is_planned = process.cgroup()?.is_some_and(|cgroup| is_within(&cgroup, &plan.node.path));
-    Ok(is_planned || is_below_kubepods(process)?)
+    Ok(is_planned || process.is_below_kubepods()?)
 }
 
 fn emit(pid: u32, errno: Errno, report: &mut ComponentReport) {
@@ -439,4 +408,4 @@ fn emit(pid: u32, errno: Errno, report: &mut ComponentReport) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

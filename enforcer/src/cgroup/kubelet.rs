@@ -89,28 +89,5 @@ pub(super) fn is_hosts_kubelet(
         }
         _ => false,
     };
-    Ok(may_be && !is_below_kubepods(process)? && process.is_host_process(init, false)?)
-}
-
-/// Whether a process is below a kubepods, and so belongs to a pod.
-pub(super) fn is_below_kubepods(process: &Process) -> rustix::io::Result<bool> {
-    // With a cgroup root of its own, systemd's slice has that as a prefix.
-    let is_kubepods =
-        |name: &str| matches!(name, "kubepods" | "kubepods.slice") || name.ends_with("-kubepods.slice");
-    Ok(process.cgroup()?.is_some_and(|cgroup| cgroup.split('/').any(is_kubepods)))
-}
-
-/// A process of the host that runs the program of that file name, under any user; `None` if there is none.
-pub fn host_program(proc: &Path, name: &str) -> rustix::io::Result<Option<u32>> {
-    let processes = Processes::open(proc)?;
-    let init = processes.get(1)?;
-    let is_it = |pid: u32| {
-        let process = processes.get(pid)?;
-        Ok::<_, Errno>(
-            process.executable()?.is_some_and(|program| program == name)
-                && !is_below_kubepods(&process)?
-                && process.runs_program_of(&init, false)?,
-        )
-    };
-    Ok(processes.pids()?.into_iter().find(|&pid| is_it(pid).unwrap_or(false)))
+    Ok(may_be && !process.is_below_kubepods()? && process.is_host_process(init, false)?)
 }

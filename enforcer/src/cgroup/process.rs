@@ -8,10 +8,14 @@ use std::{
 use rustix::{
     fs::{AtFlags, Mode, OFlags, ResolveFlags, Statx, StatxFlags},
     io::Errno,
+    process::{Pid, PidfdFlags},
 };
 
 /// The most bytes read from a process's file.
 const MAX_READ_BYTES: usize = 64 * 1024;
+
+/// The most ids that are tried instead of listing all processes.
+const MOST_TRIED: u32 = 1_024;
 
 /// What the kernel appends to the path of a program whose file was replaced while it runs.
 const DELETED: &str = " (deleted)";
@@ -55,6 +59,24 @@ impl Processes {
         Ok(pids)
     }
 
+    /// The ids of visible processes above `since`, up to `newest` if that is known; of all without `since`.
+    ///
+    /// To list the folder has the kernel make an entry for each process, so ids are tried one by one if they are few.
+    pub(super) fn started(&self, since: Option<u32>, newest: Option<u32>) -> rustix::io::Result<Vec<u32>> {
+        let few = since.zip(newest).filter(|(since, newest)| newest.saturating_sub(*since) <= MOST_TRIED);
+        let Some((since, newest)) = few else {
+            let mut pids = self.pids()?;
+            pids.retain(|pid| since.is_none_or(|since| *pid > since));
+            return Ok(pids);
+        };
+        // Only the id of a process has a pidfd, that of another thread has none.
+        let is_process = |pid: &u32| {
+            let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+            pid.is_some_and(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).is_ok())
+        };
+        Ok((since.saturating_add(1)..=newest).filter(is_process).collect())
+    }
+
     /// The id that a process or thread got last: it changes as soon as something is started. Cheap to read.
     pub(super) fn newest(&self) -> rustix::io::Result<u32> {
         let load = read(&self.proc, "loadavg")?;
@@ -79,6 +101,14 @@ impl Process {
         let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.dir, "oom_score_adj", flags, Mode::empty())?;
         rustix::io::write(&file, score.to_string().as_bytes()).map(drop)
+    }
+
+    /// Whether it is below a kubepods, and so belongs to a pod.
+    pub(super) fn is_below_kubepods(&self) -> rustix::io::Result<bool> {
+        // With a cgroup root of its own, systemd's slice has that as a prefix.
+        let is_kubepods =
+            |name: &str| matches!(name, "kubepods" | "kubepods.slice") || name.ends_with("-kubepods.slice");
+        Ok(self.cgroup()?.is_some_and(|cgroup| cgroup.split('/').any(is_kubepods)))
     }
 
     /// The path of its cgroup in the unified hierarchy, as we see it; `None` without one. In a cgroup namespace, a path

@@ -1,7 +1,12 @@
 //! What else on this node ends pods when memory runs short, beside a kubelet: the kubelet itself, and others that rank by
 //! rules of their own.
 
-use std::{fs::File, io::Read as _, path::Path, time::Duration};
+use std::{
+    fs::File,
+    io::Read as _,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::watch;
 
@@ -10,7 +15,7 @@ use super::{
     reload::Load, specifying::Access,
 };
 use crate::{
-    cgroup::{self, Problem},
+    cgroup::{self, HostProgram, Problem},
     config::{Config, KubeletMemory, KubeletUnknown},
     journal::Journal,
     serve::{Common, PodView, View},
@@ -62,7 +67,8 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
     // What a user may not see says nothing of the daemon.
     let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
     let problems = config.contest(&kubelet, node.memory_bytes).into_iter().filter(|_| is_seen);
-    let others = others(Path::new(PROC), has_koordlet(pods)).into_iter().map(|problem| problem.message);
+    let others =
+        Others::new(Path::new(PROC)).look(has_koordlet(pods)).into_iter().map(|problem| problem.message);
     let observes = container_node::settle(&mut config, container.as_ref(), true);
     let problems = problems.chain(others).chain(observes).collect();
     Ok(Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems }))
@@ -120,7 +126,7 @@ pub(super) fn watch(
 ) -> Rivals {
     let (sender, mut configs) = watch::channel(config.clone());
     tokio::spawn(async move {
-        let mut problems = Problems::default();
+        let (mut problems, mut others) = (Problems::default(), Others::new(Path::new(PROC)));
         loop {
             let config = configs.borrow_and_update().clone();
             let has_koordlet = has_koordlet(&view.borrow().pods);
@@ -128,9 +134,11 @@ pub(super) fn watch(
             let look = move || {
                 let contest = config.contest(&kubelet.read(ASK), memory_bytes);
                 let contest = contest.map(|message| problem("kubelet", message));
-                contest.into_iter().chain(others(Path::new(PROC), has_koordlet)).collect()
+                (contest.into_iter().chain(others.look(has_koordlet)).collect(), others)
             };
-            problems.renew(threads::blocking(look).await, &journal);
+            let (found, looked) = threads::blocking(look).await;
+            others = looked;
+            problems.renew(found, &journal);
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
                 changed = configs.changed() => if changed.is_err() {
@@ -156,30 +164,43 @@ fn is_koordlet(namespace: &str, name: &str) -> bool {
 }
 
 /// All but the kubelet. What cannot be looked at is not there.
-fn others(proc: &Path, has_koordlet: bool) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    if let Ok(Some(pid)) = cgroup::host_program(proc, OOMD) {
-        let message = format!(
-            "systemd-oomd runs (process {pid}), and kills whole cgroups by rules of its own where a unit's ManagedOOMSwap= or \
-             ManagedOOMMemoryPressure= is kill: see with oomctl whether it watches -.slice or kubepods.slice, and if so write \
-             ManagedOOMSwap=auto and ManagedOOMMemoryPressure=auto in a drop-in of that slice, or disable systemd-oomd.service"
-        );
-        problems.push(problem(OOMD, message));
+struct Others<'a> {
+    proc: &'a Path,
+    oomd: Option<HostProgram>,
+}
+
+impl<'a> Others<'a> {
+    fn new(proc: &'a Path) -> Self {
+        Self { proc, oomd: HostProgram::new(proc, OOMD).ok() }
     }
-    if has_koordlet {
-        let message = format!(
-            "koordlet runs in {KOORDLET_NAMESPACE}, and may evict pods by rules of its own: in the ConfigMap \
-             slo-controller-config write \"enable\": false in resource-threshold-config, or leave evictions to it (mode: \
-             observe)"
-        );
-        problems.push(problem(KOORDLET, message));
+
+    fn look(&mut self, has_koordlet: bool) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if let Some(oomd) = &mut self.oomd
+            && let Ok(Some(pid)) = oomd.find(Instant::now())
+        {
+            let message = format!(
+                "systemd-oomd runs (process {pid}), and kills whole cgroups by rules of its own where a unit's ManagedOOMSwap= or \
+                 ManagedOOMMemoryPressure= is kill: see with oomctl whether it watches -.slice or kubepods.slice, and if so write \
+                 ManagedOOMSwap=auto and ManagedOOMMemoryPressure=auto in a drop-in of that slice, or disable systemd-oomd.service"
+            );
+            problems.push(problem(OOMD, message));
+        }
+        if has_koordlet {
+            let message = format!(
+                "koordlet runs in {KOORDLET_NAMESPACE}, and may evict pods by rules of its own: in the ConfigMap \
+                 slo-controller-config write \"enable\": false in resource-threshold-config, or leave evictions to it (mode: \
+                 observe)"
+            );
+            problems.push(problem(KOORDLET, message));
+        }
+        if os_release(self.proc).is_some_and(|text| is_talos_with_handler(&text)) {
+            let message = "Talos kills pods by memory pressure on its own (its OOM handler): switch it off with an OOMConfig \
+                           document of triggerExpression: \"false\", or leave evictions to it (mode: observe)";
+            problems.push(problem("talos", message.to_owned()));
+        }
+        problems
     }
-    if os_release(proc).is_some_and(|text| is_talos_with_handler(&text)) {
-        let message = "Talos kills pods by memory pressure on its own (its OOM handler): switch it off with an OOMConfig \
-                       document of triggerExpression: \"false\", or leave evictions to it (mode: observe)";
-        problems.push(problem("talos", message.to_owned()));
-    }
-    problems
 }
 
 /// `/etc/os-release` of the host.

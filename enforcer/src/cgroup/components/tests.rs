@@ -1,23 +1,24 @@
 use std::{
     fs,
     process::{Child, Command},
+    time::Duration,
 };
 
 use super::*;
 use crate::{
-    cgroup::sandbox::tests as sandbox,
+    cgroup::{recent::AT_THE_LATEST, sandbox::tests as sandbox},
     policy::{self, Settings},
     sample,
 };
 
 /// A process of a program of that name; it ends with this.
-struct Running {
+pub(in crate::cgroup) struct Running {
     child: Child,
     _folder: tempfile::TempDir,
 }
 
 impl Running {
-    fn start(name: &str) -> Self {
+    pub(in crate::cgroup) fn start(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join(name);
         fs::copy("/bin/sleep", &program).unwrap();
@@ -31,7 +32,7 @@ impl Running {
         }
     }
 
-    fn id(&self) -> u32 {
+    pub(in crate::cgroup) fn id(&self) -> u32 {
         self.child.id()
     }
 
@@ -174,21 +175,4 @@ fn it_looks_only_where_something_may_have_changed() {
     assert!(components.wants_look(*now + AT_THE_LATEST));
     assert!(Command::new("true").status().unwrap().success());
     assert!(components.wants_look(*now));
-}
-
-#[test]
-fn only_what_is_new_is_looked_at_until_it_is_long_ago() {
-    let scene = Scene::new(&[]);
-    let (mut components, now) = (scene.components, scene.now);
-    let looked = |newest, before| Look { at: now, all_at: now, newest: Some(newest), before };
-    assert_eq!(components.since(Some(900), now), None, "the first look is at all");
-    components.looked = Some(looked(800, None));
-    assert_eq!(components.since(Some(900), now), None, "and the second");
-    components.looked = Some(looked(800, Some(700)));
-    assert_eq!(components.since(Some(900), now), Some(700));
-    assert_eq!(components.since(Some(900), now + AT_THE_LATEST), None);
-    assert_eq!(components.since(Some(300), now), None, "ids began anew");
-    components.looked = Some(looked(300, Some(700)));
-    assert_eq!(components.since(Some(900), now), None, "as they had between the last two looks");
-    assert_eq!(components.since(None, now), None);
 }
