@@ -42,6 +42,8 @@ pub struct Reconciler {
     standing: LiveCgroups,
     keeper: ScoreKeeper,
     watch: Option<Watch>,
+    /// Whether that watches each cgroup.
+    all_are_watched: bool,
     desired: Desired,
     /// The scores that containers have instead of the plan's.
     aligned: BTreeMap<CgroupPath, i16>,
@@ -114,6 +116,7 @@ impl Reconciler {
             standing: LiveCgroups::new(index),
             keeper,
             watch: None,
+            all_are_watched: false,
             desired: Desired::default(),
             aligned: BTreeMap::new(),
             failing: Failing::default(),
@@ -226,6 +229,12 @@ impl Reconciler {
             report.scores.absorb(self.sweep_scores(permit));
         }
         report
+    }
+
+    /// Whether inotify watches each cgroup: writes to another are seen by a look at everything alone.
+    #[must_use]
+    pub fn watches_all(&self) -> bool {
+        self.all_are_watched
     }
 
     /// Looks at everything once more, by the last plan.
@@ -478,6 +487,7 @@ impl Reconciler {
         let mut wanted: BTreeMap<CgroupPath, Sight> = outside.collect();
         wanted.extend(pods);
         let (fresh, errors) = watch.watch(&self.root, &wanted);
+        self.all_are_watched = errors.is_empty();
         for error in errors {
             self.seen.errors.insert(String::from("inotify"), crate::chain(&error));
             report.errors.push(error);

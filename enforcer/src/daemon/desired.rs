@@ -121,6 +121,7 @@ struct Worked {
     problems: Vec<Problem>,
     due: Option<Instant>,
     contest_due: Option<Instant>,
+    watches_all: bool,
 }
 
 impl Desired {
@@ -494,26 +495,33 @@ impl Desired {
             self.renew_view();
             return Ok(());
         };
-        let Worked { report, existing, guarded, standing, problems, due, contest_due } = hierarchy
-            .run(move |reconciler| {
-                let report = work(reconciler);
-                Worked {
-                    report,
-                    existing: Existing {
-                        planned: reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect(),
-                        going: reconciler
-                            .going()
-                            .map(|(id, owner)| (owner.path.clone(), Going { id, level: owner.level.clone() }))
-                            .collect(),
-                    },
-                    guarded: reconciler.guarded(),
-                    standing: reconciler.standing().cloned().collect(),
-                    problems: reconciler.problems(),
-                    due: reconciler.due(),
-                    contest_due: reconciler.contest_due(),
-                }
-            })
-            .await?;
+        let Worked { report, existing, guarded, standing, problems, due, contest_due, watches_all } =
+            hierarchy
+                .run(move |reconciler| {
+                    let report = work(reconciler);
+                    Worked {
+                        report,
+                        existing: Existing {
+                            planned: reconciler
+                                .cgroups()
+                                .map(|(id, owner)| (owner.path.clone(), id))
+                                .collect(),
+                            going: reconciler
+                                .going()
+                                .map(|(id, owner)| {
+                                    (owner.path.clone(), Going { id, level: owner.level.clone() })
+                                })
+                                .collect(),
+                        },
+                        guarded: reconciler.guarded(),
+                        standing: reconciler.standing().cloned().collect(),
+                        problems: reconciler.problems(),
+                        due: reconciler.due(),
+                        contest_due: reconciler.contest_due(),
+                        watches_all: reconciler.watches_all(),
+                    }
+                })
+                .await?;
         if self.existing != existing {
             self.candidates.note_change();
         }
@@ -529,6 +537,13 @@ impl Desired {
         self.pods.stand(standing);
         self.schedule.retry_at(due, Instant::now());
         self.schedule.write_back_at(contest_due, Instant::now());
+        let interval = self.schedule.interval();
+        self.schedule.all_are_watched(watches_all);
+        if let Some(placing) = &mut self.placing
+            && self.schedule.interval() < interval
+        {
+            placing.request_look();
+        }
         self.renew_view();
         Ok(())
     }

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-/// How often everything is looked at without a reported change: if the kernel reports changes, and if it does not.
-pub(super) const LOOK_REPORTED: Duration = Duration::from_mins(5);
+/// How often everything is looked at without a reported change: if the kernel reports each write to each cgroup, if it
+/// may not (inotify reports a write when the file is closed, and a cgroup may not be watched), and if it reports none.
+const LOOK_CERTAIN: Duration = Duration::from_hours(1);
+const LOOK_REPORTED: Duration = Duration::from_mins(5);
 pub(super) const LOOK_UNREPORTED: Duration = Duration::from_secs(10);
 
 /// How often processes with a wrong score are looked for, if the kernel does not report them.
@@ -21,18 +23,30 @@ const AFTER_A_KILL: Duration = Duration::from_secs(1);
 /// When the desired state is looked at without a reported change.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// Whether the kernel reports changes to the cgroups.
-    files_are_reported: bool,
+    reported: Reported,
     /// Whether it reports processes with a wrong score.
     scores_are_reported: bool,
     /// Whether a sweep of the scores is due nevertheless.
     sweep_is_due: bool,
-    look: Instant,
+    /// When everything was looked at last, and when it is to be without waiting for the next time.
+    looked: Instant,
+    requested: Option<Instant>,
     sweep: Instant,
     /// When something that waits is to be tried again.
     retry: Option<Instant>,
     /// When values that others insist on are to be written back.
     write_back: Option<Instant>,
+}
+
+/// What the kernel reports of the cgroups.
+#[derive(Clone, Copy, Debug)]
+struct Reported {
+    /// Whether inotify reports changes.
+    changes: bool,
+    /// Whether it watches each cgroup.
+    of_all: bool,
+    /// Whether the eBPF programs report each write.
+    writes: bool,
 }
 
 /// The work that is due.
@@ -49,10 +63,11 @@ pub(super) enum Due {
 impl Schedule {
     pub(super) fn new(files_are_reported: bool, now: Instant) -> Self {
         Self {
-            files_are_reported,
+            reported: Reported { changes: files_are_reported, of_all: false, writes: false },
             scores_are_reported: false,
             sweep_is_due: false,
-            look: now,
+            looked: now,
+            requested: Some(now),
             sweep: now,
             retry: None,
             write_back: None,
@@ -61,20 +76,47 @@ impl Schedule {
 
     /// Notes whether the kernel reports changes to the cgroups; everything is looked at when it no longer does.
     pub(super) fn files_are_reported(&mut self, reported: bool, now: Instant) {
-        if self.files_are_reported && !reported {
-            self.look = now;
+        if self.reported.changes && !reported {
+            self.request(now);
         }
-        self.files_are_reported = reported;
+        self.reported.changes = reported;
+    }
+
+    /// Notes whether the eBPF programs report each write to a cgroup's files.
+    pub(super) fn writes_are_reported(&mut self, reported: bool) {
+        self.reported.writes = reported;
+    }
+
+    /// Notes whether inotify watches each cgroup.
+    pub(super) fn all_are_watched(&mut self, watched: bool) {
+        self.reported.of_all = watched;
+    }
+
+    /// How often everything is looked at.
+    pub(super) fn interval(&self) -> Duration {
+        match self.reported {
+            Reported { changes: true, of_all: true, writes: true } => LOOK_CERTAIN,
+            Reported { changes: true, .. } => LOOK_REPORTED,
+            Reported { changes: false, .. } => LOOK_UNREPORTED,
+        }
+    }
+
+    fn request(&mut self, at: Instant) {
+        self.requested = Some(self.requested.map_or(at, |requested| requested.min(at)));
+    }
+
+    fn look(&self) -> Instant {
+        self.requested.into_iter().fold(self.looked + self.interval(), Instant::min)
     }
 
     /// Schedules a look at everything soon, but not while a victim dies.
     pub(super) fn request_resync(&mut self, now: Instant) {
-        self.look = self.look.min(now + AFTER_A_KILL);
+        self.request(now + AFTER_A_KILL);
     }
 
     /// Schedules a look at everything in a moment: by then the reflex has the candidates that were handed to it.
     pub(super) fn request_move(&mut self, now: Instant) {
-        self.look = self.look.min(now + RETRY);
+        self.request(now + RETRY);
     }
 
     /// Notes whether the kernel reports processes with a wrong score.
@@ -91,7 +133,7 @@ impl Schedule {
     /// Notes that everything is being looked at.
     pub(super) fn looked(&mut self, now: Instant) {
         self.sweep_is_due = false;
-        self.look = now + if self.files_are_reported { LOOK_REPORTED } else { LOOK_UNREPORTED };
+        (self.looked, self.requested) = (now, None);
         self.sweep = now + SWEEP;
     }
 
@@ -114,7 +156,7 @@ impl Schedule {
 
     /// Returns the work that is due now.
     pub(super) fn due(&self, now: Instant) -> Option<Due> {
-        if self.look <= now || self.retry.is_some_and(|retry| retry <= now) {
+        if self.look() <= now || self.retry.is_some_and(|retry| retry <= now) {
             return Some(Due::Look);
         }
         if self.write_back.is_some_and(|write_back| write_back <= now) {
@@ -130,7 +172,7 @@ impl Schedule {
     /// When something is due next.
     pub(super) fn next(&self) -> Instant {
         let sweep = self.sweeps().then_some(self.sweep);
-        [self.retry, self.write_back, sweep].into_iter().flatten().fold(self.look, Instant::min)
+        [self.retry, self.write_back, sweep].into_iter().flatten().fold(self.look(), Instant::min)
     }
 }
 
@@ -148,6 +190,12 @@ mod tests {
         assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + SWEEP, Some(Due::Sweep)));
         schedule.scores_are_reported(true);
         assert_eq!((schedule.next(), schedule.due(start + SWEEP)), (start + LOOK_REPORTED, None));
+        schedule.writes_are_reported(true);
+        assert_eq!(schedule.next(), start + LOOK_REPORTED, "a cgroup may not be watched");
+        schedule.all_are_watched(true);
+        assert_eq!(schedule.next(), start + LOOK_CERTAIN);
+        schedule.writes_are_reported(false);
+        assert_eq!(schedule.next(), start + LOOK_REPORTED);
         schedule.files_are_reported(false, start);
         assert_eq!(schedule.due(start), Some(Due::Look));
         schedule.looked(start);

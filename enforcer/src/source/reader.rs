@@ -23,7 +23,7 @@ use crate::trust;
 /// How often the folder is read even if no change was seen.
 const RESCAN: Duration = Duration::from_secs(20);
 /// If inotify reports every change: those of files in the folder itself, not of those that links lead to.
-const RESCAN_CLOSED: Duration = Duration::from_mins(2);
+const RESCAN_CLOSED: Duration = Duration::from_mins(10);
 /// While it is away: inotify does not report mounts.
 const RESCAN_AWAY: Duration = Duration::from_secs(2);
 /// It then rests this many times as long as a reading took: another folder may hold much, and is read in vain.

@@ -99,6 +99,7 @@ impl Desired {
     /// Learns what the programs can see: nothing once they are gone.
     pub(in crate::daemon) fn set_sight(&mut self, sight: Sight) {
         self.schedule.scores_are_reported(self.permit.is_none() || sight.scores);
+        self.schedule.writes_are_reported(sight.writes);
     }
 
     /// Hands the guard the wanted set, if it has changed.

@@ -14,7 +14,6 @@ use super::{
     super::{
         kept_specs::{self, KeptSpecs},
         ownership,
-        schedule::LOOK_REPORTED,
         specifying::SpecNews,
     },
     Desired, emit,
@@ -205,7 +204,7 @@ impl Desired {
         let (found, is_elsewhere) = threads::blocking(read).await;
         if is_elsewhere {
             if let Some(placing) = &mut self.placing {
-                placing.look_at = now + LOOK_REPORTED;
+                placing.look_at = now + self.schedule.interval();
             }
             let message = "the kubelet's kubepods is of another cgroup driver than at the daemon's start: it starts again";
             emit::degraded(&self.journal, WHAT, message);
@@ -216,7 +215,7 @@ impl Desired {
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         let is_watched = placing.is_reported && found.as_ref().is_ok_and(|pods| !pods.is_empty());
         placing.looked_at = now;
-        placing.look_at = now + if is_watched { LOOK_REPORTED } else { LOOK_UNREPORTED };
+        placing.look_at = now + if is_watched { self.schedule.interval() } else { LOOK_UNREPORTED };
         match found {
             Ok(pods) => {
                 let differs = placing.pods.take(pods, now);

@@ -16,6 +16,7 @@ use crate::{
 };
 
 const GRACE: Duration = Duration::from_secs(10);
+const MINUTE: Duration = Duration::from_mins(1);
 const LIVE: Provenance = Provenance { source: SourceName::API_SERVER, is_from_disk: false };
 
 /// The uid of a static pod: a hash.
@@ -128,7 +129,7 @@ impl Scene {
         scene.look(made);
         scene.pods.learn(&listing(made), scene.now);
         scene.specify(specs::Change::Whole(made.iter().map(|pod| pod.spec(&json!({}))).collect()));
-        scene.now += Duration::from_mins(1);
+        scene.now += MINUTE;
         let changes = scene.look(made);
         assert!(changes.len() <= made.len(), "{changes:?}");
         scene
@@ -191,7 +192,7 @@ fn while_kubelet_and_runtime_are_stopped_for_minutes_no_pod_is_lost_or_decided_o
     };
     // The cgroups are read, and both sources fail, for half an hour.
     for _ in 0..30 {
-        scene.now += LOOK_REPORTED;
+        scene.now += MINUTE;
         assert_eq!(scene.look(&made), []);
         is_as_before(&scene);
         assert!(!scene.pods.wants_names(), "nothing is asked for in vain");
@@ -233,7 +234,7 @@ fn a_pod_that_comes_while_kubelet_and_runtime_are_stopped_is_not_evicted_for_wan
     let made: Vec<Made> = (0..3).map(Made::new).collect();
     let mut scene = Scene::of(&made[..2]);
     for _ in 0..10 {
-        scene.now += LOOK_REPORTED;
+        scene.now += MINUTE;
         let changes = scene.look(&made);
         assert!(!changes.iter().any(|change| matches!(change, Change::Removed(_))), "{changes:?}");
     }
