@@ -129,6 +129,14 @@ pub(crate) enum Bench {
         #[arg(last = true)]
         args: Vec<OsString>,
     },
+    /// What processor time the daemon takes while others write its files or make cgroups without end
+    Floods {
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Arguments of the benchmark, such as --pods 100
+        #[arg(last = true)]
+        args: Vec<OsString>,
+    },
     /// What a converged daemon writes, and what processor time it takes
     Idle {
         #[command(flatten)]

@@ -15,7 +15,7 @@ use crate::{
     build::{self, Kind, Product},
     cli::{Bench, Cli, MachineArgs, Verb, Vm, seconds},
     dist, ebpf, fuzz,
-    guest::{Guests, Init, exec::Run, kernel::Kernel, shell},
+    guest::{Guests, Init, exec::Run, kernel::Kernel, machine::Clock, shell},
     guest_tests, pictures,
     places::Places,
     run,
@@ -62,7 +62,8 @@ pub(crate) fn dispatch(cli: Cli) -> anyhow::Result<u8> {
         Verb::Bench(Bench::Drift { machine, args }) => {
             bench::guest::measure(&places, &machine, "drift", &args)
         }
-        Verb::Bench(Bench::Idle { machine, args }) => bench::idle::measure(&places, &machine, &args),
+        Verb::Bench(Bench::Floods { machine, args }) => bench::idle::floods(&places, &machine, &args),
+        Verb::Bench(Bench::Idle { machine, args }) => bench::idle::measure(&places, machine, &args),
         Verb::Bench(Bench::Memory { machine, args }) => {
             bench::guest::measure(&places, &machine, "memory", &args)
         }
@@ -117,7 +118,17 @@ fn prepared<'a>(
 ) -> Run<'a> {
     let MachineArgs { kernel: _, memory, cpus: _, topology: _, init, boot, file } = machine;
     let cpus = machine.cpus();
-    Run { kernel, init: *init, memory_mib: *memory, cpus, timeout, boot, files: file, script }
+    Run {
+        kernel,
+        init: *init,
+        memory_mib: *memory,
+        cpus,
+        clock: Clock::Host,
+        timeout,
+        boot,
+        files: file,
+        script,
+    }
 }
 
 fn only(guests: &Guests) -> anyhow::Result<&Kernel> {

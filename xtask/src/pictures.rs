@@ -22,7 +22,7 @@ use self::{
 use crate::{
     build::{Kind, Product},
     cli::MachineArgs,
-    guest::{Guests, exec::Run},
+    guest::{Guests, exec::Run, machine::Clock},
     places::Places,
     steps::Steps,
 };
@@ -80,6 +80,7 @@ fn session(guests: &Guests, machine: &MachineArgs) -> anyhow::Result<Vec<u8>> {
         init: machine.init,
         memory_mib: machine.memory,
         cpus: machine.cpus(),
+        clock: Clock::Host,
         timeout: TIMEOUT,
         boot: &machine.boot,
         files: &machine.file,

@@ -91,10 +91,8 @@ struct Figures {
 /// What is known of a machine that is not emulated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Native {
-    /// What emulation costs a loop that computes.
+    /// How many times the processor time here is that there.
     pub(crate) factor: f64,
-    /// What emulation costs a wake.
-    pub(crate) wake_factor: f64,
     /// What a list of the kubelet costs, in nanoseconds of a processor.
     pub(crate) list_ns: u64,
 }
@@ -112,14 +110,8 @@ pub(crate) fn measure(args: &Args, seconds: u32, native: Option<Native>) -> anyh
         POD_BYTES >> 10
     );
     println!(
-        "{:<12} {:>22} {:>22} {:>12} {:>12} {:>26} {:>12}",
-        "source",
-        "daemon, MiB",
-        "its process, MiB",
-        "% of a CPU",
-        "the process",
-        "without emulation, %",
-        "by a wake, %"
+        "{:<12} {:>22} {:>22} {:>12} {:>12} {:>26}",
+        "source", "daemon, MiB", "its process, MiB", "% of a CPU", "the process", "without emulation, %"
     );
     for source in all {
         let figures = measure_one(*source, args.source_pods, seconds).with_context(|| source.name())?;
@@ -135,15 +127,12 @@ pub(crate) fn measure(args: &Args, seconds: u32, native: Option<Native>) -> anyh
             .filter(|_| *source == Source::Kubelet)
             .map_or(0.0, |native| float(native.list_ns) / 1e7 / list_rest(args.source_pods).as_secs_f64());
         let others_percent = if *lists > 0 { percent - process_percent } else { percent };
-        let (native, by_wake) = match native {
-            None => (String::from("not known"), String::from("not known")),
-            Some(Native { factor, wake_factor, list_ns: _ }) => (
-                beside_bar(others_percent / factor + lists_percent, BAR_PERCENT),
-                format!("{:.3}", others_percent / wake_factor + lists_percent),
-            ),
-        };
+        let native = native.map_or_else(
+            || String::from("not known"),
+            |native| beside_bar(others_percent / native.factor + lists_percent, BAR_PERCENT),
+        );
         println!(
-            "{:<12} {:>22} {process:>22} {percent:>12.3} {process_percent:>12.3} {native:>26} {by_wake:>12}",
+            "{:<12} {:>22} {process:>22} {percent:>12.3} {process_percent:>12.3} {native:>26}",
             source.name(),
             beside_bar(mib(*daemon_bytes), BAR_MIB),
         );

@@ -14,7 +14,7 @@ use crate::{
     build::{self, Kind, Product, Programs},
     cli::{EvictArgs, MachineArgs},
     ebpf,
-    guest::Init,
+    guest::{Init, machine::Clock},
     places::Places,
     setup,
     steps::Steps,
@@ -48,7 +48,15 @@ pub(crate) fn measure(places: &Places, args: EvictArgs) -> anyhow::Result<u8> {
         out.set_len(0).with_context(|| format!("cannot empty {}", raw.display()))?;
     }
     let words = [&[OsString::from("run")], args.as_slice()].concat();
-    let ended = guest::run_into(&guests, &machine, "evict", &words, &contenders, TIMEOUT, Box::new(out))?;
+    let ended = guest::run_into(
+        &guests,
+        (&machine, Clock::Host),
+        "evict",
+        &words,
+        &contenders,
+        TIMEOUT,
+        Box::new(out),
+    )?;
     Steps::Out.say(format_args!("the figures of every run are in {}", raw.display()));
     let judged = self::judge(&guests.programs, &raw)?;
     Ok(if ended == 0 { judged } else { ended })

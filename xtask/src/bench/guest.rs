@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use crate::{
     build::{Kind, Product},
     cli::MachineArgs,
-    guest::{Guests, exec::Run, initramfs::FileToAdd},
+    guest::{Guests, exec::Run, initramfs::FileToAdd, machine::Clock},
     places::Places,
     steps::Steps,
 };
@@ -50,13 +50,24 @@ pub(super) fn run(
     bench: &str,
     args: &[OsString],
 ) -> anyhow::Result<u8> {
+    run_into(guests, (machine, Clock::Host), bench, args, &[], TIMEOUT, Box::new(io::stdout()))
+}
+
+/// The same in a guest whose clock follows its instructions, if it is emulated.
+pub(super) fn run_counted(
+    guests: &Guests,
+    machine: &MachineArgs,
+    bench: &str,
+    args: &[OsString],
+) -> anyhow::Result<u8> {
+    let machine = (machine, Clock::Instructions);
     run_into(guests, machine, bench, args, &[], TIMEOUT, Box::new(io::stdout()))
 }
 
-/// The same with further files, another time limit, and its standard output redirected.
+/// The same with a clock, further files, another time limit, and its standard output redirected.
 pub(super) fn run_into(
     guests: &Guests,
-    machine: &MachineArgs,
+    (machine, clock): (&MachineArgs, Clock),
     bench: &str,
     args: &[OsString],
     files: &[FileToAdd],
@@ -71,6 +82,7 @@ pub(super) fn run_into(
         init: *init,
         memory_mib: *memory,
         cpus: machine.cpus(),
+        clock,
         timeout,
         boot,
         files: &files,

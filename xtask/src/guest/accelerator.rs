@@ -11,7 +11,7 @@ use crate::{
     guest::{
         cpus::Cpus,
         kernel::Kernel,
-        machine::{Accelerator, Machine},
+        machine::{Accelerator, Clock, Machine},
     },
     places::Places,
     setup::qemu::Qemu,
@@ -41,7 +41,13 @@ pub(crate) fn choose(places: &Places, qemu: &Qemu, kernel: &Kernel) -> anyhow::R
 /// Boots a kernel without a root: its last line says that the root is missing.
 fn boots(qemu: &Qemu, kernel: &Kernel) -> anyhow::Result<bool> {
     let console = tempfile::NamedTempFile::new()?;
-    let machine = Machine { kernel, accelerator: Accelerator::Kvm, memory_mib: 256, cpus: Cpus::Count(1) };
+    let machine = Machine {
+        kernel,
+        accelerator: Accelerator::Kvm,
+        memory_mib: 256,
+        cpus: Cpus::Count(1),
+        clock: Clock::Host,
+    };
     let mut command = machine.command(qemu, console.path(), "", &[]);
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().context("cannot start QEMU")?;

@@ -7,7 +7,7 @@ use std::{fs::File, path::PathBuf, time::Duration};
 use anyhow::{Context as _, bail};
 
 use crate::{
-    guest::{Guests, Init, cpus::Cpus, exec::Run, initramfs::FileToAdd},
+    guest::{Guests, Init, cpus::Cpus, exec::Run, initramfs::FileToAdd, machine::Clock},
     run::last_lines,
     setup::{
         debs,
@@ -87,6 +87,7 @@ pub(crate) fn provide(
             init: Init::Own,
             memory_mib: MEMORY_MIB,
             cpus: Cpus::Count(2),
+            clock: Clock::Host,
             timeout: TIMEOUT,
             boot: &[],
             files: &files,

@@ -24,7 +24,7 @@ use crate::{
         cpus::Cpus,
         initramfs::{self, FileToAdd},
         kernel::Kernel,
-        machine::{Machine, prefixed},
+        machine::{Clock, Machine, prefixed},
         relay::{self, Event, Stream},
         report::Report,
     },
@@ -47,6 +47,7 @@ pub(crate) struct Run<'a> {
     pub(crate) init: Init,
     pub(crate) memory_mib: u32,
     pub(crate) cpus: Cpus,
+    pub(crate) clock: Clock,
     /// From the start of the machine.
     pub(crate) timeout: Duration,
     /// Parameters of the kernel, beside those that every guest has.
@@ -77,8 +78,8 @@ impl Run<'_> {
         let report = relay::listen_for_report(&at("report"), events.clone())?;
 
         let console = Console::create(guests, self.kernel, self.init)?;
-        let Self { kernel, memory_mib, cpus, .. } = *self;
-        let machine = Machine { kernel, accelerator: guests.accelerator, memory_mib, cpus };
+        let Self { kernel, memory_mib, cpus, clock, .. } = *self;
+        let machine = Machine { kernel, accelerator: guests.accelerator, memory_mib, cpus, clock };
         let mut command = machine.command(&guests.qemu, &console.path, kernel_arguments, self.boot);
         command.arg("-initrd").arg(at("initrd")).args(["-device", "virtio-serial-pci"]);
         for port in ["report", "out", "err"] {

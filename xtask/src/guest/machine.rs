@@ -15,6 +15,16 @@ pub(crate) enum Accelerator {
     Tcg,
 }
 
+/// What an emulated machine's clock follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    /// This machine's own clock.
+    Host,
+    /// The instructions that the guest has executed, each one nanosecond: what something takes there does not depend on
+    /// how fast it is emulated. Time without an instruction to execute is skipped.
+    Instructions,
+}
+
 /// What a machine is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine<'a> {
@@ -22,6 +32,7 @@ pub(crate) struct Machine<'a> {
     pub(crate) accelerator: Accelerator,
     pub(crate) memory_mib: u32,
     pub(crate) cpus: Cpus,
+    pub(crate) clock: Clock,
 }
 
 impl Machine<'_> {
@@ -43,7 +54,7 @@ impl Machine<'_> {
                 command.env(name, value);
             }
         }
-        let Self { kernel, accelerator, memory_mib, cpus } = self;
+        let Self { kernel, accelerator, memory_mib, cpus, clock } = self;
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         // Without the i8254 the kernel calibrates its clock against the HPET. Against the i8254 calibration fails on
         // a busy host, which is the likely cause of a clock that ran more than twice as fast in one guest of a
@@ -54,16 +65,19 @@ impl Machine<'_> {
             // A processor without SMAP, SMEP and 5-level paging has less to emulate: page faults are twice as fast.
             // Its RDRAND seeds the guest's random numbers, for which programs would otherwise wait minutes.
             //
-            // With `-icount shift=1,sleep=off` and one thread the guest's clock does not depend on the host's speed, but the
-            // guest takes 1.6 times the CPU, and guests side by side have none to spare.
+            // A guest whose clock follows its instructions takes 1.6 times the CPU, and guests side by side have none to
+            // spare.
             //
             // With more processors than the host has, a processor may run on while another patches the kernel's code and is
             // kept from finishing it: seen as an oops by int3 in `get_page_from_freelist`, when cpusets were first used.
             Accelerator::Tcg => {
-                let thread = match cpus {
-                    Cpus::Count(_) => "tcg,thread=multi",
-                    Cpus::Topology(_) => "tcg,thread=single",
+                let thread = match (cpus, clock) {
+                    (Cpus::Count(_), Clock::Host) => "tcg,thread=multi",
+                    (Cpus::Topology(_), _) | (_, Clock::Instructions) => "tcg,thread=single",
                 };
+                if clock == Clock::Instructions {
+                    command.args(["-icount", "shift=0,sleep=off"]);
+                }
                 command.args(["-accel", thread, "-cpu", "Nehalem,+rdrand"])
             }
         };

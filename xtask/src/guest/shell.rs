@@ -25,6 +25,7 @@ pub(crate) fn shell(guests: &Guests, run: &Run<'_>) -> anyhow::Result<()> {
         accelerator: guests.accelerator,
         memory_mib: run.memory_mib,
         cpus: run.cpus,
+        clock: run.clock,
     };
     let console = folder.path().join("console");
     let mut command =
