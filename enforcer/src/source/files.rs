@@ -87,6 +87,12 @@ pub(super) fn is_symlink(directory: &OwnedFd, name: &str) -> bool {
         .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
 }
 
+/// The stamp of what has that name in the directory, not of what a link leads to.
+pub(super) fn stamp(directory: &OwnedFd, name: &str) -> Option<Stamp> {
+    let stat = rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some(Stamp::of(&stat))
+}
+
 /// How files are read: who may write to them, and how much of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading<'a> {

@@ -89,10 +89,15 @@ impl Reader {
         Ok(Found { listing, identity })
     }
 
-    /// The result of reading the folder; with `is_accepted` whatever is at its path counts.
-    fn judge(&mut self, is_accepted: bool) -> Loaded {
+    /// The result of reading the folder, `None` if it is as when it was read last; with `is_accepted` whatever is at its
+    /// path counts.
+    fn judge(&mut self, is_accepted: bool) -> Option<Loaded> {
         let path = self.path.display().to_string();
         let found = match self.find() {
+            Ok(found) if self.is_as_read(&found) => {
+                self.rest = RESCAN_CLOSED;
+                return None;
+            }
             Ok(found) => found,
             Err(Absence::Missing) if is_accepted => {
                 self.stamps.clear();
@@ -100,9 +105,9 @@ impl Reader {
                 let mut none = Loaded::default();
                 self.keep(Fresh::default(), &mut none);
                 none.are_known = true;
-                return none.away(&path, Absence::Missing);
+                return Some(none.away(&path, Absence::Missing));
             }
-            Err(absence) => return self.loaded.away(&path, absence),
+            Err(absence) => return Some(self.loaded.away(&path, absence)),
         };
         let Found { listing, identity } = found;
         let is_same = self.known == Some(identity);
@@ -111,7 +116,9 @@ impl Reader {
         }
         let (mut loaded, stamps, fresh) = self.read_files(&listing);
         if !(Grounds { is_same, is_first: self.is_first, is_accepted }.take(&self.loaded, &loaded)) {
-            return self.loaded.away(&path, Absence::Another(Replaced { was: self.known, is: identity }));
+            return Some(
+                self.loaded.away(&path, Absence::Another(Replaced { was: self.known, is: identity })),
+            );
         }
         loaded.are_known = true;
         self.known = Some(identity);
@@ -120,7 +127,22 @@ impl Reader {
         if listing.is_closed {
             self.rest = RESCAN_CLOSED;
         }
-        loaded
+        Some(loaded)
+    }
+
+    /// Whether the folder that was read last is there, without links, and holds the same files, of which nothing was wrong.
+    /// To take hundreds of files as they are costs ten times as much.
+    fn is_as_read(&self, Found { listing, identity }: &Found) -> bool {
+        let is_as_read = |name: &String| {
+            let known = self.stamps.get(name);
+            known.is_some() && known.copied() == files::stamp(&listing.directory, name)
+        };
+        !self.is_first
+            && self.known == Some(*identity)
+            && self.loaded.errors.is_empty()
+            && listing.is_closed
+            && listing.names.len() == self.stamps.len()
+            && listing.names.iter().all(is_as_read)
     }
 
     fn read_files(&self, listing: &Listing) -> (Loaded, HashMap<String, Stamp>, Fresh) {
@@ -190,8 +212,11 @@ impl Read for Reader {
         let unwatched = self.watcher.watch(&self.path).err();
         self.rest = RESCAN;
         let start = Instant::now();
-        let mut loaded = self.judge(is_accepted);
+        let judged = self.judge(is_accepted);
         self.is_first = false;
+        // Nothing was wrong, and may be now.
+        let as_read = || unwatched.is_some().then(|| Loaded::clone(&self.loaded));
+        let Some(mut loaded) = judged.or_else(as_read) else { return Arc::clone(&self.loaded) };
         if loaded.errors.iter().any(SourceError::is_down) {
             self.rest = RESCAN_AWAY.max(start.elapsed().saturating_mul(REST_FACTOR));
         }
@@ -211,5 +236,64 @@ impl Read for Reader {
 
     fn wait(&mut self, due: Instant) -> io::Result<bool> {
         self.watcher.wait(due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::unix::fs::{PermissionsExt as _, symlink},
+        path::Path,
+    };
+
+    use super::*;
+    use crate::waker::Waker;
+
+    /// Has the reader take all files for settled, which they are two seconds after they were written.
+    fn settle(reader: &mut Reader, folder: &Path) {
+        let directory = files::open_folder(folder).unwrap();
+        let names = ["a.yaml", "b.yaml"].map(str::to_owned);
+        reader.stamps = names.map(|name| (name.clone(), files::stamp(&directory, &name).unwrap())).into();
+    }
+
+    #[test]
+    fn a_folder_that_is_as_it_was_read_is_not_taken_again() {
+        let (temp, run_dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let write = |name: &str, pod: &str| {
+            let text = format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec: {{containers: [{{name: app}}]}}\n"
+            );
+            fs::write(temp.path().join(name), text).unwrap();
+        };
+        let watcher = || Watcher::new(Arc::new(Waker::new().unwrap()));
+        let path = temp.path().to_owned();
+        let changes: [(&str, &dyn Fn()); 6] = [
+            ("nothing", &|| {}),
+            ("a file", &|| write("a.yaml", "other")),
+            ("one more", &|| write("c.yaml", "c")),
+            ("one less", &|| fs::remove_file(temp.path().join("a.yaml")).unwrap()),
+            ("who may write", &|| {
+                fs::set_permissions(temp.path().join("a.yaml"), fs::Permissions::from_mode(0o666)).unwrap();
+            }),
+            ("a link", &|| {
+                fs::rename(temp.path().join("a.yaml"), temp.path().join(".a")).unwrap();
+                symlink(".a", temp.path().join("a.yaml")).unwrap();
+            }),
+        ];
+        for (what, change) in changes {
+            for entry in fs::read_dir(temp.path()).unwrap() {
+                fs::remove_file(entry.unwrap().path()).unwrap();
+            }
+            write("a.yaml", "a");
+            write("b.yaml", "b");
+            let mut reader = Reader::new(path.clone(), watcher(), Kept::open(run_dir.path()));
+            assert!(reader.judge(false).is_some(), "the first time");
+            let loaded = reader.read(false);
+            assert_eq!(loaded.pods.len(), 2, "{:?}", loaded.errors);
+            settle(&mut reader, temp.path());
+            change();
+            assert_eq!(reader.judge(false).is_none(), what == "nothing", "{what}");
+        }
     }
 }
