@@ -48,8 +48,8 @@ pub(crate) struct Args {
     /// How many pods there are, each with one container and one process
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..))]
     pods: u32,
-    /// For how long
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    /// For how long; what is done seldom is done once an hour
+    #[arg(long, default_value_t = 3_600, value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
     /// Measure floods instead, of so many seconds each
     #[arg(long, num_args = 0..=1, default_missing_value = "20")]
