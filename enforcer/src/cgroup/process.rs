@@ -363,6 +363,30 @@ mod tests {
     }
 
     #[test]
+    fn what_was_started_is_found_by_its_id_or_in_the_list() {
+        let processes = Processes::open(Path::new("/proc")).unwrap();
+        let before = processes.newest().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let (pid, newest) = (child.id(), processes.newest().unwrap());
+        let found = |since: Option<u32>, newest: Option<u32>| {
+            processes.started(since, newest).unwrap().contains(&pid)
+        };
+        let by_id = (found(Some(before), Some(newest)), found(Some(pid), Some(newest)));
+        let listed = (found(Some(before), None), found(Some(pid), None), found(None, None));
+        // A thread has an id too, and is no process.
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let of_thread = processes.started(Some(thread - 1), Some(thread)).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Ids begin anew once they have all been given out.
+        if before < pid {
+            assert_eq!((by_id, listed), ((true, false), (true, false, true)));
+        }
+        assert_ne!(thread, std::process::id(), "a test has a thread of its own");
+        assert_eq!(of_thread, Vec::<u32>::new());
+    }
+
+    #[test]
     fn a_title_is_no_command_line() {
         let joined = |line: &str| words(line).map(|words| words.join("|"));
         assert_eq!(joined("/usr/bin/kubelet\0--config\0/a b\0").as_deref(), Some("--config|/a b"));
