@@ -38,6 +38,8 @@ pub(super) struct Reader {
     known: Option<Identity>,
     loaded: Arc<Loaded>,
     stamps: HashMap<String, Stamp>,
+    /// How many files were read. A file that was written just before has no stamp.
+    files: usize,
     kept: Kept,
     /// Whether nothing was read yet.
     is_first: bool,
@@ -61,6 +63,7 @@ impl Reader {
             known,
             loaded: Arc::new(remembered),
             stamps: HashMap::new(),
+            files: 0,
             kept,
             is_first: true,
             rest: RESCAN,
@@ -123,6 +126,7 @@ impl Reader {
         loaded.are_known = true;
         self.known = Some(identity);
         self.stamps = stamps;
+        self.files = listing.names.len();
         self.keep(fresh, &mut loaded);
         if listing.is_closed {
             self.rest = RESCAN_CLOSED;
@@ -141,7 +145,7 @@ impl Reader {
             && self.known == Some(*identity)
             && self.loaded.errors.is_empty()
             && listing.is_closed
-            && listing.names.len() == self.stamps.len()
+            && listing.names.len() == self.files
             && listing.names.iter().all(is_as_read)
     }
 
@@ -250,11 +254,11 @@ mod tests {
     use super::*;
     use crate::waker::Waker;
 
-    /// Has the reader take all files for settled, which they are two seconds after they were written.
-    fn settle(reader: &mut Reader, folder: &Path) {
+    /// Has the reader take these files for settled, which they are two seconds after they were written.
+    fn settle(reader: &mut Reader, folder: &Path, names: &[&str]) {
         let directory = files::open_folder(folder).unwrap();
-        let names = ["a.yaml", "b.yaml"].map(str::to_owned);
-        reader.stamps = names.map(|name| (name.clone(), files::stamp(&directory, &name).unwrap())).into();
+        let stamp = |name: &&str| (String::from(*name), files::stamp(&directory, name).unwrap());
+        reader.stamps = names.iter().map(stamp).collect();
     }
 
     #[test]
@@ -268,20 +272,27 @@ mod tests {
         };
         let watcher = || Watcher::new(Arc::new(Waker::new().unwrap()));
         let path = temp.path().to_owned();
-        let changes: [(&str, &dyn Fn()); 6] = [
-            ("nothing", &|| {}),
-            ("a file", &|| write("a.yaml", "other")),
-            ("one more", &|| write("c.yaml", "c")),
-            ("one less", &|| fs::remove_file(temp.path().join("a.yaml")).unwrap()),
-            ("who may write", &|| {
+        let remove = || fs::remove_file(temp.path().join("a.yaml")).unwrap();
+        let both: &[&str] = &["a.yaml", "b.yaml"];
+        let changes: [(&str, &[&str], &dyn Fn()); 8] = [
+            ("nothing", both, &|| {}),
+            ("a file", both, &|| write("a.yaml", "other")),
+            ("one more", both, &|| write("c.yaml", "c")),
+            ("one less", both, &remove),
+            ("one less, which was written just before", &["b.yaml"], &remove),
+            ("a file, and one less", &["b.yaml"], &|| {
+                remove();
+                write("c.yaml", "c");
+            }),
+            ("who may write", both, &|| {
                 fs::set_permissions(temp.path().join("a.yaml"), fs::Permissions::from_mode(0o666)).unwrap();
             }),
-            ("a link", &|| {
+            ("a link", both, &|| {
                 fs::rename(temp.path().join("a.yaml"), temp.path().join(".a")).unwrap();
                 symlink(".a", temp.path().join("a.yaml")).unwrap();
             }),
         ];
-        for (what, change) in changes {
+        for (what, settled, change) in changes {
             for entry in fs::read_dir(temp.path()).unwrap() {
                 fs::remove_file(entry.unwrap().path()).unwrap();
             }
@@ -291,7 +302,7 @@ mod tests {
             assert!(reader.judge(false).is_some(), "the first time");
             let loaded = reader.read(false);
             assert_eq!(loaded.pods.len(), 2, "{:?}", loaded.errors);
-            settle(&mut reader, temp.path());
+            settle(&mut reader, temp.path(), settled);
             change();
             assert_eq!(reader.judge(false).is_none(), what == "nothing", "{what}");
         }
