@@ -40,6 +40,7 @@ pub struct Guard {
     wanted: Table<Wanted, i16>,
     guarded: Table<Guarded, ()>,
     counts: PerCpuArray<MapData, u64>,
+    /// By the programs that are attached.
     sight: Sight,
     inbox: Inbox,
     /// The kernel's count of losses when it was last read.
@@ -54,12 +55,12 @@ struct Inbox {
     delivered: Delivered,
 }
 
-/// Which programs of the guard are attached.
+/// What the guard reports of all cgroups that it was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sight {
-    /// Wrong scores are reported: all four programs are attached.
+    /// Wrong scores are reported: all four programs are attached, and the kernel's table holds each container.
     pub scores: bool,
-    /// Foreign writes are reported.
+    /// Foreign writes are reported: the program is attached, and the kernel's table holds each cgroup.
     pub writes: bool,
 }
 
@@ -98,7 +99,7 @@ struct Delivered {
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
     /// The map is too small for all entries; those that fit are guarded.
-    #[error("the map {map} holds {max} cgroups, {more} too few: the rest is checked by sweeps alone")]
+    #[error("the map {map} holds {max} cgroups, {more} too few: what the rest gets is found by looks alone")]
     TooMany {
         /// Name of the map.
         map: &'static str,
@@ -154,10 +155,13 @@ impl Guard {
         }
     }
 
-    /// Which events can be reported at all.
+    /// What is reported of all cgroups that were given last.
     #[must_use]
     pub fn sight(&self) -> Sight {
-        self.sight
+        Sight {
+            scores: self.sight.scores && self.wanted.is_whole(),
+            writes: self.sight.writes && self.guarded.is_whole(),
+        }
     }
 
     /// Guards the scores of these containers' processes, and of no others. Cheap if nothing changed.

@@ -8,7 +8,10 @@ use std::{
 
 use enforcer::{
     model::CgroupId,
-    sense::{ForeignWrite, Guard, GuardEvent, Kept, KindCounts, Programs, ScoreCause, Sight, WrongScore},
+    sense::{
+        ForeignWrite, Guard, GuardError, GuardEvent, Kept, KindCounts, Programs, ScoreCause, Sight,
+        WrongScore,
+    },
 };
 use enforcer_tests::wait::wait_until;
 use tokio::{runtime::Runtime, time::timeout};
@@ -291,4 +294,26 @@ fn what_the_ring_has_no_room_for_is_counted_and_reported_together() {
         reported.insert(watch.written().cgroup);
     }
     assert_eq!(reported, ids);
+}
+
+/// Whoever relies on reports has to look at the rest by itself.
+#[guest_test(kernel)]
+fn a_guard_that_is_too_small_for_all_says_that_it_does_not_see_all() {
+    const TOO_MANY: usize = 100_000;
+    let mut watch = Watch::start();
+    let ids = || (1..).map(CgroupId).take(TOO_MANY);
+    let most = |error: GuardError| match error {
+        GuardError::TooMany { map: _, max, more } if max + more == TOO_MANY => max,
+        error => panic!("{error:?}"),
+    };
+
+    let most_scores = most(watch.guard.set_wanted(&ids().map(|id| (id, 500)).collect()).unwrap_err());
+    assert_eq!(watch.guard.sight(), Sight { scores: false, writes: true });
+    let most_files = most(watch.guard.set_guarded(&ids().collect()).unwrap_err());
+    assert_eq!(watch.guard.sight(), Sight { scores: false, writes: false });
+
+    watch.guard.set_wanted(&ids().take(most_scores).map(|id| (id, 500)).collect()).unwrap();
+    assert_eq!(watch.guard.sight(), Sight { scores: true, writes: false });
+    watch.guard.set_guarded(&ids().take(most_files).collect()).unwrap();
+    assert_eq!(watch.guard.sight(), Sight { scores: true, writes: true });
 }

@@ -121,6 +121,8 @@ impl Desired {
             self.schedule.request_sweep(Instant::now());
         }
         self.guarding.put_in = wanted;
+        // A table may not hold all of it.
+        self.set_sight(guard.sight());
     }
 
     /// Corrects what the programs reported.

@@ -18,6 +18,8 @@ pub(super) struct Table<R, V> {
     map: HashMap<MapData, u64, R>,
     max: usize,
     have: BTreeMap<CgroupId, V>,
+    /// Whether it holds all that was wanted last.
+    is_whole: bool,
 }
 
 /// The changes to make to a table.
@@ -44,7 +46,7 @@ pub(super) fn diff<V: Copy + PartialEq>(
 
 impl<R: Pod, V: Copy + PartialEq> Table<R, V> {
     pub(super) const fn new(name: &'static str, map: HashMap<MapData, u64, R>, max: usize) -> Self {
-        Self { name, map, max, have: BTreeMap::new() }
+        Self { name, map, max, have: BTreeMap::new(), is_whole: true }
     }
 
     /// Updates the kernel's table. If there are more than `max` entries, takes the first; the error counts the rest.
@@ -54,6 +56,7 @@ impl<R: Pod, V: Copy + PartialEq> Table<R, V> {
         record: impl Fn(V) -> R,
     ) -> Result<(), GuardError> {
         if self.have == *want {
+            self.is_whole = true;
             return Ok(());
         }
         let too_many = want.len().checked_sub(self.max).filter(|more| *more > 0);
@@ -79,11 +82,17 @@ impl<R: Pod, V: Copy + PartialEq> Table<R, V> {
                 Err(source) => first_error = first_error.or(Some(source)),
             }
         }
+        self.is_whole = first_error.is_none() && too_many.is_none();
         match (first_error, too_many) {
             (Some(source), _) => Err(GuardError::Map { map: self.name, source }),
             (None, Some(more)) => Err(GuardError::TooMany { map: self.name, max: self.max, more }),
             (None, None) => Ok(()),
         }
+    }
+
+    /// Whether the kernel's table holds all that was wanted last.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// The wanted value of a cgroup.
@@ -111,7 +120,7 @@ impl<R: Pod, V: Copy + PartialEq> Table<R, V> {
 
 impl<R, V> fmt::Debug for Table<R, V> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, map: _, max, have } = self;
+        let Self { name, map: _, max, have, is_whole: _ } = self;
         formatter
             .debug_struct("Table")
             .field("name", name)
