@@ -151,7 +151,7 @@ fn floods(args: &Args, seconds: u32, rate: u64) -> anyhow::Result<bool> {
         println!("a loop that computes is slower than outside by a factor of {factor:.2}");
     }
     let Scene { own, daemon, planned, processes } = Scene::converged(args.pods)?;
-    let is_within = floods::measure(&own, &planned, Duration::from_secs(seconds.into()), factor)?;
+    let is_within = floods::measure((&own, &daemon), &planned, Duration::from_secs(seconds.into()), factor)?;
     floods::storm(&planned)?;
     drop(processes);
     daemon.stop()?;

@@ -12,11 +12,14 @@ use std::{
 use anyhow::{Context as _, ensure};
 use enforcer_tests::{
     cgroup::Cgroup,
+    daemon::Daemon,
     figures::{float, rank},
     flood::Flood,
     plan::{Planned, folder, pids_below},
     process::Process,
 };
+
+use super::{print_threads, threads};
 
 /// What is done again and again.
 type Work = Box<dyn FnMut() + Send>;
@@ -35,7 +38,7 @@ const STORM_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Measures each flood for so long. Whether the daemon stays within its bar, its processor time divided by `factor`.
 pub(super) fn measure(
-    own: &Cgroup,
+    (own, daemon): (&Cgroup, &Daemon),
     planned: &Planned,
     duration: Duration,
     factor: Option<f64>,
@@ -65,9 +68,11 @@ pub(super) fn measure(
     for (name, step) in floods {
         let flood = Flood::start(step)?;
         thread::sleep(BEGINNING);
+        let before = threads(daemon.pid())?;
         let (cpu_us, done) = (used_us(own)?, flood.done());
         thread::sleep(duration);
         let (cpu_us, done) = (used_us(own)? - cpu_us, flood.done() - done);
+        let after = threads(daemon.pid())?;
         drop(flood);
         ensure!(done > 0, "{name}: nothing was done");
         let percent = float(cpu_us) / 1e4 / duration.as_secs_f64();
@@ -81,6 +86,7 @@ pub(super) fn measure(
             "  {name:<42} {:>9.0} a second: {percent:>6.2} % of one processor here, {scaled:>5.2} % (bar {BAR_PERCENT} %: {verdict})",
             float(done) / duration.as_secs_f64()
         );
+        print_threads(&before, &after);
     }
     planned.wait_until_held()?;
     Ok(is_within)
