@@ -5,7 +5,8 @@
 //! | `Desired` | the runtime; blocking work on its blocking threads | pods, cgroup changes, the guard's events, evictions, periodic looks | cgroups, scores, candidates, events |
 //! | `evict::Reflex` | threads of its own | candidates, kernel edges, meminfo | evictions, reports |
 //! | `Forecaster` | a thread of its own | pods, thresholds, candidates, periodic looks | warnings of crossings to come, candidates that must not be killed any more |
-//! | `Ooms` | a task | ring buffer records, a tick | OOM events |
+//! | `Ticks` | a task | a timer of the kernel | a tick every ten seconds |
+//! | `Ooms` | a task | ring buffer records, ticks | OOM events |
 //! | `Stalling` | the task of `Ooms` | records of stalls, aggregated stalls | pressure events |
 //! | `OrderBook` | the runtime; a thread that writes | requests, its clock | orders in force: settings, protected pods |
 //! | `Repeating` | a thread of its own | candidates, evictions that the API server is asked for | kills of restarted containers |
@@ -65,6 +66,7 @@ mod start;
 mod start_line;
 mod stop;
 mod system;
+mod ticks;
 mod tracing_report;
 mod trimming;
 mod watchdog;
@@ -102,6 +104,7 @@ use self::{
     specifying::{Access, Specifying},
     start::{emit_start, permits},
     stop::{detach, restore_on_exit, shutdown},
+    ticks::Ticks,
     trimming::Trimming,
     watchdog::Watchdog,
     watching::{Guarded, Watched},
@@ -237,6 +240,7 @@ pub async fn run(
     let workers = Workers::start("ending", ENDING_THREADS, ENDING_WAITING).context("cannot start threads")?;
     let workers = Arc::new(workers);
 
+    let mut ticks = Ticks::start().context("cannot create a timer")?;
     let index = Index::new();
     let kubelet = kubelets.then(|| Kubelet {
         kubepods: policy::name::kubepods(&config.settings.cgroup_root, config.settings.cgroup_driver),
@@ -339,7 +343,7 @@ pub async fn run(
     let (requests, taken) = watch::channel(orders.requested(&desired));
     let (ready, readiness) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
-    let tracing = tokio::spawn(ooms.run(readiness.clone()));
+    let tracing = tokio::spawn(ooms.run(readiness.clone(), ticks.clone()));
     orders.serve(admin, desired.kubepods(), view.clone(), stopping.clone());
     let reporting = (&journal, &counts, sinks.healths());
     let metering = Metering::start(
@@ -347,7 +351,7 @@ pub async fn run(
         (&host, &doctor, desired.members()),
         reporting,
         (&reflex, &recording),
-        &stopping,
+        (&ticks, &stopping),
     );
     let observer = reflex.observer();
     let answers = (metering.scrape(), Vital::by(move || observer.is_alive()));
@@ -376,7 +380,7 @@ pub async fn run(
     let ended = loop {
         reserve.settle(&journal);
         sinks.retry();
-        let due = desired.due().min(edges.due());
+        let due = desired.due();
         let due = trimming.due().map_or(due, |trim| due.min(trim));
         let mut manifests = None;
         tokio::select! {
@@ -443,6 +447,7 @@ pub async fn run(
             () = being_ended.changed() => desired.note_being_ended(),
             () = kubelet_came.notified() => break Ended::KubeletCame,
             () = metrics::sleep_until(due) => desired.look().await?,
+            () = ticks.next() => desired.look_at_components(),
         }
         if let Guarded(Some(guard)) = &mut guarded {
             desired.put_in(guard);

@@ -540,10 +540,10 @@ pub(crate) fn readable(ring: RingBuf<MapData>) -> io::Result<AsyncFd<RingBuf<Map
     Ok(unsafe { AsyncFd::register_with_interest(ring, Interest::READABLE) }?)
 }
 
-/// The same for a socket, whose end is to be noticed.
-pub(crate) fn readable_socket(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+/// The same for a socket, whose end is to be noticed, or a timer.
+pub(crate) fn readable_fd(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` closes its descriptor only on drop; `AsyncFd` owns it, and nothing here takes it out.
-    Ok(unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) }?)
+    Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
 /// Makes the kernel end this process in that many seconds by SIGALRM, whatever its threads wait for, also if it has become

@@ -318,7 +318,6 @@ impl Desired {
 
     /// Does the work that is due: a look at everything, or at the scores of new processes alone.
     pub(super) async fn look(&mut self) -> anyhow::Result<()> {
-        self.look_at_components();
         self.look_at_cpus();
         self.find_pods().await?;
         self.align().await?;
@@ -345,14 +344,8 @@ impl Desired {
     /// When [`look`](Self::look) must be called.
     pub(super) fn due(&self) -> Instant {
         let placing = self.placing.as_ref().map(Placing::due);
-        let others = [
-            self.components.due(),
-            self.alignment_due(),
-            self.candidates.due(),
-            self.watch_budget.due(),
-            self.cpus_due(),
-            placing,
-        ];
+        let others =
+            [self.alignment_due(), self.candidates.due(), self.watch_budget.due(), self.cpus_due(), placing];
         others.into_iter().flatten().fold(self.schedule.next(), Instant::min)
     }
 

@@ -21,11 +21,8 @@ use crate::{
     },
 };
 
-/// How soon a failed source is tried again.
-const RETRY: Duration = Duration::from_secs(10);
-
-/// How often to check whether kubepods exists, without another reason.
-const LOOK: Duration = Duration::from_secs(10);
+/// How soon a failed source is tried again, at the next tick then.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Adds the sources that wake the reflex: the node's pressure, kubepods' own, and the limits breached below kubepods,
 /// whenever it exists. It may be made after the daemon's start, removed, and made again.
@@ -34,7 +31,6 @@ pub(super) struct Edges {
     /// The whole hierarchy; `None` without cgroup v2, which is reported with everything else that the host lacks.
     root: Option<CgroupDir>,
     path: CgroupPath,
-    due: Instant,
     triggers: &'static [Trigger],
     node: Kept,
     pressure: Kept,
@@ -78,7 +74,6 @@ impl Edges {
             journal: journal.clone(),
             root: CgroupDir::mount(Path::new(cgroup::MOUNT)).ok(),
             path: path.clone(),
-            due: Instant::now(),
             triggers: Trigger::alternatives(may_be_short),
             node: Kept::default(),
             pressure: Kept::default(),
@@ -89,15 +84,10 @@ impl Edges {
         }
     }
 
-    /// When to call it again if nothing else happens: no event announces a new kubepods.
-    pub(super) fn due(&self) -> Instant {
-        self.due
-    }
-
-    /// Makes missing sources; if none is missing, only checks whether kubepods is still the same.
+    /// Makes missing sources; if none is missing, only checks whether kubepods is still the same. To be called at each tick:
+    /// no event announces a new kubepods.
     pub(super) fn keep(&mut self, reflex: &Reflex) {
         let now = Instant::now();
-        self.due = now + LOOK;
         if self.node.is_due(now) {
             let armed = Pressure::arm(Pressure::open_node, self.triggers);
             let source = self.pressure(armed, "the node", reflex);

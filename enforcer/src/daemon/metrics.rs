@@ -17,6 +17,7 @@ use super::{
     ranking::Ranks,
     recording::Recording,
     system::{self, System},
+    ticks::Ticks,
 };
 use crate::{
     cgroup::{self, CgroupDir, Members},
@@ -105,7 +106,7 @@ impl Metering {
         (host, doctor, members): (&Host, &Doctor, Members),
         (journal, counts, healths): (&Journal, &Counts, &Healths),
         (reflex, recording): (&Reflex, &Recording),
-        stopping: &watch::Receiver<bool>,
+        (ticks, stopping): (&Ticks, &watch::Receiver<bool>),
     ) -> Self {
         let (root, driver) = (&config.settings.cgroup_root, config.settings.cgroup_driver);
         let kubepods = name::kubepods(root, driver);
@@ -116,7 +117,7 @@ impl Metering {
         ];
         slices.extend(CgroupPath::parse(SYSTEM_SLICE).ok().map(|path| (Slice::System, path)));
         let system = System::new(config, &host.node, members);
-        system.watch(journal, stopping.clone());
+        system.watch(journal, ticks.clone(), stopping.clone());
         let metering = Self(Arc::new(Sources {
             journal: journal.clone(),
             counts: counts.clone(),

@@ -25,7 +25,7 @@ use self::{
     sources::{NoRing, changes, lives, sleep},
     watch::{Changed, CounterWatch},
 };
-use super::{backlog::Backlog, emit, stalls::Stalling, tracing_report::TracingReport};
+use super::{backlog::Backlog, emit, stalls::Stalling, ticks::Ticks, tracing_report::TracingReport};
 use crate::{
     cgroup::Index,
     clock,
@@ -43,9 +43,6 @@ use crate::{
 
 /// How many records may be queued; further ones stay in the ring.
 const RECORDS: usize = 1024;
-
-/// How often losses are counted.
-const TICK: Duration = Duration::from_secs(10);
 
 /// How long incidents from before the start wait until the pods are known.
 const UNTIL_READY: Duration = Duration::from_secs(5);
@@ -208,15 +205,15 @@ impl Ooms {
 
     /// Turns records and counters into events until it is aborted. Incidents from before the start are reported as soon
     /// as the pods are known, or after a timeout.
-    pub(super) async fn run(mut self, mut ready: latest::Receiver<bool>) {
+    pub(super) async fn run(mut self, mut ready: latest::Receiver<bool>, ticks: Ticks) {
         #[cfg(feature = "bpf-log")]
         if let Some(working) = &mut self.programs {
-            programs::log_diagnostics(&mut working.programs);
+            programs::log_diagnostics(&mut working.programs, ticks.clone());
         }
         self.start_watches();
         self.scan().await;
         let Some(mut events) = self.programs.as_mut().and_then(|working| working.events.take()) else {
-            self.read(NoRing).await;
+            self.read(NoRing, ticks).await;
             return;
         };
         // Records may have waited as long as no daemon ran; a few more seconds do not matter.
@@ -241,12 +238,12 @@ impl Ooms {
         };
         match KernelRing::register(events) {
             Ok(ring) => {
-                tokio::join!(self.read(ring), stalling);
+                tokio::join!(self.read(ring, ticks), stalling);
             }
             Err(error) => {
                 emit_unreadable(&self.journal, &error);
                 self.incidents.stop_tracing();
-                self.read(NoRing).await;
+                self.read(NoRing, ticks).await;
             }
         }
     }
@@ -273,7 +270,7 @@ impl Ooms {
     }
 
     /// Turns a ring's records and changed counters into events.
-    async fn read(mut self, ring: impl RecordRing) {
+    async fn read(mut self, ring: impl RecordRing, mut ticks: Ticks) {
         let (sink, mut records) = mpsc::channel(RECORDS);
         let stats = RingStats::default();
         for record in self.world.backlog.left().iter().filter_map(|record| stats.decode(record)) {
@@ -290,7 +287,6 @@ impl Ooms {
         let index = self.world.index().clone();
         let working = async {
             self.learn_cgroups();
-            let mut tick = tokio::time::interval(TICK);
             let mut records_end = false;
             loop {
                 let due = self.incidents.deadline_ns().map(|deadline_ns| {
@@ -310,7 +306,7 @@ impl Ooms {
                     () = sleep(due) => self.step(Input::Tick),
                     () = index.changed() => self.learn_cgroups(),
                     changed = changes(&mut self.watch) => self.changed(changed),
-                    _ = tick.tick() => self.on_tick().await,
+                    () = ticks.next() => self.on_tick().await,
                     () = future::ready(()), if busy => {
                         self.work();
                         if std::mem::take(&mut self.is_scan_due) {

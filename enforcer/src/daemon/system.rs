@@ -8,13 +8,12 @@ use std::{
     fs,
     path::Path,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use enforcer_events::{Payload, reservation::ReservationExceeded};
 use tokio::sync::watch;
 
-use super::lock;
+use super::{lock, ticks::Ticks};
 use crate::{
     cgroup::{self, CgroupDir, Member, Members},
     config::Config,
@@ -25,9 +24,6 @@ use crate::{
     render::human_bytes,
     threads,
 };
-
-/// How often usage is compared with what is reserved.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 
 /// A reservation counts as kept again below this share of it, in hundredths: usage close to it is reported once.
 const KEPT_PERCENT: u64 = 95;
@@ -76,20 +72,20 @@ impl System {
         *lock(&self.0.scopes) = scopes(config, &self.0.node);
     }
 
-    /// Compares usage with what is reserved, now and then, until `stopping` becomes true.
-    pub(super) fn watch(&self, journal: &Journal, mut stopping: watch::Receiver<bool>) {
+    /// Compares usage with what is reserved at each tick, until `stopping` becomes true.
+    pub(super) fn watch(&self, journal: &Journal, mut ticks: Ticks, mut stopping: watch::Receiver<bool>) {
         let (system, journal) = (self.clone(), journal.clone());
         tokio::spawn(async move {
             let mut exceeded = Exceeded::default();
             loop {
+                tokio::select! {
+                    () = ticks.next() => {}
+                    _ = stopping.wait_for(|stopping| *stopping) => return,
+                }
                 let read = system.clone();
                 for report in exceeded.look(threads::blocking(move || read.scopes()).await) {
                     tracing::warn!("{}", report.message);
                     journal.emit(Subject::Node, Payload::ReservationExceeded(report));
-                }
-                tokio::select! {
-                    () = tokio::time::sleep(BETWEEN_LOOKS) => {}
-                    _ = stopping.wait_for(|stopping| *stopping) => return,
                 }
             }
         });

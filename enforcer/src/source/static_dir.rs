@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::sync::Notify;
+
 use super::{
     folder::Absence,
     kept::Kept,
@@ -34,7 +36,7 @@ const STACK_BYTES: usize = 2 << 20;
 /// The pods of a manifest directory (`staticPodPath`), and what is wrong with it.
 ///
 /// It is read on a thread of its own, which nothing waits for. inotify reports changes. The directory is also read
-/// every 2 min, with a symlink in it every 20 s, and every 2 s while it is away. Manifests are regular files `*.yaml`,
+/// every 10 min, with a symlink in it every 20 s, and every 2 s while it is away. Manifests are regular files `*.yaml`,
 /// `*.yml` and `*.json`, also through a symlink that stays inside, as in a mounted `ConfigMap`; names that begin with a
 /// dot are skipped.
 ///
@@ -51,8 +53,8 @@ pub struct StaticDir {
     /// What [`Self::next`] returned last.
     reported: Option<Arc<Loaded>>,
     patience: Duration,
-    /// When to check next whether the thread hangs.
-    check_at: tokio::time::Instant,
+    /// When to check next whether the thread hangs, while it reads.
+    check_at: Option<tokio::time::Instant>,
 }
 
 /// Called once what was read is in force.
@@ -99,11 +101,13 @@ struct ReadClock {
     start: Instant,
     /// In milliseconds from the start, and at least 1; 0 while it waits.
     since_ms: AtomicU64,
+    /// Notified when it begins.
+    begun: Notify,
 }
 
 impl ReadClock {
     fn new() -> Self {
-        Self { start: Instant::now(), since_ms: AtomicU64::new(0) }
+        Self { start: Instant::now(), since_ms: AtomicU64::new(0), begun: Notify::new() }
     }
 
     fn now_ms(&self) -> u64 {
@@ -112,6 +116,7 @@ impl ReadClock {
 
     fn begin(&self) {
         self.since_ms.store(self.now_ms(), Ordering::Relaxed);
+        self.begun.notify_one();
     }
 
     fn end(&self) {
@@ -152,9 +157,18 @@ impl StaticDir {
             .name(String::from("manifests"))
             .stack_size(STACK_BYTES)
             .spawn(move || run(reader, &asked, &sender, &beat))?;
-        let check_at = tokio::time::Instant::now() + patience;
         let orders = Some(orders);
-        Ok(Self { path, waker, orders, readings, read_clock, latest, reported: None, patience, check_at })
+        Ok(Self {
+            path,
+            waker,
+            orders,
+            readings,
+            read_clock,
+            latest,
+            reported: None,
+            patience,
+            check_at: None,
+        })
     }
 
     /// What the directory holds: at once the first time, then whenever pods or errors change, or a caller is to be
@@ -168,13 +182,19 @@ impl StaticDir {
                 read = self.readings.recv() => match read {
                     Some((loaded, answers)) => {
                         self.latest = Arc::clone(&loaded);
+                        self.check_at = None;
                         (loaded, answers)
                     }
                     // The thread ends with us.
                     None => std::future::pending().await,
                 },
-                () = tokio::time::sleep_until(self.check_at) => {
-                    self.check_at = tokio::time::Instant::now() + self.patience;
+                () = self.read_clock.begun.notified() => {
+                    self.check_at = Some(tokio::time::Instant::now() + self.patience);
+                    continue;
+                }
+                () = sleep_until(self.check_at) => {
+                    let again = tokio::time::Instant::now() + self.patience;
+                    self.check_at = self.read_clock.busy().map(|_| again);
                     if !self.is_stuck() {
                         continue;
                     }
@@ -204,6 +224,13 @@ impl StaticDir {
             drop(orders.send(Order { is_accepted, answer }));
             self.waker.wake();
         }
+    }
+}
+
+async fn sleep_until(due: Option<tokio::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

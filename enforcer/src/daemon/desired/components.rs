@@ -3,7 +3,7 @@ use std::{
     collections::BTreeSet,
     path::Path,
     sync::{Arc, Mutex, PoisonError, TryLockError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use super::{Desired, emit};
@@ -14,18 +14,14 @@ use crate::{
     model::NodeComponent,
 };
 
-/// How often the daemon checks whether there may be new ones.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
-
 /// How many reported problems are remembered.
 const MAX_REPORTED: usize = 256;
 
-/// The components, and when they are looked at next; `None` without /proc or cgroup v2.
+/// The components; `None` without /proc or cgroup v2.
 #[derive(Debug)]
 pub(super) struct Looked {
     looking: Option<Arc<Mutex<Looking>>>,
     members: Members,
-    next: Instant,
 }
 
 /// The state that a look holds locked.
@@ -50,12 +46,7 @@ impl Looked {
                     .ok()
             })
             .map(|components| Arc::new(Mutex::new(Looking { components, reported: BTreeSet::new() })));
-        Self { looking, members: Members::default(), next: Instant::now() }
-    }
-
-    /// When to look again.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.looking.as_ref().map(|_| self.next)
+        Self { looking, members: Members::default() }
     }
 }
 
@@ -65,15 +56,11 @@ impl Desired {
         Arc::clone(&self.components.members)
     }
 
-    /// Starts a look at the node's components if it is due and there may be new ones. It runs on a thread that may
-    /// block, and nothing waits for it.
-    pub(super) fn look_at_components(&mut self) {
+    /// Starts a look at the node's components if there may be new ones, at each tick. It runs on a thread that may block, and
+    /// nothing waits for it.
+    pub(in crate::daemon) fn look_at_components(&self) {
         let now = Instant::now();
         let (Some(looking), Some(hierarchy)) = (&self.components.looking, &self.hierarchy) else { return };
-        if now < self.components.next {
-            return;
-        }
-        self.components.next = now + BETWEEN_LOOKS;
         let wants = match looking.try_lock() {
             Ok(looking) => looking.components.wants_look(now),
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().components.wants_look(now),

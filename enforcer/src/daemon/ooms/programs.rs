@@ -3,7 +3,7 @@ use std::io;
 
 use super::super::{backlog::Backlog, emit};
 #[cfg(feature = "bpf-log")]
-use super::TICK;
+use super::Ticks;
 use crate::{
     journal::Journal,
     metrics::Counts,
@@ -56,7 +56,7 @@ pub(super) fn emit_drops(journal: &Journal, counts: &Counts, stage: &str, lost: 
 
 /// Writes the programs' own diagnostics to the log, in a separate task.
 #[cfg(feature = "bpf-log")]
-pub(super) fn log_diagnostics(programs: &mut Programs) {
+pub(super) fn log_diagnostics(programs: &mut Programs, mut ticks: Ticks) {
     let mut logger = match programs.diagnostics() {
         Ok(logger) => logger,
         // The object was built without diagnostics.
@@ -66,9 +66,8 @@ pub(super) fn log_diagnostics(programs: &mut Programs) {
         }
     };
     tokio::spawn(async move {
-        let mut tick = tokio::time::interval(TICK);
         loop {
-            tick.tick().await;
+            ticks.next().await;
             logger.flush();
         }
     });

@@ -70,7 +70,7 @@ impl Reader {
             index.insert(cgroup, owner);
         }
         let (producer, ring) = ring(ring_bytes, 0);
-        let task = tokio::spawn(ooms(&journal, index, run_dir.path()).read(ring));
+        let task = tokio::spawn(ooms(&journal, index, run_dir.path()).read(ring, Ticks::start().unwrap()));
         Self { producer, journal, seen: Vec::new(), next: 0, task, _run_dir: run_dir }
     }
 

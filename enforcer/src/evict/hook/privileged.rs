@@ -209,7 +209,7 @@ impl HookProcess {
 
     async fn ended(&self) -> io::Result<()> {
         let socket = self.lock().try_clone()?;
-        let socket = raw::readable_socket(socket)?;
+        let socket = raw::readable_fd(socket)?;
         loop {
             let mut ready = socket.readable().await?;
             // Its answers make it readable too; they are for the thread that asks.
