@@ -9,11 +9,13 @@ use crate::model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName};
 #[derive(Debug)]
 pub(super) struct LiveCgroups {
     known: BTreeMap<CgroupPath, Known>,
+    /// Whether one came, went or became another since that was last asked.
+    have_changed: bool,
     index: Index,
 }
 
 /// One of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Known {
     pub(super) id: CgroupId,
     pub(super) owner: Arc<Owner>,
@@ -36,11 +38,15 @@ impl Known {
 
 impl LiveCgroups {
     pub(super) fn new(index: Index) -> Self {
-        Self { known: BTreeMap::new(), index }
+        Self { known: BTreeMap::new(), have_changed: false, index }
     }
 
     /// Adds a cgroup. Returns the one that was at the path before, if it was another.
     pub(super) fn know(&mut self, path: &CgroupPath, known: Known) -> Option<Known> {
+        if self.known.get(path) == Some(&known) {
+            return None;
+        }
+        self.have_changed = true;
         let replaced = self
             .known
             .get(path)
@@ -56,6 +62,7 @@ impl LiveCgroups {
     /// Removes a cgroup that is gone.
     pub(super) fn remove(&mut self, path: &CgroupPath) -> Option<Known> {
         let known = self.known.remove(path)?;
+        self.have_changed = true;
         self.index.remove(known.id);
         Some(known)
     }
@@ -63,8 +70,20 @@ impl LiveCgroups {
     /// Marks those as retired that no plan names any longer.
     pub(super) fn retire_all_but(&mut self, is_wanted: impl Fn(&CgroupPath) -> bool) {
         for (path, known) in &mut self.known {
-            known.is_retired = !is_wanted(path);
+            let is_retired = !is_wanted(path);
+            self.have_changed |= known.is_retired != is_retired;
+            known.is_retired = is_retired;
         }
+    }
+
+    /// Whether one came, went or became another since the last call.
+    pub(super) fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.have_changed)
+    }
+
+    /// The same, without an end to it.
+    pub(super) fn have_changed(&self) -> bool {
+        self.have_changed
     }
 
     pub(super) fn get(&self, path: &CgroupPath) -> Option<&Known> {

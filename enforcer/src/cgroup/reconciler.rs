@@ -293,20 +293,19 @@ impl Reconciler {
         // A process was started in a former cgroup.
         paths.extend(self.moved_by(&changes.populated));
         // A cgroup that is gone is made again, under the same name; one that appeared by itself is taken in.
-        paths.extend(
-            self.desired
-                .targets
-                .keys()
-                .filter(|path| {
-                    path.parent().is_some_and(|parent| changes.children.contains(&parent))
-                        && (self.standing.get(path).is_none() || self.is_gone(path))
-                })
-                .cloned(),
-        );
+        let is_concerned = |path: &&CgroupPath| {
+            path.parent().is_some_and(|parent| changes.children.contains(&parent))
+                && (self.standing.get(path).is_none() || self.is_gone(path))
+        };
+        if !changes.children.is_empty() {
+            paths.extend(self.desired.targets.keys().filter(is_concerned).cloned());
+        }
         let mut report = Report::default();
         if !paths.is_empty() {
             self.pass(Some(&paths), permit, &mut report);
-            self.renew_watch(permit, &mut report);
+            if self.standing.have_changed() {
+                self.renew_watch(permit, &mut report);
+            }
         }
         // Memory charged to a pod that has ended no longer keeps its former cgroup.
         let mut emptied = !changes.populated.is_empty() && self.has_former();
@@ -329,6 +328,12 @@ impl Reconciler {
             self.watch_live(&mut report);
         }
         report
+    }
+
+    /// Whether a cgroup came, went or became another since the last call: what is [guarded](Self::guarded) and which pods
+    /// [stand](Self::standing) follow from that and from the plan.
+    pub fn take_change(&mut self) -> bool {
+        self.standing.take_change()
     }
 
     /// When to look again at something that waits, although no event comes.

@@ -32,7 +32,7 @@ use crate::{
     evict::Endings,
     journal::{Journal, Slots, Subject},
     metrics::Counts,
-    model::PodUid,
+    model::{CgroupId, Owner, PodUid},
     policy::{self, CgroupDriver},
     serve::View,
     source::{Decisions, EndedPod, Identities, Loaded, SourceName},
@@ -115,13 +115,42 @@ pub(super) struct Desired {
 /// The outcome of work on the cgroups.
 struct Worked {
     report: Report,
-    existing: Existing,
-    guarded: Guarded,
-    standing: BTreeSet<PodUid>,
+    shape: Option<Shape>,
     problems: Vec<Problem>,
     due: Option<Instant>,
     contest_due: Option<Instant>,
     watches_all: bool,
+}
+
+/// What exists, which most work on single files leaves as it is.
+struct Shape {
+    existing: Existing,
+    guarded: Guarded,
+    standing: BTreeSet<PodUid>,
+}
+
+/// What work on the cgroups may change.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Extent {
+    /// Also which cgroups there are, what they are for, and what they should hold.
+    Cgroups,
+    /// What files and processes hold. To gather what exists again would cost more than the work itself.
+    Values,
+}
+
+impl Shape {
+    fn of(reconciler: &Reconciler) -> Self {
+        let going =
+            |(id, owner): (CgroupId, &Owner)| (owner.path.clone(), Going { id, level: owner.level.clone() });
+        Self {
+            existing: Existing {
+                planned: reconciler.cgroups().map(|(id, owner)| (owner.path.clone(), id)).collect(),
+                going: reconciler.going().map(going).collect(),
+            },
+            guarded: reconciler.guarded(),
+            standing: reconciler.standing().cloned().collect(),
+        }
+    }
 }
 
 impl Desired {
@@ -309,7 +338,7 @@ impl Desired {
         let (plan, retired, permit) =
             (Arc::clone(self.pods.plan()), self.pods.retired().to_vec(), self.permit.clone());
         let movable = self.candidates.movable(&self.pods);
-        self.change(move |reconciler| {
+        self.change(Extent::Cgroups, move |reconciler| {
             reconciler.set_movable(movable);
             reconciler.reconcile(&plan, &retired, permit.as_deref())
         })
@@ -330,12 +359,12 @@ impl Desired {
             Some(Due::Look) => self.reconcile().await,
             Some(Due::WriteBack) => {
                 let permit = self.permit.clone();
-                self.change(move |reconciler| reconciler.write_back(permit.as_deref())).await
+                self.change(Extent::Values, move |reconciler| reconciler.write_back(permit.as_deref())).await
             }
             Some(Due::Sweep) => {
                 self.schedule.swept(now);
                 let Some(permit) = self.permit.clone() else { return Ok(()) };
-                self.change(move |reconciler| reconciler.sweep(&permit)).await
+                self.change(Extent::Cgroups, move |reconciler| reconciler.sweep(&permit)).await
             }
             None => Ok(()),
         }
@@ -455,9 +484,10 @@ impl Desired {
     /// Changes the cgroups, and admits waiting pods as long as that makes room.
     async fn change(
         &mut self,
+        extent: Extent,
         work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
     ) -> anyhow::Result<()> {
-        self.change_by(&Writers::default(), work).await?;
+        self.change_by(extent, &Writers::default(), work).await?;
         self.fill_room().await
     }
 
@@ -469,7 +499,7 @@ impl Desired {
             }
             let (plan, retired, permit) =
                 (Arc::clone(self.pods.plan()), self.pods.retired().to_vec(), self.permit.clone());
-            self.change_by(&Writers::default(), move |reconciler| {
+            self.change_by(Extent::Cgroups, &Writers::default(), move |reconciler| {
                 reconciler.reconcile(&plan, &retired, permit.as_deref())
             })
             .await?;
@@ -480,6 +510,7 @@ impl Desired {
     /// Changes the cgroups after foreign writes to them.
     async fn change_by(
         &mut self,
+        extent: Extent,
         writers: &Writers,
         work: impl FnOnce(&mut Reconciler) -> Report + Send + 'static,
     ) -> anyhow::Result<()> {
@@ -488,46 +519,25 @@ impl Desired {
             self.renew_view();
             return Ok(());
         };
-        let Worked { report, existing, guarded, standing, problems, due, contest_due, watches_all } =
-            hierarchy
-                .run(move |reconciler| {
-                    let report = work(reconciler);
-                    Worked {
-                        report,
-                        existing: Existing {
-                            planned: reconciler
-                                .cgroups()
-                                .map(|(id, owner)| (owner.path.clone(), id))
-                                .collect(),
-                            going: reconciler
-                                .going()
-                                .map(|(id, owner)| {
-                                    (owner.path.clone(), Going { id, level: owner.level.clone() })
-                                })
-                                .collect(),
-                        },
-                        guarded: reconciler.guarded(),
-                        standing: reconciler.standing().cloned().collect(),
-                        problems: reconciler.problems(),
-                        due: reconciler.due(),
-                        contest_due: reconciler.contest_due(),
-                        watches_all: reconciler.watches_all(),
-                    }
-                })
-                .await?;
-        if self.existing != existing {
-            self.candidates.note_change();
+        let Worked { report, shape, problems, due, contest_due, watches_all } = hierarchy
+            .run(move |reconciler| {
+                let report = work(reconciler);
+                let is_changed = reconciler.take_change() || extent == Extent::Cgroups;
+                Worked {
+                    report,
+                    shape: is_changed.then(|| Shape::of(reconciler)),
+                    problems: reconciler.problems(),
+                    due: reconciler.due(),
+                    contest_due: reconciler.contest_due(),
+                    watches_all: reconciler.watches_all(),
+                }
+            })
+            .await?;
+        match shape {
+            Some(shape) => self.take_shape(shape, &report, writers),
+            None => self.emit_report(&report, writers),
         }
-        if self.existing.planned != existing.planned {
-            self.aligning.renew();
-        }
-        // Cgroups that are gone by now may have been written to before.
-        self.existing.going.extend(existing.going.clone());
-        self.emit_report(&report, writers);
-        self.existing = existing;
-        self.guarding.wish(guarded, self.permit.is_some());
         self.problems.renew(problems, &self.journal);
-        self.pods.stand(standing);
         self.schedule.retry_at(due, Instant::now());
         self.schedule.write_back_at(contest_due, Instant::now());
         let interval = self.schedule.interval();
@@ -537,8 +547,25 @@ impl Desired {
         {
             placing.request_look();
         }
-        self.renew_view();
         Ok(())
+    }
+
+    /// Follows what exists, and reports the work that led there.
+    fn take_shape(&mut self, shape: Shape, report: &Report, writers: &Writers) {
+        let Shape { existing, guarded, standing } = shape;
+        if self.existing != existing {
+            self.candidates.note_change();
+        }
+        if self.existing.planned != existing.planned {
+            self.aligning.renew();
+        }
+        // Cgroups that are gone by now may have been written to before.
+        self.existing.going.extend(existing.going.clone());
+        self.emit_report(report, writers);
+        self.existing = existing;
+        self.guarding.wish(guarded, self.permit.is_some());
+        self.pods.stand(standing);
+        self.renew_view();
     }
 }
 

@@ -72,6 +72,8 @@ pub(super) struct Ooms {
     /// Whether another scan is due.
     is_scan_due: bool,
     watch: Option<CounterWatch>,
+    /// Cgroups that were made since the last read of records: most that are made and removed without end are gone with the next.
+    fresh: BTreeSet<CgroupId>,
     /// Cgroups to be taken in, in order; each is opened, watched and read.
     new: VecDeque<CgroupId>,
     /// The pods' cgroups that were taken in, and the index generation of that.
@@ -187,6 +189,7 @@ impl Ooms {
             has_looked: false,
             is_scan_due: false,
             watch: None,
+            fresh: BTreeSet::new(),
             new: VecDeque::new(),
             known: BTreeSet::new(),
             generation: None,
@@ -303,6 +306,7 @@ impl Ooms {
                         self.incidents.stop_tracing();
                     },
                     alive = lives(&mut self.life, self.lives_rest) => self.alive(alive),
+                    () = tokio::time::sleep_until(self.lives_rest), if !self.fresh.is_empty() => self.take_fresh(),
                     () = sleep(due) => self.step(Input::Tick),
                     () = index.changed() => self.learn_cgroups(),
                     changed = changes(&mut self.watch) => self.changed(changed),
@@ -378,6 +382,8 @@ impl Ooms {
         self.lives_rest = tokio::time::Instant::now() + LIVES_REST;
         let now = Instant::now();
         let gone: HashSet<CgroupId> = lives.iter().filter_map(Life::gone).collect();
+        self.fresh.retain(|cgroup| !gone.contains(cgroup));
+        self.take_fresh();
         let mut brief = HashSet::new();
         for life in lives {
             if !self.world.learn(&life, now) {
@@ -391,12 +397,17 @@ impl Ooms {
                 }
                 Life::Made { cgroup, .. } => {
                     self.step(Input::Known { cgroup, counts: None });
-                    self.new.push_back(cgroup);
+                    self.fresh.insert(cgroup);
                 }
                 Life::Gone(cgroup) if brief.contains(&cgroup) => {}
                 Life::Gone(cgroup) => self.gone(cgroup),
             }
         }
+    }
+
+    /// Has the cgroups taken in that were made before the last read of records.
+    fn take_fresh(&mut self) {
+        self.new.extend(std::mem::take(&mut self.fresh));
     }
 
     /// Takes in a cgroup, and its ancestors, that were gone before: a process was killed in it.

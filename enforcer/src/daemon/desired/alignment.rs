@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Desired, emit};
+use super::{Desired, Extent, emit};
 use crate::{
     cgroup::{CgroupDir, Error, Permit},
     journal::Journal,
@@ -199,7 +199,7 @@ impl Desired {
 
     async fn apply_alignment(&mut self, permit: Arc<Permit>) -> anyhow::Result<()> {
         let scores = self.aligning.scores(self.pods.plan());
-        self.change(move |reconciler| reconciler.align(scores, &permit)).await
+        self.change(Extent::Cgroups, move |reconciler| reconciler.align(scores, &permit)).await
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Desired,
+    Desired, Extent,
     emit::{self, Writer, Writers},
     watch_budget::{self, Watched},
 };
@@ -174,8 +174,10 @@ impl Desired {
         }
         if !containers.is_empty() || !cgroups.is_empty() {
             let permit = permit.clone();
-            self.change(move |reconciler| reconciler.look_over(&containers, &cgroups, permit.as_deref()))
-                .await?;
+            self.change(Extent::Values, move |reconciler| {
+                reconciler.look_over(&containers, &cgroups, permit.as_deref())
+            })
+            .await?;
         }
         if lost > 0 {
             tracing::info!(lost, "the eBPF programs lost events; looking at everything");

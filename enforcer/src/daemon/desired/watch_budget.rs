@@ -5,11 +5,11 @@ use std::{
 };
 
 use super::{
-    Desired,
+    Desired, Extent,
     emit::{Writer, Writers},
 };
 use crate::{
-    cgroup::{Author, Changes, KeptFile},
+    cgroup::{Author, Changes, KeptFile, Reconciler},
     model::CgroupPath,
     sense::GuardEvent,
 };
@@ -195,7 +195,10 @@ impl Desired {
             placing.request_look();
         }
         let permit = self.permit.clone();
-        self.change_by(writers, move |reconciler| reconciler.look_at(&changes, permit.as_deref())).await?;
+        let is_values = !changes.overflow && changes.populated.is_empty() && changes.children.is_empty();
+        let extent = if is_values { Extent::Values } else { Extent::Cgroups };
+        let look = move |reconciler: &mut Reconciler| reconciler.look_at(&changes, permit.as_deref());
+        self.change_by(extent, writers, look).await?;
         self.fill_room().await
     }
 
