@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{
     CgroupDir, Error, Permit,
     drift::{Contest, ROUNDS, Verdict},
-    kubelet::is_hosts_kubelet,
+    kubelet::{has_kubelet, is_hosts_kubelet},
     process::{Process, Processes, is_gone},
     recent::Recent,
     score::is_within,
@@ -244,7 +244,9 @@ impl Components {
         let kubelet = self.kubelet.take();
         let mut found_kubelet = None;
         let known = self.known.keys().copied().chain(kubelet).map(|(pid, _)| pid);
-        let pids: BTreeSet<u32> = started.into_iter().chain(known).collect();
+        let is_wanted = |program: &str| has_kubelet(program) || self.executables.contains(program);
+        let may_be_one = |pid: &u32| *pid == self.own || self.processes.may_run(*pid, is_wanted);
+        let pids: BTreeSet<u32> = started.into_iter().filter(may_be_one).chain(known).collect();
         for pid in pids {
             let found = self.processes.get(pid).and_then(|process| {
                 let Some(executable) = process.executable()? else { return Ok(None) };

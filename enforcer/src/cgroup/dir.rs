@@ -277,11 +277,21 @@ impl CgroupDir {
         })
     }
 
+    /// How many cgroups are directly below this one, if the file system counts them: a directory has a link from above, one
+    /// from itself, and one from each directory in it (`kernfs_refresh_inode`). Far cheaper than to list them among all files.
+    pub fn count_children(&self) -> Option<u64> {
+        let links = u64::try_from(rustix::fs::fstat(&self.fd).ok()?.st_nlink).ok()?;
+        links.checked_sub(2)
+    }
+
     /// The names of the cgroups directly below this one, as the kernel has them: whoever makes a cgroup may choose bytes
     /// that are no text. None leads anywhere else: they have no slash, and `.` and `..` are left out.
     pub fn children(&self) -> Result<Vec<OsString>, Error> {
         let failed = |errno: Errno| open_error(&self.path, errno);
         let mut names = Vec::new();
+        if self.count_children() == Some(0) {
+            return Ok(names);
+        }
         for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -334,8 +344,13 @@ impl CgroupDir {
         let mut chunk = [0_u8; 4096];
         loop {
             match rustix::io::read(&fd, &mut chunk) {
-                Ok(0) => break,
-                Ok(count) => content.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+                Ok(count) => {
+                    content.extend_from_slice(chunk.get(..count).unwrap_or_default());
+                    // The kernel prints such a file at once (`seq_show`), so there is no more.
+                    if count < chunk.len() {
+                        break;
+                    }
+                }
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(self.read_error(file, errno)),
             }

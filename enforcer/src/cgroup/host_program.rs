@@ -43,6 +43,9 @@ impl HostProgram {
         let (processes, name) = (&self.processes, &self.name);
         // A process that cannot be identified is none.
         let runs_it = |pid: &u32| {
+            if !processes.may_run(*pid, |program| program == name) {
+                return false;
+            }
             let process = processes.get(*pid);
             let is_it = |process: Process| {
                 Ok(process.executable()?.is_some_and(|program| program == *name) && is_hosts(&process)?)

@@ -68,7 +68,13 @@ fn find<T>(
         }
         Ok::<_, Errno>(Some(read(pid, &process, name)?))
     };
-    Ok(processes.pids()?.into_iter().filter_map(|pid| kubelet(pid).ok().flatten()).collect())
+    let pids = processes.pids()?.into_iter().filter(|pid| processes.may_run(*pid, has_kubelet));
+    Ok(pids.filter_map(|pid| kubelet(pid).ok().flatten()).collect())
+}
+
+/// Whether a program of that name may be or start a kubelet.
+pub(super) fn has_kubelet(program: &str) -> bool {
+    matches!(program, "kubelet" | "kubelite" | "k3s")
 }
 
 /// Whether a process, whose program has that file name, is the host's own kubelet or has one in it. `init` is process 1.

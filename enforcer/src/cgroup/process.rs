@@ -49,6 +49,16 @@ impl Processes {
         Ok(Process { dir: rustix::fs::openat(&self.proc, pid.to_string(), flags, Mode::empty())? })
     }
 
+    /// Whether a process may run a program of such a name. For all processes of a host: this is one system call, and to open
+    /// each and look is five. What cannot be read may be one.
+    pub(super) fn may_run(&self, pid: u32, is_wanted: impl FnOnce(&str) -> bool) -> bool {
+        match rustix::fs::readlinkat(&self.proc, format!("{pid}/exe"), Vec::new()) {
+            Ok(path) => base_name(&path.to_string_lossy()).is_some_and(is_wanted),
+            // A kernel thread, or it is gone.
+            Err(errno) => !matches!(errno, Errno::NOENT | Errno::SRCH),
+        }
+    }
+
     /// The ids of all visible processes.
     pub(super) fn pids(&self) -> rustix::io::Result<Vec<u32>> {
         let mut pids = Vec::new();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// All processes are looked at at least this often, even if none was started.
-pub(super) const AT_THE_LATEST: Duration = Duration::from_mins(5);
+pub(super) const AT_THE_LATEST: Duration = Duration::from_mins(15);
 
 /// Tells which processes to look at, by the ids that the kernel gave out. A process may exec the relevant program a moment
 /// after it was started, so each is looked at twice.

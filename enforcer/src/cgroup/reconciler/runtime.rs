@@ -27,8 +27,18 @@ impl Reconciler {
             .collect();
         let mut new = BTreeSet::new();
         for pod in pods {
+            let Ok(dir) = self.root.open(&pod) else {
+                self.seen.unnamed.retain(|path, _| path.parent().as_ref() != Some(&pod));
+                continue;
+            };
+            let planned = self.desired.containers.get(&pod).into_iter().flatten();
+            let standing = planned.filter(|path| self.standing.get(path).is_some()).count();
+            let is_known = dir.count_children().is_some_and(|count| usize::try_from(count) == Ok(standing));
             self.seen.unnamed.retain(|path, _| path.parent().as_ref() != Some(&pod));
-            let Ok(names) = self.root.open(&pod).and_then(|dir| dir.children()) else { continue };
+            if is_known {
+                continue;
+            }
+            let Ok(names) = dir.children() else { continue };
             // What a container runtime makes has text for a name.
             for path in names.iter().filter_map(|name| pod.child(name.to_str()?).ok()) {
                 if self.desired.targets.contains_key(&path) {
