@@ -82,8 +82,12 @@ impl System {
                     () = ticks.next() => {}
                     _ = stopping.wait_for(|stopping| *stopping) => return,
                 }
+                if !lock(&system.0.scopes).iter().any(Scope::is_limited) {
+                    continue;
+                }
                 let read = system.clone();
-                for report in exceeded.look(threads::blocking(move || read.scopes()).await) {
+                let scopes = threads::blocking(move || read.scopes(Scope::is_limited, of_reserved)).await;
+                for report in exceeded.look(scopes) {
                     tracing::warn!("{}", report.message);
                     journal.emit(Subject::Node, Payload::ReservationExceeded(report));
                 }
@@ -99,7 +103,7 @@ impl System {
             memory_bytes: usage.memory_bytes,
             tasks: usage.tasks,
         };
-        let scopes = self.scopes();
+        let scopes = self.scopes(|_| true, |dir, _| of_cgroup(dir));
         let mut parts: Vec<SystemPart> =
             scopes.iter().map(|(scope, usage)| part(scope.name, *usage)).collect();
         for (name, usage) in of_members(Path::new("/proc"), &lock(&self.0.members)) {
@@ -118,15 +122,27 @@ impl System {
         (parts, reserved.collect())
     }
 
-    /// The reservations whose cgroup exists, with its usage.
-    fn scopes(&self) -> Vec<(Scope, Usage)> {
-        let scopes = lock(&self.0.scopes).clone();
+    /// These of the reservations, if their cgroup exists, with its usage.
+    fn scopes(
+        &self,
+        is_wanted: impl FnMut(&Scope) -> bool,
+        usage: impl Fn(&CgroupDir, &Scope) -> Usage,
+    ) -> Vec<(Scope, Usage)> {
+        let mut scopes = lock(&self.0.scopes).clone();
+        scopes.retain(is_wanted);
         let Ok(root) = CgroupDir::mount(Path::new(cgroup::MOUNT)) else { return Vec::new() };
         let of = |scope: Scope| {
-            let usage = of_cgroup(&root.open(&scope.path).ok()?);
+            let usage = usage(&root.open(&scope.path).ok()?, &scope);
             Some((scope, usage))
         };
         scopes.into_iter().filter_map(of).collect()
+    }
+}
+
+impl Scope {
+    /// Whether anything is reserved that usage can exceed.
+    fn is_limited(&self) -> bool {
+        self.memory_bytes.is_some() || self.tasks.is_some()
     }
 }
 
@@ -192,14 +208,47 @@ fn is_within(path: &CgroupPath, above: &CgroupPath) -> bool {
 
 /// The usage of a cgroup and all below it: of memory the working set, as page cache that is idle is given back.
 fn of_cgroup(dir: &CgroupDir) -> Usage {
-    let text = |file: &str| dir.read(file).ok();
-    let number = |file: &str| text(file)?.trim().parse::<u64>().ok();
-    let keyed = |file: &str, key: &str| {
-        let text = text(file)?;
-        text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok())
+    let charged_bytes = number(dir, "memory.current");
+    let working_set = |charged_bytes: u64| Some(charged_bytes.saturating_sub(idle_cache_bytes(dir)?));
+    Usage {
+        cpu_us: keyed(dir, "cpu.stat", "usage_usec "),
+        memory_bytes: charged_bytes.and_then(working_set),
+        tasks: number(dir, "pids.current"),
+    }
+}
+
+/// What of a cgroup's usage can exceed the reservation. The kernel gathers the statistics of each cgroup below for its own,
+/// which is not needed as long as page cache and all is less than is reserved: then that counts as the usage.
+fn of_reserved(dir: &CgroupDir, scope: &Scope) -> Usage {
+    let memory = |reserved: u64| {
+        let charged_bytes = number(dir, "memory.current")?;
+        if is_kept(charged_bytes, reserved) {
+            return Some(charged_bytes);
+        }
+        Some(charged_bytes.saturating_sub(idle_cache_bytes(dir)?))
     };
-    let memory = || Some(number("memory.current")?.saturating_sub(keyed("memory.stat", "inactive_file ")?));
-    Usage { cpu_us: keyed("cpu.stat", "usage_usec "), memory_bytes: memory(), tasks: number("pids.current") }
+    Usage {
+        cpu_us: None,
+        memory_bytes: scope.memory_bytes.and_then(memory),
+        tasks: scope.tasks.and_then(|_| number(dir, "pids.current")),
+    }
+}
+
+fn number(dir: &CgroupDir, file: &str) -> Option<u64> {
+    dir.read(file).ok()?.trim().parse().ok()
+}
+
+fn keyed(dir: &CgroupDir, file: &str, key: &str) -> Option<u64> {
+    dir.read(file).ok()?.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+}
+
+fn idle_cache_bytes(dir: &CgroupDir) -> Option<u64> {
+    keyed(dir, "memory.stat", "inactive_file ")
+}
+
+/// Whether usage is so far below what is reserved that a report of more is over.
+fn is_kept(used: u64, reserved: u64) -> bool {
+    u128::from(used) * 100 <= u128::from(reserved) * u128::from(KEPT_PERCENT)
 }
 
 /// The usage of components, each the sum of its processes.
@@ -269,7 +318,7 @@ impl Exceeded {
                 if used > reserved && !is_known {
                     self.0.push(key);
                     reports.push(report(&scope, resource, used, reserved));
-                } else if u128::from(used) * 100 <= u128::from(reserved) * u128::from(KEPT_PERCENT) {
+                } else if is_kept(used, reserved) {
                     self.0.retain(|known| *known != key);
                 }
             }
