@@ -41,7 +41,7 @@ const TASKS_PER_SECOND_AND_CPU: u64 = 20_000;
 
 /// The shortest and longest pause between two looks for process ids.
 const TASKS_MIN_PAUSE_NS: u64 = 5 * MS;
-const TASKS_MAX_PAUSE_NS: u64 = 1_000 * MS;
+const TASKS_MAX_PAUSE_NS: u64 = 2_000 * MS;
 
 /// The signals that are read here.
 const SIGNALS: [Signal; 2] = [Signal::AllocatableMemoryAvailable, Signal::PidAvailable];

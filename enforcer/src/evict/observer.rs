@@ -76,7 +76,7 @@ impl Queues {
     }
 }
 
-/// Without a heartbeat for this long, the eviction thread counts as stuck. It looks at the node at least once a second.
+/// Without a heartbeat for this long, the eviction thread counts as stuck. It looks at the node at least every two seconds.
 const ALIVE: Duration = Duration::from_secs(5);
 
 /// When the eviction thread last woke or went to sleep, by `CLOCK_MONOTONIC`, which like the thread stops while the

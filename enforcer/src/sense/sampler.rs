@@ -7,10 +7,10 @@ const MS: u64 = 1_000_000;
 const ASSUMED_BYTES_PER_SECOND_AND_CPU: u64 = 2 << 30;
 const LEAST_CPUS: u64 = 2;
 
-/// The shortest and longest pause. At rest one look a second costs about 0.005 % of a core; close to the threshold a
-/// thousand cost about 3 %, and only there.
+/// The shortest and longest pause. At rest a look every two seconds costs about 0.003 % of a core; close to the threshold a
+/// thousand a second cost about 3 %, and only there.
 const MIN_PAUSE_NS: u64 = MS;
-const MAX_PAUSE_NS: u64 = 1_000 * MS;
+const MAX_PAUSE_NS: u64 = 2_000 * MS;
 
 /// A fill rate counts in full at first, and no longer after this time.
 const FORGET_NS: u64 = 5_000 * MS;
@@ -118,7 +118,7 @@ mod tests {
         let sampler = Sampler::new(1);
         assert_eq!(sampler.next_look_ns(0), MS);
         assert_eq!(sampler.next_look_ns(GIB / 8), 31_250_000);
-        assert_eq!(sampler.next_look_ns(100 * GIB), 1_000 * MS);
+        assert_eq!(sampler.next_look_ns(100 * GIB), 2_000 * MS);
         assert_eq!(Sampler::new(64).next_look_ns(16 * GIB), 125 * MS);
     }
 

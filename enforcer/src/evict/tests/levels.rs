@@ -336,7 +336,7 @@ fn the_next_look_comes_before_a_fork_bomb_is_there() {
     engine.step(Input::Node(NodeSample { pids, ..NodeSample::memory(0, 1, 1) }));
     // 28,000 more, at 20,000 a second and cpu.
     assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 2), 700 * MS);
-    assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 1), 1_000 * MS);
+    assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 1), 1_400 * MS);
     node.set_tasks(29_999, 32_000);
     levels.tasks(&engine);
     assert_eq!(levels.next_look_ns(&engine, &Sampler::new(2), 2), 5 * MS);
