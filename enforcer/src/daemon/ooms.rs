@@ -386,21 +386,22 @@ impl Ooms {
         self.take_fresh();
         let mut brief = HashSet::new();
         for life in lives {
-            if !self.world.learn(&life, now) {
+            let (cgroup, is_made) = match &life {
+                Life::Made { cgroup, .. } => (*cgroup, true),
+                Life::Gone(cgroup) => (*cgroup, false),
+            };
+            if !self.world.learn(life, now) {
                 self.complete = false;
             }
-            match life {
+            if is_made && gone.contains(&cgroup) {
                 // Its counters can no longer be read; it is taken in later if they turn out to matter.
-                Life::Made { cgroup, .. } if gone.contains(&cgroup) => {
-                    self.world.note_brief(cgroup);
-                    brief.insert(cgroup);
-                }
-                Life::Made { cgroup, .. } => {
-                    self.step(Input::Known { cgroup, counts: None });
-                    self.fresh.insert(cgroup);
-                }
-                Life::Gone(cgroup) if brief.contains(&cgroup) => {}
-                Life::Gone(cgroup) => self.gone(cgroup),
+                self.world.note_brief(cgroup);
+                brief.insert(cgroup);
+            } else if is_made {
+                self.step(Input::Known { cgroup, counts: None });
+                self.fresh.insert(cgroup);
+            } else if !brief.contains(&cgroup) {
+                self.gone(cgroup);
             }
         }
     }

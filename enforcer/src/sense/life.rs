@@ -25,7 +25,7 @@ pub enum Life {
         /// Its parent.
         parent: CgroupId,
         /// Its name there, chosen by its creator.
-        name: String,
+        name: Box<str>,
     },
     /// It was removed. Records of its processes may come later.
     Gone(CgroupId),
@@ -135,7 +135,7 @@ fn decode(bytes: &[u8]) -> Result<Life, Undecodable> {
 
 fn life(made: &Made, name: &[u8]) -> Life {
     let Made { header: _, time_ns: _, cgroup_id, parent_id } = *made;
-    Life::Made { cgroup: CgroupId(cgroup_id), parent: CgroupId(parent_id), name: record::comm(name) }
+    Life::Made { cgroup: CgroupId(cgroup_id), parent: CgroupId(parent_id), name: record::comm(name).into() }
 }
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
     }
 
     fn reported(name: &str) -> Life {
-        Life::Made { cgroup: CgroupId(7), parent: CgroupId(3), name: name.to_owned() }
+        Life::Made { cgroup: CgroupId(7), parent: CgroupId(3), name: name.into() }
     }
 
     #[test]

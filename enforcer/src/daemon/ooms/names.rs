@@ -128,13 +128,13 @@ impl Names {
         let gone: Vec<_> = self.nodes.keys().copied().filter(is_gone).collect();
         let now = Instant::now();
         for cgroup in &gone {
-            self.learn(&Life::Gone(*cgroup), now);
+            self.learn(Life::Gone(*cgroup), now);
         }
         gone
     }
 
     /// Learns of a cgroup made or removed; returns false if its parent is unknown.
-    pub(super) fn learn(&mut self, life: &Life, now: Instant) -> bool {
+    pub(super) fn learn(&mut self, life: Life, now: Instant) -> bool {
         // Makes room for the next one: a flood of cgroups evicts its own names first.
         while self.gone.front().is_some_and(|(until, _)| *until <= now) || self.nodes.len() >= MAX_CGROUPS {
             let Some((_, cgroup)) = self.gone.pop_front() else { break };
@@ -142,11 +142,11 @@ impl Names {
         }
         match life {
             Life::Made { cgroup, parent, name } => {
-                self.insert(*cgroup, Node { parent: *parent, name: name.as_str().into(), is_brief: false });
-                self.knows(*parent)
+                self.insert(cgroup, Node { parent, name, is_brief: false });
+                self.knows(parent)
             }
             Life::Gone(cgroup) => {
-                self.gone.push_back((now + KEEP, *cgroup));
+                self.gone.push_back((now + KEEP, cgroup));
                 true
             }
         }
@@ -337,7 +337,7 @@ mod tests {
     const POD: CgroupId = CgroupId(10);
 
     fn made(cgroup: u64, parent: CgroupId, name: &str) -> Life {
-        Life::Made { cgroup: CgroupId(cgroup), parent, name: name.to_owned() }
+        Life::Made { cgroup: CgroupId(cgroup), parent, name: name.into() }
     }
 
     fn names() -> (tempfile::TempDir, Names, CgroupId) {
@@ -356,10 +356,10 @@ mod tests {
     fn a_container_of_a_moment_keeps_its_pod_and_path() {
         let (_temp, mut names, _) = names();
         let now = Instant::now();
-        assert!(names.learn(&made(11, POD, "app"), now));
-        assert!(names.learn(&made(12, CgroupId(11), "inner"), now));
-        assert!(names.learn(&Life::Gone(CgroupId(12)), now));
-        assert!(names.learn(&Life::Gone(CgroupId(11)), now));
+        assert!(names.learn(made(11, POD, "app"), now));
+        assert!(names.learn(made(12, CgroupId(11), "inner"), now));
+        assert!(names.learn(Life::Gone(CgroupId(12)), now));
+        assert!(names.learn(Life::Gone(CgroupId(11)), now));
         for (cgroup, path) in [(11, "/kubepods/podu/app"), (12, "/kubepods/podu/app/inner")] {
             let owner = names.owner(CgroupId(cgroup)).unwrap();
             assert_eq!(owner.path.as_str(), path);
@@ -375,11 +375,11 @@ mod tests {
     fn what_is_gone_is_kept_for_a_while_only() {
         let (_temp, mut names, root) = names();
         let now = Instant::now();
-        names.learn(&made(7, root, "a"), now);
-        names.learn(&Life::Gone(CgroupId(7)), now);
-        names.learn(&made(8, root, "b"), now + KEEP.saturating_sub(Duration::from_millis(1)));
+        names.learn(made(7, root, "a"), now);
+        names.learn(Life::Gone(CgroupId(7)), now);
+        names.learn(made(8, root, "b"), now + KEEP.saturating_sub(Duration::from_millis(1)));
         assert_eq!(names.path(CgroupId(7)).unwrap().as_str(), "/a");
-        names.learn(&made(9, root, "c"), now + KEEP);
+        names.learn(made(9, root, "c"), now + KEEP);
         assert_eq!(names.path(CgroupId(7)), None);
     }
 
@@ -389,12 +389,12 @@ mod tests {
         let now = Instant::now();
         let most = u64::try_from(MAX_CGROUPS).unwrap();
         for cgroup in 100..100 + most + 50 {
-            names.learn(&made(cgroup, root, "x"), now);
+            names.learn(made(cgroup, root, "x"), now);
         }
         assert!(names.nodes.len() <= MAX_CGROUPS);
-        names.learn(&Life::Gone(CgroupId(100)), now);
+        names.learn(Life::Gone(CgroupId(100)), now);
         for cgroup in 1..5 {
-            names.learn(&made(cgroup, root, "y"), now);
+            names.learn(made(cgroup, root, "y"), now);
         }
         assert!(names.nodes.len() <= MAX_CGROUPS);
     }
@@ -433,11 +433,11 @@ mod tests {
         let now = Instant::now();
         let most = u64::try_from(MAX_CGROUPS).unwrap();
         for cgroup in 100..100 + most + 50 {
-            names.learn(&made(cgroup, root, "x"), now);
-            names.learn(&Life::Gone(CgroupId(cgroup)), now);
+            names.learn(made(cgroup, root, "x"), now);
+            names.learn(Life::Gone(CgroupId(cgroup)), now);
         }
         let last = 100 + most + 50;
-        names.learn(&made(last, root, "web"), now);
+        names.learn(made(last, root, "web"), now);
         assert_eq!(names.path(CgroupId(last)).unwrap().as_str(), "/web");
         assert_eq!(names.path(CgroupId(last - 1)).unwrap().as_str(), "/x");
         assert!(names.nodes.len() <= MAX_CGROUPS);
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn one_in_an_unknown_cgroup_says_so() {
         let (_temp, mut names, _) = names();
-        assert!(!names.learn(&made(7, CgroupId(6), "a"), Instant::now()));
+        assert!(!names.learn(made(7, CgroupId(6), "a"), Instant::now()));
         assert_eq!(names.path(CgroupId(7)), None);
     }
 
