@@ -217,7 +217,7 @@ impl Read for Reader {
         self.rest = RESCAN;
         let start = Instant::now();
         let judged = self.judge(is_accepted);
-        self.is_first = false;
+        let is_first = std::mem::replace(&mut self.is_first, false);
         // Nothing was wrong, and may be now.
         let as_read = || unwatched.is_some().then(|| Loaded::clone(&self.loaded));
         let Some(mut loaded) = judged.or_else(as_read) else { return Arc::clone(&self.loaded) };
@@ -228,7 +228,12 @@ impl Read for Reader {
             self.rest = self.rest.min(RESCAN);
             loaded.errors.push(SourceError::Unwatched { path: self.path.display().to_string(), errno });
         }
-        if loaded != *self.loaded {
+        let is_changed = loaded != *self.loaded;
+        // A file that was written just before is read again, and soon: it may have changed once more within the same moment.
+        if (is_changed || is_first) && self.stamps.len() < self.files {
+            self.rest = self.rest.min(RESCAN);
+        }
+        if is_changed {
             self.loaded = Arc::new(loaded);
         }
         Arc::clone(&self.loaded)
@@ -302,9 +307,15 @@ mod tests {
             assert!(reader.judge(false).is_some(), "the first time");
             let loaded = reader.read(false);
             assert_eq!(loaded.pods.len(), 2, "{:?}", loaded.errors);
+            assert_eq!(reader.rest(), RESCAN, "they were written just before");
             settle(&mut reader, temp.path(), settled);
             change();
             assert_eq!(reader.judge(false).is_none(), what == "nothing", "{what}");
+            reader.read(false);
+            let is_new = ["a file", "one more", "a file, and one less"].contains(&what);
+            if is_new || what == "nothing" {
+                assert_eq!(reader.rest(), if is_new { RESCAN } else { RESCAN_CLOSED }, "{what}");
+            }
         }
     }
 }
