@@ -7,7 +7,7 @@ mod sources;
 mod watch;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     future, io,
     sync::Arc,
     time::{Duration, Instant},
@@ -369,40 +369,38 @@ impl Ooms {
     fn learn_lives(&mut self) {
         let Some(life) = &mut self.life else { return };
         let mut lives = Vec::new();
-        loop {
-            let taken = life.take();
-            if taken.is_empty() {
-                break;
-            }
-            lives.extend(taken);
-        }
+        life.take(&mut lives);
         if !lives.is_empty() && life.lost() > 0 {
             self.complete = false;
         }
         self.lives_rest = tokio::time::Instant::now() + LIVES_REST;
         let now = Instant::now();
-        let gone: HashSet<CgroupId> = lives.iter().filter_map(Life::gone).collect();
-        self.fresh.retain(|cgroup| !gone.contains(cgroup));
+        let mut gone: Vec<CgroupId> = lives.iter().filter_map(Life::gone).collect();
+        gone.sort_unstable();
+        self.fresh.retain(|cgroup| gone.binary_search(cgroup).is_err());
         self.take_fresh();
-        let mut brief = HashSet::new();
+        let mut brief = Vec::new();
         for life in lives {
-            let (cgroup, is_made) = match &life {
-                Life::Made { cgroup, .. } => (*cgroup, true),
-                Life::Gone(cgroup) => (*cgroup, false),
-            };
-            if !self.world.learn(life, now) {
-                self.complete = false;
-            }
-            if is_made && gone.contains(&cgroup) {
+            self.complete &= match life {
                 // Its counters can no longer be read; it is taken in later if they turn out to matter.
-                self.world.note_brief(cgroup);
-                brief.insert(cgroup);
-            } else if is_made {
-                self.step(Input::Known { cgroup, counts: None });
-                self.fresh.insert(cgroup);
-            } else if !brief.contains(&cgroup) {
-                self.gone(cgroup);
-            }
+                Life::Made { cgroup, parent, name } if gone.binary_search(&cgroup).is_ok() => {
+                    brief.push(cgroup);
+                    self.world.learn_brief(cgroup, (parent, name), now)
+                }
+                made @ Life::Made { cgroup, .. } => {
+                    let is_parent_known = self.world.learn(made, now);
+                    self.step(Input::Known { cgroup, counts: None });
+                    self.fresh.insert(cgroup);
+                    is_parent_known
+                }
+                // Most are removed right after they were made.
+                Life::Gone(cgroup) if brief.iter().rev().any(|brief| *brief == cgroup) => true,
+                Life::Gone(cgroup) => {
+                    self.world.learn(Life::Gone(cgroup), now);
+                    self.gone(cgroup);
+                    true
+                }
+            };
         }
     }
 

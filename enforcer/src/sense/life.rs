@@ -12,8 +12,8 @@ use super::{
 };
 use crate::model::CgroupId;
 
-/// The most records of one pass before other tasks run.
-const PASS_RECORDS: usize = 512;
+/// The most records that are taken at once: the ring holds fewer.
+const MOST_RECORDS: usize = 4096;
 
 /// A change of a cgroup. Ids are those of the unified hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,17 +86,15 @@ impl LifeWatch {
         self.ring.readable().await
     }
 
-    /// The records so far, in order, up to one pass.
-    pub fn take(&mut self) -> Vec<Life> {
-        let mut taken = Vec::new();
-        for _ in 0..PASS_RECORDS {
+    /// Adds the records so far, in order. More may come meanwhile: it ends after a few thousand.
+    pub fn take(&mut self, lives: &mut Vec<Life>) {
+        for _ in 0..MOST_RECORDS {
             match self.ring.next(decode) {
-                Some(Ok(life)) => taken.push(life),
+                Some(Ok(life)) => lives.push(life),
                 Some(Err(error)) => tracing::debug!(%error, "cannot use a record"),
                 None => break,
             }
         }
-        taken
     }
 
     /// The losses since the last call.

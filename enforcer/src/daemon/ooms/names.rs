@@ -39,6 +39,9 @@ pub(super) struct Names {
     pub(super) root: Option<Arc<CgroupDir>>,
     nodes: HashMap<CgroupId, Node>,
     gone: VecDeque<(Instant, CgroupId)>,
+    /// Cgroups that were gone before their records were read, the latest last, and until when they keep their names. There may
+    /// be thousands a second, and hardly ever does a process get killed in one: they are appended, and searched for if need be.
+    brief: VecDeque<(Instant, CgroupId, Node)>,
     pub(super) backlog: Backlog,
 }
 
@@ -47,8 +50,6 @@ pub(super) struct Names {
 struct Node {
     parent: CgroupId,
     name: Box<str>,
-    /// Whether the cgroup was gone before its record was read.
-    is_brief: bool,
 }
 
 /// The result of a scan of the whole hierarchy.
@@ -91,6 +92,7 @@ impl Names {
             root,
             nodes: HashMap::new(),
             gone: VecDeque::new(),
+            brief: VecDeque::new(),
             backlog,
         }
     }
@@ -100,7 +102,20 @@ impl Names {
     }
 
     pub(super) fn knows(&self, cgroup: CgroupId) -> bool {
-        self.nodes.contains_key(&cgroup) || self.index.resolve(cgroup).is_some() || self.is_root(cgroup)
+        self.nodes.contains_key(&cgroup)
+            || self.index.resolve(cgroup).is_some()
+            || self.is_root(cgroup)
+            || self.brief_node(cgroup).is_some()
+    }
+
+    /// What is known of a cgroup, gone or not, besides the index.
+    fn node(&self, cgroup: CgroupId) -> Option<&Node> {
+        self.nodes.get(&cgroup).or_else(|| self.brief_node(cgroup))
+    }
+
+    fn brief_node(&self, cgroup: CgroupId) -> Option<&Node> {
+        let mut latest_first = self.brief.iter().rev();
+        latest_first.find(|(_, brief, _)| *brief == cgroup).map(|(_, _, node)| node)
     }
 
     fn is_root(&self, cgroup: CgroupId) -> bool {
@@ -135,14 +150,10 @@ impl Names {
 
     /// Learns of a cgroup made or removed; returns false if its parent is unknown.
     pub(super) fn learn(&mut self, life: Life, now: Instant) -> bool {
-        // Makes room for the next one: a flood of cgroups evicts its own names first.
-        while self.gone.front().is_some_and(|(until, _)| *until <= now) || self.nodes.len() >= MAX_CGROUPS {
-            let Some((_, cgroup)) = self.gone.pop_front() else { break };
-            self.nodes.remove(&cgroup);
-        }
+        self.make_room(now);
         match life {
             Life::Made { cgroup, parent, name } => {
-                self.insert(cgroup, Node { parent, name, is_brief: false });
+                self.insert(cgroup, Node { parent, name });
                 self.knows(parent)
             }
             Life::Gone(cgroup) => {
@@ -152,11 +163,35 @@ impl Names {
         }
     }
 
-    /// Notes that a cgroup was gone before its record was read.
-    pub(super) fn note_brief(&mut self, cgroup: CgroupId) {
-        if let Some(node) = self.nodes.get_mut(&cgroup) {
-            node.is_brief = true;
+    /// Learns of a cgroup that was made and removed before its records were read; returns false if its parent is unknown.
+    pub(super) fn learn_brief(
+        &mut self,
+        cgroup: CgroupId,
+        (parent, name): (CgroupId, Box<str>),
+        now: Instant,
+    ) -> bool {
+        self.make_room(now);
+        if self.count() < MAX_CGROUPS {
+            self.brief.push_back((now + KEEP, cgroup, Node { parent, name }));
         }
+        self.knows(parent)
+    }
+
+    /// Makes room for the next one: a flood of cgroups evicts its own names first.
+    fn make_room(&mut self, now: Instant) {
+        while self.brief.front().is_some_and(|(until, ..)| *until <= now) || self.count() >= MAX_CGROUPS {
+            if self.brief.pop_front().is_none() {
+                break;
+            }
+        }
+        while self.gone.front().is_some_and(|(until, _)| *until <= now) || self.count() >= MAX_CGROUPS {
+            let Some((_, cgroup)) = self.gone.pop_front() else { break };
+            self.nodes.remove(&cgroup);
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.nodes.len() + self.brief.len()
     }
 
     /// Returns those of a cgroup and its ancestors that were gone before their records were read.
@@ -164,16 +199,17 @@ impl Names {
         let mut at = Some(cgroup);
         let upwards = std::iter::from_fn(|| {
             let cgroup = at?;
-            let node = self.nodes.get(&cgroup)?;
+            let brief = self.brief_node(cgroup);
+            let node = brief.or_else(|| self.nodes.get(&cgroup))?;
             at = Some(node.parent);
-            Some((cgroup, node.is_brief))
+            Some((cgroup, brief.is_some()))
         });
         upwards.take(MAX_DEPTH).filter(|(_, is_brief)| *is_brief).map(|(cgroup, _)| cgroup).collect()
     }
 
     fn insert(&mut self, cgroup: CgroupId, node: Node) {
         // No real host has as many. A process that still makes them loses names; the daemon's memory stays bounded.
-        if self.nodes.len() < MAX_CGROUPS || self.nodes.contains_key(&cgroup) {
+        if self.count() < MAX_CGROUPS || self.nodes.contains_key(&cgroup) {
             self.nodes.insert(cgroup, node);
         }
     }
@@ -194,7 +230,7 @@ impl Names {
             if let Some(resolved) = self.index.resolve(at) {
                 return join(resolved.owner.path.clone(), &names);
             }
-            let node = self.nodes.get(&at)?;
+            let node = self.node(at)?;
             names.push(&*node.name);
             at = node.parent;
         }
@@ -243,7 +279,7 @@ fn walk(root: &CgroupDir) -> Found {
                 }
             };
             let name = dir.path().names().last().unwrap_or_default().into();
-            found.nodes.insert(dir.id(), Node { parent, name, is_brief: false });
+            found.nodes.insert(dir.id(), Node { parent, name });
             match dir.read(COUNTERS) {
                 Ok(text) => found.counts.push((dir.id(), OomCounts::parse(&text))),
                 // The memory controller is not enabled there.
@@ -271,7 +307,7 @@ impl World for Names {
         }
         let mut at = cgroup;
         for _ in 0..MAX_DEPTH {
-            let node = self.nodes.get(&at)?;
+            let node = self.node(at)?;
             let Some(above) = self.index.resolve(node.parent) else {
                 at = node.parent;
                 continue;
@@ -299,7 +335,7 @@ impl World for Names {
     }
 
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId> {
-        if let Some(node) = self.nodes.get(&cgroup) {
+        if let Some(node) = self.node(cgroup) {
             return Some(node.parent);
         }
         // Only if neither a scan nor the kernel reported it.
@@ -441,6 +477,30 @@ mod tests {
         assert_eq!(names.path(CgroupId(last)).unwrap().as_str(), "/web");
         assert_eq!(names.path(CgroupId(last - 1)).unwrap().as_str(), "/x");
         assert!(names.nodes.len() <= MAX_CGROUPS);
+    }
+
+    #[test]
+    fn what_was_gone_before_its_record_was_read_has_a_name_for_a_while_and_takes_no_others() {
+        let (_temp, mut names, root) = names();
+        let now = Instant::now();
+        assert!(names.learn(made(20, POD, "app"), now));
+        assert!(names.learn_brief(CgroupId(21), (CgroupId(20), "job".into()), now));
+        assert!(names.learn_brief(CgroupId(22), (CgroupId(21), "step".into()), now));
+        assert!(!names.learn_brief(CgroupId(24), (CgroupId(23), "x".into()), now), "its parent is unknown");
+        assert_eq!(names.path(CgroupId(22)).unwrap().as_str(), "/kubepods/podu/app/job/step");
+        assert_eq!(names.owner(CgroupId(22)).unwrap().level.container(), Some("app"));
+        assert_eq!(names.brief(CgroupId(22)), [CgroupId(22), CgroupId(21)]);
+
+        let most = u64::try_from(MAX_CGROUPS).unwrap();
+        for cgroup in 100..100 + most + 50 {
+            names.learn_brief(CgroupId(cgroup), (root, "x".into()), now);
+        }
+        assert!(names.count() <= MAX_CGROUPS);
+        assert_eq!(names.path(CgroupId(20)).unwrap().as_str(), "/kubepods/podu/app", "which is there still");
+        assert_eq!(names.path(CgroupId(22)), None, "of which there were too many");
+        assert_eq!(names.path(CgroupId(100 + most)).unwrap().as_str(), "/x");
+        names.learn(made(7, root, "a"), now + KEEP);
+        assert_eq!(names.path(CgroupId(100 + most)), None);
     }
 
     #[test]
