@@ -128,7 +128,7 @@ pub(crate) static SHARERS: LruHashMap<u64, Marking> = LruHashMap::with_max_entri
 
 /// Cgroups created and removed, in a separate ring: a storm of them costs no OOM record. Room for about 500.
 #[map]
-pub(crate) static LIFE: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
+pub(crate) static LIFE: RingBuf = RingBuf::with_byte_size(128 * 1024, 0);
 
 /// Counts of cgroups created and removed, and of those that were not reported.
 #[map]
