@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, OFlags, ResolveFlags},
+    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
@@ -284,6 +284,13 @@ impl CgroupDir {
         links.checked_sub(2)
     }
 
+    /// The id of the cgroup of that name directly below this one, if there is one.
+    pub fn child_id(&self, name: &str) -> Option<CgroupId> {
+        let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        is_directory.then_some(CgroupId(stat.st_ino))
+    }
+
     /// The names of the cgroups directly below this one, as the kernel has them: whoever makes a cgroup may choose bytes
     /// that are no text. None leads anywhere else: they have no slash, and `.` and `..` are left out.
     pub fn children(&self) -> Result<Vec<OsString>, Error> {
@@ -295,7 +302,7 @@ impl CgroupDir {
         for entry in rustix::fs::Dir::read_from(&self.fd).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if entry.file_type() == rustix::fs::FileType::Directory && name != "." && name != ".." {
+            if entry.file_type() == FileType::Directory && name != "." && name != ".." {
                 names.push(name.to_owned());
             }
         }

@@ -164,14 +164,16 @@ fn is_koordlet(namespace: &str, name: &str) -> bool {
 }
 
 /// All but the kubelet. What cannot be looked at is not there.
-struct Others<'a> {
-    proc: &'a Path,
+struct Others {
     oomd: Option<HostProgram>,
+    /// Whether the host is a Talos that kills pods. It stays what it is until the next boot.
+    is_talos_with_handler: bool,
 }
 
-impl<'a> Others<'a> {
-    fn new(proc: &'a Path) -> Self {
-        Self { proc, oomd: HostProgram::new(proc, OOMD).ok() }
+impl Others {
+    fn new(proc: &Path) -> Self {
+        let is_talos_with_handler = os_release(proc).is_some_and(|text| is_talos_with_handler(&text));
+        Self { oomd: HostProgram::new(proc, OOMD).ok(), is_talos_with_handler }
     }
 
     fn look(&mut self, has_koordlet: bool) -> Vec<Problem> {
@@ -194,7 +196,7 @@ impl<'a> Others<'a> {
             );
             problems.push(problem(KOORDLET, message));
         }
-        if os_release(self.proc).is_some_and(|text| is_talos_with_handler(&text)) {
+        if self.is_talos_with_handler {
             let message = "Talos kills pods by memory pressure on its own (its OOM handler): switch it off with an OOMConfig \
                            document of triggerExpression: \"false\", or leave evictions to it (mode: observe)";
             problems.push(problem("talos", message.to_owned()));

@@ -350,7 +350,7 @@ impl Ooms {
         let found = self.world.scan().await;
         self.complete = self.life.is_some();
         // Cgroups made meanwhile are known from their records.
-        self.learn_lives();
+        let brief = self.learn_lives();
         // Without records of cgroups, a cgroup that an earlier scan did not find is new, with counters of zero, and one
         // that this scan does not find is gone.
         let is_next = self.life.is_none() && std::mem::replace(&mut self.has_looked, found.is_whole());
@@ -359,15 +359,15 @@ impl Ooms {
                 self.gone(cgroup);
             }
         }
-        for (cgroup, counts) in self.world.take(found) {
+        for (cgroup, counts) in self.world.take(found, &brief) {
             self.step(Input::Known { cgroup, counts: Some(counts).filter(|_| !is_next) });
             self.new.push_back(cgroup);
         }
     }
 
-    /// Takes in the kernel's records of cgroups made and removed.
-    fn learn_lives(&mut self) {
-        let Some(life) = &mut self.life else { return };
+    /// Takes in the kernel's records of cgroups made and removed. Returns the cgroups that are gone already.
+    fn learn_lives(&mut self) -> Vec<CgroupId> {
+        let Some(life) = &mut self.life else { return Vec::new() };
         let mut lives = Vec::new();
         life.take(&mut lives);
         if !lives.is_empty() && life.lost() > 0 {
@@ -381,27 +381,31 @@ impl Ooms {
         self.take_fresh();
         let mut brief = Vec::new();
         for life in lives {
-            self.complete &= match life {
+            if let Life::Made { parent, .. } = &life
+                && self.complete
+            {
+                self.complete = self.world.knows(*parent);
+            }
+            match life {
                 // Its counters can no longer be read; it is taken in later if they turn out to matter.
                 Life::Made { cgroup, parent, name } if gone.binary_search(&cgroup).is_ok() => {
                     brief.push(cgroup);
-                    self.world.learn_brief(cgroup, (parent, name), now)
+                    self.world.learn_brief(cgroup, parent, name);
                 }
                 made @ Life::Made { cgroup, .. } => {
-                    let is_parent_known = self.world.learn(made, now);
+                    self.world.learn(made, now);
                     self.step(Input::Known { cgroup, counts: None });
                     self.fresh.insert(cgroup);
-                    is_parent_known
                 }
                 // Most are removed right after they were made.
-                Life::Gone(cgroup) if brief.iter().rev().any(|brief| *brief == cgroup) => true,
+                Life::Gone(cgroup) if brief.iter().rev().any(|brief| *brief == cgroup) => {}
                 Life::Gone(cgroup) => {
                     self.world.learn(Life::Gone(cgroup), now);
                     self.gone(cgroup);
-                    true
                 }
-            };
+            }
         }
+        brief
     }
 
     /// Has the cgroups taken in that were made before the last read of records.
@@ -411,7 +415,7 @@ impl Ooms {
 
     /// Takes in a cgroup, and its ancestors, that were gone before: a process was killed in it.
     fn take_in_brief(&mut self, cgroup: CgroupId) {
-        for cgroup in self.world.brief(cgroup) {
+        for cgroup in self.world.take_in_brief(cgroup, Instant::now()) {
             if !self.incidents.knows(cgroup) {
                 self.step(Input::Known { cgroup, counts: None });
                 self.gone(cgroup);
@@ -421,7 +425,7 @@ impl Ooms {
 
     fn alive(&mut self, readable: io::Result<()>) {
         match readable {
-            Ok(()) => self.learn_lives(),
+            Ok(()) => drop(self.learn_lives()),
             Err(error) => {
                 let message = format!("short-lived cgroups no longer have names: {error}");
                 emit::degraded(&self.journal, "cgroupLife", &message);

@@ -83,11 +83,11 @@ impl System {
                     _ = stopping.wait_for(|stopping| *stopping) => return,
                 }
                 if !lock(&system.0.scopes).iter().any(Scope::is_limited) {
+                    exceeded = Exceeded::default();
                     continue;
                 }
                 let read = system.clone();
-                let scopes = threads::blocking(move || read.scopes(Scope::is_limited, of_reserved)).await;
-                for report in exceeded.look(scopes) {
+                for report in exceeded.look(threads::blocking(move || read.scopes(of_reserved)).await) {
                     tracing::warn!("{}", report.message);
                     journal.emit(Subject::Node, Payload::ReservationExceeded(report));
                 }
@@ -103,7 +103,7 @@ impl System {
             memory_bytes: usage.memory_bytes,
             tasks: usage.tasks,
         };
-        let scopes = self.scopes(|_| true, |dir, _| of_cgroup(dir));
+        let scopes = self.scopes(|dir, _| of_cgroup(dir));
         let mut parts: Vec<SystemPart> =
             scopes.iter().map(|(scope, usage)| part(scope.name, *usage)).collect();
         for (name, usage) in of_members(Path::new("/proc"), &lock(&self.0.members)) {
@@ -122,14 +122,9 @@ impl System {
         (parts, reserved.collect())
     }
 
-    /// These of the reservations, if their cgroup exists, with its usage.
-    fn scopes(
-        &self,
-        is_wanted: impl FnMut(&Scope) -> bool,
-        usage: impl Fn(&CgroupDir, &Scope) -> Usage,
-    ) -> Vec<(Scope, Usage)> {
-        let mut scopes = lock(&self.0.scopes).clone();
-        scopes.retain(is_wanted);
+    /// The reservations whose cgroup exists, with its usage.
+    fn scopes(&self, usage: impl Fn(&CgroupDir, &Scope) -> Usage) -> Vec<(Scope, Usage)> {
+        let scopes = lock(&self.0.scopes).clone();
         let Ok(root) = CgroupDir::mount(Path::new(cgroup::MOUNT)) else { return Vec::new() };
         let of = |scope: Scope| {
             let usage = usage(&root.open(&scope.path).ok()?, &scope);

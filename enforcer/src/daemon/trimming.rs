@@ -13,8 +13,9 @@ pub(super) const MEMORY_LOCK: &str = "memoryLock";
 /// The delay after the first change of candidates. Changes come in bursts, so one trim serves several.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// The delay after a trim without a change: answers to requests take memory too.
-const IDLE_PAUSE: Duration = Duration::from_mins(10);
+/// The delay after a trim without a change: answers to requests take memory too. A trim costs as much as a hundred looks at
+/// how much memory is left.
+const IDLE_PAUSE: Duration = Duration::from_hours(1);
 
 /// Returns freed memory some time after a change.
 #[derive(Debug, Default)]

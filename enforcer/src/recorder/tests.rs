@@ -200,7 +200,7 @@ fn what_is_old_is_forgotten_and_at_rest_hardly_anything_is_kept() {
     let temp = tempfile::tempdir().unwrap();
     let (recorder, mut tapped) = start(temp.path());
     tapped.candidates(250);
-    // An hour at rest: a look each second.
+    // An hour at rest: as if it looked each second.
     for _ in 0..3_600 {
         tapped.now_ns += 900 * MS;
         tapped.look(1 << 35);

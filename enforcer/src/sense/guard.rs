@@ -108,7 +108,7 @@ pub enum GuardError {
         /// How many did not.
         more: usize,
     },
-    /// The kernel refused an entry; the next call retries it.
+    /// The kernel refused an entry; the next call with another set retries it.
     #[error("cannot change the map {map}")]
     Map {
         /// Name of the map.

@@ -182,7 +182,9 @@ impl StaticDir {
                 read = self.readings.recv() => match read {
                     Some((loaded, answers)) => {
                         self.latest = Arc::clone(&loaded);
-                        self.check_at = None;
+                        // It may be reading again already.
+                        let again = tokio::time::Instant::now() + self.patience;
+                        self.check_at = self.read_clock.busy().map(|_| again);
                         (loaded, answers)
                     }
                     // The thread ends with us.

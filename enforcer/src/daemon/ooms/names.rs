@@ -22,6 +22,8 @@ use crate::{
 
 /// The most cgroups of the whole hierarchy whose names are kept.
 const MAX_CGROUPS: usize = 65_536;
+/// The most of them that were gone before their records were read. A kill in one is read with it; then it is kept as any other.
+const MAX_BRIEF: usize = 8_192;
 /// How long a cgroup that is gone keeps its name, for late records.
 const KEEP: Duration = Duration::from_mins(2);
 /// No real hierarchy nests cgroups deeper.
@@ -39,9 +41,9 @@ pub(super) struct Names {
     pub(super) root: Option<Arc<CgroupDir>>,
     nodes: HashMap<CgroupId, Node>,
     gone: VecDeque<(Instant, CgroupId)>,
-    /// Cgroups that were gone before their records were read, the latest last, and until when they keep their names. There may
-    /// be thousands a second, and hardly ever does a process get killed in one: they are appended, and searched for if need be.
-    brief: VecDeque<(Instant, CgroupId, Node)>,
+    /// Cgroups that were gone before their records were read, the latest last. There may be thousands a second, and hardly ever
+    /// does a process get killed in one: they are appended, and searched for if need be.
+    brief: VecDeque<(CgroupId, Node)>,
     pub(super) backlog: Backlog,
 }
 
@@ -103,8 +105,8 @@ impl Names {
 
     pub(super) fn knows(&self, cgroup: CgroupId) -> bool {
         self.nodes.contains_key(&cgroup)
-            || self.index.resolve(cgroup).is_some()
             || self.is_root(cgroup)
+            || self.index.resolve(cgroup).is_some()
             || self.brief_node(cgroup).is_some()
     }
 
@@ -115,7 +117,7 @@ impl Names {
 
     fn brief_node(&self, cgroup: CgroupId) -> Option<&Node> {
         let mut latest_first = self.brief.iter().rev();
-        latest_first.find(|(_, brief, _)| *brief == cgroup).map(|(_, _, node)| node)
+        latest_first.find(|(brief, _)| *brief == cgroup).map(|(_, node)| node)
     }
 
     fn is_root(&self, cgroup: CgroupId) -> bool {
@@ -128,8 +130,13 @@ impl Names {
         crate::threads::blocking(move || walk(&root)).await
     }
 
-    /// Takes the names that a scan found, and returns the counters of the cgroups that have the memory controller.
-    pub(super) fn take(&mut self, found: Found) -> Vec<(CgroupId, OomCounts)> {
+    /// Takes the names that a scan found, and returns the counters of the cgroups that have the memory controller. `brief` are
+    /// those that are gone since and were made meanwhile: nothing would ever forget them.
+    pub(super) fn take(&mut self, mut found: Found, brief: &[CgroupId]) -> Vec<(CgroupId, OomCounts)> {
+        for cgroup in brief {
+            found.nodes.remove(cgroup);
+        }
+        found.counts.retain(|(cgroup, _)| found.nodes.contains_key(cgroup));
         for (cgroup, node) in found.nodes {
             self.insert(cgroup, node);
         }
@@ -148,68 +155,52 @@ impl Names {
         gone
     }
 
-    /// Learns of a cgroup made or removed; returns false if its parent is unknown.
-    pub(super) fn learn(&mut self, life: Life, now: Instant) -> bool {
-        self.make_room(now);
-        match life {
-            Life::Made { cgroup, parent, name } => {
-                self.insert(cgroup, Node { parent, name });
-                self.knows(parent)
-            }
-            Life::Gone(cgroup) => {
-                self.gone.push_back((now + KEEP, cgroup));
-                true
-            }
-        }
-    }
-
-    /// Learns of a cgroup that was made and removed before its records were read; returns false if its parent is unknown.
-    pub(super) fn learn_brief(
-        &mut self,
-        cgroup: CgroupId,
-        (parent, name): (CgroupId, Box<str>),
-        now: Instant,
-    ) -> bool {
-        self.make_room(now);
-        if self.count() < MAX_CGROUPS {
-            self.brief.push_back((now + KEEP, cgroup, Node { parent, name }));
-        }
-        self.knows(parent)
-    }
-
-    /// Makes room for the next one: a flood of cgroups evicts its own names first.
-    fn make_room(&mut self, now: Instant) {
-        while self.brief.front().is_some_and(|(until, ..)| *until <= now) || self.count() >= MAX_CGROUPS {
-            if self.brief.pop_front().is_none() {
-                break;
-            }
-        }
-        while self.gone.front().is_some_and(|(until, _)| *until <= now) || self.count() >= MAX_CGROUPS {
+    /// Learns of a cgroup made or removed.
+    pub(super) fn learn(&mut self, life: Life, now: Instant) {
+        // Makes room for the next one: a flood of cgroups evicts its own names first.
+        while self.gone.front().is_some_and(|(until, _)| *until <= now) || self.nodes.len() >= MAX_CGROUPS {
             let Some((_, cgroup)) = self.gone.pop_front() else { break };
             self.nodes.remove(&cgroup);
         }
+        match life {
+            Life::Made { cgroup, parent, name } => self.insert(cgroup, Node { parent, name }),
+            Life::Gone(cgroup) => self.gone.push_back((now + KEEP, cgroup)),
+        }
     }
 
-    fn count(&self) -> usize {
-        self.nodes.len() + self.brief.len()
+    /// Learns of a cgroup that was made and removed before its records were read.
+    pub(super) fn learn_brief(&mut self, cgroup: CgroupId, parent: CgroupId, name: Box<str>) {
+        if self.brief.len() >= MAX_BRIEF {
+            self.brief.pop_front();
+        }
+        self.brief.push_back((cgroup, Node { parent, name }));
     }
 
-    /// Returns those of a cgroup and its ancestors that were gone before their records were read.
-    pub(super) fn brief(&self, cgroup: CgroupId) -> Vec<CgroupId> {
-        let mut at = Some(cgroup);
-        let upwards = std::iter::from_fn(|| {
-            let cgroup = at?;
-            let brief = self.brief_node(cgroup);
-            let node = brief.or_else(|| self.nodes.get(&cgroup))?;
-            at = Some(node.parent);
-            Some((cgroup, brief.is_some()))
-        });
-        upwards.take(MAX_DEPTH).filter(|(_, is_brief)| *is_brief).map(|(cgroup, _)| cgroup).collect()
+    /// Keeps those of a cgroup and its ancestors that were gone before their records were read as any other that is gone, and
+    /// returns them.
+    pub(super) fn take_in_brief(&mut self, cgroup: CgroupId, now: Instant) -> Vec<CgroupId> {
+        let mut taken = Vec::new();
+        let mut at = cgroup;
+        for _ in 0..MAX_DEPTH {
+            if self.is_root(at) {
+                break;
+            }
+            if let Some(node) = self.nodes.get(&at) {
+                at = node.parent;
+                continue;
+            }
+            let Some(node) = self.brief_node(at).cloned() else { break };
+            let (brief, parent) = (std::mem::replace(&mut at, node.parent), node.parent);
+            self.learn(Life::Made { cgroup: brief, parent, name: node.name }, now);
+            self.learn(Life::Gone(brief), now);
+            taken.push(brief);
+        }
+        taken
     }
 
     fn insert(&mut self, cgroup: CgroupId, node: Node) {
         // No real host has as many. A process that still makes them loses names; the daemon's memory stays bounded.
-        if self.count() < MAX_CGROUPS || self.nodes.contains_key(&cgroup) {
+        if self.nodes.len() < MAX_CGROUPS || self.nodes.contains_key(&cgroup) {
             self.nodes.insert(cgroup, node);
         }
     }
@@ -392,10 +383,10 @@ mod tests {
     fn a_container_of_a_moment_keeps_its_pod_and_path() {
         let (_temp, mut names, _) = names();
         let now = Instant::now();
-        assert!(names.learn(made(11, POD, "app"), now));
-        assert!(names.learn(made(12, CgroupId(11), "inner"), now));
-        assert!(names.learn(Life::Gone(CgroupId(12)), now));
-        assert!(names.learn(Life::Gone(CgroupId(11)), now));
+        names.learn(made(11, POD, "app"), now);
+        names.learn(made(12, CgroupId(11), "inner"), now);
+        names.learn(Life::Gone(CgroupId(12)), now);
+        names.learn(Life::Gone(CgroupId(11)), now);
         for (cgroup, path) in [(11, "/kubepods/podu/app"), (12, "/kubepods/podu/app/inner")] {
             let owner = names.owner(CgroupId(cgroup)).unwrap();
             assert_eq!(owner.path.as_str(), path);
@@ -448,11 +439,11 @@ mod tests {
         let app = dir("kubepods/podu/app");
         let first = walk(names.root.as_ref().unwrap());
         assert!(first.is_whole());
-        assert_eq!(names.take(first).len(), 1);
+        assert_eq!(names.take(first, &[]).len(), 1);
         dir("kubepods/podu/app/inner");
         let second = walk(names.root.as_ref().unwrap());
         assert_eq!(names.gone_since(&second), []);
-        let counts = names.take(second);
+        let counts = names.take(second, &[]);
         let path = |cgroup: &CgroupId| names.path(*cgroup).unwrap().to_string();
         let mut paths: Vec<_> = counts.iter().map(|(cgroup, _)| path(cgroup)).collect();
         paths.sort();
@@ -480,33 +471,34 @@ mod tests {
     }
 
     #[test]
-    fn what_was_gone_before_its_record_was_read_has_a_name_for_a_while_and_takes_no_others() {
+    fn what_was_gone_before_its_record_was_read_has_a_name_and_keeps_it_if_it_matters() {
         let (_temp, mut names, root) = names();
         let now = Instant::now();
-        assert!(names.learn(made(20, POD, "app"), now));
-        assert!(names.learn_brief(CgroupId(21), (CgroupId(20), "job".into()), now));
-        assert!(names.learn_brief(CgroupId(22), (CgroupId(21), "step".into()), now));
-        assert!(!names.learn_brief(CgroupId(24), (CgroupId(23), "x".into()), now), "its parent is unknown");
+        names.learn(made(20, POD, "app"), now);
+        names.learn_brief(CgroupId(21), CgroupId(20), "job".into());
+        names.learn_brief(CgroupId(22), CgroupId(21), "step".into());
+        names.learn_brief(CgroupId(23), CgroupId(20), "other".into());
         assert_eq!(names.path(CgroupId(22)).unwrap().as_str(), "/kubepods/podu/app/job/step");
         assert_eq!(names.owner(CgroupId(22)).unwrap().level.container(), Some("app"));
-        assert_eq!(names.brief(CgroupId(22)), [CgroupId(22), CgroupId(21)]);
+        assert_eq!(names.take_in_brief(CgroupId(22), now), [CgroupId(22), CgroupId(21)]);
+        assert_eq!(names.take_in_brief(CgroupId(22), now), [], "once");
 
-        let most = u64::try_from(MAX_CGROUPS).unwrap();
-        for cgroup in 100..100 + most + 50 {
-            names.learn_brief(CgroupId(cgroup), (root, "x".into()), now);
+        for cgroup in 100..200 + u64::try_from(MAX_BRIEF).unwrap() {
+            names.learn_brief(CgroupId(cgroup), root, "x".into());
         }
-        assert!(names.count() <= MAX_CGROUPS);
-        assert_eq!(names.path(CgroupId(20)).unwrap().as_str(), "/kubepods/podu/app", "which is there still");
-        assert_eq!(names.path(CgroupId(22)), None, "of which there were too many");
-        assert_eq!(names.path(CgroupId(100 + most)).unwrap().as_str(), "/x");
+        assert_eq!(names.brief.len(), MAX_BRIEF);
+        assert_eq!(names.path(CgroupId(150)), None);
+        assert_eq!(names.path(CgroupId(23)), None);
+        assert_eq!(names.path(CgroupId(22)).unwrap().as_str(), "/kubepods/podu/app/job/step");
         names.learn(made(7, root, "a"), now + KEEP);
-        assert_eq!(names.path(CgroupId(100 + most)), None);
+        assert_eq!(names.path(CgroupId(22)), None, "as any other that is gone");
     }
 
     #[test]
     fn one_in_an_unknown_cgroup_says_so() {
         let (_temp, mut names, _) = names();
-        assert!(!names.learn(made(7, CgroupId(6), "a"), Instant::now()));
+        names.learn(made(7, CgroupId(6), "a"), Instant::now());
+        assert!(!names.knows(CgroupId(6)));
         assert_eq!(names.path(CgroupId(7)), None);
     }
 
@@ -516,7 +508,7 @@ mod tests {
         fs::create_dir_all(temp.path().join("system.slice/db.service")).unwrap();
         fs::write(temp.path().join("system.slice/db.service").join(COUNTERS), "oom 2\noom_kill 1\n").unwrap();
         let found = walk(names.root.as_ref().unwrap());
-        let counts = names.take(found);
+        let counts = names.take(found, &[]);
         assert_eq!(counts.len(), 1);
         let (db, counts) = counts[0];
         assert_eq!((counts.oom, counts.oom_kill), (2, 1));
