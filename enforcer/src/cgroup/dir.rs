@@ -12,7 +12,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags},
+    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags},
     io::Errno,
 };
 
@@ -279,12 +279,14 @@ impl CgroupDir {
 
     /// How many cgroups are directly below this one, if the file system counts them: a directory has a link from above, one
     /// from itself, and one from each directory in it (`kernfs_refresh_inode`). Far cheaper than to list them among all files.
-    pub fn count_children(&self) -> Option<u64> {
-        let links = u64::try_from(rustix::fs::fstat(&self.fd).ok()?.st_nlink).ok()?;
-        links.checked_sub(2)
+    #[must_use]
+    pub fn count_children(&self) -> Option<u32> {
+        let stat = rustix::fs::statx(&self.fd, "", AtFlags::EMPTY_PATH, StatxFlags::NLINK).ok()?;
+        stat.stx_nlink.checked_sub(2)
     }
 
     /// The id of the cgroup of that name directly below this one, if there is one.
+    #[must_use]
     pub fn child_id(&self, name: &str) -> Option<CgroupId> {
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;

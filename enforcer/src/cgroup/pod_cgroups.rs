@@ -62,12 +62,12 @@ pub fn pod_cgroups(
                 let source = io::Error::other(format!("it holds more than {MOST_PODS} pods"));
                 return Err(Error::Open { path: kubepods.to_string(), source });
             }
-            let id = match root.open(&path) {
-                Ok(dir) => dir.id(),
+            let dir = match root.open(&path) {
+                Ok(dir) => dir,
                 Err(error) if error.is_gone() => continue,
                 Err(error) => return Err(error),
             };
-            let paths = children(root, &path)?;
+            let (id, paths) = (dir.id(), children_of(&dir, &path)?);
             // Of pods of other classes nothing depends on it.
             let proc = Some(proc).filter(|_| class == QosClass::BestEffort);
             let containers = paths.into_iter().filter_map(|path| container(root, proc, path)).collect();
@@ -110,7 +110,15 @@ fn lowest_score(root: &CgroupDir, proc: &Path, path: &CgroupPath) -> Option<i16>
 
 /// The paths of the cgroups directly below one; none if it is gone.
 fn children(root: &CgroupDir, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
-    match root.open(path).and_then(|dir| dir.children()) {
+    match root.open(path) {
+        Ok(dir) => children_of(&dir, path),
+        Err(error) if error.is_gone() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn children_of(dir: &CgroupDir, path: &CgroupPath) -> Result<Vec<CgroupPath>, Error> {
+    match dir.children() {
         // What a kubelet and its container runtime make has text for a name.
         Ok(names) => Ok(names.iter().filter_map(|name| path.child(name.to_str()?).ok()).collect()),
         Err(error) if error.is_gone() => Ok(Vec::new()),

@@ -25,8 +25,8 @@ impl Ticks {
         let first = Timespec { tv_sec: 0, tv_nsec: 1 };
         let timer =
             timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        let times = Itimerspec { it_interval: period, it_value: first };
-        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &times)?;
+        let setting = Itimerspec { it_interval: period, it_value: first };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &setting)?;
         let timer = raw::readable_fd(timer)?;
         let (sender, receiver) = watch::channel(());
         tokio::spawn(async move {
@@ -46,7 +46,7 @@ impl Ticks {
     pub(super) async fn next(&mut self) {
         if self.0.changed().await.is_err() {
             // The runtime ends.
-            future::pending().await
+            future::pending::<()>().await;
         }
     }
 }

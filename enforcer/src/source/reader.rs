@@ -259,6 +259,9 @@ mod tests {
     use super::*;
     use crate::waker::Waker;
 
+    /// What changes, which files were settled before, and how.
+    type Change<'a> = (&'a str, &'a [&'a str], &'a dyn Fn());
+
     /// Has the reader take these files for settled, which they are two seconds after they were written.
     fn settle(reader: &mut Reader, folder: &Path, names: &[&str]) {
         let directory = files::open_folder(folder).unwrap();
@@ -279,7 +282,7 @@ mod tests {
         let path = temp.path().to_owned();
         let remove = || fs::remove_file(temp.path().join("a.yaml")).unwrap();
         let both: &[&str] = &["a.yaml", "b.yaml"];
-        let changes: [(&str, &[&str], &dyn Fn()); 8] = [
+        let changes: [Change<'_>; 8] = [
             ("nothing", both, &|| {}),
             ("a file", both, &|| write("a.yaml", "other")),
             ("one more", both, &|| write("c.yaml", "c")),
