@@ -166,3 +166,24 @@ fn what_is_given_back_at_the_end_is_not_moved_first() {
     assert!(report.moved.is_empty(), "{report:?}");
     assert!(file(&fixture, BEST_EFFORT, "app/memory.max").starts_with("max"));
 }
+
+/// As many planned containers stand in the new place as cgroups in the former one.
+#[test]
+fn what_a_runtime_made_in_a_former_cgroup_keeps_its_values_as_long_as_it_runs() {
+    let paths = [BEST_EFFORT, &format!("{BEST_EFFORT}/crio-5f3a"), BURSTABLE, &format!("{BURSTABLE}/app")]
+        .map(|path| path.trim_start_matches('/').to_owned());
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let above = ["kubepods", "kubepods/besteffort", "kubepods/burstable"];
+    let mut fixture = Fixture::new(&[&above[..], &paths].concat());
+    drop(fixture.reconcile(&pod_at(BEST_EFFORT, "8192", &[("app", 1000)])));
+    let process = Running(Command::new("sleep").arg("1000").spawn().unwrap());
+    fill(&fixture, BEST_EFFORT, "crio-5f3a", &process);
+    let burstable = pod_at(BURSTABLE, "8192", &[("app", 900)]);
+    drop(fixture.reconcile(&burstable));
+    drop(fs::remove_dir_all(fixture.temp.path().join("kubepods/besteffort/pod1/app")));
+    for _ in 0..2 {
+        let report = fixture.reconcile(&burstable);
+        assert_eq!(file(&fixture, BEST_EFFORT, "crio-5f3a/memory.max"), "8192", "{report:?}");
+        assert!(fixture.reconciler.score(&path(&format!("{BEST_EFFORT}/crio-5f3a"))).is_some());
+    }
+}
