@@ -33,6 +33,9 @@ const ASK: Duration = Duration::from_mins(10);
 
 const PROC: &str = "/proc";
 
+/// In how many looks which system the host runs is read once: it stays that until the next boot.
+const LOOKS_A_SYSTEM: u32 = 10;
+
 /// Where koordlet runs (Koordinator's Helm chart).
 const KOORDLET_NAMESPACE: &str = "koordinator-system";
 const KOORDLET: &str = "koordlet";
@@ -67,8 +70,10 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
     // What a user may not see says nothing of the daemon.
     let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
     let problems = config.contest(&kubelet, node.memory_bytes).into_iter().filter(|_| is_seen);
-    let others =
-        Others::new(Path::new(PROC)).look(has_koordlet(pods)).into_iter().map(|problem| problem.message);
+    let others = Others::new(Path::new(PROC))
+        .look(has_koordlet(pods), true)
+        .into_iter()
+        .map(|problem| problem.message);
     let observes = container_node::settle(&mut config, container.as_ref(), true);
     let problems = problems.chain(others).chain(observes).collect();
     Ok(Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems }))
@@ -127,6 +132,7 @@ pub(super) fn watch(
     let (sender, mut configs) = watch::channel(config.clone());
     tokio::spawn(async move {
         let (mut problems, mut others) = (Problems::default(), Others::new(Path::new(PROC)));
+        let mut looks_since = 0;
         loop {
             let config = configs.borrow_and_update().clone();
             let has_koordlet = has_koordlet(&view.borrow().pods);
@@ -134,15 +140,19 @@ pub(super) fn watch(
             let look = move || {
                 let contest = config.contest(&kubelet.read(ASK), memory_bytes);
                 let contest = contest.map(|message| problem("kubelet", message));
-                (contest.into_iter().chain(others.look(has_koordlet)).collect(), others)
+                let others_found = others.look(has_koordlet, looks_since == 0);
+                (contest.into_iter().chain(others_found).collect(), others)
             };
             let (found, looked) = threads::blocking(look).await;
             others = looked;
             problems.renew(found, &journal);
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
-                changed = configs.changed() => if changed.is_err() {
-                    return;
+                () = tokio::time::sleep(LOOK) => looks_since = (looks_since + 1) % LOOKS_A_SYSTEM,
+                changed = configs.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    looks_since = 0;
                 }
             }
         }
@@ -164,20 +174,25 @@ fn is_koordlet(namespace: &str, name: &str) -> bool {
 }
 
 /// All but the kubelet. What cannot be looked at is not there.
-struct Others {
+struct Others<'a> {
+    proc: &'a Path,
     oomd: Option<HostProgram>,
-    /// Whether the host is a Talos that kills pods. It stays what it is until the next boot.
+    /// Whether the host is a Talos that kills pods, as read last.
     is_talos_with_handler: bool,
 }
 
-impl Others {
-    fn new(proc: &Path) -> Self {
-        let is_talos_with_handler = os_release(proc).is_some_and(|text| is_talos_with_handler(&text));
-        Self { oomd: HostProgram::new(proc, OOMD).ok(), is_talos_with_handler }
+impl<'a> Others<'a> {
+    fn new(proc: &'a Path) -> Self {
+        Self { proc, oomd: HostProgram::new(proc, OOMD).ok(), is_talos_with_handler: false }
     }
 
-    fn look(&mut self, has_koordlet: bool) -> Vec<Problem> {
+    /// With `reads_system` it reads which system the host runs.
+    fn look(&mut self, has_koordlet: bool, reads_system: bool) -> Vec<Problem> {
         let mut problems = Vec::new();
+        if reads_system {
+            let text = os_release(self.proc);
+            self.is_talos_with_handler = text.is_some_and(|text| is_talos_with_handler(&text));
+        }
         if let Some(oomd) = &mut self.oomd
             && let Ok(Some(pid)) = oomd.find(Instant::now())
         {

@@ -326,6 +326,20 @@ impl Ooms {
     }
 
     async fn record(&mut self, record: Record) {
+        // Where a marked or a sharing process ended, which may be elsewhere by now.
+        let ended = match &record {
+            Record::Exit(exit) => exit.cgroup,
+            Record::Sharer(sharer) => sharer.cgroup,
+            Record::Mark(_)
+            | Record::MemoryBack(_)
+            | Record::OomOver(_)
+            | Record::KswapdWoke { .. }
+            | Record::DirectReclaim { .. } => None,
+        };
+        if let Some(cgroup) = ended {
+            self.learn_lives();
+            self.take_in_brief(cgroup);
+        }
         if let Record::Mark(mark) = &record {
             // The kernel may have reported a new cgroup just before.
             self.learn_lives();
@@ -337,7 +351,7 @@ impl Ooms {
             if !self.complete && named.into_iter().flatten().any(|cgroup| !self.world.knows(cgroup)) {
                 self.scan().await;
             }
-            for cgroup in named.into_iter().flatten() {
+            for cgroup in named.into_iter().chain([mark.counted]).flatten() {
                 self.take_in_brief(cgroup);
             }
         }

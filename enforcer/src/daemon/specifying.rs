@@ -38,9 +38,8 @@ const WAIT_MS: u64 = 30_000;
 /// The same for a source that has answered nothing yet, in milliseconds.
 const FIRST_WAIT_MS: u64 = 10_000;
 
-/// How old credentials may be with which a source is asked that has answered to them. It refuses those that have expired, and
-/// then they are read again.
-const FRESH: Duration = Duration::from_mins(10);
+/// How old credentials may be with which a source is asked that has answered to them.
+const FRESH: Duration = Duration::from_mins(2);
 
 /// What is known of specs now.
 #[derive(Debug)]

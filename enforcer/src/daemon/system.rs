@@ -298,6 +298,7 @@ impl Exceeded {
     /// What is exceeded since this look; each is reported once until it was kept again.
     fn look(&mut self, scopes: Vec<(Scope, Usage)>) -> Vec<ReservationExceeded> {
         let mut reports = Vec::new();
+        self.0.retain(|(name, _)| scopes.iter().any(|(scope, _)| scope.name == *name));
         for (scope, usage) in scopes {
             let pairs = [
                 (ResourceName::MEMORY, usage.memory_bytes, scope.memory_bytes),
