@@ -126,7 +126,7 @@ pub(crate) static MEMORIES: LruHashMap<u64, u64> = LruHashMap::with_max_entries(
 #[map]
 pub(crate) static SHARERS: LruHashMap<u64, Marking> = LruHashMap::with_max_entries(256, 0);
 
-/// Cgroups created and removed, in a separate ring: a storm of them costs no OOM record. Room for about 500.
+/// Cgroups created and removed, in a separate ring: a storm of them costs no OOM record. Room for about 1,000.
 #[map]
 pub(crate) static LIFE: RingBuf = RingBuf::with_byte_size(128 * 1024, 0);
 
