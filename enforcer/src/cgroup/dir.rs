@@ -514,6 +514,21 @@ mod tests {
     }
 
     #[test]
+    fn its_children_are_counted_where_the_file_system_does_so() {
+        let (temp, root) = tree();
+        let kubepods = root.open(&CgroupPath::parse("/kubepods").unwrap()).unwrap();
+        let podx = root.open(&CgroupPath::parse("/kubepods/podx").unwrap()).unwrap();
+        // Some file systems count none; cgroup v2 does.
+        assert!([None, Some(1)].contains(&kubepods.count_children()));
+        assert!([None, Some(0)].contains(&podx.count_children()));
+        assert!(podx.children().unwrap().is_empty());
+        fs::create_dir(temp.path().join("kubepods/podx/app")).unwrap();
+        assert_eq!(podx.children().unwrap(), ["app"], "of a handle that was open before");
+        assert_eq!(kubepods.child_id("podx"), Some(podx.id()));
+        assert_eq!((kubepods.child_id("memory.max"), kubepods.child_id("pody")), (None, None));
+    }
+
+    #[test]
     fn a_name_that_is_no_text_is_opened_removed_and_shown() {
         let (temp, root) = tree();
         // As long as a name can be: what stands for its bytes must not be longer.

@@ -81,7 +81,7 @@ impl LiveCgroups {
         std::mem::take(&mut self.have_changed)
     }
 
-    /// The same, without an end to it.
+    /// Whether [`take_change`](Self::take_change) would say so.
     pub(super) fn have_changed(&self) -> bool {
         self.have_changed
     }

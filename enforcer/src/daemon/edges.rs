@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// How soon a failed source is tried again, at the next tick then.
+/// A failed source is not tried again sooner.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Adds the sources that wake the reflex: the node's pressure, kubepods' own, and the limits breached below kubepods,

@@ -33,8 +33,8 @@ const ASK: Duration = Duration::from_mins(10);
 
 const PROC: &str = "/proc";
 
-/// In how many looks which system the host runs is read once: it stays that until the next boot.
-const LOOKS_A_SYSTEM: u32 = 10;
+/// The host's `/etc/os-release` is read at every tenth look: it seldom changes without a boot.
+const LOOKS_PER_RELEASE: u32 = 10;
 
 /// Where koordlet runs (Koordinator's Helm chart).
 const KOORDLET_NAMESPACE: &str = "koordinator-system";
@@ -132,7 +132,7 @@ pub(super) fn watch(
     let (sender, mut configs) = watch::channel(config.clone());
     tokio::spawn(async move {
         let (mut problems, mut others) = (Problems::default(), Others::new(Path::new(PROC)));
-        let mut looks_since = 0;
+        let mut looks = 0;
         loop {
             let config = configs.borrow_and_update().clone();
             let has_koordlet = has_koordlet(&view.borrow().pods);
@@ -140,19 +140,19 @@ pub(super) fn watch(
             let look = move || {
                 let contest = config.contest(&kubelet.read(ASK), memory_bytes);
                 let contest = contest.map(|message| problem("kubelet", message));
-                let others_found = others.look(has_koordlet, looks_since == 0);
+                let others_found = others.look(has_koordlet, looks == 0);
                 (contest.into_iter().chain(others_found).collect(), others)
             };
             let (found, looked) = threads::blocking(look).await;
             others = looked;
             problems.renew(found, &journal);
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => looks_since = (looks_since + 1) % LOOKS_A_SYSTEM,
+                () = tokio::time::sleep(LOOK) => looks = (looks + 1) % LOOKS_PER_RELEASE,
                 changed = configs.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    looks_since = 0;
+                    looks = 0;
                 }
             }
         }
@@ -186,10 +186,10 @@ impl<'a> Others<'a> {
         Self { proc, oomd: HostProgram::new(proc, OOMD).ok(), is_talos_with_handler: false }
     }
 
-    /// With `reads_system` it reads which system the host runs.
-    fn look(&mut self, has_koordlet: bool, reads_system: bool) -> Vec<Problem> {
+    /// With `reads_release` it reads `/etc/os-release` again.
+    fn look(&mut self, has_koordlet: bool, reads_release: bool) -> Vec<Problem> {
         let mut problems = Vec::new();
-        if reads_system {
+        if reads_release {
             let text = os_release(self.proc);
             self.is_talos_with_handler = text.is_some_and(|text| is_talos_with_handler(&text));
         }

@@ -379,7 +379,7 @@ impl Ooms {
         }
     }
 
-    /// Takes in the kernel's records of cgroups made and removed. Returns the cgroups that are gone already.
+    /// Takes in the kernel's records of cgroups made and removed. Returns the cgroups that were made and are gone.
     fn learn_lives(&mut self) -> Vec<CgroupId> {
         let Some(life) = &mut self.life else { return Vec::new() };
         let mut lives = Vec::new();

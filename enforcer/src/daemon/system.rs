@@ -203,24 +203,19 @@ fn is_within(path: &CgroupPath, above: &CgroupPath) -> bool {
 
 /// The usage of a cgroup and all below it: of memory the working set, as page cache that is idle is given back.
 fn of_cgroup(dir: &CgroupDir) -> Usage {
-    let charged_bytes = number(dir, "memory.current");
-    let working_set = |charged_bytes: u64| Some(charged_bytes.saturating_sub(idle_cache_bytes(dir)?));
     Usage {
         cpu_us: keyed(dir, "cpu.stat", "usage_usec "),
-        memory_bytes: charged_bytes.and_then(working_set),
+        memory_bytes: number(dir, "memory.current").and_then(|charged| working_set(dir, charged)),
         tasks: number(dir, "pids.current"),
     }
 }
 
-/// What of a cgroup's usage can exceed the reservation. The kernel gathers the statistics of each cgroup below for its own,
-/// which is not needed as long as page cache and all is less than is reserved: then that counts as the usage.
+/// What of a cgroup's usage can exceed the reservation. To print `memory.stat`, the kernel gathers the statistics of all
+/// cgroups below. That is not needed while the whole charge is below the reservation: then the charge counts as the usage.
 fn of_reserved(dir: &CgroupDir, scope: &Scope) -> Usage {
     let memory = |reserved: u64| {
         let charged_bytes = number(dir, "memory.current")?;
-        if is_kept(charged_bytes, reserved) {
-            return Some(charged_bytes);
-        }
-        Some(charged_bytes.saturating_sub(idle_cache_bytes(dir)?))
+        if is_kept(charged_bytes, reserved) { Some(charged_bytes) } else { working_set(dir, charged_bytes) }
     };
     Usage {
         cpu_us: None,
@@ -237,8 +232,9 @@ fn keyed(dir: &CgroupDir, file: &str, key: &str) -> Option<u64> {
     dir.read(file).ok()?.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
 }
 
-fn idle_cache_bytes(dir: &CgroupDir) -> Option<u64> {
-    keyed(dir, "memory.stat", "inactive_file ")
+/// What is charged, without page cache that is idle.
+fn working_set(dir: &CgroupDir, charged_bytes: u64) -> Option<u64> {
+    Some(charged_bytes.saturating_sub(keyed(dir, "memory.stat", "inactive_file ")?))
 }
 
 /// Whether usage is so far below what is reserved that a report of more is over.

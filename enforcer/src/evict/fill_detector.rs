@@ -1,8 +1,8 @@
 //! Detects when available memory or process ids begin to fall fast, and wakes the thread that looks ahead. At rest
 //! that thread only looks every ten seconds, often too late.
 //!
-//! The reflex samples the node anyway, the more often the less is left. This adds a comparison per sample, and a system call at the
-//! beginning of a fall. It does not allocate or wait.
+//! The reflex samples the node anyway, the more often the less is left. This adds a comparison per sample, and a
+//! system call at the beginning of a fall. It does not allocate or wait.
 
 use std::{
     sync::{

@@ -7,7 +7,7 @@ const MS: u64 = 1_000_000;
 const ASSUMED_BYTES_PER_SECOND_AND_CPU: u64 = 2 << 30;
 const LEAST_CPUS: u64 = 2;
 
-/// The shortest and longest pause. At rest a look every two seconds costs about 0.003 % of a core; close to the threshold a
+/// The shortest and longest pause. At rest a look every two seconds costs about 0.004 % of a core; close to the threshold a
 /// thousand a second cost about 3 %, and only there.
 const MIN_PAUSE_NS: u64 = MS;
 const MAX_PAUSE_NS: u64 = 2_000 * MS;

@@ -182,9 +182,7 @@ impl StaticDir {
                 read = self.readings.recv() => match read {
                     Some((loaded, answers)) => {
                         self.latest = Arc::clone(&loaded);
-                        // It may be reading again already.
-                        let again = tokio::time::Instant::now() + self.patience;
-                        self.check_at = self.read_clock.busy().map(|_| again);
+                        self.check_again();
                         (loaded, answers)
                     }
                     // The thread ends with us.
@@ -194,9 +192,10 @@ impl StaticDir {
                     self.check_at = Some(tokio::time::Instant::now() + self.patience);
                     continue;
                 }
-                () = sleep_until(self.check_at) => {
-                    let again = tokio::time::Instant::now() + self.patience;
-                    self.check_at = self.read_clock.busy().map(|_| again);
+                () = tokio::time::sleep_until(self.check_at.unwrap_or_else(tokio::time::Instant::now)),
+                    if self.check_at.is_some() =>
+                {
+                    self.check_again();
                     if !self.is_stuck() {
                         continue;
                     }
@@ -210,6 +209,12 @@ impl StaticDir {
                 return News { loaded: is_news.then(|| Arc::clone(&loaded)), latest: loaded, answers };
             }
         }
+    }
+
+    /// Has the thread checked later, if it is reading now.
+    fn check_again(&mut self) {
+        let again = tokio::time::Instant::now() + self.patience;
+        self.check_at = self.read_clock.busy().map(|_| again);
     }
 
     /// Whether reading the directory hangs.
@@ -226,13 +231,6 @@ impl StaticDir {
             drop(orders.send(Order { is_accepted, answer }));
             self.waker.wake();
         }
-    }
-}
-
-async fn sleep_until(due: Option<tokio::time::Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where the kubelet's HTTPS server and the API server are, who this is to them, and which server certificate to trust: from
-//! a kubeconfig, or from a mounted service account. Files are read again for each question, because they are replaced while the daemon runs.
+//! a kubeconfig, or from a mounted service account. Files are read anew each time, because they are
+//! replaced while the daemon runs.
 
 use std::{
     fs::File,

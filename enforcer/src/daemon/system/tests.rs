@@ -111,3 +111,30 @@ fn the_kernels_own_memory_is_read_as_it_writes_it() {
     assert_eq!(parse_kernel_memory("Slab: 3 kB\n"), None);
     assert!(kernel_memory().is_some_and(|kernel| kernel.slab_bytes > 0));
 }
+
+#[test]
+fn statistics_are_read_only_near_the_reservation() {
+    let temp = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| fs::write(temp.path().join(file), text).unwrap();
+    let dir = CgroupDir::unchecked(temp.path()).unwrap();
+    let scope = Scope {
+        name: "system",
+        path: path("/system.slice"),
+        cpu_milli: None,
+        memory_bytes: Some(1_000),
+        tasks: None,
+    };
+    write("memory.current", "950\n");
+    write("pids.current", "7\n");
+    let used = |scope: &Scope| {
+        let Usage { cpu_us, memory_bytes, tasks } = of_reserved(&dir, scope);
+        assert_eq!(cpu_us, None, "no reservation of it is exceeded");
+        (memory_bytes, tasks)
+    };
+    assert_eq!(used(&scope), (Some(950), None), "without memory.stat");
+    write("memory.current", "1500\n");
+    assert_eq!(used(&scope), (None, None), "which it needs now");
+    write("memory.stat", "anon 1\ninactive_file 600\n");
+    assert_eq!(used(&scope), (Some(900), None));
+    assert_eq!(used(&Scope { memory_bytes: None, tasks: Some(9), ..scope }), (None, Some(7)));
+}

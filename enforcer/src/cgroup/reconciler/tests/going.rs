@@ -185,3 +185,19 @@ fn what_a_runtime_made_in_a_removed_pod_leaves_them_too() {
         assert!(fixture.read("kubepods/podbatch/made/memory.max").starts_with("max"), "it is not ours");
     }
 }
+
+#[test]
+fn only_cgroups_that_come_or_go_count_as_a_change() {
+    let mut fixture = Fixture::new(&TREE);
+    drop(fixture.reconcile(&plan("8192")));
+    assert!(fixture.reconciler.take_change(), "they came");
+    drop(fixture.reconcile(&plan("16384")));
+    assert!(!fixture.reconciler.take_change(), "other values");
+    fixture.write("kubepods/pod1/memory.max", "4096\n");
+    let written = (CgroupPath::parse("/kubepods/pod1").unwrap(), String::from("memory.max"));
+    let changes = Changes { written: [written].into(), ..Changes::default() };
+    let report = fixture.reconciler.look_at(&changes, Some(&fixture.permit));
+    assert_eq!((report.written.len(), fixture.reconciler.take_change()), (1, false), "a value");
+    drop(fixture.reconcile(&without_pods()));
+    assert!(fixture.reconciler.take_change(), "they are to go");
+}
