@@ -188,7 +188,7 @@ fn what_a_runtime_made_in_a_removed_pod_leaves_them_too() {
 
 #[test]
 fn only_cgroups_that_come_or_go_count_as_a_change() {
-    let mut fixture = Fixture::new(&TREE);
+    let mut fixture = Fixture::new(super::TREE);
     drop(fixture.reconcile(&plan("8192")));
     assert!(fixture.reconciler.take_change(), "they came");
     drop(fixture.reconcile(&plan("16384")));
