@@ -38,6 +38,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The same once nothing has changed for [`QUIET`].
 const LOOK_QUIET: Duration = Duration::from_secs(1);
 
+/// How long after its kill a process may show neither the signal, which it has taken, nor that it exits.
+const TAKEN_MS: u64 = 1_000;
+
 /// How long a new cgroup may take to get its first process.
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -150,7 +153,8 @@ impl Run {
     }
 
     fn repeat(&mut self, eviction: &OpenEviction, candidate: &Candidate, now: Instant) {
-        let living = candidate.living_containers();
+        let living =
+            candidate.living_containers(eviction.killed_ms.filter(|killed_ms| is_recent(*killed_ms)));
         if living.is_empty() {
             return;
         }
@@ -261,6 +265,12 @@ impl Run {
 fn is_of(candidate: &Candidate, eviction: &OpenEviction) -> bool {
     let identity = candidate.identity();
     identity.placed.is_some() && identity.uid.as_str() == eviction.pod.uid
+}
+
+/// Whether what the kill ended may still look alive. Later everything that lives counts: the kill may not have reached it, as its
+/// cgroup was not known yet.
+fn is_recent(killed_ms: u64) -> bool {
+    clock::boottime_ms().checked_sub(killed_ms).is_some_and(|age_ms| age_ms < TAKEN_MS)
 }
 
 fn why(spared: Spared) -> &'static str {

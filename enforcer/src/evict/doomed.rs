@@ -38,15 +38,30 @@ pub fn look(dir: &CgroupDir) -> Holding {
     if any && all && listed.is_ok_and(|unseen| unseen.is_none()) { Holding::Doomed } else { Holding::Living }
 }
 
-/// Whether the cgroup, or one below it, holds a process that is not dying for certain. Unlike with [`look`], one that
-/// cannot be seen is none.
-pub(super) fn holds_living(dir: &CgroupDir) -> bool {
+/// Whether the cgroup, or one below it, holds a process that is not dying for certain and was started after `since_ms` on
+/// `CLOCK_BOOTTIME`. Unlike with [`look`], one that cannot be seen is none.
+pub(super) fn holds_living(dir: &CgroupDir, since_ms: Option<u64>) -> bool {
     if !matches!(dir.is_populated(), Ok(true)) {
         return false;
     }
-    let mut lives = false;
-    let listed = each_process(dir, &mut |pid| lives = lives || !is_dying(Path::new("/proc"), pid));
+    let (proc, mut lives) = (Path::new("/proc"), false);
+    let is_new = |pid| since_ms.is_none_or(|since_ms| may_be_started_after(proc, pid, since_ms));
+    let listed = each_process(dir, &mut |pid| lives = lives || is_new(pid) && !is_dying(proc, pid));
     lives && listed.is_ok()
+}
+
+/// Whether the process may have been started after that. The kernel gives the time in ticks, rounded down.
+fn may_be_started_after(proc: &Path, pid: u32, since_ms: u64) -> bool {
+    let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat"));
+    let Some(ticks) = stat.ok().as_deref().and_then(start_ticks) else { return true };
+    ticks.saturating_add(1).saturating_mul(1_000) / rustix::param::clock_ticks_per_second().max(1) > since_ms
+}
+
+/// `starttime`, the field 22 of `/proc/<pid>/stat` (`do_task_stat` of `fs/proc/array.c`).
+fn start_ticks(stat: &str) -> Option<u64> {
+    // The name before it may contain any character.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// Whether every thread of the process is exiting, or is about to.
@@ -56,8 +71,9 @@ fn is_dying(proc: &Path, pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(tasks) else { return true };
     tasks.flatten().all(|task| {
         let read = |file: &str| fs::read_to_string(task.path().join(file));
-        match (read("stat"), read("status")) {
-            (Ok(stat), Ok(status)) => is_thread_dying(&stat, &status),
+        // A signal that is taken out between the two mostly shows as the exit in the second.
+        match (read("status"), read("stat")) {
+            (Ok(status), Ok(stat)) => is_thread_dying(&stat, &status),
             _ => !task.path().exists(),
         }
     })
@@ -112,7 +128,24 @@ mod tests {
         fs::create_dir(&hidden).unwrap();
         fs::write(temp.path().join("cgroup.events"), "populated 1\n").unwrap();
         fs::write(hidden.join("cgroup.procs"), format!("{}\n", std::process::id())).unwrap();
-        assert!(holds_living(&CgroupDir::unchecked(temp.path()).unwrap()));
+        assert!(holds_living(&CgroupDir::unchecked(temp.path()).unwrap(), None));
+    }
+
+    #[test]
+    fn a_process_is_started_after_what_its_tick_ends_after() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("7");
+        fs::create_dir(&folder).unwrap();
+        let fields = "S 1 7 7 0 -1 4194304 98 0 0 0 1 2 3 4 20 0 1 0";
+        fs::write(folder.join("stat"), format!("7 (a) 9 (b) {fields} 5221 12 3\n")).unwrap();
+        let tick_ms = 1_000 / rustix::param::clock_ticks_per_second();
+        let begin_ms = 5_221 * tick_ms;
+        let is_after = |since_ms| may_be_started_after(temp.path(), 7, since_ms);
+        assert!(
+            is_after(begin_ms.saturating_sub(1)) && is_after(begin_ms) && is_after(begin_ms + tick_ms - 1)
+        );
+        assert!(!is_after(begin_ms + tick_ms));
+        assert!(may_be_started_after(temp.path(), 8, u64::MAX), "it cannot be seen");
     }
 
     #[test]

@@ -118,8 +118,11 @@ impl Outbox {
             }
             // Before SIGKILL it may still be spared.
             Payload::EvictionSignalled(signalled) if signalled.sent == "SIGKILL" => {
+                let killed_ms =
+                    self.killed_ms(sequence, Signalled { time_ms, boot_ms: signalled.boot_ms }, now);
                 if let Some(entry) = self.entries.get_mut(&signalled.eviction_id) {
                     entry.is_killed = true;
+                    entry.killed_ms = entry.killed_ms.max(killed_ms);
                     entry.is_recorded = true;
                     entry.sequence = entry.sequence.min(sequence);
                 }
@@ -152,7 +155,9 @@ impl Outbox {
                     (is_over, uid.clone(), pod.cloned())
                 {
                     let signalled = Signalled { time_ms, boot_ms: *boot_ms };
-                    self.add(eviction_id, PodRef { namespace, name, uid }, sequence, signalled, now);
+                    let killed_ms = self.killed_ms(sequence, signalled, now);
+                    let pod = PodRef { namespace, name, uid };
+                    self.add(eviction_id, pod, (sequence, signalled), killed_ms, now);
                 }
             }
             Payload::EvictionRequested(requested) => {
@@ -230,22 +235,41 @@ impl Outbox {
     fn add_killed(&mut self, sequence: u64, time_ms: i64, signalled: &EvictionSignalled, now: Now) -> bool {
         let EvictionSignalled { eviction_id, namespace, name, uid, boot_ms, .. } = signalled;
         let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
-        self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now)
+        let signalled = Signalled { time_ms, boot_ms: *boot_ms };
+        let killed_ms = self.killed_ms(sequence, signalled, now);
+        self.add(eviction_id, pod, (sequence, signalled), killed_ms, now)
     }
 
     /// Keeps a soft eviction, which the API server has accepted before any signal.
     fn add_soft(&mut self, requested: &EvictionRequested, sequence: u64, time_ms: i64, now: Now) {
         let EvictionRequested { eviction_id, namespace, name, uid, boot_ms, .. } = requested;
         let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
-        let is_new = self.add(eviction_id, pod, sequence, Signalled { time_ms, boot_ms: *boot_ms }, now);
+        let signalled = Signalled { time_ms, boot_ms: *boot_ms };
+        let is_new = self.add(eviction_id, pod, (sequence, signalled), None, now);
         if let Some(entry) = self.entries.get_mut(eviction_id).filter(|_| is_new) {
             entry.is_killed = false;
             entry.confirm(now.instant);
         }
     }
 
-    /// Keeps an eviction. Returns whether it is a new one.
-    fn add(&mut self, id: &str, pod: PodRef, sequence: u64, signalled: Signalled, now: Now) -> bool {
+    /// When a pod was killed by that event, since this boot; by the wall clock if the event does not say it.
+    fn killed_ms(&self, sequence: u64, signalled: Signalled, now: Now) -> Option<u64> {
+        if sequence <= self.earlier_boots {
+            return None;
+        }
+        let age_ms = || u64::try_from(now.time_ms - signalled.time_ms).unwrap_or(0);
+        signalled.boot_ms.or_else(|| now.boot_ms.checked_sub(age_ms()))
+    }
+
+    /// Keeps an eviction whose event has that position. Returns whether it is a new one.
+    fn add(
+        &mut self,
+        id: &str,
+        pod: PodRef,
+        (sequence, signalled): (u64, Signalled),
+        killed_ms: Option<u64>,
+        now: Now,
+    ) -> bool {
         let age = match signalled.boot_ms {
             _ if sequence <= self.earlier_boots => None,
             Some(boot_ms) => now.boot_ms.checked_sub(boot_ms),
@@ -264,6 +288,7 @@ impl Outbox {
         // last kill.
         if let Some(known) = self.entries.values_mut().find(|known| known.pod.uid == pod.uid) {
             known.expiry = known.expiry.max(expiry);
+            known.killed_ms = known.killed_ms.max(killed_ms);
             return false;
         }
         if self.entries.len() >= MOST {
@@ -278,6 +303,7 @@ impl Outbox {
             pod,
             sequence,
             signalled,
+            killed_ms,
             owner: None,
             repeats: 0,
             unsure: Vec::new(),

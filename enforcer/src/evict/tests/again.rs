@@ -3,6 +3,7 @@ use std::{fs, process::Command};
 
 use super::node::{MIB, Node, Pod, guard};
 use crate::{
+    clock,
     evict::{Candidate, EndError, check_again, kill_again},
     model::CgroupPath,
 };
@@ -21,11 +22,14 @@ fn beside_kubelet(node: &Node) -> Candidate {
 fn a_container_lives_while_a_process_of_it_is_not_dying() {
     let node = Node::new(0);
     let candidate = beside_kubelet(&node);
-    assert_eq!(candidate.living_containers(), [], "no process can be seen");
+    assert_eq!(candidate.living_containers(None), [], "no process can be seen");
+    let before_ms = clock::boottime_ms();
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     node.write("a", "app/cgroup.procs", &format!("{}\n", child.id()));
-    let living = candidate.living_containers();
+    let living = candidate.living_containers(Some(before_ms));
     assert_eq!(living.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["app"]);
+    assert_eq!(candidate.living_containers(None), living);
+    assert_eq!(candidate.living_containers(Some(before_ms + 60_000)), [], "it was there before the kill");
     kill_again(&candidate).unwrap();
     assert_eq!(node.read("a", "app/cgroup.kill"), "1");
     assert!(!node.killed("a"), "the sandbox is in the pod's own cgroup");
@@ -35,7 +39,7 @@ fn a_container_lives_while_a_process_of_it_is_not_dying() {
     while !is_dead() {
         std::thread::yield_now();
     }
-    assert_eq!(candidate.living_containers(), []);
+    assert_eq!(candidate.living_containers(None), []);
     child.wait().unwrap();
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Entry {
     /// The position of the signal's event.
     pub(super) sequence: u64,
     pub(super) signalled: Signalled,
+    /// When it was killed last, on `CLOCK_BOOTTIME` of this boot, if that is known.
+    pub(super) killed_ms: Option<u64>,
     /// Whose pod it is, as far as it is known.
     pub(super) owner: Option<Owner>,
     /// How often containers of it were killed again.

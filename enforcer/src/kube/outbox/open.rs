@@ -18,6 +18,9 @@ pub struct OpenEviction {
     pub pod: PodRef,
     /// How far its removal is.
     pub removal: Removal,
+    /// When it was killed last, in milliseconds of `CLOCK_BOOTTIME`; `None` if that is not known. Kills of containers that were
+    /// started again do not count.
+    pub killed_ms: Option<u64>,
     /// How often containers of it were killed again, as far as the journal says.
     pub repeats: u32,
     /// The containers' cgroups of the last time, if an earlier process reported it: it may have ended before it killed them.
@@ -56,11 +59,12 @@ impl Outbox {
                 Stage::Look | Stage::Act(_) => Removal::Waiting,
             };
             let (pod, repeats, expiry) = (entry.pod.clone(), entry.repeats, entry.expiry);
-            let unsure = entry.unsure.clone();
+            let (killed_ms, unsure) = (entry.killed_ms, entry.unsure.clone());
             (now.instant < expiry).then(|| OpenEviction {
                 id: id.clone(),
                 pod,
                 removal,
+                killed_ms,
                 repeats,
                 unsure,
                 expiry,

@@ -42,6 +42,7 @@ fn a_pod_that_is_killed_again_is_asked_for_until_an_hour_after_the_last_kill() {
     let (id, call) = outbox.next(back).unwrap();
     assert!(matches!(call, Call::Look(_)), "{call:?}");
     assert_eq!(outbox.answered(&id, Some(found()), back, back), None);
+    assert_eq!(outbox.open(back)[0].killed_ms, Some(55 * MINUTE_MS));
     assert!(matches!(outbox.next(back), Some((_, Call::Discover))), "it is no longer requested");
     let late = now(116 * MINUTE_MS, start);
     let Some(Payload::EvictionRequested(requested)) = outbox.answered(&id, Some(found()), late, late) else {
@@ -138,6 +139,7 @@ fn what_was_signalled_before_the_last_boot_is_not_asked_for() {
             outbox.note_earlier_boot(7);
         }
         assert_eq!(outbox.take(7, 0, Some(&pod), &payload, now(10, start)), None);
+        assert_eq!(outbox.entries["e1"].killed_ms.is_none(), is_of_earlier_boot, "{payload:?}");
         let (id, call) = outbox.next(now(10, start)).unwrap();
         assert!(matches!(call, Call::Look(_)));
         let controller = Some(String::from("Job"));
@@ -458,10 +460,26 @@ fn what_had_time_to_end_is_looked_at_before_it_is_requested() {
 }
 
 #[test]
+fn a_request_of_a_pod_that_was_killed_is_no_kill() {
+    let start = Instant::now();
+    let mut outbox = taken(SETTINGS, start);
+    let killed_ms = outbox.entries["e1"].killed_ms;
+    let Payload::EvictionRequested(requested) = accepted() else { unreachable!() };
+    let soft = EvictionRequested { eviction_id: String::from("e2"), boot_ms: Some(500), ..requested };
+    assert_eq!(outbox.take(9, 500, None, &Payload::EvictionRequested(soft), now(500, start)), None);
+    assert_eq!(outbox.entries["e1"].killed_ms, killed_ms);
+    // An order's event does not say when it was, since the machine was started.
+    let ordered = EvictionSignalled { boot_ms: None, ..signalled("e3", "web", "u1") };
+    let _later = outbox.take(10, 600, None, &Payload::EvictionSignalled(ordered), now(700, start));
+    assert_eq!(outbox.entries["e1"].killed_ms, Some(600));
+}
+
+#[test]
 fn a_soft_eviction_that_is_killed_after_all_is_open() {
     let start = Instant::now();
     let mut outbox = Outbox::new(SETTINGS, 0);
     assert_eq!(outbox.take(7, 0, None, &accepted(), now(0, start)), None);
+    assert_eq!(outbox.entries["e1"].killed_ms, None, "it was not killed yet");
     let killed =
         EvictionSignalled { boot_ms: Some(1), ..signalled_live("e1", "web", "u1", Some("ReplicaSet")) };
     assert_eq!(outbox.take(8, 1, None, &Payload::EvictionSignalled(killed), now(1, start)), None);
@@ -470,4 +488,5 @@ fn a_soft_eviction_that_is_killed_after_all_is_open() {
         open.iter().map(|open| (open.id.as_str(), open.removal)).collect::<Vec<_>>(),
         [("e1", Removal::Accepted)]
     );
+    assert_eq!(open[0].killed_ms, Some(1));
 }

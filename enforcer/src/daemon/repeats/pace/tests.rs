@@ -5,7 +5,7 @@ use crate::kube::PodRef;
 
 fn eviction(id: &str, removal: Removal, repeats: u32, expiry: Instant) -> OpenEviction {
     let pod = PodRef { namespace: String::from("shop"), name: String::from("web"), uid: format!("uid-{id}") };
-    OpenEviction { id: id.to_owned(), pod, removal, repeats, unsure: Vec::new(), expiry }
+    OpenEviction { id: id.to_owned(), pod, removal, killed_ms: None, repeats, unsure: Vec::new(), expiry }
 }
 
 const HOUR: Duration = Duration::from_hours(1);
