@@ -8,7 +8,7 @@ use enforcer_common::life::{
 
 use super::{
     record::{self, Undecodable},
-    ring::{KernelRing, RecordRing},
+    ring::{KernelRing, RecordRing as _},
 };
 use crate::model::CgroupId;
 
@@ -88,13 +88,10 @@ impl LifeWatch {
 
     /// Adds the records so far, in order. More may come meanwhile: it ends after a few thousand.
     pub fn take(&mut self, lives: &mut Vec<Life>) {
-        for _ in 0..MOST_RECORDS {
-            match self.ring.next(decode) {
-                Some(Ok(life)) => lives.push(life),
-                Some(Err(error)) => tracing::debug!(%error, "cannot use a record"),
-                None => break,
-            }
-        }
+        self.ring.take(MOST_RECORDS, |record| match decode(record) {
+            Ok(life) => lives.push(life),
+            Err(error) => tracing::debug!(%error, "cannot use a record"),
+        });
     }
 
     /// The losses since the last call.
@@ -116,12 +113,10 @@ fn decode(bytes: &[u8]) -> Result<Life, Undecodable> {
     let kind = record::header(bytes)?.kind;
     match kind {
         KIND_CGROUP_MADE if bytes.len() == size_of::<LongCgroupMade>() => {
-            let LongCgroupMade { made, name } = record::body(kind, bytes)?;
-            Ok(life(&made, &name))
+            record::view::<LongCgroupMade>(kind, bytes).map(|record| life(&record.made, &record.name))
         }
         KIND_CGROUP_MADE => {
-            let CgroupMade { made, name } = record::body(kind, bytes)?;
-            Ok(life(&made, &name))
+            record::view::<CgroupMade>(kind, bytes).map(|record| life(&record.made, &record.name))
         }
         KIND_CGROUP_GONE => {
             let CgroupGone { header: _, time_ns: _, cgroup_id } = record::body(kind, bytes)?;

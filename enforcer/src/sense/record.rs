@@ -9,7 +9,7 @@ use enforcer_common::{
     },
 };
 use enforcer_events::oom::OomCounts;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use crate::model::CgroupId;
 
@@ -277,6 +277,18 @@ pub(super) fn body<T: FromBytes>(kind: u32, bytes: &[u8]) -> Result<T, Undecodab
     let wrong =
         |_| Undecodable::WrongSize { kind, actual_bytes: bytes.len(), expected_bytes: size_of::<T>() };
     T::read_from_bytes(bytes).map_err(wrong)
+}
+
+/// The same where it lies: the kernel puts records at multiples of eight bytes, which suits each of them.
+pub(super) fn view<T: FromBytes + Immutable + KnownLayout>(
+    kind: u32,
+    bytes: &[u8],
+) -> Result<&T, Undecodable> {
+    T::ref_from_bytes(bytes).ok().ok_or(Undecodable::WrongSize {
+        kind,
+        actual_bytes: bytes.len(),
+        expected_bytes: size_of::<T>(),
+    })
 }
 
 /// A record as written by this build or an earlier one, which wrote a shorter one.

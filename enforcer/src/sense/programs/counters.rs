@@ -61,6 +61,10 @@ impl Counters {
     /// Calls `emit` with the losses not reported yet, by stage, and notes them as reported.
     pub fn emit_drops(&mut self, mut emit: impl FnMut(&'static str, u64)) -> Result<(), MapError> {
         for (index, (stage, lost)) in (0..).zip(self.drops()?) {
+            // What was reported of nothing need not be read.
+            if lost == 0 {
+                continue;
+            }
             let reported = match &self.reported {
                 Reported::Here(reported) => reported
                     .iter()
