@@ -293,6 +293,20 @@ impl CgroupDir {
         is_directory.then_some(CgroupId(stat.st_ino))
     }
 
+    /// How many of these cgroups, by name and by id if that matters, are directly below this one, if there are no others.
+    /// `None` if there are, or if the file system does not count them. To list them takes ten times as long.
+    #[must_use]
+    pub fn count_only<'a>(
+        &self,
+        known: impl IntoIterator<Item = (&'a str, Option<CgroupId>)>,
+    ) -> Option<usize> {
+        let is_there = |(name, id): &(&str, Option<CgroupId>)| {
+            self.child_id(name).is_some_and(|there| id.is_none_or(|id| id == there))
+        };
+        let there = known.into_iter().filter(is_there).count();
+        (usize::try_from(self.count_children()?) == Ok(there)).then_some(there)
+    }
+
     /// The names of the cgroups directly below this one, as the kernel has them: whoever makes a cgroup may choose bytes
     /// that are no text. None leads anywhere else: they have no slash, and `.` and `..` are left out.
     pub fn children(&self) -> Result<Vec<OsString>, Error> {
@@ -525,6 +539,10 @@ mod tests {
         fs::create_dir(temp.path().join("kubepods/podx/app")).unwrap();
         assert_eq!(podx.children().unwrap(), ["app"], "of a handle that was open before");
         assert_eq!(kubepods.child_id("podx"), Some(podx.id()));
+        let count = |names: &[(&'static str, Option<CgroupId>)]| kubepods.count_only(names.iter().copied());
+        assert!([None, Some(1)].contains(&count(&[("podx", None), ("pody", None)])));
+        assert!([None, Some(1)].contains(&count(&[("podx", Some(podx.id()))])));
+        assert_eq!([count(&[("podx", Some(kubepods.id()))]), count(&[])], [None; 2], "another is there");
         assert_eq!((kubepods.child_id("memory.max"), kubepods.child_id("pody")), (None, None));
     }
 

@@ -1,6 +1,7 @@
 //! The pods' cgroups that a kubelet and its container runtime made.
 
 use std::{
+    collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -47,13 +48,16 @@ pub struct ContainerCgroup {
 }
 
 /// Reads which pods have a cgroup below `kubepods`, by path. What goes meanwhile is left out; what cannot be read is an
-/// error, since a pod that was not seen must not count as gone.
+/// error, since a pod that was not seen must not count as gone. `known` are those of the last time: if they hold the same
+/// containers and nothing else, these are not listed again.
 pub fn pod_cgroups(
     root: &CgroupDir,
     proc: &Path,
     kubepods: &CgroupPath,
     driver: CgroupDriver,
+    known: &[PodCgroup],
 ) -> Result<Vec<PodCgroup>, Error> {
+    let known: HashMap<CgroupId, &PodCgroup> = known.iter().map(|pod| (pod.id, pod)).collect();
     let mut pods = Vec::new();
     for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
         for path in children(root, &name::qos(kubepods, class, driver))? {
@@ -67,7 +71,11 @@ pub fn pod_cgroups(
                 Err(error) if error.is_gone() => continue,
                 Err(error) => return Err(error),
             };
-            let (id, paths) = (dir.id(), children_of(&dir, &path)?);
+            let id = dir.id();
+            let paths = match known.get(&id).filter(|known| holds_only(&dir, known)) {
+                Some(known) => known.containers.iter().map(|container| container.path.clone()).collect(),
+                None => children_of(&dir, &path)?,
+            };
             // Of pods of other classes nothing depends on it.
             let proc = Some(proc).filter(|_| class == QosClass::BestEffort);
             let containers = paths.into_iter().filter_map(|path| container(root, proc, path)).collect();
@@ -75,6 +83,12 @@ pub fn pod_cgroups(
         }
     }
     Ok(pods)
+}
+
+/// Whether these containers, which no others have the ids of, are all that there is.
+fn holds_only(dir: &CgroupDir, known: &PodCgroup) -> bool {
+    let names = known.containers.iter().filter_map(|container| Some((container.path.names().last()?, None)));
+    dir.count_only(names) == Some(known.containers.len())
 }
 
 fn container(root: &CgroupDir, proc: Option<&Path>, path: CgroupPath) -> Option<ContainerCgroup> {
@@ -151,7 +165,7 @@ mod tests {
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let driver = CgroupDriver::Systemd;
         let kubepods = name::kubepods(&CgroupPath::root(), driver);
-        let mut found = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver).unwrap();
+        let mut found = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver, &[]).unwrap();
         for pod in &mut found {
             pod.containers.sort_by(|one, other| one.container.cmp(&other.container));
         }
@@ -171,7 +185,41 @@ mod tests {
             ]
         );
         let other = name::kubepods(&CgroupPath::root(), CgroupDriver::Cgroupfs);
-        assert_eq!(pod_cgroups(&root, Path::new("/proc"), &other, CgroupDriver::Cgroupfs).unwrap(), []);
+        assert_eq!(pod_cgroups(&root, Path::new("/proc"), &other, CgroupDriver::Cgroupfs, &[]).unwrap(), []);
+    }
+
+    #[test]
+    fn what_was_found_before_hides_no_change() {
+        let temp = tempfile::tempdir().unwrap();
+        let pod = temp.path().join("kubepods/burstable/podb");
+        let ids = ["0a", "1b", "2c"].map(|byte| byte.repeat(32));
+        fs::create_dir_all(pod.join(&ids[0])).unwrap();
+        let root = CgroupDir::unchecked(temp.path()).unwrap();
+        let driver = CgroupDriver::Cgroupfs;
+        let kubepods = name::kubepods(&CgroupPath::root(), driver);
+        let mut known = Vec::new();
+        let mut look = || {
+            known = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver, &known).unwrap();
+            known
+                .iter()
+                .map(|pod| pod.containers.iter().map(|of| of.container.to_string()).collect::<Vec<_>>())
+                .collect::<Vec<_>>()
+        };
+        let one: Vec<Vec<String>> = vec![vec![ids[0].clone()]];
+        assert_eq!([look(), look()], [one.clone(), one]);
+        fs::create_dir(pod.join("other")).unwrap();
+        fs::create_dir(pod.join(&ids[1])).unwrap();
+        let two = vec![ids[..2].to_vec()];
+        assert_eq!([look(), look()], [two.clone(), two]);
+        fs::remove_dir(pod.join("other")).unwrap();
+        fs::remove_dir(pod.join(&ids[0])).unwrap();
+        fs::create_dir(pod.join(&ids[2])).unwrap();
+        assert_eq!(look(), [ids[1..].to_vec()]);
+        fs::remove_dir(pod.join(&ids[1])).unwrap();
+        fs::remove_dir(pod.join(&ids[2])).unwrap();
+        assert_eq!([look(), look()], [vec![Vec::<String>::new()], vec![Vec::new()]]);
+        fs::remove_dir(&pod).unwrap();
+        assert_eq!(look(), Vec::<Vec<String>>::new());
     }
 
     /// A Kata pod's virtual machine, systemd's own and crun's are cgroups of the pod, and none of a further container.
@@ -192,7 +240,7 @@ mod tests {
         let root = CgroupDir::unchecked(temp.path()).unwrap();
         let driver = CgroupDriver::Cgroupfs;
         let kubepods = name::kubepods(&CgroupPath::root(), driver);
-        let mut found = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver).unwrap();
+        let mut found = pod_cgroups(&root, Path::new("/proc"), &kubepods, driver, &[]).unwrap();
         found.sort_by(|one, other| one.place.uid.cmp(&other.place.uid));
         let shown: Vec<_> = found.iter().map(|pod| (pod.place.uid.as_str(), pod.containers.len())).collect();
         assert_eq!(shown, [("kata", 0), ("plain", 1)]);
@@ -215,7 +263,7 @@ mod tests {
         let driver = CgroupDriver::Cgroupfs;
         let kubepods = name::kubepods(&CgroupPath::root(), driver);
         let score = || {
-            let pods = pod_cgroups(&root, &temp.path().join("proc"), &kubepods, driver).unwrap();
+            let pods = pod_cgroups(&root, &temp.path().join("proc"), &kubepods, driver, &[]).unwrap();
             pods[0].containers[0].score
         };
         assert_eq!(score(), Some(-997));

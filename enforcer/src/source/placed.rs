@@ -113,6 +113,12 @@ impl PlacedPods {
         differs
     }
 
+    /// The pods' cgroups as last taken.
+    #[must_use]
+    pub fn cgroups(&self) -> Vec<PodCgroup> {
+        self.pods.values().map(|pod| pod.cgroup.clone()).collect()
+    }
+
     /// Takes what has changed about the pods' specs at `read_ms`, and returns the pods that were evicted since they ran.
     pub fn specify(&mut self, provenance: Provenance, change: Change, read_ms: u64) -> Vec<EvictedPod> {
         let evicted = self.specs.take(provenance, change, read_ms);

@@ -51,16 +51,12 @@ impl Reconciler {
         new
     }
 
-    /// Whether all cgroups directly below a pod's are planned ones. To list them takes ten times as long.
+    /// Whether all cgroups directly below a pod's are planned ones.
     fn holds_planned_alone(&self, dir: &CgroupDir, pod: &CgroupPath) -> bool {
         let planned = self.desired.containers.get(pod).into_iter().flatten();
-        let is_there = |path: &&CgroupPath| {
-            let name = path.names().last().filter(|_| path.parent().as_ref() == Some(pod));
-            let known = self.standing.get(path);
-            name.zip(known).is_some_and(|(name, known)| dir.child_id(name) == Some(known.id))
-        };
-        let there = planned.filter(is_there).count();
-        dir.count_children().is_some_and(|count| usize::try_from(count) == Ok(there))
+        let known = planned.filter(|path| path.parent().as_ref() == Some(pod));
+        let known = known.filter_map(|path| Some((path.names().last()?, Some(self.standing.get(path)?.id))));
+        dir.count_only(known).is_some()
     }
 
     fn runtime_target(&self, pod: &CgroupPath, path: &CgroupPath) -> Option<(Target, i16)> {

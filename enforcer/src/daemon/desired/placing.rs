@@ -196,9 +196,10 @@ impl Desired {
         let Some(root) = self.hierarchy.as_ref().map(|hierarchy| hierarchy.root().clone()) else {
             return Ok(());
         };
+        let known = self.placing.as_ref().map(|placing| placing.pods.cgroups()).unwrap_or_default();
         let (kubepods, settings) = (self.kubepods().clone(), self.config.settings.clone());
         let read = move || {
-            let pods = pod_cgroups(&root, Path::new("/proc"), &kubepods, settings.cgroup_driver);
+            let pods = pod_cgroups(&root, Path::new("/proc"), &kubepods, settings.cgroup_driver, &known);
             (pods, ownership::is_of_another_driver(&settings))
         };
         let (found, is_elsewhere) = threads::blocking(read).await;
