@@ -61,7 +61,7 @@ pub use self::{
     held::{Held, PageSize},
     host_program::HostProgram,
     index::{Index, Resolved},
-    kubelet::{KubeletProcess, hosts_root, kubelet_processes, kubelets},
+    kubelet::{KubeletProcess, KubeletSearch, hosts_root, kubelets},
     ledger::Ledger,
     limits::{CgroupsRs, LimitWriter},
     lowering::{Abandoned, Lowering},

@@ -27,7 +27,9 @@ impl Recent {
     /// Whether processes were started since the last look, or it is long ago. `newest` is the newest process id.
     pub(super) fn wants_look(&self, newest: Option<u32>, now: Instant) -> bool {
         self.looked.as_ref().is_none_or(|look| {
-            look.newest != newest || now.saturating_duration_since(look.at) >= AT_THE_LATEST
+            newest.is_none()
+                || look.newest != newest
+                || now.saturating_duration_since(look.at) >= AT_THE_LATEST
         })
     }
 
@@ -87,7 +89,9 @@ mod tests {
         recent.look(Some(700), now);
         assert!(!recent.wants_look(Some(700), now));
         assert!(recent.wants_look(Some(701), now));
-        assert!(recent.wants_look(None, now));
+        recent.look(None, now);
+        assert!(recent.wants_look(None, now), "it is not known");
+        recent.look(Some(700), now);
         assert!(recent.wants_look(Some(700), now + AT_THE_LATEST));
     }
 }

@@ -117,12 +117,14 @@ impl KubeletUnknown {
     }
 }
 
-/// Reads the threshold of the running kubelet, or that of the usual file below `kubelet_root_dir` while none runs. The files
-/// are those that the kubelet itself sees.
-pub fn kubelet_memory(proc: &Path, kubelet_root_dir: &Path) -> Result<KubeletMemory, KubeletUnknown> {
-    // While it is restarted, there may be two.
-    let latest = cgroup::kubelet_processes(proc)?.into_iter().max_by_key(|process| process.start_ticks);
-    let Some(KubeletProcess { pid, program, arguments, root, .. }) = latest else {
+/// Reads the threshold of that kubelet, or that of the usual file below `kubelet_root_dir` if none runs. The files are those
+/// that the kubelet itself sees; process 1 is found below `proc`.
+pub fn kubelet_memory(
+    kubelet: Option<KubeletProcess>,
+    proc: &Path,
+    kubelet_root_dir: &Path,
+) -> Result<KubeletMemory, KubeletUnknown> {
+    let Some(KubeletProcess { pid, program, arguments, root, .. }) = kubelet else {
         let path = kubelet_root_dir.join("config.yaml");
         return match file(&cgroup::hosts_root(proc)?, &path) {
             Err(KubeletUnknown::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {

@@ -8,6 +8,7 @@ use std::{
 
 use super::specifying::Access;
 use crate::{
+    cgroup::KubeletSearch,
     config::{Config, KubeletMemory, KubeletUnknown, PodSource, kubelet_memory},
     specs::{Feed, KubeletConfigz, KubeletHard},
 };
@@ -18,6 +19,7 @@ const PROC: &str = "/proc";
 #[derive(Clone, Debug)]
 pub(super) struct KubeletThreshold {
     root_dir: PathBuf,
+    search: Arc<Mutex<KubeletSearch>>,
     /// The kubelet's own server; `None` if it is not to be asked.
     server: Option<Arc<Server>>,
 }
@@ -60,12 +62,17 @@ impl KubeletThreshold {
 
     /// One that does not ask the kubelet.
     pub(super) fn of_files(config: &Config) -> Self {
-        Self { root_dir: config.kubelet_root_dir.clone(), server: None }
+        let search = Arc::new(Mutex::new(KubeletSearch::new(Path::new(PROC))));
+        Self { root_dir: config.kubelet_root_dir.clone(), search, server: None }
     }
 
     /// What its flags and files say. Waits for no other process.
     pub(super) fn local(&self) -> Result<KubeletMemory, KubeletUnknown> {
-        kubelet_memory(Path::new(PROC), &self.root_dir)
+        let latest = {
+            let mut search = self.search.lock().unwrap_or_else(PoisonError::into_inner);
+            search.latest(Instant::now())?
+        };
+        kubelet_memory(latest, Path::new(PROC), &self.root_dir)
     }
 
     /// What its flags and files say, or else the kubelet, as it did at most `age` ago. Waits for it up to 15 s, and must not be

@@ -4,12 +4,16 @@ use std::{
         ffi::OsStrExt as _,
         fs::{PermissionsExt as _, symlink},
     },
+    time::{Duration, Instant},
 };
 
 use rstest::rstest;
 
 use super::{
-    super::{kubelet::kubelets, process::cached_stat},
+    super::{
+        kubelet::{KubeletSearch, kubelets},
+        process::cached_stat,
+    },
     *,
 };
 use crate::model::CgroupPath;
@@ -162,10 +166,14 @@ fn a_kubelet_is_known_by_its_identity(
 ) {
     let scene = Scene::new(&[]);
     let proc = scene.temp.path().join("proc");
-    assert!(kubelets(&proc).unwrap().is_empty());
+    let mut search = KubeletSearch::new(&proc);
+    let mut latest =
+        || search.latest(Instant::now()).unwrap().map(|process| (process.pid, process.start_ticks));
+    assert!(kubelets(&proc).unwrap().is_empty() && latest().is_none());
     scene.run(shown);
     scene.write(&format!("proc/{PID}/cmdline"), cmdline);
     scene.write(&format!("proc/{PID}/comm"), "kubelet\n");
+    fs::create_dir(proc.join(format!("{PID}/root"))).unwrap();
     scene.write(&format!("proc/{PID}/cgroup"), &format!("0::{cgroup}\n"));
     scene.write(
         &format!("proc/{PID}/stat"),
@@ -173,6 +181,31 @@ fn a_kubelet_is_known_by_its_identity(
     );
     let expected = (runs && is_root()).then_some((PID, 7_654));
     assert_eq!(kubelets(&proc).unwrap(), expected.into_iter().collect());
+    assert_eq!([latest(), latest()], [expected; 2]);
+    fs::remove_dir_all(proc.join(PID.to_string())).unwrap();
+    assert_eq!(latest(), None, "it has ended");
+}
+
+#[test]
+fn a_kubelet_is_found_again_late_and_after_another() {
+    let scene = Scene::new(&[]);
+    let proc = scene.temp.path().join("proc");
+    scene.write("proc/loadavg", "0.00 0.00 0.00 1/90 900\n");
+    let mut search = KubeletSearch::new(&proc);
+    let begin = Instant::now();
+    let mut latest = |now| search.latest(now).unwrap().map(|process| process.pid);
+    assert_eq!([latest(begin), latest(begin), latest(begin)], [None; 3]);
+    scene.run(KUBELET);
+    scene.write(&format!("proc/{PID}/cmdline"), "kubelet\0");
+    scene.write(&format!("proc/{PID}/cgroup"), "0::/system.slice/kubelet.service\n");
+    scene.write(&format!("proc/{PID}/stat"), &format!("{PID} (kubelet) S {} 7 0", vec!["0"; 18].join(" ")));
+    fs::create_dir(proc.join(format!("{PID}/root"))).unwrap();
+    let is = |pid| Some(pid).filter(|_| is_root());
+    assert_eq!(latest(begin), None, "no process was started");
+    let later = begin + Duration::from_mins(2);
+    assert_eq!([latest(later), latest(later)], [is(PID), is(PID)], "one that had another program before");
+    fs::rename(proc.join(PID.to_string()), proc.join("33")).unwrap();
+    assert_eq!([latest(later), latest(later)], [is(33), is(33)], "as one has ended, all are looked at");
 }
 
 /// A program counts as the host's only if no user but root can write it, and both device and inode match.

@@ -11,10 +11,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Flags, open};
-use crate::{
-    cgroup::{self, KubeletProcess},
-    config::effective::text_of,
-};
+use crate::{cgroup::KubeletProcess, config::effective::text_of};
 
 /// The kubelet's flags in `MicroK8s`, unless `kubelite` is given another file.
 const KUBELITE_ARGUMENTS: &str = "/var/snap/microk8s/current/args/kubelet";
@@ -43,20 +40,9 @@ pub enum KubeletHostname {
     Unknown,
 }
 
-/// Reads the flags of the running kubelet, or of the program that it is a part of.
+/// Reads the flags of that kubelet, or of the program that it is a part of.
 #[must_use]
-pub fn kubelet_hostname(proc: &Path) -> KubeletHostname {
-    let latest = match cgroup::kubelet_processes(proc) {
-        Ok(processes) => processes.into_iter().max_by_key(|process| process.start_ticks),
-        Err(error) => {
-            tracing::debug!(%error, "cannot look for the kubelet among the processes");
-            return KubeletHostname::Unknown;
-        }
-    };
-    latest.map_or(KubeletHostname::Unknown, |process| of(&process))
-}
-
-fn of(process: &KubeletProcess) -> KubeletHostname {
+pub fn kubelet_hostname(process: &KubeletProcess) -> KubeletHostname {
     let KubeletProcess { program, arguments, environment, root, .. } = process;
     match (program.as_str(), arguments) {
         // Also that of RKE2 and of k0s, which give it its flags.
@@ -208,7 +194,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         }
         let root = rustix::fs::open(folder.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        of(&KubeletProcess {
+        kubelet_hostname(&KubeletProcess {
             pid: 7,
             start_ticks: 1,
             program: program.to_owned(),

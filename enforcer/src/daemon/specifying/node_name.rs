@@ -10,6 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    cgroup::KubeletSearch,
     config::{KubeletHostname, kubelet_hostname},
     durable::{self, State},
     kube::Named,
@@ -71,7 +72,15 @@ impl fmt::Debug for NodeName {
 impl NodeName {
     /// The configured name comes before that which the cluster gives. `host` is this machine's.
     pub(super) fn new(configured: Option<&str>, given: Option<String>, host: &str) -> Self {
-        Self::with(configured, given, host, Arc::new(|| kubelet_hostname(Path::new(PROC))))
+        let search = Mutex::new(KubeletSearch::new(Path::new(PROC)));
+        let look = move || {
+            let latest = lock(&search).latest(Instant::now()).unwrap_or_else(|error| {
+                tracing::debug!(%error, "cannot look for the kubelet among the processes");
+                None
+            });
+            latest.map_or(KubeletHostname::Unknown, |process| kubelet_hostname(&process))
+        };
+        Self::with(configured, given, host, Arc::new(look))
     }
 
     fn with(
