@@ -33,6 +33,7 @@ pub mod serve;
 pub mod sink;
 pub mod source;
 pub mod specs;
+mod stamp;
 mod threads;
 mod trust;
 mod waker;

@@ -6,6 +6,7 @@ mod node_name;
 use std::{
     future, io,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -21,8 +22,8 @@ use crate::{
     config::{Config, PodSource},
     source::SourceName,
     specs::{
-        ApiServerFeed, ClusterAccess, CredentialsError, CredentialsHang, CredentialsReader, Feed, Look,
-        SpecError, Specs, Update,
+        ApiServerFeed, ClusterAccess, CredentialsError, CredentialsHang, CredentialsReader, Feed,
+        KeptCredentials, Look, SpecError, Specs, Update,
     },
 };
 
@@ -77,11 +78,19 @@ pub(super) struct Specifying {
 }
 
 /// Where the kubelet and the API server are, and who this is to them. The daemon has one: clones know the same of the node's
-/// name.
+/// name and the credentials.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     place: ClusterAccess,
     name: NodeName,
+    kept: Arc<KeptFeeds>,
+}
+
+/// What the credentials gave last. Each is locked while they are read, from a disk that may hang.
+#[derive(Debug, Default)]
+struct KeptFeeds {
+    kubelet: Mutex<KeptCredentials<Feed>>,
+    api_server: Mutex<KeptCredentials<ApiServerFeed>>,
 }
 
 impl Access {
@@ -95,7 +104,7 @@ impl Access {
             service_account: PathBuf::from(SERVICE_ACCOUNT),
             in_cluster: variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT")),
         };
-        Self { place, name }
+        Self { place, name, kept: Arc::default() }
     }
 
     /// Takes up what the kubelet called its host when an earlier daemon knew it, and keeps that from now on. The state
@@ -111,13 +120,19 @@ impl Access {
 
     /// The kubelet's HTTPS server, by what the kubelet calls its host now.
     pub(super) fn kubelet(&self) -> Result<Feed, CredentialsError> {
-        self.place.kubelet(&self.name.by_kubelet())
+        let name = self.name.by_kubelet();
+        self.place.kubelet(&name, &mut lock(&self.kept.kubelet))
     }
 
     /// The API server, for the pods of the node as it is called now.
     pub(super) fn api_server(&self) -> Result<ApiServerFeed, CredentialsError> {
-        self.place.api_server(&self.name.in_cluster().name)
+        let name = self.name.in_cluster().name;
+        self.place.api_server(&name, &mut lock(&self.kept.api_server))
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One source, and what is known of it.

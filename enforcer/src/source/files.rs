@@ -7,11 +7,11 @@ use std::{
         unix::ffi::OsStrExt as _,
     },
     path::{Component, Path, PathBuf},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::SystemTime,
 };
 
 use rustix::{
-    fs::{FileType, Mode, OFlags, ResolveFlags, Stat},
+    fs::{FileType, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
 
@@ -19,7 +19,10 @@ use super::{
     loaded::{Content, SourceError},
     manifest,
 };
-use crate::trust::{self, Untrusted};
+use crate::{
+    stamp::Stamp,
+    trust::{self, Untrusted},
+};
 
 /// How many entries are looked at, at most.
 pub(super) const MAX_ENTRIES: usize = 10_000;
@@ -29,20 +32,6 @@ pub(super) const MAX_TOTAL_BYTES: usize = 2 * manifest::MAX_BYTES;
 
 /// How often a link that was moved meanwhile is resolved again.
 const TRIES: usize = 8;
-
-/// A file that changed less than this before it was read may change again within the same tick of the file system's
-/// clock, so it is read again the next time.
-const SETTLED: Duration = Duration::from_secs(2);
-
-/// Shows whether a file is the same as before.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Stamp {
-    device: u64,
-    inode: u64,
-    size: i64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
 
 /// The entries of a directory, sorted by name, without dot files.
 #[derive(Debug)]
@@ -248,23 +237,4 @@ fn real_path(open: &OwnedFd) -> Result<PathBuf, Errno> {
     let path = PathBuf::from(OsStr::from_bytes(link.as_bytes()));
     // Not a file of a mount that is visible here.
     if matches!(path.components().next(), Some(Component::RootDir)) { Ok(path) } else { Err(Errno::XDEV) }
-}
-
-impl Stamp {
-    pub(super) fn of(stat: &Stat) -> Self {
-        Self {
-            device: stat.st_dev,
-            inode: stat.st_ino,
-            size: stat.st_size,
-            modified: (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or_default()),
-            changed: (stat.st_ctime, i64::try_from(stat.st_ctime_nsec).unwrap_or_default()),
-        }
-    }
-
-    pub(super) fn is_settled(self, now: SystemTime) -> bool {
-        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
-        // A file from the future is never settled.
-        now.checked_sub(changed).is_some_and(|age| age >= SETTLED)
-    }
 }

@@ -11,14 +11,14 @@ use std::{
 use rustix::io::Errno;
 
 use super::{
-    files::{self, Listing, MAX_ENTRIES, Reading, Stamp},
+    files::{self, Listing, MAX_ENTRIES, Reading},
     folder::{Absence, Grounds, Identity, Replaced, Writable},
     kept::{Fresh, Kept},
     loaded::{Content, FileContent, Loaded, SourceError, merge},
     manifest,
     watcher::Watcher,
 };
-use crate::trust;
+use crate::{stamp::Stamp, trust};
 
 /// How often the folder is read even if no change was seen.
 const RESCAN: Duration = Duration::from_secs(20);

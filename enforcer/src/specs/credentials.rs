@@ -1,10 +1,11 @@
 //! Where the kubelet's HTTPS server and the API server are, who this is to them, and which server certificate to trust: from
-//! a kubeconfig, or from a mounted service account. Files are read anew each time, because they are
+//! a kubeconfig, or from a mounted service account. Files are looked at anew each time, because they are
 //! replaced while the daemon runs.
 
+mod files;
+
 use std::{
-    fs::File,
-    io::{self, Read as _},
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -13,15 +14,12 @@ use bytes::Bytes;
 use hyper::Uri;
 use serde::Deserialize;
 
+use self::files::Files;
 use super::message::{ApiServerFeed, Feed, HttpsFeed};
 use crate::{
     helper::is_name,
     network::{Certificates, Endpoint, Identity, Security, Trust},
-    regular, trust,
 };
-
-/// The largest file that is read: a kubeconfig with certificates in it.
-const MAX_BYTES: u64 = 256 << 10;
 
 /// How long connecting may take, in milliseconds.
 const CONNECT_TIMEOUT_MS: u64 = 5_000;
@@ -49,6 +47,18 @@ pub struct ClusterAccess {
     pub service_account: PathBuf,
     /// Host and port of the API server as a cluster gives them to a pod, if it did.
     pub in_cluster: Option<(String, String)>,
+}
+
+/// What was made of credentials last, for as long as their files stay the same. Each is of one [`ClusterAccess`].
+pub struct KeptCredentials<F> {
+    last: Option<Kept<F>>,
+}
+
+struct Kept<F> {
+    /// The node's name that it is for.
+    node: String,
+    files: Files,
+    feed: F,
 }
 
 /// What proves who this is, and whose certificates to trust.
@@ -182,6 +192,38 @@ struct User {
     auth_provider: Option<serde::de::IgnoredAny>,
 }
 
+impl<F> Default for KeptCredentials<F> {
+    fn default() -> Self {
+        Self { last: None }
+    }
+}
+
+impl<F> fmt::Debug for KeptCredentials<F> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("KeptCredentials").finish_non_exhaustive()
+    }
+}
+
+impl<F: Clone> KeptCredentials<F> {
+    /// What `read` made of the files last, if it is for that node and none of them has changed; or else what it makes now.
+    fn get(
+        &mut self,
+        node: &str,
+        read: impl FnOnce(&mut Files) -> Result<F, CredentialsError>,
+    ) -> Result<F, CredentialsError> {
+        match self.last.take() {
+            Some(kept) if kept.node == node && kept.files.are_as_read() => {
+                return Ok(self.last.insert(kept).feed.clone());
+            }
+            _ => {}
+        }
+        let mut files = Files::default();
+        let feed = read(&mut files)?;
+        self.last = Some(Kept { node: node.to_owned(), files, feed: feed.clone() });
+        Ok(feed)
+    }
+}
+
 impl ClusterAccess {
     /// The kubelet's Pods API: a socket that takes root and no more.
     #[must_use]
@@ -189,11 +231,16 @@ impl ClusterAccess {
         Feed::PodsApi(self.kubelet_root.join(PODS_API))
     }
 
-    /// The kubelet's HTTPS server on this machine, with the credentials that there are now. `node` is the node's name. Fails
-    /// if there are no credentials, a file cannot be read or trusted, or no certificate is known.
-    pub fn kubelet(&self, node: &str) -> Result<Feed, CredentialsError> {
-        let Credentials { authority, identity, token, server: _ } = Credentials::read(self)?;
-        let (trust, server_name) = match (self.serving_certificate()?, authority) {
+    /// The kubelet's HTTPS server on this machine, with the credentials that there are now. `node` is the node's name. Files
+    /// that are as they were when `kept` was made are not read again. Fails if there are no credentials, a file cannot be read
+    /// or trusted, or no certificate is known.
+    pub fn kubelet(&self, node: &str, kept: &mut KeptCredentials<Feed>) -> Result<Feed, CredentialsError> {
+        kept.get(node, |files| self.read_kubelet(node, files))
+    }
+
+    fn read_kubelet(&self, node: &str, files: &mut Files) -> Result<Feed, CredentialsError> {
+        let Credentials { authority, identity, token, server: _ } = Credentials::read(self, files)?;
+        let (trust, server_name) = match (self.serving_certificate(files)?, authority) {
             (Some(certificates), authority) => {
                 (Trust::Pinned { certificates, authority }, Some(node.to_owned()))
             }
@@ -213,14 +260,23 @@ impl ClusterAccess {
         Ok(Feed::Kubelet(Box::new(HttpsFeed { endpoint, security, token })))
     }
 
-    /// The API server, for the pods of the node of that name, with the credentials that there are now. Fails if there are
-    /// none, a file cannot be read or trusted, or the server cannot be verified or its address is not known.
-    pub fn api_server(&self, node: &str) -> Result<ApiServerFeed, CredentialsError> {
+    /// The API server, for the pods of the node of that name, with the credentials that there are now. Files that are as they
+    /// were when `kept` was made are not read again. Fails if there are none, a file cannot be read or trusted, or the server
+    /// cannot be verified or its address is not known.
+    pub fn api_server(
+        &self,
+        node: &str,
+        kept: &mut KeptCredentials<ApiServerFeed>,
+    ) -> Result<ApiServerFeed, CredentialsError> {
+        kept.get(node, |files| self.read_api_server(node, files))
+    }
+
+    fn read_api_server(&self, node: &str, files: &mut Files) -> Result<ApiServerFeed, CredentialsError> {
         let is_of_a_name = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
         if !is_name(node) || !node.bytes().all(is_of_a_name) {
             return Err(CredentialsError::Node(node.to_owned()));
         }
-        let Credentials { authority, identity, token, server } = Credentials::read(self)?;
+        let Credentials { authority, identity, token, server } = Credentials::read(self, files)?;
         let ServerPlace { url, tls_server_name, obstacle } = server.ok_or(CredentialsError::NoServer)?;
         let place = self.kubeconfig.clone().unwrap_or_else(|| PathBuf::from("KUBERNETES_SERVICE_HOST"));
         if let Some(why) = obstacle {
@@ -236,10 +292,10 @@ impl ClusterAccess {
     }
 
     /// The certificates that the kubelet may serve with, without a key that is in the same file.
-    fn serving_certificate(&self) -> Result<Option<Certificates>, CredentialsError> {
+    fn serving_certificate(&self, files: &mut Files) -> Result<Option<Certificates>, CredentialsError> {
         let mut found = String::new();
         for path in SERVING.map(|file| self.kubelet_root.join(file)) {
-            let text = match read(&path) {
+            let text = match files.read(&path) {
                 Ok(text) => text,
                 Err(CredentialsError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                     continue;
@@ -254,12 +310,12 @@ impl ClusterAccess {
 }
 
 impl Credentials {
-    fn read(place: &ClusterAccess) -> Result<Self, CredentialsError> {
+    fn read(place: &ClusterAccess, files: &mut Files) -> Result<Self, CredentialsError> {
         if let Some(path) = &place.kubeconfig {
-            return Self::of_kubeconfig(path);
+            return Self::of_kubeconfig(path, files);
         }
         let of_account = |file| place.service_account.join(file);
-        let token = match read(&of_account("token")) {
+        let token = match files.read(&of_account("token")) {
             Ok(token) => Some(token.trim().to_owned()),
             Err(CredentialsError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 return Err(CredentialsError::None(place.service_account.clone()));
@@ -270,13 +326,14 @@ impl Credentials {
             let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
             ServerPlace { url: format!("https://{host}:{port}"), ..ServerPlace::default() }
         });
-        Ok(Self { authority: Some(file(&of_account("ca.crt"))?), identity: None, token, server })
+        let authority = Some(certificates_in(files, &of_account("ca.crt"))?);
+        Ok(Self { authority, identity: None, token, server })
     }
 
-    fn of_kubeconfig(path: &Path) -> Result<Self, CredentialsError> {
+    fn of_kubeconfig(path: &Path, files: &mut Files) -> Result<Self, CredentialsError> {
         let wrong = |why: String| CredentialsError::Kubeconfig { path: path.to_owned(), why };
         let Kubeconfig { current_context, contexts, clusters, users } =
-            serde_saphyr::from_str(&read_trusted(path)?).map_err(|error| wrong(place(&error)))?;
+            serde_saphyr::from_str(&files.read_trusted(path)?).map_err(|error| wrong(place(&error)))?;
         let missing = |kind: &str, name: &str| wrong(format!("it has no {kind} {name:?}"));
         let context = find(contexts, &current_context).ok_or_else(|| missing("context", &current_context))?;
         let cluster = find(clusters, &context.cluster).ok_or_else(|| missing("cluster", &context.cluster))?;
@@ -287,13 +344,13 @@ impl Credentials {
             return Err(wrong(why.to_owned()));
         }
         let folder = path.parent().unwrap_or(Path::new("/"));
-        let part = |file: Option<PathBuf>, data: Option<String>, name: &str| match (data, file) {
+        let mut part = |file: Option<PathBuf>, data: Option<String>, name: &str| match (data, file) {
             (Some(data), _) => {
                 let decoded = BASE64_STANDARD.decode(data.trim());
                 let bytes = decoded.map_err(|error| wrong(format!("{name}-data is not base64: {error}")))?;
                 Ok(Some(Certificates { path: path.to_owned(), bytes: bytes.into() }))
             }
-            (None, Some(path)) => crate::specs::credentials::file(&folder.join(path)).map(Some),
+            (None, Some(path)) => certificates_in(files, &folder.join(path)).map(Some),
             (None, None) => Ok(None),
         };
         let authority =
@@ -301,7 +358,7 @@ impl Credentials {
         let certificate = part(user.client_certificate, user.client_certificate_data, "client-certificate")?;
         let key = part(user.client_key, user.client_key_data, "client-key")?;
         let token = match (user.token_file, user.token) {
-            (Some(file), _) => Some(read(&folder.join(file))?.trim().to_owned()),
+            (Some(file), _) => Some(files.read(&folder.join(file))?.trim().to_owned()),
             (None, token) => token.map(|token| token.trim().to_owned()),
         };
         let identity = certificate.zip(key).map(|(certificates, key)| Identity { certificates, key });
@@ -362,29 +419,8 @@ fn find<T>(list: Vec<Named<T>>, name: &str) -> Option<T> {
     list.into_iter().find(|entry| entry.name == name).map(|entry| entry.content)
 }
 
-fn file(path: &Path) -> Result<Certificates, CredentialsError> {
-    Ok(Certificates { path: path.to_owned(), bytes: Bytes::from(read(path)?) })
-}
-
-fn read(path: &Path) -> Result<String, CredentialsError> {
-    text_of(path, regular::open(path))
-}
-
-/// The same of a file that decides whom to trust: only root and this process's user may change or replace it.
-fn read_trusted(path: &Path) -> Result<String, CredentialsError> {
-    match trust::open(path) {
-        Ok(Ok(file)) => text_of(path, Ok(File::from(file))),
-        Ok(Err((path, trust::Untrusted { why, remedy }))) => {
-            Err(CredentialsError::Untrusted { path, why, remedy })
-        }
-        Err(error) => text_of(path, Err(error)),
-    }
-}
-
-fn text_of(path: &Path, file: io::Result<File>) -> Result<String, CredentialsError> {
-    let mut text = String::new();
-    let reading = file.and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text));
-    reading.map(|_| text).map_err(|source| CredentialsError::Read { path: path.to_owned(), source })
+fn certificates_in(files: &mut Files, path: &Path) -> Result<Certificates, CredentialsError> {
+    Ok(Certificates { path: path.to_owned(), bytes: Bytes::from(files.read(path)?) })
 }
 
 /// The certificates of a PEM file, and nothing else of it.

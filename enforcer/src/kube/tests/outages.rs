@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use super::*;
 use crate::{
     network::fake::{Authority, Validity, Way},
-    specs::{ClusterAccess, fake_api::FakeApi},
+    specs::{ClusterAccess, KeptCredentials, fake_api::FakeApi},
 };
 
 /// Runs that for ever, on a thread of its own.
@@ -218,7 +218,10 @@ impl Cluster {
 
     /// Starts to read the journal, signals the pod, and waits until the server has refused that often.
     fn signal(&self, place: ClusterAccess, is_refused: impl Fn() -> bool) -> Evictions {
-        let access: Access = Arc::new(move || place.api_server("n").map_err(|error| crate::chain(&error)));
+        let access: Access = Arc::new(move || {
+            let read = place.api_server("n", &mut KeptCredentials::default());
+            read.map_err(|error| crate::chain(&error))
+        });
         let server = ApiServer::in_this_process("n", access).unwrap();
         let evictions = Evictions::start(&self.journal, self.state.path(), 0, SETTINGS, server).unwrap();
         let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: String::from("web") });

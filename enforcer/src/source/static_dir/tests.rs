@@ -8,10 +8,13 @@ use rustix::fs::{FileType, Mode};
 use tokio::time::timeout;
 
 use super::*;
-use crate::source::{
-    files::{self, Reading, Stamp},
-    loaded::{Content, FileContent, merge},
-    manifest,
+use crate::{
+    source::{
+        files::{self, Reading},
+        loaded::{Content, FileContent, merge},
+        manifest,
+    },
+    stamp::Stamp,
 };
 
 const SOON: Duration = Duration::from_secs(5);

@@ -32,7 +32,7 @@ impl Scene {
     }
 
     fn kubelet(&self) -> Result<HttpsFeed, String> {
-        match self.place.kubelet("node-1") {
+        match self.place.kubelet("node-1", &mut KeptCredentials::default()) {
             Ok(Feed::Kubelet(feed)) => Ok(*feed),
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(crate::chain(&error)),
@@ -46,8 +46,31 @@ impl Scene {
     }
 
     fn api_server_for(&self, node: &str) -> Result<ApiServerFeed, String> {
-        self.place.api_server(node).map_err(|error| crate::chain(&error))
+        self.place.api_server(node, &mut KeptCredentials::default()).map_err(|error| crate::chain(&error))
     }
+}
+
+#[test]
+fn what_is_kept_is_of_that_node_and_of_files_that_are_the_same() {
+    let scene = Scene::new();
+    let token = scene.write("token", "abc");
+    let mut kept = KeptCredentials::default();
+    let mut count = 0;
+    let mut get = |node: &str, path: Option<&Path>| {
+        let read = kept.get(node, |files| {
+            count += 1;
+            path.map_or_else(|| Ok(String::new()), |path| files.read(path))
+        });
+        (read.ok(), count)
+    };
+    let nothing = Some(String::new());
+    assert_eq!([get("a", None), get("a", None)], [(nothing.clone(), 1), (nothing.clone(), 1)]);
+    assert_eq!([get("b", None), get("b", None)], [(nothing.clone(), 2), (nothing.clone(), 2)]);
+    assert_eq!(get("c", Some(&token)), (Some(String::from("abc")), 3));
+    assert_eq!(get("c", Some(&token)), (Some(String::from("abc")), 4), "it was just written");
+    fs::remove_file(&token).unwrap();
+    assert_eq!([get("c", Some(&token)), get("c", Some(&token))], [(None, 5), (None, 6)], "no error is kept");
+    assert_eq!(get("c", None), (nothing, 7));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use enforcer::{
     model::{CgroupPath, PodUid, QosClass},
     policy::{CgroupDriver, cpu, name},
-    specs::{ClusterAccess, Feed},
+    specs::{ClusterAccess, Feed, KeptCredentials},
 };
 use enforcer_tests::cgroup::Cgroup;
 
@@ -189,7 +189,7 @@ impl Kubelet {
     }
 
     pub(super) fn feed(&self) -> anyhow::Result<Feed> {
-        Ok(self.access.kubelet("node-1")?)
+        Ok(self.access.kubelet("node-1", &mut KeptCredentials::default())?)
     }
 
     /// How many lists it has given.

@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     network::fake::{Authority, Validity, Way},
     specs::{
-        ClusterAccess,
+        ClusterAccess, KeptCredentials,
         fake_api::{Asked, Streams},
     },
 };
@@ -349,7 +349,7 @@ async fn an_expired_client_certificate_removes_no_pod_and_is_replaced_from_the_d
     rotate(folder.path(), client(Validity::Valid));
     api.put(pod("goes", "goes", 1));
     api.put(pod("stays", "stays", 1));
-    let reading = Reading::whole(&place.api_server("node-1").unwrap()).await;
+    let reading = Reading::whole(&place.api_server("node-1", &mut KeptCredentials::default()).unwrap()).await;
     reading.until("a watch", || !api.asked_for(true).is_empty()).await;
     // The beginning of the answer must have come: a request under way is made again as it was.
     api.put(pod("stays", "stays", 2));
@@ -357,8 +357,11 @@ async fn an_expired_client_certificate_removes_no_pod_and_is_replaced_from_the_d
     let revision = reading.shared.since(None).unwrap().revision;
     let asked = api.asked().len();
     // As the daemon does before each question.
-    let ask =
-        || reading.feeds.send_replace(FeedAsk::ApiServer(Box::new(place.api_server("node-1").unwrap())));
+    let ask = || {
+        reading.feeds.send_replace(FeedAsk::ApiServer(Box::new(
+            place.api_server("node-1", &mut KeptCredentials::default()).unwrap(),
+        )))
+    };
     rotate(folder.path(), client(Validity::Expired));
     ask();
     // Another connection is needed.
