@@ -37,6 +37,7 @@ mod hook_watch;
 mod host;
 mod incompatible_host;
 mod instance_lock;
+mod kept_names;
 mod kept_specs;
 mod kubelet_threshold;
 mod kubernetes;
@@ -304,6 +305,7 @@ pub async fn run(
     edges.keep(&reflex);
     let mut pods = StaticDir::start(config.static_pod_path.clone(), &config.run_dir)
         .context("cannot start the manifest thread")?;
+    desired.restore_names();
     desired.restore_specs();
     desired.restore_cpus();
     desired.find_pods().await?;

@@ -17,7 +17,7 @@ use super::{
     foreign::Foreign,
     hierarchy::Hierarchy,
     host::Host,
-    kept_specs,
+    kept_names, kept_specs,
     ooms::BeingEvicted,
     problems::Problems,
     schedule::{Due, LOOK_UNREPORTED, Schedule},
@@ -256,6 +256,25 @@ impl Desired {
     /// Sets the store that keeps the pods ended for good from now on.
     pub(super) fn set_keeper(&mut self, keeper: EndedPodStore) {
         self.pods.set_keeper(keeper);
+    }
+
+    /// Takes over what a kubelet's pods and containers were called before, and keeps it on the disk from now on.
+    pub(super) fn restore_names(&mut self) {
+        let Some(placing) = &mut self.placing else { return };
+        let kept = kept_names::read(&self.config.state_dir).unwrap_or_else(|error| {
+            let message = format!(
+                "containers have no names until the container runtime answers: {}",
+                crate::chain(&error)
+            );
+            emit::degraded(&self.journal, "names", &message);
+            None
+        });
+        let keeper = kept_names::start(&self.config.state_dir, self.journal.clone());
+        if let Err(error) = &keeper {
+            let message = format!("containers' names are not kept over a restart: no thread: {error}");
+            emit::degraded(&self.journal, "names", &message);
+        }
+        placing.restore_names(kept, keeper.ok());
     }
 
     /// Takes over the specs of a kubelet's pods that were known before, and keeps them on the disk from now on.

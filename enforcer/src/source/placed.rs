@@ -41,6 +41,8 @@ pub struct PlacedPods {
     identities: Identities,
     /// Whether a pod or container has no name yet.
     wants_names: bool,
+    /// Whether names are from an earlier daemon, and the runtime has not answered yet.
+    has_old_names: bool,
     specs: SpecifiedPods,
 }
 
@@ -68,7 +70,14 @@ impl PlacedPods {
     /// spec.
     #[must_use]
     pub fn new(grace: Duration, identities: Identities) -> Self {
-        Self { grace, pods: BTreeMap::new(), identities, wants_names: false, specs: SpecifiedPods::default() }
+        Self {
+            grace,
+            pods: BTreeMap::new(),
+            identities,
+            wants_names: false,
+            has_old_names: false,
+            specs: SpecifiedPods::default(),
+        }
     }
 
     /// Sets the grace from now on.
@@ -215,8 +224,15 @@ impl PlacedPods {
         self.identities.sandbox(&self.pods.get(uid)?.cgroup)
     }
 
+    /// Takes what a container runtime listed to an earlier daemon: it counts until it answers, and it is asked nevertheless.
+    pub fn restore_names(&mut self, listing: &Listing, now: Instant) {
+        self.learn(listing, now);
+        self.has_old_names = true;
+    }
+
     /// Takes what a container runtime lists. Returns whether that is news about a cgroup.
     pub fn learn(&mut self, listing: &Listing, now: Instant) -> bool {
+        self.has_old_names = false;
         let is_news = self.identities.learn(listing, &self.pods);
         for (uid, pod) in &mut self.pods {
             if pod.named_since.is_none() && self.identities.is_named(uid) {
@@ -230,10 +246,10 @@ impl PlacedPods {
         is_news
     }
 
-    /// Whether a pod or container has no name yet.
+    /// Whether a pod or container has no name yet, or the runtime has said nothing yet.
     #[must_use]
     pub fn wants_names(&self) -> bool {
-        self.wants_names
+        self.wants_names || self.has_old_names
     }
 
     /// When the snapshot changes although nothing was taken: a pod may be evicted from then on, or is reported without a

@@ -101,6 +101,11 @@ impl Node {
         self.folder.join("runtime.sock")
     }
 
+    /// From now on no one can reach the container runtime.
+    pub(super) fn end_runtime(&self) {
+        fs::remove_file(self.socket()).unwrap();
+    }
+
     /// A pod as the API server has it.
     pub(super) fn pod(&mut self, class: QosClass, namespace: &str, pod: &str, containers: &[&str]) -> Placed {
         self.pods += 1;

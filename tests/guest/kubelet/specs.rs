@@ -151,13 +151,18 @@ fn requests_and_priorities_decide_also_while_every_source_is_away() {
     stream.wait_for_pod("eviction.completed", "shop/first", TIMEOUT).unwrap();
     assert!(!filling.wait().unwrap().success());
 
-    // The kubelet forgets everything, and its socket is gone: the next daemon knows what this one knew.
-    wait_until("the specs on the disk", || daemon.folder().join("state/specs.json").exists());
+    // The kubelet and the runtime cannot be reached any more: the next daemon knows what this one knew.
+    for file in ["specs.json", "names.json"] {
+        wait_until("what is known on the disk", || daemon.folder().join("state").join(file).exists());
+    }
     fs::remove_file(&socket).unwrap();
+    node.end_runtime();
     daemon.succeed().unwrap();
     let mut stream = daemon.follow().unwrap();
-    let is_down = |event: &Value| is(event, "source.down") && event["data"]["source"] == "specs";
-    stream.wait_for("no source", TIMEOUT, is_down).unwrap();
+    for source in ["specs", "runtime"] {
+        let is_down = |event: &Value| is(event, "source.down") && event["data"]["source"] == source;
+        stream.wait_for("no source", TIMEOUT, is_down).unwrap();
+    }
     assert_holds(
         &pod_of(&daemon, "second"),
         &json!({"requestBytes": 16 * MIB, "priority": 2_000, "spec": {"source": "podsAPI", "provenance": "disk"}}),

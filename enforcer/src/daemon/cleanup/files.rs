@@ -34,7 +34,7 @@ pub(super) const OF_RUN_DIR: [&str; 8] = [
 ];
 
 /// Those of the state directory.
-pub(super) const OF_STATE_DIR: [&str; 9] = [
+pub(super) const OF_STATE_DIR: [&str; 10] = [
     JOURNAL,
     "recordings",
     "sinks",
@@ -42,6 +42,7 @@ pub(super) const OF_STATE_DIR: [&str; 9] = [
     "cpu_manager_state",
     "orders.json",
     "specs.json",
+    "names.json",
     NODE_NAME,
     NODE_MARKS,
 ];

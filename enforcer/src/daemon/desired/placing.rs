@@ -12,6 +12,7 @@ use enforcer_events::{Payload, node::SourceReported};
 use self::unknown_pods::UnknownPods;
 use super::{
     super::{
+        kept_names::KeptNames,
         kept_specs::{self, KeptSpecs},
         ownership,
         specifying::SpecNews,
@@ -77,6 +78,8 @@ pub(super) struct Placing {
     spec_problem: Option<String>,
     /// Keeps the specs on the disk; `None` if they cannot be kept.
     keeper: Option<Keeper<KeptSpecs>>,
+    /// The same for names.
+    names_keeper: Option<Keeper<KeptNames>>,
 }
 
 impl Placing {
@@ -99,7 +102,16 @@ impl Placing {
             unknown: UnknownPods::new(grace),
             spec_problem: None,
             keeper: None,
+            names_keeper: None,
         }
+    }
+
+    /// Takes what an earlier daemon knew of the pods' names, and keeps them from now on.
+    pub(super) fn restore_names(&mut self, kept: Option<KeptNames>, keeper: Option<Keeper<KeptNames>>) {
+        if let Some(kept) = kept {
+            self.pods.restore_names(&kept.into_listing(), Instant::now());
+        }
+        self.names_keeper = keeper;
     }
 
     /// Takes what an earlier daemon knew of the pods' specs, and keeps them from now on.
@@ -253,6 +265,9 @@ impl Desired {
         match listing {
             Ok(listing) => {
                 let is_news = placing.pods.learn(&listing, Instant::now());
+                if let Some(keeper) = &placing.names_keeper {
+                    keeper.keep(KeptNames::of(&listing));
+                }
                 if listing.dropped > 0 {
                     tracing::warn!(
                         dropped = listing.dropped,

@@ -383,6 +383,21 @@ fn another_cgroup_of_the_same_name_begins_anew() {
 }
 
 #[test]
+fn names_of_an_earlier_daemon_count_until_the_runtime_answers() {
+    let mut pods = PlacedPods::new(GRACE, Identities::default());
+    let now = Instant::now();
+    let listed = listing(vec![sandbox('0', UID, "shop", "web")], vec![container('1', '0', "app", 2)]);
+    pods.restore_names(&listed, now);
+    pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '1'])], now);
+    assert!(pods.wants_names(), "the runtime is asked all the same");
+    assert_eq!(settled(&pods, now + GRACE), [(String::from("shop/web"), true)]);
+    let (_, placements) = pods.snapshot(now, 1);
+    assert_eq!(placements.values().next().unwrap().containers.keys().collect::<Vec<_>>(), ["app"]);
+    assert!(!pods.learn(&listed, now), "nothing is new");
+    assert!(!pods.wants_names());
+}
+
+#[test]
 fn of_two_attempts_the_latest_is_the_container() {
     let (mut pods, now) = named(QosClass::Burstable, "default");
     pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
