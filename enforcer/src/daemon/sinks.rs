@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::{emit, host::Host, kubernetes, specifying::Access, start};
 use crate::{
-    config::Config,
+    config::{Config, Mode},
     journal::{Journal, Subject},
     kube::ApiServer,
     metrics::Counts,
@@ -64,6 +64,7 @@ impl Sinks {
             healths: Healths::default(),
             network: Network::start().context("cannot start the network thread")?,
             api_server: kubernetes::server(access).context("cannot start the thread for the API server")?,
+            evicts: config.mode == Mode::Enforce,
         };
         let begin = journal.range().newest;
         let mut sinks =

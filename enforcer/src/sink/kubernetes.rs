@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use enforcer_events::Event;
 
-pub(in crate::sink) use self::report::TYPES;
+pub(in crate::sink) use self::report::{Optional, TYPES};
 use self::{
     evictions::Evictions,
     series::{Delivery, Series},
@@ -25,8 +25,7 @@ use crate::{
 
 /// The outlet of the sink `kubernetes`.
 pub(super) struct Kubernetes {
-    /// Whether what is decided only is reported too.
-    dry_run: bool,
+    optional: Optional,
     server: ApiServer,
     evictions: Evictions,
     series: Series,
@@ -45,9 +44,9 @@ struct Present {
 }
 
 impl Kubernetes {
-    pub(super) fn new(dry_run: bool, server: ApiServer, journal: Journal) -> Self {
+    pub(super) fn new(optional: Optional, server: ApiServer, journal: Journal) -> Self {
         Self {
-            dry_run,
+            optional,
             server,
             evictions: Evictions::new(journal),
             series: Series::default(),
@@ -124,7 +123,7 @@ impl Outlet for Kubernetes {
             if self.present.sequence != item.first {
                 self.present = Present { sequence: item.first, ..Present::default() };
             }
-            let reports = report::reports(&event, evicted, &self.server.node(), self.dry_run);
+            let reports = report::reports(&event, evicted, &self.server.node(), self.optional);
             for report in reports.into_iter().skip(self.present.settled) {
                 match self.report(report).await {
                     Ok(()) => {}

@@ -17,7 +17,7 @@ use super::{
     feed::Feed,
     health::{Health, Progress},
     journald::Journald,
-    kubernetes::{self, Kubernetes},
+    kubernetes::{self, Kubernetes, Optional},
     run::{FAILING, Outlet, Run},
     webhook::Webhook,
 };
@@ -46,6 +46,8 @@ pub struct Ground {
     pub network: Network,
     /// Takes Events.
     pub api_server: ApiServer,
+    /// Whether the daemon evicts, and does not only say what it would do.
+    pub evicts: bool,
 }
 
 /// A configured sink.
@@ -190,11 +192,9 @@ impl Work {
                 runtime.block_on(self.deliver(webhook, stopping));
             }
             Wanted::Kubernetes(settings) => {
-                let kubernetes = Kubernetes::new(
-                    settings.dry_run,
-                    self.ground.api_server.clone(),
-                    self.ground.journal.clone(),
-                );
+                let optional = Optional { would_evict: settings.dry_run, threshold_met: self.ground.evicts };
+                let kubernetes =
+                    Kubernetes::new(optional, self.ground.api_server.clone(), self.ground.journal.clone());
                 runtime.block_on(self.deliver(kubernetes, stopping));
             }
         }

@@ -13,7 +13,7 @@ use enforcer_tests::{
 };
 use serde_json::{Value, json};
 
-use super::{Scene, hog, small, subject, two, wait_for_eviction};
+use super::{Scene, explained, hog, small, subject, two, wait_for_eviction};
 
 #[guest_test(kube)]
 fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
@@ -63,6 +63,7 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
         event["message"].as_str().unwrap().starts_with("The node was low on resource: memory."),
         "{event}"
     );
+    explained::assert_of_node(&scene, "EvictionThresholdMet", "Attempting to reclaim memory");
     let kubelets = scene.cluster.events_of(kube::uid(&pod)).unwrap();
     assert!(kubelets.iter().all(|event| event["reason"] != "SandboxChanged"), "{kubelets:?}");
     let selector = format!("--field-selector=involvedObject.name={}", kube::name(&pod));

@@ -31,12 +31,21 @@ pub(in crate::sink) const TYPES: &[EventType] = &[
 /// The longest name of a pod that is in an Event's name: with the event's id it must be a name too.
 const MOST_NAME_BYTES: usize = 200;
 
+/// Which Events are sent that do not always suit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::sink) struct Optional {
+    /// `WouldEvict`.
+    pub(in crate::sink) would_evict: bool,
+    /// `EvictionThresholdMet`, which says that memory is reclaimed: where nothing is evicted, it is not.
+    pub(in crate::sink) threshold_met: bool,
+}
+
 /// The Events for an event; none for most. `evicted` is the pod that is evicted by it, and what was decided.
 pub(super) fn reports(
     event: &Event,
     evicted: Option<(PodRef, Decided)>,
     node: &str,
-    dry_run: bool,
+    optional: Optional,
 ) -> Vec<Report> {
     let make = |about: About, reason: &str, action: &str, note: String| {
         let of = match &about {
@@ -57,7 +66,7 @@ pub(super) fn reports(
         }
     };
     let mut reports = match &event.payload {
-        Payload::ThresholdCrossed(shortage) => {
+        Payload::ThresholdCrossed(shortage) if optional.threshold_met => {
             // `pkg/kubelet/eviction/eviction_manager.go`: "Attempting to reclaim %s".
             let resource = shortage.signal.split('.').next().unwrap_or_default();
             vec![make(
@@ -68,7 +77,9 @@ pub(super) fn reports(
             )]
         }
         // What is decided is not done yet: a budget may refuse it, or the pod may be spared.
-        Payload::EvictionDecided(EvictionDecided::Decision(decision)) if decision.dry_run && dry_run => {
+        Payload::EvictionDecided(EvictionDecided::Decision(decision))
+            if decision.dry_run && optional.would_evict =>
+        {
             let victim = decision.victim.as_ref().map(|victim| PodRef {
                 namespace: victim.namespace.clone(),
                 name: victim.name.clone(),
@@ -204,7 +215,9 @@ mod tests {
         }
     }
 
-    fn notes(event: &Event, dry_run: bool) -> Vec<(String, String, String)> {
+    const WOULD: Optional = Optional { would_evict: true, threshold_met: false };
+
+    fn notes(event: &Event, optional: Optional) -> Vec<(String, String, String)> {
         let of = |report: Report| {
             let about = match report.about {
                 About::Node => String::from("node"),
@@ -215,7 +228,7 @@ mod tests {
             };
             (about, report.reason, report.note)
         };
-        reports(event, None, "n1", dry_run).into_iter().map(of).collect()
+        reports(event, None, "n1", optional).into_iter().map(of).collect()
     }
 
     #[test]
@@ -237,10 +250,10 @@ mod tests {
             )
         };
         // It is not done yet.
-        assert_eq!(reports(&decision(false), None, "n1", false), []);
-        assert_eq!(reports(&decision(false), None, "n1", true), []);
-        assert_eq!(reports(&decision(true), None, "n1", false), []);
-        let would = reports(&decision(true), None, "n1", true);
+        assert_eq!(reports(&decision(false), None, "n1", Optional::default()), []);
+        assert_eq!(reports(&decision(false), None, "n1", WOULD), []);
+        assert_eq!(reports(&decision(true), None, "n1", Optional::default()), []);
+        let would = reports(&decision(true), None, "n1", WOULD);
         assert_eq!((would.len(), &*would[0].reason), (1, "WouldEvict"));
         assert_eq!(would[0].note, "The node was low on resource: memory. ");
         assert_eq!(would[0].annotations["starved_resource"], "memory");
@@ -249,10 +262,10 @@ mod tests {
             EventType::EvictionSignalled,
             &json!({"evictionId": "e", "namespace": "shop", "name": "web", "uid": "u1", "sent": "SIGKILL"}),
         );
-        assert_eq!(reports(&signalled, None, "n1", true), [], "another event has shown it before");
+        assert_eq!(reports(&signalled, None, "n1", WOULD), [], "another event has shown it before");
         let evicted = |decided: Decided| {
             let pod = PodRef { namespace: "shop".to_owned(), name: "web".to_owned(), uid: "u1".to_owned() };
-            let mut evicted = reports(&signalled, Some((pod, decided)), "n1", false);
+            let mut evicted = reports(&signalled, Some((pod, decided)), "n1", Optional::default());
             assert_eq!(evicted.len(), 1);
             evicted.remove(0)
         };
@@ -291,7 +304,7 @@ mod tests {
             )
         };
         assert_eq!(
-            notes(&of("pod", "/kubepods/pod1"), false),
+            notes(&of("pod", "/kubepods/pod1"), Optional::default()),
             [
                 (
                     "shop/web/u1 containers.app".to_owned(),
@@ -305,7 +318,7 @@ mod tests {
                 ),
             ]
         );
-        let of_node = reports(&of("node", "/"), None, "n1", false);
+        let of_node = reports(&of("node", "/"), None, "n1", Optional::default());
         assert_eq!(
             of_node.last().map(|report| (&*report.reason, report.name.ends_with(".2"))),
             Some(("SystemOOM", true))
@@ -316,8 +329,10 @@ mod tests {
     fn what_is_no_trouble_of_a_pod_or_the_node_is_not_reported() {
         let crossed =
             event(EventType::ThresholdCrossed, &json!({"signal": "memory.available", "hard": true}));
+        assert_eq!(notes(&crossed, WOULD), [], "nothing is reclaimed");
+        let optional = Optional { threshold_met: true, ..Optional::default() };
         assert_eq!(
-            notes(&crossed, false),
+            notes(&crossed, optional),
             [(
                 "node".to_owned(),
                 "EvictionThresholdMet".to_owned(),
@@ -325,6 +340,6 @@ mod tests {
             )]
         );
         let left = event(EventType::DegradedLeft, &json!({"what": "sink"}));
-        assert_eq!(notes(&left, true), []);
+        assert_eq!(notes(&left, optional), []);
     }
 }

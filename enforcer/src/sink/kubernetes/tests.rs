@@ -55,6 +55,7 @@ impl Scene {
             healths: Healths::default(),
             network: Network::in_this_process().unwrap(),
             api_server: ApiServer::in_this_process("n", access).unwrap(),
+            evicts: true,
         };
         Self { api, ground, _state: state }
     }
