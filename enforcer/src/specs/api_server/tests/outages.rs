@@ -167,6 +167,37 @@ async fn a_storm_of_429_and_500_for_an_hour_removes_no_pod() {
     }
 }
 
+/// Each says that what is known is too old to go on from, so that all is to be listed again, which is refused alike.
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_410_for_an_hour_removes_no_pod_and_is_asked_no_faster_for_it() {
+    for refusal in [Refusal::Status(410, None), Refusal::ErrorEvent(410)] {
+        let (api, feed) = serve().await;
+        api.put(pod("goes", "goes", 1));
+        api.put(pod("stays", "stays", 1));
+        let reading = reading_at_own_pace(&api, &feed).await;
+        let before = api.asked().len();
+        api.refuse(&refusal, 10_000);
+        api.close_watches();
+        while api.asked().len() == before {
+            pass(STEP).await;
+        }
+        api.remove("goes");
+        api.put(pod("comes", "comes", 1));
+        for _ in 0..60 {
+            pass(Duration::from_mins(1)).await;
+            assert_eq!(reading.shown(), shown(&[("goes", 1), ("stays", 1)]), "{refusal:?}");
+            assert!(!reading.task.is_finished(), "{refusal:?}");
+        }
+        let asked = api.asked().len() - before;
+        println!("{refusal:?}: {asked} requests in an hour");
+        assert!((60..=250).contains(&asked), "{refusal:?}: {asked} requests in an hour");
+        api.serve_again();
+        pass(Duration::from_mins(1)).await;
+        until_arrived(&reading, &[("comes", 1), ("stays", 1)]).await;
+        assert_eq!(reading.shared.trouble(), None, "{refusal:?}");
+    }
+}
+
 /// A node that starts into a storm knows no pods, which is not the same as that there are none.
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_429_and_500_at_the_start_is_no_empty_list() {
