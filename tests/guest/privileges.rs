@@ -49,6 +49,7 @@ fn the_daemon_has_the_documented_capabilities_in_each_thread_and_gains_none() {
     assert_eq!(of_threads(daemon.pid(), "NoNewPrivs"), ["1"]);
     // By a filter that is inherited, and a second one: what they refuse is tested where a call can be tried.
     assert_eq!(of_threads(daemon.pid(), "Seccomp"), ["2"]);
+    assert_eq!(of_threads(daemon.pid(), "Seccomp_filters"), ["2"]);
     assert_eq!(of_threads(daemon.pid(), "Umask"), ["0022"]);
     daemon.stop().unwrap();
 }

@@ -60,6 +60,12 @@ fn limits_are_given_back_when_a_kubelet_starts_and_stay_so() {
     let limit = || fs::read_to_string(cgroup.join("memory.max")).unwrap().trim().to_owned();
     assert_eq!(limit(), "67108864");
 
+    // Its own kubepods, which the daemon before has marked, is no sign of a kubelet.
+    daemon.succeed().unwrap();
+    let mut stream = daemon.follow().unwrap();
+    fs::write(cgroup.join("memory.max"), "max").unwrap();
+    wait_until("the limit again", || limit() == "67108864");
+
     let pid = daemon.pid();
     let kubelet = run(&workload_as(Path::new(FOLDER), "kubelet").unwrap(), 0);
     let is_arrival = |event: &Value| {
@@ -68,7 +74,7 @@ fn limits_are_given_back_when_a_kubelet_starts_and_stay_so() {
             && event["data"]["message"].as_str().unwrap().contains(&format!("process {}", kubelet.id()))
     };
     stream.wait_for("the kubelet", TIMEOUT, is_arrival).unwrap();
-    wait_until("the next start", || starts(&daemon) == 2);
+    wait_until("the next start", || starts(&daemon) == 3);
     daemon.wait_until_ready().unwrap();
     // What limits the end of a process must not end the next one.
     thread::sleep(Duration::from_secs(4));
@@ -79,7 +85,7 @@ fn limits_are_given_back_when_a_kubelet_starts_and_stay_so() {
     drop((kubelet, fake));
     daemon.succeed().unwrap();
     thread::sleep(Duration::from_secs(2));
-    assert_eq!((starts(&daemon), limit().as_str()), (3, "max"));
+    assert_eq!((starts(&daemon), limit().as_str()), (4, "max"));
     drop(held);
     daemon.stop().unwrap();
 }
