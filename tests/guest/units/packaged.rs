@@ -3,7 +3,8 @@
 use std::{
     collections::BTreeSet,
     fs,
-    io::Write as _,
+    io::{Read as _, Write as _},
+    net::TcpListener,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::Path,
     process::{Command, Stdio},
@@ -27,6 +28,11 @@ const FILES: [(&str, &str); 3] = [
 const ENFORCE: &str =
     "mode: enforce\nownership: enforcer\ncgroupRoot: /packaged\nstaticPodPath: /etc/enforcer/pods";
 const PROGRAM: &str = "/usr/bin/enforcer";
+
+/// A secret, the drop-in that has systemd give it to the service, and where the service finds it.
+const SECRET: &str = "/etc/enforcer/signing";
+const DROP_INS: &str = "/run/systemd/system/enforcer.service.d";
+const CREDENTIALS: &str = "/run/credentials/enforcer.service";
 
 /// What dpkg runs before it removes the files.
 const BEFORE: &str = include_str!("../../../packaging/deb/prerm");
@@ -93,6 +99,18 @@ fn run_by_dpkg(script: &str, action: &str) {
     assert!(shell.wait().unwrap().success());
 }
 
+/// The head of the first request that arrives, which is accepted.
+fn first_request(receiver: &TcpListener) -> String {
+    let (mut stream, _) = receiver.accept().unwrap();
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap() == 1 {
+        head.push(byte[0]);
+    }
+    stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").unwrap();
+    text(&head)
+}
+
 #[guest_test(systemd)]
 fn the_packaged_unit_gives_the_daemon_all_that_it_uses_and_a_purge_leaves_nothing() {
     let installed = Installed::new();
@@ -144,7 +162,19 @@ fn the_packaged_unit_gives_the_daemon_all_that_it_uses_and_a_purge_leaves_nothin
 
     let _root = Cgroup::create("packaged").unwrap();
     let (path, configuration) = FILES[2];
-    fs::write(path, configuration.replace("mode: dry-run", ENFORCE)).unwrap();
+    // A secret that systemd gives to the service alone.
+    fs::write(SECRET, "a secret that is long enough to sign with\n").unwrap();
+    fs::create_dir_all(DROP_INS).unwrap();
+    let drop_in = format!("[Service]\nLoadCredential=signing:{SECRET}\n");
+    fs::write(Path::new(DROP_INS).join("secret.conf"), drop_in).unwrap();
+    succeeds(&["daemon-reload"]);
+    let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
+    let sinks = format!(
+        "sinks: {{webhook: [{{name: pager, url: 'http://{}/', secretFile: {CREDENTIALS}/signing}}]}}\n",
+        receiver.local_addr().unwrap()
+    );
+    let configuration = configuration.replace("mode: dry-run", ENFORCE);
+    fs::write(path, format!("{configuration}\n{sinks}")).unwrap();
     let manifest = "/etc/enforcer/pods/web.yaml";
     fs::write(manifest, pod("web", "{limits: {cpu: 50m, memory: 48Mi}}")).unwrap();
     // What the unit makes read-only for the daemon, others may write to all the same.
@@ -157,6 +187,10 @@ fn the_packaged_unit_gives_the_daemon_all_that_it_uses_and_a_purge_leaves_nothin
     wait_until("the pod's limit", || fs::read_to_string(&limit).is_ok_and(|limit| limit == "50331648\n"));
     assert_eq!(fs::metadata(cgroup).unwrap().permissions().mode() & 0o777, 0o755);
     wait_until("the manifest that others may write to", || rejected().contains("shared.yaml"));
+    let request = first_request(&receiver);
+    assert!(request.to_ascii_lowercase().contains("\r\nenforcer-signature: t="), "{request}");
+    fs::remove_dir_all(DROP_INS).unwrap();
+    fs::remove_file(SECRET).unwrap();
     fs::remove_file(shared).unwrap();
     fs::remove_file(manifest).unwrap();
     succeeds(&["stop", UNIT]);
