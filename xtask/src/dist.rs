@@ -163,6 +163,11 @@ fn packaged(
     let sum = ebpf_object::sha256(&binary.bytes);
     let natives = [
         sbom::Native { name: "glibc", version: binary.libc.clone(), licence: "LGPL-2.1-or-later" },
+        sbom::Native {
+            name: "libgcc",
+            version: libgcc(arch)?,
+            licence: "GPL-3.0-or-later WITH GCC-exception-3.1",
+        },
         sbom::Native { name: "rust-std", version: rust(root)?, licence: "MIT OR Apache-2.0" },
     ];
     let artifact = |name: String, bytes| Artifact { name, bytes };
@@ -176,6 +181,12 @@ fn packaged(
         artifact(format!("{stem}-oci.tar"), image::archive(source, arch, &shared.image(&binary.bytes))?),
         artifact(format!("{stem}.cdx.json"), sbom::document(source, arch, &sum, &natives, &packages)?),
     ])
+}
+
+/// The version of the C compiler that links the program, which is that of its library.
+fn libgcc(arch: Arch) -> anyhow::Result<String> {
+    let said = run::text(Command::new(arch.compiler()).arg("-dumpfullversion"))?;
+    Ok(said.trim().to_owned())
 }
 
 /// The version of the compiler, which is that of its standard library.
