@@ -34,6 +34,12 @@ pub(crate) struct Args {
     /// The socket of the kubelet's Pods API
     #[arg(long, default_value = "/var/lib/kubelet/pods-api/pods-api.sock")]
     pods_api: String,
+    /// The kubelet's HTTPS server
+    #[arg(long, default_value = "https://127.0.0.1:10250")]
+    kubelet: String,
+    /// The certificate that it signed itself
+    #[arg(long, default_value = "/var/lib/kubelet/pki/kubelet.crt")]
+    certificate: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -70,22 +76,25 @@ pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
     let watch = format!("{pods}&watch=true&allowWatchBookmarks=true&timeoutSeconds=5");
     for (name, target) in [
         ("version", String::from("/version")),
-        // The kubelet's own server, by way of the API server.
-        ("kubeletPods", format!("/api/v1/nodes/{}/proxy/pods", args.node)),
         ("list", format!("{pods}&limit=500")),
         ("watch", format!("{watch}&resourceVersion=0")),
         ("stream", format!("{watch}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")),
     ] {
-        recorded[name] = json!(kubectl(&target)?);
+        recorded[name] = json!(kubectl(&[], &target)?);
     }
+    // Not by way of the API server, which refuses that for some addresses of nodes.
+    let kubelet = ["--server", &args.kubelet, "--certificate-authority", &args.certificate];
+    let named = ["--tls-server-name", &args.node];
+    recorded["kubeletPods"] = json!(kubectl(&[&kubelet[..], &named].concat(), "/pods")?);
     println!("{recorded:#}");
     Ok(())
 }
 
-/// What the API server answers to its administrator.
-fn kubectl(target: &str) -> anyhow::Result<String> {
+/// What a server answers to the cluster's administrator: the API server, unless the flags name another.
+fn kubectl(flags: &[&str], target: &str) -> anyhow::Result<String> {
+    let mut command = Command::new("kubectl");
     let output =
-        Command::new("kubectl").args(["get", "--raw", target]).output().context("cannot run kubectl")?;
+        command.args(flags).args(["get", "--raw", target]).output().context("cannot run kubectl")?;
     ensure!(output.status.success(), "{target}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).with_context(|| format!("{target}: the answer is no text"))
 }
