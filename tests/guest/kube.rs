@@ -37,8 +37,8 @@ const MIB: u64 = 1 << 20;
 /// How far the threshold is below what is available: more than the node's components take meanwhile.
 pub(super) const MARGIN_BYTES: u64 = 400 * MIB;
 
-/// A load that crosses the threshold.
-const HOG: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "900Mi"];
+/// A load that crosses the threshold, also when a component of the node has given its memory back since.
+const HOG: [&str; 6] = ["ramp", "--no-catch-up", "--rate", "100Mi", "--to", "1500Mi"];
 
 /// Where the guest has the daemon's configuration.
 const CONFIGURATION: &str = "/etc/enforcer/config.yaml";
