@@ -93,8 +93,7 @@ pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
 /// What a server answers to the cluster's administrator: the API server, unless the flags name another.
 fn kubectl(flags: &[&str], target: &str) -> anyhow::Result<String> {
     let mut command = Command::new("kubectl");
-    let output =
-        command.args(flags).args(["get", "--raw", target]).output().context("cannot run kubectl")?;
+    let output = command.args(flags).args(["get", "--raw", target]).output().context("cannot run kubectl")?;
     ensure!(output.status.success(), "{target}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).with_context(|| format!("{target}: the answer is no text"))
 }
