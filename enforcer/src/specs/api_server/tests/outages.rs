@@ -123,6 +123,35 @@ async fn one_client_makes_few_requests_in_a_quiet_hour() {
     }
 }
 
+/// An API server that refuses everything. Of the pods that were known, `goes` is gone since, `stays` is there, and `comes` is new.
+struct Storm {
+    api: FakeApi,
+    reading: Reading,
+    /// That of the pods as they were known.
+    revision: u64,
+    /// How many requests there were before it.
+    before: usize,
+}
+
+impl Storm {
+    async fn begin(refusal: &Refusal) -> Self {
+        let (api, feed) = serve().await;
+        api.put(pod("goes", "goes", 1));
+        api.put(pod("stays", "stays", 1));
+        let reading = reading_at_own_pace(&api, &feed).await;
+        let revision = reading.shared.since(None).unwrap().revision;
+        let before = api.asked().len();
+        api.refuse(refusal, 10_000);
+        api.close_watches();
+        while api.asked().len() == before {
+            pass(STEP).await;
+        }
+        api.remove("goes");
+        api.put(pod("comes", "comes", 1));
+        Self { api, reading, revision, before }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_429_and_500_for_an_hour_removes_no_pod() {
     for refusal in [
@@ -131,19 +160,7 @@ async fn a_storm_of_429_and_500_for_an_hour_removes_no_pod() {
         Refusal::ErrorEvent(429),
         Refusal::ErrorEvent(500),
     ] {
-        let (api, feed) = serve().await;
-        api.put(pod("goes", "goes", 1));
-        api.put(pod("stays", "stays", 1));
-        let reading = reading_at_own_pace(&api, &feed).await;
-        let revision = reading.shared.since(None).unwrap().revision;
-        let before = api.asked().len();
-        api.refuse(&refusal, 10_000);
-        api.close_watches();
-        while api.asked().len() == before {
-            pass(STEP).await;
-        }
-        api.remove("goes");
-        api.put(pod("comes", "comes", 1));
+        let Storm { api, reading, revision, before } = Storm::begin(&refusal).await;
         for minute in 0..60 {
             pass(Duration::from_mins(1)).await;
             assert_eq!(reading.shared.since(Some(revision)), None, "{refusal:?}");
@@ -171,18 +188,7 @@ async fn a_storm_of_429_and_500_for_an_hour_removes_no_pod() {
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_410_for_an_hour_removes_no_pod_and_is_asked_no_faster_for_it() {
     for refusal in [Refusal::Status(410, None), Refusal::ErrorEvent(410)] {
-        let (api, feed) = serve().await;
-        api.put(pod("goes", "goes", 1));
-        api.put(pod("stays", "stays", 1));
-        let reading = reading_at_own_pace(&api, &feed).await;
-        let before = api.asked().len();
-        api.refuse(&refusal, 10_000);
-        api.close_watches();
-        while api.asked().len() == before {
-            pass(STEP).await;
-        }
-        api.remove("goes");
-        api.put(pod("comes", "comes", 1));
+        let Storm { api, reading, revision: _, before } = Storm::begin(&refusal).await;
         for _ in 0..60 {
             pass(Duration::from_mins(1)).await;
             assert_eq!(reading.shown(), shown(&[("goes", 1), ("stays", 1)]), "{refusal:?}");
