@@ -37,7 +37,10 @@ pub use self::{
     draft::{Machine, draft},
     effective::{Effective, Ignored, Origin, Written},
     exposure::MetricsTls,
-    kubelet::{KubeletHostname, KubeletMemory, KubeletUnknown, kubelet_hostname, kubelet_memory},
+    kubelet::{
+        KUBELET_ROOT_DIR, KubeletHostname, KubeletMemory, KubeletShown, KubeletUnknown, kubelet_memory,
+        kubelet_shown,
+    },
     schema::schema,
     sources::{ValueSource, ValueSources},
     table::{FIELDS, Field, Form},
@@ -98,8 +101,8 @@ pub struct Config {
     /// `kubeconfig`: who this is to the kubelet's server and to the API server, and where that is; `None` for what a cluster
     /// gives a pod.
     pub kubeconfig: Option<PathBuf>,
-    /// `kubeletRootDir`: the kubelet's `--root-dir`.
-    pub kubelet_root_dir: PathBuf,
+    /// `kubeletRootDir`: the kubelet's `--root-dir`; `None` if it is to be found.
+    pub kubelet_root_dir: Option<PathBuf>,
     /// `kubeletPort`: the port of the kubelet's HTTPS server.
     pub kubelet_port: u16,
     /// `nodeName`: the node's name in the cluster; `None` for the one that is found.
@@ -247,7 +250,7 @@ impl Default for Config {
             cri_socket: None,
             pod_source: PodSource::Auto,
             kubeconfig: None,
-            kubelet_root_dir: PathBuf::from("/var/lib/kubelet"),
+            kubelet_root_dir: None,
             kubelet_port: 10_250,
             node_name: None,
             api: ApiSettings::default(),

@@ -307,7 +307,7 @@ pub async fn run(
         .context("cannot start the manifest thread")?;
     desired.restore_names();
     desired.restore_specs();
-    desired.restore_cpus();
+    desired.restore_cpus(access.running_kubelet());
     desired.find_pods().await?;
     let mut naming = kubelets.then(|| Naming::start(&config)).transpose().context("cannot start threads")?;
     let specifying = kubelets.then(|| Specifying::start(&config, &access, forecaster.concern())).transpose();

@@ -1,7 +1,8 @@
 //! What this host's own kubelet shows of its settings: its hard threshold of memory, by its flags and its configuration
-//! files, and what it calls the host.
+//! files, what it calls the host, and its root directory.
 
 mod hostname;
+mod shown;
 
 use std::{
     fs::File,
@@ -12,7 +13,10 @@ use std::{
 
 use rustix::io::Errno;
 
-pub use self::hostname::{KubeletHostname, kubelet_hostname};
+pub use self::{
+    hostname::KubeletHostname,
+    shown::{KUBELET_ROOT_DIR, KubeletShown, kubelet_shown},
+};
 use super::{Error, KUBELETS_API_VERSION, KUBELETS_KIND, Origin, effective::text_of, fields::Fields};
 use crate::{
     cgroup::{self, KubeletProcess},
@@ -182,6 +186,8 @@ struct Flags {
     merge: Option<bool>,
     /// `--hostname-override`.
     hostname_override: Option<String>,
+    /// `--root-dir`.
+    root_dir: Option<String>,
 }
 
 impl Flags {
@@ -206,6 +212,7 @@ impl Flags {
                 "config-dir" => flags.config_dir = Some(value("config-dir")?),
                 "eviction-hard" => flags.add_hard(&value("eviction-hard")?)?,
                 "hostname-override" => flags.hostname_override = Some(value("hostname-override")?),
+                "root-dir" => flags.root_dir = Some(value("root-dir")?),
                 "merge-default-eviction-settings" => flags.merge = Some(!flag.ends_with("=false")),
                 _ => {}
             }

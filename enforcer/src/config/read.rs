@@ -137,7 +137,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         cri_socket: fields.text("criSocket", absolute),
         pod_source: fields.choice("podSource", PodSource::NAMES).unwrap_or(default.pod_source),
         kubeconfig: fields.text("kubeconfig", absolute),
-        kubelet_root_dir: fields.text("kubeletRootDir", absolute).unwrap_or(default.kubelet_root_dir),
+        kubelet_root_dir: fields.text("kubeletRootDir", absolute),
         kubelet_port: fields.text("kubeletPort", port).unwrap_or(default.kubelet_port),
         node_name: fields.text("nodeName", node_name),
         api: api(fields, default.api),

@@ -220,7 +220,8 @@ pub const FIELDS: &[Field] = &[
     ours(
         "kubeletRootDir",
         Form::Path,
-        "the kubelet's root directory, where its certificate and the socket of its Pods API are",
+        "the kubelet's root directory, where its certificate and the socket of its Pods API are; not set, that of the running \
+         kubelet's flag --root-dir, or else /var/lib/kubelet",
         |config| json!(config.kubelet_root_dir),
     ),
     ours("kubeletPort", Form::Integer(1), "the port of the kubelet's HTTPS server", |config| {

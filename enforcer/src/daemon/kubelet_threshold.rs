@@ -9,7 +9,7 @@ use std::{
 use super::specifying::Access;
 use crate::{
     cgroup::KubeletSearch,
-    config::{Config, KubeletMemory, KubeletUnknown, PodSource, kubelet_memory},
+    config::{Config, KUBELET_ROOT_DIR, KubeletMemory, KubeletUnknown, PodSource, kubelet_memory},
     specs::{Feed, KubeletConfigz, KubeletHard},
 };
 
@@ -18,6 +18,7 @@ const PROC: &str = "/proc";
 /// Reads it. Clones remember the last answer together.
 #[derive(Clone, Debug)]
 pub(super) struct KubeletThreshold {
+    /// Where its file is looked for if no kubelet runs.
     root_dir: PathBuf,
     search: Arc<Mutex<KubeletSearch>>,
     /// The kubelet's own server; `None` if it is not to be asked.
@@ -63,7 +64,8 @@ impl KubeletThreshold {
     /// One that does not ask the kubelet.
     pub(super) fn of_files(config: &Config) -> Self {
         let search = Arc::new(Mutex::new(KubeletSearch::new(Path::new(PROC))));
-        Self { root_dir: config.kubelet_root_dir.clone(), search, server: None }
+        let root_dir = config.kubelet_root_dir.clone().unwrap_or_else(|| PathBuf::from(KUBELET_ROOT_DIR));
+        Self { root_dir, search, server: None }
     }
 
     /// What its flags and files say. Waits for no other process.

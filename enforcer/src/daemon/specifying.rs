@@ -2,6 +2,7 @@
 
 mod choice;
 mod node_name;
+mod running_kubelet;
 
 use std::{
     future, io,
@@ -16,10 +17,13 @@ use tokio::{
 };
 
 use self::choice::{SourceChoice, Step};
-pub(super) use self::node_name::{FILE as NAME_FILE, NodeName};
+pub(super) use self::{
+    node_name::{FILE as NAME_FILE, NodeName},
+    running_kubelet::RunningKubelet,
+};
 use super::desired::Desired;
 use crate::{
-    config::{Config, PodSource},
+    config::{Config, KUBELET_ROOT_DIR, PodSource},
     source::SourceName,
     specs::{
         ApiServerFeed, ClusterAccess, CredentialsError, CredentialsHang, CredentialsReader, Feed,
@@ -81,7 +85,9 @@ pub(super) struct Specifying {
 /// name and the credentials.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
+    /// With the kubelet's usual root directory, which [`Self::place_now`] replaces.
     place: ClusterAccess,
+    kubelet: RunningKubelet,
     name: NodeName,
     kept: Arc<KeptFeeds>,
 }
@@ -96,15 +102,16 @@ struct KeptFeeds {
 impl Access {
     /// `host` is this machine's name.
     pub(super) fn new(config: &Config, host: &str) -> Self {
-        let name = NodeName::new(config.node_name.as_deref(), variable(NODE_NAME), host);
+        let kubelet = RunningKubelet::new(config.kubelet_root_dir.as_deref());
+        let name = NodeName::new(config.node_name.as_deref(), variable(NODE_NAME), host, kubelet.clone());
         let place = ClusterAccess {
-            kubelet_root: config.kubelet_root_dir.clone(),
+            kubelet_root: PathBuf::from(KUBELET_ROOT_DIR),
             kubelet_port: config.kubelet_port,
             kubeconfig: config.kubeconfig.clone(),
             service_account: PathBuf::from(SERVICE_ACCOUNT),
             in_cluster: variable("KUBERNETES_SERVICE_HOST").zip(variable("KUBERNETES_SERVICE_PORT")),
         };
-        Self { place, name, kept: Arc::default() }
+        Self { place, kubelet, name, kept: Arc::default() }
     }
 
     /// Takes up what the kubelet called its host when an earlier daemon knew it, and keeps that from now on. The state
@@ -118,10 +125,24 @@ impl Access {
         self.name.clone()
     }
 
+    /// What the running kubelet shows, at any time.
+    pub(super) fn running_kubelet(&self) -> RunningKubelet {
+        self.kubelet.clone()
+    }
+
+    fn place(&self, kubelet_root: PathBuf) -> ClusterAccess {
+        ClusterAccess { kubelet_root, ..self.place.clone() }
+    }
+
+    /// Where the running kubelet has its root directory now. May read `/proc`.
+    fn place_now(&self) -> ClusterAccess {
+        self.place(self.kubelet.root_dir(std::time::Instant::now()))
+    }
+
     /// The kubelet's HTTPS server, by what the kubelet calls its host now.
     pub(super) fn kubelet(&self) -> Result<Feed, CredentialsError> {
         let name = self.name.by_kubelet();
-        self.place.kubelet(&name, &mut lock(&self.kept.kubelet))
+        self.place_now().kubelet(&name, &mut lock(&self.kept.kubelet))
     }
 
     /// The API server, for the pods of the node as it is called now.
@@ -179,9 +200,8 @@ impl Specifying {
         let known = sources.iter().map(start).collect::<io::Result<Vec<_>>>()?;
         let (looks, look) = watch::channel(0);
         let (sender, news) = mpsc::channel(1);
-        let pods_api = access.place.pods_api();
-        let credentials = reader(access.clone())?;
-        tokio::spawn(run(known, (pods_api, credentials), (look, concern), sender));
+        let feeds = Feeds { reader: reader(access.clone())?, access: access.clone() };
+        tokio::spawn(run(known, feeds, (look, concern), sender));
         Ok(Some(Self { looks, news }))
     }
 
@@ -217,7 +237,7 @@ pub(super) async fn next(specifying: &mut Option<Specifying>) -> SpecNews {
 
 async fn run(
     mut known: Vec<SpecSource>,
-    (pods_api, credentials): (Feed, FeedReader),
+    feeds: Feeds,
     (mut looks, mut concern): (watch::Receiver<u64>, watch::Receiver<bool>),
     sender: mpsc::Sender<SpecNews>,
 ) {
@@ -237,15 +257,11 @@ async fn run(
         let look = Look { state: *looks.borrow_and_update(), is_of_concern: *concern.borrow_and_update() };
         let feed = match (asked.known_feed(), asked.source) {
             (Some(known), _) => Ok(known),
-            (None, source @ (SourceName::KUBELET | SourceName::API_SERVER)) => {
-                let read = match credentials.read(source).await {
-                    Ok(read) => read.map_err(SpecRefusal::from),
-                    Err(hang) => Err(hang.into()),
-                };
+            (None, source) => {
+                let read = feeds.read(source).await;
                 asked.feed = read.as_ref().ok().map(|feed| (feed.clone(), Instant::now()));
                 read
             }
-            (None, _) => Ok(pods_api.clone()),
         };
         let node = match &feed {
             Ok(Feed::ApiServer(feed)) => Some(feed.node.clone()),
@@ -315,12 +331,33 @@ async fn either_changed(
     }
 }
 
-/// Gives the feeds of the sources that need credentials.
+/// What each source is asked with.
+struct Feeds {
+    reader: FeedReader,
+    access: Access,
+}
+
+impl Feeds {
+    async fn read(&self, source: SourceName) -> Result<Feed, SpecRefusal> {
+        match self.reader.read(source).await {
+            Ok(read) => read.map_err(SpecRefusal::from),
+            // Credentials are not needed there: a disk that hangs hides no pod.
+            Err(_) if source == SourceName::PODS_API => {
+                let kubelet_root = self.access.kubelet.last_root_dir();
+                Ok(self.access.place(kubelet_root).pods_api())
+            }
+            Err(hang) => Err(hang.into()),
+        }
+    }
+}
+
+/// Reads what it takes to ask a source: `/proc`, and credentials.
 type FeedReader = CredentialsReader<SourceName, Feed, CredentialsError>;
 
 fn reader(access: Access) -> io::Result<FeedReader> {
     CredentialsReader::start(move |source| match source {
         SourceName::API_SERVER => access.api_server().map(|feed| Feed::ApiServer(Box::new(feed))),
+        SourceName::PODS_API => Ok(access.place_now().pods_api()),
         _ => access.kubelet(),
     })
 }

@@ -37,7 +37,7 @@ const CERTIFICATE: [&str; 2] = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFI
 /// Where to look for a kubelet, for the API server, and for credentials.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ClusterAccess {
-    /// The kubelet's root directory, `/var/lib/kubelet` unless it is configured.
+    /// The kubelet's root directory, `/var/lib/kubelet` unless it has another.
     pub kubelet_root: PathBuf,
     /// The port of the kubelet's HTTPS server.
     pub kubelet_port: u16,
@@ -49,14 +49,15 @@ pub struct ClusterAccess {
     pub in_cluster: Option<(String, String)>,
 }
 
-/// What was made of credentials last, for as long as their files stay the same. Each is of one [`ClusterAccess`].
+/// What was made of credentials last, for as long as their files stay the same.
 pub struct KeptCredentials<F> {
     last: Option<Kept<F>>,
 }
 
 struct Kept<F> {
-    /// The node's name that it is for.
+    /// The node's name that it is for, and where it was looked for.
     node: String,
+    place: ClusterAccess,
     files: Files,
     feed: F,
 }
@@ -205,21 +206,22 @@ impl<F> fmt::Debug for KeptCredentials<F> {
 }
 
 impl<F: Clone> KeptCredentials<F> {
-    /// What `read` made of the files last, if it is for that node and none of them has changed; or else what it makes now.
+    /// What `read` made of the files last, if it is for that node and place and none of them has changed; or else what it makes
+    /// now.
     fn get(
         &mut self,
-        node: &str,
+        (node, place): (&str, &ClusterAccess),
         read: impl FnOnce(&mut Files) -> Result<F, CredentialsError>,
     ) -> Result<F, CredentialsError> {
         match self.last.take() {
-            Some(kept) if kept.node == node && kept.files.are_as_read() => {
+            Some(kept) if kept.node == node && kept.place == *place && kept.files.are_as_read() => {
                 return Ok(self.last.insert(kept).feed.clone());
             }
             _ => {}
         }
         let mut files = Files::default();
         let feed = read(&mut files)?;
-        self.last = Some(Kept { node: node.to_owned(), files, feed: feed.clone() });
+        self.last = Some(Kept { node: node.to_owned(), place: place.clone(), files, feed: feed.clone() });
         Ok(feed)
     }
 }
@@ -235,7 +237,7 @@ impl ClusterAccess {
     /// that are as they were when `kept` was made are not read again. Fails if there are no credentials, a file cannot be read
     /// or trusted, or no certificate is known.
     pub fn kubelet(&self, node: &str, kept: &mut KeptCredentials<Feed>) -> Result<Feed, CredentialsError> {
-        kept.get(node, |files| self.read_kubelet(node, files))
+        kept.get((node, self), |files| self.read_kubelet(node, files))
     }
 
     fn read_kubelet(&self, node: &str, files: &mut Files) -> Result<Feed, CredentialsError> {
@@ -268,7 +270,7 @@ impl ClusterAccess {
         node: &str,
         kept: &mut KeptCredentials<ApiServerFeed>,
     ) -> Result<ApiServerFeed, CredentialsError> {
-        kept.get(node, |files| self.read_api_server(node, files))
+        kept.get((node, self), |files| self.read_api_server(node, files))
     }
 
     fn read_api_server(&self, node: &str, files: &mut Files) -> Result<ApiServerFeed, CredentialsError> {

@@ -272,6 +272,35 @@ fn the_daemon_takes_the_configuration_of_the_manifests() {
     assert!(config.contains("mode: dry-run"), "{config}");
 }
 
+/// Where its flag says that it is: a pod sees only what is mounted.
+#[test]
+fn the_kubelets_root_directory_is_mounted_as_each_distribution_has_it() {
+    for (values, root_dir) in [
+        (&["runtime=containerd"][..], "/var/lib/kubelet"),
+        (&["runtime=k3s"], "/var/lib/kubelet"),
+        (&["runtime=k0s"], "/var/lib/k0s/kubelet"),
+        (&["runtime=microk8s"], "/var/snap/microk8s/common/var/lib/kubelet"),
+        (&["runtime=k0s", "config.kubeletRootDir=/k"], "/k"),
+    ] {
+        let mounts = ["mounts.podsAPI=true", "mounts.kubeletPki=true"];
+        let Some(made) = rendered(&[values, &mounts].concat()) else { return };
+        let made = made.unwrap();
+        let [daemonset] = of_kind(&made, "DaemonSet")[..] else { panic!("one DaemonSet") };
+        let pod = &daemonset["spec"]["template"]["spec"];
+        for (name, folder) in [("pods-api", "pods-api"), ("kubelet-pki", "pki")] {
+            let of =
+                |list: &Value| list.as_array().unwrap().iter().find(|entry| entry["name"] == name).cloned();
+            let expected = format!("{root_dir}/{folder}");
+            assert_eq!(of(&pod["volumes"]).unwrap()["hostPath"]["path"], *expected, "{values:?}");
+            assert_eq!(
+                of(&pod["containers"][0]["volumeMounts"]).unwrap()["mountPath"],
+                *expected,
+                "{values:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_daemonset_is_as_safe_as_it_says() {
     let manifests = documents(&read(MANIFESTS));

@@ -1,15 +1,22 @@
-//! A node that has another name in the cluster than its machine.
+//! A kubelet with flags: for the node's name in the cluster, and for its own root directory.
 
 use std::collections::BTreeSet;
 
+use enforcer::{model::QosClass, policy::CgroupDriver::Systemd};
 use enforcer_tests::{
     expect::assert_holds,
     load::{Load, workload_as},
+    stream::is,
     wait::{TIMEOUT, wait_until},
 };
 use serde_json::json;
 
-use super::{acting::Scene, arriving::run_with};
+use super::{
+    acting::Scene,
+    arriving::run_with,
+    node::Node,
+    specs::{fake::FakeKubelet, pod_of, serve_pods_api, spec},
+};
 
 /// The fake API server has the pods of `node-1` alone.
 #[guest_test(daemon)]
@@ -38,5 +45,31 @@ fn the_running_kubelets_flag_names_the_node_in_questions_and_events() {
         }),
     );
     drop(kubelet);
+    daemon.stop().unwrap();
+}
+
+/// k0s gives its kubelet another one than the usual. The kubelet starts after the daemon, as at boot.
+#[guest_test(daemon)]
+fn the_running_kubelets_flag_says_where_its_pods_api_listens() {
+    let mut node = Node::new("rooted", Systemd);
+    node.serve();
+    let web = node.pod(QosClass::Burstable, "shop", "web", &["app"]);
+    let kubelet = FakeKubelet::new();
+    kubelet.put(spec(&web, "web", "Burstable", 7, "16Mi"));
+    drop(serve_pods_api(&node, &kubelet));
+    let daemon = node.start_and_find_root("podSource: podsAPI");
+    let mut stream = daemon.follow().unwrap();
+    let down = stream
+        .wait_for("a silent source", TIMEOUT, |event| {
+            is(event, "source.down") && event["data"]["source"] == "specs"
+        })
+        .unwrap();
+    assert!(down.to_string().contains("/var/lib/kubelet/pods-api/pods-api.sock"), "{down}");
+    assert!(pod_of(&daemon, "web")["spec"].is_null());
+
+    let program = workload_as(&node.kubelet_root(), "kubelet").unwrap();
+    let process = run_with(&program, 0, &[&format!("--root-dir={}", node.kubelet_root().display())]);
+    wait_until("the spec", || pod_of(&daemon, "web")["spec"]["source"] == "podsAPI");
+    drop(process);
     daemon.stop().unwrap();
 }

@@ -60,11 +60,14 @@ impl Node {
 
     /// Starts the daemon beside it.
     pub(super) fn start(&self, settings: &str) -> Daemon {
+        self.start_and_find_root(&format!("kubeletRootDir: {}\n{settings}", self.kubelet_root().display()))
+    }
+
+    /// Starts the daemon beside it, which has to find the kubelet's root directory.
+    pub(super) fn start_and_find_root(&self, settings: &str) -> Daemon {
         let settings = format!(
-            "ownership: kubelet\nmemoryAvailableSource: memAvailable\ncgroupRoot: {CGROUP_ROOT}\ncriSocket: {}\n\
-             kubeletRootDir: {}\n{settings}",
-            self.socket().display(),
-            self.kubelet_root().display()
+            "ownership: kubelet\nmemoryAvailableSource: memAvailable\ncgroupRoot: {CGROUP_ROOT}\ncriSocket: {}\n{settings}",
+            self.socket().display()
         );
         Daemon::start(&self.folder, &settings).unwrap()
     }

@@ -42,6 +42,9 @@ struct Cli {
     /// Unused, for the same reason
     #[arg(long, global = true, hide = true)]
     hostname_override: Option<String>,
+    /// Unused, for the same reason
+    #[arg(long, global = true, hide = true)]
+    root_dir: Option<PathBuf>,
     #[command(subcommand)]
     load: Load,
 }
@@ -135,7 +138,7 @@ fn main() -> ExitCode {
     if env::args_os().skip(1).eq(["wait"]) {
         return status(fork::wait());
     }
-    let Cli { limit, config: _, hostname_override: _, load } = Cli::parse();
+    let Cli { limit, config: _, hostname_override: _, root_dir: _, load } = Cli::parse();
     let run = || {
         // Signals are caught by those who report an end.
         let clock = || Clock::start(limit);

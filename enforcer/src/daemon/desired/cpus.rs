@@ -13,6 +13,7 @@ use crate::{
     daemon::{
         cpu_state::{self, CpuStore, WHAT},
         emit,
+        specifying::RunningKubelet,
     },
     model::{Node, PodUid, ResourceName},
     policy::{
@@ -214,16 +215,21 @@ pub(crate) fn machine_of(topology: Topology, node: &Node, settings: &Settings) -
 #[derive(Debug)]
 pub(super) struct CpuLook {
     root: PathBuf,
+    kubelet: RunningKubelet,
     due: Instant,
 }
 
 impl Desired {
     /// Takes over who has which CPUs, and keeps it on the disk from now on.
-    pub(in crate::daemon) fn restore_cpus(&mut self) {
+    pub(in crate::daemon) fn restore_cpus(&mut self, kubelet: RunningKubelet) {
         if self.config.settings.cpu_manager_policy == CpuManagerPolicy::None {
             return;
         }
-        self.cpu_look = Some(CpuLook { root: PathBuf::from(sense::CPUS), due: Instant::now() });
+        let now = Instant::now();
+        if self.placing.is_some() {
+            let _read = kubelet.root_dir(now);
+        }
+        self.cpu_look = Some(CpuLook { root: PathBuf::from(sense::CPUS), kubelet, due: now });
         if self.placing.is_some() {
             self.pods.set_cpus(PinnedCpus::Kubelets(None));
             return self.look_at_cpus();
@@ -266,20 +272,19 @@ impl Desired {
         let now = Instant::now();
         let Some(look) = self.cpu_look.as_mut().filter(|look| look.due <= now) else { return };
         look.due = now + LOOK;
-        let root = look.root.clone();
+        let (root, kubelet_root) = (look.root.clone(), look.kubelet.last_root_dir());
         let mut problems = Vec::new();
         let differs = match self.pods.cpus_mut() {
             Some(PinnedCpus::Own(own)) => own.look(&root),
             Some(PinnedCpus::Kubelets(known)) => {
-                let folder = &self.config.kubelet_root_dir;
-                let read = cpu_state::look(folder);
+                let read = cpu_state::look(&kubelet_root);
                 if let Err(error) = &read {
                     problems.push(Problem {
                         what: WHAT,
-                        place: cpu_state::path(folder).display().to_string(),
+                        place: cpu_state::path(&kubelet_root).display().to_string(),
                         message: format!(
                             "which CPUs containers are to have is not known, and not compared: cannot read {}: {error}",
-                            cpu_state::path(folder).display()
+                            cpu_state::path(&kubelet_root).display()
                         ),
                     });
                 }

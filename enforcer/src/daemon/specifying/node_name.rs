@@ -4,25 +4,20 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use serde::{Deserialize, Serialize};
 
+use super::running_kubelet::RunningKubelet;
 use crate::{
-    cgroup::KubeletSearch,
-    config::{KubeletHostname, kubelet_hostname},
+    config::KubeletHostname,
     durable::{self, State},
     kube::Named,
 };
 
-const PROC: &str = "/proc";
-
 /// The file in the state directory.
 pub(in crate::daemon) const FILE: &str = "node-name.json";
-
-/// For how long the kubelet's flags count as read: another kubelet may have come since.
-const FLAGS_LAST: Duration = Duration::from_secs(30);
 
 /// This node's name, at any time. Clones know together what the kubelet's flags have said.
 #[derive(Clone)]
@@ -31,19 +26,11 @@ pub(in crate::daemon) struct NodeName {
     given: Option<String>,
     /// This machine's, as a kubelet takes it.
     host: String,
-    look: Arc<dyn Fn() -> KubeletHostname + Send + Sync>,
-    known: Arc<Mutex<Known>>,
+    kubelet: RunningKubelet,
+    /// What the kubelet called its host when that was known last.
+    known: Arc<Mutex<Option<String>>>,
     /// Held while it writes, which may hang: who only asks for the name does not wait for it.
     record: Arc<Mutex<Record>>,
-}
-
-/// What the kubelet's flags have said.
-#[derive(Debug, Default)]
-struct Known {
-    /// When they were read last.
-    read: Option<Instant>,
-    /// What the kubelet called its host when they were known last.
-    name: Option<String>,
 }
 
 /// What is on the disk of it.
@@ -71,28 +58,16 @@ impl fmt::Debug for NodeName {
 
 impl NodeName {
     /// The configured name comes before that which the cluster gives. `host` is this machine's.
-    pub(super) fn new(configured: Option<&str>, given: Option<String>, host: &str) -> Self {
-        let search = Mutex::new(KubeletSearch::new(Path::new(PROC)));
-        let look = move || {
-            let latest = lock(&search).latest(Instant::now()).unwrap_or_else(|error| {
-                tracing::debug!(%error, "cannot look for the kubelet among the processes");
-                None
-            });
-            latest.map_or(KubeletHostname::Unknown, |process| kubelet_hostname(&process))
-        };
-        Self::with(configured, given, host, Arc::new(look))
-    }
-
-    fn with(
+    pub(super) fn new(
         configured: Option<&str>,
         given: Option<String>,
         host: &str,
-        look: Arc<dyn Fn() -> KubeletHostname + Send + Sync>,
+        kubelet: RunningKubelet,
     ) -> Self {
         Self {
             given: configured.map(str::to_owned).or(given),
             host: host.trim().to_lowercase(),
-            look,
+            kubelet,
             known: Arc::default(),
             record: Arc::default(),
         }
@@ -112,8 +87,8 @@ impl NodeName {
         let kept = kept.map(|content| content.name);
         let known = {
             let mut known = lock(&self.known);
-            known.name = known.name.take().or_else(|| kept.clone());
-            known.name.clone()
+            *known = known.take().or_else(|| kept.clone());
+            known.clone()
         };
         *lock(&self.record) = Record { path: Some(path), name: kept };
         self.keep(known.as_deref());
@@ -135,30 +110,24 @@ impl NodeName {
     }
 
     fn by_kubelet_at(&self, now: Instant) -> Named {
-        let (name, is_read) = {
+        let name = {
             let mut known = lock(&self.known);
-            let is_due = known.read.is_none_or(|read| now.saturating_duration_since(read) >= FLAGS_LAST);
-            if is_due {
-                known.read = Some(now);
-                match (self.look)() {
-                    KubeletHostname::Overridden(name) => known.name = Some(name),
-                    KubeletHostname::Own => known.name = Some(self.host.clone()),
-                    // While the kubelet is down or restarted, nothing shows its flags.
-                    KubeletHostname::Unknown => {}
-                }
+            match self.kubelet.hostname(now) {
+                KubeletHostname::Overridden(name) => *known = Some(name),
+                KubeletHostname::Own => *known = Some(self.host.clone()),
+                // While the kubelet is down or restarted, nothing shows its flags.
+                KubeletHostname::Unknown => {}
             }
-            (known.name.clone(), is_due)
+            known.clone()
         };
-        if is_read {
-            self.keep(name.as_deref());
-        }
+        self.keep(name.as_deref());
         let is_guess = name.is_none();
         Named { name: name.unwrap_or_else(|| self.host.clone()), is_guess }
     }
 
     /// Has that name on the disk, if it is not there already.
     fn keep(&self, name: Option<&str>) {
-        // While another thread writes, perhaps for ever, the next reading of the flags comes back to this.
+        // While another thread writes, perhaps for ever, the next question for the name comes back to this.
         let (Some(name), Ok(mut record)) = (name, self.record.try_lock()) else { return };
         let Record { path: Some(path), name: kept } = &mut *record else { return };
         if kept.as_deref() == Some(name) {
@@ -181,14 +150,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::running_kubelet::FLAGS_LAST, *};
+    use crate::config::KubeletShown;
 
     /// A node on the machine `Host`, and what the kubelet's flags say.
     fn node(configured: Option<&str>, given: Option<&str>) -> (NodeName, Arc<Mutex<KubeletHostname>>) {
         let says = Arc::new(Mutex::new(KubeletHostname::Unknown));
         let shown = Arc::clone(&says);
-        let look = Arc::new(move || shown.lock().unwrap().clone());
-        (NodeName::with(configured, given.map(str::to_owned), "Host.Example", look), says)
+        let look = move || KubeletShown { hostname: shown.lock().unwrap().clone(), root_dir: None };
+        let kubelet = RunningKubelet::with(None, Arc::new(look));
+        (NodeName::new(configured, given.map(str::to_owned), "Host.Example", kubelet), says)
     }
 
     fn overridden(name: &str) -> KubeletHostname {
@@ -236,17 +207,6 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_flags_are_not_read_again_at_once() {
-        let (name, shown) = node(None, None);
-        let begin = Instant::now();
-        *shown.lock().unwrap() = overridden("flag");
-        assert_eq!(name.by_kubelet_at(begin).name, "flag");
-        *shown.lock().unwrap() = overridden("other");
-        let before = begin + FLAGS_LAST.saturating_sub(Duration::from_millis(1));
-        assert_eq!([before, begin + FLAGS_LAST].map(|now| name.by_kubelet_at(now).name), ["flag", "other"]);
-    }
-
-    #[test]
     fn only_a_name_that_nothing_has_said_is_a_guess() {
         for (configured, given, says, is_guess) in [
             (Some("set"), None, KubeletHostname::Unknown, false),
@@ -286,7 +246,8 @@ mod tests {
         *shown.lock().unwrap() = KubeletHostname::Own;
         assert_eq!(name.by_kubelet_at(begin + FLAGS_LAST), named("host.example", false));
         // The machine has another name since, and the kubelet is down.
-        let renamed = NodeName::with(None, None, "later", Arc::new(|| KubeletHostname::Unknown));
+        let away = RunningKubelet::with(None, Arc::new(|| KubeletShown::NOTHING));
+        let renamed = NodeName::new(None, None, "later", away);
         renamed.remember(state.path());
         assert_eq!(renamed.by_kubelet_at(begin), named("host.example", false));
     }

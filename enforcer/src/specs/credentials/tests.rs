@@ -51,18 +51,19 @@ impl Scene {
 }
 
 #[test]
-fn what_is_kept_is_of_that_node_and_of_files_that_are_the_same() {
+fn what_is_kept_is_of_that_node_and_place_and_of_files_that_are_the_same() {
     let scene = Scene::new();
     let token = scene.write("token", "abc");
     let mut kept = KeptCredentials::default();
     let mut count = 0;
-    let mut get = |node: &str, path: Option<&Path>| {
-        let read = kept.get(node, |files| {
+    let mut get_at = |place: &ClusterAccess, node: &str, path: Option<&Path>| {
+        let read = kept.get((node, place), |files| {
             count += 1;
             path.map_or_else(|| Ok(String::new()), |path| files.read(path))
         });
         (read.ok(), count)
     };
+    let mut get = |node: &str, path: Option<&Path>| get_at(&scene.place, node, path);
     let nothing = Some(String::new());
     assert_eq!([get("a", None), get("a", None)], [(nothing.clone(), 1), (nothing.clone(), 1)]);
     assert_eq!([get("b", None), get("b", None)], [(nothing.clone(), 2), (nothing.clone(), 2)]);
@@ -70,7 +71,10 @@ fn what_is_kept_is_of_that_node_and_of_files_that_are_the_same() {
     assert_eq!(get("c", Some(&token)), (Some(String::from("abc")), 4), "it was just written");
     fs::remove_file(&token).unwrap();
     assert_eq!([get("c", Some(&token)), get("c", Some(&token))], [(None, 5), (None, 6)], "no error is kept");
-    assert_eq!(get("c", None), (nothing, 7));
+    assert_eq!(get("c", None), (nothing.clone(), 7));
+    let elsewhere = ClusterAccess { kubelet_root: PathBuf::from("/elsewhere"), ..scene.place.clone() };
+    assert_eq!(get_at(&elsewhere, "c", None), (nothing.clone(), 8));
+    assert_eq!(get_at(&elsewhere, "c", None), (nothing, 8));
 }
 
 #[test]
