@@ -17,6 +17,7 @@ mod enforcement;
 mod evict;
 mod eviction;
 mod floods;
+mod inherited;
 mod kube;
 mod kube_current;
 mod kubelet;
