@@ -22,6 +22,8 @@ mod nearest;
 pub mod network;
 mod privilege;
 mod raw;
+#[cfg(test)]
+mod recorded;
 pub mod recorder;
 mod regular;
 mod render;

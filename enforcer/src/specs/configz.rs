@@ -196,9 +196,17 @@ mod tests {
         },
         *,
     };
+    use crate::recorded::Recorded;
 
     fn parsed(text: &str) -> Result<KubeletHard, String> {
         parse(text.as_bytes()).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn a_real_kubelets_answer_has_its_threshold() {
+        let known = parsed(Recorded::new().text("kubeletConfigz"));
+        let memory_available = Some(String::from("100Mi"));
+        assert_eq!(known, Ok(KubeletHard { is_set: true, memory_available, merges_defaults: false }));
     }
 
     #[test]

@@ -62,6 +62,8 @@ struct Inner {
     changes: broadcast::Sender<Event>,
     /// How often `/pods` was read.
     lists: AtomicU64,
+    /// The list and the messages of `WatchPods` that a real one gave, which come instead of its pods.
+    recorded: Mutex<Option<(String, Vec<Vec<u8>>)>>,
     /// What `/configz` answers; `None` for a server without it.
     configz: Mutex<Option<String>>,
     /// Whether it no longer reads what comes to its Pods API.
@@ -255,6 +257,7 @@ impl FakeKubelet {
             pods: Mutex::default(),
             changes,
             lists: AtomicU64::new(0),
+            recorded: Mutex::default(),
             configz: Mutex::default(),
             hangs: watch::Sender::new(false),
         }))
@@ -263,6 +266,11 @@ impl FakeKubelet {
     /// Leaves the connections to its Pods API open from now on, and does nothing with them.
     pub(crate) fn hang(&self) {
         self.0.hangs.send_replace(true);
+    }
+
+    /// Answers from now on as a real one did: by this list, and by these messages of `WatchPods`.
+    pub(crate) fn repeat(&self, list: &str, watched: Vec<Vec<u8>>) {
+        *self.0.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some((list.to_owned(), watched));
     }
 
     /// Sets what `/configz` answers.
@@ -340,12 +348,15 @@ impl FakeKubelet {
         }
         let (mut events, known) = {
             let pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
-            let known: Vec<Event> = pods.values().map(|pod| Event { kind: 1, pod: pod.encoded() }).collect();
-            (self.0.changes.subscribe(), known)
+            let known = pods.values().map(|pod| Event { kind: 1, pod: pod.encoded() });
+            let known = known.chain([Event { kind: 4, pod: Vec::new() }]).map(|event| event.encode_to_vec());
+            (self.0.changes.subscribe(), known.collect())
         };
+        let recorded = self.0.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known: Vec<Vec<u8>> = recorded.map_or(known, |(_list, watched)| watched);
         let mut body = respond.send_response(answer, false)?;
-        for event in known.iter().chain([&Event { kind: 4, pod: Vec::new() }]) {
-            body.send_data(framed(&event.encode_to_vec()), false)?;
+        for message in &known {
+            body.send_data(framed(message), false)?;
         }
         while let Ok(event) = events.recv().await {
             // A kind that there is not ends the stream.
@@ -442,7 +453,9 @@ impl FakeKubelet {
                 let pods = self.0.pods.lock().unwrap_or_else(PoisonError::into_inner);
                 let items: Vec<Value> = pods.values().map(FakePod::json).collect();
                 let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items});
-                (StatusCode::OK, list.to_string())
+                let recorded = self.0.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+                let recorded = recorded.as_ref().map(|(recorded, _watched)| recorded.clone());
+                (StatusCode::OK, recorded.unwrap_or_else(|| list.to_string()))
             }
             _ => (StatusCode::UNAUTHORIZED, String::from("Unauthorized")),
         };

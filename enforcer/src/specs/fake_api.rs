@@ -45,6 +45,8 @@ struct Inner {
 struct State {
     version: u64,
     pods: BTreeMap<String, Value>,
+    /// The list, and the beginning of a list in a watch, that a real one gave, which come instead of the pods.
+    recorded: Option<(String, String)>,
     /// The lines of watches, each with its version.
     events: Vec<(u64, Bytes)>,
     /// The oldest version that can be watched from.
@@ -171,6 +173,11 @@ impl FakeApi {
             state.note(kind, &pod);
             state.pods.insert(uid, pod);
         });
+    }
+
+    /// Answers from now on as a real one did: by this list, or by these lines where it is asked for a list in a watch.
+    pub(crate) fn repeat(&self, list: &str, lines: &str) {
+        self.change(|state| state.recorded = Some((list.to_owned(), lines.to_owned())));
     }
 
     /// Removes a pod.
@@ -351,6 +358,9 @@ impl FakeApi {
 
     fn list(&self, asked: &Asked) -> Response<Body> {
         let state = self.state();
+        if let Some((list, _lines)) = &state.recorded {
+            return full(StatusCode::OK, list.clone());
+        }
         let limit: usize =
             asked.parameter("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
         // What real ones look like has such characters too.
@@ -375,6 +385,12 @@ impl FakeApi {
     /// The lines that a list in a watch begins with, and the version that they reach.
     fn initial(&self, asked: &Asked) -> (VecDeque<Bytes>, u64) {
         let state = self.state();
+        if let Some((_list, lines)) = &state.recorded {
+            return (
+                lines.split_inclusive('\n').map(|line| Bytes::from(line.to_owned())).collect(),
+                state.version,
+            );
+        }
         let selector = asked.parameter("fieldSelector").unwrap_or_default();
         let node = selector.strip_prefix("spec.nodeName=").unwrap_or_default();
         let line = |kind: &str, object: &Value| {

@@ -1,6 +1,6 @@
 //! What a container runtime, a kubelet and an API server answer about the same pods, on a real node, for the fakes.
 //!
-//! `cargo xtask vm exec --kube --file TARGET/bench:/bin/bench -- 'bench record' > enforcer/src/specs/recorded/1.36.json`
+//! `cargo xtask vm exec --kube --file TARGET/bench:/bin/bench -- 'bench record' > enforcer/src/recorded/1.36.json`
 //!
 //! Bytes are written in hexadecimal. Nothing is changed or left out: the node is a guest that ends with the command.
 
@@ -18,6 +18,10 @@ const ANSWER: Duration = Duration::from_mins(1);
 
 /// A message is preceded by a byte for its compression and four for its length.
 const PREFIX_BYTES: usize = 5;
+
+/// The daemon's questions for containers that are created, and for those that run.
+const CREATED: &[u8] = &[0x0a, 2, 0x12, 0];
+const RUNNING: &[u8] = &[0x0a, 4, 0x12, 2, 8, 1];
 
 /// The kind of the event after which all pods have come.
 const INITIAL_SYNC_COMPLETE: i32 = 4;
@@ -43,26 +47,6 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Containers {
-    #[prost(message, repeated, tag = "1")]
-    containers: Vec<Container>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Container {
-    #[prost(string, tag = "1")]
-    id: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct StatusRequest {
-    #[prost(string, tag = "1")]
-    container_id: String,
-    #[prost(bool, tag = "2")]
-    verbose: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
 struct Event {
     #[prost(int32, tag = "1")]
     kind: i32,
@@ -74,10 +58,13 @@ pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
     let mut recorded = runtime.block_on(over_sockets(args))?;
     let pods = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", args.node);
     let watch = format!("{pods}&watch=true&allowWatchBookmarks=true&timeoutSeconds=5");
+    let list = kubectl(&[], &format!("{pods}&limit=500"))?;
+    // A watch from before the first pod has all of them.
+    let since = version_before(&list)?;
+    recorded["list"] = json!(list);
     for (name, target) in [
         ("version", String::from("/version")),
-        ("list", format!("{pods}&limit=500")),
-        ("watch", format!("{watch}&resourceVersion=0")),
+        ("watch", format!("{watch}&resourceVersion={since}")),
         ("stream", format!("{watch}&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")),
     ] {
         recorded[name] = json!(kubectl(&[], &target)?);
@@ -85,9 +72,21 @@ pub(crate) fn record(args: &Args) -> anyhow::Result<()> {
     // Not by way of the API server, which refuses that for some addresses of nodes.
     let kubelet = ["--server", &args.kubelet, "--certificate-authority", &args.certificate];
     let named = ["--tls-server-name", &args.node];
-    recorded["kubeletPods"] = json!(kubectl(&[&kubelet[..], &named].concat(), "/pods")?);
+    for (name, target) in [("kubeletPods", "/pods"), ("kubeletConfigz", "/configz")] {
+        recorded[name] = json!(kubectl(&[&kubelet[..], &named].concat(), target)?);
+    }
     println!("{recorded:#}");
     Ok(())
+}
+
+/// The version at which the first pod's namespace was made.
+fn version_before(list: &str) -> anyhow::Result<String> {
+    let list: Value = serde_json::from_str(list)?;
+    let namespace = list["items"][0]["metadata"]["namespace"].as_str().context("there is no pod")?;
+    let namespace: Value = serde_json::from_str(&kubectl(&[], &format!("/api/v1/namespaces/{namespace}"))?)?;
+    let version =
+        namespace["metadata"]["resourceVersion"].as_str().context("the namespace has no version")?;
+    Ok(version.to_owned())
 }
 
 /// What a server answers to the cluster's administrator: the API server, unless the flags name another.
@@ -104,12 +103,6 @@ async fn over_sockets(args: &Args) -> anyhow::Result<Value> {
         let answer = call(&args.runtime, &service(method), message, |_| true).await?;
         answer.into_iter().next().with_context(|| format!("{method}: no answer"))
     };
-    let containers = one("ListContainers", Vec::new()).await?;
-    let mut statuses = json!({});
-    for Container { id } in Containers::decode(&containers[..])?.containers {
-        let request = StatusRequest { container_id: id.clone(), verbose: true };
-        statuses[id] = json!(hex(&one("ContainerStatus", request.encode_to_vec()).await?));
-    }
     let is_last = |event: &[u8]| Event::decode(event).is_ok_and(|event| event.kind == INITIAL_SYNC_COMPLETE);
     let mut events = None;
     for name in ["v1beta1", "v1alpha1"] {
@@ -124,13 +117,17 @@ async fn over_sockets(args: &Args) -> anyhow::Result<Value> {
             Err(error) => eprintln!("{name}: {error:#}"),
         }
     }
-    Ok(json!({
-        "runtimeVersion": hex(&one("Version", Vec::new()).await?),
-        "sandboxes": hex(&one("ListPodSandbox", Vec::new()).await?),
-        "containers": hex(&containers),
-        "containerStatus": statuses,
-        "podsApi": events,
-    }))
+    // By method and question.
+    let mut runtime = json!({});
+    for (method, question) in [
+        ("Version", &[][..]),
+        ("ListPodSandbox", &[]),
+        ("ListContainers", CREATED),
+        ("ListContainers", RUNNING),
+    ] {
+        runtime[method][hex(question)] = json!(hex(&one(method, question.to_vec()).await?));
+    }
+    Ok(json!({"runtime": runtime, "podsApi": events}))
 }
 
 /// Calls a method, and returns its answer's messages up to the one that is the last.

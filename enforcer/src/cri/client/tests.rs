@@ -14,6 +14,7 @@ use super::{
     },
     *,
 };
+use crate::recorded::Recorded;
 
 const CREATED: i32 = 0;
 const RUNNING: i32 = 1;
@@ -97,6 +98,39 @@ fn small_node() -> Node {
     let sandbox = node.add_pod("shop", "web-0", "uid-0");
     node.add_container(&sandbox, "server", RUNNING);
     node
+}
+
+/// What a real containerd answered: each of its pods is one of the API server's, and so are their containers that run.
+#[tokio::test]
+async fn a_real_runtimes_answers_name_the_pods_that_the_api_server_has() {
+    let sockets = Sockets::new();
+    let recorded = Recorded::new();
+    let pods = recorded.listed();
+    let socket = sockets.serve("s", move |path, message| {
+        let method = path.strip_prefix("/runtime.v1.RuntimeService/").unwrap_or_default();
+        recorded.runtimes(method, message).map_or(Say::Status(12, "not%20recorded"), Say::Message)
+    });
+    let Listing { runtime, sandboxes, containers, dropped } = client(&[&socket]).list().await.unwrap();
+    assert!(runtime.starts_with("containerd 1."), "{runtime}");
+    assert_eq!((dropped, sandboxes.len()), (0, pods.len()));
+    for pod in pods {
+        let is_it = |sandbox: &&super::super::Sandbox| pod["metadata"]["uid"] == *sandbox.pod_uid;
+        let sandbox = sandboxes.iter().find(is_it).unwrap_or_else(|| panic!("{}", pod["metadata"]));
+        assert_eq!(pod["metadata"]["name"], *sandbox.name);
+        assert_eq!(pod["metadata"]["namespace"], *sandbox.namespace);
+        assert!(sandbox.ready && !sandbox.is_static);
+        let statuses = ["initContainerStatuses", "containerStatuses"]
+            .map(|name| pod["status"][name].as_array().cloned());
+        for status in statuses.into_iter().flatten().flatten() {
+            let id = status["containerID"].as_str().unwrap().strip_prefix("containerd://").unwrap();
+            let known = containers.iter().find(|container| container.id == id);
+            let known = known.map(|of| (&*of.name, &*of.sandbox_id, of.running, u64::from(of.attempt)));
+            let attempt = status["restartCount"].as_u64().unwrap();
+            let expected = (status["name"].as_str().unwrap(), &*sandbox.id, true, attempt);
+            // One that has ended has no cgroup.
+            assert_eq!(known, status["state"]["running"].is_object().then_some(expected), "{status}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -11,7 +11,10 @@ use super::{
     },
     *,
 };
-use crate::network::{Certificates, Endpoint, Identity, Security, Trust};
+use crate::{
+    network::{Certificates, Endpoint, Identity, Security, Trust},
+    recorded::{self, Recorded},
+};
 
 /// Longer than anything takes that answers.
 const LONG_MS: u64 = 60_000;
@@ -325,5 +328,23 @@ async fn a_refusal_says_what_is_missing() {
         let feed = https(port, pinned(&certificate), None, token);
         let error = specs().next(feed, None, look(0), LONG_MS).await.unwrap_err();
         assert!(crate::chain(&error).contains(why), "{error}");
+    }
+}
+
+/// What a real kubelet answered about the same pods at both of its interfaces.
+#[tokio::test]
+async fn a_real_kubelets_answers_are_read_alike_from_its_pods_api_and_its_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let (recorded, mut answers) = (Recorded::new(), Vec::new());
+    let (kubelet, feed) = serve_pods_api(folder.path());
+    kubelet.repeat(recorded.text("kubeletPods"), recorded.watched());
+    answers.push(specs().next(feed, None, look(0), LONG_MS).await.unwrap());
+    let (kubelet, port, certificate) = serve_https().await;
+    kubelet.repeat(recorded.text("kubeletPods"), recorded.watched());
+    let feed = Feed::Kubelet(https_feed(port, &certificate, "secret"));
+    answers.push(specs().next(feed, None, look(0), LONG_MS).await.unwrap());
+    for Update { change, dropped, .. } in answers {
+        let Some((_, Change::Whole(pods))) = change else { panic!("{change:?}") };
+        assert_eq!((recorded::shown(&pods), dropped), (recorded::SHOWN.map(String::from).into(), Some(0)));
     }
 }
