@@ -11,6 +11,9 @@ macro_rules! recorded {
     };
 }
 
+/// An eviction's recording in a format that is no longer read.
+const RECORDING: &str = "state/recordings/01M89NE90JW5D7R2NC3VEQGYKY.rec";
+
 /// How many events there are in it.
 const EVENTS: u64 = 48;
 
@@ -46,5 +49,13 @@ fn a_daemon_goes_on_in_the_state_of_version_0_2_and_leaves_its_evicted_pod_ended
         events.iter().filter(|event| sequence(event) > EVENTS && is(event, kind)).collect::<Vec<_>>()
     };
     assert_eq!((of("stream.gap").len(), of("degraded.entered").len()), (0, 0), "{events:?}");
+    // It is kept, and `replay` says which versions it reads.
+    let replay = daemon.verb(&["replay", "01M89NE90JW5D7R2NC3VEQGYKY"]).output().unwrap();
+    let said = String::from_utf8_lossy(&replay.stderr);
+    assert!(
+        !replay.status.success() && said.contains("its format is version 1, written by enforcer \"0.2.0\""),
+        "{said}"
+    );
+    fs::remove_file(folder.join(RECORDING)).unwrap();
     daemon.stop().unwrap();
 }
