@@ -37,10 +37,7 @@ pub use self::{
     draft::{Machine, draft},
     effective::{Effective, Ignored, Origin, Written},
     exposure::MetricsTls,
-    kubelet::{
-        KUBELET_ROOT_DIR, KubeletHostname, KubeletMemory, KubeletShown, KubeletUnknown, kubelet_memory,
-        kubelet_shown,
-    },
+    kubelet::{KubeletHostname, KubeletMemory, KubeletShown, KubeletUnknown, kubelet_memory, kubelet_shown},
     schema::schema,
     sources::{ValueSource, ValueSources},
     table::{FIELDS, Field, Form},

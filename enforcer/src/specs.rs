@@ -31,7 +31,7 @@ pub(crate) use self::api_server::watch_requests;
 pub use self::{
     client::{SpecError, Specs},
     configz::{KubeletConfigz, KubeletHard},
-    credentials::{ClusterAccess, CredentialsError, KeptCredentials},
+    credentials::{ClusterAccess, CredentialsError, KeptCredentials, KubeletFolders},
     kept::KeptPod,
     kubelet::kubelet_rest,
     message::{ApiServerFeed, Change, Feed, HttpsFeed, Look, Update},

@@ -1,5 +1,5 @@
 //! What this host's own kubelet shows of its settings: its hard threshold of memory, by its flags and its configuration
-//! files, what it calls the host, and its root directory.
+//! files, what it calls the host, and its folders.
 
 mod hostname;
 mod shown;
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 pub use self::{
     hostname::KubeletHostname,
-    shown::{KUBELET_ROOT_DIR, KubeletShown, kubelet_shown},
+    shown::{KubeletShown, kubelet_shown},
 };
 use super::{Error, KUBELETS_API_VERSION, KUBELETS_KIND, Origin, effective::text_of, fields::Fields};
 use crate::{
@@ -188,6 +188,8 @@ struct Flags {
     hostname_override: Option<String>,
     /// `--root-dir`.
     root_dir: Option<String>,
+    /// `--cert-dir`.
+    cert_dir: Option<String>,
 }
 
 impl Flags {
@@ -213,6 +215,7 @@ impl Flags {
                 "eviction-hard" => flags.add_hard(&value("eviction-hard")?)?,
                 "hostname-override" => flags.hostname_override = Some(value("hostname-override")?),
                 "root-dir" => flags.root_dir = Some(value("root-dir")?),
+                "cert-dir" => flags.cert_dir = Some(value("cert-dir")?),
                 "merge-default-eviction-settings" => flags.merge = Some(!flag.ends_with("=false")),
                 _ => {}
             }

@@ -220,8 +220,8 @@ pub const FIELDS: &[Field] = &[
     ours(
         "kubeletRootDir",
         Form::Path,
-        "the kubelet's root directory, where its certificate and the socket of its Pods API are; not set, that of the running \
-         kubelet's flag --root-dir, or else /var/lib/kubelet",
+        "the kubelet's root directory, where the socket of its Pods API is, and its certificate in pki; not set, those of the \
+         running kubelet's flags --root-dir and --cert-dir, or else /var/lib/kubelet and its pki",
         |config| json!(config.kubelet_root_dir),
     ),
     ours("kubeletPort", Form::Integer(1), "the port of the kubelet's HTTPS server", |config| {

@@ -4,6 +4,7 @@ use anyhow::bail;
 
 use super::{
     container_node, evictors, host::Host, incompatible_host, kubelet_threshold::KubeletThreshold, ownership,
+    specifying::Access,
 };
 use crate::{
     cgroup::MOUNT,
@@ -18,7 +19,7 @@ pub fn fits(config: &Config) -> anyhow::Result<Vec<String>> {
     let host = Host::read(config)?;
     let (mut config, kubelets) = (config.clone(), ownership::kubelet_owns_cgroups(config, &host.boot_id));
     if kubelets {
-        let kubelet = KubeletThreshold::of_files(&config);
+        let kubelet = KubeletThreshold::of_files(&Access::new(&config, &host.name));
         evictors::settle(&mut config, &kubelet, host.node.memory_bytes);
     }
     container_node::settle(&mut config, host.container.as_ref(), kubelets);

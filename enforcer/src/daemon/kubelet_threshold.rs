@@ -1,15 +1,15 @@
 //! The kubelet's hard threshold of memory: from its flags and files, and where those cannot be read, from the kubelet itself.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use super::specifying::Access;
+use super::specifying::{Access, RunningKubelet};
 use crate::{
     cgroup::KubeletSearch,
-    config::{Config, KUBELET_ROOT_DIR, KubeletMemory, KubeletUnknown, PodSource, kubelet_memory},
+    config::{Config, KubeletMemory, KubeletUnknown, PodSource, kubelet_memory},
     specs::{Feed, KubeletConfigz, KubeletHard},
 };
 
@@ -18,8 +18,8 @@ const PROC: &str = "/proc";
 /// Reads it. Clones remember the last answer together.
 #[derive(Clone, Debug)]
 pub(super) struct KubeletThreshold {
-    /// Where its file is looked for if no kubelet runs.
-    root_dir: PathBuf,
+    /// Below its root directory its file is looked for if no kubelet runs.
+    kubelet: RunningKubelet,
     search: Arc<Mutex<KubeletSearch>>,
     /// The kubelet's own server; `None` if it is not to be asked.
     server: Option<Arc<Server>>,
@@ -58,14 +58,13 @@ impl KubeletThreshold {
             let access = access.clone();
             Arc::new(Server { access, configz, last: Mutex::default(), asking: Mutex::default() })
         });
-        Self { server, ..Self::of_files(config) }
+        Self { server, ..Self::of_files(access) }
     }
 
     /// One that does not ask the kubelet.
-    pub(super) fn of_files(config: &Config) -> Self {
+    pub(super) fn of_files(access: &Access) -> Self {
         let search = Arc::new(Mutex::new(KubeletSearch::new(Path::new(PROC))));
-        let root_dir = config.kubelet_root_dir.clone().unwrap_or_else(|| PathBuf::from(KUBELET_ROOT_DIR));
-        Self { root_dir, search, server: None }
+        Self { kubelet: access.running_kubelet(), search, server: None }
     }
 
     /// What its flags and files say. Waits for no other process.
@@ -74,7 +73,9 @@ impl KubeletThreshold {
             let mut search = self.search.lock().unwrap_or_else(PoisonError::into_inner);
             search.latest(Instant::now())?
         };
-        kubelet_memory(latest, Path::new(PROC), &self.root_dir)
+        // Also while a kubelet runs: others take what was read here.
+        let folders = self.kubelet.folders(Instant::now());
+        kubelet_memory(latest, Path::new(PROC), &folders.root)
     }
 
     /// What its flags and files say, or else the kubelet, as it did at most `age` ago. Waits for it up to 15 s, and must not be

@@ -23,11 +23,11 @@ pub(super) use self::{
 };
 use super::desired::Desired;
 use crate::{
-    config::{Config, KUBELET_ROOT_DIR, PodSource},
+    config::{Config, PodSource},
     source::SourceName,
     specs::{
         ApiServerFeed, ClusterAccess, CredentialsError, CredentialsHang, CredentialsReader, Feed,
-        KeptCredentials, Look, SpecError, Specs, Update,
+        KeptCredentials, KubeletFolders, Look, SpecError, Specs, Update,
     },
 };
 
@@ -85,7 +85,7 @@ pub(super) struct Specifying {
 /// name and the credentials.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
-    /// With the kubelet's usual root directory, which [`Self::place_now`] replaces.
+    /// With the kubelet's usual folders, which [`Self::place_now`] replaces.
     place: ClusterAccess,
     kubelet: RunningKubelet,
     name: NodeName,
@@ -105,7 +105,7 @@ impl Access {
         let kubelet = RunningKubelet::new(config.kubelet_root_dir.as_deref());
         let name = NodeName::new(config.node_name.as_deref(), variable(NODE_NAME), host, kubelet.clone());
         let place = ClusterAccess {
-            kubelet_root: PathBuf::from(KUBELET_ROOT_DIR),
+            kubelet: KubeletFolders::default(),
             kubelet_port: config.kubelet_port,
             kubeconfig: config.kubeconfig.clone(),
             service_account: PathBuf::from(SERVICE_ACCOUNT),
@@ -130,13 +130,13 @@ impl Access {
         self.kubelet.clone()
     }
 
-    fn place(&self, kubelet_root: PathBuf) -> ClusterAccess {
-        ClusterAccess { kubelet_root, ..self.place.clone() }
+    fn place(&self, kubelet: KubeletFolders) -> ClusterAccess {
+        ClusterAccess { kubelet, ..self.place.clone() }
     }
 
-    /// Where the running kubelet has its root directory now. May read `/proc`.
+    /// With the running kubelet's folders. May read `/proc`, and the files that have its flags.
     fn place_now(&self) -> ClusterAccess {
-        self.place(self.kubelet.root_dir(std::time::Instant::now()))
+        self.place(self.kubelet.folders(std::time::Instant::now()))
     }
 
     /// The kubelet's HTTPS server, by what the kubelet calls its host now.
@@ -343,15 +343,14 @@ impl Feeds {
             Ok(read) => read.map_err(SpecRefusal::from),
             // Credentials are not needed there: a disk that hangs hides no pod.
             Err(_) if source == SourceName::PODS_API => {
-                let kubelet_root = self.access.kubelet.last_root_dir();
-                Ok(self.access.place(kubelet_root).pods_api())
+                Ok(self.access.place(self.access.kubelet.last_folders()).pods_api())
             }
             Err(hang) => Err(hang.into()),
         }
     }
 }
 
-/// Reads what it takes to ask a source: `/proc`, and credentials.
+/// Reads what it takes to ask a source: the kubelet's flags, and credentials.
 type FeedReader = CredentialsReader<SourceName, Feed, CredentialsError>;
 
 fn reader(access: Access) -> io::Result<FeedReader> {

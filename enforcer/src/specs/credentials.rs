@@ -24,9 +24,9 @@ use crate::{
 /// How long connecting may take, in milliseconds.
 const CONNECT_TIMEOUT_MS: u64 = 5_000;
 
-/// The files in which the kubelet keeps its serving certificate, below its root directory: that of a rotated one, which
-/// has the key too, and that which it signed itself.
-const SERVING: [&str; 2] = ["pki/kubelet-server-current.pem", "pki/kubelet.crt"];
+/// The files in which the kubelet keeps its serving certificate: that of a rotated one, which has the key too, and that which
+/// it signed itself.
+const SERVING: [&str; 2] = ["kubelet-server-current.pem", "kubelet.crt"];
 
 /// Where the kubelet serves its Pods API, below its root directory.
 const PODS_API: &str = "pods-api/pods-api.sock";
@@ -37,8 +37,8 @@ const CERTIFICATE: [&str; 2] = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFI
 /// Where to look for a kubelet, for the API server, and for credentials.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ClusterAccess {
-    /// The kubelet's root directory, `/var/lib/kubelet` unless it has another.
-    pub kubelet_root: PathBuf,
+    /// Where the kubelet keeps its certificate and its sockets.
+    pub kubelet: KubeletFolders,
     /// The port of the kubelet's HTTPS server.
     pub kubelet_port: u16,
     /// The kubeconfig, if it is configured.
@@ -47,6 +47,30 @@ pub struct ClusterAccess {
     pub service_account: PathBuf,
     /// Host and port of the API server as a cluster gives them to a pod, if it did.
     pub in_cluster: Option<(String, String)>,
+}
+
+/// Where a kubelet keeps what others read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KubeletFolders {
+    /// Its root directory (`--root-dir`).
+    pub root: PathBuf,
+    /// Where its certificate is (`--cert-dir`).
+    pub certificates: PathBuf,
+}
+
+impl Default for KubeletFolders {
+    /// Those of a kubelet without flags (`NewKubeletFlags` in `cmd/kubelet/app/options`): the one does not follow the other.
+    fn default() -> Self {
+        Self::below(Path::new("/var/lib/kubelet"))
+    }
+}
+
+impl KubeletFolders {
+    /// Those of a kubelet that keeps everything in that root directory.
+    #[must_use]
+    pub fn below(root: &Path) -> Self {
+        Self { root: root.to_owned(), certificates: root.join("pki") }
+    }
 }
 
 /// What was made of credentials last, for as long as their files stay the same.
@@ -230,7 +254,7 @@ impl ClusterAccess {
     /// The kubelet's Pods API: a socket that takes root and no more.
     #[must_use]
     pub fn pods_api(&self) -> Feed {
-        Feed::PodsApi(self.kubelet_root.join(PODS_API))
+        Feed::PodsApi(self.kubelet.root.join(PODS_API))
     }
 
     /// The kubelet's HTTPS server on this machine, with the credentials that there are now. `node` is the node's name. Files
@@ -247,7 +271,7 @@ impl ClusterAccess {
                 (Trust::Pinned { certificates, authority }, Some(node.to_owned()))
             }
             (None, Some(authority)) => (Trust::Roots(authority), Some(node.to_owned())),
-            (None, None) => return Err(CredentialsError::NoCertificate(self.kubelet_root.join("pki"))),
+            (None, None) => return Err(CredentialsError::NoCertificate(self.kubelet.certificates.clone())),
         };
         let host = String::from("127.0.0.1");
         let endpoint = Endpoint {
@@ -296,7 +320,7 @@ impl ClusterAccess {
     /// The certificates that the kubelet may serve with, without a key that is in the same file.
     fn serving_certificate(&self, files: &mut Files) -> Result<Option<Certificates>, CredentialsError> {
         let mut found = String::new();
-        for path in SERVING.map(|file| self.kubelet_root.join(file)) {
+        for path in SERVING.map(|file| self.kubelet.certificates.join(file)) {
             let text = match files.read(&path) {
                 Ok(text) => text,
                 Err(CredentialsError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -306,7 +330,7 @@ impl ClusterAccess {
             };
             found.push_str(&certificates(&text));
         }
-        let path = self.kubelet_root.join("pki");
+        let path = self.kubelet.certificates.clone();
         Ok((!found.is_empty()).then(|| Certificates { path, bytes: found.into() }))
     }
 }

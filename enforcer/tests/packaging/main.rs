@@ -272,19 +272,21 @@ fn the_daemon_takes_the_configuration_of_the_manifests() {
     assert!(config.contains("mode: dry-run"), "{config}");
 }
 
-/// Where its flag says that it is: a pod sees only what is mounted.
+/// The daemon has the same one configured: it sees only what is mounted.
 #[test]
 fn the_kubelets_root_directory_is_mounted_as_each_distribution_has_it() {
     for (values, root_dir) in [
         (&["runtime=containerd"][..], "/var/lib/kubelet"),
         (&["runtime=k3s"], "/var/lib/kubelet"),
         (&["runtime=k0s"], "/var/lib/k0s/kubelet"),
-        (&["runtime=microk8s"], "/var/snap/microk8s/common/var/lib/kubelet"),
         (&["runtime=k0s", "config.kubeletRootDir=/k"], "/k"),
     ] {
         let mounts = ["mounts.podsAPI=true", "mounts.kubeletPki=true"];
         let Some(made) = rendered(&[values, &mounts].concat()) else { return };
         let made = made.unwrap();
+        let [config] = of_kind(&made, "ConfigMap")[..] else { panic!("one ConfigMap") };
+        let written = format!("kubeletRootDir: {root_dir}\n");
+        assert!(config["data"]["config.yaml"].as_str().unwrap().contains(&written), "{values:?}: {config}");
         let [daemonset] = of_kind(&made, "DaemonSet")[..] else { panic!("one DaemonSet") };
         let pod = &daemonset["spec"]["template"]["spec"];
         for (name, folder) in [("pods-api", "pods-api"), ("kubelet-pki", "pki")] {

@@ -13,32 +13,36 @@ use super::{
     Flags,
     hostname::{self, KubeletHostname, value},
 };
-use crate::{cgroup::KubeletProcess, config::effective::text_of};
-
-/// The kubelet's root directory without its flag `--root-dir` (`cmd/kubelet/app/options`).
-pub const KUBELET_ROOT_DIR: &str = "/var/lib/kubelet";
+use crate::{cgroup::KubeletProcess, config::effective::text_of, specs::KubeletFolders};
 
 /// The kubelet's flags in `MicroK8s`, unless `kubelite` is given another file.
 const KUBELITE_ARGUMENTS: &str = "/var/snap/microk8s/current/args/kubelet";
+
+/// The folders by these flags; `None` if one is no path from the root, or has a variable.
+fn folders(root: Option<&str>, certificates: Option<&str>) -> Option<KubeletFolders> {
+    let usual = KubeletFolders::default();
+    let certificates = folder(certificates, usual.certificates)?;
+    Some(KubeletFolders { root: folder(root, usual.root)?, certificates })
+}
+
+fn folder(flag: Option<&str>, usual: PathBuf) -> Option<PathBuf> {
+    let path = flag.filter(|path| !path.is_empty()).map_or(usual, PathBuf::from);
+    let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    (path.is_absolute() && is_plain && !path.to_string_lossy().contains('$')).then_some(path)
+}
 
 /// What the running kubelet shows.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KubeletShown {
     /// What it calls this host.
     pub hostname: KubeletHostname,
-    /// Its root directory; `None` if that is not known.
-    pub root_dir: Option<PathBuf>,
+    /// Its folders; `None` if they are not known.
+    pub folders: Option<KubeletFolders>,
 }
 
 impl KubeletShown {
     /// Nothing: no kubelet runs, or it does not show its flags.
-    pub const NOTHING: Self = Self { hostname: KubeletHostname::Unknown, root_dir: None };
-
-    /// The name may have been read elsewhere: a flag of the root directory that cannot be used hides no name.
-    fn of_flags(flags: &Flags) -> Self {
-        let hostname = hostname::of_flag(flags.hostname_override.as_deref());
-        Self { hostname, root_dir: root_dir(flags.root_dir.as_deref()) }
-    }
+    pub const NOTHING: Self = Self { hostname: KubeletHostname::Unknown, folders: None };
 }
 
 /// Reads the flags of that kubelet, or of the program that it is a part of.
@@ -49,10 +53,9 @@ pub fn kubelet_shown(process: &KubeletProcess) -> KubeletShown {
         // Also that of RKE2 and of k0s, which give it its flags.
         ("kubelet", Some(arguments)) => of_arguments(arguments),
         ("kubelite", Some(arguments)) => of_kubelite(arguments, environment, root),
-        // It gives its kubelet no root directory; what an administrator passes on is hidden by its title.
         ("k3s", arguments) => KubeletShown {
             hostname: hostname::of_k3s(arguments.as_deref(), environment, root),
-            root_dir: root_dir(None),
+            folders: arguments.as_deref().and_then(of_k3s),
         },
         _ => KubeletShown::NOTHING,
     }
@@ -60,11 +63,13 @@ pub fn kubelet_shown(process: &KubeletProcess) -> KubeletShown {
 
 fn of_arguments(arguments: &[String]) -> KubeletShown {
     match Flags::read(arguments) {
-        Ok(flags) => KubeletShown::of_flags(&flags),
+        Ok(Flags { hostname_override, root_dir, cert_dir, .. }) => KubeletShown {
+            hostname: hostname::of_flag(hostname_override.as_deref()),
+            // Folders that cannot be used hide no name.
+            folders: folders(root_dir.as_deref(), cert_dir.as_deref()),
+        },
         Err(error) => {
-            tracing::debug!(
-                "the kubelet's flags do not say its root directory and what it calls its host: {error}"
-            );
+            tracing::debug!("the kubelet's flags do not say its folders and what it calls its host: {error}");
             KubeletShown::NOTHING
         }
     }
@@ -102,11 +107,18 @@ fn replaced(line: &str, environment: &[String]) -> String {
     variables.fold(line.to_owned(), |line, (name, value)| line.replace(&format!("${{{name}}}"), value))
 }
 
-/// The root directory by its flag; `None` if that is no path from the root, or has a variable.
-fn root_dir(flag: Option<&str>) -> Option<PathBuf> {
-    let path = Path::new(flag.filter(|path| !path.is_empty()).unwrap_or(KUBELET_ROOT_DIR));
-    let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    (path.is_absolute() && is_plain && !path.to_string_lossy().contains('$')).then(|| path.to_owned())
+/// The folders of the kubelet in k3s, which passes on what an administrator gives it as `--kubelet-arg`.
+fn of_k3s(arguments: &[String]) -> Option<KubeletFolders> {
+    let passed = |name: &str| {
+        arguments.iter().enumerate().rev().find_map(|(place, word)| {
+            let given = match word.strip_prefix("--kubelet-arg")? {
+                "" => arguments.get(place + 1)?.as_str(),
+                joined => joined.strip_prefix('=')?,
+            };
+            given.trim_start_matches('-').strip_prefix(name)?.strip_prefix('=')
+        })
+    };
+    folders(passed("root-dir"), passed("cert-dir"))
 }
 
 /// A regular file below `root`, whoever may write to it: in `MicroK8s` its group may, which has root by the kubelet's flags.

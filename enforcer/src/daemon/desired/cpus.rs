@@ -225,11 +225,7 @@ impl Desired {
         if self.config.settings.cpu_manager_policy == CpuManagerPolicy::None {
             return;
         }
-        let now = Instant::now();
-        if self.placing.is_some() {
-            let _read = kubelet.root_dir(now);
-        }
-        self.cpu_look = Some(CpuLook { root: PathBuf::from(sense::CPUS), kubelet, due: now });
+        self.cpu_look = Some(CpuLook { root: PathBuf::from(sense::CPUS), kubelet, due: Instant::now() });
         if self.placing.is_some() {
             self.pods.set_cpus(PinnedCpus::Kubelets(None));
             return self.look_at_cpus();
@@ -272,7 +268,7 @@ impl Desired {
         let now = Instant::now();
         let Some(look) = self.cpu_look.as_mut().filter(|look| look.due <= now) else { return };
         look.due = now + LOOK;
-        let (root, kubelet_root) = (look.root.clone(), look.kubelet.last_root_dir());
+        let (root, kubelet_root) = (look.root.clone(), look.kubelet.last_folders().root);
         let mut problems = Vec::new();
         let differs = match self.pods.cpus_mut() {
             Some(PinnedCpus::Own(own)) => own.look(&root),

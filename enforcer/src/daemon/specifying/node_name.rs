@@ -9,7 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::running_kubelet::RunningKubelet;
+use super::running_kubelet::{FLAGS_LAST, RunningKubelet};
 use crate::{
     config::KubeletHostname,
     durable::{self, State},
@@ -39,6 +39,8 @@ struct Record {
     /// Where; `None` as long as the state directory is not this daemon's.
     path: Option<PathBuf>,
     name: Option<String>,
+    /// When the last try to write failed.
+    failed: Option<Instant>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -90,8 +92,8 @@ impl NodeName {
             *known = known.take().or_else(|| kept.clone());
             known.clone()
         };
-        *lock(&self.record) = Record { path: Some(path), name: kept };
-        self.keep(known.as_deref());
+        *lock(&self.record) = Record { path: Some(path), name: kept, failed: None };
+        self.keep(known.as_deref(), Instant::now());
     }
 
     /// The node's name in the cluster: as it is given, or what the kubelet calls its host. May read `/proc`, and write to the
@@ -120,26 +122,30 @@ impl NodeName {
             }
             known.clone()
         };
-        self.keep(name.as_deref());
+        self.keep(name.as_deref(), now);
         let is_guess = name.is_none();
         Named { name: name.unwrap_or_else(|| self.host.clone()), is_guess }
     }
 
     /// Has that name on the disk, if it is not there already.
-    fn keep(&self, name: Option<&str>) {
+    fn keep(&self, name: Option<&str>, now: Instant) {
         // While another thread writes, perhaps for ever, the next question for the name comes back to this.
         let (Some(name), Ok(mut record)) = (name, self.record.try_lock()) else { return };
-        let Record { path: Some(path), name: kept } = &mut *record else { return };
-        if kept.as_deref() == Some(name) {
+        let Record { path: Some(path), name: kept, failed } = &mut *record else { return };
+        let is_too_soon = failed.is_some_and(|at| now.saturating_duration_since(at) < FLAGS_LAST);
+        if kept.as_deref() == Some(name) || is_too_soon {
             return;
         }
         match durable::write(path, &Content { name: name.to_owned() }) {
-            Ok(()) => *kept = Some(name.to_owned()),
-            Err(error) => tracing::warn!(
-                "a later start of the daemon may not know the node's name {name:?} while the kubelet is down: cannot write {}: \
-                 {error}",
-                path.display()
-            ),
+            Ok(()) => (*kept, *failed) = (Some(name.to_owned()), None),
+            Err(error) => {
+                *failed = Some(now);
+                tracing::warn!(
+                    "a later start of the daemon may not know the node's name {name:?} while the kubelet is down: cannot write \
+                     {}: {error}",
+                    path.display()
+                );
+            }
         }
     }
 }
@@ -150,14 +156,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::running_kubelet::FLAGS_LAST, *};
+    use super::*;
     use crate::config::KubeletShown;
 
     /// A node on the machine `Host`, and what the kubelet's flags say.
     fn node(configured: Option<&str>, given: Option<&str>) -> (NodeName, Arc<Mutex<KubeletHostname>>) {
         let says = Arc::new(Mutex::new(KubeletHostname::Unknown));
         let shown = Arc::clone(&says);
-        let look = move || KubeletShown { hostname: shown.lock().unwrap().clone(), root_dir: None };
+        let look = move || KubeletShown { hostname: shown.lock().unwrap().clone(), folders: None };
         let kubelet = RunningKubelet::with(None, Arc::new(look));
         (NodeName::new(configured, given.map(str::to_owned), "Host.Example", kubelet), says)
     }

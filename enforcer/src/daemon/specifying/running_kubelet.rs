@@ -1,15 +1,16 @@
-//! What the running kubelet shows: what it calls this host, and its root directory.
+//! What the running kubelet shows: what it calls this host, and its folders.
 
 use std::{
     fmt,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use crate::{
     cgroup::KubeletSearch,
-    config::{KUBELET_ROOT_DIR, KubeletHostname, KubeletShown, kubelet_shown},
+    config::{KubeletHostname, KubeletShown, kubelet_shown},
+    specs::KubeletFolders,
 };
 
 const PROC: &str = "/proc";
@@ -20,30 +21,32 @@ pub(super) const FLAGS_LAST: Duration = Duration::from_secs(30);
 /// What the running kubelet shows, at any time. Clones know it together.
 #[derive(Clone)]
 pub(in crate::daemon) struct RunningKubelet {
-    /// The configured root directory, which comes before that of the flags.
-    configured_root: Option<PathBuf>,
+    /// The folders below the configured root directory, which come before those of the flags.
+    configured: Option<KubeletFolders>,
     look: Arc<dyn Fn() -> KubeletShown + Send + Sync>,
     known: Arc<Mutex<Known>>,
+    /// Held while one looks, which may hang: who only wants what is known does not wait for it.
+    looking: Arc<Mutex<()>>,
 }
 
 #[derive(Debug)]
 struct Known {
     /// When the flags were read last.
     read: Option<Instant>,
-    /// What they said then.
-    shown: KubeletShown,
-    /// The root directory when it was known last, of a kubelet that may be down or restarted now.
-    root_dir: Option<PathBuf>,
+    /// What the kubelet called its host then.
+    hostname: KubeletHostname,
+    /// The folders when they were known last, of a kubelet that may be down or restarted now.
+    folders: Option<KubeletFolders>,
 }
 
 impl fmt::Debug for RunningKubelet {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("RunningKubelet").field("known", &self.known).finish_non_exhaustive()
+        formatter.debug_struct("RunningKubelet").field("configured", &self.configured).finish_non_exhaustive()
     }
 }
 
 impl RunningKubelet {
-    /// One of this host. A `configured_root` is its root directory, whatever its flags say.
+    /// One of this host. Everything is below a `configured_root`, whatever its flags say.
     pub(super) fn new(configured_root: Option<&Path>) -> Self {
         let search = Mutex::new(KubeletSearch::new(Path::new(PROC)));
         let look = move || {
@@ -60,41 +63,43 @@ impl RunningKubelet {
         configured_root: Option<&Path>,
         look: Arc<dyn Fn() -> KubeletShown + Send + Sync>,
     ) -> Self {
-        let known = Known { read: None, shown: KubeletShown::NOTHING, root_dir: None };
-        let configured_root = configured_root.map(Path::to_owned);
-        Self { configured_root, look, known: Arc::new(Mutex::new(known)) }
+        let known = Known { read: None, hostname: KubeletHostname::Unknown, folders: None };
+        let configured = configured_root.map(KubeletFolders::below);
+        Self { configured, look, known: Arc::new(Mutex::new(known)), looking: Arc::default() }
     }
 
-    /// What it calls this host. May read `/proc`.
+    /// What it calls this host. May read `/proc`, and the files that have its flags.
     pub(super) fn hostname(&self, now: Instant) -> KubeletHostname {
-        self.read(now).shown.hostname.clone()
+        self.read(now);
+        lock(&self.known).hostname.clone()
     }
 
-    /// Its root directory: the configured one, that of its flags, or else the usual one. May read `/proc`.
-    pub(in crate::daemon) fn root_dir(&self, now: Instant) -> PathBuf {
-        self.root_dir_of(&self.read(now))
-    }
-
-    /// The same, as it was read last. Reads nothing.
-    pub(in crate::daemon) fn last_root_dir(&self) -> PathBuf {
-        self.root_dir_of(&lock(&self.known))
-    }
-
-    fn root_dir_of(&self, known: &Known) -> PathBuf {
-        let root_dir = self.configured_root.as_ref().or(known.root_dir.as_ref());
-        root_dir.map_or_else(|| PathBuf::from(KUBELET_ROOT_DIR), Clone::clone)
-    }
-
-    fn read(&self, now: Instant) -> MutexGuard<'_, Known> {
-        let mut known = lock(&self.known);
-        if known.read.is_none_or(|read| now.saturating_duration_since(read) >= FLAGS_LAST) {
-            known.read = Some(now);
-            known.shown = (self.look)();
-            if let Some(root_dir) = &known.shown.root_dir {
-                known.root_dir = Some(root_dir.clone());
-            }
+    /// Its folders: those below the configured root directory, those of its flags, or else the usual ones. May read `/proc`,
+    /// and the files that have its flags.
+    pub(in crate::daemon) fn folders(&self, now: Instant) -> KubeletFolders {
+        if self.configured.is_none() {
+            self.read(now);
         }
-        known
+        self.last_folders()
+    }
+
+    /// The same, as they were read last. Reads nothing, and waits for nothing.
+    pub(in crate::daemon) fn last_folders(&self) -> KubeletFolders {
+        let known = || lock(&self.known).folders.clone();
+        self.configured.clone().or_else(known).unwrap_or_default()
+    }
+
+    /// Reads the flags, if that was long ago.
+    fn read(&self, now: Instant) {
+        let _looking = lock(&self.looking);
+        let is_due = |read: Instant| now.saturating_duration_since(read) >= FLAGS_LAST;
+        if !lock(&self.known).read.is_none_or(is_due) {
+            return;
+        }
+        let KubeletShown { hostname, folders } = (self.look)();
+        let mut known = lock(&self.known);
+        (known.read, known.hostname) = (Some(now), hostname);
+        known.folders = folders.or(known.folders.take());
     }
 }
 
@@ -104,11 +109,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, thread};
+
     use super::*;
 
-    fn shown(name: &str, root_dir: Option<&str>) -> KubeletShown {
+    fn shown(name: &str, root: &str) -> KubeletShown {
         let hostname = KubeletHostname::Overridden(name.to_owned());
-        KubeletShown { hostname, root_dir: root_dir.map(PathBuf::from) }
+        KubeletShown { hostname, folders: Some(KubeletFolders::below(Path::new(root))) }
     }
 
     /// A kubelet, and what its flags say.
@@ -123,38 +130,60 @@ mod tests {
     fn flags_are_not_read_again_at_once() {
         let (kubelet, says) = kubelet(None);
         let begin = Instant::now();
-        *says.lock().unwrap() = shown("a", Some("/a"));
-        assert_eq!(kubelet.hostname(begin), shown("a", None).hostname);
-        *says.lock().unwrap() = shown("b", Some("/b"));
+        *says.lock().unwrap() = shown("a", "/a");
+        assert_eq!(kubelet.hostname(begin), shown("a", "/a").hostname);
+        *says.lock().unwrap() = shown("b", "/b");
         let before = begin + FLAGS_LAST.saturating_sub(Duration::from_millis(1));
-        for (now, name, root_dir) in [(before, "a", "/a"), (begin + FLAGS_LAST, "b", "/b")] {
-            assert_eq!(kubelet.hostname(now), shown(name, None).hostname);
-            assert_eq!(kubelet.root_dir(now), Path::new(root_dir));
+        for (now, name, root) in [(before, "a", "/a"), (begin + FLAGS_LAST, "b", "/b")] {
+            assert_eq!(kubelet.hostname(now), shown(name, root).hostname);
+            assert_eq!(kubelet.folders(now), KubeletFolders::below(Path::new(root)));
         }
     }
 
     #[test]
-    fn a_root_directory_stays_known_while_the_kubelet_is_away() {
+    fn folders_stay_known_while_the_kubelet_is_away() {
         let (kubelet, says) = kubelet(None);
         let begin = Instant::now();
-        assert_eq!(kubelet.root_dir(begin), Path::new("/var/lib/kubelet"));
-        for (passes, says_now, root_dir) in [
-            (1, shown("a", Some("/a")), "/a"),
-            (2, KubeletShown::NOTHING, "/a"),
-            (3, shown("a", Some("/b")), "/b"),
+        let root = |folders: KubeletFolders| folders.root.display().to_string();
+        assert_eq!(root(kubelet.folders(begin)), "/var/lib/kubelet");
+        for (passes, says_now, before, after) in [
+            (1, shown("a", "/a"), "/var/lib/kubelet", "/a"),
+            (2, KubeletShown::NOTHING, "/a", "/a"),
+            (3, shown("a", "/b"), "/a", "/b"),
         ] {
             *says.lock().unwrap() = says_now;
-            let before = kubelet.last_root_dir();
-            assert_eq!(kubelet.root_dir(begin + passes * FLAGS_LAST), Path::new(root_dir));
-            assert_eq!(kubelet.last_root_dir(), Path::new(root_dir), "it was {}", before.display());
+            assert_eq!(root(kubelet.last_folders()), before, "it looks by itself");
+            assert_eq!(root(kubelet.folders(begin + passes * FLAGS_LAST)), after);
+            assert_eq!(root(kubelet.last_folders()), after);
         }
     }
 
     #[test]
-    fn a_configured_root_directory_comes_before_that_of_the_flags() {
+    fn a_configured_root_directory_comes_before_the_flags() {
         let (kubelet, says) = kubelet(Some("/set"));
-        *says.lock().unwrap() = shown("a", Some("/a"));
-        assert_eq!(kubelet.root_dir(Instant::now()), Path::new("/set"));
-        assert_eq!(kubelet.last_root_dir(), Path::new("/set"));
+        *says.lock().unwrap() = shown("a", "/a");
+        let below = KubeletFolders::below(Path::new("/set"));
+        assert_eq!((kubelet.folders(Instant::now()), kubelet.last_folders()), (below.clone(), below));
+    }
+
+    /// `/proc` and the disk may hang.
+    #[test]
+    fn what_is_known_is_there_while_another_looks() {
+        let (begun, begins) = mpsc::channel();
+        let (end, ends) = mpsc::channel();
+        let ends = Mutex::new(ends);
+        let look = move || {
+            begun.send(()).unwrap();
+            ends.lock().unwrap().recv().unwrap();
+            shown("a", "/a")
+        };
+        let kubelet = RunningKubelet::with(None, Arc::new(look));
+        let other = kubelet.clone();
+        let looking = thread::spawn(move || other.folders(Instant::now()));
+        begins.recv().unwrap();
+        assert_eq!(kubelet.last_folders(), KubeletFolders::default());
+        end.send(()).unwrap();
+        assert_eq!(looking.join().unwrap(), KubeletFolders::below(Path::new("/a")));
+        assert_eq!(kubelet.last_folders(), KubeletFolders::below(Path::new("/a")));
     }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use super::*;
 use crate::{
     network::fake::{Authority, Validity, Way},
-    specs::{ClusterAccess, KeptCredentials, fake_api::FakeApi},
+    specs::{ClusterAccess, KeptCredentials, KubeletFolders, fake_api::FakeApi},
 };
 
 /// Runs that for ever, on a thread of its own.
@@ -234,7 +234,7 @@ impl Cluster {
 
     fn place(&self) -> ClusterAccess {
         ClusterAccess {
-            kubelet_root: self.folder.path().join("none"),
+            kubelet: KubeletFolders::below(&self.folder.path().join("none")),
             kubelet_port: 1,
             kubeconfig: None,
             service_account: self.folder.path().to_owned(),

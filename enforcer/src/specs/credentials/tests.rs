@@ -15,7 +15,7 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let place = ClusterAccess {
-            kubelet_root: at("kubelet"),
+            kubelet: KubeletFolders::below(&at("kubelet")),
             kubelet_port: 10_250,
             kubeconfig: None,
             service_account: at("account"),
@@ -72,7 +72,8 @@ fn what_is_kept_is_of_that_node_and_place_and_of_files_that_are_the_same() {
     fs::remove_file(&token).unwrap();
     assert_eq!([get("c", Some(&token)), get("c", Some(&token))], [(None, 5), (None, 6)], "no error is kept");
     assert_eq!(get("c", None), (nothing.clone(), 7));
-    let elsewhere = ClusterAccess { kubelet_root: PathBuf::from("/elsewhere"), ..scene.place.clone() };
+    let kubelet = KubeletFolders::below(Path::new("/elsewhere"));
+    let elsewhere = ClusterAccess { kubelet, ..scene.place.clone() };
     assert_eq!(get_at(&elsewhere, "c", None), (nothing.clone(), 8));
     assert_eq!(get_at(&elsewhere, "c", None), (nothing, 8));
 }

@@ -74,7 +74,17 @@ tracks:
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- /* The daemon must look where the pod has it mounted. */ -}}
+{{- if or .root.Values.mounts.podsAPI .root.Values.mounts.kubeletPki -}}
+{{- $_ := set $config "kubeletRootDir" (include "enforcer.kubeletRootDir" .) -}}
+{{- end -}}
 {{- merge $config .config | toYaml -}}
+{{- end -}}
+
+{{/* The kubelet's root directory, of which the pod has parts mounted. */}}
+{{- define "enforcer.kubeletRootDir" -}}
+{{- $usual := eq .root.Values.runtime "k0s" | ternary "/var/lib/k0s/kubelet" "/var/lib/kubelet" -}}
+{{- default $usual .config.kubeletRootDir -}}
 {{- end -}}
 
 {{/*

@@ -138,37 +138,59 @@ fn a_kubelet_of_its_own_process_says_it_by_its_flags_alone() {
 }
 
 #[rstest]
-#[case::none(&["--v=2"], Some("/var/lib/kubelet"))]
-#[case::empty(&["--root-dir="], Some("/var/lib/kubelet"))]
-#[case::k0s(&["--root-dir=/var/lib/k0s/kubelet", "--v=2"], Some("/var/lib/k0s/kubelet"))]
-#[case::separate(&["--root-dir", "/k"], Some("/k"))]
-#[case::the_last_counts(&["--root-dir=/a", "--root-dir=/b"], Some("/b"))]
+#[case::none(&["--v=2"], Some(("/var/lib/kubelet", "/var/lib/kubelet/pki")))]
+#[case::empty(&["--root-dir=", "--cert-dir="], Some(("/var/lib/kubelet", "/var/lib/kubelet/pki")))]
+#[case::k0s(
+    &["--root-dir=/var/lib/k0s/kubelet", "--cert-dir=/var/lib/k0s/kubelet/pki"],
+    Some(("/var/lib/k0s/kubelet", "/var/lib/k0s/kubelet/pki"))
+)]
+#[case::certificates_do_not_follow(&["--root-dir", "/k"], Some(("/k", "/var/lib/kubelet/pki")))]
+#[case::the_last_counts(&["--root-dir=/a", "--root-dir=/b"], Some(("/b", "/var/lib/kubelet/pki")))]
 #[case::not_absolute(&["--root-dir=kubelet"], None)]
-#[case::not_plain(&["--root-dir=/a/../b"], None)]
+#[case::not_plain(&["--cert-dir=/a/../b"], None)]
+#[case::no_variables(&["--root-dir=${SNAP_COMMON}/k"], None)]
 #[case::missing(&["--root-dir"], None)]
-fn a_kubelets_flag_says_its_root_directory(#[case] arguments: &[&str], #[case] root_dir: Option<&str>) {
+fn a_kubelets_flags_say_its_folders(#[case] arguments: &[&str], #[case] expected: Option<(&str, &str)>) {
     let shown = shown("kubelet", Some(arguments), &["SNAP_COMMON=/c"], &[]);
-    assert_eq!(shown.root_dir.as_deref(), root_dir.map(Path::new));
+    assert_eq!(shown.folders, expected.map(folders));
+}
+
+fn folders((root, certificates): (&str, &str)) -> KubeletFolders {
+    KubeletFolders { root: root.into(), certificates: certificates.into() }
 }
 
 #[test]
-fn a_root_directory_that_cannot_be_used_hides_no_name() {
+fn folders_that_cannot_be_used_hide_no_name() {
     let arguments = ["--root-dir=kubelet", "--hostname-override=a"];
-    let expected = KubeletShown { hostname: overridden("a"), root_dir: None };
+    let expected = KubeletShown { hostname: overridden("a"), folders: None };
     assert_eq!(shown("kubelet", Some(&arguments), &[], &[]), expected);
 }
 
 #[test]
-fn microk8s_says_the_root_directory_with_a_variable_of_its_snap() {
-    let files = [(MICROK8S, "--root-dir=${SNAP_COMMON}/var/lib/kubelet\n--v=2\n")];
-    let of = |environment| shown("kubelite", Some(&[]), environment, &files).root_dir;
-    let common = ["A=b", "SNAP_COMMON=/var/snap/microk8s/common"];
-    assert_eq!(of(&common), Some(PathBuf::from("/var/snap/microk8s/common/var/lib/kubelet")));
-    assert_eq!(of(&[]), None, "its value is not known");
+fn microk8s_says_the_folders_with_variables_of_its_snap() {
+    let files =
+        [(MICROK8S, "--root-dir=${SNAP_COMMON}/var/lib/kubelet\n--cert-dir=${SNAP_DATA}/certs\n--v=2\n")];
+    let of = |environment| shown("kubelite", Some(&[]), environment, &files).folders;
+    let variables = ["A=b", "SNAP_COMMON=/var/snap/microk8s/common", "SNAP_DATA=/var/snap/microk8s/7"];
+    let expected = ("/var/snap/microk8s/common/var/lib/kubelet", "/var/snap/microk8s/7/certs");
+    assert_eq!(of(&variables), Some(folders(expected)));
+    assert_eq!(of(&variables[..2]), None, "a value is not known");
 }
 
 #[test]
-fn a_kubelet_in_k3s_has_the_usual_root_directory_and_one_without_flags_an_unknown_one() {
-    assert_eq!(shown("k3s", None, &[], &[]).root_dir, Some(PathBuf::from(KUBELET_ROOT_DIR)));
+fn k3s_passes_its_kubelets_folders_on_where_it_shows_its_arguments() {
+    let of = |arguments| shown("k3s", arguments, &[], &[]).folders;
+    assert_eq!(of(None), None, "it shows a title");
+    assert_eq!(of(Some(&["agent", "--v=2"])), Some(KubeletFolders::default()));
+    for arguments in [
+        &["agent", "--kubelet-arg=root-dir=/k", "--kubelet-arg", "cert-dir=/c"][..],
+        &["agent", "--kubelet-arg=--root-dir=/a", "--kubelet-arg=--cert-dir=/c", "--kubelet-arg=root-dir=/k"],
+    ] {
+        assert_eq!(of(Some(arguments)), Some(folders(("/k", "/c"))), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_kubelet_that_shows_a_title_shows_nothing() {
     assert_eq!(shown("kubelet", None, &[], &[]), KubeletShown::NOTHING);
 }

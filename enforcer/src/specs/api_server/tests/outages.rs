@@ -5,7 +5,7 @@ use super::*;
 use crate::{
     network::fake::{Authority, Validity, Way},
     specs::{
-        ClusterAccess, KeptCredentials,
+        ClusterAccess, KeptCredentials, KubeletFolders,
         fake_api::{Asked, Streams},
     },
 };
@@ -376,7 +376,7 @@ async fn an_expired_client_certificate_removes_no_pod_and_is_replaced_from_the_d
     );
     std::fs::write(folder.path().join("kubeconfig"), kubeconfig).unwrap();
     let place = ClusterAccess {
-        kubelet_root: folder.path().join("none"),
+        kubelet: KubeletFolders::below(&folder.path().join("none")),
         kubelet_port: 1,
         kubeconfig: Some(folder.path().join("kubeconfig")),
         service_account: folder.path().join("none"),
