@@ -16,7 +16,7 @@ pub(crate) mod shell;
 pub(crate) mod systemd;
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -39,6 +39,9 @@ use crate::{
     setup::{self, GuestTools, qemu::Qemu},
     steps::Steps,
 };
+
+/// Names a package of Debian that guests have in place of the first of the two.
+const PREVIOUS_DEB: &str = "ENFORCER_PREVIOUS_DEB";
 
 /// The daemon's program.
 const DAEMON: &str = "enforcer";
@@ -180,9 +183,14 @@ impl Guests {
         found.map(|(_, root)| root.as_path())
     }
 
-    /// Packages the guests' own daemon, in two versions.
+    /// Packages the guests' own daemon, in two versions, of which the first may be given: that of an earlier release.
     fn package(&self) -> anyhow::Result<Vec<FileToAdd>> {
-        let made = dist::installable(&self.places, build::program(&self.programs, DAEMON)?)?;
+        let mut made = dist::installable(&self.places, build::program(&self.programs, DAEMON)?)?;
+        if let Some(previous) = env::var_os(PREVIOUS_DEB) {
+            let shown =
+                || format!("cannot read the package that {PREVIOUS_DEB} names: {}", previous.display());
+            made[0] = fs::read(&previous).with_context(shown)?;
+        }
         self.write_packages(["enforcer.deb", "enforcer-later.deb"], made)
     }
 
