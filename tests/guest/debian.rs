@@ -101,6 +101,15 @@ fn version() -> String {
     said("dpkg-query", &["--show", "--showformat", "${Version} ${db:Status-Status}", "enforcer"])
 }
 
+/// Installs the later package over the first.
+fn upgrade() {
+    let (first, later) = (version(), said("dpkg-deb", &["--field", LATER, "Version"]));
+    println!("upgraded from {first} to {later}");
+    assert!(first.ends_with(" installed") && !first.starts_with(&later), "{first}");
+    apt(&["install", LATER]);
+    assert_eq!(version(), format!("{later} installed"));
+}
+
 /// All events, of which none may be missing.
 fn events() -> Vec<Value> {
     let text = said(PROGRAM, &["-o", "jsonl", "events"]);
@@ -316,12 +325,7 @@ fn the_package_is_installed_upgraded_in_an_eviction_and_purged_without_a_trace()
     let mut stream = follow();
     let asked = stream.wait_for_pod("eviction.signalled", "default/stubborn", TIMEOUT).unwrap();
     assert_eq!(asked["data"]["sent"], "SIGTERM", "{asked}");
-    let first = version();
-    apt(&["install", LATER]);
-    let later = said("dpkg-deb", &["--field", LATER, "Version"]);
-    println!("upgraded from {first} to {later}");
-    assert!(first.ends_with(" installed") && !first.starts_with(&later), "{first}");
-    assert_eq!(version(), format!("{later} installed"));
+    upgrade();
     assert!(is_active());
     assert_eq!(fs::read_to_string(CONFIGURATION).unwrap(), configuration);
     let mut stream = follow();

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use enforcer::{
     model::{CgroupPath, PodUid, QosClass},
     policy::{CgroupDriver, cpu, name},
-    specs::{ClusterAccess, Feed, KeptCredentials},
+    specs::{ClusterAccess, Feed, KeptCredentials, KubeletFolders},
 };
 use enforcer_tests::cgroup::Cgroup;
 
@@ -178,7 +178,7 @@ impl Kubelet {
         let served = fake.clone();
         serve(move || served.serve_https(listener.into_listener(), (certificate, key), TOKEN));
         let access = ClusterAccess {
-            kubelet_root: folder.to_owned(),
+            kubelet: KubeletFolders::below(folder),
             kubelet_port,
             // What else is asked for is not the kubelet's.
             kubeconfig: Some(api(folder, 0)?),
