@@ -1,4 +1,5 @@
 mod outages;
+mod recorded;
 mod streams;
 
 use std::thread;
@@ -9,17 +10,14 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use super::{
     super::{
         client::{Specs, look},
-        fake_api::{FakeApi, Refusal, Streams, Watching},
+        fake_api::{FakeApi, Refusal, Watching},
         message::{Change, Feed, HttpsFeed},
         pod::ApiPod,
         store::Since,
     },
     *,
 };
-use crate::{
-    network::{Certificates, Endpoint, Security, Trust},
-    recorded::{self, Recorded},
-};
+use crate::network::{Certificates, Endpoint, Security, Trust};
 
 /// Longer than anything takes that answers.
 const LONG_MS: u64 = 60_000;
@@ -504,32 +502,6 @@ async fn of_duplicate_uids_there_is_one_pod() {
     api.put(pod("", "p", 1));
     reading.until_shown(&[("a", 2)]).await;
     reading.until("two that are left out", || reading.shared.dropped() == 2).await;
-}
-
-/// What a real one answered: a list, the same pods in a watch, and to a question for a list in a watch an error, as its etcd is
-/// too old for that.
-#[tokio::test]
-async fn a_real_servers_answers_are_read_alike_from_its_list_and_its_watch() {
-    let recorded = Recorded::new();
-    let (api, mut feed) = serve().await;
-    feed.node = String::from("guest");
-    let reading = Reading::whole(&feed).await;
-    assert_eq!(reading.shown(), []);
-    for line in recorded.text("watch").lines() {
-        api.say(line);
-    }
-    reading.until("the watch's pods", || reading.shown().len() == recorded::SHOWN.len()).await;
-    assert_eq!(recorded::shown(&pods(&reading.shared.since(None).unwrap())), recorded::SHOWN);
-
-    let (api, mut feed) = serve().await;
-    feed.node = String::from("guest");
-    api.repeat(recorded.text("list"), recorded.text("stream"));
-    api.set_streams(Streams::Given);
-    let reading = Reading::whole(&feed).await;
-    assert_eq!(recorded::shown(&pods(&reading.shared.since(None).unwrap())), recorded::SHOWN);
-    let streams = api.asked().iter().filter(|asked| asked.is_stream()).count();
-    // It may pass, so it is asked twice.
-    assert_eq!((streams, api.asked_for(false).len(), reading.shared.dropped()), (2, 1, 0));
 }
 
 /// A client whose process is a thread.
