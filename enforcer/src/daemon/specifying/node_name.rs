@@ -113,8 +113,9 @@ impl NodeName {
 
     fn by_kubelet_at(&self, now: Instant) -> Named {
         let name = {
+            let shown = self.kubelet.hostname(now);
             let mut known = lock(&self.known);
-            match self.kubelet.hostname(now) {
+            match shown {
                 KubeletHostname::Overridden(name) => *known = Some(name),
                 KubeletHostname::Own => *known = Some(self.host.clone()),
                 // While the kubelet is down or restarted, nothing shows its flags.
