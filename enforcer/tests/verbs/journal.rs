@@ -1,6 +1,11 @@
 //! Journals as a daemon leaves them.
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use enforcer::{
-    journal::{EventType, Journal, RawEvent, Subject},
+    journal::{EventType, Journal, RawEvent, StoreError, Subject},
     model::PodName,
 };
 use enforcer_events::Payload;
@@ -18,7 +23,7 @@ pub(crate) type Recorded = (EventType, Option<&'static str>, Value);
 impl Scene {
     /// Writes these into the state directory; the daemon is down then.
     pub(crate) fn remember(&self, reported: &[Recorded]) {
-        let (journal, _) = Journal::open("n1", "b1", &self.path("state"), &self.path("run")).unwrap();
+        let journal = self.open_journal();
         for (kind, pod, data) in reported {
             journal.emit(subject(*pod), Payload::parse(*kind, data).unwrap());
         }
@@ -27,11 +32,24 @@ impl Scene {
 
     /// The same for payloads that no daemon of this version emits.
     pub(crate) fn remember_raw(&self, reported: &[Recorded]) {
-        let (journal, _) = Journal::open("n1", "b1", &self.path("state"), &self.path("run")).unwrap();
+        let journal = self.open_journal();
         for (kind, pod, data) in reported {
             journal.append_raw(RawEvent { kind: *kind, subject: subject(*pod), data: data.clone() });
         }
         journal.close();
+    }
+
+    /// A child of another test that was forked while the journal was open before has its lock until it executes its program.
+    fn open_journal(&self) -> Journal {
+        let begin = Instant::now();
+        loop {
+            match Journal::open("n1", "b1", &self.path("state"), &self.path("run")) {
+                Err(StoreError::Locked { .. }) if begin.elapsed() < Duration::from_secs(30) => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                opened => return opened.unwrap().0,
+            }
+        }
     }
 }
 
