@@ -14,7 +14,7 @@ macro_rules! recorded {
 /// An eviction's recording in a format that is no longer read.
 const RECORDING: &str = "state/recordings/01M89NE90JW5D7R2NC3VEQGYKY.rec";
 
-/// How many events there are in it.
+/// How many events its journal has.
 const EVENTS: u64 = 48;
 
 #[guest_test(daemon)]
@@ -49,7 +49,7 @@ fn a_daemon_goes_on_in_the_state_of_version_0_2_and_leaves_its_evicted_pod_ended
         events.iter().filter(|event| sequence(event) > EVENTS && is(event, kind)).collect::<Vec<_>>()
     };
     assert_eq!((of("stream.gap").len(), of("degraded.entered").len()), (0, 0), "{events:?}");
-    // It is kept, and `replay` says which versions it reads.
+    // The recording is kept, and `replay` says which versions it reads.
     let replay = daemon.verb(&["replay", "01M89NE90JW5D7R2NC3VEQGYKY"]).output().unwrap();
     let said = String::from_utf8_lossy(&replay.stderr);
     assert!(

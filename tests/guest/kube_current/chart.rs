@@ -222,6 +222,17 @@ fn facilities(doctor: &Value) -> BTreeMap<String, String> {
     all.iter().map(|one| (text(&one["name"]), text(&one["state"]))).collect()
 }
 
+/// Uninstalls it, after which the API server has nothing of it.
+fn uninstall() {
+    helm(&["uninstall", RELEASE, "--wait", "--timeout", "10m"]);
+    wait_for("the end of all that helm made", || {
+        let left = said("kubectl", &["get", KINDS, "--all-namespaces", "--selector", OWN, "--output=name"]);
+        let records = kubectl(&["get", "secrets", "--selector", "owner=helm", "--output=name"]);
+        Ok((left.is_empty() && records.is_empty()).then_some(()))
+    })
+    .unwrap();
+}
+
 #[guest_test(kube_current)]
 fn helm_installs_it_and_it_evicts_is_changed_live_and_leaves_nothing() {
     let mut release = Release::prepare("chart");
@@ -284,13 +295,7 @@ fn helm_installs_it_and_it_evicts_is_changed_live_and_leaves_nothing() {
     release.values["cleanup"] = json!({"enabled": true});
     release.apply("upgrade");
     said("kubectl", &["--namespace", NAMESPACE, "rollout", "status", "daemonset/enforcer", "--timeout=10m"]);
-    helm(&["uninstall", RELEASE, "--wait", "--timeout", "10m"]);
-    wait_for("the end of all that helm made", || {
-        let left = said("kubectl", &["get", KINDS, "--all-namespaces", "--selector", OWN, "--output=name"]);
-        let records = kubectl(&["get", "secrets", "--selector", "owner=helm", "--output=name"]);
-        Ok((left.is_empty() && records.is_empty()).then_some(()))
-    })
-    .unwrap();
+    uninstall();
     for folder in ["/var/lib/enforcer", "/run/enforcer", "/sys/fs/bpf/enforcer"] {
         let left: Vec<_> =
             fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
@@ -360,6 +365,6 @@ fn each_capability_withheld_costs_its_feature_and_no_other() {
             wait_for(&format!("{words} in the log"), || Ok(logged().then_some(()))).unwrap();
         }
     }
-    helm(&["uninstall", RELEASE, "--wait", "--timeout", "10m"]);
+    uninstall();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -18,19 +18,6 @@ use crate::{cgroup::KubeletProcess, config::effective::text_of, specs::KubeletFo
 /// The kubelet's flags in `MicroK8s`, unless `kubelite` is given another file.
 const KUBELITE_ARGUMENTS: &str = "/var/snap/microk8s/current/args/kubelet";
 
-/// The folders by these flags; `None` if one is no path from the root, or has a variable.
-fn folders(root: Option<&str>, certificates: Option<&str>) -> Option<KubeletFolders> {
-    let usual = KubeletFolders::default();
-    let certificates = folder(certificates, usual.certificates)?;
-    Some(KubeletFolders { root: folder(root, usual.root)?, certificates })
-}
-
-fn folder(flag: Option<&str>, usual: PathBuf) -> Option<PathBuf> {
-    let path = flag.filter(|path| !path.is_empty()).map_or(usual, PathBuf::from);
-    let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    (path.is_absolute() && is_plain && !path.to_string_lossy().contains('$')).then_some(path)
-}
-
 /// What the running kubelet shows.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KubeletShown {
@@ -119,6 +106,19 @@ fn of_k3s(arguments: &[String]) -> Option<KubeletFolders> {
         })
     };
     folders(passed("root-dir"), passed("cert-dir"))
+}
+
+/// The folders by these flags; `None` if one is no path from the root, or has a variable.
+fn folders(root: Option<&str>, certificates: Option<&str>) -> Option<KubeletFolders> {
+    let usual = KubeletFolders::default();
+    let certificates = folder(certificates, usual.certificates)?;
+    Some(KubeletFolders { root: folder(root, usual.root)?, certificates })
+}
+
+fn folder(flag: Option<&str>, usual: PathBuf) -> Option<PathBuf> {
+    let path = flag.filter(|path| !path.is_empty()).map_or(usual, PathBuf::from);
+    let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    (path.is_absolute() && is_plain && !path.to_string_lossy().contains('$')).then_some(path)
 }
 
 /// A regular file below `root`, whoever may write to it: in `MicroK8s` its group may, which has root by the kubelet's flags.
