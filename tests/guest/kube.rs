@@ -326,6 +326,18 @@ fn container_folder(daemon: &Daemon, pod: &Value, container: &str) -> PathBuf {
     Path::new(ROOT).join(cgroup.unwrap().trim_start_matches('/'))
 }
 
+/// The processes of a pod's sandbox: those below the pod's cgroup that are in none of its containers.
+fn sandbox(daemon: &Daemon, pod: &Value) -> String {
+    let known = shown(daemon, pod).unwrap();
+    let folder = Path::new(ROOT).join(known["cgroup"].as_str().unwrap().trim_start_matches('/'));
+    let containers: Vec<&str> =
+        ["app", "side"].iter().filter_map(|name| kube::container_id(pod, name)).collect();
+    let below = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let others = below.filter(|path| !containers.iter().any(|id| path.to_string_lossy().contains(id)));
+    let processes = others.filter_map(|path| fs::read_to_string(path.join("cgroup.procs")).ok());
+    processes.filter(|processes| !processes.is_empty()).collect()
+}
+
 /// Waits for the event of a missing feature.
 fn degraded(stream: &mut Stream, what: &str) -> Value {
     let is_it = |event: &Value| is(event, "degraded.entered") && event["data"]["what"] == what;

@@ -58,6 +58,8 @@ fn an_api_server_that_is_away_delays_no_kill_and_is_asked_once_it_answers() {
     stream.wait_for_pod("eviction.confirmed", &subject(&pod), PATIENCE).unwrap();
     let fresh = scene.running("hog");
     assert_ne!(kube::uid(&fresh), kube::uid(&pod));
+    // It counts from its start, which was after the kill.
+    assert_eq!(scene.evictions(), 1, "evictions carried out by the API server");
     for kind in ["eviction.requested", "eviction.confirmed"] {
         assert_eq!(stream.of(kind).count(), 1, "{kind}");
     }

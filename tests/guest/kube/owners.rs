@@ -1,17 +1,15 @@
 //! Pods that nothing would replace, or that come back to this node: killed, and left to the kubelet.
 
-use std::{fs, path::Path, process::Command};
+use std::process::Command;
 
 use enforcer_tests::{
-    cgroup::ROOT,
-    daemon::Daemon,
     expect::assert_holds,
     kube::{self, PATIENCE, documented_roles},
     stream::is,
 };
 use serde_json::{Value, json};
 
-use super::{Scene, hog, shown, subject, two, wait_for_eviction};
+use super::{Scene, hog, sandbox, shown, subject, two, wait_for_eviction};
 
 /// A pod without a controller keeps its object and its sandbox, and `kubectl describe` says why its containers died.
 #[guest_test(kube_by_hand)]
@@ -21,15 +19,15 @@ fn a_bare_pod_is_killed_and_its_object_and_sandbox_stay() {
     let pod = scene.running("bare");
     let evictions = scene.evictions();
     let (daemon, mut stream) = scene.evicting(&[&pod], "");
-    let sandbox = sandbox(&daemon, &pod);
-    assert_eq!(sandbox.lines().count(), 1, "{sandbox}");
+    let before = sandbox(&daemon, &pod);
+    assert_eq!(before.lines().count(), 1, "{before}");
 
     let mut load = hog(&pod);
     let withheld = wait_for_eviction(&mut stream, &pod);
     assert!(!load.wait_for_end(PATIENCE).unwrap().success());
     assert_holds(&withheld["data"], &json!({"outcome": "withheld", "reason": "barePod", "requests": 0}));
     let restarted = scene.wait_for_restart(&pod);
-    assert_eq!(self::sandbox(&daemon, &restarted), sandbox, "the sandbox was killed");
+    assert_eq!(sandbox(&daemon, &restarted), before, "the sandbox was killed");
     assert_eq!(scene.evictions(), evictions);
 
     scene.wait_until_reported(&pod, "Evicted");
@@ -89,16 +87,4 @@ fn a_static_pod_is_spared() {
             .all(|event| !is(event, "eviction.decided") || event["subject"] == requested["subject"])
     );
     daemon.stop().unwrap();
-}
-
-/// The processes of a pod's sandbox: those below the pod's cgroup that are in none of its containers.
-fn sandbox(daemon: &Daemon, pod: &Value) -> String {
-    let known = shown(daemon, pod).unwrap();
-    let folder = Path::new(ROOT).join(known["cgroup"].as_str().unwrap().trim_start_matches('/'));
-    let containers: Vec<&str> =
-        ["app", "side"].iter().filter_map(|name| kube::container_id(pod, name)).collect();
-    let below = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let others = below.filter(|path| !containers.iter().any(|id| path.to_string_lossy().contains(id)));
-    let processes = others.filter_map(|path| fs::read_to_string(path.join("cgroup.procs")).ok());
-    processes.filter(|processes| !processes.is_empty()).collect()
 }

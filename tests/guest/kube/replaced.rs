@@ -9,11 +9,15 @@ use enforcer_tests::{
     expect::assert_holds,
     kube::{self, NAMESPACE, PATIENCE, documented_roles},
     process::{Process, said},
-    rounds::Rounds,
+    rounds::{Rounds, is_soak},
 };
 use serde_json::{Value, json};
 
 use super::{Scene, explained, hog, small, subject, two, wait_for_eviction};
+
+/// What may pass from the signal to the request, at the 99th percentile of many: the kubelet starts a container that was
+/// killed again after some hundred milliseconds.
+const MOST_TO_REQUEST_MS: u64 = 100;
 
 #[guest_test(kube)]
 fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
@@ -64,8 +68,6 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
         "{event}"
     );
     explained::assert_of_node(&scene, "EvictionThresholdMet", "Attempting to reclaim memory");
-    let kubelets = scene.cluster.events_of(kube::uid(&pod)).unwrap();
-    assert!(kubelets.iter().all(|event| event["reason"] != "SandboxChanged"), "{kubelets:?}");
     let selector = format!("--field-selector=involvedObject.name={}", kube::name(&pod));
     let events = said(Command::new("kubectl").args(["get", "events", "-n", NAMESPACE, &selector])).unwrap();
     assert!(events.contains("Evicted") && events.contains("low on resource: memory"), "{events}");
@@ -73,7 +75,7 @@ fn a_pod_of_a_deployment_is_evicted_at_the_api_server_and_replaced() {
     daemon.stop().unwrap();
 }
 
-/// Again and again, and how soon the API server knows of it: to be compared with `kubectl delete`.
+/// Again and again, and how soon the API server knows of it: no later than twice what `kubectl delete` takes.
 #[guest_test(kube_by_hand, repeats)]
 fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
     let mut scene = Scene::open("sooner", &documented_roles());
@@ -104,15 +106,18 @@ fn a_pod_of_a_deployment_is_gone_as_soon_as_one_that_is_deleted() {
         scene.end(&fresh);
     }
     let count = evictions.len();
+    let [evicted_in, deleted_in] = [&mut evictions, &mut deletions].map(|times| median(times));
     println!(
-        "{count} evictions: signal to terminating {:?} at the median, kubectl delete to terminating {:?}; signal to request \
-         {:.0} ms at the median, {:.0} at most, {resent} sent again; {restarted} pods with a container that was started again",
-        median(&mut evictions),
-        median(&mut deletions),
+        "{count} evictions: signal to terminating {evicted_in:?} at the median, kubectl delete to terminating {deleted_in:?}; \
+         signal to request {:.0} ms at the median, {:.0} at most, {resent} sent again; {restarted} pods with a container that \
+         was started again",
         median(&mut requests),
         requests.last().unwrap(),
     );
     assert!(restarted * 20 <= u32::try_from(count).unwrap(), "{restarted} of {count} were restarted");
+    // One round says nothing about a median.
+    let is_as_soon = evicted_in <= 2 * deleted_in;
+    assert!(!is_soak() || is_as_soon, "an eviction takes {evicted_in:?}, a deletion {deleted_in:?}");
 }
 
 /// Again and again with one daemon, on a node that starts pods all the while: how soon an eviction is requested.
@@ -155,6 +160,7 @@ fn an_eviction_is_requested_right_after_its_signal() {
         requests.len(),
         requests.last().unwrap(),
     );
+    assert!(!is_soak() || p99_ms <= MOST_TO_REQUEST_MS, "{p99_ms} ms at the 99th percentile");
     daemon.stop().unwrap();
 }
 
