@@ -74,12 +74,16 @@ mod tests {
 
     #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
     enum Request {
+        /// A list in a watch, which goes on.
+        Stream,
         List,
         Watch,
     }
 
     struct Client {
         schedule: Schedule,
+        /// Whether the server gives lists in watches, as far as the client knows.
+        streams: bool,
         /// Which start of the server its version is of.
         version: Option<u32>,
         /// When its watch began, while it lasts.
@@ -89,6 +93,8 @@ mod tests {
     /// An API server and the clients of a cluster, in virtual time.
     struct Cluster {
         clients: Vec<Client>,
+        /// Whether it gives lists in watches.
+        gives_streams: bool,
         /// What comes next: when, which client, what it asks for.
         next: BinaryHeap<Reverse<(Duration, usize, Request)>>,
         /// The requests of each second.
@@ -101,12 +107,18 @@ mod tests {
     }
 
     impl Cluster {
-        fn started(nodes: usize, most_a_second: usize) -> Self {
-            let client = |_| Client { schedule: Schedule::new(Pace::default()), version: None, watch: None };
+        fn started(nodes: usize, gives_streams: bool, most_a_second: usize) -> Self {
+            let client = |_| Client {
+                schedule: Schedule::new(Pace::default()),
+                streams: true,
+                version: None,
+                watch: None,
+            };
             let clients: Vec<_> = (0..nodes).map(client).collect();
             let first = clients.iter().map(|client| client.schedule.first()).enumerate();
-            let next = first.map(|(client, at)| Reverse((at, client, Request::List))).collect();
-            Self { clients, next, requests: BTreeMap::new(), most_a_second, starts: 0, up_from: ZERO }
+            let next = first.map(|(client, at)| Reverse((at, client, Request::Stream))).collect();
+            let requests = BTreeMap::new();
+            Self { clients, gives_streams, next, requests, most_a_second, starts: 0, up_from: ZERO }
         }
 
         /// Lets time pass until then.
@@ -146,12 +158,16 @@ mod tests {
                 (End::Failed { after: None }, request)
             } else if *requests > self.most_a_second {
                 (End::Failed { after: Some(Duration::from_secs(1)) }, request)
+            } else if request == Request::Stream && !self.gives_streams {
+                client.streams = false;
+                (End::Unstreamed, Request::List)
             } else if request == Request::List {
                 client.version = Some(self.starts);
                 (End::Listed, Request::Watch)
-            } else if client.version != Some(self.starts) {
-                (End::Expired, Request::List)
+            } else if request == Request::Watch && client.version != Some(self.starts) {
+                (End::Expired, if client.streams { Request::Stream } else { Request::List })
             } else {
+                client.version = Some(self.starts);
                 client.watch = Some(at);
                 let lasts = Duration::from_secs(super::super::WATCH_S).mul_f64(1.0 + fraction());
                 self.next.push(Reverse((at + lasts, place, Request::Watch)));
@@ -173,47 +189,58 @@ mod tests {
         }
     }
 
-    /// The requests of each second that so many nodes make for their pods until then. They start together, and nothing fails.
-    pub(crate) fn watch_requests(nodes: usize, until: Duration) -> BTreeMap<u64, usize> {
-        let mut cluster = Cluster::started(nodes, usize::MAX);
+    /// The requests of each second that so many nodes make for their pods until then, of a server that gives lists in watches
+    /// or does not. They start together, and nothing fails.
+    pub(crate) fn watch_requests(nodes: usize, gives_streams: bool, until: Duration) -> BTreeMap<u64, usize> {
+        let mut cluster = Cluster::started(nodes, gives_streams, usize::MAX);
         cluster.run(until);
         cluster.requests
     }
 
     #[test]
     fn thousands_of_nodes_that_start_together_do_not_ask_together() {
-        let mut cluster = Cluster::started(NODES, usize::MAX);
-        cluster.run(Duration::from_mins(1));
-        let (peak, seconds) = cluster.peak(ZERO);
-        println!("{NODES} starts at once: at most {peak} requests a second, {seconds} s long");
-        assert!(cluster.all_watch());
-        // A list and a watch each, over 5 s.
-        assert!(peak < NODES * 2 / 4, "{peak}");
+        // A list in a watch, or one that is refused, a list and a watch; over 5 s.
+        for (gives_streams, of_each) in [(true, 1), (false, 3)] {
+            let mut cluster = Cluster::started(NODES, gives_streams, usize::MAX);
+            cluster.run(Duration::from_mins(1));
+            let (peak, seconds) = cluster.peak(ZERO);
+            println!(
+                "{NODES} starts at once, lists in watches: {gives_streams}; at most {peak} requests a second, {seconds} s long"
+            );
+            assert!(cluster.all_watch());
+            assert_eq!(cluster.requests.values().sum::<usize>(), NODES * of_each);
+            assert!(peak < NODES * of_each / 4, "{peak}");
+        }
     }
 
     #[test]
     fn thousands_of_nodes_come_back_to_a_server_that_answers_few_of_them() {
-        let mut cluster = Cluster::started(NODES, 400);
-        cluster.run(Duration::from_mins(10));
-        assert!(cluster.all_watch());
-        let down = Duration::from_mins(10);
-        cluster.restart(down, Duration::from_secs(20));
-        cluster.run(Duration::from_mins(15));
-        let (peak, seconds) = cluster.peak(down);
-        println!(
-            "a restart of 20 s of a server that answers 400 requests a second: at most {peak} a second, {seconds} s long"
-        );
-        assert!(cluster.all_watch());
-        assert!(peak < NODES / 2, "{peak}");
+        for gives_streams in [true, false] {
+            let mut cluster = Cluster::started(NODES, gives_streams, 400);
+            cluster.run(Duration::from_mins(10));
+            assert!(cluster.all_watch());
+            let down = Duration::from_mins(10);
+            cluster.restart(down, Duration::from_secs(20));
+            cluster.run(Duration::from_mins(15));
+            let (peak, seconds) = cluster.peak(down);
+            println!(
+                "a restart of 20 s of a server that answers 400 requests a second, lists in watches: {gives_streams}; at most \
+                 {peak} a second, {seconds} s long"
+            );
+            assert!(cluster.all_watch());
+            assert!(peak < NODES / 2, "{peak}");
+        }
     }
 
     #[test]
     fn a_client_at_rest_makes_few_requests_an_hour() {
-        let mut cluster = Cluster::started(1, usize::MAX);
-        cluster.run(Duration::from_hours(1));
-        let requests: usize = cluster.requests.values().sum();
-        println!("one client: {requests} requests in its first hour");
-        assert!((8..=14).contains(&requests), "{requests}");
+        for gives_streams in [true, false] {
+            let mut cluster = Cluster::started(1, gives_streams, usize::MAX);
+            cluster.run(Duration::from_hours(1));
+            let requests: usize = cluster.requests.values().sum();
+            println!("one client, lists in watches: {gives_streams}; {requests} requests in its first hour");
+            assert!((7..=15).contains(&requests), "{requests}");
+        }
     }
 
     #[test]
