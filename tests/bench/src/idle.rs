@@ -87,8 +87,7 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     let factor = factor(args, rate, wake_ns);
     let native = factor.zip(args.native_list_ns).map(|(factor, list_ns)| sources::Native { factor, list_ns });
     if args.sources.only_sources {
-        sources::measure(&args.sources, args.seconds, native)?;
-        return Ok(true);
+        return sources::measure(&args.sources, args.seconds, native);
     }
     let Scene { own, daemon, planned, processes } = Scene::converged(args.pods)?;
     let writes = Writes::record()?;
@@ -140,8 +139,8 @@ pub(crate) fn bench(args: &Args) -> anyhow::Result<bool> {
     drop(processes);
     daemon.stop()?;
     println!();
-    sources::measure(&args.sources, args.seconds, native)?;
-    Ok(is_within && since.cgroup_writes == 0 && since.score_writes == 0)
+    let are_within = sources::measure(&args.sources, args.seconds, native)?;
+    Ok(is_within && are_within && since.cgroup_writes == 0 && since.score_writes == 0)
 }
 
 /// Whether the daemon is within its bar while others do something without end, for so long each.

@@ -14,8 +14,11 @@ use enforcer::{
 };
 use enforcer_tests::cgroup::Cgroup;
 
-use self::{fake::FakeKubelet, fake_api::FakeApi};
-use super::{POD_BYTES, Source, manifest, uid};
+use self::{
+    fake::FakeKubelet,
+    fake_api::{FakeApi, Streams},
+};
+use super::{CONTAINERS, CONTROLLER, POD_BYTES, Source, labels, manifest, uid};
 
 #[path = "../../../../enforcer/src/specs/fake.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]
@@ -47,7 +50,7 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// One with so many pods, each with a sandbox and a container, whose specs that source has.
+    /// One with so many pods, each with a sandbox and its containers, whose specs that source has.
     pub(super) fn new(folder: &Path, source: Source, pods: u32) -> anyhow::Result<Self> {
         let driver = CgroupDriver::Cgroupfs;
         let root = CgroupPath::parse(CGROUP_ROOT).ok().context("the root is a path")?;
@@ -66,13 +69,13 @@ impl Beside {
         for number in 0..pods {
             let uid = uid(number);
             let sandbox = node.add_pod("bench", &format!("p{number}"), &uid);
-            let app = node.add_container(&sandbox, "app", 1);
+            let containers = CONTAINERS.map(|name| node.add_container(&sandbox, name, 1));
             let uid = PodUid::new(&uid).context("a uid")?;
             let pod = name::pod(&kubepods, QosClass::Burstable, &uid, driver);
             let cgroup = Cgroup::create(below(&pod))?;
             weigh(&cgroup, 0)?;
             own.push(cgroup);
-            for id in [&sandbox, &app] {
+            for id in containers.iter().chain([&sandbox]) {
                 let cgroup = Cgroup::create(&format!("{}/{id}", below(&pod)))?;
                 weigh(&cgroup, 0)?;
                 leaves.push(cgroup);
@@ -136,7 +139,9 @@ fn kubelet(pods: u32) -> FakeKubelet {
             class: String::from("Burstable"),
             phase: String::from("Running"),
             annotations: annotations.clone(),
-            containers: vec![(String::from("app"), String::from("1Mi"), String::new())],
+            labels: labels(number),
+            controller: String::from(CONTROLLER),
+            containers: CONTAINERS.map(|name| (name.to_owned(), String::from("1Mi"), String::new())).into(),
             ..fake::FakePod::default()
         });
     }
@@ -208,6 +213,7 @@ fn api(folder: &Path, pods: u32) -> anyhow::Result<PathBuf> {
     fs::write(folder.join("ca.pem"), &certificate)?;
     let (listener, port) = tcp()?;
     let api = FakeApi::new(TOKEN);
+    api.set_streams(Streams::Given);
     (0..pods).for_each(|number| api.put(manifest(number)));
     serve(move || api.serve(listener.into_listener(), (certificate, key)));
     kubeconfig(folder, &format!("https://127.0.0.1:{port}"))
