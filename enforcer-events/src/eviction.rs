@@ -445,7 +445,8 @@ pub struct EvictionSignalled {
     /// The grace period, with `SIGTERM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub grace_ms: Option<u64>,
-    /// Why a victim with a grace period was killed: `gracePassed`, `hardThreshold`, `exhausting` or `hookOver`.
+    /// Why a victim was killed that had a grace period, or that another was asked to end: `gracePassed`, `hardThreshold`,
+    /// `exhausting`, `hookOver` or `unanswered`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub killed_because: Option<Word>,
     /// How many limits that slow its death could not be raised.

@@ -88,7 +88,7 @@ pub struct LimitsDrifted {
     pub old: String,
     /// The value that was found.
     pub new: String,
-    /// The response: `restored`, `delayed`, `reported` or `audited`.
+    /// The response: `restored`, `delayed`, `reported`, `audited` or `left`.
     pub action: Word,
     /// Who wrote it, as far as the kernel reported it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,6 +17,9 @@ pub const OFFENDING_POD_USAGE: &str = "offending_pod_usage";
 /// The annotation that names the resource that ran short.
 pub const STARVED_RESOURCE: &str = "starved_resource";
 
+/// How a message begins that names a resource of the node.
+const SHORT_OF: &str = "The node was low on resource: ";
+
 /// The requests of a pod and its containers, as far as messages show them.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Requests {
@@ -61,11 +64,19 @@ pub struct Message {
 #[must_use]
 pub fn shortage(signal: Signal, threshold: u64, available: u64) -> String {
     format!(
-        "The node was low on resource: {}. Threshold quantity: {}, available: {}. ",
+        "{SHORT_OF}{}. Threshold quantity: {}, available: {}. ",
         signal.resource(),
         shown(signal, Quantity::from_units(threshold)),
         shown(signal, Quantity::from_units(available))
     )
+}
+
+/// The resource of the node that a message says to have run short. `None` if it does not say so: a kubelet also evicts
+/// a pod that is above a limit of its own, of ephemeral storage or of an emptyDir.
+#[must_use]
+pub fn named_resource(message: &str) -> Option<&'static str> {
+    let named = message.strip_prefix(SHORT_OF)?.split(". ").next()?.trim_end_matches('.');
+    Signal::ALL.into_iter().map(Signal::resource).find(|resource| *resource == named)
 }
 
 /// The whole message about an evicted pod: the containers that used more than they request.

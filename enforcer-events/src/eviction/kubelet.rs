@@ -107,12 +107,17 @@ pub struct EvictionForeign {
     /// The message in the pod's status, cut to 400 characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The first of enforcer's own ranking for `memory.available` when this was seen; null if no pod may be evicted.
+    /// The resource of the node that ran short, by that message: `memory`, `ephemeral-storage`, `inodes` or `pids`;
+    /// absent if it says something else, such as that the pod was above a limit of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<Word>,
+    /// The first of enforcer's own ranking for `memory.available` when this was seen; null if no pod may be evicted,
+    /// or if `resource` is not `memory`.
     pub would_have_evicted: Option<OtherVictim>,
-    /// The evicted pod's place in that ranking, from 1, by the memory that it still used; null if it is not in the ranking any
-    /// more, or never was.
+    /// The evicted pod's place in that ranking, from 1, by the memory that it still used; null if it is not in the
+    /// ranking any more, or never was, or if `resource` is not `memory`.
     pub rank: Option<u32>,
-    /// How many pods were ranked.
+    /// How many pods were ranked; 0 if `resource` is not `memory`.
     pub ranked_count: u32,
 }
 

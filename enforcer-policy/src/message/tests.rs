@@ -109,3 +109,23 @@ fn without_usages_only_the_shortage_is_reported() {
             .contains("inodes. Threshold quantity: 2k, available: 104857600")
     );
 }
+
+/// The formats of `pkg/kubelet/eviction/helpers.go`.
+#[test]
+fn a_message_names_a_resource_if_the_node_was_short_of_it() {
+    for signal in Signal::ALL {
+        assert_eq!(named_resource(&shortage(signal, 2 << 30, MIB)), Some(signal.resource()));
+    }
+    assert_eq!(named_resource("The node was low on resource: memory."), Some("memory"));
+    for other in [
+        "",
+        "The node was low on resource: ",
+        "The node was low on resource: memory-like. ",
+        "The node had condition: [MemoryPressure]. ",
+        "Container app exceeded its local ephemeral storage limit \"1Gi\". ",
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. ",
+        "Usage of EmptyDir volume \"The node was low on resource: memory. \" exceeds the limit \"1Gi\". ",
+    ] {
+        assert_eq!(named_resource(other), None, "{other}");
+    }
+}

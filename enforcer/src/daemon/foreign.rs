@@ -13,7 +13,8 @@ use crate::{
     evict::{Candidate, Identity},
     journal::{Batch, EventType, Filter, Journal, Subject},
     kube::Action,
-    model::PodUid,
+    model::{PodUid, ResourceName},
+    policy::message,
     source::EvictedPod,
     threads,
 };
@@ -96,7 +97,12 @@ fn is_reported_as_marked(journal: &Journal, pod: &EvictedPod) -> bool {
 }
 
 fn payload(pod: &EvictedPod, ranks: &Ranks, candidates: &[Arc<Candidate>]) -> EvictionForeign {
-    let ranked = ranks.order_beside(candidates, &pod.uid);
+    let resource = pod.message.as_deref().and_then(message::named_resource);
+    // The ranking is by memory, and says nothing of who is evicted for a full disk or for a limit of its own.
+    let ranked = match resource {
+        Some(ResourceName::MEMORY) => ranks.order_beside(candidates, &pod.uid),
+        Some(_) | None => Vec::new(),
+    };
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let place = ranked.iter().position(|candidate| candidate.identity().uid == pod.uid);
     let first = ranked.first().map(|candidate| {
@@ -110,6 +116,7 @@ fn payload(pod: &EvictedPod, ranks: &Ranks, candidates: &[Arc<Candidate>]) -> Ev
         by: "kubelet".into(),
         reason: "Evicted".into(),
         message: pod.message.clone(),
+        resource: resource.map(Into::into),
         would_have_evicted: first,
         rank: place.map(|place| count(place + 1)),
         ranked_count: count(ranked.len()),
@@ -118,10 +125,17 @@ fn payload(pod: &EvictedPod, ranks: &Ranks, candidates: &[Arc<Candidate>]) -> Ev
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use enforcer_events::eviction::EvictionEnded;
 
     use super::*;
-    use crate::model::PodName;
+    use crate::{
+        cgroup::{CgroupDir, Guard},
+        model::PodName,
+        policy::{Plan, PodPlan, Settings, admission::Admission, plan_decided},
+        sample,
+    };
 
     fn evicted(uid: &str) -> EvictedPod {
         let name = PodName { namespace: String::from("shop"), name: String::from("web") };
@@ -185,11 +199,62 @@ mod tests {
         assert!(is_ours(&journal, &EvictedPod { is_marked_by_enforcer: true, ..evicted("a") }));
     }
 
+    const SHORT_OF_MEMORY: &str =
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 80Mi. ";
+
+    fn evicted_for(message: &str, uid: &str) -> EvictedPod {
+        EvictedPod { message: Some(message.to_owned()), ..evicted(uid) }
+    }
+
     #[test]
     fn without_candidates_none_would_have_been_evicted() {
         let ranks = Ranks::new(Arc::default(), Arc::default(), Arc::default(), None);
         let EvictionForeign { uid, would_have_evicted, rank, ranked_count, .. } =
-            payload(&evicted("a"), &ranks, &[]);
+            payload(&evicted_for(SHORT_OF_MEMORY, "a"), &ranks, &[]);
         assert_eq!((uid.as_str(), would_have_evicted, rank, ranked_count), ("a", None, None, 0));
+    }
+
+    /// Candidates of these names, whose cgroups are ordinary files and hold that much.
+    fn candidates(root: &Path, pods: &[(&str, u64)]) -> Vec<Arc<Candidate>> {
+        let named: Vec<_> = pods.iter().map(|(name, _)| sample::pod(name, &["a"])).collect();
+        let decided: Vec<_> = named.iter().map(|pod| (pod, Admission::plain())).collect();
+        let plan: Plan = plan_decided(&sample::node(), &Settings::default(), &decided);
+        let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
+        let open = |(plan, (_, used_bytes)): (&Arc<PodPlan>, &(&str, u64))| {
+            let dir = root.join(plan.cgroup.path.as_str().trim_start_matches('/'));
+            fs::create_dir_all(&dir).unwrap();
+            for (file, text) in [
+                ("cgroup.kill", String::new()),
+                ("cgroup.procs", String::new()),
+                ("cgroup.events", String::from("populated 1\nfrozen 0\n")),
+                ("pids.current", String::from("3\n")),
+                ("memory.current", format!("{used_bytes}\n")),
+                ("memory.stat", format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n")),
+            ] {
+                fs::write(dir.join(file), text).unwrap();
+            }
+            Arc::new(Candidate::open(&CgroupDir::unchecked(root).unwrap(), &guard, plan).unwrap())
+        };
+        plan.pods.iter().zip(pods).map(open).collect()
+    }
+
+    /// A full disk, or a pod above a limit of its own, is none of this daemon's matters.
+    #[test]
+    fn only_what_is_evicted_for_memory_has_a_place_in_the_ranking_by_memory() {
+        let temp = tempfile::tempdir().unwrap();
+        let candidates = candidates(temp.path(), &[("small", 10 << 20), ("hog", 500 << 20)]);
+        let ranks = Ranks::new(Arc::default(), Arc::default(), Arc::default(), None);
+        let of = |message: &str| {
+            let EvictionForeign { resource, would_have_evicted, rank, ranked_count, .. } =
+                payload(&evicted_for(message, "uid-small"), &ranks, &candidates);
+            (resource, would_have_evicted.map(|pod| pod.name), rank, ranked_count)
+        };
+        assert_eq!(of(SHORT_OF_MEMORY), (Some("memory".into()), Some(String::from("hog")), Some(2), 2));
+        let disk = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 1. ";
+        assert_eq!(of(disk), (Some("ephemeral-storage".into()), None, None, 0));
+        let volume = "Usage of EmptyDir volume \"memory\" exceeds the limit \"1Gi\". ";
+        assert_eq!(of(volume), (None, None, None, 0));
+        let unknown = payload(&evicted("uid-small"), &ranks, &candidates);
+        assert_eq!((unknown.would_have_evicted, unknown.rank), (None, None));
     }
 }

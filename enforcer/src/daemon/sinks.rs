@@ -17,7 +17,7 @@ use crate::{
     kube::ApiServer,
     metrics::Counts,
     network::Network,
-    sink::{Ground, Healths, Kind, Sink, Wanted},
+    sink::{Ground, Healths, Kind, Sink, SinkSettings, Wanted},
 };
 
 /// How long the sinks may take to end.
@@ -33,8 +33,6 @@ const SINK: &str = "sink";
 #[derive(Debug)]
 pub(super) struct Sinks {
     ground: Ground,
-    /// A sink without a cursor begins after this sequence number.
-    begin: u64,
     running: BTreeMap<String, (Wanted, Sink)>,
     /// Sinks that could not be started.
     waiting: BTreeMap<String, Waiting>,
@@ -66,27 +64,36 @@ impl Sinks {
             api_server: kubernetes::server(access).context("cannot start the thread for the API server")?,
             evicts: config.mode == Mode::Enforce,
         };
-        let begin = journal.range().newest;
-        let mut sinks =
-            Self { ground, begin, running: BTreeMap::new(), waiting: BTreeMap::new(), again: Instant::now() };
+        let mut sinks = Self::none(ground);
         sinks.configure(config);
         Ok((journal, sinks))
     }
 
-    /// Applies another configuration. An unchanged sink continues, or stays stopped.
+    fn none(ground: Ground) -> Self {
+        Self { ground, running: BTreeMap::new(), waiting: BTreeMap::new(), again: Instant::now() }
+    }
+
+    /// Applies another configuration. An unchanged sink continues, or stays stopped. One that is added begins with the
+    /// events after this: its receiver takes what is old for new.
     pub(super) fn configure(&mut self, config: &Config) {
+        self.apply(&config.sinks);
+    }
+
+    fn apply(&mut self, settings: &SinkSettings) {
+        let newest = self.ground.journal.range().newest;
         let mut before = std::mem::take(&mut self.running);
-        self.waiting.clear();
-        for wanted in Wanted::all(&config.sinks) {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for wanted in Wanted::all(settings) {
             let name = wanted.name();
-            let replaced = match before.remove(&name) {
+            let (begin, replaced) = match before.remove(&name) {
                 Some((present, sink)) if present == wanted => {
                     self.running.insert(name, (present, sink));
                     continue;
                 }
-                other => other.map(|(_, sink)| sink),
+                // It has a cursor, unless the disk refuses it.
+                Some((_, sink)) => (sink.position(), Some(sink)),
+                None => (waiting.remove(&name).map_or(newest, |waiting| waiting.begin), None),
             };
-            let begin = self.begin;
             if let Err(error) = self.start(&name, &wanted, begin, replaced) {
                 let message = format!(
                     "the sink {name} does not start, and is tried again every {} s: {error}",
@@ -97,8 +104,6 @@ impl Sinks {
             }
         }
         self.again = Instant::now() + RETRY;
-        // A sink that is added later begins with the events after this.
-        self.begin = self.ground.journal.range().newest;
     }
 
     fn start(&mut self, name: &str, wanted: &Wanted, begin: u64, replaced: Option<Sink>) -> io::Result<()> {
@@ -152,5 +157,93 @@ impl Sinks {
                 tracing::info!("{}: {lag} events are left for the next start", kind.as_str());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixDatagram, path::Path, sync::Arc};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        journal::{EventType, RawEvent},
+        sink::JournaldSettings,
+    };
+
+    fn sinks(state_dir: &Path) -> Sinks {
+        Sinks::none(Ground {
+            journal: Journal::new("n", "b"),
+            state_dir: state_dir.to_owned(),
+            node: String::from("n"),
+            healths: Healths::default(),
+            network: Network::in_this_process().unwrap(),
+            api_server: ApiServer::in_this_process("n", Arc::new(|| Err(String::from("none")))).unwrap(),
+            evicts: true,
+        })
+    }
+
+    fn append(sinks: &Sinks, count: usize) {
+        for _ in 0..count {
+            let event = RawEvent { kind: EventType::PodAdded, subject: Subject::Node, data: json!({}) };
+            sinks.ground.journal.append_raw(event);
+        }
+    }
+
+    /// The sequence of the next event that the sink journald delivers.
+    fn delivered(journald: &UnixDatagram) -> u64 {
+        let mut entry = vec![0; 1 << 16];
+        let length = journald.recv(&mut entry).unwrap();
+        let text = String::from_utf8_lossy(&entry[..length]).into_owned();
+        let sequence = text.lines().find_map(|line| line.strip_prefix("ENFORCER_SEQUENCE="));
+        sequence.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
+    }
+
+    /// A sink that is added after ten days is not given all that the log keeps of them.
+    #[tokio::test]
+    async fn a_sink_that_a_reload_adds_begins_with_the_reload_and_goes_on_from_its_cursor() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let journald = UnixDatagram::bind(&socket).unwrap();
+        journald.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut sinks = sinks(dir.path());
+        let with = |types: Vec<EventType>| SinkSettings {
+            journald: JournaldSettings { enabled: true, socket: socket.clone(), types },
+            ..SinkSettings::default()
+        };
+        sinks.apply(&SinkSettings::default());
+        append(&sinks, 5);
+        sinks.apply(&with(Vec::new()));
+        append(&sinks, 1);
+        assert_eq!(delivered(&journald), 6);
+        // A reload that changes nothing of it, and one that changes it.
+        append(&sinks, 1);
+        sinks.apply(&with(Vec::new()));
+        append(&sinks, 1);
+        sinks.apply(&with(vec![EventType::PodAdded]));
+        append(&sinks, 1);
+        assert_eq!([(); 3].map(|()| delivered(&journald)), [7, 8, 9]);
+        sinks.close().await;
+    }
+
+    /// The disk takes no cursor: what is yet to be delivered is not lost with a change.
+    #[tokio::test]
+    async fn a_sink_that_a_reload_changes_goes_on_where_it_is_without_a_cursor_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let mut sinks = sinks(Path::new("/proc/none"));
+        let with = |types: Vec<EventType>| SinkSettings {
+            journald: JournaldSettings { enabled: true, socket: socket.clone(), types },
+            ..SinkSettings::default()
+        };
+        sinks.apply(&with(Vec::new()));
+        append(&sinks, 5);
+        // That the disk refuses the cursor is an event too.
+        sinks.apply(&with(vec![EventType::PodAdded, EventType::DegradedEntered]));
+        let journald = UnixDatagram::bind(&socket).unwrap();
+        journald.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        assert_eq!(delivered(&journald), 1);
+        sinks.close().await;
     }
 }

@@ -77,7 +77,7 @@ pub(super) struct Progress {
 impl Health {
     /// How many records the slowest sink has not delivered yet; 0 without sinks. `newest` is the log's newest sequence.
     pub fn lag_records(&self, newest: u64) -> u64 {
-        let lag = |progress: &Arc<Progress>| newest.saturating_sub(progress.position.load(Ordering::Relaxed));
+        let lag = |progress: &Arc<Progress>| newest.saturating_sub(progress.position());
         self.sinks().values().map(lag).max().unwrap_or(0)
     }
 
@@ -154,6 +154,10 @@ impl Health {
 impl Progress {
     pub(super) fn set(&self, position: u64) {
         self.position.store(position, Ordering::Relaxed);
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
     }
 }
 

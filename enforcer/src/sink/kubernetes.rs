@@ -59,13 +59,8 @@ impl Kubernetes {
         match self.server.ask(Lane::Events, call).await.map_err(|why| later(why, None))? {
             Outcome::Refused { status, words, after_ms } => {
                 let why = format!("the API server answers {status}: {words}");
-                // What it will not take keeps no other back. A missing right is waited for; a namespace that is being deleted, a
-                // quota or a webhook refuses Events of that namespace alone.
-                let is_of_namespace =
-                    ["because it is being terminated", "exceeded quota", "denied the request"]
-                        .iter()
-                        .any(|reason| words.contains(reason));
-                if matches!(status, 400 | 413 | 422) || status == 403 && is_of_namespace {
+                // What it will not take keeps no other back.
+                if is_for_ever(status, &words) {
                     return Err(Trouble::Never { why });
                 }
                 Err(later(why, after_ms.map(Duration::from_millis)))
@@ -103,6 +98,25 @@ impl Kubernetes {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether the API server will never take the Event that it refuses so. A missing right is waited for; a namespace
+/// that is being deleted, a quota, a webhook or a policy refuses some Events, and not others.
+fn is_for_ever(status: u16, words: &str) -> bool {
+    // `ValidatingAdmissionPolicy '%s' with binding '%s' denied request: %s`, whose names may be longer than what is
+    // kept of the words; the policy has 401, 403, 413 or 422 for a reason.
+    let reasons = [
+        "because it is being terminated",
+        "exceeded quota",
+        "denied the request",
+        "denied request: ",
+        "ValidatingAdmissionPolicy '",
+    ];
+    match status {
+        400 | 413 | 422 => true,
+        401 | 403 => reasons.iter().any(|reason| words.contains(reason)),
+        _ => false,
     }
 }
 

@@ -155,6 +155,12 @@ impl Sink {
         Ok(sink)
     }
 
+    /// The last sequence that needs no delivery any more. It may lag for a moment.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.progress.position()
+    }
+
     /// Stops it and waits for its end. It may finish the present delivery, and writes its cursor. Safe to cancel.
     pub async fn stop(&mut self) {
         self.stop.send_replace(true);

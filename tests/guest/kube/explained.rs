@@ -6,7 +6,7 @@ use enforcer_tests::{
     cgroup::Cgroup,
     expect::assert_holds,
     kernel,
-    kube::{self, NAMESPACE, PATIENCE, SYSTEM_NAMESPACE, documented_roles, wait_for},
+    kube::{self, NAMESPACE, PATIENCE, documented_roles, wait_for},
     load::Load,
     process::Process,
     stream::is,
@@ -70,26 +70,26 @@ fn a_dry_run_explains_what_happens_to_pods_and_changes_nothing_at_the_api_server
     // It would hardly get on below it.
     fs::write(of_app.join("memory.high"), "max").unwrap();
     slow.wait_for_end(PATIENCE).unwrap();
+    // At its own limit, outside of pods: the node has memory.
+    let outside = Cgroup::create("explained-outside").unwrap();
+    outside.write("memory.max", "33554432").unwrap();
+    assert!(!Load::start(&outside, &["spike", "--size", "128Mi"]).unwrap().wait().unwrap().success());
+    let is_outside = |event: &Value| is(event, "oom.incident") && event["data"]["scope"] == "system";
+    stream.wait_for("the kill outside", PATIENCE, is_outside).unwrap();
     // A process beside the container's own: the kubelet says nothing of it.
     let mut child = kube::exec(&limited, "app", &["spike", "--size", "128Mi"]).unwrap();
     assert!(!child.wait_for_end(PATIENCE).unwrap().success());
     scene.wait_until_reported(&limited, "OOMKilling");
-    let outside = Cgroup::create("explained-outside").unwrap();
-    outside.write("memory.max", "33554432").unwrap();
-    assert!(!Load::start(&outside, &["spike", "--size", "128Mi"]).unwrap().wait().unwrap().success());
 
-    // Those of earlier scenes are kept.
-    wait_for("SystemOOM", || Ok((of_node()[1] > ooms).then_some(()))).unwrap();
-    // A dry run reclaims nothing.
-    assert_eq!(of_node(), [met, ooms + 1]);
-    assert_of_node(&scene, "SystemOOM", "System OOM encountered");
+    // Those of earlier scenes are kept. A dry run reclaims nothing.
+    assert_eq!(of_node(), [met, ooms]);
     let about = json!({"kind": "Pod", "uid": kube::uid(&limited), "fieldPath": "spec.containers{app}"});
     for (reason, words) in [(reason, "Its tasks w"), ("OOMKilling", "The kernel killed process ")] {
         let event = scene.reported(&limited, reason).pop().unwrap_or_else(|| panic!("no {reason}"));
         assert_holds(&event, &json!({"type": "Warning", "involvedObject": about}));
         assert!(event["message"].as_str().unwrap().starts_with(words), "{event}");
     }
-    assert_listed(&[(SYSTEM_NAMESPACE, "SystemOOM"), (NAMESPACE, "OOMKilling"), (NAMESPACE, reason)]);
+    assert_listed(&[(NAMESPACE, "OOMKilling"), (NAMESPACE, reason)]);
     let is_drift = |event: &Value| is(event, "limits.drifted") && event["subject"] == subject(&limited);
     let drifted = stream.wait_for("the foreign limit", PATIENCE, is_drift).unwrap();
     let [old, new] = [LIMIT_BYTES, FOREIGN_BYTES].map(|bytes| bytes.to_string());

@@ -244,8 +244,8 @@ fn a_pod_that_the_kubelet_evicts_is_reported_and_an_own_victim_is_not() {
     assert_holds(
         &foreign["data"],
         &json!({
-            "uid": other.uid, "by": "kubelet", "reason": "Evicted", "message": message, "rank": 2,
-            "wouldHaveEvicted": {"namespace": "shop", "name": "first", "uid": first.uid},
+            "uid": other.uid, "by": "kubelet", "reason": "Evicted", "message": message, "resource": "memory",
+            "rank": 2, "wouldHaveEvicted": {"namespace": "shop", "name": "first", "uid": first.uid},
         }),
     );
     // A status that is written anew is no other eviction.

@@ -88,7 +88,7 @@ pub(super) fn reports(
             let would = |victim| eviction(victim, "WouldEvict", Decided::of(decision), make);
             victim.map(would).into_iter().collect()
         }
-        Payload::EvictionFailed(ended) => failed(ended, make),
+        Payload::EvictionFailed(ended) => failed(&event.subject, ended, make),
         Payload::OomIncident(incident) => oom(incident, make),
         Payload::PressureRising(PressureRising::Stalls(stalling)) => stalls(stalling, make),
         _ => evicted.map(|(pod, decided)| eviction(pod, "Evicted", decided, make)).into_iter().collect(),
@@ -117,16 +117,22 @@ fn eviction(
     Report { annotations, ..make(About::Pod(pod, None), reason, "Evict", note) }
 }
 
-fn failed(ended: &EvictionEnded, make: impl Fn(About, &str, &str, String) -> Report) -> Vec<Report> {
-    let (Some(namespace), Some(name), Some(uid)) = (&ended.namespace, &ended.name, &ended.uid) else {
-        return Vec::new();
-    };
-    let pod = PodRef { namespace: namespace.clone(), name: name.clone(), uid: uid.clone() };
+fn failed(
+    subject: &str,
+    ended: &EvictionEnded,
+    make: impl Fn(About, &str, &str, String) -> Report,
+) -> Vec<Report> {
+    // A reconstructed one names its pod in the subject only.
+    let (of_subject, named) = subject.split_once('/').unzip();
+    let namespace = ended.namespace.as_deref().or(of_subject);
+    let name = ended.name.as_deref().or(named);
+    let (Some(namespace), Some(name), Some(uid)) = (namespace, name, &ended.uid) else { return Vec::new() };
+    let pod = PodRef { namespace: namespace.to_owned(), name: name.to_owned(), uid: uid.clone() };
     let why = ended.message.as_deref().or(ended.reason.as_deref()).unwrap_or("for an unknown reason");
     vec![make(About::Pod(pod, None), "EvictionFailed", "Evict", format!("The eviction failed: {why}"))]
 }
 
-/// One for each container that lost a process, and one for the node if its memory ran out.
+/// One for each container that lost a process, and one for the node if the machine's memory ran out.
 fn oom(incident: &Incident, make: impl Fn(About, &str, &str, String) -> Report) -> Vec<Report> {
     let mut by_container: BTreeMap<About, Vec<&Victim>> = BTreeMap::new();
     for victim in &incident.victims {
@@ -163,8 +169,21 @@ fn oom(incident: &Incident, make: impl Fn(About, &str, &str, String) -> Report) 
             make(about, "OOMKilling", "Kill", note)
         })
         .collect();
-    if incident.scope == Some(Scope::Node) || incident.scope == Some(Scope::System) {
-        // `pkg/kubelet/oom/oom_watcher_linux.go`.
+    // What is known from counters alone has no victims, but the cgroup that lost them.
+    if incident.victims.is_empty()
+        && incident.kills > 0
+        && let Some(about) = incident.place.as_ref().and_then(about)
+    {
+        let killed = match (incident.kills, incident.counters.oom_group_kill) {
+            (1, _) => String::from("a process"),
+            (kills, 0) => format!("{kills} processes"),
+            // The kernel counts the first victim of a group twice.
+            (kills, _) => format!("up to {kills} processes"),
+        };
+        reports.push(make(about, "OOMKilling", "Kill", format!("The kernel killed {killed}: {limit}")));
+    }
+    // `pkg/kubelet/oom/oom_watcher_linux.go`: for the root alone, not for kubepods or a service at its own limit.
+    if incident.limit_owner.as_deref() == Some("/") {
         let victim = incident.victims.first();
         let victim =
             victim.map(|victim| format!(", victim process: {}, pid: {}", escape(&victim.comm), victim.pid));
@@ -323,6 +342,80 @@ mod tests {
             of_node.last().map(|report| (&*report.reason, report.name.ends_with(".2"))),
             Some(("SystemOOM", true))
         );
+        // The kubelet reports none of these as the system's.
+        for (scope, owner) in [("node", "/kubepods"), ("qos", "/kubepods/burstable"), ("system", "/a")] {
+            let reasons: Vec<_> = reports(&of(scope, owner), None, "n1", Optional::default())
+                .into_iter()
+                .map(|report| report.reason)
+                .collect();
+            assert_eq!(reasons, ["OOMKilling", "OOMKilling"], "{owner}");
+        }
+    }
+
+    /// An incident that only the counters of a cgroup show.
+    fn counted(scope: &str, owner: &str, place: &serde_json::Value, kills: u64) -> Event {
+        let counters = json!({"oom": 1, "oomKill": kills, "oomGroupKill": u64::from(kills > 2)});
+        let mut data = json!({
+            "incidentId": "01J0000000000000000000000A", "scope": scope, "limitOwner": owner, "kills": kills,
+            "limitSource": "counters", "victims": [], "timelineMs": {}, "counters": counters,
+            "countersBefore": counters, "countersAfter": counters, "reconciled": true,
+            "reconciliation": "matched", "reconstructed": true,
+        });
+        data.as_object_mut().unwrap().extend(place.as_object().unwrap().clone());
+        event(EventType::OomIncident, &data)
+    }
+
+    #[test]
+    fn a_service_that_hits_its_own_limit_is_no_event() {
+        assert_eq!(notes(&counted("system", "/a.service", &json!({"cgroup": "/a.service"}), 1), WOULD), []);
+    }
+
+    #[test]
+    fn kills_that_only_counters_show_are_reported_of_the_container_that_they_are_counted_in() {
+        let container = json!({
+            "namespace": "shop", "pod": "web", "uid": "u1", "container": "side", "containerKind": "sidecar",
+            "cgroup": "/kubepods/pod1/side",
+        });
+        let of = |kills: u64, words: &str| {
+            let reported = notes(&counted("container", "/kubepods/pod1/side", &container, kills), WOULD);
+            let note = format!("The kernel killed {words}: the container's memory limit was hit");
+            let about = "shop/web/u1 initContainers.side".to_owned();
+            assert_eq!(reported, [(about, "OOMKilling".to_owned(), note)]);
+        };
+        of(1, "a process");
+        of(2, "2 processes");
+        of(3, "up to 3 processes");
+        let of_machine = notes(&counted("node", "/", &container, 1), WOULD);
+        let reasons: Vec<_> = of_machine.iter().map(|(_, reason, note)| (&**reason, &**note)).collect();
+        assert_eq!(
+            reasons,
+            [
+                ("OOMKilling", "The kernel killed a process: the node ran out of memory"),
+                ("SystemOOM", "System OOM encountered")
+            ]
+        );
+    }
+
+    /// The daemon was killed in the middle of it, and the next one names the pod in the subject.
+    #[test]
+    fn an_eviction_that_failed_is_reported_with_its_pod_in_the_subject_only() {
+        let failed = |subject: &str, more: &serde_json::Value| {
+            let mut data = json!({
+                "evictionId": "e", "uid": "u1", "reason": "interrupted", "message": "the daemon ended meanwhile",
+            });
+            data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let event = event(EventType::EvictionFailed, &data);
+            notes(&Event { subject: subject.to_owned(), ..event }, WOULD)
+        };
+        let expected = [(
+            "shop/web/u1 ".to_owned(),
+            "EvictionFailed".to_owned(),
+            "The eviction failed: the daemon ended meanwhile".to_owned(),
+        )];
+        assert_eq!(failed("shop/web", &json!({"reconstructed": true})), expected);
+        assert_eq!(failed("n1", &json!({"namespace": "shop", "name": "web"})), expected);
+        assert_eq!(failed("n1", &json!({})), []);
+        assert_eq!(failed("(unknown)/u1", &json!({})), [], "its name is not known");
     }
 
     #[test]

@@ -66,13 +66,17 @@ impl Series {
             .latest
             .get(&kind)
             .filter(|latest| now.duration_since(latest.at) < REPEATS_WITHIN)
-            .map(|latest| (latest.name.clone(), latest.count + 1));
+            .map(|latest| (latest.name.clone(), latest.count.saturating_add(1)));
         if again.as_ref().is_some_and(|(name, _)| *name == report.name) {
             // It was sent, and its delivery was not noted.
             return Delivery::New;
         }
         if self.charged.as_ref() != Some(&report.name) {
             if !self.spend(&report.about, now) {
+                // The next one that is sent counts it too.
+                if again.is_some() {
+                    self.repeated(report, now);
+                }
                 return Delivery::Suppressed;
             }
             self.charged = Some(report.name.clone());
@@ -112,10 +116,10 @@ impl Series {
         self.latest.insert(kind, Latest { name, count: 1, at: now });
     }
 
-    /// Notes that it was sent as a repetition.
+    /// Notes that it was a repetition.
     pub(super) fn repeated(&mut self, report: &Report, now: Instant) {
         if let Some(latest) = self.latest.get_mut(&(report.about.clone(), report.reason.clone())) {
-            latest.count += 1;
+            latest.count = latest.count.saturating_add(1);
             latest.at = now;
         }
     }
@@ -192,6 +196,23 @@ mod tests {
         assert_eq!(sent(&mut series, start), 25);
         assert_eq!(sent(&mut series, start + ONE_MORE), 1);
         assert_eq!(sent(&mut series, start + ONE_MORE * 100), 25);
+    }
+
+    #[test]
+    fn what_is_not_sent_of_a_flood_is_counted_by_the_next_that_is() {
+        let (mut series, start) = (Series::default(), Instant::now());
+        for number in 0..1_000 {
+            let now = start + Duration::from_millis(250 * number);
+            send(&mut series, &number.to_string(), "OOMKilling", now);
+        }
+        let again = Delivery::Again { name: String::from("0"), count: 1_001 };
+        assert_eq!(send(&mut series, "last", "OOMKilling", start + ONE_MORE), again);
+        // Of what was never sent there is nothing to count on.
+        for number in 0..3 {
+            let name = format!("other{number}");
+            assert_eq!(send(&mut series, &name, "Evicted", start + ONE_MORE), Delivery::Suppressed);
+        }
+        assert_eq!(send(&mut series, "other", "Evicted", start + ONE_MORE * 2), Delivery::New);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 use enforcer_events::{Payload, eviction::EvictionEnded};
 use serde_json::{Value, json};
 
+use super::is_for_ever;
 use crate::{
     journal::{EventType, Journal, RawEvent, Subject},
     kube::{Access, ApiServer, ApiSettings, Evictions},
@@ -245,6 +246,27 @@ async fn an_event_that_is_refused_for_ever_keeps_no_other_of_the_same_kill_back(
     assert_eq!(scene.pods(3).await, ["b", "c", "later"]);
     sink.stop().await;
     assert_eq!(scene.api.changed().len(), 3);
+}
+
+/// As the API server writes them.
+#[test]
+fn a_refusal_by_quota_webhook_or_policy_is_for_ever_and_a_missing_right_is_not() {
+    let forbidden = |why: &str| format!("events.events.k8s.io \"web.01j0\" is forbidden: {why}");
+    let of_others = [
+        forbidden("unable to create new content in namespace shop because it is being terminated"),
+        forbidden("exceeded quota: few, requested: count/events=1, used: count/events=9"),
+        String::from("admission webhook \"events.example.com\" denied the request: no"),
+        forbidden("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: not here"),
+        forbidden(&format!("ValidatingAdmissionPolicy '{}", "x".repeat(400))),
+    ];
+    for words in &of_others {
+        assert!([401, 403].iter().all(|status| is_for_ever(*status, words)), "{words}");
+        assert!([429, 500, 503].iter().all(|status| !is_for_ever(*status, words)), "{words}");
+    }
+    let right = "events.events.k8s.io is forbidden: User \"system:serviceaccount:enforcer-system:enforcer\" \
+                 cannot create resource \"events\" in API group \"events.k8s.io\" in the namespace \"shop\"";
+    assert!(!is_for_ever(403, right) && !is_for_ever(401, "Unauthorized"));
+    assert!([400, 413, 422].iter().all(|status| is_for_ever(*status, "")));
 }
 
 #[tokio::test]
