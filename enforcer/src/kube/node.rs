@@ -1,13 +1,14 @@
 //! The thread that shows at the API server that memory is short here: a condition and a taint of the node, both opt-in.
 //!
 //! The kubelet's own condition `MemoryPressure`, and its taint, are left alone. What was set is removed when the daemon stops,
-//! and after a crash by the next one: a small state file says that there is something to remove.
+//! and after a crash by the next one: a small state file says that there is something to remove. That file may be lost: without
+//! it, what is configured is removed at the start as if it had been set.
 
 use std::{
     io,
     path::{Path, PathBuf},
     sync::mpsc::{Receiver, Sender, channel},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use enforcer_events::{Payload, node::Degraded};
@@ -37,6 +38,11 @@ const GOODBYE: Duration = Duration::from_secs(3);
 
 const PAUSES: Bounds = Bounds { least: Duration::from_secs(1), most: Duration::from_mins(1) };
 
+/// How long after the order to stop the last try begins, so that there is time for its answer.
+const LAST_TRY: Duration = Duration::from_millis(2_500);
+
+const LAST_PAUSES: Bounds = Bounds { least: Duration::from_millis(200), most: Duration::from_secs(1) };
+
 /// What is set on the node while memory is short.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NodeSettings {
@@ -51,6 +57,11 @@ impl NodeSettings {
     #[must_use]
     pub fn is_some(self) -> bool {
         self != Self::default()
+    }
+
+    /// Both; of two effects, the first.
+    fn and(self, other: Self) -> Self {
+        Self { condition: self.condition || other.condition, taint: self.taint.or(other.taint) }
     }
 }
 
@@ -99,6 +110,8 @@ struct Run {
     path: PathBuf,
     /// What has been set since the start, and what a predecessor left.
     marks: Option<Marks>,
+    /// What a predecessor may have left without a record, until it has been removed.
+    suspected: NodeSettings,
     /// What the node has, if known.
     shown: Option<Shown>,
     is_degraded: bool,
@@ -126,8 +139,10 @@ impl NodeMarks {
         let (short, shortage) = watch::channel(Some(false));
         let (end, ended): (Sender<()>, _) = channel();
         let runtime = Builder::new_current_thread().enable_all().build()?;
+        let suspected = if marks.is_none() { settings } else { NodeSettings::default() };
+        let journal = journal.clone();
         let mut run =
-            Run { settings, server, journal: journal.clone(), path, marks, shown: None, is_degraded: false };
+            Run { settings, server, journal, path, marks, suspected, shown: None, is_degraded: false };
         std::thread::Builder::new().name(NAME.to_owned()).stack_size(STACK_BYTES).spawn(move || {
             runtime.block_on(run.run(shortage));
             drop(end);
@@ -154,17 +169,17 @@ impl Run {
         let mut back_off = BackOff::new(PAUSES);
         loop {
             let asked = *short.borrow_and_update();
-            let wanted = asked.map_or(Shown::NOTHING, |is_short| Shown::of(self.settings, is_short));
+            let Some(is_short) = asked else { return self.remove_all().await };
+            let wanted = Shown::of(self.settings, is_short);
             let done = if self.shown == Some(wanted) { Ok(()) } else { self.show(wanted).await };
-            if asked.is_none() {
-                return;
-            }
             match done {
                 Ok(()) => {
                     back_off.reset();
                     self.recovered();
+                    // While the node's name is only a guess, what may be set is still to be looked at.
+                    let wait = if self.suspected.is_some() { PAUSES.most } else { Duration::MAX };
                     // A dropped sender means stop.
-                    if short.changed().await.is_err() {
+                    if let Ok(Err(_dropped)) = tokio::time::timeout(wait, short.changed()).await {
                         return;
                     }
                 }
@@ -173,6 +188,24 @@ impl Run {
                     let _is_over = tokio::time::timeout(back_off.next(), short.changed()).await;
                 }
             }
+        }
+    }
+
+    /// Removes what is set, and tries again while a stop waits: the node may have just changed, or the server may be away
+    /// for a moment.
+    async fn remove_all(&mut self) {
+        let end = Instant::now() + LAST_TRY;
+        let mut back_off = BackOff::new(LAST_PAUSES);
+        while self.shown != Some(Shown::NOTHING) {
+            let Err(why) = self.show(Shown::NOTHING).await else { return };
+            let pause = back_off.next();
+            if Instant::now() + pause > end {
+                tracing::warn!(
+                    "the node's condition or taint may stay at the API server until the next start: {why}"
+                );
+                return;
+            }
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -189,24 +222,31 @@ impl Run {
             self.change(&node, set, Shown::NOTHING).await?;
             self.forget()?;
         }
-        self.mark(name, set)?;
-        let Some(Marks { node, set: before }) = self.marks.clone() else { return Ok(()) };
-        self.change(&node, before, wanted).await?;
-        self.shown = Some(wanted);
-        if wanted == Shown::NOTHING { self.forget() } else { Ok(()) }
+        self.mark(name.clone(), set)?;
+        let recorded = self.marks.as_ref().map(|marks| marks.set).unwrap_or_default();
+        // From a node that may be another one, nothing is removed on a suspicion.
+        let suspected = if is_guess { NodeSettings::default() } else { self.suspected };
+        self.change(&name, recorded.and(suspected), wanted).await?;
+        if !is_guess {
+            self.suspected = NodeSettings::default();
+        }
+        self.shown = (!self.suspected.is_some()).then_some(wanted);
+        if wanted == Shown::NOTHING && self.marks.is_some() { self.forget() } else { Ok(()) }
     }
 
-    /// Changes a node that may have what is in `before`.
+    /// Changes a node that may have what is in `before`. If one half fails, the other is done all the same.
     async fn change(&self, node: &str, before: NodeSettings, wanted: Shown) -> Result<(), String> {
+        let mut condition = Ok(());
         if before.condition || wanted.condition.is_some() {
             let call = Call::Condition { node: node.to_owned(), status: wanted.condition };
-            self.ask(node, call, wanted.condition.is_none()).await?;
+            condition = self.ask(node, call, wanted.condition.is_none()).await;
         }
+        let mut taint = Ok(());
         if before.taint.is_some() || wanted.taint.is_some() {
             let call = Call::Taint { node: node.to_owned(), effect: wanted.taint };
-            self.ask(node, call, wanted.taint.is_none()).await?;
+            taint = self.ask(node, call, wanted.taint.is_none()).await;
         }
-        Ok(())
+        condition.and(taint)
     }
 
     /// Nothing is left to remove.
@@ -228,9 +268,7 @@ impl Run {
             return Ok(());
         }
         let before = self.marks.as_ref().map(|marks| marks.set).unwrap_or_default();
-        let set =
-            NodeSettings { condition: set.condition || before.condition, taint: set.taint.or(before.taint) };
-        let marks = Marks { node, set };
+        let marks = Marks { node, set: set.and(before) };
         if self.marks.as_ref() != Some(&marks) {
             durable::write(&self.path, &marks)
                 .map_err(|error| format!("cannot write {}: {error}", self.path.display()))?;

@@ -247,6 +247,61 @@ fn the_manifests_bind_only_what_the_default_mode_uses() {
     assert_eq!(given["enforcer-specs"], documented["enforcer-specs"]);
 }
 
+/// Each with the service accounts that it is bound to.
+fn bound(documents: &[Value]) -> BTreeMap<String, Vec<String>> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let bindings = of_kind(documents, "ClusterRoleBinding");
+    let accounts = |binding: &Value| -> Vec<String> {
+        let subjects = binding["subjects"].as_array().unwrap();
+        subjects.iter().map(|subject| text(&subject["name"])).collect()
+    };
+    bindings.into_iter().map(|binding| (text(&binding["roleRef"]["name"]), accounts(binding))).collect()
+}
+
+/// As the daemon does, and what it has set it removes in each mode.
+#[test]
+fn the_chart_binds_the_role_of_each_feature_that_the_configuration_uses() {
+    let (enforce, no_action) = ("config.mode=enforce", "config.apiAction=none");
+    for (values, expected) in [
+        (&[enforce][..], &["evictions", "specs"][..]),
+        (&[enforce, no_action], &["specs"]),
+        (&[enforce, no_action, "config.barePods=killOnly"], &["specs"]),
+        (&[enforce, no_action, "config.barePods=status"], &["evictions", "specs"]),
+        (&[enforce, no_action, "config.daemonSetPods=evict"], &["evictions", "specs"]),
+        (&["config.daemonSetPods=evict"], &["specs"]),
+        (&[enforce, no_action, "config.nodeTaint=NoSchedule"], &["node", "specs"]),
+        (&["config.nodeTaint=NoSchedule"], &["node", "specs"]),
+        (&["config.mode=observe", "config.nodeCondition=true"], &["node", "specs"]),
+        (&["config.nodeTaint=none"], &["specs"]),
+        (&["rbac.nodeCleanup=true"], &["node", "specs"]),
+        (&["rbac.nodeCleanup=true", "rbac.create=false"], &[]),
+        (&["config.nodeTaint=NoSchedule", "cleanup.enabled=true"], &["node", "specs"]),
+    ] {
+        let Some(made) = rendered(values) else { return };
+        let made = made.unwrap();
+        let names: Vec<_> = expected.iter().map(|name| format!("enforcer-{name}")).collect();
+        assert_eq!(roles(&made).into_keys().collect::<Vec<_>>(), names, "{values:?}");
+        assert_eq!(bound(&made).into_keys().collect::<Vec<_>>(), names, "{values:?}");
+    }
+}
+
+/// Where the canaries alone marked their nodes, the others may remove that.
+#[test]
+fn the_right_to_remove_what_is_on_the_node_can_be_kept() {
+    let canary = ["canary.enabled=true", "canary.config.nodeTaint=NoSchedule"];
+    let Some(made) = rendered(&canary) else { return };
+    assert_eq!(bound(&made.unwrap())["enforcer-node"], ["enforcer-canary"]);
+    let made = rendered(&["canary.enabled=true", "rbac.nodeCleanup=true"]).unwrap().unwrap();
+    assert_eq!(bound(&made)["enforcer-node"], ["enforcer", "enforcer-canary"]);
+    // The daemon shows a token, also if it needs one for nothing else.
+    for (kept, shows_token) in [("rbac.nodeCleanup=true", true), ("rbac.nodeCleanup=false", false)] {
+        let values = ["config.podSource=podsAPI", "mounts.podsAPI=true", kept];
+        let made = rendered(&values).unwrap().unwrap();
+        let pod = &of_kind(&made, "DaemonSet")[0]["spec"]["template"]["spec"];
+        assert_eq!(pod["automountServiceAccountToken"], shows_token, "{kept}");
+    }
+}
+
 #[test]
 fn each_role_of_the_chart_is_the_documented_one() {
     let template = read(&format!("{CHART}/templates/rbac.yaml"));

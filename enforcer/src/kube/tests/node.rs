@@ -9,7 +9,8 @@ use crate::network::fake::Way;
 
 const OTHER: &str =
     r#"{"key": "gpu", "value": "yes", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}"#;
-const ALL: NodeSettings = NodeSettings { condition: true, taint: Some(TaintEffect::NoSchedule) };
+const TAINT: NodeSettings = NodeSettings { condition: false, taint: Some(TaintEffect::NoSchedule) };
+const ALL: NodeSettings = NodeSettings { condition: true, ..TAINT };
 
 struct Marking {
     journal: Journal,
@@ -39,6 +40,17 @@ impl Marking {
         let server =
             ApiServer::in_this_process_named(Arc::new(move || named.clone()), self.api.access()).unwrap();
         NodeMarks::start(&self.journal, self.state.path(), settings, server).unwrap()
+    }
+
+    /// A daemon that was killed in a shortage has left its taint.
+    fn leave_taint(&self) {
+        let taint = json!({"key": "enforcer.dev/memory-pressure", "effect": "NoSchedule"});
+        self.api.change(|server| server.node["spec"]["taints"].as_array_mut().unwrap().push(taint));
+    }
+
+    /// What was asked of the API server.
+    fn asked(&self) -> Vec<String> {
+        self.api.change(|server| server.asked.clone())
     }
 
     /// Our taint's effect and our condition's status.
@@ -187,12 +199,7 @@ fn while_a_name_is_only_guessed_the_node_on_record_is_changed_and_no_other() {
     let scene = Marking::new();
     let left = Marks { node: String::from("n"), set: ALL };
     crate::durable::write(&scene.state.path().join("node-marks.json"), &left).unwrap();
-    scene.api.change(|server| {
-        server.node["spec"]["taints"]
-            .as_array_mut()
-            .unwrap()
-            .push(json!({"key": "enforcer.dev/memory-pressure", "effect": "NoSchedule"}));
-    });
+    scene.leave_taint();
     let marks = scene.start_by_guess(ALL, "host").unwrap();
     scene.wait(None, Some("False"));
     marks.set_short(true);
@@ -200,8 +207,59 @@ fn while_a_name_is_only_guessed_the_node_on_record_is_changed_and_no_other() {
     drop(marks);
     assert_eq!(scene.ours(), (None, None));
     assert!(std::fs::read_dir(scene.state.path()).unwrap().next().is_none(), "nothing is left to remove");
-    let asked = scene.api.change(|server| server.asked.clone());
+    let asked = scene.asked();
     assert!(asked.iter().all(|asked| !asked.contains("/nodes/host")), "{asked:?}");
+}
+
+/// Its image was replaced, or `enforcer cleanup --state` has removed the file.
+#[test]
+fn a_taint_of_which_there_is_no_record_is_removed_at_the_start() {
+    let scene = Marking::new();
+    scene.leave_taint();
+    let marks = scene.start(TAINT).unwrap();
+    scene.wait(None, None);
+    drop(marks);
+    assert_eq!(scene.asked(), ["GET /api/v1/nodes/n", "PATCH /api/v1/nodes/n"], "it is looked for once");
+    let marks = scene.start(TAINT).unwrap();
+    until("another look", || scene.asked().len() == 3);
+    drop(marks);
+    assert_eq!(scene.asked().len(), 3, "{:?}", scene.asked());
+}
+
+#[test]
+fn while_a_name_is_only_guessed_nothing_is_removed_without_a_record() {
+    let scene = Marking::new();
+    scene.leave_taint();
+    drop(scene.start_by_guess(TAINT, "n").unwrap());
+    assert_eq!(scene.ours(), (Some(String::from("NoSchedule")), None));
+    assert_eq!(scene.asked(), [""; 0]);
+}
+
+#[test]
+fn a_node_that_changes_at_the_stop_is_asked_again() {
+    let scene = Marking::new();
+    let marks = scene.start(ALL).unwrap();
+    marks.set_short(true);
+    scene.wait(Some("NoSchedule"), Some("True"));
+    scene.api.change(|server| server.node["metadata"]["changes"] = json!(2));
+    drop(marks);
+    assert_eq!(scene.ours(), (None, None));
+    assert!(std::fs::read_dir(scene.state.path()).unwrap().next().is_none(), "nothing is left to remove");
+}
+
+#[test]
+fn a_condition_that_cannot_be_removed_keeps_no_taint_there() {
+    let scene = Marking::new();
+    let marks = scene.start(ALL).unwrap();
+    marks.set_short(true);
+    scene.wait(Some("NoSchedule"), Some("True"));
+    scene.api.change(|server| server.node["metadata"]["isConditionRefused"] = true.into());
+    let begin = Instant::now();
+    drop(marks);
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    assert_eq!(scene.ours(), (None, Some(String::from("True"))));
+    // The next start finds what is left.
+    assert!(scene.state.path().join("node-marks.json").exists());
 }
 
 #[test]

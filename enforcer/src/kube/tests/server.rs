@@ -31,6 +31,8 @@ pub(super) struct Server {
     pub(super) grace_seconds: u64,
     /// The status of every answer, if it is none that serves.
     pub(super) fails_with: Option<u16>,
+    /// How many requests it still refuses for having too much to do.
+    pub(super) busy: u32,
     /// The node `n`, as far as is used.
     pub(super) node: Value,
     /// Whether it does what is asked, and closes the connection without an answer.
@@ -53,7 +55,7 @@ pub(super) struct Server {
 #[derive(Clone, Debug)]
 pub(super) struct FakePod {
     uid: String,
-    controller: Option<&'static str>,
+    pub(super) controller: Option<&'static str>,
     pub(super) annotations: Value,
     pub(super) is_terminating: bool,
 }
@@ -173,6 +175,10 @@ impl Server {
         if let Some(status) = self.fails_with {
             return refused(status, "not now");
         }
+        if self.busy > 0 {
+            self.busy -= 1;
+            return refused(429, "too many requests, please try again later");
+        }
         if path == "/version" {
             return (StatusCode::OK, json!({"major": "1"}));
         }
@@ -254,8 +260,14 @@ fn answer_of_node(node: &mut Value, method: &Method, below: &str, body: &Value) 
         ("PATCH", "") if node["metadata"]["isTaintRefused"] == true => {
             return (StatusCode::FORBIDDEN, json!({"message": "nodes is forbidden"}));
         }
+        ("PATCH", "/status") if node["metadata"]["isConditionRefused"] == true => {
+            return (StatusCode::FORBIDDEN, json!({"message": "nodes/status is forbidden"}));
+        }
         ("PATCH", "") => {
-            if body["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"] {
+            // So often it changes after it was read.
+            let changes = node["metadata"]["changes"].as_u64().unwrap_or_default();
+            if changes > 0 || body["metadata"]["resourceVersion"] != node["metadata"]["resourceVersion"] {
+                node["metadata"]["changes"] = changes.saturating_sub(1).into();
                 return (StatusCode::CONFLICT, json!({}));
             }
             node["spec"]["taints"] = body["spec"]["taints"].clone();

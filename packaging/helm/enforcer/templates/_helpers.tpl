@@ -102,13 +102,18 @@ the fields that are fixed while it runs; a test holds the list to the daemon's.
 {{- end -}}
 
 {{/*
-The features of a configuration that need a right at the API server, by the names of their roles. As words.
+The features of a configuration that need a right at the API server, by the names of their roles. As words. That of the node
+does not depend on the mode: a daemon that leaves `enforce` removes what it has set.
 */}}
 {{- define "enforcer.features" -}}
-{{- if has (default "auto" .podSource) (list "auto" "kubelet" "apiServer") }} specs{{ end -}}
-{{- if and (eq .mode "enforce") (ne (default "evict" .apiAction) "none") }} evictions{{ end -}}
-{{- if and (eq .mode "enforce") (or .nodeCondition (ne (default "none" .nodeTaint) "none")) }} node{{ end -}}
-{{- if dig "kubernetes" "enabled" false (default dict .sinks) }} events{{ end -}}
+{{- $config := .config -}}
+{{- $special := list (default "killOnly" $config.barePods) (default "killOnly" $config.daemonSetPods) -}}
+{{- $requests := or (ne (default "evict" $config.apiAction) "none") (without $special "killOnly") -}}
+{{- $marks := or $config.nodeCondition (ne (default "none" $config.nodeTaint) "none") -}}
+{{- if has (default "auto" $config.podSource) (list "auto" "kubelet" "apiServer") }} specs{{ end -}}
+{{- if and (eq $config.mode "enforce") $requests }} evictions{{ end -}}
+{{- if or $marks .root.Values.rbac.nodeCleanup }} node{{ end -}}
+{{- if dig "kubernetes" "enabled" false (default dict $config.sinks) }} events{{ end -}}
 {{- end -}}
 
 {{/* The secret key with the token that Prometheus shows, as JSON; empty if it shows none. For `.Values.metrics`. */}}
