@@ -52,7 +52,7 @@ use self::{
     brake::Brakes,
     breaker::Breaker,
     exhaustion::Exhaustion,
-    terminating::Volume,
+    terminating::Volumes,
     victim::{Next, Sight, Victim},
 };
 pub use super::few::Few;
@@ -132,14 +132,16 @@ pub struct Engine {
     back_offs: BackOffs,
     /// When memory will be exhausted, as of the latest sample.
     exhaustion: Exhaustion,
-    /// What a kubelet removes after the latest victim's death.
-    volume: Option<Volume>,
+    /// What a kubelet removes after victims' deaths.
+    volumes: Volumes,
     /// When the latest victim was seen to have died.
     died_ns: Option<u64>,
     /// Free bytes on the kernel's per-CPU lists at the latest sample.
     free_lists_bytes: u64,
     /// Shared memory that no process mapped at the latest sample, in bytes.
     unmapped_shmem_bytes: u64,
+    /// All shared memory at the latest sample, in bytes.
+    shmem_bytes: u64,
     /// The threshold that this shared memory exceeds, in bytes, while it does.
     shared_memory_limit_bytes: Option<u64>,
 }
@@ -169,10 +171,11 @@ impl Engine {
             brakes: Brakes::default(),
             back_offs: BackOffs::default(),
             exhaustion: Exhaustion::default(),
-            volume: None,
+            volumes: Volumes::default(),
             died_ns: None,
             free_lists_bytes: 0,
             unmapped_shmem_bytes: 0,
+            shmem_bytes: 0,
             shared_memory_limit_bytes: None,
         }
     }
@@ -342,6 +345,8 @@ impl Engine {
         let now_ns = node.now_ns;
         self.free_lists_bytes = node.free_lists_bytes;
         self.unmapped_shmem_bytes = node.unmapped_shmem_bytes;
+        self.shmem_bytes = node.shmem_bytes;
+        self.volumes.note_shmem(node.shmem_bytes);
         let verdict = self.pressure.observe(node.awake_ns(), &node.observations());
         let is_lowered = self.arms.is_lowered(node);
         for (place, (tracked, slot)) in self.pressure.thresholds().zip(&mut self.episodes).enumerate() {
@@ -477,7 +482,7 @@ impl Engine {
         let decides = acts && !alive;
         let may = move |reclaim: &Reclaim| {
             if self.is_quiet(&reclaim.threshold, now_ns)
-                || !reclaim.threshold.is_hard() && now_ns < self.soft_quiet_until_ns
+                || !reclaim.threshold.is_hard() && now_ns < self.soft_quiet_until_ns && self.awaits_others()
             {
                 return false;
             }

@@ -29,7 +29,7 @@ pub use self::{
     node::Node,
     owner::{Owner, OwnerLevel},
     owner_reference::OwnerReference,
-    placement::{Freshness, Knowledge, Placement, SpecOrigin},
+    placement::{Freshness, Knowledge, Placement, SpecOrigin, Unnamed},
     pod::{Container, ContainerKind, Instance, Pod},
     qos::QosClass,
     quantity::{BinarySi, ParseQuantityError, Quantity},

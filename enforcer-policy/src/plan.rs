@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::model::{
     CgroupPath, CgroupValues, Container, ContainerKind, Knowledge, Node, OwnerReference, Placement, Pod,
-    PodName, PodUid, QosClass, ResourceList, ResourceName,
+    PodName, PodUid, QosClass, ResourceList, ResourceName, Unnamed,
 };
 
 use crate::{
@@ -99,6 +99,8 @@ pub struct PodPlan {
     pub admission: Admission,
     /// How much is known of it, if another made its cgroups; `None` if they are enforcer's.
     pub placed: Option<Knowledge>,
+    /// Those of its containers that no name leads to; `None` if there are none.
+    pub unnamed: Option<Arc<Unnamed>>,
 }
 
 impl PodPlan {
@@ -125,6 +127,7 @@ impl PodPlan {
             containers: Vec::new(),
             admission: Admission::plain(),
             placed: None,
+            unnamed: None,
         }
     }
 
@@ -289,6 +292,7 @@ fn plan_pod(
         containers,
         admission,
         placed: None,
+        unnamed: None,
     }
 }
 

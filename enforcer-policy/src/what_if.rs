@@ -229,6 +229,7 @@ mod tests {
                 fill_bytes_per_second: 0,
                 free_lists_bytes: 0,
                 unmapped_shmem_bytes: 0,
+                shmem_bytes: 0,
             },
         }
     }

@@ -114,6 +114,7 @@ fn signalled(signalled: &EvictionSignalled) -> String {
         Some("gracePassed") => "; its grace has passed",
         Some("hardThreshold") => "; the hard threshold was crossed in its grace",
         Some("exhausting") => "; memory would have run out in its grace",
+        Some("unanswered") => "; the API server was not to end it, or did not answer",
         _ => "",
     };
     format!("killed {} after the crossing{why}", ms(timeline.crossed_to_signalled_ms))

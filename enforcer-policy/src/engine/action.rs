@@ -154,6 +154,7 @@ impl Shortage {
 
 /// A decision with everything that led to it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Schema, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Decision {
     /// The number of the decision in this engine, from 1.
     pub number: u64,
@@ -179,6 +180,9 @@ pub struct Decision {
     pub shortage: Shortage,
     /// How long the victim gets to end by itself, in nanoseconds; 0 kills it at once.
     pub grace_ns: u64,
+    /// Whether it has no grace period of its own, and `grace_ns` is what another is asked to give it. If no one else ends
+    /// it, it is killed at once.
+    pub graceless: bool,
     /// The hook that runs before the signal.
     pub hook: HookPlan,
     /// The victim's usage.
@@ -320,6 +324,8 @@ pub enum KillReason {
     Exhausting,
     /// The hook has ended, or is not awaited any longer; the victim was not sent SIGTERM.
     HookOver,
+    /// It has no grace period, and no one else ends it.
+    Unanswered,
 }
 
 /// Why a candidate is throttled.
@@ -403,7 +409,8 @@ pub enum Action {
     /// `Outcome::Signalled` or `Refused`; with one, do as for `Ask`. A dry run is only reported; no answer is awaited.
     Evict,
     /// Send the victim SIGTERM or have the API server evict it, and answer with `Outcome::Terminated`, `Requested` or
-    /// `Refused`. It follows a hook, or `Outcome::Unrequested` if the shortage lasts.
+    /// `Refused`. A victim that is `graceless` is not sent SIGTERM: the answer is `Unrequested` then. It follows a hook,
+    /// or `Outcome::Unrequested` about a victim of an earlier process if the shortage lasts.
     Ask {
         /// The number of its decision.
         number: u64,

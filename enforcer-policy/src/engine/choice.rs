@@ -13,6 +13,10 @@ use crate::{
 /// How long to wait before trying again when there is no candidate: reading all usages costs milliseconds.
 const NO_CANDIDATE_PAUSE_NS: u64 = 100 * MS;
 
+/// The grace period that another is asked to give a victim without one. With none at all the API server would remove
+/// the pod before its containers have ended.
+const ASKED_GRACE_NS: u64 = 1_000 * MS;
+
 impl Engine {
     /// Chooses the victim from fresh readings.
     pub(super) fn decide(&mut self, now_ns: u64, reclaim: Reclaim, actions: &mut Actions) {
@@ -29,9 +33,9 @@ impl Engine {
             self.out_of_reach(now_ns, &reclaim, actions);
             return;
         }
-        if let Some(victim) = self.victim.take() {
+        if let Some(victim) = self.victim {
             // Its processes are gone, and what it can still release would not suffice.
-            push(actions, Action::Completed(victim.completion()));
+            self.complete(&victim, victim.completion(), actions);
         }
         self.take_first(now_ns, reclaim, actions);
     }
@@ -108,11 +112,8 @@ impl Engine {
         // SIGTERM and a wait would be too late, though the hard threshold is not met yet.
         let exhausted_in_ns = self.exhaustion.in_ns(slot.facts.in_kubepods);
         let is_exhausting = is_too_late(exhausted_in_ns, predicted_freed_bytes);
-        let grace_ns = if shortage.hard || is_exhausting {
-            0
-        } else {
-            self.settings.max_pod_grace_period_ns.min(slot.facts.grace_period_ns)
-        };
+        let (grace_ns, graceless) =
+            if shortage.hard || is_exhausting { (0, false) } else { self.grace(slot.facts.grace_period_ns) };
         Some(Decision {
             number: self.decided.saturating_add(1),
             dry_run,
@@ -126,6 +127,7 @@ impl Engine {
             decided_ns: now_ns,
             shortage,
             grace_ns,
+            graceless,
             hook: HookPlan::new(&self.settings, dry_run, exhausted_in_ns, predicted_freed_bytes),
             reading: slot.reading,
             growth_bytes_per_second: slot.growth_bytes_per_second,
@@ -138,6 +140,15 @@ impl Engine {
             excluded,
             excluded_count,
         })
+    }
+
+    /// How long the victim of a soft eviction gets to end by itself, if its own grace period is `own_ns`, and whether
+    /// that is only what another is asked to give it.
+    fn grace(&self, own_ns: u64) -> (u64, bool) {
+        match self.settings.max_pod_grace_period_ns.min(own_ns) {
+            0 if self.settings.asks_first => (ASKED_GRACE_NS, true),
+            grace_ns => (grace_ns, false),
+        }
     }
 
     /// When the threshold was crossed.

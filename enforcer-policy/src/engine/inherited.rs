@@ -56,6 +56,8 @@ impl Engine {
             decided_ns,
             shortage,
             grace_ns,
+            // That is not known any more: if it has to be, it is sent SIGTERM first.
+            graceless: false,
             hook: HookPlan::Off,
             reading: inherited.reading(),
             growth_bytes_per_second: 0,

@@ -194,6 +194,8 @@ pub struct NodeSample {
     pub free_lists_bytes: u64,
     /// A lower bound of shared memory and files in tmpfs that no process maps, in bytes: no death frees it.
     pub unmapped_shmem_bytes: u64,
+    /// All shared memory and files in tmpfs, in bytes; 0 if that is not known.
+    pub shmem_bytes: u64,
 }
 
 impl NodeSample {
@@ -209,6 +211,7 @@ impl NodeSample {
             fill_bytes_per_second: 0,
             free_lists_bytes: 0,
             unmapped_shmem_bytes: 0,
+            shmem_bytes: 0,
         }
     }
 
@@ -303,7 +306,8 @@ pub enum Outcome {
         /// When that was known.
         now_ns: u64,
     },
-    /// As far as can be found out, no earlier process has had the victim evicted. Nothing was requested or signalled here.
+    /// As far as can be found out, no one else ends the victim: no earlier process has had it evicted, or it is
+    /// `graceless` and the API server, if it was asked, does not have it ended. Nothing was signalled here.
     Unrequested {
         /// The number of its decision.
         number: u64,

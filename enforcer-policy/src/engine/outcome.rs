@@ -1,10 +1,11 @@
 //! Processes the outcomes of the engine's actions.
 
 use super::{
-    Action, Actions, BUDGET_PAUSE_NS, EMPTY_PAUSE_NS, Engine, FailureReason, Outcome, Refusal, Suppression,
-    UNRECORDED_PAUSE_NS,
+    Action, Actions, BUDGET_PAUSE_NS, Completion, EMPTY_PAUSE_NS, Engine, FailureReason, KillReason, Outcome,
+    Refusal, Suppression, UNRECORDED_PAUSE_NS,
     candidates::UNTIL_FORGIVEN,
     push,
+    terminating::Volume,
     victim::{Look, Victim},
 };
 
@@ -35,9 +36,7 @@ impl Engine {
                 self.pace(now_ns, actions);
             }
             Outcome::Unrequested { number, now_ns } if number == victim.number && victim.is_to_be_asked() => {
-                victim.unrequested(now_ns);
-                self.victim = Some(victim);
-                self.pace(now_ns, actions);
+                self.unrequested(victim, now_ns, actions);
             }
             Outcome::Signalled { number, now_ns } if number == victim.number => {
                 let is_first = !victim.is_asked();
@@ -63,13 +62,10 @@ impl Engine {
             {
                 let was_alive = victim.is_alive();
                 let look = victim.look(now_ns, populated, current_bytes, process_count);
-                self.note_death(&victim, was_alive, now_ns);
+                self.note_death(&victim, was_alive);
                 match look {
                     Look::Wait => self.victim = Some(victim),
-                    Look::Completed(completion) => {
-                        self.victim = None;
-                        push(actions, Action::Completed(completion));
-                    }
+                    Look::Completed(completion) => self.complete(&victim, completion, actions),
                     Look::Failed(failure) => {
                         self.victim = None;
                         self.candidates.pass_over(victim.cgroup, UNTIL_FORGIVEN);
@@ -90,12 +86,37 @@ impl Engine {
         }
     }
 
-    /// Notes what follows from a victim's death.
-    fn note_death(&mut self, victim: &Victim, was_alive: bool, now_ns: u64) {
-        self.died_ns = victim.dead_ns().or(self.died_ns);
-        if was_alive && !victim.is_alive() {
-            self.volume = victim.volume(now_ns);
+    /// Goes on with a victim that no one else ends.
+    fn unrequested(&mut self, mut victim: Victim, now_ns: u64, actions: &mut Actions) {
+        if !victim.is_graceless() {
+            victim.unrequested(now_ns);
+            self.victim = Some(victim);
+        } else if self.withdrawn() == Some(victim.number) {
+            // It was spared, or the shortage has ended, before whoever was to ask could see that.
+            return self.refused(victim, now_ns, Refusal::Withdrawn, actions);
+        } else {
+            victim.unanswered(now_ns);
+            self.victim = Some(victim);
+            push(actions, Action::Kill { number: victim.number, reason: KillReason::Unanswered });
         }
+        self.pace(now_ns, actions);
+    }
+
+    /// Notes what follows from a victim's death.
+    fn note_death(&mut self, victim: &Victim, was_alive: bool) {
+        self.died_ns = victim.dead_ns().or(self.died_ns);
+        if was_alive && let Some(volume) = victim.volume() {
+            self.volumes.keep(Volume { shmem_bytes: self.shmem_bytes, ..volume });
+        }
+    }
+
+    /// Ends the eviction of a victim that is dead. Its volumes are still awaited.
+    pub(super) fn complete(&mut self, victim: &Victim, completion: Completion, actions: &mut Actions) {
+        self.victim = None;
+        if let Some(volume) = victim.volume_left() {
+            self.volumes.keep(Volume { shmem_bytes: self.shmem_bytes, ..volume });
+        }
+        push(actions, Action::Completed(completion));
     }
 
     fn refused(&mut self, mut victim: Victim, now_ns: u64, reason: Refusal, actions: &mut Actions) {
@@ -109,18 +130,15 @@ impl Engine {
             };
             let was_alive = victim.is_alive();
             let look = victim.look(now_ns, false, bytes, processes);
-            self.note_death(&victim, was_alive, now_ns);
-            self.victim = match look {
-                Look::Wait => Some(victim),
-                Look::Completed(completion) => {
-                    push(actions, Action::Completed(completion));
-                    None
-                }
+            self.note_death(&victim, was_alive);
+            match look {
+                Look::Wait => self.victim = Some(victim),
+                Look::Completed(completion) => self.complete(&victim, completion, actions),
                 Look::Failed(failure) => {
+                    self.victim = None;
                     push(actions, Action::Failed(failure));
-                    None
                 }
-            };
+            }
             return;
         }
         self.victim = None;

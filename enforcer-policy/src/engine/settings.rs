@@ -123,6 +123,9 @@ pub struct EngineSettings {
     pub pressure_transition_period_ms: u64,
     /// `evictionMaxPodGracePeriod` in nanoseconds: the longest grace period of a soft eviction.
     pub max_pod_grace_period_ns: u64,
+    /// Whether another may end a soft eviction's victim if it is asked, such as a kubelet through the API server. Then it
+    /// is asked first, also about a victim without a grace period.
+    pub asks_first: bool,
     /// `evictWithinRequest`: whether pods within their request are candidates at all, after all others.
     pub evict_within_request: bool,
     /// `breaker`.
@@ -145,6 +148,7 @@ impl Default for EngineSettings {
             )]),
             pressure_transition_period_ms: 300_000,
             max_pod_grace_period_ns: 0,
+            asks_first: false,
             evict_within_request: true,
             breaker: BreakerSettings::default(),
             hook_timeout_ns: 0,

@@ -133,12 +133,16 @@ pub(super) struct Victim {
     stage: Stage,
     need: Need,
     grace_ns: u64,
+    /// Whether it is killed at once if no one else ends it.
+    graceless: bool,
     moments: Moments,
     memory: Release,
     /// The part of the predicted memory that a file in a tmpfs may hold.
     shared_bytes: u64,
-    /// Memory in volumes that another removes once the victim is dead. No prediction counts on it.
+    /// Files in a tmpfs that no process maps. No prediction counts on them.
     volume_bytes: u64,
+    /// Whether another removes its volumes, and with them such files, once it is dead.
+    torn_down: bool,
     pids: Release,
     /// Whether its memory counts towards the pods' own limit.
     pub(super) in_kubepods: bool,
@@ -180,6 +184,7 @@ impl Victim {
             },
             need: Need::Lasting,
             grace_ns: decision.grace_ns,
+            graceless: decision.graceless,
             moments: Moments {
                 crossed_ns: decision.crossed_ns,
                 decided_ns: decision.decided_ns,
@@ -191,9 +196,8 @@ impl Victim {
             },
             memory: release(Resource::Memory),
             shared_bytes: usage.map_or(0, Usage::mapped_shmem_bytes),
-            volume_bytes: usage
-                .filter(|_| facts.is_none_or(|facts| facts.torn_down))
-                .map_or(0, Usage::unmapped_shmem_bytes),
+            volume_bytes: usage.map_or(0, Usage::unmapped_shmem_bytes),
+            torn_down: facts.is_none_or(|facts| facts.torn_down),
             pids: release(Resource::Pids),
             in_kubepods: facts.is_none_or(|facts| facts.in_kubepods),
             clock_ns: 0,
@@ -251,6 +255,14 @@ impl Victim {
         }
     }
 
+    /// No one else ends it, and it has no grace period: it is to be killed.
+    pub(super) fn unanswered(&mut self, now_ns: u64) {
+        self.tick(now_ns);
+        if self.is_to_be_asked() {
+            self.stage = Stage::Killing;
+        }
+    }
+
     /// It was killed.
     pub(super) fn signalled(&mut self, now_ns: u64) {
         self.tick(now_ns);
@@ -274,7 +286,12 @@ impl Victim {
         self.stage == Stage::Deciding
     }
 
-    /// Whether it is to be sent SIGTERM and, as far as is known, was not.
+    /// Whether it is killed at once if no one else ends it.
+    pub(super) fn is_graceless(&self) -> bool {
+        self.graceless
+    }
+
+    /// Whether it is to be asked to end and, as far as is known, was not.
     pub(super) fn is_to_be_asked(&self) -> bool {
         self.stage == Stage::Deciding && self.grace_ns > 0
     }
@@ -437,11 +454,25 @@ impl Victim {
         Resource::of(signal).filter(|_| self.counts_for(signal)).map_or(0, |resource| self.credit(resource))
     }
 
-    /// What another removes now that it is dead; `None` if that is nothing.
-    pub(super) fn volume(&self, now_ns: u64) -> Option<Volume> {
-        let bytes = self.volume_bytes;
-        let until_ns = now_ns.saturating_add(self.allowed_ns());
-        (bytes > 0).then_some(Volume { cgroup: self.cgroup, bytes, until_ns })
+    /// What another removes now that it is dead, besides what it is still to release itself; `None` if it is not dead.
+    pub(super) fn volume(&self) -> Option<Volume> {
+        self.volume_with(0)
+    }
+
+    /// The same once its own release is not followed any longer: what its processes mapped and has not come back is
+    /// taken for files in a volume.
+    pub(super) fn volume_left(&self) -> Option<Volume> {
+        // It has all come back, or its cgroup is gone.
+        let is_over = self.moments.memory_back_ns.is_some();
+        let missing = if is_over { 0 } else { self.credit(Resource::Memory) };
+        self.volume_with(missing.min(self.shared_bytes))
+    }
+
+    fn volume_with(&self, mapped_bytes: u64) -> Option<Volume> {
+        let dead_ns = self.dead_ns()?;
+        let bytes = if self.torn_down { self.volume_bytes.saturating_add(mapped_bytes) } else { 0 };
+        let until_ns = dead_ns.saturating_add(self.allowed_ns());
+        Some(Volume { cgroup: self.cgroup, bytes, dead_ns, until_ns, shmem_bytes: 0 })
     }
 
     /// Why and for how long its memory is awaited, if it is.

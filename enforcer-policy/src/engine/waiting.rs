@@ -16,7 +16,7 @@ pub enum Waiting {
     Victim(CgroupId),
     /// The memory that the last victim still releases suffices.
     GivingBack(CgroupId),
-    /// The memory that terminating pods are releasing suffices, or that of the last victim's volumes.
+    /// The memory that terminating pods are releasing suffices, or that of dead victims' volumes.
     Terminating,
     /// A decision was tried just now; the next try waits a moment.
     Pause,

@@ -154,7 +154,9 @@ struct World {
 impl World {
     fn new(recorded: &Engine, settings: &EngineSettings, first: &BTreeMap<CgroupId, (u64, Reading)>) -> Self {
         let mut engine = recorded.clone();
-        let settings = &EngineSettings { paused: recorded.settings().paused, ..*settings };
+        // Whether there is anyone to ask is a fact of the node, which the other settings do not know.
+        let EngineSettings { paused, asks_first, .. } = *recorded.settings();
+        let settings = &EngineSettings { paused, asks_first, ..*settings };
         if settings != recorded.settings() {
             engine.configure(settings);
             // The settings count as having always been in force.
@@ -325,6 +327,7 @@ impl World {
         let acts_alike = |recorded: Decision| {
             !recorded.dry_run
                 && (recorded.grace_ns > 0) == (decision.grace_ns > 0)
+                && recorded.graceless == decision.graceless
                 && hooks(recorded) == hooks(decision)
         };
         if decision.dry_run {

@@ -1,5 +1,7 @@
 //! What is known of a pod that a kubelet runs: its cgroups, and how fresh its spec is.
 
+use std::sync::Arc;
+
 use super::{CgroupPath, SmallMap};
 
 /// The cgroups that a kubelet and its container runtime made for a pod, which another process creates, limits and
@@ -10,8 +12,21 @@ pub struct Placement {
     pub pod: CgroupPath,
     /// Those of its containers that exist, by the container's name.
     pub containers: SmallMap<String, CgroupPath>,
+    /// Those of its containers that no name leads to; `None` if there are none.
+    pub unnamed: Option<Arc<Unnamed>>,
     /// How much is known of the pod.
     pub knowledge: Knowledge,
+}
+
+/// Cgroups of a pod's containers that no name leads to: the runtime has not named them yet, or a later attempt has the
+/// name. They use memory like the others, and are killed with them.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Unnamed {
+    /// Their paths.
+    pub containers: Vec<CgroupPath>,
+    /// The pod's sandbox: only while it lives it is certain that none of them is the next one. `None` if that is certain
+    /// without it.
+    pub sandbox: Option<CgroupPath>,
 }
 
 /// How much is known of a pod that another made.
@@ -19,8 +34,8 @@ pub struct Placement {
 pub enum Knowledge {
     /// Its spec.
     Spec {
-        /// Whether it may be evicted: its priority is known, and each of its cgroups is the sandbox's or a named container's, so
-        /// that none is missed.
+        /// Whether it may be evicted: its priority is known, and each of its cgroups is known to be the sandbox's or a
+        /// container's, so that none is missed.
         is_settled: bool,
         /// Where it is from.
         origin: SpecOrigin,

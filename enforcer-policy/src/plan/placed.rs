@@ -37,8 +37,9 @@ impl PodPlan {
 
 /// The plan of a pod whose cgroups another made.
 pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
-    let Placement { pod, containers, knowledge } = placement;
+    let Placement { pod, containers, unnamed, knowledge } = placement;
     plan.cgroup.path = pod.clone();
+    plan.unnamed.clone_from(unnamed);
     plan.placed = Some(*knowledge);
     match knowledge {
         Knowledge::Spec { .. } => {
@@ -111,7 +112,7 @@ mod tests {
 
     fn planned(pod: &Pod, knowledge: Knowledge) -> Plan {
         let containers = [(String::from("app"), path(APP))].into();
-        let placement = Placement { pod: path(POD), containers, knowledge };
+        let placement = Placement { pod: path(POD), containers, unnamed: None, knowledge };
         let placements = BTreeMap::from([(pod.uid.clone(), placement)]);
         plan_placed(&node(), &Settings::default(), &[(pod, Admission::plain())], &placements)
     }

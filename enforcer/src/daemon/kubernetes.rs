@@ -57,7 +57,31 @@ pub(super) fn requests(config: &Config, is_beside_kubelet: bool) -> bool {
     is_beside_kubelet && config.mode == Mode::Enforce && asks
 }
 
-/// Requests the end of pods whose controller is known from a live spec.
+/// How the end of a pod is requested.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Way {
+    /// Not at all.
+    Never,
+    /// At once, as its controller is known.
+    AtOnce,
+    /// After a look at it: an earlier process may have requested it, or what is known of it may be old.
+    AfterLook,
+}
+
+impl Way {
+    /// That of a pod of which this is known, if `is_live` says whether its spec holds now.
+    fn of(placed: Option<Knowledge>, is_live: bool, is_again: bool) -> Self {
+        match placed {
+            _ if is_again => Self::AfterLook,
+            // The API server does not have it, or it is being deleted and keeps the grace period that was asked for.
+            None | Some(Knowledge::Spec { is_terminating: true, .. }) => Self::Never,
+            Some(_) if is_live => Self::AtOnce,
+            Some(_) => Self::AfterLook,
+        }
+    }
+}
+
+/// Requests the end of a kubelet's pods.
 #[derive(Debug)]
 struct SoftRequests(SoftEvictions);
 
@@ -70,17 +94,12 @@ impl Requester for SoftRequests {
         is_again: bool,
         is_withdrawn: &dyn Fn() -> bool,
     ) -> Requested {
-        // One that is being deleted keeps the grace period that was asked for, and of an old spec the controller may be too.
-        let is_terminating = matches!(pod.placed, Some(Knowledge::Spec { is_terminating: true, .. }));
-        if !is_again && (is_terminating || !pod.spec.is_live()) {
-            return Requested::Unanswered;
-        }
         let owner = Owner::of(pod.controller.as_ref().map(|controller| controller.kind.as_str()));
-        let (id, pod) = (id.to_string(), reference(pod));
-        let outcome = if is_again {
-            self.0.request_again(&id, &pod, grace, is_withdrawn)
-        } else {
-            self.0.request(&id, &pod, owner, grace, is_withdrawn)
+        let (id, reference) = (id.to_string(), reference(pod));
+        let outcome = match Way::of(pod.placed, pod.spec.is_live(), is_again) {
+            Way::Never => return Requested::Unanswered,
+            Way::AtOnce => self.0.request(&id, &reference, owner, grace, is_withdrawn),
+            Way::AfterLook => self.0.request_after_look(&id, &reference, grace, is_withdrawn),
         };
         match outcome {
             SoftOutcome::Accepted => Requested::Accepted,
@@ -141,5 +160,35 @@ pub(super) fn note(marks: Option<&NodeMarks>, repeating: Option<&Repeating>, eve
     }
     if let (Some(marks), EngineEvent::Conditions(conditions)) = (marks, event) {
         marks.set_short(conditions.has(NodeCondition::MemoryPressure));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Freshness, SpecOrigin};
+
+    /// That a kubelet is started again, or that a daemon has only the specs of an earlier one, is no API server that is
+    /// away.
+    #[test]
+    fn a_pod_whose_spec_is_not_live_is_looked_at_and_requested_all_the_same() {
+        let origin = SpecOrigin { source: "kubelet", freshness: Freshness::Live };
+        let spec = |is_terminating| Some(Knowledge::Spec { is_settled: true, origin, is_terminating });
+        let names = Some(Knowledge::Names { is_settled: true });
+        assert_eq!(Way::of(spec(false), true, false), Way::AtOnce);
+        assert_eq!(Way::of(spec(false), false, false), Way::AfterLook);
+        assert_eq!(Way::of(names, false, false), Way::AfterLook, "its controller is not known");
+    }
+
+    #[test]
+    fn a_pod_that_is_being_deleted_or_is_no_kubelets_is_not_requested() {
+        let origin = SpecOrigin { source: "kubelet", freshness: Freshness::Live };
+        let terminating = Some(Knowledge::Spec { is_settled: true, origin, is_terminating: true });
+        for is_live in [false, true] {
+            assert_eq!(Way::of(terminating, is_live, false), Way::Never);
+            assert_eq!(Way::of(None, is_live, false), Way::Never);
+            // An earlier process may have done it.
+            assert_eq!(Way::of(terminating, is_live, true), Way::AfterLook);
+        }
     }
 }

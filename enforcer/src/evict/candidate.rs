@@ -130,8 +130,8 @@ pub enum OpenError {
     /// A cgroup or one of its files could not be opened.
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
-    /// No container of it that has a name has a cgroup.
-    #[error("{path} holds no container that has a name")]
+    /// No container of it has a cgroup, or one without a name may be its next sandbox.
+    #[error("{path} holds no container that is known for certain")]
     Unnamed {
         /// The pod's cgroup.
         path: String,
@@ -165,7 +165,8 @@ impl Candidate {
 
     /// The same beside a kubelet: only the containers are killed, not the sandbox, whose cgroup is in the pod's too.
     ///
-    /// A container of a kubelet's pod that has no cgroup has ended or not started: it is skipped. The container of a
+    /// A container of a kubelet's pod that has no cgroup has ended or not started: it is skipped. One that no name leads to
+    /// is killed like the others, while the sandbox that the pod has lives: the next one cannot be among them then. The container of a
     /// manifest's pod may run in another cgroup, so the whole pod is killed then: a pod that is killed only in part would
     /// cost another pod its life.
     pub fn open_containers(root: &CgroupDir, guard: &Arc<Guard>, plan: &PodPlan) -> Result<Self, OpenError> {
@@ -173,7 +174,19 @@ impl Candidate {
             !root.open(&container.cgroup.path).is_err_and(|error| error.is_gone())
         };
         let (there, missing): (Vec<_>, Vec<_>) = plan.containers.iter().partition(is_there);
-        if plan.placed.is_some() && there.is_empty() {
+        let unnamed = plan.unnamed.as_deref();
+        if let Some(sandbox) = unnamed.and_then(|of| of.sandbox.as_ref())
+            && !lives(root, sandbox)?
+        {
+            return Err(OpenError::Unnamed { path: plan.cgroup.path.to_string() });
+        }
+        let unnamed: Vec<_> = unnamed
+            .iter()
+            .flat_map(|of| &of.containers)
+            .filter(|path| !root.open(path).is_err_and(|error| error.is_gone()))
+            .cloned()
+            .collect();
+        if plan.placed.is_some() && there.is_empty() && unnamed.is_empty() {
             return Err(OpenError::Unnamed { path: plan.cgroup.path.to_string() });
         }
         // Init containers end before the others begin.
@@ -181,7 +194,8 @@ impl Candidate {
         if plan.placed.is_none() && (there.is_empty() || missing.iter().any(may_be_elsewhere)) {
             return Self::open(root, guard, plan);
         }
-        let paths: Vec<_> = there.into_iter().map(|container| container.cgroup.path.clone()).collect();
+        let named = there.into_iter().map(|container| container.cgroup.path.clone());
+        let paths: Vec<_> = named.chain(unnamed).collect();
         Self::open_with_targets(root, guard, plan, &paths)
     }
 
@@ -199,9 +213,13 @@ impl Candidate {
         // The pod's limits throttle its containers, even if the pod's cgroup outlives them.
         open_brakes(&dir, plan.adopted || !is_killed, &mut brakes)?;
         let killed = |container: &&ContainerPlan| is_killed || targets.contains(&container.cgroup.path);
-        for container in plan.containers.iter().filter(killed) {
-            match root.open(&container.cgroup.path) {
-                Ok(dir) => open_brakes(&dir, plan.adopted || container.adopted, &mut brakes)?,
+        let named = plan.containers.iter().filter(killed);
+        let named = named.map(|container| (&container.cgroup.path, plan.adopted || container.adopted));
+        let unnamed = plan.unnamed.iter().flat_map(|of| &of.containers);
+        let unnamed = unnamed.filter(|path| targets.contains(path)).map(|path| (path, plan.adopted));
+        for (path, outlives) in named.chain(unnamed) {
+            match root.open(path) {
+                Ok(dir) => open_brakes(&dir, outlives, &mut brakes)?,
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error.into()),
             }
@@ -464,6 +482,14 @@ impl Target {
         let kill = dir.open_write("cgroup.kill")?;
         let events = dir.open_read("cgroup.events")?;
         Ok(Self { dir, origin, kill, events })
+    }
+}
+
+/// Whether a cgroup is there and holds a process.
+fn lives(root: &CgroupDir, path: &CgroupPath) -> Result<bool, cgroup::Error> {
+    match root.open(path).and_then(|dir| dir.is_populated()) {
+        Err(error) if error.is_gone() => Ok(false),
+        read => read,
     }
 }
 

@@ -418,6 +418,7 @@ impl EvictionLoop {
                     pids,
                     free_lists_bytes,
                     unmapped_shmem_bytes: self.wiring.available.unmapped_shmem_bytes(),
+                    shmem_bytes: self.wiring.available.shmem_bytes(),
                     fill_bytes_per_second: self.sampler.fill_bytes_per_second(),
                     ..NodeSample::memory(now_ns, available_bytes, total_bytes)
                 })

@@ -77,7 +77,7 @@ const STACK_BYTES: usize = 256 * 1024;
 /// How the reflex is set up.
 #[derive(Clone, Debug)]
 pub struct ReflexConfig {
-    /// When to evict, and the mode.
+    /// When to evict, and the mode. Whether another is asked first follows from the `requester`.
     pub settings: EngineSettings,
     /// The memory summary, `/proc/meminfo`.
     pub meminfo: PathBuf,
@@ -263,6 +263,8 @@ pub struct Reflex {
     threads: Vec<JoinHandle<()>>,
     /// The hook's thread, and the channel that closes when it ends.
     hook_thread: Option<(JoinHandle<()>, mpsc::Receiver<()>)>,
+    /// Whether another may be asked to end a soft eviction's victim.
+    asks_first: bool,
     memory_locked: Result<(), Errno>,
     scheduled: Result<(), Errno>,
 }
@@ -307,6 +309,7 @@ impl Reflex {
             },
             threads: Vec::new(),
             hook_thread: None,
+            asks_first: config.requester.is_some(),
             memory_locked,
             scheduled: Ok(()),
         };
@@ -337,7 +340,9 @@ impl Reflex {
             fill_detector: FillDetector::new(config.fill_waker.clone()),
             inherited: config.inherited.clone(),
         };
-        let mut eviction_loop = EvictionLoop::new(&config.settings, &config.past, &config.armed, wiring)?;
+        let settings = EngineSettings { asks_first: reflex.asks_first, ..config.settings };
+        // The standard library moves what a thread runs from frame to frame.
+        let mut eviction_loop = Box::new(EvictionLoop::new(&settings, &config.past, &config.armed, wiring)?);
         let victims = start_asking(config.requester.clone(), &reflex.shared)?;
         let (to_rehearse, rehearsed) = mpsc::channel::<Report>();
         reflex.start("enforcer-report", move || {
@@ -396,12 +401,14 @@ impl Reflex {
     }
 
     /// Sets new settings. This also closes an open breaker, until the next kill would again be one too many.
-    pub fn configure(&self, settings: EngineSettings) {
+    pub fn configure(&self, mut settings: EngineSettings) {
+        settings.asks_first = self.asks_first;
         self.shared.post(|inbox| inbox.settings = Some(settings));
     }
 
     /// The same, and arms every threshold of these settings, even if it is already crossed.
-    pub fn configure_armed(&self, settings: EngineSettings) {
+    pub fn configure_armed(&self, mut settings: EngineSettings) {
+        settings.asks_first = self.asks_first;
         self.shared.post(|inbox| {
             inbox.settings = Some(settings);
             inbox.is_to_arm = true;

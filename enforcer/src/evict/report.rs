@@ -75,6 +75,8 @@ pub enum Report {
         candidate: Arc<Candidate>,
         /// Its grace period in nanoseconds.
         grace_ns: u64,
+        /// Whether it has that one only if another ends it.
+        graceless: bool,
         /// What is asked.
         asking: Asking,
     },
@@ -318,15 +320,21 @@ impl Report {
 
     /// The victim that is asked to end once its decision is recorded.
     pub(super) fn to_be_asked(&self) -> Option<ToBeAsked> {
-        if let Self::ToBeAsked { id, number, candidate, grace_ns, asking } = self {
-            let (candidate, asking) = (Arc::clone(candidate), *asking);
-            return Some(ToBeAsked { id: *id, number: *number, candidate, grace_ns: *grace_ns, asking });
+        if let Self::ToBeAsked { id, number, candidate, grace_ns, graceless, asking } = self {
+            return Some(ToBeAsked {
+                id: *id,
+                number: *number,
+                candidate: Arc::clone(candidate),
+                grace_ns: *grace_ns,
+                graceless: *graceless,
+                asking: *asking,
+            });
         }
         let Self::Decided { id, decision, members, containers: _ } = self else { return None };
         let is_hooked = matches!(decision.hook, HookPlan::Awaited { .. });
         let asked = decision.grace_ns > 0 && !decision.dry_run && !is_hooked;
         let candidate = Arc::clone(members.get(decision.index.0).filter(|_| asked)?);
-        let (number, grace_ns) = (decision.number, decision.grace_ns);
-        Some(ToBeAsked { id: *id, number, candidate, grace_ns, asking: Asking::First })
+        let Decision { number, grace_ns, graceless, .. } = *decision;
+        Some(ToBeAsked { id: *id, number, candidate, grace_ns, graceless, asking: Asking::First })
     }
 }

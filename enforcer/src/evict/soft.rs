@@ -26,6 +26,8 @@ pub(super) struct ToBeAsked {
     pub(super) candidate: Arc<Candidate>,
     /// Its grace period.
     pub(super) grace_ns: u64,
+    /// Whether it has that one only if another ends it: otherwise it is killed at once.
+    pub(super) graceless: bool,
     /// What is asked.
     pub(super) asking: Asking,
 }
@@ -43,9 +45,9 @@ pub enum Asking {
 
 /// Has a pod ended by the one who runs it, without a signal from here.
 pub trait Requester: fmt::Debug + Send + Sync {
-    /// Requests the end of a pod within a grace period, at most once, for the eviction `id`. May block for seconds. If an
-    /// earlier process may have requested it (`is_again`), it is found out first whether one has. What is withdrawn by the
-    /// time that it could be sent is not sent.
+    /// Requests the end of a pod within a grace period, with one effect at most, for the eviction `id`. May block for
+    /// seconds. If an earlier process may have requested it (`is_again`), it is found out first whether one has. What
+    /// is withdrawn by the time that it could be sent is not sent.
     fn request(
         &self,
         id: Ulid,
@@ -90,7 +92,7 @@ fn outcome(
     requester: Option<&dyn Requester>,
     is_withdrawn: &impl Fn(u64) -> bool,
 ) -> Outcome {
-    let ToBeAsked { id, number, ref candidate, grace_ns, asking } = *victim;
+    let ToBeAsked { id, number, ref candidate, grace_ns, asking, .. } = *victim;
     let (pod, grace) = (candidate.identity(), Duration::from_nanos(grace_ns));
     let is_over = || is_withdrawn(number);
     if candidate.is_forbidden() && asking != Asking::Whether {
@@ -112,11 +114,13 @@ fn outcome(
     }
 }
 
-/// What follows where no one else ends the victim: SIGTERM, if it is to be ended.
+/// What follows where no one else ends the victim: SIGTERM, if it is to be ended and has a grace period. Without one it
+/// is killed, which the engine decides.
 fn unanswered(victim: &ToBeAsked, is_recorded: bool, is_withdrawn: bool) -> Outcome {
-    let ToBeAsked { number, ref candidate, asking, .. } = *victim;
-    match asking {
-        Asking::Whether => Outcome::Unrequested { number, now_ns: clock::boottime_ns() },
-        Asking::First | Asking::Again => graceful::ask(number, candidate, is_recorded, is_withdrawn),
+    let ToBeAsked { number, ref candidate, graceless, asking, .. } = *victim;
+    let is_to_be_killed = graceless && is_recorded && !is_withdrawn;
+    if is_to_be_killed || asking == Asking::Whether {
+        return Outcome::Unrequested { number, now_ns: clock::boottime_ns() };
     }
+    graceful::ask(number, candidate, is_recorded, is_withdrawn)
 }

@@ -315,6 +315,12 @@ impl Journal {
         &self.shared.source
     }
 
+    /// Whether an event is of this boot, by its `source`. The node may have had another name since.
+    #[must_use]
+    pub fn is_of_this_boot(&self, source: &str) -> bool {
+        boot_id(source) == boot_id(&self.shared.source)
+    }
+
     /// The event that says that these events are no longer kept. It goes to one reader only and is not in the log. Its
     /// sequence is the last missing one. For the same `to` it has the same id.
     #[must_use]
@@ -577,6 +583,11 @@ impl Log {
         let run = run.zip(first..).take_while(|(record, place)| record.sequence == *place);
         run.take(most).map(|(record, _)| record.clone()).collect()
     }
+}
+
+/// The boot id in a `source`.
+fn boot_id(source: &str) -> Option<&str> {
+    source.rsplit_once(':').map(|(_, boot_id)| boot_id)
 }
 
 impl fmt::Debug for Journal {

@@ -310,7 +310,7 @@ impl Run {
                         match Event::parse(&line) {
                             Ok(event) => {
                                 let payload = &event.payload;
-                                if event.source != self.journal.source() {
+                                if !self.journal.is_of_this_boot(&event.source) {
                                     self.outbox.note_earlier_boot(sequence);
                                 }
                                 if foretells(payload) {

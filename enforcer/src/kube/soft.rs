@@ -21,6 +21,12 @@ use crate::{
 /// eviction waits for this one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long to wait before an API server that has too much to do is asked again, if it does not say for how long.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest such wait: it is asked again before the patience ends.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
 /// Requests soft evictions.
 #[derive(Clone, Debug)]
 pub struct SoftEvictions {
@@ -48,11 +54,23 @@ impl SoftEvictions {
         Self { server: server.clone(), settings, journal: journal.clone() }
     }
 
-    /// Requests the end of a pod within `grace`, once, and reports the answer under the eviction `id`. Blocks for seconds at
-    /// most. What is withdrawn by the time that it could be sent is neither sent nor reported.
+    /// Requests the end of a pod within `grace`, with one effect at most, and reports the answer under the eviction `id`.
+    /// Blocks for seconds at most. What is withdrawn by the time that it could be sent is neither sent nor reported.
     #[must_use]
     pub fn request(
         &self,
+        id: &str,
+        pod: &PodRef,
+        owner: Owner,
+        grace: Duration,
+        is_withdrawn: &dyn Fn() -> bool,
+    ) -> SoftOutcome {
+        self.request_until(Instant::now() + PATIENCE, id, pod, owner, grace, is_withdrawn)
+    }
+
+    fn request_until(
+        &self,
+        end: Instant,
         id: &str,
         pod: &PodRef,
         owner: Owner,
@@ -67,7 +85,7 @@ impl SoftEvictions {
         let grace_seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
         let mut requests = 0;
         let begin = self.journal.range().newest;
-        let answer = answered(self.ask(action, pod, grace_seconds, is_withdrawn, &mut requests));
+        let answer = answered(end, self.ask(end, action, pod, grace_seconds, is_withdrawn, &mut requests));
         if requests == 0 && is_withdrawn() {
             return SoftOutcome::Unanswered;
         }
@@ -108,14 +126,16 @@ impl SoftEvictions {
 
     /// Whether the API server says that the pod is being deleted.
     fn is_going(&self, pod: &PodRef) -> bool {
-        let seen = answered(self.server.ask(Lane::Looks, Call::Look(pod.clone())));
+        let end = Instant::now() + PATIENCE;
+        let seen = answered(end, self.server.ask_until(end, Lane::Looks, Call::Look(pod.clone())));
         matches!(&seen, Ok(Outcome::Found(found)) if found.uid == pod.uid && found.is_terminating)
     }
 
-    /// Requests the same as [`Self::request`] if an earlier process may have requested it and did not live to report the
-    /// answer: looks at the pod first, and sends nothing if it is being deleted, or if another pod has its name.
+    /// Requests the same as [`Self::request`] after a look at the pod: what is known of it may be old, or an earlier
+    /// process may have requested it and did not live to report the answer. Sends nothing if the pod is being deleted, or
+    /// if another pod has its name.
     #[must_use]
-    pub fn request_again(
+    pub fn request_after_look(
         &self,
         id: &str,
         pod: &PodRef,
@@ -123,7 +143,10 @@ impl SoftEvictions {
         is_withdrawn: &dyn Fn() -> bool,
     ) -> SoftOutcome {
         let begin = self.journal.range().newest;
-        let (outcome, words) = match answered(self.server.ask(Lane::Looks, Call::Look(pod.clone()))) {
+        let end = Instant::now() + PATIENCE;
+        let mut requests = 0;
+        let look = self.ask_patiently(end, Call::Look(pod.clone()), is_withdrawn, &mut requests);
+        let (outcome, words) = match answered(end, look) {
             Ok(Outcome::Found(found)) if found.uid != pod.uid => {
                 (SoftOutcome::Unanswered, String::from("another pod has this name now"))
             }
@@ -137,11 +160,14 @@ impl SoftEvictions {
             ),
             Ok(Outcome::Found(found)) => {
                 let owner = Owner::of(found.controller.as_deref());
-                return self.request(id, pod, owner, grace, is_withdrawn);
+                return self.request_until(end, id, pod, owner, grace, is_withdrawn);
             }
             other => judge(other),
         };
-        self.report_refusal(id, pod, outcome, 0, words);
+        if is_withdrawn() {
+            return SoftOutcome::Unanswered;
+        }
+        self.report_refusal(id, pod, outcome, requests, words);
         outcome
     }
 
@@ -177,7 +203,8 @@ impl SoftEvictions {
             SoftOutcome::Accepted | SoftOutcome::Unanswered => (
                 None,
                 format!(
-                    "{words}; its processes are sent SIGTERM here instead, unless the pod is spared by now"
+                    "{words}; its processes are sent SIGTERM here instead, or SIGKILL without a grace period, unless \
+                     the pod is spared by now"
                 ),
             ),
         };
@@ -193,9 +220,10 @@ impl SoftEvictions {
         self.journal.emit(Subject::Pod(PodName { namespace, name }), Payload::EvictionRequested(requested));
     }
 
-    /// Asks; `requests` counts what was sent that changes something.
+    /// Asks until that time; `requests` counts what was sent that changes something.
     async fn ask(
         &self,
+        end: Instant,
         action: Action,
         pod: &PodRef,
         grace_seconds: u64,
@@ -203,10 +231,9 @@ impl SoftEvictions {
         requests: &mut u32,
     ) -> Result<Outcome, String> {
         let pod = pod.clone();
-        let end = Instant::now() + PATIENCE;
         let call = match action {
             Action::Delete | Action::Status => Call::Delete { pod, grace_seconds },
-            Action::Evict => match self.server.ask_until(end, Lane::Looks, Call::Discover).await? {
+            Action::Evict => match self.ask_patiently(end, Call::Discover, is_withdrawn, requests).await? {
                 Outcome::Discovered(Some(group_version)) | Outcome::Known(group_version) => {
                     Call::Evict { pod, group_version, grace_seconds }
                 }
@@ -216,23 +243,48 @@ impl SoftEvictions {
                 other => return Err(judge(Ok(other)).1),
             },
         };
+        self.ask_patiently(end, call, is_withdrawn, requests).await
+    }
+
+    /// Asks one question until that time, and again if the API server has too much to do, as it is not away then. What
+    /// is withdrawn by the time that it could be sent is not sent.
+    async fn ask_patiently(
+        &self,
+        end: Instant,
+        call: Call,
+        is_withdrawn: &dyn Fn() -> bool,
+        requests: &mut u32,
+    ) -> Result<Outcome, String> {
+        let is_request = !call.changes_nothing();
         // The answer before may have taken its time.
-        if is_withdrawn() {
-            return Err(String::from("it was withdrawn"));
+        let mut latest = Err(String::from("it was withdrawn"));
+        while !is_withdrawn() {
+            *requests += u32::from(is_request);
+            let (outcome, again) = self.server.ask_until(end, Lane::Looks, call.clone()).await?.counted();
+            *requests += again;
+            let left = end.saturating_duration_since(Instant::now());
+            let Some(pause) = pause_after(&outcome, left) else { return Ok(outcome) };
+            latest = Ok(outcome);
+            tokio::time::sleep(pause).await;
         }
-        *requests += 1;
-        let (outcome, again) = self.server.ask_until(end, Lane::Looks, call).await?.counted();
-        *requests += again;
-        Ok(outcome)
+        latest
     }
 }
 
-/// Waits for an answer, but not for long.
-fn answered(answer: impl Future<Output = Result<Outcome, String>>) -> Result<Outcome, String> {
+/// How long to wait before the same is asked again, if the API server has refused it for having too much to do (its
+/// priority and fairness), and so much time is left. A disruption budget is an answer of its own.
+fn pause_after(outcome: &Outcome, left: Duration) -> Option<Duration> {
+    let Outcome::Refused { status: 429, after_ms, .. } = outcome else { return None };
+    let pause = after_ms.map_or(PAUSE, Duration::from_millis).clamp(PAUSE, LONGEST_PAUSE);
+    (pause < left).then_some(pause)
+}
+
+/// Waits for an answer until that time.
+fn answered(end: Instant, answer: impl Future<Output = Result<Outcome, String>>) -> Result<Outcome, String> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot wait for an answer: {error}"))?;
     runtime.block_on(async {
-        let in_time = tokio::time::timeout(PATIENCE, answer).await;
+        let in_time = tokio::time::timeout_at(end.into(), answer).await;
         in_time.unwrap_or_else(|_elapsed| Err(format!("no answer within {} s", PATIENCE.as_secs())))
     })
 }
@@ -322,6 +374,22 @@ mod tests {
         assert!(is_accepted_since(&journal, begin, "e1"));
     }
 
+    #[test]
+    fn only_what_the_server_has_too_much_to_do_for_is_asked_again_and_in_time() {
+        let refused = |status, after_ms| Outcome::Refused { status, words: String::new(), after_ms };
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let asked = [None, Some(0), Some(1_000), Some(2_000), Some(300_000)];
+        let pauses = asked.map(|after_ms| pause_after(&refused(429, after_ms), PATIENCE));
+        assert_eq!(pauses, [seconds(1), seconds(1), seconds(1), seconds(2), seconds(2)]);
+        assert_eq!(pause_after(&refused(429, None), PAUSE), None, "there would be no time for an answer");
+        for status in [401, 403, 500, 503] {
+            assert_eq!(pause_after(&refused(status, Some(1_000)), PATIENCE), None, "{status}");
+        }
+        let budget = Outcome::Budget { words: String::new(), after_ms: Some(1_000) };
+        assert_eq!(pause_after(&budget, PATIENCE), None);
+    }
+
+    /// A refusal for having too much to do is one if it still stands at the end.
     #[test]
     fn only_an_accepted_request_spares_a_signal() {
         let of = |answer| judge(answer).0;

@@ -33,6 +33,30 @@ use crate::{
     model::PodName,
 };
 
+/// A daemon in a pod has that pod's name, and its successor another one.
+#[test]
+fn an_eviction_that_a_daemon_of_another_name_left_is_requested_in_the_same_boot() {
+    let asked = |boot: &str| {
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let open = |node, boot| Journal::open(node, boot, dirs[0].path(), dirs[1].path()).unwrap().0;
+        let journal = open("enforcer-x7k2p", "b");
+        let subject = Subject::Pod(PodName { namespace: String::from("shop"), name: String::from("web") });
+        journal.emit(subject, Payload::EvictionSignalled(signalled("e1", "web", "u1")));
+        journal.close();
+        drop(journal);
+        let state = tempfile::tempdir().unwrap();
+        let journal = open("enforcer-9qzvd", boot);
+        let mut scene = Scene { journal, state, api: Api::serve(), evictions: None };
+        scene.api.put("web", "u1", Some("ReplicaSet"));
+        scene.start(SETTINGS);
+        let outcome = scene.requested().outcome.into_owned();
+        (outcome, scene.api.done().len())
+    };
+    assert_eq!(asked("b"), (String::from("accepted"), 1));
+    // The kubelet has started it anew since.
+    assert_eq!(asked("later"), (String::from("expired"), 0));
+}
+
 #[test]
 fn a_fresh_eviction_is_requested_without_a_look() {
     let scene = Scene::new(SETTINGS);

@@ -43,7 +43,7 @@ impl Trouble {
         let of_this = if changes { Cause::Request } else { Cause::Silence };
         match answer {
             Err(why) | Ok(Outcome::Failed(why)) => return self.enter(why, of_this),
-            Ok(Outcome::Refused { status: status @ (401 | 403 | 500..), words, .. }) => {
+            Ok(Outcome::Refused { status: status @ (401 | 403 | 429 | 500..), words, .. }) => {
                 let is_right_missing = changes && matches!(status, 401 | 403);
                 let cause = if is_right_missing { Cause::Right } else { of_this };
                 return self.enter(&format!("status {status}: {words}"), cause);
@@ -129,16 +129,19 @@ mod tests {
         assert_eq!(reported(), [entered_and_left, entered_and_left].concat());
     }
 
-    /// A webhook that fails each request, while looks are answered; a role without the right to delete, under a budget.
+    /// A webhook that fails each request, while looks are answered; a server that has too much to do; a role without the right
+    /// to delete, under a budget.
     #[test]
     fn what_fails_at_each_request_is_reported_once() {
         let refused = |status| Ok(Outcome::Refused { status, words: String::new(), after_ms: None });
         let found = || Ok(Outcome::Found(FoundPod::default()));
         let budget = || Ok(Outcome::Budget { words: String::new(), after_ms: None });
         let done = || Ok(Outcome::Done { sent_boot_ms: 1 });
-        for round in
-            [vec![(true, refused(500)), (false, found())], vec![(true, budget()), (true, refused(403))]]
-        {
+        for round in [
+            vec![(true, refused(500)), (false, found())],
+            vec![(true, refused(429))],
+            vec![(true, budget()), (true, refused(403))],
+        ] {
             let journal = Journal::new("n", "b");
             let mut trouble = Trouble::new(&journal);
             for (changes, answer) in round.iter().cycle().take(100) {

@@ -35,6 +35,7 @@ pub struct Available {
     summary: Box<Meminfo>,
     source: MemoryAvailableSource,
     unmapped_shmem_bytes: u64,
+    shmem_bytes: u64,
 }
 
 /// A reading of the node's memory.
@@ -49,8 +50,8 @@ pub struct AvailableMemory {
 impl Available {
     /// Opens the memory summary at `meminfo` and reads it once.
     pub fn open(meminfo: &Path, source: MemoryAvailableSource) -> Result<Self, MeminfoError> {
-        let mut available =
-            Self { summary: Box::new(Meminfo::open(meminfo)?), source, unmapped_shmem_bytes: 0 };
+        let summary = Box::new(Meminfo::open(meminfo)?);
+        let mut available = Self { summary, source, unmapped_shmem_bytes: 0, shmem_bytes: 0 };
         available.read()?;
         Ok(available)
     }
@@ -71,6 +72,7 @@ impl Available {
             }
         };
         self.unmapped_shmem_bytes = memory.unmapped_shmem_bytes;
+        self.shmem_bytes = memory.shmem_bytes;
         Ok(AvailableMemory { available_bytes, total_bytes: memory.total_bytes })
     }
 
@@ -81,6 +83,12 @@ impl Available {
     #[must_use]
     pub fn unmapped_shmem_bytes(&self) -> u64 {
         self.unmapped_shmem_bytes
+    }
+
+    /// All shared memory at the latest reading.
+    #[must_use]
+    pub fn shmem_bytes(&self) -> u64 {
+        self.shmem_bytes
     }
 }
 

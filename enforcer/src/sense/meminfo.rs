@@ -31,6 +31,8 @@ pub struct MemoryInfo {
     /// A lower bound of shared memory and tmpfs files that no process maps: `Shmem` less `Mapped`. `Mapped` includes
     /// mapped files, so the true value may be larger by as much as is mapped of them. 0 if either line is missing.
     pub unmapped_shmem_bytes: u64,
+    /// `Shmem`: all shared memory and tmpfs files; 0 if the line is missing.
+    pub shmem_bytes: u64,
     /// `SwapTotal`.
     pub swap_total_bytes: u64,
     /// `SwapFree`.
@@ -113,6 +115,7 @@ fn parse(text: &[u8]) -> Option<MemoryInfo> {
         available_bytes: available?,
         working_set_bytes: working_set(anon, &[cached, buffers, swap_cached.or(Some(0))], inactive_file),
         unmapped_shmem_bytes: shmem.unwrap_or(0).saturating_sub(mapped.unwrap_or(u64::MAX)),
+        shmem_bytes: shmem.unwrap_or(0),
         // A kernel without swap omits the lines.
         swap_total_bytes: swap_total.unwrap_or(0),
         swap_free_bytes: swap_free.unwrap_or(0),

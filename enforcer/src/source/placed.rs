@@ -4,6 +4,7 @@
 //! is missing.
 
 mod identities;
+mod wanted;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,6 +24,7 @@ use crate::{
     specs::{Change, KeptPod},
 };
 
+use self::identities::Found;
 pub use self::identities::{Identities, Kubelet};
 
 /// Pods of this namespace may be what the node needs, whatever their class. While their priority is not known, they are
@@ -63,6 +65,8 @@ pub enum SourceKnows {
     Pods,
     /// None of them, although not all are static.
     NoPod(SourceName),
+    /// Pods that run here, none of which has a cgroup.
+    NoCgroup(SourceName),
 }
 
 impl PlacedPods {
@@ -185,6 +189,11 @@ impl PlacedPods {
     #[must_use]
     pub fn source_knows(&self) -> SourceKnows {
         let Some(source) = self.specs.answering() else { return SourceKnows::NoSource };
+        // A static pod may be yet to start, whatever its mirror says.
+        let has_cgroup = |pod: &Pod| !self.identities.is_static(&pod.uid);
+        if self.pods.is_empty() && self.specs.running(source).any(has_cgroup) {
+            return SourceKnows::NoCgroup(source);
+        }
         let are_static = self.pods.keys().all(|uid| self.identities.is_static(uid));
         if are_static || self.pods.keys().any(|uid| self.specs.is_known_to(source, uid)) {
             return SourceKnows::Pods;
@@ -233,17 +242,21 @@ impl PlacedPods {
     /// Takes what a container runtime lists. Returns whether that is news about a cgroup.
     pub fn learn(&mut self, listing: &Listing, now: Instant) -> bool {
         self.has_old_names = false;
-        let is_news = self.identities.learn(listing, &self.pods);
+        let is_news = self.identities.learn(listing, &self.pods, now);
         for (uid, pod) in &mut self.pods {
             if pod.named_since.is_none() && self.identities.is_named(uid) {
                 pod.named_since = Some(now);
             }
         }
-        if is_news {
-            self.classify();
-        }
+        // Also those whose cgroups are gone.
+        self.classify();
         self.wants_names = !self.identities.know_all(&self.pods);
         is_news
+    }
+
+    /// Notes that a container runtime has answered that question, with the names that were learned last.
+    pub(crate) fn note_names_answered(&self, question: u64) {
+        self.identities.answer(question);
     }
 
     /// Whether a pod or container has no name yet, or the runtime has said nothing yet.
@@ -268,13 +281,14 @@ impl PlacedPods {
         &self,
         uid: &PodUid,
         PlacedPod { cgroup, named_since, .. }: &PlacedPod,
+        is_whole: bool,
         now: Instant,
     ) -> bool {
         let is_known_for_long =
             named_since.is_some_and(|named_since| now.saturating_duration_since(named_since) >= self.grace);
         is_known_for_long
             && self.identities.pod(uid).namespace != SYSTEM_NAMESPACE
-            && self.identities.are_distinct(cgroup)
+            && is_whole
             && !self.identities.is_needed(cgroup)
     }
 
@@ -283,23 +297,22 @@ impl PlacedPods {
     pub fn snapshot(&self, now: Instant, read_ms: u64) -> (Snapshot, BTreeMap<PodUid, Placement>) {
         let mut pods = Vec::new();
         let mut placements = Vec::new();
+        let have_sandboxes = self.identities.have_sandboxes(&self.pods);
         for (uid, pod) in &self.pods {
+            let Found { named, unnamed, is_whole } = self.identities.containers(&pod.cgroup, have_sandboxes);
             let name = self.identities.is_named(uid).then(|| self.identities.pod(uid));
             let spec = self.spec(uid);
             let knowledge = match spec {
                 Some(spec) => Knowledge::Spec {
-                    is_settled: spec.is_whole() && self.identities.are_distinct(&pod.cgroup),
+                    is_settled: spec.is_whole() && is_whole,
                     origin: self.specs.origin(spec),
                     is_terminating: spec.is_terminating(),
                 },
-                None => Knowledge::Names { is_settled: self.is_settled(uid, pod, now) },
+                None => Knowledge::Names { is_settled: self.is_settled(uid, pod, is_whole, now) },
             };
             let PlacedPod { cgroup, since, named_since: _ } = pod;
-            let placement = Placement {
-                pod: cgroup.place.path.clone(),
-                containers: self.identities.containers(cgroup),
-                knowledge,
-            };
+            let placement =
+                Placement { pod: cgroup.place.path.clone(), containers: named, unnamed, knowledge };
             placements.push((uid.clone(), placement));
             let is_patient = now.saturating_duration_since(*since) < NAME_PATIENCE;
             if name.is_none() && spec.is_none() && is_patient {

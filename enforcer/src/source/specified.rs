@@ -9,8 +9,16 @@ use super::SourceName;
 use crate::{
     helper::plain,
     model::{Freshness, Pod, PodName, PodUid, SpecOrigin},
+    policy::critical,
     specs::{ApiPod, Change, KeptPod},
 };
+
+/// The most pods that are kept, of those with a valid spec and of the others: what reads a source is not trusted with more.
+/// It is twice what a source may have, as what it no longer has is kept for a time.
+const MOST_PODS: usize = 8_192;
+
+/// The longest uid of a pod whose spec is not valid that is kept, in bytes.
+const MOST_UID_BYTES: usize = 253;
 
 /// The specs by uid. What a source no longer names keeps its spec as long as its cgroup exists: a kubelet forgets a pod
 /// before its last process has ended.
@@ -171,6 +179,10 @@ impl SpecifiedPods {
                 Ok(pod) => {
                     self.invalid.remove(&uid);
                     let before = self.known.remove(&pod.uid);
+                    if self.known.len() >= MOST_PODS {
+                        tracing::warn!(pod = %pod.name, "the source of specs has too many pods: this one is left out");
+                        continue;
+                    }
                     let did_run = before.as_ref().is_some_and(|before| before.phase == Phase::Running);
                     evicted.extend(self::evicted(&api, &pod).filter(|_| did_run));
                     // Others share the former one.
@@ -190,6 +202,9 @@ impl SpecifiedPods {
                 Err(invalid) => {
                     if let Some(uid) = PodUid::new(&uid) {
                         self.known.remove(&uid);
+                    }
+                    if uid.len() > MOST_UID_BYTES || self.invalid.len() >= MOST_PODS {
+                        continue;
                     }
                     let name = plain(&format!("{}/{}", api.metadata.namespace, api.metadata.name));
                     self.invalid.insert(uid, format!("{name}: {invalid}"));
@@ -252,6 +267,21 @@ impl SpecifiedPods {
         self.known.get(uid).as_ref().is_some_and(is_its)
             || self.invalid.contains_key(uid.as_str())
             || self.known.values().filter(is_its).any(|known| known.is_mirror_of(uid))
+    }
+
+    /// The pods that run here, as this source says in the life of this daemon, and that must have a cgroup: their deletion was
+    /// not requested, and none is static or the mirror of a static one by what the source says.
+    pub fn running(&self, source: SourceName) -> impl Iterator<Item = &Pod> {
+        let provenance = Provenance { source, is_from_disk: false };
+        let runs = move |known: &&SpecifiedPod| {
+            known.is_listed
+                && known.provenance == provenance
+                && known.phase == Phase::Running
+                && !known.is_deleted
+                && known.mirrors.is_none()
+                && !critical::is_static(&known.pod)
+        };
+        self.known.values().filter(runs).map(|known| known.pod.as_ref())
     }
 
     /// The pod's spec, if it is known.
@@ -367,6 +397,26 @@ mod tests {
         assert_eq!((specs.invalid().len(), specs.get(&uid("a")).is_some()), (0, true));
         specs.forget(&["a".into(), "x y".into()]);
         assert!(specs.get(&uid("a")).is_none());
+    }
+
+    /// A source's process that is no longer ours.
+    #[test]
+    fn no_more_is_kept_than_sources_have() {
+        let mut specs = SpecifiedPods::default();
+        for part in 0..20 {
+            let uids = (0..1_000).map(|number| format!("p{part}-{number}"));
+            let (valid, mut wrong): (Vec<_>, Vec<_>) =
+                uids.map(|uid| (pod(&uid, 1), pod(&format!("w{uid}"), 1))).unzip();
+            for pod in &mut wrong {
+                pod.spec.containers.clear();
+            }
+            let changed = valid.into_iter().chain(wrong).collect();
+            specs.take(LIVE, Change::Some { changed, removed: Vec::new() }, 1);
+        }
+        assert_eq!((specs.known.len(), specs.invalid().len()), (MOST_PODS, MOST_PODS));
+        // One that is known may change.
+        specs.take(LIVE, Change::Some { changed: vec![pod("p0-0", 7)], removed: Vec::new() }, 1);
+        assert_eq!(specs.get(&uid("p0-0")).and_then(|known| known.pod.priority), Some(7));
     }
 
     /// What is known of each pod, and when it was read last.

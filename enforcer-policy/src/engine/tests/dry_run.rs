@@ -1,6 +1,6 @@
 //! A dry run decides as in earnest, where nothing is freed.
 
-use super::{rig::*, soft::holding};
+use super::{rig::*, shared::with_shared, soft::holding};
 use crate::{
     engine::{Action, CandidateFacts, EngineSettings, Exclusion, Level, Mode, NodeSample, Reading, followed},
     model::CgroupId,
@@ -111,6 +111,34 @@ fn the_pods_limit_and_the_node_are_short_at_once() {
     assert_eq!(both_ways(&thresholds, &within, left), [(node, true, 1)], "one suffices for both");
     let first_outside = [(outside, using(2 * GIB)), within[1]];
     assert_eq!(both_ways(&thresholds, &first_outside, left), [(node, true, 1), (limit, true, 2)]);
+}
+
+/// In earnest they are charged until a kubelet removes them, and awaited for as long.
+#[test]
+fn files_that_the_victim_maps_cost_no_second_pod_either_way() {
+    let soft = Threshold { grace_period_ms: 1, ..hard(Signal::MemoryAvailable, 2 * GIB) };
+    let all = |mode| {
+        let hog = CandidateFacts { torn_down: true, ..candidate(1, -1, 0) };
+        let pods = [(hog, with_shared(100, 1_500, 1_500)), (candidate(2, 0, 0), using(GIB))];
+        let mut rig = Rig::new(&settings(mode, &[hard(Signal::MemoryAvailable, GIB), soft]), &pods);
+        let (mut available_mib, mut chosen) = (512, Vec::new());
+        for _ in 0..20 {
+            if !evicts(&rig.pass(100 * MS).look(available_mib * MIB)) {
+                continue;
+            }
+            chosen.push(rig.engine.decision().unwrap().cgroup);
+            if mode == Mode::Enforce {
+                rig.signalled();
+                rig.pass(5 * MS).progress(false, 1_500 * MIB);
+                rig.pass(50 * MS).progress(false, 1_500 * MIB);
+                rig.readings[0] = with_shared(0, 1_500, 0);
+                available_mib += 100;
+            }
+        }
+        chosen
+    };
+    assert_eq!(all(Mode::DryRun), [CgroupId(1)]);
+    assert_eq!(all(Mode::Enforce), [CgroupId(1)]);
 }
 
 #[test]

@@ -92,6 +92,7 @@ impl Oracle {
             }
             // When that is, the property test says.
             KillReason::HookOver => {}
+            KillReason::Unanswered => assert!(decision.graceless, "it has a grace period"),
             KillReason::Exhausting => assert!(node.fill_bytes_per_second > 0, "nothing is being filled"),
         }
     }

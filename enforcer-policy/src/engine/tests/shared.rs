@@ -3,7 +3,7 @@
 use super::rig::{GIB, MIB, MS, Rig, candidate, enforcing, evicts, using};
 use crate::engine::{Action, EngineSettings, NodeSample, Reading, Suppression, Usage};
 
-fn with_shared(anon_mib: u64, shmem_mib: u64, mapped_mib: u64) -> Reading {
+pub(super) fn with_shared(anon_mib: u64, shmem_mib: u64, mapped_mib: u64) -> Reading {
     let bytes = (anon_mib + shmem_mib) * MIB;
     Reading::Usage(Usage {
         current_bytes: bytes,
@@ -41,6 +41,7 @@ fn shared_memory_is_predicted_as_far_as_it_is_mapped() {
     assert_eq!(rig.progress(false, 600 * MIB), []);
     assert!(!evicts(&rig.pass(40 * MS).look(MIB)));
     assert!(matches!(rig.pass(10 * MS).progress(false, 600 * MIB)[..], [Action::Completed(_)]));
+    // No kubelet removes the file.
     assert!(evicts(&rig.look(MIB)));
 }
 

@@ -39,6 +39,7 @@ fn sample() -> impl Strategy<Value = NodeSample> {
         |(now_ns, memory, allocatable, pids, fill_bytes_per_second)| NodeSample {
             free_lists_bytes: fill_bytes_per_second / 7,
             unmapped_shmem_bytes: fill_bytes_per_second / 3,
+            shmem_bytes: fill_bytes_per_second / 2,
             now_ns,
             suspended_ns: now_ns / 5,
             memory,
@@ -154,6 +155,7 @@ pub(super) fn settings() -> impl Strategy<Value = EngineSettings> {
                 thresholds: followed(&thresholds),
                 pressure_transition_period_ms: transition_ms,
                 max_pod_grace_period_ns: grace_ms * 1_000_000,
+                asks_first: max_kills > 1,
                 evict_within_request,
                 breaker: BreakerSettings { max_kills, window_ns: 500_000_000, max_share_permille: 500 },
                 dry_run_cool_down_ns: 100_000_000,

@@ -62,6 +62,7 @@ impl Scene {
             fill_bytes_per_second: 500 * MIB,
             free_lists_bytes: 0,
             unmapped_shmem_bytes: 0,
+            shmem_bytes: 0,
         }
     }
 

@@ -235,6 +235,7 @@ impl<'a> Namer<'a> {
                     KillReason::HardThreshold => "hardThreshold",
                     KillReason::Exhausting => "exhausting",
                     KillReason::HookOver => "hookOver",
+                    KillReason::Unanswered => "unanswered",
                 };
                 say("cutShort", with(about(*number), "reason", json!(reason)));
             }
@@ -383,7 +384,7 @@ impl<'a> Namer<'a> {
                 format!("the memory that {} is freeing will suffice", self.pod(*cgroup))
             }
             Waiting::Terminating => String::from(
-                "the memory that terminating pods or the last victim's volumes free will suffice",
+                "the memory that terminating pods or the volumes of dead victims free will suffice",
             ),
             Waiting::Pause => String::from("it waits after its last attempt"),
             Waiting::Nothing => String::from("no pod may be evicted"),

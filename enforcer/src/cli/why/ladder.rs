@@ -98,6 +98,7 @@ fn signalled(signalled: &EvictionSignalled) -> Vec<Rung> {
         Some("hardThreshold") => ": the hard threshold was crossed meanwhile",
         Some("exhausting") => ": memory would have run out",
         Some("hookOver") => ": the preKillHook had ended",
+        Some("unanswered") => ": the API server was not to end it, or did not answer",
         Some(_) | None => "",
     };
     let at = timeline.crossed_to_signalled_ms.or(signalled.decided_to_signalled_ms);

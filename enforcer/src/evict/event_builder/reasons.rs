@@ -60,6 +60,7 @@ pub(super) fn kill_reason(reason: KillReason) -> &'static str {
         KillReason::HardThreshold => "hardThreshold",
         KillReason::Exhausting => "exhausting",
         KillReason::HookOver => "hookOver",
+        KillReason::Unanswered => "unanswered",
     }
 }
 

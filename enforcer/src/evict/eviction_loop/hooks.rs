@@ -46,9 +46,10 @@ impl EvictionLoop {
     pub(super) fn have_asked(&mut self, number: u64, asking: Asking) -> Option<Actions> {
         let current = self.current.as_ref().filter(|current| current.number == number)?;
         let Current { id, decision, candidate, .. } = current;
-        let (id, candidate, grace_ns) = (*id, Arc::clone(candidate), decision.grace_ns);
+        let (id, candidate) = (*id, Arc::clone(candidate));
+        let Decision { grace_ns, graceless, .. } = *decision;
         // If the report is dropped, it is not asked.
-        (!self.offer(Report::ToBeAsked { id, number, candidate, grace_ns, asking })).then(|| {
+        (!self.offer(Report::ToBeAsked { id, number, candidate, grace_ns, graceless, asking })).then(|| {
             self.release_intent(number);
             self.refuse(number, Refusal::Unrecorded)
         })

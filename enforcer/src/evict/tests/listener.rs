@@ -160,7 +160,8 @@ fn the_victim_of_an_earlier_process_is_asked_only_if_the_disk_has_its_decision()
         let (sender, receiver) = queue::<Report>(64).unwrap();
         for asking in [Asking::Whether, Asking::Again] {
             let candidate = Arc::clone(&members[0]);
-            let report = Report::ToBeAsked { id: Ulid::nil(), number: 1, candidate, grace_ns: 1, asking };
+            let (id, number, grace_ns, graceless) = (Ulid::nil(), 1, 1, false);
+            let report = Report::ToBeAsked { id, number, candidate, grace_ns, graceless, asking };
             assert!(sender.offer(report).is_ok());
         }
         drop(sender);

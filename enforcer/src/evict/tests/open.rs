@@ -1,11 +1,11 @@
 //! Opening a candidate, and who must never be one.
-use std::fs;
+use std::{fs, sync::Arc};
 
 use super::node::{MIB, Node, Pod, guard};
 use crate::{
     cgroup::{Forbidden, Unseen},
-    evict::{Candidate, OpenError, stat},
-    model::{CgroupPath, ContainerKind, Freshness, Knowledge, SpecOrigin},
+    evict::{Candidate, OpenError, candidate::Target, stat},
+    model::{CgroupPath, ContainerKind, Freshness, Knowledge, SpecOrigin, Unnamed},
     policy::{
         PodPlan,
         engine::{Reading, Resource},
@@ -158,6 +158,43 @@ fn opened_without_its_sandbox(placed: Knowledge) -> Vec<String> {
     let refused = Candidate::open_containers(&node.root(), &guard(), &plan);
     assert!(matches!(refused, Err(OpenError::Unnamed { .. })), "{refused:?}");
     candidate.targets.iter().map(|target| target.dir.path().to_string()).collect()
+}
+
+/// A container that has just been started again, while the sandbox lives and when it has ended.
+#[test]
+fn a_container_without_a_name_is_killed_too_while_it_cannot_be_the_next_sandbox() {
+    let node = Node::new(0);
+    let pod = Pod::new("a");
+    node.add(&pod, MIB);
+    for cgroup in ["app", "young", "sandbox"] {
+        fs::create_dir_all(node.dir("a").join(cgroup)).unwrap();
+        node.write("a", &format!("{cgroup}/cgroup.kill"), "");
+        node.write("a", &format!("{cgroup}/cgroup.events"), "populated 1\n");
+    }
+    let path = |name: &str| CgroupPath::parse(&format!("/kubepods/besteffort/poda/{name}")).unwrap();
+    let with = |sandbox: Option<&str>| {
+        let mut plan = pod.plan();
+        let origin = SpecOrigin { source: "kubelet", freshness: Freshness::Live };
+        plan.placed = Some(Knowledge::Spec { is_settled: true, origin, is_terminating: false });
+        let containers = vec![path("young"), path("gone")];
+        plan.unnamed = Some(Arc::new(Unnamed { containers, sandbox: sandbox.map(path) }));
+        plan
+    };
+    let targets = |plan: &PodPlan| {
+        let candidate = Candidate::open_containers(&node.root(), &guard(), plan)?;
+        let name = |target: &Target| target.dir.path().names().last().map(str::to_owned);
+        Ok::<Vec<String>, OpenError>(candidate.targets.iter().filter_map(name).collect())
+    };
+    assert_eq!(targets(&with(Some("sandbox"))).unwrap(), ["app", "young"]);
+    assert_eq!(targets(&with(None)).unwrap(), ["app", "young"]);
+    // Also if it is the only one that is left.
+    let mut alone = with(Some("sandbox"));
+    alone.containers.clear();
+    assert_eq!(targets(&alone).unwrap(), ["young"]);
+    node.write("a", "sandbox/cgroup.events", "populated 0\n");
+    for plan in [&with(Some("sandbox")), &with(Some("never-there")), &alone] {
+        assert!(matches!(targets(plan), Err(OpenError::Unnamed { .. })), "{plan:?}");
+    }
 }
 
 #[test]

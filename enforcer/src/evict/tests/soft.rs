@@ -14,7 +14,7 @@ use super::{
 use crate::{
     evict::{Identity, Reflex, ReflexConfig, Report, Requested, Requester},
     policy::{
-        engine::{FailureReason, Mode, Refusal, Suppression, followed},
+        engine::{FailureReason, KillReason, Mode, Refusal, Suppression, followed},
         threshold::{Signal, Threshold, ThresholdValue},
     },
 };
@@ -58,6 +58,11 @@ struct Scene {
 impl Scene {
     /// A node on which a soft threshold is crossed, and one pod with a process.
     fn new(answer: Requested) -> Self {
+        Self::with_grace(answer, GRACE)
+    }
+
+    /// The same if pods get at most that grace period.
+    fn with_grace(answer: Requested, most: Duration) -> Self {
         let node = Node::new(1024 * MIB);
         let pod = Pod::new("soft");
         node.add(&pod, 600 * MIB);
@@ -70,9 +75,13 @@ impl Scene {
         let requester = Arc::new(Answering { answer, asked: Mutex::default() });
         let mut config = whole::config(&node, Mode::Enforce);
         config.settings.thresholds = followed(&[soft]);
-        config.settings.max_pod_grace_period_ns = u64::try_from(GRACE.as_nanos()).unwrap();
+        config.settings.max_pod_grace_period_ns = u64::try_from(most.as_nanos()).unwrap();
         let config = ReflexConfig { requester: Some(Arc::clone(&requester) as Arc<dyn Requester>), ..config };
         let (reflex, reports) = whole::start_with(&config, &node, &[&pod]);
+        if most.is_zero() {
+            // A reload does not change who is asked.
+            reflex.configure(config.settings);
+        }
         // Not so fast that there would be no time to ask.
         node.set_available(900 * MIB);
         std::thread::sleep(Duration::from_secs(1));
@@ -141,5 +150,45 @@ fn a_victim_with_a_budget_is_left_alone() {
     assert!(matches!(suppressed, Report::Suppressed { reason: Suppression::DisruptionBudget, .. }));
     whole::nothing_more(&scene.reports);
     assert_eq!(scene.asked().len(), 1);
+    assert!(scene.close(), "it was signalled");
+}
+
+/// Its budget counts too, and the kubelet ends it.
+#[test]
+fn about_a_victim_without_a_grace_period_another_is_asked_first() {
+    let mut scene = Scene::with_grace(Requested::Accepted, Duration::ZERO);
+    scene.until(|report| {
+        assert!(!matches!(report, Report::Terminated { .. } | Report::Signalled { .. }), "{report:?}");
+        matches!(report, Report::Requested { .. })
+    });
+    assert_eq!(scene.asked(), [(String::from("soft"), Duration::from_secs(1), false)]);
+    assert!(!scene.node.killed("soft"));
+    assert!(scene.close(), "it was signalled");
+}
+
+#[test]
+fn a_victim_without_a_grace_period_that_no_one_else_ends_is_killed_at_once() {
+    let mut scene = Scene::with_grace(Requested::Unanswered, Duration::ZERO);
+    let Report::Signalled { cut_short, moments, .. } = scene.until(|report| {
+        assert!(!matches!(report, Report::Terminated { .. }), "{report:?}");
+        matches!(report, Report::Signalled { .. })
+    }) else {
+        unreachable!()
+    };
+    // A request may have been made whose answer was lost: the API server is looked at first.
+    assert_eq!((cut_short, moments.asked_ns()), (Some(KillReason::Unanswered), None));
+    assert_eq!(scene.asked().len(), 1);
+    assert!(scene.node.killed("soft"));
+    assert!(scene.close(), "it got SIGTERM");
+}
+
+#[test]
+fn a_budget_spares_a_victim_without_a_grace_period() {
+    let mut scene = Scene::with_grace(Requested::Budget, Duration::ZERO);
+    let Report::Failed { failure, .. } = scene.until(|report| matches!(report, Report::Failed { .. })) else {
+        unreachable!()
+    };
+    assert_eq!(failure.reason, FailureReason::Refused(Refusal::Budget));
+    assert!(!scene.node.killed("soft"));
     assert!(scene.close(), "it was signalled");
 }

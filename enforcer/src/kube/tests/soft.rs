@@ -69,6 +69,65 @@ fn without_an_answer_the_victim_is_signalled_here() {
     }
 }
 
+/// An API server that has a pod `web`, and who asks it for evictions. It was asked for another before, so that there is
+/// a connection, and the version of evictions is known.
+fn known() -> (Api, SoftEvictions) {
+    let api = Api::serve();
+    api.put("first", "u0", Some("ReplicaSet"));
+    api.put("web", "u1", Some("ReplicaSet"));
+    api.change(|server| server.grace_seconds = 30);
+    let soft = SoftEvictions::new(&api.server(), SETTINGS, &Journal::new("n", "b"));
+    let first = PodRef { name: String::from("first"), ..pod("u0") };
+    let outcome = soft.request("e0", &first, Owner::Controller, Duration::from_secs(30), &|| false);
+    assert_eq!(outcome, SoftOutcome::Accepted);
+    api.change(|server| {
+        server.asked.clear();
+        server.done.clear();
+    });
+    (api, soft)
+}
+
+/// Its priority and fairness limits what it takes in: it is not away, and budgets count.
+#[test]
+fn an_api_server_that_has_too_much_to_do_is_asked_again() {
+    let grace = Duration::from_secs(30);
+    let evict = "POST /api/v1/namespaces/shop/pods/web/eviction";
+    let look = "GET /api/v1/namespaces/shop/pods/web";
+    for (is_looked_at, asked) in [(false, vec![evict, evict]), (true, vec![look, look, evict])] {
+        let (api, soft) = known();
+        api.change(|server| server.busy = 1);
+        let begin = Instant::now();
+        let outcome = if is_looked_at {
+            soft.request_after_look("e1", &pod("u1"), grace, &|| false)
+        } else {
+            soft.request("e1", &pod("u1"), Owner::Controller, grace, &|| false)
+        };
+        assert_eq!(outcome, SoftOutcome::Accepted);
+        assert!(begin.elapsed() >= Duration::from_secs(1), "{:?}", begin.elapsed());
+        assert_eq!(api.change(|server| server.asked.clone()), asked);
+        assert_eq!(api.done(), [(String::from("POST eviction"), String::from("web"))]);
+    }
+}
+
+#[test]
+fn an_api_server_that_has_too_much_to_do_for_longer_counts_as_away() {
+    let (scene, outcome) = request(|server| server.busy = u32::MAX, SETTINGS, "u1", Owner::Controller);
+    assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()));
+    let message = scene.requested().message;
+    assert!(message.contains("429") && message.contains("SIGTERM"), "{message}");
+}
+
+#[test]
+fn what_is_withdrawn_while_the_server_has_too_much_to_do_is_not_sent_again() {
+    let (api, soft) = known();
+    api.change(|server| server.busy = 1);
+    let was_asked = || api.change(|server| !server.asked.is_empty());
+    let outcome = soft.request("e1", &pod("u1"), Owner::Controller, Duration::from_secs(30), &was_asked);
+    assert_eq!((outcome, api.done()), (SoftOutcome::Unanswered, Vec::new()));
+    let asked = api.change(|server| server.asked.clone());
+    assert_eq!(asked.iter().filter(|asked| asked.starts_with("POST ")).count(), 1, "{asked:?}");
+}
+
 /// The shortage ends while the API server is asked what it offers.
 #[test]
 fn what_is_withdrawn_before_it_could_be_sent_is_not_sent() {
@@ -98,8 +157,9 @@ fn what_the_settings_leave_to_the_kubelet_is_not_requested() {
     assert_eq!(scene.api.done(), [(String::from("DELETE"), String::from("web"))]);
 }
 
-/// A scene whose first request may have been made by a process that was killed, and the answer of the next one.
-fn request_again(change: impl FnOnce(&mut Server), uid: &str) -> (Scene, SoftOutcome) {
+/// A scene whose first request may have been made by a process that was killed, or where what is known of the pod is
+/// old, and the answer to a request after a look.
+fn request_after_look(change: impl FnOnce(&mut Server), uid: &str) -> (Scene, SoftOutcome) {
     let scene = Scene::new(SETTINGS);
     scene.api.put("web", "u1", Some("ReplicaSet"));
     scene.api.change(|server| {
@@ -107,14 +167,14 @@ fn request_again(change: impl FnOnce(&mut Server), uid: &str) -> (Scene, SoftOut
         change(server);
     });
     let soft = SoftEvictions::new(&scene.api.server(), SETTINGS, &scene.journal);
-    let outcome = soft.request_again("e1", &pod(uid), Duration::from_secs(30), &|| false);
+    let outcome = soft.request_after_look("e1", &pod(uid), Duration::from_secs(30), &|| false);
     (scene, outcome)
 }
 
 #[test]
 fn a_request_of_which_no_one_knows_is_found_by_a_look_and_not_repeated() {
     let is_going = |server: &mut Server| server.pods.get_mut("shop/web").unwrap().is_terminating = true;
-    let (scene, outcome) = request_again(is_going, "u1");
+    let (scene, outcome) = request_after_look(is_going, "u1");
     assert_eq!((outcome, scene.api.done()), (SoftOutcome::Accepted, Vec::new()));
     let requested = scene.requested();
     assert_eq!((&*requested.outcome, requested.requests, &*requested.eviction_id), ("terminating", 0, "e1"));
@@ -126,17 +186,29 @@ fn a_request_of_which_no_one_knows_is_found_by_a_look_and_not_repeated() {
 
 #[test]
 fn one_that_was_not_made_is_made_after_a_look() {
-    let (scene, outcome) = request_again(|_| (), "u1");
+    let (scene, outcome) = request_after_look(|_| (), "u1");
     assert_eq!(outcome, SoftOutcome::Accepted);
     assert_eq!(scene.api.done(), [(String::from("POST eviction"), String::from("web"))]);
     assert_eq!(&*scene.requested().outcome, "accepted");
+}
+
+/// The controller is that of the API server: what is known of it here may be old, or nothing.
+#[test]
+fn after_a_look_a_pod_is_requested_by_the_controller_that_it_has_now() {
+    for controller in [None, Some("DaemonSet")] {
+        let change = |server: &mut Server| server.pods.get_mut("shop/web").unwrap().controller = controller;
+        let (scene, outcome) = request_after_look(change, "u1");
+        assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()), "{controller:?}");
+    }
+    let (scene, outcome) = request_after_look(|server| server.has_budget = true, "u1");
+    assert_eq!((outcome, scene.api.done()), (SoftOutcome::Budget, Vec::new()));
 }
 
 #[test]
 fn nothing_is_sent_for_a_pod_that_was_made_anew_or_is_gone() {
     for (is_gone, uid) in [(false, "u0"), (true, "u1")] {
         let change = |server: &mut Server| server.pods.retain(|_, _| !is_gone);
-        let (scene, outcome) = request_again(change, uid);
+        let (scene, outcome) = request_after_look(change, uid);
         assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()), "{uid}");
         assert_eq!(&*scene.requested().outcome, "refused");
     }
@@ -144,7 +216,7 @@ fn nothing_is_sent_for_a_pod_that_was_made_anew_or_is_gone() {
 
 #[test]
 fn an_api_server_that_is_away_after_a_restart_settles_nothing() {
-    let (scene, outcome) = request_again(|server| server.fails_with = Some(503), "u1");
+    let (scene, outcome) = request_after_look(|server| server.fails_with = Some(503), "u1");
     assert_eq!((outcome, scene.api.done()), (SoftOutcome::Unanswered, Vec::new()));
     assert!(scene.requested().message.contains("SIGTERM"));
 }

@@ -1,17 +1,23 @@
 //! What a kubelet's pods and containers are called, by their ids: the container runtime says it, the cgroups have the ids.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     sync::{Arc, PoisonError, RwLock},
+    time::Instant,
 };
 
-use super::PlacedPod;
+use tokio::sync::watch;
+
+use super::{
+    PlacedPod,
+    wanted::{Held, Wanted},
+};
 use crate::{
     cgroup::PodCgroup,
     cri::{Container, Listing, Sandbox},
     model::{
         CgroupPath, ContainerId, ContainerKind, Instance, Owner, OwnerLevel, Pod, PodName, PodUid, QosClass,
-        SmallMap,
+        SmallMap, Unnamed,
     },
     policy::{
         CgroupDriver,
@@ -37,6 +43,8 @@ struct Names {
     statics: BTreeSet<PodUid>,
     containers: BTreeMap<ContainerId, ContainerName>,
     sandboxes: BTreeMap<ContainerId, SandboxName>,
+    /// Those that are needed whether their cgroups stand or not.
+    wanted: Wanted,
 }
 
 /// A container's name, and the pod that it belongs to.
@@ -49,6 +57,18 @@ struct ContainerName {
     kind: Option<ContainerKind>,
 }
 
+/// A pod's containers, as its cgroups show them.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// By name. While an earlier attempt still ends, the latest counts.
+    pub(super) named: SmallMap<String, CgroupPath>,
+    /// Those that no name leads to.
+    pub(super) unnamed: Option<Arc<Unnamed>>,
+    /// Whether there is one at all, and each of the pod's cgroups is its sandbox's or one of these. Otherwise a container
+    /// that takes memory could be missed.
+    pub(super) is_whole: bool,
+}
+
 /// The pod that a sandbox is of, and how often that had one before.
 #[derive(Debug, Eq, PartialEq)]
 struct SandboxName {
@@ -59,6 +79,40 @@ struct SandboxName {
 impl Names {
     fn is_sandbox(&self, id: &ContainerId, pod: &PodUid) -> bool {
         self.sandboxes.get(id).is_some_and(|of| of.pod == *pod)
+    }
+
+    /// Whether the pod has a name, or one of its containers. One that the runtime says is in another pod has none.
+    fn have(&self, pod: &PodUid, container: Option<&ContainerId>) -> bool {
+        match container {
+            None => self.pods.contains_key(pod),
+            Some(id) => self.is_sandbox(id, pod) || self.containers.get(id).is_some_and(|of| of.pod == *pod),
+        }
+    }
+
+    /// Forgets the names of what neither stands nor is wanted.
+    fn forget_all_but(
+        &mut self,
+        standing: &BTreeMap<PodUid, PlacedPod>,
+        standing_containers: &BTreeSet<&ContainerId>,
+        now: Instant,
+    ) {
+        self.wanted.forget_old(now);
+        let Self { pods, statics, containers, sandboxes, wanted } = self;
+        let is_pod = |uid: &PodUid| standing.contains_key(uid) || wanted.held().any(|held| held.pod == *uid);
+        let is_container = |id: &ContainerId| {
+            standing_containers.contains(id) || wanted.held().any(|held| held.container.as_ref() == Some(id))
+        };
+        pods.retain(|uid, _| is_pod(uid));
+        statics.retain(|uid| is_pod(uid));
+        containers.retain(|id, _| is_container(id));
+        sandboxes.retain(|id, _| is_container(id));
+    }
+
+    /// Notes which of the wanted have names by now: the runtime need not be asked for those.
+    fn note_named(&mut self) {
+        let is_named = |held: &&Held| self.have(&held.pod, held.container.as_ref());
+        let named: BTreeSet<u64> = self.wanted.held().filter(is_named).map(|held| held.number).collect();
+        self.wanted.answer(|held| named.contains(&held.number));
     }
 }
 
@@ -95,15 +149,27 @@ impl Kubelet {
         }
     }
 
-    /// Whether the cgroup's pod or container has no name yet.
+    /// Whether the cgroup's pod or container has no name yet. If that is [wanted](Self::want_name), the runtime's next
+    /// answer is the last word.
     #[must_use]
     pub fn awaits_name(&self, path: &CgroupPath) -> bool {
-        match Place::parse(&self.kubepods, self.driver, path) {
-            None | Some(Place::Node | Place::Qos(_)) => false,
-            Some(Place::Leaf { pod, leaf: Leaf::Container(id), .. }) => {
-                self.identities.container(&pod.uid, &id).is_none()
-            }
-            Some(Place::Pod(pod) | Place::Leaf { pod, .. }) => !self.identities.is_named(&pod.uid),
+        self.named(path).is_some_and(|(pod, container)| self.identities.await_name(&pod, container.as_ref()))
+    }
+
+    /// Has the cgroup's pod or container named, also if the cgroup is gone already, and its name held for late records.
+    pub fn want_name(&self, path: &CgroupPath, now: Instant) {
+        if let Some((pod, container)) = self.named(path) {
+            self.identities.want(pod, container, now);
+        }
+    }
+
+    /// The pod and the container whose name a cgroup has; without a container it has the pod's. `None` if it has
+    /// neither.
+    fn named(&self, path: &CgroupPath) -> Option<(PodUid, Option<ContainerId>)> {
+        match Place::parse(&self.kubepods, self.driver, path)? {
+            Place::Node | Place::Qos(_) => None,
+            Place::Leaf { pod, leaf: Leaf::Container(id), .. } => Some((pod.uid, Some(id))),
+            Place::Pod(pod) | Place::Leaf { pod, .. } => Some((pod.uid, None)),
         }
     }
 }
@@ -156,6 +222,35 @@ impl Identities {
             || self.0.read().unwrap_or_else(PoisonError::into_inner).statics.contains(uid)
     }
 
+    /// Whether the pod or its container has no name, and the runtime may still know one.
+    fn await_name(&self, pod: &PodUid, container: Option<&ContainerId>) -> bool {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        !names.have(pod, container) && !names.wanted.is_answered(pod, container)
+    }
+
+    /// Holds the name of the pod or its container from now on. The runtime is asked for one that is not known.
+    fn want(&self, pod: PodUid, container: Option<ContainerId>, now: Instant) {
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let is_named = names.have(&pod, container.as_ref());
+        names.wanted.hold(pod, container, is_named, now);
+    }
+
+    /// Follows what the runtime is to be asked for although it may have no cgroup; `None` while there is nothing.
+    pub(crate) fn wanted(&self) -> watch::Receiver<Option<u64>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).wanted.unanswered()
+    }
+
+    /// The containers that it is to be asked for in any state, and the number that [`answer`](Self::answer) takes.
+    pub(crate) fn question(&self, now: Instant) -> (Vec<ContainerId>, u64) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).wanted.question(now)
+    }
+
+    /// Notes that the runtime has answered that question, after what it has was [learned](Self::learn): it does not know
+    /// the others.
+    pub(super) fn answer(&self, question: u64) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).wanted.answer_up_to(question);
+    }
+
     /// A container's name. One that the runtime says is in another pod than its cgroup has none.
     fn container(&self, pod: &PodUid, id: &ContainerId) -> Option<String> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -194,18 +289,57 @@ impl Identities {
         }
     }
 
-    /// Whether each of the pod's cgroups is its sandbox's or a container's, of whose name there is no other. Otherwise a
-    /// container that takes memory could be missed.
-    pub(super) fn are_distinct(&self, cgroup: &PodCgroup) -> bool {
+    /// Whether sandboxes have cgroups in their pods here, or that is not known: CRI-O runs pods without them
+    /// (`drop_infra_ctr`).
+    pub(super) fn have_sandboxes(&self, pods: &BTreeMap<PodUid, PlacedPod>) -> bool {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut is_one = pods.iter().flat_map(|(uid, pod)| {
+            pod.cgroup.containers.iter().map(|of| names.is_sandbox(&of.container, uid))
+        });
+        // What is gone and has a name all the same says nothing.
+        let mut standing = pods.values().flat_map(|pod| &pod.cgroup.containers);
+        !standing.any(|of| names.containers.contains_key(&of.container)) || is_one.any(|is_one| is_one)
+    }
+
+    /// The pod's containers. One without a name is the next sandbox only if the present one has ended: while that lives, it
+    /// is a container. So a pod whose containers restart without end is no less known for it.
+    pub(super) fn containers(&self, cgroup: &PodCgroup, have_sandboxes: bool) -> Found {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let uid = &cgroup.place.uid;
-        let containers = cgroup.containers.iter().filter(|of| !names.is_sandbox(&of.container, uid));
-        let of_each = containers.map(|of| {
-            let known = names.containers.get(&of.container).filter(|known| known.pod == *uid);
-            known.map(|known| known.name.as_str())
-        });
-        let mut seen = BTreeSet::new();
-        of_each.into_iter().all(|name| name.is_some_and(|name| seen.insert(name))) && !seen.is_empty()
+        let mut latest: BTreeMap<&str, (u32, &CgroupPath)> = BTreeMap::new();
+        let mut sandbox: Option<(u32, &CgroupPath)> = None;
+        let (mut unnamed, mut unknown, mut is_whole) = (Vec::new(), Vec::new(), true);
+        for of in &cgroup.containers {
+            match (names.sandboxes.get(&of.container), names.containers.get(&of.container)) {
+                (Some(SandboxName { pod, attempt }), _) if pod == uid => {
+                    sandbox = sandbox.max(Some((*attempt, &of.path)));
+                }
+                (None, Some(ContainerName { pod, name, attempt, .. })) if pod == uid => {
+                    let own = (*attempt, &of.path);
+                    let former = match latest.entry(name.as_str()) {
+                        Entry::Vacant(place) => {
+                            place.insert(own);
+                            continue;
+                        }
+                        Entry::Occupied(mut place) if own.0 >= place.get().0 => place.insert(own),
+                        Entry::Occupied(_) => own,
+                    };
+                    unnamed.push(former.1.clone());
+                }
+                (None, None) => unknown.push(of.path.clone()),
+                // The runtime says that it is another pod's.
+                (Some(_), _) | (None, Some(_)) => is_whole = false,
+            }
+        }
+        let sandbox = sandbox.map(|(_, path)| path.clone()).filter(|_| !unknown.is_empty());
+        is_whole &=
+            unknown.is_empty() || sandbox.is_some() || (!have_sandboxes && names.pods.contains_key(uid));
+        unnamed.append(&mut unknown);
+        is_whole &= !latest.is_empty() || !unnamed.is_empty();
+        let unnamed =
+            (is_whole && !unnamed.is_empty()).then(|| Arc::new(Unnamed { containers: unnamed, sandbox }));
+        let of_name = |(name, (_, path)): (&str, (u32, &CgroupPath))| (name.to_owned(), path.clone());
+        Found { named: latest.into_iter().map(of_name).collect(), unnamed, is_whole }
     }
 
     /// Whether the kubelet gave a process of a BestEffort pod the score of one that the node needs (upstream
@@ -217,21 +351,6 @@ impl Identities {
             && containers.filter_map(|of| of.score).any(|score| score < oom_score::BEST_EFFORT)
     }
 
-    /// The pod's containers that have a name, by name. While an earlier attempt still ends, the latest counts.
-    pub(super) fn containers(&self, cgroup: &PodCgroup) -> SmallMap<String, CgroupPath> {
-        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut latest: BTreeMap<&str, (u32, &CgroupPath)> = BTreeMap::new();
-        for of in &cgroup.containers {
-            let known = names.containers.get(&of.container).filter(|known| known.pod == cgroup.place.uid);
-            let Some(ContainerName { name, attempt, .. }) = known else { continue };
-            let place = latest.entry(name.as_str()).or_insert((*attempt, &of.path));
-            if *attempt >= place.0 {
-                *place = (*attempt, &of.path);
-            }
-        }
-        latest.into_iter().map(|(name, (_, path))| (name.to_owned(), path.clone())).collect()
-    }
-
     /// How many names and ids are kept, for tests.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
@@ -239,16 +358,19 @@ impl Identities {
         names.pods.len() + names.statics.len() + names.containers.len() + names.sandboxes.len()
     }
 
-    /// Learns what a runtime lists. What it no longer lists keeps its name as long as it is in `standing`: the runtime
-    /// forgets a container before its last records are read. Returns whether something has another name, or is new.
-    pub(super) fn learn(&self, listing: &Listing, standing: &BTreeMap<PodUid, PlacedPod>) -> bool {
+    /// Learns what a runtime lists. What it no longer lists keeps its name as long as it is in `standing`, or is wanted:
+    /// the runtime forgets a container before its last records are read. Returns whether something in `standing` has
+    /// another name, or is new.
+    pub(super) fn learn(
+        &self,
+        listing: &Listing,
+        standing: &BTreeMap<PodUid, PlacedPod>,
+        now: Instant,
+    ) -> bool {
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let containers: BTreeSet<&ContainerId> =
             standing.values().flat_map(|pod| &pod.cgroup.containers).map(|of| &of.container).collect();
-        names.pods.retain(|uid, _| standing.contains_key(uid));
-        names.statics.retain(|uid| standing.contains_key(uid));
-        names.containers.retain(|id, _| containers.contains(id));
-        names.sandboxes.retain(|id, _| containers.contains(id));
+        names.forget_all_but(standing, &containers, now);
         let mut is_news = false;
         let mut sandboxes: BTreeMap<&str, PodUid> = BTreeMap::new();
         for Sandbox { id, pod_uid, namespace, name, attempt, is_static, .. } in &listing.sandboxes {
@@ -277,6 +399,7 @@ impl Identities {
                 }
             }
         }
+        names.note_named();
         is_news
     }
 }

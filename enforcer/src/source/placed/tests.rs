@@ -1,3 +1,5 @@
+mod gone;
+
 use super::{identities::SANDBOX, *};
 use crate::{
     cgroup::ContainerCgroup,
@@ -118,9 +120,8 @@ fn a_pod_with_a_spec_may_be_evicted_at_once_and_has_its_requests() {
     assert_eq!((pod.priority, pod.containers.len()), (Some(7), 1));
     assert_eq!(pod.stored_qos_class, Some(QosClass::Burstable), "the cgroup's");
     assert_eq!(knowledge, Knowledge::Spec { is_settled: true, origin: LIVE, is_terminating: false });
-    // One is not of which a container has no name.
-    specify(&mut pods, spec("web", "Running"));
-    pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0', '1', '2'])], now);
+    // Once its containers are known.
+    pods.take(vec![cgroup(UID, 7, QosClass::Burstable, &['0'])], now);
     let knowledge = pods.snapshot(now, 1).1.into_values().next().unwrap().knowledge;
     assert_eq!(knowledge, Knowledge::Spec { is_settled: false, origin: LIVE, is_terminating: false });
 }
@@ -329,22 +330,66 @@ fn a_pod_with_the_score_of_a_critical_one_never_settles() {
     assert_eq!(settled(&pods, now + GRACE), [(String::from("calico-system/web"), false)]);
 }
 
-/// One that takes the memory could be missed.
+/// Otherwise a pod would be spared while one of its containers restarts, and another one be evicted.
 #[test]
-fn a_pod_whose_containers_have_no_distinct_names_does_not_settle() {
+fn a_pod_stays_settled_while_a_container_has_no_name_or_another_ones() {
     let (mut pods, now) = named(QosClass::BestEffort, "default");
-    let is_settled = |pods: &PlacedPods| settled(pods, now + GRACE)[0].1;
-    assert!(is_settled(&pods));
+    let uid = PodUid::new(UID).unwrap();
+    let path = |digit| CgroupPath::parse(&format!("/kubepods/pod{UID}/{}", id(digit))).unwrap();
+    // Whether it is settled, its container with the name, and what no name leads to, with the sandbox that decides.
+    let found = |pods: &PlacedPods| {
+        let (_, placements) = pods.snapshot(now + GRACE, 1);
+        let placement = &placements[&uid];
+        let unnamed = placement.unnamed.as_ref().map(|of| (of.containers.clone(), of.sandbox.clone()));
+        (settled(pods, now + GRACE)[0].1, placement.containers.get("app").cloned(), unnamed)
+    };
+    assert_eq!(found(&pods), (true, Some(path('1')), None));
     pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '1', '2'])], now);
-    assert!(!is_settled(&pods), "one without a name");
+    let unnamed = Some((vec![path('2')], Some(path('0'))));
+    assert_eq!(found(&pods), (true, Some(path('1')), unnamed), "one without a name");
+    pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '2'])], now);
+    let unnamed = Some((vec![path('2')], Some(path('0'))));
+    assert_eq!(found(&pods), (true, None, unnamed), "only one without a name");
+    pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '1', '2'])], now);
     let sandboxes = vec![sandbox('0', UID, "default", "web")];
     let containers = vec![container('1', '0', "app", 0), container('2', '0', "app", 1)];
     pods.learn(&listing(sandboxes, containers), now);
-    assert!(!is_settled(&pods), "two of one name");
+    let unnamed = Some((vec![path('1')], None));
+    assert_eq!(found(&pods), (true, Some(path('2')), unnamed), "two of one name");
     pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '2'])], now);
-    assert!(is_settled(&pods));
+    assert_eq!(found(&pods), (true, Some(path('2')), None));
     pods.take(vec![cgroup(UID, 7, QosClass::BestEffort, &['0'])], now);
-    assert!(!is_settled(&pods), "none");
+    assert_eq!(found(&pods), (false, None, None), "none");
+}
+
+/// What has no name may be the sandbox itself, or another pod's.
+#[test]
+fn a_pod_does_not_settle_while_its_sandbox_is_not_known() {
+    const OTHER: &str = "7c1a4e95-6bb6-11e6-bc26-000000000002";
+    let (mut pods, now) = named(QosClass::BestEffort, "default");
+    let is_settled = |pods: &PlacedPods| {
+        let (_, placements) = pods.snapshot(now + GRACE, 1);
+        matches!(placements[&PodUid::new(OTHER).unwrap()].knowledge, Knowledge::Names { is_settled: true })
+    };
+    let both = |other: &[char]| {
+        vec![cgroup(UID, 7, QosClass::BestEffort, &['0', '1']), cgroup(OTHER, 8, QosClass::BestEffort, other)]
+    };
+    pods.take(both(&['3', '4']), now);
+    assert!(!is_settled(&pods), "neither has a name");
+    let sandboxes = vec![sandbox('0', UID, "default", "web"), sandbox('3', OTHER, "default", "other")];
+    let containers = vec![container('1', '0', "app", 0), container('4', '0', "app", 0)];
+    pods.learn(&listing(sandboxes.clone(), containers), now);
+    assert!(!is_settled(&pods), "one is in another pod, as the runtime says");
+    pods.learn(&listing(sandboxes.clone(), vec![container('1', '0', "app", 0)]), now);
+    pods.take(both(&['5']), now);
+    assert!(!is_settled(&pods), "it may be the next sandbox");
+    // Where no sandbox has a cgroup, none is killed.
+    pods.learn(&listing(sandboxes, vec![container('1', '0', "app", 0)]), now);
+    pods.take(
+        vec![cgroup(UID, 7, QosClass::BestEffort, &['1']), cgroup(OTHER, 8, QosClass::BestEffort, &['5'])],
+        now,
+    );
+    assert!(is_settled(&pods));
 }
 
 #[test]

@@ -76,6 +76,7 @@ impl Node {
             fill_bytes_per_second: self.fill_mib * MIB,
             free_lists_bytes: self.free_lists_mib * MIB,
             unmapped_shmem_bytes: self.free_lists_mib * MIB,
+            shmem_bytes: self.free_lists_mib * 2 * MIB,
         }
     }
 
@@ -201,6 +202,7 @@ pub(super) fn settings() -> impl Strategy<Value = EngineSettings> {
             thresholds: followed(&thresholds),
             pressure_transition_period_ms: 1_000,
             max_pod_grace_period_ns: grace * 1_000 * MS,
+            asks_first: max_kills > 2,
             evict_within_request: within,
             breaker: BreakerSettings { max_kills, window_ns: 10_000 * MS, max_share_permille: 500 },
             dry_run_cool_down_ns: 1_000 * MS,

@@ -206,6 +206,11 @@ impl Watcher {
                 self.course = Some(Course::Hooked { number, grace, left_ns, is_over: true });
                 Outcome::HookEnded { number, now_ns, end: HookEnd::Exited(0) }
             }
+            (Answer::Terminated { requested: false }, Some(Course::Asked { number, grace: true }))
+                if self.engine.decision().is_some_and(|decision| decision.graceless) =>
+            {
+                Outcome::Unrequested { number, now_ns }
+            }
             (Answer::Terminated { requested }, Some(Course::Asked { number, grace: true })) => {
                 self.count_kill();
                 self.course = Some(Course::Terminated { number });
@@ -346,7 +351,10 @@ impl Watcher {
                     Some(Course::Asked { number: decided, grace: true })
                         if decided == *number && *reason != KillReason::GracePassed =>
                     {
-                        self.overtaken = Some(decided);
+                        // Or it has been asked, and that is what the answer led to.
+                        if *reason != KillReason::Unanswered {
+                            self.overtaken = Some(decided);
+                        }
                         false
                     }
                     other => panic!("no grace to end: {other:?}"),
@@ -478,7 +486,10 @@ impl Watcher {
         let facts = self.set.iter().find(|facts| facts.cgroup == decision.cgroup).unwrap();
         assert!(!facts.critical && !facts.protected);
         assert_eq!(self.set[decision.index.0].cgroup, decision.cgroup);
-        let grace_ns = facts.grace_period_ns.min(self.settings.max_pod_grace_period_ns);
+        let own_ns = facts.grace_period_ns.min(self.settings.max_pod_grace_period_ns);
+        let is_asked_first = own_ns == 0 && self.settings.asks_first;
+        let grace_ns = if is_asked_first { 1_000 * MS } else { own_ns };
+        assert_eq!(decision.graceless, is_asked_first && decision.grace_ns > 0);
         if decision.grace_ns > 0 || self.exhausted_in_ns.is_none() {
             assert_eq!(decision.grace_ns, if shortage.hard { 0 } else { grace_ns });
         }

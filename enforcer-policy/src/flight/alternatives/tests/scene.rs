@@ -118,6 +118,7 @@ impl Scene {
             fill_bytes_per_second: if self.has_rate { self.falls * MIB } else { 0 },
             free_lists_bytes: 0,
             unmapped_shmem_bytes: 0,
+            shmem_bytes: 0,
         }
     }
 
