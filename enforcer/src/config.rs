@@ -37,7 +37,10 @@ pub use self::{
     draft::{Machine, draft},
     effective::{Effective, Ignored, Origin, Written},
     exposure::MetricsTls,
-    kubelet::{KubeletHostname, KubeletMemory, KubeletShown, KubeletUnknown, kubelet_memory, kubelet_shown},
+    kubelet::{
+        KubeletCgroupRoot, KubeletHostname, KubeletMemory, KubeletPlaces, KubeletShown, KubeletUnknown,
+        kubelet_memory, kubelet_places, kubelet_shown,
+    },
     schema::schema,
     sources::{ValueSource, ValueSources},
     table::{FIELDS, Field, Form},
@@ -122,6 +125,8 @@ pub struct Config {
     pub memory_available_source_at: Written,
     /// Where our own file decides about the hard threshold of `memory.available`, if it does: the same.
     pub hard_memory_at: Written,
+    /// Where our own file says `cgroupRoot`, if it does: beside a kubelet it is otherwise the kubelet's own.
+    pub cgroup_root_at: Written,
     /// `evictionScheduling`: how the eviction thread is scheduled.
     pub eviction_scheduling: Scheduling,
     /// `protectedMaxShare`, in thousandths: the largest share of the node's memory for all protected pods.
@@ -263,6 +268,7 @@ impl Default for Config {
             memory_available_source: MemoryAvailableSource::MemAvailable,
             memory_available_source_at: Written::default(),
             hard_memory_at: Written::default(),
+            cgroup_root_at: Written::default(),
             eviction_scheduling: Scheduling::default(),
             protected_max_permille: 500,
             max_pods: 110,

@@ -14,7 +14,7 @@ mod socket;
 
 pub use self::{
     client::{CriError, Runtime},
-    message::{Container, Listing, Sandbox},
+    message::{Container, Listed, Listing, MOST_WANTED, Sandbox},
     process::{VERB, main},
     socket::{CANDIDATES, find},
 };

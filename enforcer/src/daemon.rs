@@ -199,10 +199,10 @@ pub async fn run(
     let mut signals = Signals::listen()?;
     let host = Host::read(&config)?;
     let kubelets = ownership::kubelet_owns_cgroups(&config, &host.boot_id);
+    let access = Access::new(&config, &host.machine_name);
     if kubelets {
-        ownership::follow_driver(&mut config);
+        ownership::follow_kubelet(&mut config, &host.boot_id, &access.running_kubelet());
     }
-    let access = Access::new(&config, &host.name);
     let threshold = kubelets.then(|| KubeletThreshold::new(&config, &access));
     if let Some(threshold) = &threshold {
         evictors::settle(&mut config, threshold, host.node.memory_bytes);
@@ -308,8 +308,12 @@ pub async fn run(
     desired.restore_names();
     desired.restore_specs();
     desired.restore_cpus(access.running_kubelet());
+    desired.follow_cgroup_root(access.running_kubelet());
     desired.find_pods().await?;
-    let mut naming = kubelets.then(|| Naming::start(&config)).transpose().context("cannot start threads")?;
+    let naming = kubelet
+        .as_ref()
+        .map(|kubelet| Naming::start(&config, access.running_kubelet(), kubelet.identities.clone()));
+    let mut naming = naming.transpose().context("cannot start threads")?;
     let specifying = kubelets.then(|| Specifying::start(&config, &access, forecaster.concern())).transpose();
     let mut specifying = specifying.context("cannot start threads")?.flatten();
     naming::want(naming.as_ref(), &desired);
@@ -478,22 +482,19 @@ pub async fn run(
         Ended::KubeletCame => "a kubelet has come, and the daemon starts again beside it",
     };
     tracing::info!("stopping: {why}");
-    let left = match ended {
-        Ended::Stopped => {
-            sd_notify(&[sd_notify::NotifyState::Stopping]);
-            on_exit
-        }
+    match ended {
+        Ended::Stopped => sd_notify(&[sd_notify::NotifyState::Stopping]),
         Ended::KubeletCame => {
-            ownership::remember(&config, &host.boot_id);
-            OnExit::Restore
+            let shown = access.running_kubelet().last_places().cgroup_root;
+            ownership::remember(&config, &host.boot_id, shown.as_ref().map(|root| &root.path));
         }
-    };
+    }
     // The reflex ends first, so that its last reports still reach the journal.
     drop(reflex);
     drop(repeating);
     drop(node_marks);
     drop(recording);
-    restore_on_exit(&mut desired, engine_events, left).await?;
+    restore_on_exit(&mut desired, engine_events, (ended, on_exit)).await?;
     detach(tracing, on_exit, &journal).await;
     stop.send_replace(true);
     orders.close().await;

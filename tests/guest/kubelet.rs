@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 mod acting;
 mod arriving;
+mod brief;
 mod cpus;
 mod hanging;
 mod named;
@@ -30,6 +31,7 @@ mod rivals;
 #[path = "../../enforcer/src/cri/fake.rs"]
 #[expect(dead_code, reason = "the client's own tests use more of it")]
 mod runtime;
+mod scores;
 mod soft;
 mod specs;
 mod terminating;

@@ -60,6 +60,15 @@ impl Target {
         self.named_by == Some(ORPHANED)
     }
 
+    /// Whether a kubelet of the same driver and root writes to it too: kubepods, a class's cgroup, or a reservation's.
+    pub(super) fn is_shared(&self) -> bool {
+        match self.owner.as_ref().map(|owner| &owner.level) {
+            Some(OwnerLevel::Node | OwnerLevel::Qos(_)) => true,
+            Some(OwnerLevel::Pod { .. } | OwnerLevel::Container { .. }) => false,
+            None => self.named_by == Some(RESERVED),
+        }
+    }
+
     /// The uid of its pod, if it is one's.
     fn uid(&self) -> Option<&PodUid> {
         self.owner.as_ref()?.level.uid()

@@ -25,6 +25,10 @@ const AUDIT_PATIENCE: Duration = Duration::from_secs(5);
 /// The same of CPUs: a kubelet brings those of its containers in line every 10 s (`cpuManagerReconcilePeriod`).
 const AUDIT_PATIENCE_CPUS: Duration = Duration::from_secs(20);
 
+/// How long a value is left that a kubelet may have written that has just come. By then two looks have found it, which
+/// are ten seconds apart, and one of which may be late; or it has ended.
+const ARRIVAL: Duration = Duration::from_secs(30);
+
 /// A file whose value is kept as planned.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum KeptFile {
@@ -76,12 +80,15 @@ pub enum DriftAction {
     /// The planned value is written back.
     Restored,
     /// The planned value is written back later, as it was written back three times within a minute already: after 1 s,
-    /// then 2, 4 … up to a minute, and at once when the foreign writes end.
+    /// then 2, 4 … up to a minute, and at once when the foreign writes end. Or a kubelet has just come that may have
+    /// written the value.
     Delayed,
     /// It is only reported, as the configuration says.
     Reported,
     /// It is only reported: the kubelet owns the cgroups.
     Audited,
+    /// It stays for good: a kubelet has come, whose value it may be, and everything else is given back.
+    Left,
 }
 
 impl DriftAction {
@@ -93,6 +100,7 @@ impl DriftAction {
             Self::Delayed => "delayed",
             Self::Reported => "reported",
             Self::Audited => "audited",
+            Self::Left => "left",
         }
     }
 }
@@ -143,6 +151,29 @@ struct History {
     left: Option<(String, String)>,
     /// The planned value that an audited file does not have, and since when; until that is reported.
     differing: Option<(String, Instant)>,
+    hold: Hold,
+}
+
+/// Whether a value is left because a kubelet may have written it that has just come.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Hold {
+    /// It is not.
+    #[default]
+    Never,
+    /// It is, since then.
+    Since(Instant),
+    /// It was for long enough, and no kubelet has come.
+    Over,
+}
+
+impl Hold {
+    /// When it ends.
+    fn end(self) -> Option<Instant> {
+        match self {
+            Self::Since(since) => Some(since + ARRIVAL),
+            Self::Never | Self::Over => None,
+        }
+    }
 }
 
 impl History {
@@ -171,6 +202,18 @@ impl History {
     /// Whether an audited file may differ for long enough now.
     fn is_to_be_looked_at(&self, patience: Duration, now: Instant) -> bool {
         self.differing.as_ref().is_some_and(|(_, since)| now.duration_since(*since) >= patience)
+    }
+
+    /// When to look at the file although no event comes. What is left for a kubelet waits for nothing else meanwhile.
+    fn due(&self, patience: Duration) -> Option<Instant> {
+        let differing = self.differing.as_ref().map(|(_, since)| *since + patience);
+        self.hold.end().or_else(|| self.contest.due().into_iter().chain(differing).min())
+    }
+
+    /// Whether it is to be looked at now, or to be written back.
+    fn is_due(&self, patience: Duration, now: Instant) -> bool {
+        let is_due = || self.contest.is_overdue(now) || self.is_to_be_looked_at(patience, now);
+        self.hold.end().map_or_else(is_due, |end| end <= now)
     }
 }
 
@@ -225,6 +268,36 @@ impl DriftPolicy {
         (action, is_news)
     }
 
+    /// Whether the value that another process wrote to a file is left for now, as a kubelet may have written it: one
+    /// `runs`, and was not there for long enough to count. `Some(true)` if that is news; `None` once it was left for
+    /// [`ARRIVAL`], until the file holds the planned value.
+    pub(super) fn hold_back(
+        &mut self,
+        (path, cgroup, file): (&CgroupPath, CgroupId, KeptFile),
+        runs: bool,
+        now: Instant,
+    ) -> Option<bool> {
+        if !runs {
+            if let Some(history) = self.files.get_mut(&(cgroup, file)) {
+                history.hold = Hold::Never;
+            }
+            return None;
+        }
+        let history = self.files.entry((cgroup, file)).or_default();
+        history.path.get_or_insert_with(|| path.clone());
+        match history.hold {
+            Hold::Never => {
+                history.hold = Hold::Since(now);
+                Some(true)
+            }
+            Hold::Since(since) if now.saturating_duration_since(since) < ARRIVAL => Some(false),
+            Hold::Since(_) | Hold::Over => {
+                history.hold = Hold::Over;
+                None
+            }
+        }
+    }
+
     /// The process that wrote to a file last, if known.
     #[must_use]
     pub fn author(&self, cgroup: CgroupId, file: KeptFile) -> Option<Author> {
@@ -247,7 +320,17 @@ impl DriftPolicy {
         if let Some(history) = self.files.get_mut(&(cgroup, file)) {
             history.left = None;
             history.differing = None;
+            history.hold = Hold::Never;
             history.contest.settled();
+        }
+    }
+
+    /// Ends the time for which a file is left for a kubelet, if it is over: also of one that must not be written now.
+    pub(super) fn end_hold_if_over(&mut self, cgroup: CgroupId, file: KeptFile, now: Instant) {
+        if let Some(history) = self.files.get_mut(&(cgroup, file))
+            && history.hold.end().is_some_and(|end| end <= now)
+        {
+            history.hold = Hold::Over;
         }
     }
 
@@ -259,6 +342,9 @@ impl DriftPolicy {
             }
             if history.is_to_be_looked_at(patience(file), now) {
                 history.differing = None;
+            }
+            if history.hold.end().is_some_and(|end| end <= now) {
+                history.hold = Hold::Never;
             }
         }
     }
@@ -278,22 +364,19 @@ impl DriftPolicy {
     pub fn advance(&mut self, now: Instant) -> Vec<(CgroupPath, CgroupId, KeptFile)> {
         self.files.retain(|_, history| {
             history.contest.advance(now);
-            history.left.is_some() || history.differing.is_some() || !history.contest.is_forgotten(now)
+            history.left.is_some()
+                || history.differing.is_some()
+                || history.hold != Hold::Never
+                || !history.contest.is_forgotten(now)
         });
-        let due = self.files.iter().filter(|((_, file), history)| {
-            history.contest.is_overdue(now) || history.is_to_be_looked_at(patience(*file), now)
-        });
+        let due = self.files.iter().filter(|((_, file), history)| history.is_due(patience(*file), now));
         due.filter_map(|((id, file), history)| Some((history.path.clone()?, *id, *file))).collect()
     }
 
     /// When to call [`advance`](Self::advance).
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
-        let due = |((_, file), history): (&(CgroupId, KeptFile), &History)| {
-            let differing = history.differing.as_ref().map(|(_, since)| *since + patience(*file));
-            history.contest.due().into_iter().chain(differing).min()
-        };
-        self.files.iter().filter_map(due).min()
+        self.files.iter().filter_map(|((_, file), history)| history.due(patience(*file))).min()
     }
 
     /// The files that another process insists on, while it does.
@@ -397,5 +480,44 @@ mod tests {
         let later = due + AUDIT_PATIENCE;
         policy.settled_if_overdue(ID, FILE, later);
         assert_eq!((policy.due(), policy.advance(later)), (None, vec![]));
+    }
+
+    #[test]
+    fn what_a_kubelet_may_have_written_is_left_for_a_while_and_no_longer() {
+        let (mut policy, start) = (DriftPolicy::new(OnDrift::Restore), Instant::now());
+        let path = CgroupPath::parse("/kubepods").unwrap();
+        let hold = |policy: &mut DriftPolicy, runs: bool, now: Instant| {
+            policy.hold_back((&path, ID, FILE), runs, now)
+        };
+        assert_eq!((hold(&mut policy, false, start), policy.due()), (None, None), "no kubelet runs");
+        assert_eq!(hold(&mut policy, true, start), Some(true));
+        let (half, end) = (start + ARRIVAL / 2, start + ARRIVAL);
+        assert_eq!(hold(&mut policy, true, half), Some(false), "reported once");
+        assert_eq!((policy.due(), policy.advance(half)), (Some(end), vec![]));
+        assert_eq!(policy.advance(end), [(path.clone(), ID, FILE)]);
+        assert_eq!(hold(&mut policy, true, end), None);
+        assert_eq!(hold(&mut policy, true, end + ARRIVAL), None, "it is not left again");
+        assert_eq!(policy.due(), None);
+        policy.settled(ID, FILE);
+        assert_eq!(policy.advance(end), []);
+        assert!(policy.files.is_empty(), "{policy:?}");
+
+        assert_eq!(hold(&mut policy, true, end), Some(true), "it held the planned value meanwhile");
+        assert_eq!((hold(&mut policy, false, end), policy.due()), (None, None), "the kubelet has ended");
+    }
+
+    #[test]
+    fn what_is_contested_is_not_due_while_it_is_left_for_a_kubelet() {
+        let (mut policy, start) = (DriftPolicy::new(OnDrift::Restore), Instant::now());
+        for _ in 0..=ROUNDS {
+            judge(&mut policy, "1", start);
+        }
+        let due = policy.due().unwrap();
+        let path = CgroupPath::parse("/kubepods/pod1").unwrap();
+        assert_eq!(policy.hold_back((&path, ID, FILE), true, start), Some(true));
+        assert_eq!((policy.due(), policy.advance(due)), (Some(start + ARRIVAL), vec![]));
+        assert_eq!(policy.advance(start + ARRIVAL), [(path.clone(), ID, FILE)]);
+        assert_eq!(policy.hold_back((&path, ID, FILE), true, start + ARRIVAL), None);
+        assert_eq!(judge(&mut policy, "1", start + ARRIVAL), (DriftAction::Restored, true));
     }
 }

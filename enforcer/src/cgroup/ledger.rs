@@ -92,6 +92,12 @@ impl Ledger {
         }
     }
 
+    /// The mark that a cgroup is to have, whether it has it or not.
+    #[must_use]
+    pub fn mark(&self, id: CgroupId) -> Option<&Mark> {
+        Some(&self.entries.get(&id)?.mark)
+    }
+
     /// The mark that a cgroup is to get, if it does not have it.
     #[must_use]
     pub fn new_mark(&self, id: CgroupId) -> Option<&Mark> {
@@ -117,12 +123,17 @@ impl Ledger {
     /// Notes a completed write; a restored file is forgotten.
     pub fn note_write(&mut self, id: CgroupId, write: &Write) {
         if write.reason == super::Reason::Released {
-            if let Some(entry) = self.entries.get_mut(&id) {
-                entry.is_marked &= entry.mark.files.remove(&write.file()).is_none();
-                entry.values.remove(&write.file());
-            }
+            self.leave(id, write.file());
         } else {
             self.note(id, write.value.clone());
+        }
+    }
+
+    /// Forgets a file: it was restored, or another process has taken it over.
+    pub fn leave(&mut self, id: CgroupId, file: CgroupFile) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.is_marked &= entry.mark.files.remove(&file).is_none();
+            entry.values.remove(&file);
         }
     }
 

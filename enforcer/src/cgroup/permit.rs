@@ -15,7 +15,7 @@ impl Permit {
         Self(())
     }
 
-    /// Grants the permission to undo what a daemon has done. Only for who has made sure that none runs.
+    /// Grants the permission to undo what a daemon has done. Only for who has made sure that no other runs.
     #[must_use]
     pub fn for_cleanup() -> Self {
         Self(())

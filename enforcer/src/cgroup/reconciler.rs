@@ -1,6 +1,7 @@
 //! Keeps the whole hierarchy as planned: runs observe, diff and apply, on change and in turn.
 
 mod alignment;
+mod arriving;
 mod findings;
 mod former;
 mod going;
@@ -17,8 +18,8 @@ use std::{
     time::Instant,
 };
 
-use self::findings::Seen;
 pub use self::guarded::{Guarded, ScoreSeen};
+use self::{arriving::Arrival, findings::Seen};
 use super::{
     CgroupDir, CgroupsRs, Changes, DriftPolicy, Driver, Error, Guard, Index, KeptFile, Ledger, Lowering,
     Making, OnDrift, PageSize, Permit, Report, ScoreKeeper, Sight, Sweep, Throttled, Watch,
@@ -66,6 +67,7 @@ pub struct Reconciler {
     recalled: Option<BTreeSet<CgroupPath>>,
     /// Whether differences are only reported, as the kubelet's doing.
     is_audit: bool,
+    arrival: Arrival,
     seen: Seen,
     clock: Box<dyn Fn() -> Instant + Send>,
 }
@@ -131,6 +133,7 @@ impl Reconciler {
             refused: BTreeSet::new(),
             recalled: None,
             is_audit: false,
+            arrival: Arrival::default(),
             seen: Seen::default(),
             clock: Box::new(Instant::now),
         })
@@ -217,6 +220,7 @@ impl Reconciler {
             self.restore_scores(&outside_before, permit, &mut report);
         }
         self.keeper.retain(&self.desired.scores);
+        self.forget_gone_scores();
         // Due values are written back later, by `write_back`.
         drop(self.drift.advance((self.clock)()));
         self.renew_watch(permit, &mut report);
@@ -282,7 +286,9 @@ impl Reconciler {
             if !concerned.is_empty()
                 && let (Some(id), Some(kept)) = (self.id(path), KeptFile::named(file))
             {
-                self.wrote(id, kept, changes.authors.get(&(path.clone(), file.clone())).cloned());
+                let author = changes.authors.get(&(path.clone(), file.clone())).cloned();
+                self.note_author(path, (id, kept), author.as_ref());
+                self.wrote(id, kept, author);
             }
             paths.extend(concerned);
         }

@@ -18,6 +18,7 @@ use super::{
 use crate::model::CgroupPath;
 
 mod suspect;
+mod undoing;
 
 pub(super) use self::suspect::is_within;
 pub use self::suspect::{Correction, ScoreSuspect};

@@ -1,4 +1,5 @@
-//! What scores were before enforcer changed them, for `enforcer cleanup` to put back.
+//! What scores were before enforcer changed them, for `enforcer cleanup` to put back, and beside a kubelet for the next
+//! start.
 //!
 //! As a [`Mark`](super::Mark) does, it lives in extended attributes of the hierarchy: those of a container on its cgroup, and
 //! those of the node's own components on the root. So it is in memory, is written before the score without waiting for a disk,
@@ -208,10 +209,13 @@ impl CgroupDir {
 }
 
 /// Records a score before it is given. What cannot be recorded is given all the same: at worst it stays after a cleanup, which
-/// says so.
+/// says so, or beside a kubelet after a start that follows a kill.
 pub(super) fn note(dir: &CgroupDir, before: i16, score: i16) {
     if let Err(error) = dir.note_score(before, score) {
-        tracing::debug!("a score will not be put back by a cleanup: {}", crate::chain(&error));
+        tracing::debug!(
+            "a score will not be put back by a cleanup or the next start: {}",
+            crate::chain(&error)
+        );
     }
 }
 

@@ -73,6 +73,8 @@ pub enum Reason {
     Released,
     /// The ranking changed, and scores follow it.
     Ranked,
+    /// An earlier process of the daemon had changed it, and ended before it could undo that.
+    Interrupted,
 }
 
 impl Reason {
@@ -85,6 +87,7 @@ impl Reason {
             Self::Drifted => "drifted",
             Self::Released => "released",
             Self::Ranked => "ranked",
+            Self::Interrupted => "interrupted",
         }
     }
 }

@@ -146,6 +146,16 @@ impl Fields {
         self.scalar(&file, field, &node, parse)
     }
 
+    /// The text of a field that only a kubelet's file has, and the table has not.
+    pub(super) fn kubelets_alone(&mut self, field: &str) -> Option<String> {
+        let mut layers = self.layers.iter_mut().rev().filter(|layer| layer.kubelets);
+        let Entry { node, .. } = layers.find_map(|layer| layer.take(field))?;
+        match node.value {
+            Value::Text(text) | Value::Plain(text) => Some(text),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
     /// One of the field's choices.
     pub(super) fn choice<T: Copy>(&mut self, field: &'static str, choices: &[(&str, T)]) -> Option<T> {
         self.text(field, |text| {

@@ -1,7 +1,8 @@
 //! What this host's own kubelet shows of its settings: its hard threshold of memory, by its flags and its configuration
-//! files, what it calls the host, and its folders.
+//! files, where its pods and its runtime are, what it calls the host, and its folders.
 
 mod hostname;
+mod places;
 mod shown;
 
 use std::{
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 
 pub use self::{
     hostname::KubeletHostname,
+    places::{KubeletCgroupRoot, KubeletPlaces, kubelet_places},
     shown::{KubeletShown, kubelet_shown},
 };
 use super::{Error, KUBELETS_API_VERSION, KUBELETS_KIND, Origin, effective::text_of, fields::Fields};
@@ -98,6 +100,14 @@ pub enum KubeletUnknown {
         /// Why there is no answer.
         why: String,
     },
+    /// The cgroup root is not valid.
+    #[error("{origin}: {value:?} is not the path of a cgroup")]
+    CgroupRoot {
+        /// Where it is written.
+        origin: String,
+        /// The beginning of what is written.
+        value: String,
+    },
     /// The threshold is not valid.
     #[error("{origin}: {source}")]
     Threshold {
@@ -163,6 +173,11 @@ impl KubeletMemory {
 /// That of a kubelet with these arguments, whose files are below `root`.
 fn of_kubelet(arguments: &[String], root: impl AsFd) -> Result<KubeletMemory, KubeletUnknown> {
     let flags = Flags::read(arguments)?;
+    combine(&layers(&flags, root)?, &flags)
+}
+
+/// The kubelet's files, each before those that change it.
+fn layers(flags: &Flags, root: impl AsFd) -> Result<Vec<Layer>, KubeletUnknown> {
     let mut layers = Vec::new();
     if let Some(path) = path("config", flags.config.as_deref())? {
         layers.push(file(&root, path)?);
@@ -172,7 +187,7 @@ fn of_kubelet(arguments: &[String], root: impl AsFd) -> Result<KubeletMemory, Ku
             layers.push(Layer { is_addition: true, ..file(&root, &addition)? });
         }
     }
-    combine(&layers, &flags)
+    Ok(layers)
 }
 
 /// The flags that decide. Those of a kubelet override its files.
@@ -190,6 +205,10 @@ struct Flags {
     root_dir: Option<String>,
     /// `--cert-dir`.
     cert_dir: Option<String>,
+    /// `--cgroup-root`.
+    cgroup_root: Option<String>,
+    /// `--container-runtime-endpoint`.
+    runtime_endpoint: Option<String>,
 }
 
 impl Flags {
@@ -216,6 +235,10 @@ impl Flags {
                 "hostname-override" => flags.hostname_override = Some(value("hostname-override")?),
                 "root-dir" => flags.root_dir = Some(value("root-dir")?),
                 "cert-dir" => flags.cert_dir = Some(value("cert-dir")?),
+                "cgroup-root" => flags.cgroup_root = Some(value("cgroup-root")?),
+                "container-runtime-endpoint" => {
+                    flags.runtime_endpoint = Some(value("container-runtime-endpoint")?);
+                }
                 "merge-default-eviction-settings" => flags.merge = Some(!flag.ends_with("=false")),
                 _ => {}
             }
@@ -260,6 +283,10 @@ struct Layer {
     /// The threshold as written there, and where.
     memory: Option<(String, Origin)>,
     merge: Option<bool>,
+    /// `cgroupRoot` as written there, and where.
+    cgroup_root: Option<(String, Origin)>,
+    /// `containerRuntimeEndpoint` as written there.
+    runtime_endpoint: Option<String>,
 }
 
 impl Layer {
@@ -270,6 +297,8 @@ impl Layer {
         let named = pairs.iter().flatten().find(|pair| pair.key == Signal::MemoryAvailable.as_str());
         let memory = named.map(|pair| (pair.text.clone(), pair.origin()));
         let merge = fields.boolean("mergeDefaultEvictionSettings");
+        let cgroup_root = fields.text("cgroupRoot", |text| Ok(text.to_owned()));
+        let runtime_endpoint = fields.kubelets_alone("containerRuntimeEndpoint");
         match fields.finish() {
             Ok(provenance) => Ok(Self {
                 file: name.to_owned(),
@@ -277,6 +306,8 @@ impl Layer {
                 hard: provenance.origins.get(Map::Hard.field()).cloned().filter(|_| pairs.is_some()),
                 memory,
                 merge,
+                cgroup_root: cgroup_root.zip(provenance.origins.get("cgroupRoot").cloned()),
+                runtime_endpoint,
             }),
             Err(problems) => Err(Error::Invalid { problems }),
         }

@@ -155,6 +155,7 @@ pub(super) fn read(fields: &mut Fields) -> Config {
         memory_available_source,
         memory_available_source_at,
         hard_memory_at,
+        cgroup_root_at: config::Written(fields.own_origin("cgroupRoot")),
         eviction_scheduling: fields
             .choice("evictionScheduling", Scheduling::NAMES)
             .unwrap_or(default.eviction_scheduling),

@@ -45,6 +45,14 @@ impl ValueSources {
         self.0.insert(field, source);
     }
 
+    /// Has the field from where another configuration has it.
+    pub fn take(&mut self, field: &'static str, other: &Self) {
+        match other.0.get(field) {
+            Some(source) => self.0.insert(field, source.clone()),
+            None => self.0.remove(field),
+        };
+    }
+
     /// Where the field's value comes from, in words.
     #[must_use]
     pub fn of(&self, field: &str) -> String {

@@ -199,7 +199,7 @@ pub const FIELDS: &[Field] = &[
     ours(
         "criSocket",
         Form::Path,
-        "the socket of the container runtime, which gives names to a kubelet's containers; not set, it is found",
+        "the socket of the container runtime, which gives names to a kubelet's containers; not set, that of the running kubelet's flags or files, or else one of the usual ones",
         |config| json!(config.cri_socket),
     ),
     ours(
@@ -463,9 +463,12 @@ pub const FIELDS: &[Field] = &[
         "the most pods per CPU, within maxPods; 0 is no limit",
         |config| json!(config.pods_per_core),
     ),
-    kubelets("cgroupRoot", Form::Cgroup, "the parent cgroup of kubepods", |config| {
-        json!(config.settings.cgroup_root.to_string())
-    }),
+    kubelets(
+        "cgroupRoot",
+        Form::Cgroup,
+        "the parent cgroup of kubepods; beside a kubelet, if it is not set here, what the running kubelet's flags or files say",
+        |config| json!(config.settings.cgroup_root.to_string()),
+    ),
     kubelets(
         "cgroupDriver",
         Form::Choice(&["cgroupfs", "systemd"]),

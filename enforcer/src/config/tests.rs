@@ -167,7 +167,8 @@ fn what_is_shown_can_be_written() {
                 .thresholds
                 .sort_by_key(|threshold| (threshold.grace_period_ms, threshold.signal));
             // What is shown is written, also a default.
-            (config.memory_available_source_at, config.hard_memory_at) = Default::default();
+            (config.memory_available_source_at, config.hard_memory_at, config.cgroup_root_at) =
+                Default::default();
             config
         };
         assert_eq!(sorted(Config::parse("shown.yaml", &text).unwrap()), sorted(config), "{text}");
@@ -201,6 +202,20 @@ fn a_kubelets_file_is_the_base_and_ours_lies_over_it() {
     );
     let alone = Effective::parse(None, Some(("kubelet.yaml", &kubelets))).unwrap();
     assert_eq!((alone.config.mode, alone.config.max_pods), (Mode::DryRun, 50));
+}
+
+/// What our own file says of it comes before what the running kubelet shows; a kubelet's file below it does not.
+#[test]
+fn only_our_own_file_fixes_the_cgroup_root() {
+    let kubelets = format!("{KUBELETS}cgroupRoot: /kubelet\n");
+    let read = |own: &str| {
+        let own = format!("{HEAD}{own}");
+        let effective = Effective::parse(Some(("c.yaml", &own)), Some(("k.yaml", &kubelets))).unwrap();
+        let Config { settings, cgroup_root_at, .. } = effective.config;
+        (settings.cgroup_root.to_string(), cgroup_root_at.0.map(|origin| origin.to_string()))
+    };
+    assert_eq!(read(""), (String::from("/kubelet"), None));
+    assert_eq!(read("cgroupRoot: /\n"), (String::from("/"), Some(String::from("c.yaml:3"))));
 }
 
 #[test]

@@ -11,10 +11,13 @@ use std::{
 use tokio::sync::Mutex;
 
 use super::{
-    message::{Ask, Listing, MOST_LISTING_BYTES, Outcome},
+    message::{Ask, Listed, Listing, MOST_LISTING_BYTES, MOST_WANTED, Outcome},
     process::VERB,
 };
-use crate::helper::{self, Helper, HelperError, Protocol, plain};
+use crate::{
+    helper::{self, Helper, HelperError, Protocol, plain},
+    model::ContainerId,
+};
 
 /// How long one runtime may take to list everything, in milliseconds.
 const TIMEOUT_MS: u64 = 5_000;
@@ -73,38 +76,47 @@ pub struct Runtime {
 /// What the runtime process is asked and answers.
 pub(super) struct Cri;
 
-/// A question is where to list.
+/// Where to list.
+pub(super) struct Question {
+    socket: PathBuf,
+    timeout_ms: u64,
+    /// The containers that are listed in any state, by id.
+    wanted: Vec<String>,
+}
+
 impl Protocol for Cri {
     const NAME: &'static str = "runtime";
     const MOST_ASK_BYTES: usize = 0;
     const MOST_ANSWER_BYTES: usize = MOST_LISTING_BYTES;
 
-    type Question = (PathBuf, u64);
-    type Answer = Result<Listing, NoService>;
+    type Question = Question;
+    type Answer = Result<Listed, NoService>;
     type Place = PathBuf;
     type Ask = Ask;
     type Outcome = Outcome;
 
-    fn place((socket, _): &Self::Question) -> PathBuf {
-        socket.clone()
+    fn place(question: &Question) -> PathBuf {
+        question.socket.clone()
     }
 
-    fn timeout_ms(&(_, timeout_ms): &Self::Question) -> u64 {
-        timeout_ms
+    fn timeout_ms(question: &Question) -> u64 {
+        question.timeout_ms
     }
 
-    fn ask((_, timeout_ms): Self::Question) -> (Ask, Vec<u8>) {
-        (Ask { timeout_ms }, Vec::new())
+    fn ask(Question { socket: _, timeout_ms, wanted }: Question) -> (Ask, Vec<u8>) {
+        (Ask { timeout_ms, wanted }, Vec::new())
     }
 
     fn answer(outcome: Outcome, body: &[u8]) -> Result<Self::Answer, String> {
-        match outcome {
-            Outcome::Failed(why) => Err(plain(&why)),
-            Outcome::NoService(words) => Ok(Err(NoService(plain(&words)))),
-            Outcome::Listed => match serde_json::from_slice::<Listing>(body) {
-                Ok(listing) => Ok(Ok(listing.checked())),
-                Err(error) => Err(format!("the runtime process sends no listing: {error}")),
-            },
+        let is_whole = match outcome {
+            Outcome::Failed(why) => return Err(plain(&why)),
+            Outcome::NoService(words) => return Ok(Err(NoService(plain(&words)))),
+            Outcome::Listed => true,
+            Outcome::ListedInPart => false,
+        };
+        match serde_json::from_slice::<Listing>(body) {
+            Ok(listing) => Ok(Ok(Listed { listing: listing.checked(), is_whole })),
+            Err(error) => Err(format!("the runtime process sends no listing: {error}")),
         }
     }
 }
@@ -132,12 +144,13 @@ impl Runtime {
         Ok(Self { helper, find: Find(Arc::new(sockets)), chosen: Arc::default(), timeout_ms })
     }
 
-    /// Lists what the runtime has. Safe to cancel.
+    /// Lists what the runtime has: of containers that have ended those that are `wanted`, the first [`MOST_WANTED`] of
+    /// them. Safe to cancel.
     ///
     /// Of several sockets the first one counts that has a sandbox that is ready, from the one on that had some before: it is the
     /// kubelet's. If none has any, the answer is an error as soon as one could not be asked, as that may be the
     /// kubelet's; a socket without the service is not. Without errors it is an empty listing: the node has no pods.
-    pub async fn list(&self) -> Result<Listing, CriError> {
+    pub async fn list(&self, wanted: &[ContainerId]) -> Result<Listed, CriError> {
         let mut chosen = self.chosen.lock().await;
         let mut empty = None;
         let mut no_service = None;
@@ -146,13 +159,13 @@ impl Runtime {
         let first = sockets.iter().position(|socket| Some(socket) == chosen.as_ref()).unwrap_or(0);
         sockets.rotate_left(first);
         for socket in sockets {
-            match self.list_at(&socket).await {
-                Ok(listing) if !listing.sandboxes.iter().any(|sandbox| sandbox.ready) => {
-                    empty = empty.or(Some(listing));
+            match self.list_at(&socket, wanted).await {
+                Ok(listed) if !listed.listing.sandboxes.iter().any(|sandbox| sandbox.ready) => {
+                    empty = empty.or(Some(listed));
                 }
-                Ok(listing) => {
+                Ok(listed) => {
                     *chosen = Some(socket);
-                    return Ok(listing);
+                    return Ok(listed);
                 }
                 Err(error @ CriError::NoService { .. }) => no_service = no_service.or(Some(error)),
                 Err(error) => failed = failed.or(Some(error)),
@@ -160,20 +173,25 @@ impl Runtime {
         }
         match (failed, empty) {
             (Some(error), _) => Err(error),
-            (None, Some(listing)) => Ok(listing),
+            (None, Some(listed)) => Ok(listed),
             (None, None) => Err(no_service.unwrap_or(CriError::NoSocket)),
         }
     }
 
-    async fn list_at(&self, socket: &Path) -> Result<Listing, CriError> {
-        let ask = || self.helper.ask((socket.to_owned(), self.timeout_ms));
+    async fn list_at(&self, socket: &Path, wanted: &[ContainerId]) -> Result<Listed, CriError> {
+        let ask = || {
+            let wanted = wanted.iter().take(MOST_WANTED).map(ToString::to_string).collect();
+            self.helper.ask(Question { socket: socket.to_owned(), timeout_ms: self.timeout_ms, wanted })
+        };
         let answered = match ask().await {
             // The runtime was started again since, and the process has ended with its connection.
             Err(HelperError::Ended { .. }) => ask().await,
             answered => answered,
         };
         match answered {
-            Ok(Ok(listing)) => Ok(listing),
+            Ok(Ok(Listed { listing, is_whole })) => {
+                Ok(Listed { listing, is_whole: is_whole && wanted.len() <= MOST_WANTED })
+            }
             Ok(Err(NoService(words))) => Err(CriError::NoService { socket: socket.to_owned(), words }),
             Err(source) => Err(CriError::Failed { socket: socket.to_owned(), source }),
         }

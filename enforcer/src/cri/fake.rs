@@ -122,6 +122,9 @@ struct ListContainers {
 
 #[derive(Clone, PartialEq, Message)]
 struct Filter {
+    /// The whole id; empty for all.
+    #[prost(string, tag = "1")]
+    id: String,
     #[prost(message, optional, tag = "2")]
     state: Option<State>,
 }
@@ -228,8 +231,11 @@ impl Node {
             }
             Some("ListContainers") => {
                 let asked = ListContainers::decode(message).unwrap_or_default();
-                let state = asked.filter.and_then(|filter| filter.state).map(|state| state.state);
-                let is_asked = |container: &&Container| state.is_none_or(|state| container.state == state);
+                let Filter { id, state } = asked.filter.unwrap_or_default();
+                let is_asked = |container: &&Container| {
+                    (id.is_empty() || container.id == id)
+                        && state.as_ref().is_none_or(|state| container.state == state.state)
+                };
                 let containers = self.containers.iter().filter(is_asked).cloned().collect();
                 Say::Message(Containers { containers }.encode_to_vec())
             }

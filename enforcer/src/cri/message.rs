@@ -10,6 +10,9 @@ const MOST_SANDBOXES: usize = 4_096;
 /// The most containers of one listing.
 const MOST_CONTAINERS: usize = 16_384;
 
+/// The most containers that are asked for by their ids at a time. Each takes a call.
+pub const MOST_WANTED: usize = 128;
+
 /// The longest listing in JSON: everything at its longest takes less.
 pub(super) const MOST_LISTING_BYTES: usize = 16 << 20;
 
@@ -21,7 +24,8 @@ pub struct Listing {
     pub runtime: String,
     /// The sandboxes in any state, by id. A pod has several after its sandbox was made again.
     pub sandboxes: Vec<Sandbox>,
-    /// The containers that are created or running, by id: the others have no cgroup.
+    /// The containers that are created or running, by id. The others have no cgroup: of them it has those that were
+    /// asked for.
     pub containers: Vec<Container>,
     /// How many were left out because an id or a name cannot be one, or because there are too many.
     pub dropped: usize,
@@ -60,8 +64,17 @@ pub struct Container {
     pub name: String,
     /// How often the container was made before.
     pub attempt: u32,
-    /// Whether it runs; otherwise it was created, and is about to.
+    /// Whether it runs; otherwise it was created, and is about to, or it has ended.
     pub running: bool,
+}
+
+/// What a runtime has answered.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Listed {
+    /// What it has.
+    pub listing: Listing,
+    /// Whether it has answered for each wanted container: it does not know those that the listing is without.
+    pub is_whole: bool,
 }
 
 /// The head of a question's frame, which has no body.
@@ -69,6 +82,9 @@ pub struct Container {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Ask {
     pub(super) timeout_ms: u64,
+    /// The containers that are listed in any state, by id.
+    #[serde(default)]
+    pub(super) wanted: Vec<String>,
 }
 
 /// The head of an answer's frame.
@@ -77,6 +93,8 @@ pub(super) struct Ask {
 pub(super) enum Outcome {
     /// The body is the listing.
     Listed,
+    /// The same, but the runtime has not answered for each wanted container.
+    ListedInPart,
     /// What answers there does not know the service, in its words.
     NoService(String),
     /// Why there is no listing.
@@ -104,6 +122,12 @@ impl Listing {
         } else {
             self.dropped = self.dropped.saturating_add(1);
         }
+    }
+
+    /// Whether it has a container or a sandbox with that id.
+    pub(super) fn has(&self, id: &str) -> bool {
+        self.containers.iter().any(|container| container.id == id)
+            || self.sandboxes.iter().any(|sandbox| sandbox.id == id)
     }
 
     /// The same with each id once, and nothing that it may not hold: it comes from a process that is not trusted.

@@ -10,11 +10,12 @@ use tokio::{
     },
     runtime::{Builder, Runtime},
     sync::mpsc,
+    time::{Instant, timeout_at},
 };
 
 use super::{
     client::Cri,
-    message::{Ask, Listing, Outcome},
+    message::{Ask, Listing, MOST_WANTED, Outcome},
     proto::{
         self, CREATED, Garbled, Items, ListContainersRequest, ListPodSandboxRequest, RUNNING, VersionRequest,
         VersionResponse,
@@ -149,19 +150,26 @@ async fn reply(writer: &mut OwnedWriteHalf, id: u64, content: Outcome, listing: 
 
 /// The answer's number, head and body.
 async fn answer(channel: Channel, Numbered { id, content }: Numbered<Ask>) -> (u64, Outcome, Vec<u8>) {
-    let timeout_ms = content.timeout_ms;
-    let listing = tokio::time::timeout(Duration::from_millis(timeout_ms), list(&channel, timeout_ms)).await;
-    let written = listing
-        .unwrap_or(Err(Failure::TimedOut { timeout_ms }))
-        .and_then(|listing| serde_json::to_vec(&listing).map_err(Failure::from));
-    match written {
-        Ok(listing) => (id, Outcome::Listed, listing),
-        Err(failure) => (id, failure.outcome(), Vec::new()),
+    let Ask { timeout_ms, wanted } = content;
+    let until = Instant::now() + Duration::from_millis(timeout_ms);
+    let listed = timeout_at(until, list(&channel, timeout_ms)).await;
+    let mut listing = match listed.unwrap_or(Err(Failure::TimedOut { timeout_ms })) {
+        Ok(listing) => listing,
+        Err(failure) => return (id, failure.outcome(), Vec::new()),
+    };
+    // Whatever comes of these, what is listed has names.
+    let outcome = match timeout_at(until, add_wanted(&channel, &wanted, &mut listing, timeout_ms)).await {
+        Ok(Ok(())) => Outcome::Listed,
+        Ok(Err(_)) | Err(_) => Outcome::ListedInPart,
+    };
+    match serde_json::to_vec(&listing.checked()) {
+        Ok(listing) => (id, outcome, listing),
+        Err(error) => (id, Failure::from(error).outcome(), Vec::new()),
     }
 }
 
 /// Lists containers before sandboxes, and those that are created before those that run: what begins meanwhile is not
-/// missed. Containers that have exited are many, and have no cgroup.
+/// missed. Containers that have exited are many, and have no cgroup: only those are of use that are wanted.
 ///
 /// A filter has one state; not every runtime knows how to filter by `CONTAINER_UNKNOWN` (cri-dockerd passes it on to
 /// Docker, which refuses).
@@ -188,7 +196,31 @@ async fn list(channel: &Channel, timeout_ms: u64) -> Result<Listing, Failure> {
             Err(_error) => listing.dropped += 1,
         }
     }
-    Ok(listing.checked())
+    Ok(listing)
+}
+
+/// Adds the wanted containers that are not listed, in whatever state they are, each by its id: a container that ran for
+/// a moment has exited by now. Their sandboxes are listed in any state.
+async fn add_wanted(
+    channel: &Channel,
+    wanted: &[String],
+    listing: &mut Listing,
+    timeout_ms: u64,
+) -> Result<(), Failure> {
+    let missing: Vec<&String> = wanted.iter().take(MOST_WANTED).filter(|id| !listing.has(id)).collect();
+    for id in missing {
+        let filter = ListContainersRequest::with_id(id);
+        let answer = call(channel, "ListContainers", &filter, timeout_ms).await?;
+        for item in Items::of(&answer) {
+            match proto::container(item?) {
+                Ok(container) if container.id == *id => listing.add_container(container),
+                // Another one was not asked for.
+                Ok(_) => {}
+                Err(_error) => listing.dropped += 1,
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn call(

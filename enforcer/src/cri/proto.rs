@@ -42,6 +42,9 @@ pub(super) struct ListContainersRequest {
 
 #[derive(Clone, PartialEq, Message)]
 struct ContainerFilter {
+    /// The whole id; empty for all.
+    #[prost(string, tag = "1")]
+    id: String,
     #[prost(message, optional, tag = "2")]
     state: Option<ContainerStateValue>,
 }
@@ -108,7 +111,13 @@ struct ContainerMetadata {
 impl ListContainersRequest {
     /// Those in a state.
     pub(super) fn in_state(state: i32) -> Self {
-        Self { filter: Some(ContainerFilter { state: Some(ContainerStateValue { state }) }) }
+        let state = Some(ContainerStateValue { state });
+        Self { filter: Some(ContainerFilter { id: String::new(), state }) }
+    }
+
+    /// The one with an id, in any state.
+    pub(super) fn with_id(id: &str) -> Self {
+        Self { filter: Some(ContainerFilter { id: id.to_owned(), state: None }) }
     }
 }
 
@@ -223,6 +232,11 @@ mod tests {
     fn a_filter_by_the_state_zero_is_written_out() {
         assert_eq!(ListContainersRequest::in_state(CREATED).encode_to_vec(), [0x0a, 2, 0x12, 0]);
         assert_eq!(ListContainersRequest::in_state(RUNNING).encode_to_vec(), [0x0a, 4, 0x12, 2, 8, 1]);
+    }
+
+    #[test]
+    fn a_filter_by_an_id_has_no_state() {
+        assert_eq!(ListContainersRequest::with_id("ab").encode_to_vec(), [0x0a, 4, 0x0a, 2, b'a', b'b']);
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use enforcer_events::Payload;
 use tokio::sync::Notify;
 
 use super::{
-    EngineEvent,
+    Ended, EngineEvent,
     emit::{self, Writers},
     ended_pods::EndedPodStore,
     foreign::Foreign,
@@ -19,6 +19,7 @@ use super::{
     host::Host,
     kept_names, kept_specs,
     ooms::BeingEvicted,
+    ownership,
     problems::Problems,
     schedule::{Due, LOOK_UNREPORTED, Schedule},
     start::Permits,
@@ -28,7 +29,7 @@ use crate::{
         self, CgroupDir, DriftPolicy, Guarded, Index, Lowering, Making, Permit, Problem, Reconciler, Report,
         Systemd, SystemdDriver, Throttled, WatchEvents,
     },
-    config::{Config, OomScorePolicy},
+    config::{Config, OomScorePolicy, Ownership},
     evict::Endings,
     journal::{Journal, Slots, Subject},
     metrics::Counts,
@@ -183,6 +184,9 @@ impl Desired {
                 } else {
                     reconciler.set_drift(DriftPolicy::new(config.on_drift));
                     reconciler.set_former_parents(policy::name::of_other_driver(&config.settings));
+                    if config.ownership == Ownership::Auto {
+                        reconciler.set_arrival(ownership::running());
+                    }
                 }
                 match cgroup::watch() {
                     Ok((watch, watched)) => {
@@ -212,8 +216,10 @@ impl Desired {
         let mut pods = PodSet::new(host.node, config.settings.clone());
         let placing = kubelets.filter(|_| hierarchy.is_some()).map(|identities| {
             pods.add_kubelet();
-            Placing::new(grace(&config), identities, events.is_some())
+            Placing::new(&config.settings, grace(&config), identities, events.is_some())
+                .with_latch(ownership::Latch::new(&config, &host.boot_id))
         });
+        let aligning = Aligning::new(placing.is_some().then_some(config.mode));
         let view = View { mode: config.mode.to_string(), ..View::default() };
         alignment::emit_hindrances(config.oom_score_policy, &journal);
         let components = Looked::new(&config.node_components, hierarchy.is_some(), &journal);
@@ -228,7 +234,7 @@ impl Desired {
             hierarchy,
             permit: permit.map(Arc::new),
             scores_permit: scores_permit.map(Arc::new),
-            aligning: Aligning::default(),
+            aligning,
             reported: BTreeSet::new(),
             view,
             problems: Problems::default(),
@@ -440,12 +446,17 @@ impl Desired {
         Arc::clone(&self.kubelet_came)
     }
 
-    /// Restores everything that was written. Must be called last.
-    pub(super) async fn release(&mut self) -> anyhow::Result<()> {
+    /// Restores everything that was written, except for what a kubelet that has come has written since. Must be called
+    /// last.
+    pub(super) async fn release(&mut self, ended: Ended) -> anyhow::Result<()> {
         let (Some(hierarchy), Some(permit)) = (self.hierarchy.clone(), self.permit.clone()) else {
             return Ok(());
         };
-        let report = hierarchy.run(move |reconciler| reconciler.release(&permit)).await?;
+        let release = move |reconciler: &mut Reconciler| match ended {
+            Ended::Stopped => reconciler.release(&permit),
+            Ended::KubeletCame => reconciler.hand_over(&permit),
+        };
+        let report = hierarchy.run(release).await?;
         self.emit_report(&report, &Writers::default());
         for error in &report.errors {
             emit::degraded(&self.journal, "limits", &crate::chain(error));

@@ -60,12 +60,12 @@ pub struct Evictors {
 /// What this process finds of other evictors, and which values a daemon here would have; `None` where no kubelet owns the
 /// pods' cgroups. `pods` are those that the daemon knows.
 pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Option<Evictors>> {
-    let Host { name, boot_id, node, container, .. } = Host::read(config)?;
+    let Host { machine_name, boot_id, node, container, .. } = Host::read(config)?;
     if !ownership::kubelet_owns_cgroups(config, &boot_id) {
         return Ok(None);
     }
     let mut config = config.clone();
-    let kubelet = KubeletThreshold::new(&config, &Access::new(&config, &name)).read(Duration::ZERO);
+    let kubelet = KubeletThreshold::new(&config, &Access::new(&config, &machine_name)).read(Duration::ZERO);
     config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     // What a user may not see says nothing of the daemon.
     let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
@@ -81,10 +81,13 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
 
 /// The configuration as a daemon would have it here: with the defaults beside a kubelet, where one owns the pods' cgroups.
 pub fn settled(config: &Config) -> anyhow::Result<Config> {
-    let (Host { name, boot_id, node, container, .. }, mut config) = (Host::read(config)?, config.clone());
+    let (Host { machine_name, boot_id, node, container, .. }, mut config) =
+        (Host::read(config)?, config.clone());
     if ownership::kubelet_owns_cgroups(&config, &boot_id) {
         container_node::settle(&mut config, container.as_ref(), true);
-        let kubelet = KubeletThreshold::new(&config, &Access::new(&config, &name)).read(Duration::ZERO);
+        let access = Access::new(&config, &machine_name);
+        ownership::follow_kubelet(&mut config, &boot_id, &access.running_kubelet());
+        let kubelet = KubeletThreshold::new(&config, &access).read(Duration::ZERO);
         config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     }
     Ok(config)
@@ -138,6 +141,7 @@ pub(super) fn watch(
             let has_koordlet = has_koordlet(&view.borrow().pods);
             let kubelet = kubelet.clone();
             let look = move || {
+                kubelet.look_for_places();
                 let contest = config.contest(&kubelet.read(ASK), memory_bytes);
                 let contest = contest.map(|message| problem("kubelet", message));
                 let others_found = others.look(has_koordlet, looks == 0);

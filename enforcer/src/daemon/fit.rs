@@ -19,7 +19,9 @@ pub fn fits(config: &Config) -> anyhow::Result<Vec<String>> {
     let host = Host::read(config)?;
     let (mut config, kubelets) = (config.clone(), ownership::kubelet_owns_cgroups(config, &host.boot_id));
     if kubelets {
-        let kubelet = KubeletThreshold::of_files(&Access::new(&config, &host.name));
+        let access = Access::new(&config, &host.machine_name);
+        ownership::follow_kubelet(&mut config, &host.boot_id, &access.running_kubelet());
+        let kubelet = KubeletThreshold::of_files(&access);
         evictors::settle(&mut config, &kubelet, host.node.memory_bytes);
     }
     container_node::settle(&mut config, host.container.as_ref(), kubelets);

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use anyhow::Context as _;
 
-use super::container_node;
+use super::{container_node, specifying};
 use crate::{
     cgroup::{self, Absent},
     config::Config,
@@ -16,8 +16,11 @@ use crate::{
 /// The host's facts, read once at the start.
 #[derive(Clone, Debug)]
 pub(super) struct Host {
-    /// The node's name.
+    /// The node's name: the configured one, that of the variable `NODE_NAME`, or the machine's. In a pod without the host's
+    /// network the machine's is the pod's, and another after each upgrade.
     pub(super) name: String,
+    /// The machine's own name.
+    pub(super) machine_name: String,
     /// The id of this boot.
     pub(super) boot_id: String,
     /// The node's capacities.
@@ -36,14 +39,16 @@ impl Host {
     /// Reads the facts from /proc, /sys and /run.
     pub(super) fn read(config: &Config) -> anyhow::Result<Self> {
         let node = sense::node(config.max_pods)?;
-        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let machine_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let name = specifying::given_name(config).unwrap_or_else(|| machine_name.clone());
         let node = Node { pods: config.pods(node.cpu_milli), ..node };
         let boot_id = read("/proc/sys/kernel/random/boot_id")?;
         let proc = Path::new("/proc");
         let pid_namespace = PidNamespace::of_this_process(proc).ok();
         let container = container_node::of(proc, pid_namespace);
         let cpus = sense::present_cpus(Path::new(sense::CPUS)).ok();
-        Ok(Self { name, boot_id, node, systemd: cgroup::is_there(), pid_namespace, cpus, container })
+        let systemd = cgroup::is_there();
+        Ok(Self { name, machine_name, boot_id, node, systemd, pid_namespace, cpus, container })
     }
 }
 

@@ -102,6 +102,7 @@ mod tests {
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
         Host {
             name: String::from("host"),
+            machine_name: String::from("host"),
             boot_id: String::from("boot"),
             node,
             systemd,

@@ -83,6 +83,12 @@ impl InstanceLock {
         }
     }
 
+    /// Claims this machine in any mode, if the file can be locked at once: until this is dropped no daemon evicts here.
+    pub(super) fn try_take() -> Option<Self> {
+        let locked = lock(&Path::new(cgroup::MOUNT).join(FILE));
+        locked.ok()?.ok().map(|file| Self { lock: Some(Ok(file)) })
+    }
+
     /// Reports if the file cannot be locked.
     pub(super) fn emit(&self, journal: &Journal) {
         if let Some(Err(error)) = &self.lock {

@@ -39,7 +39,7 @@ impl State for KeptNames {
 }
 
 impl KeptNames {
-    /// Those of a listing that may have a cgroup.
+    /// Those of a listing that may have a cgroup, and a few that were asked for and have none any more.
     pub(super) fn of(listing: &Listing) -> Self {
         let used: BTreeSet<&str> = listing.containers.iter().map(|of| of.sandbox_id.as_str()).collect();
         let stands = |sandbox: &&Sandbox| sandbox.ready || used.contains(sandbox.id.as_str());

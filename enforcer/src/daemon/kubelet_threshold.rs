@@ -8,7 +8,6 @@ use std::{
 
 use super::specifying::{Access, RunningKubelet};
 use crate::{
-    cgroup::KubeletSearch,
     config::{Config, KubeletMemory, KubeletUnknown, PodSource, kubelet_memory},
     specs::{Feed, KubeletConfigz, KubeletHard},
 };
@@ -20,7 +19,6 @@ const PROC: &str = "/proc";
 pub(super) struct KubeletThreshold {
     /// Below its root directory its file is looked for if no kubelet runs.
     kubelet: RunningKubelet,
-    search: Arc<Mutex<KubeletSearch>>,
     /// The kubelet's own server; `None` if it is not to be asked.
     server: Option<Arc<Server>>,
 }
@@ -63,16 +61,22 @@ impl KubeletThreshold {
 
     /// One that does not ask the kubelet.
     pub(super) fn of_files(access: &Access) -> Self {
-        let search = Arc::new(Mutex::new(KubeletSearch::new(Path::new(PROC))));
-        Self { kubelet: access.running_kubelet(), search, server: None }
+        Self { kubelet: access.running_kubelet(), server: None }
+    }
+
+    /// Reads where the kubelet's pods and its runtime are, which others take from what is known.
+    pub(super) fn look_for_places(&self) {
+        if let Err(unknown) = self.kubelet.places() {
+            let why = crate::chain(&unknown);
+            tracing::debug!(
+                "where the kubelet's pods and its container runtime are is not known anew: {why}"
+            );
+        }
     }
 
     /// What its flags and files say. Waits for no other process.
     pub(super) fn local(&self) -> Result<KubeletMemory, KubeletUnknown> {
-        let latest = {
-            let mut search = self.search.lock().unwrap_or_else(PoisonError::into_inner);
-            search.latest(Instant::now())?
-        };
+        let latest = self.kubelet.process(Instant::now())?;
         // Also while a kubelet runs: others take what was read here.
         let folders = self.kubelet.folders(Instant::now());
         kubelet_memory(latest, Path::new(PROC), &folders.root)

@@ -131,7 +131,7 @@ impl Metering {
             system,
             followed: Mutex::new(Followed::of(config)),
         }));
-        metering.listen(config, &host.name, stopping.clone());
+        metering.listen(config, &host.machine_name, stopping.clone());
         metering
     }
 

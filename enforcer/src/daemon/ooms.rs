@@ -339,6 +339,7 @@ impl Ooms {
         if let Some(cgroup) = ended {
             self.learn_lives();
             self.take_in_brief(cgroup);
+            self.world.want_name(cgroup);
         }
         if let Record::Mark(mark) = &record {
             // The kernel may have reported a new cgroup just before.
@@ -353,6 +354,7 @@ impl Ooms {
             }
             for cgroup in named.into_iter().chain([mark.counted]).flatten() {
                 self.take_in_brief(cgroup);
+                self.world.want_name(cgroup);
             }
         }
         self.step(Input::Record(record));

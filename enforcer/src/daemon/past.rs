@@ -33,7 +33,7 @@ pub(super) fn read(journal: &Journal) -> Vec<Past> {
         let Batch::Records(records) = batch else { continue };
         for record in records {
             let Ok(event) = Event::parse(&record.line) else { continue };
-            let is_ours = event.source == journal.source();
+            let is_ours = journal.is_of_this_boot(&event.source);
             let (id, boot_ms) = match event.payload {
                 Payload::EvictionSignalled(signalled) => (signalled.eviction_id, signalled.boot_ms),
                 Payload::EvictionRequested(requested) => (requested.eviction_id, requested.boot_ms),
@@ -111,13 +111,18 @@ mod tests {
     #[test]
     fn another_boots_are_none() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let open = |boot| Journal::open("n", boot, dirs[0].path(), dirs[1].path()).unwrap().0;
-        let journal = open("before");
+        let open = |node, boot| Journal::open(node, boot, dirs[0].path(), dirs[1].path()).unwrap().0;
+        let journal = open("n", "before");
         journal.emit(Subject::Pod(pod("a")), signalled("1", Some(10)));
         assert_eq!(read(&journal).len(), 1);
         journal.close();
         drop(journal);
-        assert_eq!(read(&open("now")), []);
+        // A daemon in a pod has that pod's name.
+        let journal = open("another", "before");
+        assert_eq!(read(&journal).len(), 1);
+        journal.close();
+        drop(journal);
+        assert_eq!(read(&open("n", "now")), []);
         assert_eq!(read(&Journal::new("n", "now")), []);
     }
 }

@@ -146,6 +146,7 @@ mod tests {
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
         Host {
             name: "host".into(),
+            machine_name: "host".into(),
             boot_id: "boot".into(),
             node,
             systemd: Err(Absent::Init),

@@ -353,6 +353,11 @@ fn settled(running: &Config, mut config: Config, host: &Host, kubelets: bool) ->
         config.settings.cgroup_driver = running.settings.cgroup_driver;
         let source = ValueSource::Kubelet(String::from("its kubepods"));
         config.value_sources.set("cgroupDriver", source);
+        // And its own root, as it was found at the start, unless a file of ours says one.
+        if config.cgroup_root_at.0.is_none() && running.cgroup_root_at.0.is_none() {
+            config.settings.cgroup_root = running.settings.cgroup_root.clone();
+            config.value_sources.take("cgroupRoot", &running.value_sources);
+        }
     }
     container_node::settle(&mut config, host.container.as_ref(), kubelets);
     config
@@ -416,6 +421,7 @@ mod tests {
         config::{Mode, PreKillHook},
         evict::HookProgram,
         journal::{Batch, Filter},
+        model::CgroupPath,
         sense::PidNamespace,
     };
 
@@ -424,6 +430,7 @@ mod tests {
         let pid_namespace = Some(PidNamespace::new(4, 0xEFFF_FFFC));
         Host {
             name: "host".into(),
+            machine_name: "host".into(),
             boot_id: "boot".into(),
             node,
             systemd: Err(Absent::Init),
@@ -537,6 +544,33 @@ mod tests {
         assert_eq!(config.mode, Mode::Observe);
         let machine = Host { container: None, ..kind };
         assert!(reload(&running, file(), (&machine, true), None, &journal).is_err());
+    }
+
+    /// The file does not say it, and what it says cannot change.
+    #[test]
+    fn the_cgroup_root_that_was_found_beside_a_kubelet_stays() {
+        let journal = Journal::new("n", "b");
+        let parsed = |text: &str| {
+            let head = "apiVersion: enforcer.dev/v1alpha1\nkind: EnforcerConfiguration\n";
+            Config::parse("c.yaml", &format!("{head}{text}")).unwrap()
+        };
+        let mut running = parsed("");
+        running.settings.cgroup_root = CgroupPath::parse("/kubelet").unwrap();
+        running.value_sources.set("cgroupRoot", ValueSource::Kubelet(String::from("its flag")));
+        let reload = |running: &Config, text, kubelets| {
+            reload(running, Ok(parsed(text)), (&host(), kubelets), None, &journal).map(|(config, _)| config)
+        };
+        let config = reload(&running, "", true).unwrap();
+        assert_eq!(config.settings.cgroup_root, running.settings.cgroup_root);
+        assert_eq!(config.value_sources.of("cgroupRoot"), "kubelet: its flag");
+        assert!(reload(&running, "cgroupRoot: /kubelet\n", true).is_ok(), "it says the same");
+        let own = parsed("cgroupRoot: /other\n");
+        for (running, text) in [(&running, "cgroupRoot: /other\n"), (&running, "cgroupRoot: /\n"), (&own, "")]
+        {
+            let refused = reload(running, text, true).unwrap_err();
+            assert!(refused.contains("cgroupRoot cannot change"), "{refused}");
+        }
+        assert!(reload(&running, "", false).is_err(), "no kubelet is followed");
     }
 
     #[tokio::test]

@@ -215,6 +215,11 @@ impl Specifying {
     }
 }
 
+/// The node's name, as the configuration or the pod's manifest gives it.
+pub(super) fn given_name(config: &Config) -> Option<String> {
+    config.node_name.clone().or_else(|| variable(NODE_NAME))
+}
+
 /// A variable of this process's environment that has a value.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())

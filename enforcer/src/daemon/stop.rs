@@ -5,17 +5,18 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{EngineEvent, OnExit, desired::Desired, emit, sinks::Sinks};
+use super::{Ended, EngineEvent, OnExit, desired::Desired, emit, sinks::Sinks};
 use crate::{journal::Journal, sense, serve};
 
 /// How long open connections may take to end.
 pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Takes in the reflex's last events, and restores what must not outlive the daemon.
+/// Takes in the reflex's last events, and restores what must not outlive the daemon. A kubelet that has come gets
+/// everything back, whatever is to be kept otherwise.
 pub(super) async fn restore_on_exit(
     desired: &mut Desired,
     mut engine_events: mpsc::UnboundedReceiver<EngineEvent>,
-    on_exit: OnExit,
+    (ended, on_exit): (Ended, OnExit),
 ) -> anyhow::Result<()> {
     while let Ok(last) = engine_events.try_recv() {
         desired.on_engine_event(&last);
@@ -23,9 +24,9 @@ pub(super) async fn restore_on_exit(
     desired.settle();
     // Without the daemon, nothing keeps scores aligned with the ranking.
     desired.unalign().await?;
-    match on_exit {
-        OnExit::Keep => Ok(()),
-        OnExit::Restore => desired.release().await,
+    match (ended, on_exit) {
+        (Ended::Stopped, OnExit::Keep) => Ok(()),
+        (Ended::Stopped, OnExit::Restore) | (Ended::KubeletCame, _) => desired.release(ended).await,
     }
 }
 

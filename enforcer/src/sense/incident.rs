@@ -7,7 +7,7 @@
 //! each process). If the call is not known, marks with the same limit owner and trigger that are less than
 //! [`FOLD_NS`] apart belong together. It closes as soon as the OOM is over, the victims have exited, their memory is
 //! freed, the counters are read and all names are known, at the latest [`CLOSE_NS`] after its last mark; later only if the
-//! daemon is behind with the counters, or for [`NAMED_NS`] if names are missing.
+//! daemon is behind with the counters, or for [`NAMED_NS`] if names are missing that may still come.
 //!
 //! A kill that a cgroup's counters show and no record explains is reported as a reconstructed incident; see
 //! `ledger`.
@@ -48,7 +48,7 @@ pub const CLOSE_NS: u64 = 1_000_000_000;
 /// behind.
 pub const ANSWER_NS: u64 = 4_000_000_000;
 /// How much longer an incident waits for names of pods and containers that are missing, when all else is known: the
-/// container runtime is slow just when memory is short.
+/// container runtime is slow just when memory is short. Once that does not know them, nothing is waited for.
 pub const NAMED_NS: u64 = 5_000_000_000;
 /// How often an incident looks again for names of pods and containers that are missing.
 pub const NAME_NS: u64 = 20_000_000;

@@ -44,6 +44,21 @@ fn scores_follow_the_ranking_until_the_daemon_stops() {
     let daemon = scene.start("mode: dry-run");
     assert_eq!([&low, &large].map(|pod| score(&daemon, pod)), [STATIC; 2]);
     daemon.stop().unwrap();
+
+    // One that is killed leaves them, and the next gives them back in any mode.
+    let daemon = scene.start("mode: enforce\noomScorePolicy: ranked");
+    wait_for(
+        "scores by rank again",
+        || Ok((score(&daemon, &low) > score(&daemon, &large) + 1).then_some(())),
+    )
+    .unwrap();
+    drop(daemon);
+    let daemon = scene.start("mode: dry-run");
+    wait_for("the kubelet's scores", || {
+        Ok(([&low, &large].map(|pod| score(&daemon, pod)) == [STATIC; 2]).then_some(()))
+    })
+    .unwrap();
+    daemon.stop().unwrap();
 }
 
 /// The score of the first process of a pod's container.

@@ -26,6 +26,9 @@ const CGROUP_ROOT: &str = "/beside";
 /// The state of a container that runs, in the runtime's numbers.
 const RUNNING: i32 = 1;
 
+/// The state of one that has ended.
+const EXITED: i32 = 2;
+
 pub(super) struct Node {
     folder: PathBuf,
     driver: CgroupDriver,
@@ -131,8 +134,18 @@ impl Node {
 
     /// Adds a container to a pod: the runtime lists it, and makes its cgroup.
     pub(super) fn add_container(&self, placed: &mut Placed, name: &str) {
+        self.add(placed, name, RUNNING);
+    }
+
+    /// Adds one that has exited whenever the runtime is asked, as one that lives for a moment. Its cgroup is made all the
+    /// same.
+    pub(super) fn add_exited(&self, placed: &mut Placed, name: &str) {
+        self.add(placed, name, EXITED);
+    }
+
+    fn add(&self, placed: &mut Placed, name: &str, state: i32) {
         let sandbox = placed.sandbox.clone();
-        let id = self.has.lock().unwrap().add_container(&sandbox, name, RUNNING);
+        let id = self.has.lock().unwrap().add_container(&sandbox, name, state);
         placed.containers.push(self.leaf(&path(&placed.own), &id));
     }
 
@@ -175,6 +188,11 @@ impl Node {
 }
 
 impl Placed {
+    /// Removes the cgroup of a container, as when it has ended.
+    pub(super) fn remove(&mut self, container: usize) {
+        drop(self.containers.remove(container));
+    }
+
     /// The cgroup of a container, from 1 on; 0 is the sandbox.
     pub(super) fn cgroup(&self, container: usize) -> &Cgroup {
         &self.containers[container]

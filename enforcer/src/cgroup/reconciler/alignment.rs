@@ -1,9 +1,9 @@
 //! Scores that follow the ranking instead of the plan.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Reconciler;
 use crate::{
-    cgroup::{FileChange, KeptFile, Permit, Reason, Report, Written},
+    cgroup::{FileChange, KeptFile, Permit, Reason, Report, Sweep, Written},
     model::CgroupPath,
 };
 
@@ -27,17 +27,34 @@ impl Reconciler {
             }
             let sweep = self.keeper.sweep(&self.root, path, *score, permit);
             self.seen.note_scores(path, &sweep);
-            if let Some(first) = sweep.changed.first() {
-                let (old, new) = (Some(first.old.to_string()), score.to_string());
-                report.written.push(Written {
-                    path: path.clone(),
-                    reason: Reason::Ranked,
-                    change: FileChange { file: KeptFile::Score, old, new },
-                });
-            }
+            report.written.extend(written(path, &sweep, Reason::Ranked));
             report.scores.absorb(sweep);
         }
         self.desired.scores = scores;
         report
     }
+
+    /// Gives processes back the scores that they had before an earlier daemon gave them others and was killed: those of
+    /// these containers and of the planned ones. Beside a kubelet nothing else does. Call it before scores are given.
+    pub fn undo_scores(&mut self, mut containers: BTreeSet<CgroupPath>, permit: &Permit) -> Report {
+        containers.extend(self.desired.scores.keys().cloned());
+        let mut report = Report::default();
+        for path in &containers {
+            if self.refused.contains(path) {
+                continue;
+            }
+            let sweep = self.keeper.undo(&self.root, path, permit);
+            self.seen.note_scores(path, &sweep);
+            report.written.extend(written(path, &sweep, Reason::Interrupted));
+            report.scores.absorb(sweep);
+        }
+        report
+    }
+}
+
+/// What is reported of a container whose processes got other scores: the first of them.
+fn written(path: &CgroupPath, sweep: &Sweep, reason: Reason) -> Option<Written> {
+    let first = sweep.changed.first()?;
+    let (old, new) = (Some(first.old.to_string()), first.new.to_string());
+    Some(Written { path: path.clone(), reason, change: FileChange { file: KeptFile::Score, old, new } })
 }

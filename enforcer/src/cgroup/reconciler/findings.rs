@@ -82,6 +82,13 @@ impl Reconciler {
         self.seen.note_scores(path, sweep);
     }
 
+    /// Forgets problems with the scores of containers that are gone: beside a kubelet no sweep of all of them follows.
+    pub(super) fn forget_gone_scores(&mut self) {
+        let mut scores = std::mem::take(&mut self.seen.scores);
+        scores.retain(|path, _| !self.is_gone(path));
+        self.seen.scores = scores;
+    }
+
     /// Notes whether a container or pod is frozen.
     pub(super) fn note_frozen(&mut self, path: &CgroupPath) {
         let events = self.root.open(path).and_then(|dir| dir.read("cgroup.events"));

@@ -148,7 +148,7 @@ impl Reconciler {
         }
         match action {
             DriftAction::Restored => {}
-            DriftAction::Delayed | DriftAction::Reported | DriftAction::Audited => {
+            DriftAction::Delayed | DriftAction::Reported | DriftAction::Audited | DriftAction::Left => {
                 self.keeper.leave(path, suspect);
                 return Ok(Correction::Settled);
             }
@@ -193,6 +193,7 @@ impl Reconciler {
             if !report.withheld.iter().any(|withheld| is_withheld(&withheld.write)) {
                 self.drift.settled_if_overdue(*cgroup, *file, now);
             }
+            self.drift.end_hold_if_over(*cgroup, *file, now);
         }
         self.drift.advance(now);
         report

@@ -8,8 +8,10 @@ use crate::{
 };
 
 impl Reconciler {
-    /// Restores all written values and scores, and removes the cgroups that it made and that are empty. Call it last.
+    /// Restores all written values and scores, and removes the cgroups that it made and that are empty, except for what
+    /// may be a kubelet's by now. Call it last.
     pub fn release(&mut self, permit: &Permit) -> Report {
+        self.look_for_kubelet();
         let mut report = Report::default();
         let scores: Vec<(CgroupPath, i16)> = self
             .desired
@@ -32,7 +34,9 @@ impl Reconciler {
             .standing
             .iter()
             .rev()
-            .filter(|(_, known)| !known.is_outside && self.ledger.made(known.id))
+            .filter(|(_, known)| {
+                !known.is_outside && self.ledger.made(known.id) && !self.is_for_kubelet(known)
+            })
             .map(|(path, known)| (path.clone(), known.clone()))
             .collect();
         for (path, known) in made {

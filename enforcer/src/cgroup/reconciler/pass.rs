@@ -59,15 +59,21 @@ impl Reconciler {
             }
         }
         let (plans, outside) = self.present(&targets, &mut ids, only.is_none(), report);
-        let Diff { mut steps, withheld, mut missing } =
+        let Diff { mut steps, mut withheld, mut missing } =
             diff(&plans, &outside, &snapshot, &self.ledger, self.page);
         going::leave_other_files(desired, &mut steps, &mut missing);
+        let spared = if permit.is_some() {
+            self.spare(desired, &ids, (&mut steps, &mut withheld), report)
+        } else {
+            BTreeSet::new()
+        };
         let mut steps = self.driver.arrange(steps);
         let moves = self.moves(desired, only, &ids, &steps, permit.is_none());
         steps.extend(moves);
         if only.is_none() {
             self.seen.missing.clone_from(&missing);
             self.failing.retain(&steps);
+            self.arrival.retain(&ids);
         }
         report.missing.extend(missing);
         report.withheld.extend(withheld);
@@ -100,6 +106,7 @@ impl Reconciler {
                 .extend(self.lowering.advance(&self.root, &lowered, looked_at, self.page, now, permit));
             unwritten = open_files(report.failed.iter().map(|failure| &failure.step), &report.withheld)
                 .chain(held_back)
+                .chain(spared)
                 .collect();
         } else {
             let mut left = Vec::new();
@@ -313,6 +320,7 @@ impl Reconciler {
                 }
                 (Step::Write(write), Fate::Done(id)) => {
                     self.ledger.note_write(id, &write);
+                    self.arrival.wrote(id, write.file());
                     if is_marked {
                         self.ledger.marked(id);
                     }
@@ -341,11 +349,13 @@ impl Reconciler {
         }
     }
 
-    /// Reduces a cgroup's mark to what it must say, after files were restored.
-    fn shrink_mark(&mut self, path: &CgroupPath, id: Option<CgroupId>) {
+    /// Reduces a cgroup's mark to what it must say, after files were restored or taken over.
+    pub(super) fn shrink_mark(&mut self, path: &CgroupPath, id: Option<CgroupId>) {
         let Some((id, Ok(dir))) = id.map(|id| (id, self.root.open(path))) else { return };
-        let is_done = match self.ledger.new_mark(id) {
-            Some(mark) if mark.files.is_empty() && !mark.made => dir.unmark().is_ok(),
+        let is_done = match self.ledger.mark(id) {
+            Some(mark) if mark.files.is_empty() && mark.outside.is_empty() && !mark.made => {
+                dir.unmark().is_ok()
+            }
             Some(mark) => dir.set_mark(mark).is_ok(),
             None => false,
         };

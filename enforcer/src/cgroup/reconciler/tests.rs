@@ -19,9 +19,11 @@ use crate::{
 };
 
 mod adoption;
+mod arriving;
 mod former;
 mod going;
 mod lacking;
+mod undoing;
 
 const CONTROLLERS: &str = "cpuset cpu io memory hugetlb pids\n";
 

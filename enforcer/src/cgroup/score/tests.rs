@@ -103,6 +103,69 @@ fn what_a_container_had_is_recorded_on_its_cgroup() {
     assert_eq!(own.score_record().unwrap(), None);
 }
 
+fn set(sleeper: &Sleeper, score: i16) {
+    fs::write(format!("/proc/{}/oom_score_adj", sleeper.id()), score.to_string()).unwrap();
+}
+
+#[test]
+fn what_still_has_a_score_that_was_given_gets_back_what_it_had_and_no_other_process_does() {
+    let [given, earlier, foreign] = [700, 650, 800].map(|score| (Sleeper::start(), score));
+    let before: i16 = given.0.score().parse().unwrap();
+    let pids: Vec<_> = [&given, &earlier, &foreign].map(|(sleeper, _)| sleeper.id().to_string()).into();
+    for (sleeper, score) in [&given, &earlier, &foreign] {
+        set(sleeper, *score);
+    }
+    let (_temp, root) = tree(&pids.join("\n"));
+    let own = root.open(&path("/pod/app")).unwrap();
+    let keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let record = ScoreRecord { before, written: vec![650, 700] };
+    let mut sweep = Sweep::default();
+    let is_settled = keeper.undo_as(&root, &own, &record, &Permit::for_enforce_mode(), &mut sweep).unwrap();
+    assert!(is_settled && sweep.errors.is_empty(), "{sweep:?}");
+    let had = before.to_string();
+    assert_eq!([given, earlier, foreign].map(|(sleeper, _)| sleeper.score()), [had.as_str(), &had, "800"]);
+    assert_eq!(sweep.changed.len(), 2, "{sweep:?}");
+}
+
+#[test]
+fn a_process_of_another_cgroup_at_the_same_path_keeps_its_score() {
+    let sleeper = Sleeper::start();
+    let before: i16 = sleeper.score().parse().unwrap();
+    set(&sleeper, 700);
+    let (temp, root) = tree(&format!("{}\n", sleeper.id()));
+    let own = root.open(&path("/pod/app")).unwrap();
+    fs::rename(temp.path().join("pod/app"), temp.path().join("pod/former")).unwrap();
+    fs::create_dir(temp.path().join("pod/app")).unwrap();
+    fs::write(temp.path().join("pod/app/cgroup.procs"), format!("{}\n", sleeper.id())).unwrap();
+    let keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let (record, permit) = (ScoreRecord::new(before, 700), Permit::for_enforce_mode());
+    let mut sweep = Sweep::default();
+    assert!(!keeper.undo_as(&root, &own, &record, &permit, &mut sweep).unwrap());
+    assert_eq!((sweep.changed.len(), sleeper.score().as_str()), (0, "700"));
+}
+
+#[test]
+fn what_is_recorded_is_undone_once() {
+    let sleeper = Sleeper::start();
+    let (_temp, root) = tree(&format!("{}\n", sleeper.id()));
+    let own = root.open(&path("/pod/app")).unwrap();
+    if own.set_mark(&Mark::new(true, None)).is_err() {
+        // Only root, on some file systems, sets such attributes.
+        return;
+    }
+    let (container, permit) = (path("/pod/app"), Permit::for_enforce_mode());
+    let old = sleeper.score();
+    ScoreKeeper::new(Path::new("/proc")).unwrap().sweep(&root, &container, 900, &permit);
+    // The next daemon knows of it by the record alone.
+    let mut keeper = ScoreKeeper::new(Path::new("/proc")).unwrap();
+    let sweep = keeper.undo(&root, &container, &permit);
+    assert_eq!((sweep.changed.len(), sleeper.score()), (1, old));
+    assert_eq!(own.score_record().unwrap(), None);
+    set(&sleeper, 900);
+    assert_eq!(keeper.undo(&root, &container, &permit).changed, [], "another has written that");
+    assert!(keeper.undo(&root, &path("/pod/gone"), &permit).errors.is_empty());
+}
+
 #[test]
 fn a_foreign_score_is_found_by_the_next_full_sweep() {
     let sleeper = Sleeper::start();

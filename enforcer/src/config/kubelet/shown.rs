@@ -62,22 +62,8 @@ fn of_arguments(arguments: &[String]) -> KubeletShown {
     }
 }
 
-/// `MicroK8s` keeps the kubelet's flags in a file, one a line, without quotes and with variables.
 fn of_kubelite(arguments: &[String], environment: &[String], root: &OwnedFd) -> KubeletShown {
-    let path = value(arguments, &["--kubelet-args-file"]).unwrap_or(KUBELITE_ARGUMENTS);
-    let text = match shared(root, Path::new(path)).map(|file| text_of(path, file)) {
-        Ok(Ok(text)) => text,
-        Ok(Err(error)) => {
-            tracing::debug!("the kubelet's flags cannot be read: {error}");
-            return KubeletShown::NOTHING;
-        }
-        Err(error) => {
-            tracing::debug!(%error, "cannot read the kubelet's flags in {path}");
-            return KubeletShown::NOTHING;
-        }
-    };
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let flags: Vec<_> = lines.map(|line| replaced(&line.replace(['"', '\''], ""), environment)).collect();
+    let Some(flags) = kubelite_flags(arguments, environment, root) else { return KubeletShown::NOTHING };
     let shown = of_arguments(&flags);
     match &shown.hostname {
         // A variable that is not known.
@@ -88,24 +74,49 @@ fn of_kubelite(arguments: &[String], environment: &[String], root: &OwnedFd) -> 
     }
 }
 
+/// `MicroK8s` keeps the kubelet's flags in a file, one a line, without quotes and with variables. `None` if they cannot be
+/// read.
+pub(super) fn kubelite_flags(
+    arguments: &[String],
+    environment: &[String],
+    root: &OwnedFd,
+) -> Option<Vec<String>> {
+    let path = value(arguments, &["--kubelet-args-file"]).unwrap_or(KUBELITE_ARGUMENTS);
+    let text = match shared(root, Path::new(path)).map(|file| text_of(path, file)) {
+        Ok(Ok(text)) => text,
+        Ok(Err(error)) => {
+            tracing::debug!("the kubelet's flags cannot be read: {error}");
+            return None;
+        }
+        Err(error) => {
+            tracing::debug!(%error, "cannot read the kubelet's flags in {path}");
+            return None;
+        }
+    };
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Some(lines.map(|line| replaced(&line.replace(['"', '\''], ""), environment)).collect())
+}
+
 /// A line with the values of the variables `${NAME}` that are known.
 fn replaced(line: &str, environment: &[String]) -> String {
     let variables = environment.iter().filter_map(|word| word.split_once('='));
     variables.fold(line.to_owned(), |line, (name, value)| line.replace(&format!("${{{name}}}"), value))
 }
 
-/// The folders of the kubelet in k3s, which passes on what an administrator gives it as `--kubelet-arg`.
+/// The folders of the kubelet in k3s.
 fn of_k3s(arguments: &[String]) -> Option<KubeletFolders> {
-    let passed = |name: &str| {
-        arguments.iter().enumerate().rev().find_map(|(place, word)| {
-            let given = match word.strip_prefix("--kubelet-arg")? {
-                "" => arguments.get(place + 1)?.as_str(),
-                joined => joined.strip_prefix('=')?,
-            };
-            given.trim_start_matches('-').strip_prefix(name)?.strip_prefix('=')
-        })
-    };
-    folders(passed("root-dir"), passed("cert-dir"))
+    folders(passed(arguments, "root-dir"), passed(arguments, "cert-dir"))
+}
+
+/// The value of that flag of the kubelet in k3s, which passes on what an administrator gives it as `--kubelet-arg`.
+pub(super) fn passed<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
+    arguments.iter().enumerate().rev().find_map(|(place, word)| {
+        let given = match word.strip_prefix("--kubelet-arg")? {
+            "" => arguments.get(place + 1)?.as_str(),
+            joined => joined.strip_prefix('=')?,
+        };
+        given.trim_start_matches('-').strip_prefix(name)?.strip_prefix('=')
+    })
 }
 
 /// The folders by these flags; `None` if one is no path from the root, or has a variable.

@@ -88,9 +88,16 @@ fn client(sockets: &[&PathBuf]) -> Runtime {
     client_with(sockets, LONG_MS).0
 }
 
+/// What is listed if no container is wanted.
+async fn list(client: &Runtime) -> Result<Listing, CriError> {
+    let listed = client.list(&[]).await?;
+    assert!(listed.is_whole);
+    Ok(listed.listing)
+}
+
 /// What is said about a listing that fails.
 async fn refusal(client: &Runtime) -> String {
-    crate::chain(&client.list().await.unwrap_err())
+    crate::chain(&list(client).await.unwrap_err())
 }
 
 fn small_node() -> Node {
@@ -110,7 +117,7 @@ async fn a_real_runtimes_answers_name_the_pods_that_the_api_server_has() {
         let method = path.strip_prefix("/runtime.v1.RuntimeService/").unwrap_or_default();
         recorded.runtimes(method, message).map_or(Say::Status(12, "not%20recorded"), Say::Message)
     });
-    let Listing { runtime, sandboxes, containers, dropped } = client(&[&socket]).list().await.unwrap();
+    let Listing { runtime, sandboxes, containers, dropped } = list(&client(&[&socket])).await.unwrap();
     assert!(runtime.starts_with("containerd 1."), "{runtime}");
     assert_eq!((dropped, sandboxes.len()), (0, pods.len()));
     for pod in pods {
@@ -145,7 +152,7 @@ async fn pods_are_listed_with_what_may_have_a_cgroup() {
     let running = node.add_container(&sandbox, "server", RUNNING);
     let created = node.add_container(&dead, "init", CREATED);
     node.add_container(&sandbox, "before", EXITED);
-    let listing = client(&[&sockets.node("s", node)]).list().await.unwrap();
+    let listing = list(&client(&[&sockets.node("s", node)])).await.unwrap();
     let pod = |id: &str, number: usize, ready| super::super::Sandbox {
         id: text(id),
         pod_uid: format!("uid-{number}"),
@@ -174,15 +181,101 @@ async fn pods_are_listed_with_what_may_have_a_cgroup() {
     assert_eq!(listing, expected);
 }
 
+fn wanted(id: &str) -> ContainerId {
+    ContainerId::new(id).unwrap()
+}
+
+/// Whether a call asks for a container by its id: by a state it is shorter.
+fn is_by_id(path: &str, message: &[u8]) -> bool {
+    path.ends_with("/ListContainers") && message.len() > 64
+}
+
+/// The names of the containers that are listed.
+fn names(listed: &Listed) -> Vec<&str> {
+    listed.listing.containers.iter().map(|container| &*container.name).collect()
+}
+
+/// Killed at once for a limit that is too small, or in a pod that has ended.
+#[tokio::test]
+async fn a_container_that_has_exited_is_listed_if_it_is_wanted() {
+    let sockets = Sockets::new();
+    let mut node = small_node();
+    let ended = node.add_pod("shop", "job-0", "uid-1");
+    node.sandboxes[1].state = 1;
+    let sandbox = node.sandboxes[0].id.clone();
+    let brief = node.add_container(&sandbox, "brief", EXITED);
+    let last = node.add_container(&ended, "last", EXITED);
+    node.add_container(&sandbox, "before", EXITED);
+    let server = node.containers[0].id.clone();
+    let client = client(&[&sockets.node("s", node)]);
+    let all = [&brief, &last, &server, &sandbox, &"f".repeat(64)].map(|id| wanted(id));
+    let listed = client.list(&all).await.unwrap();
+    assert!(listed.is_whole, "one is not known, which is an answer");
+    assert_eq!((names(&listed), listed.listing.dropped), (vec!["server", "brief", "last"], 0));
+    let brief = listed.listing.containers.iter().find(|container| container.id == brief).unwrap();
+    assert_eq!((&brief.sandbox_id, brief.attempt, brief.running), (&sandbox, 2, false));
+    let job = listed.listing.sandboxes.iter().find(|sandbox| sandbox.id == ended).unwrap();
+    assert_eq!((&*job.name, job.ready), ("job-0", false));
+    assert_eq!(names(&client.list(&[]).await.unwrap()), ["server"]);
+}
+
+#[tokio::test]
+async fn another_container_than_the_wanted_one_is_not_taken() {
+    let sockets = Sockets::new();
+    let mut node = small_node();
+    let sandbox = node.sandboxes[0].id.clone();
+    node.add_container(&sandbox, "other", EXITED);
+    let socket = sockets.serve("s", move |path, message| {
+        // By no filter at all.
+        if is_by_id(path, message) { node.say(path, &[]) } else { node.say(path, message) }
+    });
+    let listed = client(&[&socket]).list(&[wanted(&"f".repeat(64))]).await.unwrap();
+    assert_eq!((names(&listed), listed.is_whole), (vec!["server"], true));
+}
+
+#[tokio::test]
+async fn a_runtime_that_fails_for_a_wanted_container_lists_the_others_all_the_same() {
+    let sockets = Sockets::new();
+    let says = [Say::Status(13, "broken"), Say::Close, Say::Message(vec![0xff; 100])];
+    for (number, say) in says.into_iter().enumerate() {
+        let node = small_node();
+        let socket = sockets.serve(&number.to_string(), move |path, message| {
+            if is_by_id(path, message) { say.clone() } else { node.say(path, message) }
+        });
+        let client = client(&[&socket]);
+        let listed = client.list(&[wanted(&"f".repeat(64))]).await.unwrap();
+        assert_eq!((names(&listed), listed.is_whole), (vec!["server"], false), "{number}");
+        assert!(list(&client).await.is_ok(), "{number}");
+    }
+}
+
+#[tokio::test]
+async fn at_most_so_many_are_asked_for_by_their_ids_at_a_time() {
+    let sockets = Sockets::new();
+    let (node, asked) = (small_node(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&asked);
+    let socket = sockets.serve("s", move |path, message| {
+        count.fetch_add(usize::from(is_by_id(path, message)), Ordering::Relaxed);
+        node.say(path, message)
+    });
+    let client = client(&[&socket]);
+    let mut all: Vec<_> = (0..=MOST_WANTED).map(|number| wanted(&format!("{number:064x}"))).collect();
+    assert!(!client.list(&all).await.unwrap().is_whole);
+    assert_eq!(asked.swap(0, Ordering::Relaxed), MOST_WANTED);
+    all.pop();
+    assert!(client.list(&all).await.unwrap().is_whole);
+    assert_eq!(asked.load(Ordering::Relaxed), MOST_WANTED);
+}
+
 #[tokio::test]
 async fn one_process_and_one_connection_list_again_and_again() {
     let sockets = Sockets::new();
     let (client, started) = client_with(&[&sockets.node("s", Node::with_pods(500))], LONG_MS);
     for _ in 0..3 {
-        let listing = client.list().await.unwrap();
+        let listing = list(&client).await.unwrap();
         assert_eq!((listing.sandboxes.len(), listing.containers.len(), listing.dropped), (500, 1_000, 0));
     }
-    let two = tokio::join!(client.list(), client.list());
+    let two = tokio::join!(list(&client), list(&client));
     assert!(two.0.is_ok() && two.1.is_ok());
     assert_eq!(started.load(Ordering::Relaxed), 1);
 }
@@ -202,7 +295,7 @@ async fn a_name_that_a_tenant_made_up_hides_no_other() {
         }
         said => said,
     });
-    let listing = client(&[&socket]).list().await.unwrap();
+    let listing = list(&client(&[&socket])).await.unwrap();
     assert_eq!((listing.sandboxes.len(), listing.containers.len(), listing.dropped), (1, 1, 4));
 }
 
@@ -216,10 +309,10 @@ async fn a_runtime_that_is_started_again_is_asked_over_a_new_connection() {
         if calls.fetch_add(1, Ordering::Relaxed) == 4 { Say::Close } else { node.say(path, message) }
     });
     let (client, started) = client_with(&[&socket], LONG_MS);
-    assert!(client.list().await.is_ok());
+    assert!(list(&client).await.is_ok());
     let why = refusal(&client).await;
     assert!(why.contains("Version failed") && why.contains(socket.to_str().unwrap()), "{why}");
-    assert!(client.list().await.is_ok());
+    assert!(list(&client).await.is_ok());
     assert_eq!(started.load(Ordering::Relaxed), 2);
 }
 
@@ -286,9 +379,9 @@ async fn a_listing_that_was_cancelled_holds_up_no_other() {
         if hangs.fetch_add(1, Ordering::Relaxed) == 0 { Say::Hang } else { node.say(path, message) }
     });
     let (client, started) = client_with(&[&socket], LONG_MS);
-    let cancelled = tokio::time::timeout(std::time::Duration::from_millis(100), client.list()).await;
+    let cancelled = tokio::time::timeout(std::time::Duration::from_millis(100), list(&client)).await;
     assert!(cancelled.is_err());
-    assert!(client.list().await.is_ok());
+    assert!(list(&client).await.is_ok());
     assert_eq!(started.load(Ordering::Relaxed), 1);
 }
 
@@ -301,7 +394,7 @@ async fn of_several_runtimes_the_one_with_pods_counts_and_stays() {
     let absent = sockets.0.path().join("absent");
     let (client, started) = client_with(&[&docker, &absent, &idle, &used], LONG_MS);
     for _ in 0..3 {
-        assert_eq!(client.list().await.unwrap().sandboxes.len(), 1);
+        assert_eq!(list(&client).await.unwrap().sandboxes.len(), 1);
     }
     assert_eq!(started.load(Ordering::Relaxed), 3, "the next listings begin with the one that has pods");
 }
@@ -312,15 +405,15 @@ async fn a_node_without_pods_is_one_only_if_no_runtime_is_out_of_reach() {
     let docker = sockets.serve("d", |_path, _message| Say::Status(12, "unknown%20service"));
     let idle = sockets.node("i", Node::default());
     let absent = sockets.0.path().join("absent");
-    let listing = client(&[&docker, &idle]).list().await.unwrap();
+    let listing = list(&client(&[&docker, &idle])).await.unwrap();
     assert_eq!(listing, Listing { runtime: String::from("fake 1.2.3"), ..Listing::default() });
-    let refused = client(&[&docker, &absent, &idle]).list().await.unwrap_err();
+    let refused = list(&client(&[&docker, &absent, &idle])).await.unwrap_err();
     assert!(matches!(&refused, CriError::Failed { socket, .. } if *socket == absent), "{refused}");
-    let refused = client(&[&docker]).list().await.unwrap_err();
+    let refused = list(&client(&[&docker])).await.unwrap_err();
     let expected = CriError::NoService { socket: docker, words: String::from("unknown service") };
     assert_eq!(refused, expected);
     assert!(refused.to_string().contains("runtime.v1.RuntimeService"), "{refused}");
-    assert_eq!(client(&[]).list().await, Err(CriError::NoSocket));
+    assert_eq!(list(&client(&[])).await, Err(CriError::NoSocket));
 }
 
 #[test]
@@ -330,6 +423,8 @@ fn a_process_that_sends_no_listing_is_not_believed() {
     assert_eq!(long, Some("x".repeat(500)));
     let listing = br#"{"runtime": "r", "sandboxes": [], "dropped": 0, "containers":
         [{"id": "../x", "sandboxId": "s", "name": "n", "attempt": 0, "running": true}]}"#;
-    let Ok(Ok(listing)) = Cri::answer(Outcome::Listed, listing) else { panic!("it is one") };
+    let Ok(Ok(Listed { listing, is_whole: true })) = Cri::answer(Outcome::Listed, listing) else {
+        panic!("it is one")
+    };
     assert_eq!((listing.containers.len(), listing.dropped), (0, 1));
 }

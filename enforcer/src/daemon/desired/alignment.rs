@@ -1,4 +1,7 @@
 //! Scores aligned with the ranking, for `oomScorePolicy: ranked`.
+
+mod undoing;
+
 use std::{
     collections::BTreeMap,
     fs,
@@ -6,9 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use self::undoing::Undoing;
 use super::{Desired, Extent, emit};
 use crate::{
     cgroup::{CgroupDir, Error, Permit},
+    config::Mode,
     journal::Journal,
     model::{CgroupId, CgroupPath, Limit, Node, PodName, PodUid},
     policy::{
@@ -44,6 +49,8 @@ pub(super) struct Aligning {
     next: Instant,
     /// Until then pods are weighed often: a pod that has just come allocates its memory only now.
     fast_until: Instant,
+    /// The scores that an earlier daemon has left; `None` if they are undone, or need not be.
+    undoing: Option<Undoing>,
 }
 
 /// A pod that is weighed.
@@ -60,11 +67,17 @@ impl Default for Aligning {
     fn default() -> Self {
         let now = Instant::now();
         let (aligner, members) = (Aligner::default(), Vec::new());
-        Self { aligner, members, is_stale: true, next: now, fast_until: now }
+        Self { aligner, members, is_stale: true, next: now, fast_until: now, undoing: None }
     }
 }
 
 impl Aligning {
+    /// No pods and no scores yet. `beside_kubelet` is the mode of a daemon beside a kubelet: it has to undo what an
+    /// earlier one has left, as otherwise nothing does, and the scores that are assumed here would not be in force.
+    pub(super) fn new(beside_kubelet: Option<Mode>) -> Self {
+        Self { undoing: beside_kubelet.map(|mode| Undoing::new(mode, Instant::now())), ..Self::default() }
+    }
+
     /// Notes that the plan or the cgroups have changed.
     pub(super) fn renew(&mut self) {
         self.is_stale = true;
@@ -134,22 +147,30 @@ impl Aligning {
 }
 
 impl Desired {
-    /// When pods are to be weighed next; `None` if scores are not aligned.
+    /// When scores of an earlier daemon are to be undone, or else pods to be weighed next; `None` if scores are not
+    /// aligned.
     pub(super) fn alignment_due(&self) -> Option<Instant> {
+        if let Some(undoing) = &self.aligning.undoing {
+            return Some(undoing.due());
+        }
         let is_wanted = self.config.oom_score_policy == OomScorePolicy::Ranked;
         let may_be = self.scores_permit.is_some() && self.hierarchy.is_some();
         (is_wanted && may_be).then_some(self.aligning.next)
     }
 
-    /// Weighs the pods if it is time, and realigns scores that no longer follow the ranking.
+    /// Weighs the pods if it is time, and realigns scores that no longer follow the ranking. Before the first time, what an
+    /// earlier daemon has left is undone.
     pub(super) async fn align(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
-        let (Some(hierarchy), Some(permit)) = (self.hierarchy.clone(), self.scores_permit.clone()) else {
-            return Ok(());
-        };
         if self.alignment_due().is_none_or(|due| now < due) {
             return Ok(());
         }
+        if self.aligning.undoing.is_some() {
+            return self.undo_scores(now).await;
+        }
+        let (Some(hierarchy), Some(permit)) = (self.hierarchy.clone(), self.scores_permit.clone()) else {
+            return Ok(());
+        };
         let (root, plan) = (Arc::clone(hierarchy.root()), Arc::clone(self.pods.plan()));
         let wanted = std::mem::take(&mut self.aligning.is_stale)
             .then(|| self.existing.running(&plan, self.pods.retired()));

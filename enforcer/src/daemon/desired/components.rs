@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Desired, emit};
+use super::{super::ownership::Sightings, Desired, emit};
 use crate::{
     cgroup::{ComponentReport, Components, Members, ScoreFate},
     config::Ownership,
@@ -22,6 +22,8 @@ const MAX_REPORTED: usize = 256;
 pub(super) struct Looked {
     looking: Option<Arc<Mutex<Looking>>>,
     members: Members,
+    /// The kubepods of others that the last look found.
+    sightings: Sightings,
 }
 
 /// The state that a look holds locked.
@@ -46,7 +48,7 @@ impl Looked {
                     .ok()
             })
             .map(|components| Arc::new(Mutex::new(Looking { components, reported: BTreeSet::new() })));
-        Self { looking, members: Members::default() }
+        Self { looking, members: Members::default(), sightings: Sightings::default() }
     }
 }
 
@@ -56,9 +58,26 @@ impl Desired {
         Arc::clone(&self.components.members)
     }
 
+    /// Whether a kubelet may come to which the cgroups are to be given back.
+    fn awaits_kubelet(&self) -> bool {
+        self.placing.is_none() && self.config.ownership == Ownership::Auto
+    }
+
+    /// Looks for a kubepods that others have made, at each tick: a kubelet in a container is known by that alone. It
+    /// costs two look-ups of a name, which wait for nothing.
+    fn look_for_kubepods(&mut self) {
+        let Some(hierarchy) = self.hierarchy.as_ref().filter(|_| self.awaits_kubelet()) else { return };
+        let (root, is_writer) = (Arc::clone(hierarchy.root()), self.permit.is_some());
+        if let Some(path) = self.components.sightings.look(&root, &self.config.settings, is_writer) {
+            emit_kubelet(&self.journal, &format!("a kubelet has made the cgroup {path}"));
+            self.kubelet_came.notify_one();
+        }
+    }
+
     /// Starts a look at the node's components if there may be new ones, at each tick. It runs on a thread that may block, and
     /// nothing waits for it.
-    pub(in crate::daemon) fn look_at_components(&self) {
+    pub(in crate::daemon) fn look_at_components(&mut self) {
+        self.look_for_kubepods();
         let now = Instant::now();
         let (Some(looking), Some(hierarchy)) = (&self.components.looking, &self.hierarchy) else { return };
         let wants = match looking.try_lock() {
@@ -75,26 +94,27 @@ impl Desired {
         let made_by_runtimes = self.guarding.made_by_runtimes().clone();
         let (looking, members, journal) =
             (Arc::clone(looking), Arc::clone(&self.components.members), self.journal.clone());
-        let is_ours = self.placing.is_none() && self.config.ownership == Ownership::Auto;
-        let kubelet_came = is_ours.then(|| Arc::clone(&self.kubelet_came));
+        let kubelet_came = self.awaits_kubelet().then(|| Arc::clone(&self.kubelet_came));
         tokio::task::spawn_blocking(move || {
             let mut looking = looking.lock().unwrap_or_else(PoisonError::into_inner);
             let report = looking.components.look(&root, &plan, &made_by_runtimes, permit.as_deref(), now);
             *members.lock().unwrap_or_else(PoisonError::into_inner) = looking.components.members();
             emit(&report, &mut looking.reported, &journal);
             if let (Some(pid), Some(kubelet_came)) = (report.kubelet, kubelet_came) {
-                emit::degraded(
-                    &journal,
-                    "ownership",
-                    &format!(
-                        "a kubelet was started (process {pid}): the pods' cgroups are its own from now on; limits and \
-                         scores are given back, and the daemon starts again beside it"
-                    ),
-                );
+                emit_kubelet(&journal, &format!("a kubelet was started (process {pid})"));
                 kubelet_came.notify_one();
             }
         });
     }
+}
+
+/// Reports that a kubelet has come, after what shows it.
+fn emit_kubelet(journal: &Journal, shown: &str) {
+    let message = format!(
+        "{shown}: the pods' cgroups are its own from now on; limits and scores are given back, and the daemon starts \
+         again beside it"
+    );
+    emit::degraded(journal, "ownership", &message);
 }
 
 fn emit(report: &ComponentReport, reported: &mut BTreeSet<String>, journal: &Journal) {

@@ -3,7 +3,9 @@
 mod unknown_pods;
 
 use std::{
+    collections::BTreeSet,
     path::Path,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -14,17 +16,19 @@ use super::{
     super::{
         kept_names::KeptNames,
         kept_specs::{self, KeptSpecs},
-        ownership,
-        specifying::SpecNews,
+        naming::Names,
+        ownership::{self, Latch},
+        specifying::{RunningKubelet, SpecNews},
     },
     Desired, emit,
 };
 use crate::{
     cgroup::pod_cgroups,
-    cri::{CriError, Listing},
+    cri::CriError,
     journal::Subject,
     keeper::Keeper,
-    model::{PodUid, SpecOrigin},
+    model::{CgroupPath, PodUid, SpecOrigin},
+    policy::Settings,
     serve::{PodView, ReadTime, SpecView, SpecsView},
     source::{Change, Health, Identities, PlacedPods, Provenance, SourceKnows, SourceName},
     specs::{self, KeptPod, Update},
@@ -72,18 +76,28 @@ pub(super) struct Placing {
     left_out: u64,
     /// The node that the source was asked for; `None` if it has the pods of no other.
     spec_node: Option<String>,
-    /// Whether the source knows none of the pods.
+    /// Whether the source knows none of the pods, or others.
     unknown: UnknownPods,
+    /// What shows below which cgroup root the pods are; `None` until that is followed.
+    kubelet: Option<RunningKubelet>,
     /// What is wrong with specs, as last reported.
     spec_problem: Option<String>,
     /// Keeps the specs on the disk; `None` if they cannot be kept.
     keeper: Option<Keeper<KeptSpecs>>,
     /// The same for names.
     names_keeper: Option<Keeper<KeptNames>>,
+    /// Remembers the kubelet for this boot; `None` once it is remembered.
+    latch: Option<Arc<Latch>>,
 }
 
 impl Placing {
-    pub(super) fn new(grace: Duration, identities: Identities, is_reported: bool) -> Self {
+    /// `settings` say where the pods' cgroups are.
+    pub(super) fn new(
+        settings: &Settings,
+        grace: Duration,
+        identities: Identities,
+        is_reported: bool,
+    ) -> Self {
         Self {
             pods: PlacedPods::new(grace, identities),
             state: 0,
@@ -99,11 +113,18 @@ impl Placing {
             specs_read: ReadTime::default(),
             left_out: 0,
             spec_node: None,
-            unknown: UnknownPods::new(grace),
+            unknown: UnknownPods::new(settings, grace),
+            kubelet: None,
             spec_problem: None,
             keeper: None,
             names_keeper: None,
+            latch: None,
         }
+    }
+
+    /// Remembers the kubelet by this when its kubepods is there.
+    pub(super) fn with_latch(self, latch: Option<Latch>) -> Self {
+        Self { latch: latch.map(Arc::new), ..self }
     }
 
     /// Takes what an earlier daemon knew of the pods' names, and keeps them from now on.
@@ -149,6 +170,12 @@ impl Placing {
         }
     }
 
+    /// The cgroups of all containers, also of those without a name, as last read; `None` before they were read.
+    pub(super) fn containers(&self) -> Option<BTreeSet<CgroupPath>> {
+        let containers = || self.pods.cgroups().into_iter().flat_map(|pod| pod.containers);
+        (self.read_ms > 0).then(|| containers().map(|container| container.path).collect())
+    }
+
     /// Notes that cgroups are no longer reported.
     pub(super) fn is_unreported(&mut self) {
         self.is_reported = false;
@@ -172,8 +199,13 @@ impl Placing {
 
     /// What is wrong with specs now, in words.
     fn find_spec_problem(&mut self, now: Instant) -> Option<String> {
-        // What is left out of what a source has may be these pods.
-        let knows = if self.left_out > 0 { SourceKnows::Pods } else { self.pods.source_knows() };
+        let knows = match self.pods.source_knows() {
+            // What is left out of what a source has may be these pods.
+            SourceKnows::NoPod(_) if self.left_out > 0 => SourceKnows::Pods,
+            // That they cannot be read, or were not yet, says nothing of them.
+            SourceKnows::NoCgroup(_) if self.is_degraded || self.read_ms == 0 => SourceKnows::NoSource,
+            knows => knows,
+        };
         self.unknown.note(knows, now);
         let invalid = self.pods.invalid_specs();
         let count = self.left_out + u64::try_from(invalid.len()).unwrap_or(u64::MAX);
@@ -198,6 +230,21 @@ impl Desired {
         placing.pods.wants_names().then_some(placing.state)
     }
 
+    /// Follows below which cgroup root that kubelet shows its pods to be.
+    pub(in crate::daemon) fn follow_cgroup_root(&mut self, kubelet: RunningKubelet) {
+        if let Some(placing) = &mut self.placing {
+            placing.kubelet = Some(kubelet);
+        }
+    }
+
+    /// The cgroup root that the kubelet has shown last, if that is another than the one that is followed, and our own file
+    /// says none.
+    fn other_root(&self) -> Option<CgroupPath> {
+        let kubelet = self.placing.as_ref()?.kubelet.as_ref()?;
+        let shown = kubelet.last_places().cgroup_root.filter(|_| self.config.cgroup_root_at.0.is_none())?;
+        (shown.path != self.config.settings.cgroup_root).then_some(shown.path)
+    }
+
     /// Finds the kubelet's pods, if it is time to.
     pub(in crate::daemon) async fn find_pods(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
@@ -210,17 +257,22 @@ impl Desired {
         };
         let known = self.placing.as_ref().map(|placing| placing.pods.cgroups()).unwrap_or_default();
         let (kubepods, settings) = (self.kubepods().clone(), self.config.settings.clone());
+        let other_root = self.other_root();
+        let latch = self.placing.as_ref().and_then(|placing| placing.latch.clone());
         let read = move || {
             let pods = pod_cgroups(&root, Path::new("/proc"), &kubepods, settings.cgroup_driver, &known);
-            (pods, ownership::is_of_another_driver(&settings))
+            let is_remembered = latch.is_some_and(|latch| latch.close(&root));
+            (pods, is_remembered, ownership::elsewhere(&settings, other_root.as_ref()))
         };
-        let (found, is_elsewhere) = threads::blocking(read).await;
-        if is_elsewhere {
+        let (found, is_remembered, elsewhere) = threads::blocking(read).await;
+        if let Some(placing) = self.placing.as_mut().filter(|_| is_remembered) {
+            placing.latch = None;
+        }
+        if let Some(message) = elsewhere {
             if let Some(placing) = &mut self.placing {
                 placing.look_at = now + self.schedule.interval();
             }
-            let message = "the kubelet's kubepods is of another cgroup driver than at the daemon's start: it starts again";
-            emit::degraded(&self.journal, WHAT, message);
+            emit::degraded(&self.journal, WHAT, &message);
             self.kubelet_came.notify_one();
             return Ok(());
         }
@@ -258,13 +310,16 @@ impl Desired {
     /// Takes what the container runtime lists, and reports whether it answers.
     pub(in crate::daemon) async fn name_pods(
         &mut self,
-        listing: Result<Listing, CriError>,
+        names: Result<Names, CriError>,
     ) -> anyhow::Result<()> {
         let Some(placing) = self.placing.as_mut() else { return Ok(()) };
         let source = SourceName::RUNTIME.as_str();
-        match listing {
-            Ok(listing) => {
+        match names {
+            Ok(Names { listing, question }) => {
                 let is_news = placing.pods.learn(&listing, Instant::now());
+                if let Some(question) = question {
+                    placing.pods.note_names_answered(question);
+                }
                 if let Some(keeper) = &placing.names_keeper {
                     keeper.keep(KeptNames::of(&listing));
                 }

@@ -61,7 +61,7 @@ impl Desired {
         for applied in report.limits_applied() {
             let (subject, data) = emit::limits(&applied, self.owned(&applied.path), writers);
             let payload = match applied.reason {
-                Reason::Drifted => Payload::LimitsRestored(data),
+                Reason::Drifted | Reason::Interrupted => Payload::LimitsRestored(data),
                 Reason::Initial | Reason::PlanChanged | Reason::Released | Reason::Ranked => {
                     Payload::LimitsApplied(data)
                 }

@@ -198,6 +198,16 @@ impl Names {
         taken
     }
 
+    /// Has the pod and the container named that the cgroup belongs to, gone or not: a kubelet's container may be killed
+    /// before the roster names it, and be gone before the container runtime is asked.
+    pub(super) fn want_name(&self, cgroup: CgroupId) {
+        if let Some(kubelet) = &self.kubelet
+            && let Some(path) = self.find(cgroup)
+        {
+            kubelet.want_name(&path, Instant::now());
+        }
+    }
+
     fn insert(&mut self, cgroup: CgroupId, node: Node) {
         // No real host has as many. A process that still makes them loses names; the daemon's memory stays bounded.
         if self.nodes.len() < MAX_CGROUPS || self.nodes.contains_key(&cgroup) {

@@ -106,7 +106,7 @@ fn left(journal: &Journal) -> BTreeMap<String, Unfinished> {
                 {
                     let unfinished = Unfinished {
                         subject,
-                        is_of_this_boot: source == journal.source(),
+                        is_of_this_boot: journal.is_of_this_boot(&source),
                         was_signalled: false,
                         was_killed: false,
                         decision,

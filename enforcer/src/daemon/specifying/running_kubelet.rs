@@ -1,4 +1,4 @@
-//! What the running kubelet shows: what it calls this host, and its folders.
+//! What the running kubelet shows: what it calls this host, its folders, and where its pods and its runtime are.
 
 use std::{
     fmt,
@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
-    cgroup::KubeletSearch,
-    config::{KubeletHostname, KubeletShown, kubelet_shown},
+    cgroup::{KubeletProcess, KubeletSearch},
+    config::{KubeletHostname, KubeletPlaces, KubeletShown, KubeletUnknown, kubelet_places, kubelet_shown},
     specs::KubeletFolders,
 };
 
@@ -18,12 +18,19 @@ const PROC: &str = "/proc";
 /// For how long the kubelet's flags count as read: another kubelet may have come since.
 pub(super) const FLAGS_LAST: Duration = Duration::from_secs(30);
 
+/// Where the running kubelet's pods and its runtime are; `None` if none runs.
+type Places = Result<Option<KubeletPlaces>, KubeletUnknown>;
+
 /// What the running kubelet shows, at any time. Clones know it together.
 #[derive(Clone)]
 pub(in crate::daemon) struct RunningKubelet {
     /// The folders below the configured root directory, which come before those of the flags.
     configured: Option<KubeletFolders>,
+    /// All that is read of it finds it with this one, which looks at each process once.
+    search: Arc<Mutex<KubeletSearch>>,
     look: Arc<dyn Fn() -> KubeletShown + Send + Sync>,
+    /// Reads the kubelet's files too.
+    look_for_places: Arc<dyn Fn() -> Places + Send + Sync>,
     known: Arc<Mutex<Known>>,
     /// Held while one looks, which may hang: who only wants what is known does not wait for it.
     looking: Arc<Mutex<()>>,
@@ -37,6 +44,8 @@ struct Known {
     hostname: KubeletHostname,
     /// The folders when they were known last, of a kubelet that may be down or restarted now.
     folders: Option<KubeletFolders>,
+    /// Where its pods and its runtime were when that was known last.
+    places: Option<KubeletPlaces>,
 }
 
 impl fmt::Debug for RunningKubelet {
@@ -48,7 +57,12 @@ impl fmt::Debug for RunningKubelet {
 impl RunningKubelet {
     /// One of this host. Everything is below a `configured_root`, whatever its flags say.
     pub(super) fn new(configured_root: Option<&Path>) -> Self {
-        let search = Mutex::new(KubeletSearch::new(Path::new(PROC)));
+        let search = Arc::new(Mutex::new(KubeletSearch::new(Path::new(PROC))));
+        let (shared, searched) = (Arc::clone(&search), Arc::clone(&search));
+        let look_for_places = move || {
+            let latest = lock(&shared).latest(Instant::now())?;
+            latest.as_ref().map(kubelet_places).transpose()
+        };
         let look = move || {
             let latest = lock(&search).latest(Instant::now()).unwrap_or_else(|error| {
                 tracing::debug!(%error, "cannot look for the kubelet among the processes");
@@ -56,16 +70,35 @@ impl RunningKubelet {
             });
             latest.map_or(KubeletShown::NOTHING, |process| kubelet_shown(&process))
         };
-        Self::with(configured_root, Arc::new(look))
+        let kubelet = Self::with(configured_root, Arc::new(look));
+        Self { search: searched, look_for_places: Arc::new(look_for_places), ..kubelet }
+    }
+
+    /// One that shows only where its pods and its runtime are.
+    #[cfg(test)]
+    pub(in crate::daemon) fn that_shows(places: impl Fn() -> Places + Send + Sync + 'static) -> Self {
+        let look = Arc::new(|| KubeletShown::NOTHING);
+        Self { look_for_places: Arc::new(places), ..Self::with(None, look) }
     }
 
     pub(super) fn with(
         configured_root: Option<&Path>,
         look: Arc<dyn Fn() -> KubeletShown + Send + Sync>,
     ) -> Self {
-        let known = Known { read: None, hostname: KubeletHostname::Unknown, folders: None };
-        let configured = configured_root.map(KubeletFolders::below);
-        Self { configured, look, known: Arc::new(Mutex::new(known)), looking: Arc::default() }
+        let known = Known { read: None, hostname: KubeletHostname::Unknown, folders: None, places: None };
+        Self {
+            configured: configured_root.map(KubeletFolders::below),
+            search: Arc::new(Mutex::new(KubeletSearch::new(Path::new(PROC)))),
+            look,
+            look_for_places: Arc::new(|| Ok(None)),
+            known: Arc::new(Mutex::new(known)),
+            looking: Arc::default(),
+        }
+    }
+
+    /// Its process; `None` if none runs. Reads `/proc`.
+    pub(in crate::daemon) fn process(&self, now: Instant) -> rustix::io::Result<Option<KubeletProcess>> {
+        lock(&self.search).latest(now)
     }
 
     /// What it calls this host. May read `/proc`, and the files that have its flags.
@@ -87,6 +120,21 @@ impl RunningKubelet {
     pub(in crate::daemon) fn last_folders(&self) -> KubeletFolders {
         let known = || lock(&self.known).folders.clone();
         self.configured.clone().or_else(known).unwrap_or_default()
+    }
+
+    /// Where its pods and its runtime are, by its flags and its files. Reads both, from a disk that may hang: who asks for
+    /// the rest does not wait for it.
+    pub(in crate::daemon) fn places(&self) -> Places {
+        let places = (self.look_for_places)();
+        if let Ok(Some(places)) = &places {
+            lock(&self.known).places = Some(places.clone());
+        }
+        places
+    }
+
+    /// The same, as it was known last, of a kubelet that may be down now. Reads nothing, and waits for nothing.
+    pub(in crate::daemon) fn last_places(&self) -> KubeletPlaces {
+        lock(&self.known).places.clone().unwrap_or_default()
     }
 
     /// Reads the flags, if that was long ago.
@@ -164,6 +212,26 @@ mod tests {
         *says.lock().unwrap() = shown("a", "/a");
         let below = KubeletFolders::below(Path::new("/set"));
         assert_eq!((kubelet.folders(Instant::now()), kubelet.last_folders()), (below.clone(), below));
+    }
+
+    #[test]
+    fn where_its_pods_are_stays_known_while_the_kubelet_is_away_or_cannot_be_read() {
+        let says = Arc::new(Mutex::new(Vec::new()));
+        let shown = Arc::clone(&says);
+        let kubelet = RunningKubelet::that_shows(move || shown.lock().unwrap().pop().unwrap_or(Ok(None)));
+        let places = |runtime: &str| KubeletPlaces { cgroup_root: None, runtime: Some(runtime.into()) };
+        assert_eq!((kubelet.places().unwrap(), kubelet.last_places()), (None, KubeletPlaces::default()));
+        let unknown = KubeletUnknown::Hidden { program: String::from("k3s"), pid: 7 };
+        for (says_now, last) in [
+            (Ok(Some(places("/a"))), "/a"),
+            (Ok(None), "/a"),
+            (Err(unknown), "/a"),
+            (Ok(Some(places("/b"))), "/b"),
+        ] {
+            says.lock().unwrap().push(says_now);
+            drop(kubelet.places());
+            assert_eq!(kubelet.clone().last_places(), places(last));
+        }
     }
 
     /// `/proc` and the disk may hang.

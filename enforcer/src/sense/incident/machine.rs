@@ -27,7 +27,7 @@ pub trait World {
     fn instance(&self, owner: &CgroupPath) -> Instance;
     /// The cgroup above it; `None` for the root and for an unknown cgroup.
     fn parent(&self, cgroup: CgroupId) -> Option<CgroupId>;
-    /// Whether the container runtime has not named its pod or container yet.
+    /// Whether its pod or container has no name, and the container runtime may still give it one.
     fn awaits_name(&self, cgroup: CgroupId) -> bool;
     /// What our evictions had to do with it, or with a cgroup above it, at that time.
     fn eviction(&self, cgroup: CgroupId, at_ns: u64) -> Option<Eviction>;

@@ -70,7 +70,8 @@ fn a_pod_of_which_only_names_are_known_is_no_candidate_until_that_is_settled() {
     let mut candidates = CandidateSet::new(opener, Journal::new("n", "b"));
     for (is_settled, tried) in [(false, 0), (true, 1)] {
         let knowledge = Knowledge::Names { is_settled };
-        let placement = Placement { pod: path.clone(), containers: SmallMap::new(), knowledge };
+        let placement =
+            Placement { pod: path.clone(), containers: SmallMap::new(), unnamed: None, knowledge };
         assert!(pods.place([(uid.clone(), placement)].into()));
         pods.replan();
         candidates.note_change();

@@ -6,10 +6,12 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     cgroup::{ContainerCgroup, PodCgroup},
-    cri::{Container, Sandbox},
+    cri::{Container, Listing, Sandbox},
     daemon::desired::pod_set::PodSet,
-    model::{CgroupId, CgroupPath, ContainerId, Freshness, Knowledge, Placement, QosClass, SmallMap},
-    policy::{CgroupDriver, Plan, Settings, name::PodPlace},
+    model::{
+        CgroupId, CgroupPath, ContainerId, Freshness, Knowledge, Placement, QosClass, SmallMap, SpecOrigin,
+    },
+    policy::{CgroupDriver, Plan, PodPlan, Settings, name::PodPlace},
     sample,
     source::Kubelet,
     specs::ApiPod,
@@ -180,10 +182,19 @@ impl Scene {
 fn while_kubelet_and_runtime_are_stopped_for_minutes_no_pod_is_lost_or_decided_on_otherwise() {
     let made: Vec<Made> = (0..5).map(Made::new).collect();
     let mut scene = Scene::of(&made);
-    let (plan, names) = (scene.plan(), scene.identities.kept());
-    assert_eq!(plan.pods.len(), 5);
+    // All that decides: not whether the specs are live.
+    let planned = |scene: &Scene| -> Vec<PodPlan> {
+        let origin = SpecOrigin { source: "any", freshness: Freshness::Live };
+        let of = |pod: &Arc<PodPlan>| PodPlan {
+            placed: pod.placed.map(|placed| placed.with_origin(origin)),
+            ..PodPlan::clone(pod)
+        };
+        scene.plan().pods.iter().map(of).collect()
+    };
+    let (plan, names) = (planned(&scene), scene.identities.kept());
+    assert_eq!(plan.len(), 5);
     let is_as_before = |scene: &Scene| {
-        assert_eq!(*scene.plan(), *plan);
+        assert_eq!(planned(scene), plan);
         assert_eq!(scene.identities.kept(), names);
         for pod in &made {
             let expected = (format!("shop/{}", pod.name), String::from("app"));
@@ -191,6 +202,7 @@ fn while_kubelet_and_runtime_are_stopped_for_minutes_no_pod_is_lost_or_decided_o
         }
     };
     // The cgroups are read, and both sources fail, for half an hour.
+    assert!(scene.pods.note_silence());
     for _ in 0..30 {
         scene.now += MINUTE;
         assert_eq!(scene.look(&made), []);
@@ -266,6 +278,10 @@ fn containers_that_restart_ten_times_a_second_have_the_right_names_and_leave_not
         assert!(scene.pods.wants_names());
         let unnamed = made[3].container_id(restart);
         assert_eq!(scene.owner(&made[3].container_path()), (String::from("shop/web-3"), unnamed));
+        // It may be evicted all the same, with both.
+        let own = scene.plan().pods.iter().find(|pod| pod.name.name == "web-3").cloned().unwrap();
+        let unnamed = own.unnamed.as_ref().map(|of| of.containers.as_slice()).unwrap_or_default();
+        assert!(own.is_known_enough() && unnamed.contains(&made[3].container_path()), "{own:?}");
         if restart % 3 != 0 {
             continue;
         }
@@ -275,6 +291,8 @@ fn containers_that_restart_ten_times_a_second_have_the_right_names_and_leave_not
             let placement = &placements[&PodUid::new(&pod.uid).unwrap()];
             let app = SmallMap::from([(String::from("app"), pod.container_path())]);
             assert_eq!(placement.containers, app, "{restart}");
+            let former = pod.path().child(&pod.container_id(restart - 1)).unwrap();
+            assert_eq!(placement.unnamed.as_ref().unwrap().containers, [former], "{restart}");
             let name = (format!("shop/{}", pod.name), String::from("app"));
             assert_eq!(scene.owner(&pod.container_path()), name, "{restart}");
         }
@@ -384,7 +402,7 @@ fn answer(placing: &mut Placing, node: &str, pods: Vec<ApiPod>) {
 fn an_api_server_that_knows_none_of_the_pods_is_reported_with_the_node_that_it_is_asked_for() {
     let made: Vec<Made> = (0..3).map(Made::new).collect();
     let begin = Instant::now();
-    let mut placing = Placing::new(GRACE, Identities::default(), true);
+    let mut placing = Placing::new(&Settings::default(), GRACE, Identities::default(), true);
     placing.pods.take(made.iter().map(Made::cgroup).collect(), begin);
     placing.pods.learn(&listing(&made), begin);
     // What an earlier daemon left does not say what the source knows.
@@ -412,7 +430,7 @@ fn an_api_server_that_knows_none_of_the_pods_is_reported_with_the_node_that_it_i
 /// Whether a source that has only these pods is said to know none, with these pods on the node.
 fn is_reported(made: &[Made], left_out: u64, pods: Vec<ApiPod>) -> bool {
     let begin = Instant::now();
-    let mut placing = Placing::new(GRACE, Identities::default(), true);
+    let mut placing = Placing::new(&Settings::default(), GRACE, Identities::default(), true);
     placing.pods.take(made.iter().map(Made::cgroup).collect(), begin);
     placing.pods.learn(&listing(made), begin);
     answer(&mut placing, "n", pods);
@@ -436,4 +454,58 @@ fn a_source_is_not_said_to_know_no_pod_where_it_need_not_know_one_or_does() {
     assert!(!is_reported(&both, 0, vec![wrong]), "it is known, if not valid");
     assert!(!is_reported(&both, 1, Vec::new()), "it may be the one that is left out");
     assert!(!is_reported(&[], 0, Vec::new()));
+}
+
+/// What is wrong while no pod has a cgroup and the source has these, which it has had since before the cgroups were read.
+fn problem_without_cgroups(pods: Vec<ApiPod>) -> Option<String> {
+    let begin = Instant::now();
+    let settings = Settings { cgroup_root: CgroupPath::parse("/machine").unwrap(), ..Settings::default() };
+    let mut placing = Placing::new(&settings, GRACE, Identities::default(), true);
+    answer(&mut placing, "n", pods);
+    assert_eq!(placing.find_spec_problem(begin), None);
+    assert_eq!(placing.find_spec_problem(begin + GRACE), None, "no cgroup was looked for yet");
+    placing.pods.take(Vec::new(), begin + GRACE);
+    placing.read_ms = 1;
+    let begin = begin + GRACE;
+    let before = begin + GRACE.saturating_sub(Duration::from_millis(1));
+    assert_eq!((placing.find_spec_problem(begin), placing.find_spec_problem(before)), (None, None));
+    let problem = placing.find_spec_problem(begin + GRACE);
+    // One that has a cgroup says that it is over.
+    let made = Made::new(0);
+    answer(&mut placing, "n", vec![made.spec(&json!({}))]);
+    placing.pods.take(vec![made.cgroup()], begin + GRACE);
+    assert_eq!(placing.find_spec_problem(begin + GRACE), None);
+    // Cgroups that cannot be read are no cgroups that are not there.
+    placing.pods.take(Vec::new(), begin + GRACE);
+    placing.is_degraded = true;
+    for graces in 1..4 {
+        assert_eq!(placing.find_spec_problem(begin + graces * GRACE), None);
+    }
+    problem.filter(|problem| problem.contains("no pod has a cgroup"))
+}
+
+#[test]
+fn pods_that_run_by_what_a_source_says_and_have_no_cgroup_are_a_problem() {
+    let with = |change: fn(&mut ApiPod)| {
+        let mut pod = Made::new(0).spec(&json!({}));
+        change(&mut pod);
+        vec![pod]
+    };
+    let problem = problem_without_cgroups(with(|_| ())).unwrap();
+    assert!(problem.starts_with("apiServer: pods run on this node"), "{problem}");
+    for part in ["in /machine/kubepods, ", "cgroupRoot, which is /machine now", "node is not \"n\""] {
+        assert!(problem.contains(part), "{part}: {problem}");
+    }
+    for (pods, why) in [
+        (with(|pod| pod.status.phase = Some(String::from("Pending"))), "it has no container yet"),
+        (with(|pod| pod.status.phase = Some(String::from("Succeeded"))), "it has ended"),
+        (with(|pod| pod.metadata.is_terminating = true), "its containers may have ended"),
+        (with(|pod| pod.metadata.uid = STATIC.to_owned()), "a static pod"),
+        (Vec::new(), "none runs"),
+    ] {
+        assert_eq!(problem_without_cgroups(pods), None, "{why}");
+    }
+    let mirror = json!({"kubernetes.io/config.mirror": STATIC, "kubernetes.io/config.hash": STATIC});
+    let mirrors = vec![Made::new(0).spec(&mirror)];
+    assert_eq!(problem_without_cgroups(mirrors), None, "its pod may be yet to start");
 }
