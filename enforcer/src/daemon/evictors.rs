@@ -142,8 +142,10 @@ pub(super) fn watch(
             let kubelet = kubelet.clone();
             let look = move || {
                 kubelet.look_for_places();
-                let contest = config.contest(&kubelet.read(ASK), memory_bytes);
-                let contest = contest.map(|message| problem("kubelet", message));
+                let known = kubelet.read(ASK);
+                // What is not known yet at the start may be known, and no better, a minute later.
+                let place = if known.is_ok() { "kubelet" } else { "kubeletUnknown" };
+                let contest = config.contest(&known, memory_bytes).map(|message| problem(place, message));
                 let others_found = others.look(has_koordlet, looks == 0);
                 (contest.into_iter().chain(others_found).collect(), others)
             };

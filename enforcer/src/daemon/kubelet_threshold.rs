@@ -19,6 +19,8 @@ const PROC: &str = "/proc";
 pub(super) struct KubeletThreshold {
     /// Below its root directory its file is looked for if no kubelet runs.
     kubelet: RunningKubelet,
+    /// What a kubelet's flags and files said last while it ran.
+    seen: Arc<Mutex<Option<KubeletMemory>>>,
     /// The kubelet's own server; `None` if it is not to be asked.
     server: Option<Arc<Server>>,
 }
@@ -61,7 +63,7 @@ impl KubeletThreshold {
 
     /// One that does not ask the kubelet.
     pub(super) fn of_files(access: &Access) -> Self {
-        Self { kubelet: access.running_kubelet(), server: None }
+        Self { kubelet: access.running_kubelet(), seen: Arc::default(), server: None }
     }
 
     /// Reads where the kubelet's pods and its runtime are, which others take from what is known.
@@ -74,12 +76,14 @@ impl KubeletThreshold {
         }
     }
 
-    /// What its flags and files say. Waits for no other process.
+    /// What its flags and files say, or said while it ran. Waits for no other process.
     pub(super) fn local(&self) -> Result<KubeletMemory, KubeletUnknown> {
         let latest = self.kubelet.process(Instant::now())?;
         // Also while a kubelet runs: others take what was read here.
         let folders = self.kubelet.folders(Instant::now());
-        kubelet_memory(latest, Path::new(PROC), &folders.root)
+        let runs = latest.is_some();
+        let read = kubelet_memory(latest, Path::new(PROC), &folders.root);
+        remembered(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner), runs, read)
     }
 
     /// What its flags and files say, or else the kubelet, as it did at most `age` ago. Waits for it up to 15 s, and must not be
@@ -92,6 +96,24 @@ impl KubeletThreshold {
             (read, _) => read,
         }
     }
+}
+
+/// What was read of a kubelet that `runs`, or else what is known of one that ran: a reload while it is restarted must not take
+/// a default for what its flags say. Without either it is what the usual file says.
+fn remembered(
+    seen: &mut Option<KubeletMemory>,
+    runs: bool,
+    read: Result<KubeletMemory, KubeletUnknown>,
+) -> Result<KubeletMemory, KubeletUnknown> {
+    match (runs, &read, &*seen) {
+        (true, Ok(known), _) => *seen = Some(known.clone()),
+        (false, _, Some(known)) => {
+            let origin = format!("{}, as it was while the kubelet ran", known.origin);
+            return Ok(KubeletMemory { origin, ..known.clone() });
+        }
+        (true, Err(_), _) | (false, _, None) => {}
+    }
+    read
 }
 
 impl Server {
@@ -154,6 +176,23 @@ mod tests {
         let other = KubeletMemory::of_configz(true, Some("2Gi"), false).unwrap();
         last.take(Ok(other.clone()));
         assert_eq!(last.answer(), Ok(other));
+    }
+
+    #[test]
+    fn what_a_kubelet_that_ran_has_said_holds_while_it_is_away() {
+        let of = |hard: &str| KubeletMemory::of_configz(true, Some(hard), false).unwrap();
+        let mut seen = None;
+        // The file of a kubelet that this daemon has not seen.
+        assert_eq!(remembered(&mut seen, false, Ok(of("1Gi"))).unwrap(), of("1Gi"));
+        assert_eq!(remembered(&mut seen, true, Ok(of("500Mi"))).unwrap(), of("500Mi"));
+        for read in [Ok(of("100Mi")), Err(KubeletUnknown::Hidden { program: String::from("k3s"), pid: 7 })] {
+            let known = remembered(&mut seen, false, read).unwrap();
+            assert_eq!(known.hard, of("500Mi").hard);
+            assert!(known.origin.ends_with(", as it was while the kubelet ran"), "{}", known.origin);
+        }
+        let hidden = Err(KubeletUnknown::Hidden { program: String::from("k3s"), pid: 7 });
+        assert!(remembered(&mut seen, true, hidden).is_err(), "another kubelet says nothing");
+        assert_eq!(remembered(&mut seen, true, Ok(of("2Gi"))).unwrap(), of("2Gi"));
     }
 
     #[test]

@@ -8,8 +8,9 @@ use super::{
 use crate::model::CgroupId;
 
 impl Candidate {
-    /// The containers that would be killed and hold a process that is not dying, by name, with the id of their cgroup. Right
-    /// after a kill `killed_ms` says when that was, on `CLOCK_BOOTTIME`: then only processes count that were started since.
+    /// The containers that would be killed and hold a process that is not dying, by name, with the id of their cgroup. One
+    /// without a name waits for it, as the report has it; in a shortage it is killed without. Right after a kill
+    /// `killed_ms` says when that was, on `CLOCK_BOOTTIME`: then only processes count that were started since.
     ///
     /// After SIGKILL to all of them only a container that was started since holds one; right after it a process may show
     /// neither the signal, which it has taken, nor that it exits. It is read through files opened for this call, so that a
@@ -18,7 +19,7 @@ impl Candidate {
     pub fn living_containers(&self, killed_ms: Option<u64>) -> Vec<(String, CgroupId)> {
         let name = |path| self.containers.iter().find(|(_, of)| of == path).map(|(name, _)| name.clone());
         let living = self.targets.iter().filter(|target| doomed::holds_living(&target.dir, killed_ms));
-        living.map(|target| (name(target.dir.path()).unwrap_or_default(), target.dir.id())).collect()
+        living.filter_map(|target| Some((name(target.dir.path())?, target.dir.id()))).collect()
     }
 }
 
