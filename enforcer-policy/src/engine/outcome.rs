@@ -5,7 +5,6 @@ use super::{
     Refusal, Suppression, UNRECORDED_PAUSE_NS,
     candidates::UNTIL_FORGIVEN,
     push,
-    terminating::Volume,
     victim::{Look, Victim},
 };
 
@@ -106,7 +105,7 @@ impl Engine {
     fn note_death(&mut self, victim: &Victim, was_alive: bool) {
         self.died_ns = victim.dead_ns().or(self.died_ns);
         if was_alive && let Some(volume) = victim.volume() {
-            self.volumes.keep(Volume { shmem_bytes: self.shmem_bytes, ..volume });
+            self.volumes.keep(volume, self.shmem_bytes);
         }
     }
 
@@ -114,7 +113,7 @@ impl Engine {
     pub(super) fn complete(&mut self, victim: &Victim, completion: Completion, actions: &mut Actions) {
         self.victim = None;
         if let Some(volume) = victim.volume_left() {
-            self.volumes.keep(Volume { shmem_bytes: self.shmem_bytes, ..volume });
+            self.volumes.keep(volume, self.shmem_bytes);
         }
         push(actions, Action::Completed(completion));
     }

@@ -120,8 +120,10 @@ pub(super) struct Volumes {
 }
 
 impl Volumes {
-    /// Awaits it, in place of what was known of the same pod. Without room the one that ends first is left out.
-    pub(super) fn keep(&mut self, volume: Volume) {
+    /// Awaits it from now on, when the node has so much shared memory, in place of what was known of the same pod. Without
+    /// room the one that ends first is left out.
+    pub(super) fn keep(&mut self, volume: Volume, shmem_bytes: u64) {
+        let volume = Volume { shmem_bytes, ..volume };
         if let Some(known) = self.kept.iter_mut().find(|known| known.cgroup == volume.cgroup) {
             *known = volume;
             return;
@@ -231,13 +233,13 @@ mod tests {
     fn without_room_the_volume_that_ends_first_is_not_awaited_any_longer() {
         let mut volumes = Volumes::default();
         for cgroup in 1..=8 {
-            volumes.keep(volume(cgroup, 100 - cgroup));
+            volumes.keep(volume(cgroup, 100 - cgroup), 0);
         }
         assert_eq!(awaited(&volumes, 0).len(), MOST_VOLUMES);
-        volumes.keep(volume(9, 200));
+        volumes.keep(volume(9, 200), 0);
         assert_eq!(awaited(&volumes, 0), [1, 2, 3, 4, 5, 6, 7, 9]);
         // It would be the first to end itself.
-        volumes.keep(volume(10, 92));
+        volumes.keep(volume(10, 92), 0);
         assert_eq!(awaited(&volumes, 0), [1, 2, 3, 4, 5, 6, 7, 9]);
         assert_eq!(awaited(&volumes, 98), [1, 9]);
         assert!(awaited(&volumes, 200).is_empty());
@@ -246,9 +248,9 @@ mod tests {
     #[test]
     fn a_pod_that_dies_a_second_time_has_no_more_than_what_it_had_left_then() {
         let mut volumes = Volumes::default();
-        volumes.keep(volume(1, 100));
-        volumes.keep(Volume { bytes: 0, ..volume(1, 200) });
-        volumes.keep(Volume { bytes: 0, ..volume(2, 200) });
+        volumes.keep(volume(1, 100), 0);
+        volumes.keep(Volume { bytes: 0, ..volume(1, 200) }, 0);
+        volumes.keep(Volume { bytes: 0, ..volume(2, 200) }, 0);
         assert_eq!(awaited(&volumes, 0), [1]);
         assert!(volumes.awaited(0).all(|volume| volume.bytes == 0));
     }

@@ -125,13 +125,14 @@ fn payload(pod: &EvictedPod, ranks: &Ranks, candidates: &[Arc<Candidate>]) -> Ev
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::path::Path;
 
     use enforcer_events::eviction::EvictionEnded;
 
     use super::*;
     use crate::{
         cgroup::{CgroupDir, Guard},
+        daemon::ranking::tests::write_usage,
         model::PodName,
         policy::{Plan, PodPlan, Settings, admission::Admission, plan_decided},
         sample,
@@ -221,18 +222,7 @@ mod tests {
         let plan: Plan = plan_decided(&sample::node(), &Settings::default(), &decided);
         let guard = Arc::new(Guard::new(Path::new("/proc"), &[]));
         let open = |(plan, (_, used_bytes)): (&Arc<PodPlan>, &(&str, u64))| {
-            let dir = root.join(plan.cgroup.path.as_str().trim_start_matches('/'));
-            fs::create_dir_all(&dir).unwrap();
-            for (file, text) in [
-                ("cgroup.kill", String::new()),
-                ("cgroup.procs", String::new()),
-                ("cgroup.events", String::from("populated 1\nfrozen 0\n")),
-                ("pids.current", String::from("3\n")),
-                ("memory.current", format!("{used_bytes}\n")),
-                ("memory.stat", format!("anon {used_bytes}\nfile 0\nshmem 0\ninactive_file 0\n")),
-            ] {
-                fs::write(dir.join(file), text).unwrap();
-            }
+            write_usage(&root.join(plan.cgroup.path.as_str().trim_start_matches('/')), *used_bytes);
             Arc::new(Candidate::open(&CgroupDir::unchecked(root).unwrap(), &guard, plan).unwrap())
         };
         plan.pods.iter().zip(pods).map(open).collect()

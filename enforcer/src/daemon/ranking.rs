@@ -273,7 +273,7 @@ fn ranked_view(signal: Signal, candidate: &Candidate, reading: &Reading) -> Rank
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::{fs, path::Path};
 
     use super::*;
@@ -286,7 +286,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// A cgroup of ordinary files, using that much.
-    fn write_usage(dir: &Path, used_bytes: u64) {
+    pub(in crate::daemon) fn write_usage(dir: &Path, used_bytes: u64) {
         fs::create_dir_all(dir).unwrap();
         for (file, text) in [
             ("cgroup.kill", String::new()),

@@ -5,7 +5,8 @@ use super::{
 };
 use crate::{
     engine::{
-        Action, CandidateFacts, Candidates, EngineSettings, FailureReason, KillReason, Outcome, Refusal,
+        Action, CandidateFacts, Candidates, EngineSettings, FailureReason, KillReason, NodeSample, Outcome,
+        Refusal,
     },
     model::CgroupId,
 };
@@ -74,6 +75,18 @@ fn a_disruption_budget_spares_it_like_any_other() {
     assert!(evicts(&rig.look(GIB - 1)), "a hard threshold asks no budget");
     let decision = *rig.engine.decision().unwrap();
     assert_eq!((decision.grace_ns, decision.graceless), (0, false));
+}
+
+#[test]
+fn a_disruption_budget_spares_no_pod_once_memory_is_nearly_exhausted() {
+    let mut rig = decided(false);
+    let (number, now_ns) = (rig.number(), rig.now_ns);
+    rig.on_outcome(Outcome::Refused { number, now_ns, reason: Refusal::Budget });
+    let node = NodeSample::memory(rig.pass(SECOND).now_ns, 1_500 * MIB, 16 * GIB);
+    assert!(!evicts(&rig.see(node)));
+    assert!(evicts(&rig.see(NodeSample { fill_bytes_per_second: 100 * GIB, ..node })));
+    let decision = *rig.engine.decision().unwrap();
+    assert_eq!((decision.grace_ns, decision.shortage.hard), (0, false));
 }
 
 #[test]
