@@ -141,7 +141,10 @@ fn exec_into_a_running_besteffort_pod_is_refused_while_pressure_lasts() {
     scene.daemon.wait_until_decided("default/besteffort").unwrap();
     assert_eq!(status().status.code(), Some(0));
     // No pod may be evicted for it: the besteffort pod has no process, and the other is critical.
-    let hold = ["workload", "hold", "--huge", "--size", "400Mi"];
+    // Measured now: what the scene before gives back late counts as well.
+    let above_bytes = kernel::meminfo_bytes("MemAvailable").unwrap().saturating_sub(threshold_bytes);
+    let size = (above_bytes + 150 * MIB).to_string();
+    let hold = ["workload", "hold", "--huge", "--size", &size];
     let hog = Process::new(scene.daemon.exec("default/critical", &hold).unwrap());
     stream.wait_for("the crossing", TIMEOUT, |event| is(event, "threshold.crossed")).unwrap();
     wait_until("the refusal", || status().status.code() == Some(77));
