@@ -2,6 +2,7 @@
 
 mod adoption;
 mod cgroup;
+mod common;
 mod component;
 mod fingerprint;
 mod id;
@@ -16,15 +17,17 @@ mod qos;
 mod quantity;
 mod resources;
 mod small_map;
+mod texts;
 mod toleration;
 mod values;
 
 pub use self::{
     adoption::Adoption,
     cgroup::{CgroupId, CgroupPath, InvalidCgroupName},
+    common::Common,
     component::{InvalidComponent, NodeComponent},
     id::{ContainerId, PodName, PodUid},
-    labels::Labels,
+    labels::{LabelTexts, Labels},
     limit::Limit,
     node::Node,
     owner::{Owner, OwnerLevel},

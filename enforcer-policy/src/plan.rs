@@ -3,11 +3,14 @@
 mod pinned;
 mod placed;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use crate::model::{
-    CgroupPath, CgroupValues, Container, ContainerKind, Knowledge, Node, OwnerReference, Placement, Pod,
-    PodName, PodUid, QosClass, ResourceList, ResourceName, Unnamed,
+    CgroupPath, CgroupValues, Common, Container, ContainerKind, Knowledge, Node, OwnerReference, Placement,
+    Pod, PodName, PodUid, QosClass, ResourceList, ResourceName, Unnamed,
 };
 
 use crate::{
@@ -26,8 +29,8 @@ use crate::{
 pub struct CgroupPlan {
     /// Its path.
     pub path: CgroupPath,
-    /// Its values.
-    pub values: CgroupValues,
+    /// Its values, in common with the cgroups of the same.
+    pub values: Common<CgroupValues>,
 }
 
 /// The desired state of the whole node.
@@ -46,13 +49,22 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Shares the pods that `before` has alike, so that both plans, and whoever keeps one of their pods, hold each once.
+    /// Shares the pods that `before` has alike, so that both plans, and whoever keeps one of their pods, hold each once. The
+    /// other pods share the values of a cgroup with any that has the same.
     pub fn share_with(&mut self, before: &Self) {
         let known: BTreeMap<&PodUid, &Arc<PodPlan>> = before.pods.iter().map(|pod| (&pod.uid, pod)).collect();
+        let mut values = HashSet::new();
+        let mut others = Vec::new();
         for pod in &mut self.pods {
             if let Some(same) = known.get(&pod.uid).filter(|known| **known == pod) {
                 *pod = Arc::clone(same);
+                values.extend(same.cgroups().map(|cgroup| cgroup.values.clone()));
+            } else {
+                others.push(Arc::make_mut(pod));
             }
+        }
+        for pod in others {
+            pod.share_values(&mut values);
         }
         if self.cpus == before.cpus {
             self.cpus.clone_from(&before.cpus);
@@ -121,13 +133,29 @@ impl PodPlan {
             ranking_request_bytes: 0,
             termination_grace_period_seconds: 30,
             controller: None,
-            cgroup: CgroupPlan { path: cgroup, values: CgroupValues::default() },
+            cgroup: CgroupPlan { path: cgroup, values: Common::default() },
             adopted: false,
             kubepods: CgroupPath::root(),
             containers: Vec::new(),
             admission: Admission::plain(),
             placed: None,
             unnamed: None,
+        }
+    }
+
+    /// Its cgroup and those of its containers.
+    fn cgroups(&self) -> impl Iterator<Item = &CgroupPlan> {
+        std::iter::once(&self.cgroup).chain(self.containers.iter().map(|container| &container.cgroup))
+    }
+
+    /// Replaces the values of its cgroups by equal ones that are known, and adds the others to those.
+    fn share_values(&mut self, known: &mut HashSet<Common<CgroupValues>>) {
+        let containers = self.containers.iter_mut().map(|container| &mut container.cgroup);
+        for cgroup in std::iter::once(&mut self.cgroup).chain(containers) {
+            match known.get(&cgroup.values) {
+                Some(same) => cgroup.values.clone_from(same),
+                None => drop(known.insert(cgroup.values.clone())),
+            }
         }
     }
 
@@ -205,7 +233,7 @@ pub fn plan_placed(
     };
     let burstable = requested(&[QosClass::Burstable]);
     let protected = requested(&[QosClass::Guaranteed, QosClass::Burstable]);
-    let known = |values| if are_sums_known { values } else { CgroupValues::default() };
+    let known = |values: CgroupValues| if are_sums_known { values.into() } else { Common::default() };
     let qos_cgroup = |class, requested| {
         let values = known(values::qos(settings, requested));
         (class, CgroupPlan { path: name::qos(&kubepods, class, driver), values })
@@ -234,7 +262,7 @@ fn plan_reserved(kube_reserved: &ResourceList, settings: &Settings) -> Vec<Cgrou
         let values = values::reserved(amounts, *scope, settings);
         match plans.iter_mut().find(|plan| plan.path == path) {
             Some(plan) => plan.values.extend(values.iter()),
-            None => plans.push(CgroupPlan { path, values }),
+            None => plans.push(CgroupPlan { path, values: values.into() }),
         }
     }
     plans
@@ -255,7 +283,7 @@ fn plan_pod(
     let pods_own = pod.adopts.as_ref().and_then(|adopts| adopts.pod.clone());
     let (path, is_adopted) = (pods_own.clone().unwrap_or(path), pods_own.is_some());
     let adopted = |container: &Container| pod.adopts.as_ref()?.container(&container.name);
-    let mut values = values::pod(pod, node, settings);
+    let mut values = Common::from(values::pod(pod, node, settings));
     let containers = pod
         .containers
         .iter()
@@ -267,7 +295,7 @@ fn plan_pod(
                 path: adopted(container)
                     .cloned()
                     .unwrap_or_else(|| name::container(&path, cgroup_uid, &container.name, driver)),
-                values: container_values.values(container),
+                values: container_values.values(container).into(),
             },
             adopted: adopted(container).is_some(),
         })
@@ -302,7 +330,7 @@ fn share(
     container: ContainerPlan,
     pod: &CgroupPath,
     is_only: bool,
-    values: &mut CgroupValues,
+    values: &mut Common<CgroupValues>,
 ) -> ContainerPlan {
     if container.cgroup.path != *pod {
         return container;

@@ -43,6 +43,7 @@ mod temporary;
 mod throttled;
 mod units;
 mod watch;
+mod watches;
 
 pub use self::{
     apply::{ApplyError, Fate, Outcome, apply},
@@ -84,6 +85,7 @@ pub use self::{
         is_there,
     },
     watch::{Changes, Sight, Watch, WatchEvents, watch},
+    watches::{WatchId, Watches},
 };
 
 /// Where cgroup v2 is mounted.

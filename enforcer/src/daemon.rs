@@ -463,7 +463,8 @@ pub async fn run(
         edges.keep(&reflex);
         orders.put_in_force(&mut desired, &reflex, &config);
         desired.foreign.report(|| recording.ranks(), &journal);
-        if hand_on(&mut desired, (&reflex, repeating.as_ref()), &forecaster, &recording) {
+        if hand_on(&mut desired, (&reflex, repeating.as_ref()), &forecaster, &recording) || desired.can_free()
+        {
             trimming.note(Instant::now());
         }
         // A trim would return steps of the reserve that were released during this pass and are free again.

@@ -4,7 +4,6 @@ mod accept;
 mod admin;
 mod allocatable;
 mod brief;
-mod common;
 mod config;
 mod connections;
 mod containers;
@@ -30,10 +29,11 @@ mod usages;
 mod wake_throttle;
 
 pub(crate) use self::orders::{now, rfc3339};
+pub use crate::model::Common;
+
 pub use self::{
     admin::{Admin, Asked},
     allocatable::{AllocatableView, AmountsView, Requested, ReservationView},
-    common::Common,
     config::{Build, ConfigView},
     containers::{ContainerMemory, Memories, MemoryView, PodMemory, StallView},
     doctor::{Doctor, Programs, Refused},

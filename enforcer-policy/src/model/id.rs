@@ -48,30 +48,45 @@ impl fmt::Display for PodUid {
 }
 
 /// A container's id as container runtimes give it: 64 lower-case hexadecimal digits, unique on the machine.
-#[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct ContainerId(String);
+#[derive(Clone, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct ContainerId([u8; Self::BYTES]);
 
 impl ContainerId {
-    /// The length of every id, in bytes.
-    const BYTES: usize = 64;
+    /// Two digits each.
+    const BYTES: usize = 32;
 
     /// An id of 64 lower-case hexadecimal digits; `None` for anything else.
     #[must_use]
     pub fn new(id: &str) -> Option<Self> {
-        let plain = id.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
-        (id.len() == Self::BYTES && plain).then(|| Self(id.to_owned()))
+        let (pairs, rest) = id.as_bytes().as_chunks::<2>();
+        if pairs.len() != Self::BYTES || !rest.is_empty() {
+            return None;
+        }
+        let mut bytes = [0; Self::BYTES];
+        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+            *byte = digit(*high)? << 4 | digit(*low)?;
+        }
+        Some(Self(bytes))
     }
+}
 
-    /// The id as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+fn digit(text: u8) -> Option<u8> {
+    match text {
+        b'0'..=b'9' => Some(text - b'0'),
+        b'a'..=b'f' => Some(text - b'a' + 10),
+        _ => None,
     }
 }
 
 impl fmt::Display for ContainerId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ContainerId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "ContainerId({self})")
     }
 }
 
@@ -81,7 +96,8 @@ mod tests {
 
     #[test]
     fn a_container_id_is_what_runtimes_give() {
-        assert!(ContainerId::new(&"0f".repeat(32)).is_some());
+        let id = "0f9a".repeat(16);
+        assert_eq!(ContainerId::new(&id).unwrap().to_string(), id);
         for wrong in ["", "0f", &"0F".repeat(32), &"0g".repeat(32), &"0f".repeat(33)] {
             assert_eq!(ContainerId::new(wrong), None, "{wrong}");
         }

@@ -1,6 +1,10 @@
 //! `metadata.labels` for reports, bounded in number and size because tenants choose them.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -24,7 +28,7 @@ const MOST_VALUE_BYTES: usize = 63;
 /// Anyone who may create a pod chooses them, so nothing is decided by them. What Kubernetes does not take as a label is
 /// left out.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Labels(Arc<[(Box<str>, Box<str>)]>);
+pub struct Labels(Arc<[(Arc<str>, Arc<str>)]>);
 
 impl Labels {
     /// Whether there are none.
@@ -36,6 +40,36 @@ impl Labels {
     /// Keys and values.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (&**key, &**value))
+    }
+
+    /// Holds each key and value in common with whoever has the same from `texts`.
+    pub fn share(&mut self, texts: &mut LabelTexts) {
+        self.0 = self.0.iter().map(|(key, value)| (texts.common(key), texts.common(value))).collect();
+    }
+}
+
+/// The keys and values of many pods, each once: most pods of a node have the same keys, and many the same values.
+#[derive(Debug, Default)]
+pub struct LabelTexts {
+    known: HashSet<Arc<str>>,
+    /// With how many of them those are dropped that are not in use any longer.
+    most: usize,
+}
+
+impl LabelTexts {
+    /// So many are held whether they are in use or not.
+    const FEW: usize = 64;
+
+    fn common(&mut self, text: &Arc<str>) -> Arc<str> {
+        if let Some(known) = self.known.get(text) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= self.most {
+            self.known.retain(|known| Arc::strong_count(known) > 1);
+            self.most = Self::FEW.max(2 * self.known.len());
+        }
+        self.known.insert(Arc::clone(text));
+        Arc::clone(text)
     }
 }
 
@@ -51,7 +85,7 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Labels {
 
 /// Labels as they come in, never more than are kept.
 #[derive(Default)]
-struct Kept(BTreeMap<Box<str>, Box<str>>);
+struct Kept(BTreeMap<Arc<str>, Arc<str>>);
 
 impl Kept {
     fn add(&mut self, key: &str, value: &str) {
@@ -68,7 +102,7 @@ impl Kept {
 
     fn into_labels(self) -> Labels {
         let mut bytes = 0;
-        let fits = |(key, value): &(Box<str>, Box<str>)| {
+        let fits = |(key, value): &(Arc<str>, Arc<str>)| {
             bytes += key.len() + value.len();
             bytes <= MOST_BYTES
         };
@@ -124,6 +158,37 @@ mod tests {
         .collect();
         let kept: Vec<_> = labels.iter().collect();
         assert_eq!(kept, [("app.kubernetes.io/name", "shop"), ("empty", ""), ("tier", "web")]);
+    }
+
+    fn texts(labels: &Labels) -> Vec<*const u8> {
+        labels.0.iter().flat_map(|(key, value)| [key.as_ptr(), value.as_ptr()]).collect()
+    }
+
+    #[test]
+    fn pods_share_the_texts_that_they_have_alike() {
+        let mut known = LabelTexts::default();
+        let mut of = |version: &str| {
+            let mut labels: Labels = [("app", "web"), ("version", version)].into_iter().collect();
+            labels.share(&mut known);
+            labels
+        };
+        let [first, second, third] = ["1", "1", "2"].map(&mut of);
+        assert_eq!(texts(&first), texts(&second));
+        assert_eq!(texts(&first)[..3], texts(&third)[..3]);
+        assert_eq!(third.iter().collect::<Vec<_>>(), [("app", "web"), ("version", "2")]);
+    }
+
+    /// A tenant may change a label of its pod without end.
+    #[test]
+    fn texts_that_no_pod_has_any_longer_are_dropped() {
+        let mut known = LabelTexts::default();
+        let mut pod = Labels::default();
+        for number in 0..10_000 {
+            pod = [("app", "web"), ("number", &*number.to_string())].into_iter().collect();
+            pod.share(&mut known);
+            assert!(known.known.len() <= LabelTexts::FEW, "{} after {number}", known.known.len());
+        }
+        assert_eq!(pod.iter().last(), Some(("number", "9999")));
     }
 
     /// A pod's author can write as many as an object of the API server holds.

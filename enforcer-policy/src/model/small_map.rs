@@ -6,7 +6,7 @@ use std::{borrow::Borrow, fmt, ops::Index};
 ///
 /// A node has tens of thousands of maps with one or two entries, each of which would take up to half a KiB as a
 /// `BTreeMap`. Here it takes what its entries need. An insertion is linear in their number.
-#[derive(Clone, Eq, PartialEq)]
+#[derive(Clone, Eq, Hash, PartialEq)]
 pub struct SmallMap<K, V>(Vec<(K, V)>);
 
 /// Up to so many entries, an insertion allocates no more than it needs.

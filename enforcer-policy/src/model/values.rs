@@ -130,7 +130,7 @@ impl fmt::Display for CgroupFile {
 }
 
 /// The time that a cgroup may use in each period: `cpu.max`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct CpuMax {
     /// In microseconds.
     pub quota_us: Limit,
@@ -321,7 +321,7 @@ impl TemporaryValue {
 }
 
 /// The values of one cgroup. A file that is absent keeps the kernel's default.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 pub struct CgroupValues {
     /// `cpu.max`.
     pub cpu_max: Option<CpuMax>,

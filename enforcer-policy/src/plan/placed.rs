@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    model::{CgroupPath, CgroupValues, ContainerKind, Knowledge, Placement, QosClass, ResourceList},
+    model::{CgroupPath, Common, ContainerKind, Knowledge, Placement, QosClass, ResourceList},
     oom_score,
 };
 
@@ -57,7 +57,7 @@ pub(super) fn place(mut plan: PodPlan, placement: &Placement) -> PodPlan {
             plan.containers.extend(others.iter().map(|container| named(container, kind, score)));
         }
         Knowledge::Names { .. } => {
-            plan.cgroup.values = CgroupValues::default();
+            plan.cgroup.values = Common::default();
             let score = score(plan.qos_class);
             plan.containers =
                 containers.iter().map(|container| named(container, ContainerKind::App, score)).collect();
@@ -84,7 +84,7 @@ fn named((name, path): (&String, &CgroupPath), kind: ContainerKind, oom_score_ad
         name: name.clone(),
         kind,
         oom_score_adj,
-        cgroup: CgroupPlan { path: path.clone(), values: CgroupValues::default() },
+        cgroup: CgroupPlan { path: path.clone(), values: Common::default() },
         adopted: false,
     }
 }
@@ -140,7 +140,7 @@ mod tests {
             placed.containers.iter().map(|own| (own.name.as_str(), own.cgroup.path.as_str())).collect();
         assert_eq!(containers[1], ("app", APP));
         assert_eq!(placed.containers[1].kind, ContainerKind::Ephemeral);
-        assert!(placed.containers[1].cgroup.values == CgroupValues::default());
+        assert!(placed.containers[1].cgroup.values == Common::default());
         assert!(!placed.is_known_enough());
     }
 
@@ -173,7 +173,7 @@ mod tests {
             assert_eq!(placed.requested.containers, [(String::from("app"), ResourceList::new())]);
             let of_classes = plan.qos.iter().map(|(_, cgroup)| cgroup);
             let cgroups = of_classes.chain([&plan.node, &placed.cgroup, &placed.containers[0].cgroup]);
-            assert!(cgroups.into_iter().all(|cgroup| cgroup.values == CgroupValues::default()));
+            assert!(cgroups.into_iter().all(|cgroup| cgroup.values == Common::default()));
         }
     }
 }

@@ -382,6 +382,28 @@ proptest! {
     }
 }
 
+/// Pods come one by one, and each plan is made anew.
+#[test]
+fn cgroups_of_equal_values_hold_them_once() {
+    let amounts: &[_] = &[("cpu", "100m"), ("memory", "1Gi")];
+    let one = |name: &str| pod(name, vec![app("a", amounts, &[]), app("b", amounts, &[])]);
+    let pods = ["first", "second", "third"].map(one);
+    let plan_of = |pods: &[Pod]| plan(&node(), &Settings::default(), pods);
+    let mut before = plan_of(&[]);
+    for count in 1..=pods.len() {
+        let mut next = plan_of(&pods[..count]);
+        next.share_with(&before);
+        assert_eq!(next, plan_of(&pods[..count]));
+        before = next;
+    }
+    let values = |pod: &PodPlan| -> Vec<*const CgroupValues> {
+        pod.cgroups().map(|cgroup| std::ptr::from_ref(&*cgroup.values)).collect()
+    };
+    let first = values(&before.pods[0]);
+    assert_eq!(first[1], first[2]);
+    assert!(before.pods.iter().all(|pod| values(pod) == first));
+}
+
 #[test]
 fn who_is_not_admitted_is_computed_in_full_and_counts_nowhere() {
     let settings = Settings {

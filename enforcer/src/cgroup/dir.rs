@@ -496,6 +496,9 @@ pub(super) fn shown(parent: &CgroupPath, name: &OsStr) -> CgroupPath {
 }
 
 fn join(parent: &CgroupPath, relative: &CgroupPath) -> CgroupPath {
+    if parent.is_root() {
+        return relative.clone();
+    }
     // Every name was checked when `relative` was made.
     CgroupPath::parse(&format!("{parent}/{relative}")).unwrap_or_else(|_| relative.clone())
 }

@@ -37,7 +37,7 @@ impl Ledger {
     pub fn meet(&mut self, id: CgroupId, level: Option<&OwnerLevel>, is_ours: bool, marked: Option<Mark>) {
         self.entries.entry(id).or_insert_with(|| {
             let is_marked = marked.as_ref().is_some_and(|marked| marked.made || !is_ours);
-            let mut mark = marked.unwrap_or_else(|| Mark::new(false, level));
+            let mut mark = marked.map_or_else(|| Mark::new(false, level), |marked| marked.sharing(level));
             mark.made |= is_ours;
             Entry { mark, is_marked, values: SmallMap::new() }
         });
@@ -145,5 +145,15 @@ impl Ledger {
     /// Forgets a cgroup that is gone.
     pub fn forget(&mut self, id: CgroupId) {
         self.entries.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_of_a_cgroup_is_small() {
+        assert_eq!(size_of::<Entry>(), 128, "there is one for each cgroup");
     }
 }

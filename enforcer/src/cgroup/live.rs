@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::Index;
+use super::{Index, desired::pack};
 use crate::model::{CgroupId, CgroupPath, Owner, OwnerLevel, PodName};
 
 /// The existing cgroups that a plan names or has named; feeds the index.
@@ -84,6 +84,11 @@ impl LiveCgroups {
     /// Whether [`take_change`](Self::take_change) would say so.
     pub(super) fn have_changed(&self) -> bool {
         self.have_changed
+    }
+
+    /// Makes it [small](pack): cgroups come in the order of their paths.
+    pub(super) fn pack(&mut self) {
+        pack(&mut self.known);
     }
 
     pub(super) fn get(&self, path: &CgroupPath) -> Option<&Known> {

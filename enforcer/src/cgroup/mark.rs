@@ -53,9 +53,27 @@ struct PodMark {
     /// Shared with the owner of the cgroup: the ledger holds a mark of each.
     #[serde(flatten, with = "as_name")]
     pod: Arc<PodName>,
-    uid: String,
+    /// Shared as well.
+    uid: Uid,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    container: Option<String>,
+    container: Option<Box<str>>,
+}
+
+/// A pod's uid; `None` if a mark holds another text.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(from = "String", into = "String")]
+struct Uid(Option<PodUid>);
+
+impl From<String> for Uid {
+    fn from(text: String) -> Self {
+        Self(PodUid::new(&text))
+    }
+}
+
+impl From<Uid> for String {
+    fn from(Uid(uid): Uid) -> Self {
+        uid.as_ref().map(PodUid::to_string).unwrap_or_default()
+    }
 }
 
 impl Mark {
@@ -66,11 +84,20 @@ impl Mark {
             let (pod, uid) = (level.shared_pod()?, level.uid()?);
             Some(PodMark {
                 pod: Arc::clone(pod),
-                uid: uid.to_string(),
-                container: level.container().map(str::to_owned),
+                uid: Uid(Some(uid.clone())),
+                container: level.container().map(Box::from),
             })
         });
         Self { made, pod, ..Self::default() }
+    }
+
+    /// The same with the texts of the cgroup's owner, if that is the one which it names.
+    pub(super) fn sharing(mut self, level: Option<&OwnerLevel>) -> Self {
+        let pod = Self::new(self.made, level).pod;
+        if self.pod == pod {
+            self.pod = pod;
+        }
+        self
     }
 
     /// Its serialized form.
@@ -87,10 +114,10 @@ impl Mark {
     /// The owner of the cgroup at `path`, if it is a pod's or a container's.
     #[must_use]
     pub fn owner(&self, path: &CgroupPath) -> Option<Owner> {
-        let PodMark { pod, uid, container } = self.pod.clone()?;
-        let uid = PodUid::new(&uid)?;
+        let PodMark { pod, uid: Uid(uid), container } = self.pod.clone()?;
+        let uid = uid?;
         let level = match container {
-            Some(container) => OwnerLevel::Container { pod, uid, container },
+            Some(container) => OwnerLevel::Container { pod, uid, container: container.into() },
             None => OwnerLevel::Pod { pod, uid },
         };
         Some(Owner { path: path.clone(), level })
@@ -244,5 +271,42 @@ mod tests {
         let newer = r#"{"version":2,"made":true,"files":{},"more":1}"#;
         assert_eq!((Mark::parse(newer), newer_version(newer)), (None, Some(2)));
         assert_eq!(newer_version(&content), None);
+    }
+
+    #[test]
+    fn a_mark_shares_the_texts_of_its_owner_also_after_a_restart() {
+        let name = PodName { namespace: "default".into(), name: "web".into() };
+        let level = |container: &str| OwnerLevel::Container {
+            pod: Arc::new(name.clone()),
+            uid: PodUid::new("0123-abcd").unwrap(),
+            container: container.into(),
+        };
+        let shares = |mark: &Mark, level: &OwnerLevel| {
+            let PodMark { pod, uid, .. } = mark.pod.as_ref().unwrap();
+            let uid = uid.0.as_ref().unwrap().as_str();
+            Arc::ptr_eq(pod, level.shared_pod().unwrap())
+                && uid.as_ptr() == level.uid().unwrap().as_str().as_ptr()
+        };
+        let app = level("app");
+        let made = Mark::new(true, Some(&app));
+        assert!(shares(&made, &app));
+        let content = made.content().unwrap();
+        let text = r#""pod":{"namespace":"default","name":"web","uid":"0123-abcd","container":"app"}"#;
+        assert!(content.contains(text), "{content}");
+        let read = Mark::parse(&content).unwrap();
+        assert!(read == made && !shares(&read, &app));
+        let other = level("other");
+        let read = read.sharing(Some(&other)).sharing(None);
+        assert!(read == made && !shares(&read, &other), "another owner");
+        let read = read.sharing(Some(&app));
+        assert!(read == made && shares(&read, &app));
+    }
+
+    #[test]
+    fn a_mark_of_a_pod_without_a_valid_uid_has_no_owner_and_is_a_mark() {
+        let content = r#"{"made":true,"pod":{"namespace":"n","name":"p","uid":"../x"},"files":{}}"#;
+        let mark = Mark::parse(content).unwrap();
+        assert!(mark.made);
+        assert_eq!(mark.owner(&CgroupPath::root()), None);
     }
 }

@@ -209,7 +209,6 @@ impl Reconciler {
         self.retain_orphans(&outside_before);
         self.keep_off(plan);
         self.desired.pack();
-        self.ledger.pack();
         let mut report = Report::default();
         self.pass(None, permit, &mut report);
         for error in std::mem::take(&mut self.desired.refused) {
@@ -228,6 +227,9 @@ impl Reconciler {
         self.find_strangers(&mut report);
         // It may have recognised some.
         self.watch_live(&mut report);
+        // A first pass fills both.
+        self.ledger.pack();
+        self.standing.pack();
         self.plan_look_at_former();
         if let Some(permit) = permit {
             report.scores.absorb(self.sweep_scores(permit));

@@ -1,7 +1,7 @@
 //! Follows the planned cgroups by inotify: emptied, frozen, or written to by others.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     io,
     os::fd::{AsFd as _, AsRawFd as _},
@@ -10,10 +10,11 @@ use std::{
 };
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use inotify::{Event, EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use inotify::{Event, EventMask, EventStream, Inotify};
+use rustix::fs::inotify::WatchFlags;
 use tokio::time::Instant;
 
-use super::{Author, CgroupDir, Error};
+use super::{Author, CgroupDir, Error, WatchId, Watches, desired::pack};
 use crate::model::{CgroupId, CgroupPath};
 
 /// The most events taken at once.
@@ -28,7 +29,7 @@ const MOST_DOUBLINGS: u32 = 2;
 /// The file that says whether a cgroup holds processes, and whether it is frozen.
 const EVENTS: &str = "cgroup.events";
 
-type Names = Arc<Mutex<HashMap<WatchDescriptor, CgroupPath>>>;
+type Names = Arc<Mutex<BTreeMap<WatchId, CgroupPath>>>;
 
 /// What is watched in a cgroup, besides writes to its files.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -49,11 +50,22 @@ pub struct Watch {
     watched: BTreeMap<CgroupPath, Watched>,
 }
 
+/// The watches of a cgroup.
 #[derive(Debug)]
 struct Watched {
-    sight: Sight,
-    dir: WatchDescriptor,
-    events: Option<WatchDescriptor>,
+    id: CgroupId,
+    /// The watch of its directory.
+    dir: WatchId,
+    /// Whether that reports cgroups made and removed.
+    children: bool,
+    /// The watch of [`EVENTS`], if that is watched.
+    events: Option<WatchId>,
+}
+
+impl Watched {
+    fn sight(&self) -> Sight {
+        Sight { id: self.id, population: self.events.is_some(), children: self.children }
+    }
 }
 
 /// The changes in the watched cgroups; held by the daemon's loop.
@@ -99,7 +111,8 @@ pub struct Changes {
 pub fn watch() -> io::Result<(Watch, WatchEvents)> {
     let inotify = Inotify::init()?;
     let names = Names::default();
-    let watch = Watch { watches: inotify.watches(), names: Arc::clone(&names), watched: BTreeMap::new() };
+    let watch =
+        Watch { watches: Watches::of(&inotify)?, names: Arc::clone(&names), watched: BTreeMap::new() };
     Ok((watch, WatchEvents { source: listen(inotify)?, rests: 0, names }))
 }
 
@@ -119,15 +132,15 @@ impl Watch {
         let stale: Vec<CgroupPath> = self
             .watched
             .iter()
-            .filter(|(path, watched)| wanted.get(*path) != Some(&watched.sight))
+            .filter(|(path, watched)| wanted.get(*path) != Some(&watched.sight()))
             .map(|(path, _)| path.clone())
             .collect();
         for path in stale {
-            let Some(Watched { sight: _, dir, events }) = self.watched.remove(&path) else { continue };
-            for descriptor in std::iter::once(dir).chain(events) {
-                self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&descriptor);
+            let Some(Watched { dir, events, .. }) = self.watched.remove(&path) else { continue };
+            for id in std::iter::once(dir).chain(events) {
+                self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
                 // EINVAL: the kernel dropped it with the cgroup.
-                drop(self.watches.remove(descriptor));
+                drop(self.watches.remove(id));
             }
         }
         let (mut fresh, mut errors) = (BTreeSet::new(), Vec::new());
@@ -143,7 +156,16 @@ impl Watch {
                 Err(error) => errors.push(error),
             }
         }
+        if !fresh.is_empty() {
+            self.pack();
+        }
         (fresh, errors)
+    }
+
+    /// Makes it [small](pack): watches are numbered in their order, and cgroups come in that of their paths.
+    fn pack(&mut self) {
+        pack(&mut self.watched);
+        pack(&mut self.names.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn add(&mut self, root: &CgroupDir, path: &CgroupPath, sight: Sight) -> Result<(), Error> {
@@ -152,21 +174,21 @@ impl Watch {
         let handle = format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd());
         // The lock is held over both, so that an event never finds its descriptor without a name.
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut add = |file: &str, mask| -> Result<WatchDescriptor, Error> {
+        let mut add = |file: &str, flags| -> Result<WatchId, Error> {
             let at = if file.is_empty() { handle.clone() } else { format!("{handle}/{file}") };
-            let descriptor = self.watches.add(at, mask).map_err(|source| Error::Read {
+            let id = self.watches.add(&at, flags).map_err(|source| Error::Read {
                 path: path.to_string(),
                 file: file.to_owned(),
                 source,
             })?;
-            names.insert(descriptor.clone(), path.clone());
-            Ok(descriptor)
+            names.insert(id, path.clone());
+            Ok(id)
         };
-        let events = if sight.population { Some(add(EVENTS, WatchMask::MODIFY)?) } else { None };
+        let events = if sight.population { Some(add(EVENTS, WatchFlags::MODIFY)?) } else { None };
         let children =
-            if sight.children { WatchMask::CREATE | WatchMask::DELETE } else { WatchMask::empty() };
-        let mask = WatchMask::CLOSE_WRITE | WatchMask::ONLYDIR | children;
-        let watched = Watched { sight: Sight { id: dir.id(), ..sight }, dir: add("", mask)?, events };
+            if sight.children { WatchFlags::CREATE | WatchFlags::DELETE } else { WatchFlags::empty() };
+        let flags = WatchFlags::CLOSE_WRITE | WatchFlags::ONLYDIR | children;
+        let watched = Watched { id: dir.id(), dir: add("", flags)?, children: sight.children, events };
         drop(names);
         self.watched.insert(path.clone(), watched);
         Ok(())
@@ -227,7 +249,7 @@ fn take(names: &Names, event: &Event<impl AsRef<OsStr>>, changes: &mut Changes) 
         return;
     }
     let names = names.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(path) = names.get(&event.wd) else { return };
+    let Some(path) = names.get(&WatchId::from(&event.wd)) else { return };
     let name = event.name.as_ref().map(|name| name.as_ref().to_string_lossy());
     match name {
         Some(file) if event.mask.contains(EventMask::CLOSE_WRITE) => {
@@ -283,6 +305,11 @@ mod tests {
                 return changes;
             }
         }
+    }
+
+    #[test]
+    fn what_is_held_of_a_cgroup_is_small() {
+        assert_eq!(size_of::<Watched>(), 24, "there is one for each cgroup");
     }
 
     #[tokio::test]

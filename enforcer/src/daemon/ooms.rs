@@ -491,6 +491,10 @@ impl Ooms {
                 break;
             }
         }
+        if self.new.is_empty() {
+            // A scan puts all cgroups there at once, and they hardly ever come so many again.
+            self.new.shrink_to_fit();
+        }
     }
 
     /// Watches a new cgroup, and reads its counters: that read covers changes before the watch.
@@ -579,6 +583,9 @@ impl Ooms {
         let alive: BTreeMap<CgroupId, Arc<Owner>> = self.world.index().alive().into_iter().collect();
         let new: Vec<_> = alive.keys().filter(|id| !self.known.contains(id)).copied().collect();
         let gone: Vec<_> = self.known.iter().filter(|id| !alive.contains_key(id)).copied().collect();
+        for (cgroup, owner) in &alive {
+            self.world.share(*cgroup, owner);
+        }
         for cgroup in new {
             self.known.insert(cgroup);
             if !self.incidents.knows(cgroup) {

@@ -236,7 +236,7 @@ impl Candidate {
                 if is_own { origin } else { Origin::of(plan.adopted || plan.containers.iter().any(adopts)) };
             Target::open(open_allowed(root, guard, path, origin)?, origin)
         };
-        let targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
+        let mut targets = targets.iter().map(open_target).collect::<Result<Vec<_>, OpenError>>()?;
         let mut charged = Some(Vec::new());
         open_charge(&dir, &mut charged)?;
         let mut counted = Vec::new();
@@ -254,6 +254,11 @@ impl Candidate {
         let is_whole = is_killed || targets.len() > MOST_TARGETS;
         let pledged =
             if is_whole { elsewhere.clone() } else { targets.iter().map(|target| target.dir.id()).collect() };
+        // A node has hundreds of candidates, most of them for days.
+        brakes.shrink_to_fit();
+        targets.shrink_to_fit();
+        counted.shrink_to_fit();
+        charged.iter_mut().for_each(Vec::shrink_to_fit);
         Ok(Self {
             is_whole,
             pledged,

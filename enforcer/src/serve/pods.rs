@@ -1,15 +1,18 @@
 //! `GET /v1/pods`: what the daemon shows of every pod, to verbs and other programs.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    borrow::Cow,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Common;
 use crate::{
-    model::Labels,
+    model::{CgroupPath, Common, ContainerId, Labels, OwnerReference, PodUid},
     policy::{pressure::Conditions, threshold::NodeCondition},
 };
 
@@ -43,7 +46,7 @@ impl View {
     }
 }
 
-/// A pod in the roster.
+/// A pod in the roster. What its plan has too is in common with that: there may be hundreds.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodView {
@@ -52,9 +55,9 @@ pub struct PodView {
     /// Its name.
     pub name: String,
     /// Its uid.
-    pub uid: String,
+    pub uid: PodUid,
     /// Its QoS class.
-    pub qos_class: String,
+    pub qos_class: Cow<'static, str>,
     /// Its priority.
     pub priority: i32,
     /// Whether it is critical and so never evicted. An older daemon omits this field and the next two.
@@ -82,25 +85,54 @@ pub struct PodView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<ControllerView>,
     /// Its cgroup's path below the mount point.
-    pub cgroup: String,
+    pub cgroup: CgroupPath,
     /// The id of a kubelet's pod's sandbox, as the container runtime has it; `None` if it is not known, or has no cgroup in
     /// the pod's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<String>,
+    pub sandbox: Option<ContainerId>,
     /// Its containers.
     pub containers: Vec<ContainerView>,
 }
 
-/// A pod's controller.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ControllerView {
-    /// Its kind, such as `ReplicaSet`.
-    pub kind: String,
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
+/// A pod's controller: its kind, name and uid.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ControllerView(Arc<OwnerReference>);
+
+impl From<Arc<OwnerReference>> for ControllerView {
+    fn from(owner: Arc<OwnerReference>) -> Self {
+        Self(owner)
+    }
+}
+
+impl Deref for ControllerView {
+    type Target = OwnerReference;
+
+    fn deref(&self) -> &OwnerReference {
+        &self.0
+    }
+}
+
+/// How a controller is written.
+#[derive(Deserialize, Serialize)]
+struct WrittenController<'a> {
+    kind: Cow<'a, str>,
+    name: Cow<'a, str>,
+    uid: Cow<'a, str>,
+}
+
+impl Serialize for ControllerView {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let OwnerReference { kind, name, uid, is_controller: _ } = &**self;
+        WrittenController { kind: kind.into(), name: name.into(), uid: uid.into() }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for ControllerView {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let WrittenController { kind, name, uid } = WrittenController::deserialize(deserializer)?;
+        let (kind, name, uid) = (kind.into_owned(), name.into_owned(), uid.into_owned());
+        Ok(Self(Arc::new(OwnerReference { kind, name, uid, is_controller: true })))
+    }
 }
 
 /// Where the spec of a kubelet's pod is from.
@@ -192,14 +224,14 @@ pub struct ContainerView {
     /// Its name.
     pub name: String,
     /// `app`, `init`, `sidecar` or `ephemeral`; `app` also where a kubelet's pod has no spec that says it.
-    pub kind: String,
+    pub kind: Cow<'static, str>,
     /// How often a kubelet's container was made before, as the container runtime says; `None` if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u32>,
     /// The `oom_score_adj` of its processes.
     pub oom_score_adj: i16,
     /// Its cgroup's path below the mount point.
-    pub cgroup: String,
+    pub cgroup: CgroupPath,
     /// That cgroup's id; `None` while it does not exist.
     pub cgroup_id: Option<u64>,
 }
@@ -219,5 +251,38 @@ mod tests {
         let written = serde_json::to_value(&handed_out).unwrap();
         assert_eq!(written, json!({"source": "kubelet", "provenance": "live", "readMs": 7}));
         assert_eq!(serde_json::from_value::<SpecView>(written).unwrap(), spec);
+    }
+
+    /// Other programs read it.
+    const POD: &str = concat!(
+        r#"{"namespace":"shop","name":"web","uid":"6c1a4e95-6bb6-11e6-bc26-28d2444e470d","qosClass":"Burstable","#,
+        r#""priority":0,"critical":false,"requestBytes":1,"limitBytes":null,"state":"active","reason":null,"#,
+        r#""startsUnderMemoryPressure":true,"controller":{"kind":"ReplicaSet","name":"web-1","uid":"r/1"},"#,
+        r#""cgroup":"/kubepods/burstable/pod1","#,
+        r#""sandbox":"0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a0f9a","#,
+        r#""containers":[{"name":"app","kind":"app","oomScoreAdj":988,"cgroup":"/kubepods/burstable/pod1/app","#,
+        r#""cgroupId":7}]}"#
+    );
+
+    #[test]
+    fn a_pods_ids_and_paths_are_texts() {
+        let pod: PodView = serde_json::from_str(POD).unwrap();
+        assert_eq!(pod.cgroup, CgroupPath::parse("/kubepods/burstable/pod1").unwrap());
+        assert_eq!(pod.controller.as_ref().map(|of| (of.name.as_str(), of.is_controller)), Some(("web-1", true)));
+        assert_eq!(serde_json::to_string(&pod).unwrap(), POD);
+    }
+
+    #[test]
+    fn an_answer_with_what_is_no_path_or_id_is_an_error_that_says_it() {
+        for (accepted, other) in [
+            (r#""cgroup":"/kubepods/burstable/pod1","#, r#""cgroup":"/a/../b","#),
+            ("6c1a4e95-6bb6-11e6-bc26-28d2444e470d", "a/b"),
+            (&*"0f9a".repeat(16), "0f9a"),
+        ] {
+            assert!(POD.contains(accepted), "{accepted}");
+            let error = serde_json::from_str::<PodView>(&POD.replace(accepted, other)).unwrap_err().to_string();
+            let value = other.trim_start_matches(r#""cgroup":"#).trim_end_matches(',').trim_matches('"');
+            assert!(error.contains(&format!("{value:?}, expected a ")), "{error}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use super::SourceName;
 use crate::{
     helper::plain,
-    model::{Freshness, Pod, PodName, PodUid, SpecOrigin},
+    model::{Freshness, LabelTexts, Pod, PodName, PodUid, SpecOrigin},
     policy::critical,
     specs::{ApiPod, Change, KeptPod},
 };
@@ -27,6 +27,8 @@ pub struct SpecifiedPods {
     known: BTreeMap<PodUid, SpecifiedPod>,
     /// The names of pods whose specs are not valid, and what is wrong, by uid as the source has it.
     invalid: BTreeMap<String, String>,
+    /// The texts of all pods' labels.
+    label_texts: LabelTexts,
     /// The source that answers, and has given all its pods since it does.
     answering: Option<SourceName>,
     /// When a source was read last, in milliseconds since 1970.
@@ -174,6 +176,7 @@ impl SpecifiedPods {
                 Provenance { source: SourceName::API_SERVER, .. } => api.metadata.annotations.keep_mirrors(),
                 Provenance { .. } => api.metadata.annotations.keep_kubelets(),
             }
+            api.metadata.labels.share(&mut self.label_texts);
             let uid = api.metadata.uid.clone();
             match api.to_pod() {
                 Ok(pod) => {

@@ -18,7 +18,7 @@ fn path(text: &str) -> CgroupPath {
 }
 
 fn plan(at: &str, files: &[(&'static str, &str)]) -> CgroupPlan {
-    CgroupPlan { path: path(at), values: values(files) }
+    CgroupPlan { path: path(at), values: values(files).into() }
 }
 
 fn cgroup(id: u64, files: &[(&'static str, &str)]) -> Observed {

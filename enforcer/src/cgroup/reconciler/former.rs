@@ -18,7 +18,7 @@ use crate::{
         observe::usage_bytes,
         units::UnitName,
     },
-    model::{CgroupFile, CgroupId, CgroupPath, CgroupValue, CgroupValues, Owner, OwnerLevel, PodUid},
+    model::{CgroupFile, CgroupId, CgroupPath, CgroupValue, CgroupValues, Common, Owner, OwnerLevel, PodUid},
     policy::{CgroupPlan, Plan},
 };
 
@@ -106,7 +106,7 @@ impl Reconciler {
                 self.desired.containers.insert(path.clone(), containers.into_iter().collect());
                 present.pod().and_then(|pod| self.planned_values(pod))
             };
-            let values = values.unwrap_or_else(|| self.held_values(&path));
+            let values = values.unwrap_or_else(|| self.held_values(&path).into());
             let plan = CgroupPlan { path: path.clone(), values };
             let target = Target { plan, owner: Some(owner), named_by: Some(FORMER), is_awaited: true };
             self.desired.targets.insert(path, target);
@@ -115,7 +115,12 @@ impl Reconciler {
 
     /// Decides whose score a container's former cgroup gets, and whether its processes are moved. Returns the values
     /// that it is to have; `None` keeps the current ones.
-    fn follow(&mut self, path: &CgroupPath, container: &str, present: &Present) -> Option<CgroupValues> {
+    fn follow(
+        &mut self,
+        path: &CgroupPath,
+        container: &str,
+        present: &Present,
+    ) -> Option<Common<CgroupValues>> {
         let heir = present.containers.get(container);
         let score = |container: &&CgroupPath| self.desired.scores.get(*container).copied();
         let followed = heir.or_else(|| present.containers.values().max_by_key(score));
@@ -135,7 +140,7 @@ impl Reconciler {
         heir.or_else(|| present.only()).and_then(|container| self.planned_values(container))
     }
 
-    fn planned_values(&self, path: &CgroupPath) -> Option<CgroupValues> {
+    fn planned_values(&self, path: &CgroupPath) -> Option<Common<CgroupValues>> {
         Some(self.desired.targets.get(path)?.plan.values.clone())
     }
 

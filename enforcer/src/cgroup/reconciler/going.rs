@@ -62,7 +62,7 @@ impl Reconciler {
     }
 
     fn want(&mut self, path: CgroupPath, owner: Arc<Owner>, values: CgroupValues) {
-        let plan = CgroupPlan { path: path.clone(), values };
+        let plan = CgroupPlan { path: path.clone(), values: values.into() };
         let target = Target { plan, owner: Some(owner), named_by: Some(GOING), is_awaited: true };
         self.desired.targets.insert(path, target);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use super::{Known, Reconciler};
 use crate::{
     cgroup::{Error, Permit, Removal, Report, desired::Target, dir::shown},
-    model::{CgroupPath, CgroupValues, OwnerLevel},
+    model::{CgroupPath, Common, OwnerLevel},
 };
 
 impl Reconciler {
@@ -25,7 +25,7 @@ impl Reconciler {
         }
         self.desired.scores.clear();
         for target in self.desired.targets.values_mut() {
-            target.plan.values = CgroupValues::default();
+            target.plan.values = Common::default();
         }
         self.desired.moves.clear();
         self.pass(None, Some(permit), &mut report);

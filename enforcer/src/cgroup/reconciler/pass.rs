@@ -10,7 +10,7 @@ use crate::{
         desired::{ORPHANED, Target},
         diff, observe,
     },
-    model::{CgroupFile, CgroupId, CgroupPath, CgroupValues, OwnerLevel},
+    model::{CgroupFile, CgroupId, CgroupPath, Common, OwnerLevel},
     policy::CgroupPlan,
 };
 
@@ -460,7 +460,7 @@ impl Reconciler {
             if !self.desired.targets.contains_key(&path)
                 && (self.ledger.files(dir.id()).next().is_some() || is_marked())
             {
-                let plan = CgroupPlan { path: path.clone(), values: CgroupValues::default() };
+                let plan = CgroupPlan { path: path.clone(), values: Common::default() };
                 let target = Target { plan, owner: None, named_by: Some(ORPHANED), is_awaited: true };
                 self.desired.targets.insert(path.clone(), target);
                 due.insert(path);

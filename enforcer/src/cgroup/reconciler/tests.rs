@@ -97,7 +97,7 @@ impl Fixture {
 }
 
 fn cgroup(path: &str, files: &[(&str, &str)]) -> CgroupPlan {
-    CgroupPlan { path: CgroupPath::parse(path).unwrap(), values: values(files) }
+    CgroupPlan { path: CgroupPath::parse(path).unwrap(), values: values(files).into() }
 }
 
 fn name() -> PodName {

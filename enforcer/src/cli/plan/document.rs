@@ -205,7 +205,7 @@ impl Document {
 }
 
 fn cgroup(plan: &CgroupPlan) -> Cgroup {
-    Cgroup { path: plan.path.to_string(), values: plan.values.clone() }
+    Cgroup { path: plan.path.to_string(), values: CgroupValues::clone(&plan.values) }
 }
 
 /// Values by the names of their files.

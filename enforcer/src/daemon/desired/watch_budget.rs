@@ -89,7 +89,7 @@ impl WatchBudget {
 
     /// Whether a reported thing is to be looked at now; otherwise it is when its window ends.
     pub(super) fn admit(&mut self, thing: Watched, writer: Option<Writer>, now: Instant) -> bool {
-        if self.windows.len() > MOST_WINDOWS {
+        if self.is_large() {
             self.forget_ended(now);
         }
         if let Some(window) =
@@ -159,6 +159,11 @@ impl WatchBudget {
     pub(super) fn is_flooded(&self) -> bool {
         !self.deferred.is_empty()
     }
+
+    /// Whether it holds so many windows that [dropping](Self::forget_ended) them frees much.
+    fn is_large(&self) -> bool {
+        self.windows.len() > MOST_WINDOWS
+    }
 }
 
 impl Desired {
@@ -206,6 +211,11 @@ impl Desired {
     pub(in crate::daemon) fn is_flooded(&self) -> bool {
         self.watch_budget.is_flooded()
     }
+
+    /// Whether the next [look](Self::look) frees much of what is held about reported changes.
+    pub(in crate::daemon) fn can_free(&self) -> bool {
+        self.watch_budget.is_large()
+    }
 }
 
 /// The writer, for the reconciler.
@@ -246,6 +256,17 @@ mod tests {
             assert_eq!(watch_budget.due(), None, "and nothing wakes for it");
             now += FILE_WINDOW;
         }
+    }
+
+    #[test]
+    fn what_was_reported_of_many_takes_memory_until_the_next_look() {
+        let (mut watch_budget, now) = (WatchBudget::default(), Instant::now());
+        for number in 0..500 {
+            watch_budget.admit(file(&number.to_string()), None, now);
+        }
+        assert!(watch_budget.is_large());
+        watch_budget.forget_ended(now + FILE_WINDOW);
+        assert!(!watch_budget.is_large() && watch_budget.windows.is_empty());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What cgroups are called that a kill involves, pods' or not, and gone or not.
 
+mod name;
+
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     path::{Path, PathBuf},
@@ -9,6 +11,7 @@ use std::{
 
 use ulid::Ulid;
 
+use self::name::Name;
 use super::{super::backlog::Backlog, evicting::BeingEvicted};
 use crate::{
     cgroup::{CgroupDir, Index},
@@ -51,7 +54,7 @@ pub(super) struct Names {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Node {
     parent: CgroupId,
-    name: Box<str>,
+    name: Name,
 }
 
 /// The result of a scan of the whole hierarchy.
@@ -163,7 +166,7 @@ impl Names {
             self.nodes.remove(&cgroup);
         }
         match life {
-            Life::Made { cgroup, parent, name } => self.insert(cgroup, Node { parent, name }),
+            Life::Made { cgroup, parent, name } => self.insert(cgroup, Node { parent, name: name.into() }),
             Life::Gone(cgroup) => self.gone.push_back((now + KEEP, cgroup)),
         }
     }
@@ -173,7 +176,7 @@ impl Names {
         if self.brief.len() >= MAX_BRIEF {
             self.brief.pop_front();
         }
-        self.brief.push_back((cgroup, Node { parent, name }));
+        self.brief.push_back((cgroup, Node { parent, name: name.into() }));
     }
 
     /// Keeps those of a cgroup and its ancestors that were gone before their records were read as any other that is gone, and
@@ -189,9 +192,10 @@ impl Names {
                 at = node.parent;
                 continue;
             }
-            let Some(node) = self.brief_node(at).cloned() else { break };
-            let (brief, parent) = (std::mem::replace(&mut at, node.parent), node.parent);
-            self.learn(Life::Made { cgroup: brief, parent, name: node.name }, now);
+            let Some(node) = self.brief_node(at) else { break };
+            let (parent, name) = (node.parent, node.name.as_str().into());
+            let brief = std::mem::replace(&mut at, parent);
+            self.learn(Life::Made { cgroup: brief, parent, name }, now);
             self.learn(Life::Gone(brief), now);
             taken.push(brief);
         }
@@ -209,9 +213,21 @@ impl Names {
     }
 
     fn insert(&mut self, cgroup: CgroupId, node: Node) {
+        let known = self.nodes.get(&cgroup);
+        if known == Some(&node) {
+            // Its name may be shared.
+            return;
+        }
         // No real host has as many. A process that still makes them loses names; the daemon's memory stays bounded.
-        if self.nodes.len() < MAX_CGROUPS || self.nodes.contains_key(&cgroup) {
+        if self.nodes.len() < MAX_CGROUPS || known.is_some() {
             self.nodes.insert(cgroup, node);
+        }
+    }
+
+    /// Shares a cgroup's name with its owner: most cgroups are pods' and containers'.
+    pub(super) fn share(&mut self, cgroup: CgroupId, owner: &Arc<Owner>) {
+        if let Some(node) = self.nodes.get_mut(&cgroup) {
+            node.name.share(owner);
         }
     }
 
@@ -232,7 +248,7 @@ impl Names {
                 return join(resolved.owner.path.clone(), &names);
             }
             let node = self.node(at)?;
-            names.push(&*node.name);
+            names.push(node.name.as_str());
             at = node.parent;
         }
         join(CgroupPath::root(), &names)
@@ -279,7 +295,7 @@ fn walk(root: &CgroupDir) -> Found {
                     continue;
                 }
             };
-            let name = dir.path().names().last().unwrap_or_default().into();
+            let name = Name::Text(name::last(dir.path()).into());
             found.nodes.insert(dir.id(), Node { parent, name });
             match dir.read(COUNTERS) {
                 Ok(text) => found.counts.push((dir.id(), OomCounts::parse(&text))),
@@ -318,7 +334,7 @@ impl World for Names {
                 OwnerLevel::Pod { pod, uid } => OwnerLevel::Container {
                     pod: pod.clone(),
                     uid: uid.clone(),
-                    container: node.name.to_string(),
+                    container: node.name.as_str().to_owned(),
                 },
                 container @ OwnerLevel::Container { .. } => container.clone(),
             };
@@ -406,6 +422,42 @@ mod tests {
             );
         }
         assert_eq!(names.parent(CgroupId(12)), Some(CgroupId(11)));
+    }
+
+    #[test]
+    fn a_shared_name_outlives_what_the_index_has_and_a_second_look() {
+        assert_eq!(size_of::<Node>(), 24, "there is one for each cgroup");
+        let (_temp, mut names, _) = names();
+        let (app, other) = (CgroupId(11), CgroupId(12));
+        let now = Instant::now();
+        for (cgroup, name) in [(11, "app"), (12, "other")] {
+            names.learn(made(cgroup, POD, name), now);
+        }
+        let level = names.index.resolve(POD).unwrap().owner.level.clone();
+        let owner = Arc::new(Owner { path: CgroupPath::parse("/kubepods/podu/app").unwrap(), level });
+        names.index.insert(app, Arc::clone(&owner));
+        for cgroup in [app, other, CgroupId(13)] {
+            names.share(cgroup, &owner);
+        }
+        let shared = |names: &Names, cgroup: CgroupId| matches!(names.nodes[&cgroup].name, Name::OfOwner(_));
+        assert!(shared(&names, app) && !shared(&names, other), "only what is called so");
+        assert!(!names.nodes.contains_key(&CgroupId(13)));
+        let found = |name: &str| Found {
+            nodes: [(app, Node { parent: POD, name: Name::Text(name.into()) })].into(),
+            ..Found::default()
+        };
+        names.take(found("app"), &[]);
+        assert!(shared(&names, app));
+        names.learn(Life::Gone(app), now);
+        names.index.remove(app);
+        for cgroup in 100..10_000 {
+            names.index.insert(CgroupId(cgroup), Arc::clone(&owner));
+            names.index.remove(CgroupId(cgroup));
+        }
+        assert_eq!(names.index.resolve(app), None, "forgotten");
+        assert_eq!(names.path(app).unwrap().as_str(), "/kubepods/podu/app");
+        names.take(found("b"), &[]);
+        assert_eq!(names.path(app).unwrap().as_str(), "/kubepods/podu/b", "the latest one counts");
     }
 
     #[test]

@@ -1,18 +1,22 @@
 //! Notices OOM kills by the kernel's counters, those too that no eBPF program recorded.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     io,
     os::fd::{AsFd as _, AsRawFd as _},
     time::Duration,
 };
 
 use futures_util::{FutureExt as _, StreamExt as _};
-use inotify::{EventMask, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
+use inotify::{EventMask, EventStream, Inotify};
+use rustix::fs::inotify::WatchFlags;
 use tokio::time::Instant;
 
 use super::names::COUNTERS;
-use crate::{cgroup::CgroupDir, model::CgroupId};
+use crate::{
+    cgroup::{CgroupDir, WatchId, Watches},
+    model::{CgroupId, SmallMap},
+};
 
 /// The most cgroups whose counters are watched. Each watch takes about 1 KiB of the kernel's memory.
 pub(super) const MAX_WATCHES: usize = 8192;
@@ -30,8 +34,10 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub(super) struct CounterWatch {
     watches: Watches,
     stream: EventStream<Vec<u8>>,
-    cgroups: HashMap<WatchDescriptor, CgroupId>,
-    descriptors: HashMap<CgroupId, WatchDescriptor>,
+    /// Sorted lists, although these may be long: they take half of what hash tables take, and making room for an entry
+    /// costs less than its watch.
+    cgroups: SmallMap<WatchId, CgroupId>,
+    ids: SmallMap<CgroupId, WatchId>,
     rest_until: Instant,
     looked: BTreeMap<CgroupId, Instant>,
     /// Cgroups that changed during their pause, by its end.
@@ -63,10 +69,10 @@ impl CounterWatch {
     pub(super) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         Ok(Self {
-            watches: inotify.watches(),
+            watches: Watches::of(&inotify)?,
             stream: inotify.into_event_stream(vec![0_u8; 4096])?,
-            cgroups: HashMap::new(),
-            descriptors: HashMap::new(),
+            cgroups: SmallMap::new(),
+            ids: SmallMap::new(),
             rest_until: Instant::now(),
             looked: BTreeMap::new(),
             later: BTreeSet::new(),
@@ -75,18 +81,18 @@ impl CounterWatch {
 
     /// Watches a cgroup, which may be gone already; returns whether the watch is new.
     pub(super) fn add(&mut self, dir: &CgroupDir) -> Result<bool, Unwatched> {
-        if self.descriptors.contains_key(&dir.id()) {
+        if self.ids.contains_key(&dir.id()) {
             return Ok(false);
         }
-        if self.descriptors.len() >= MAX_WATCHES {
+        if self.ids.len() >= MAX_WATCHES {
             return Err(Unwatched::Full);
         }
         // Through the handle, the name cannot resolve to another cgroup.
         let file = format!("/proc/self/fd/{}/{COUNTERS}", dir.as_fd().as_raw_fd());
-        match self.watches.add(file, WatchMask::MODIFY) {
-            Ok(descriptor) => {
-                self.cgroups.insert(descriptor.clone(), dir.id());
-                self.descriptors.insert(dir.id(), descriptor);
+        match self.watches.add(&file, WatchFlags::MODIFY) {
+            Ok(id) => {
+                self.cgroups.insert(id, dir.id());
+                self.ids.insert(dir.id(), id);
                 Ok(true)
             }
             Err(error)
@@ -102,10 +108,10 @@ impl CounterWatch {
 
     /// Stops watching a cgroup that is gone.
     pub(super) fn remove(&mut self, cgroup: CgroupId) {
-        if let Some(descriptor) = self.descriptors.remove(&cgroup) {
-            self.cgroups.remove(&descriptor);
+        if let Some(id) = self.ids.remove(&cgroup) {
+            self.cgroups.remove(&id);
             // EINVAL: the kernel dropped it together with the cgroup.
-            drop(self.watches.remove(descriptor));
+            drop(self.watches.remove(id));
         }
         if let Some(looked) = self.looked.remove(&cgroup) {
             self.later.remove(&(looked + PAUSE, cgroup));
@@ -114,7 +120,7 @@ impl CounterWatch {
 
     /// Returns the watched cgroups.
     pub(super) fn cgroups(&self) -> impl Iterator<Item = CgroupId> {
-        self.descriptors.keys().copied()
+        self.ids.keys().copied()
     }
 
     /// Waits for changes. Safe to cancel.
@@ -148,11 +154,11 @@ impl CounterWatch {
         if event.mask.contains(EventMask::Q_OVERFLOW) {
             changed.overflow = true;
         } else if event.mask.contains(EventMask::MODIFY) {
-            changed.cgroups.extend(self.cgroups.get(&event.wd));
+            changed.cgroups.extend(self.cgroups.get(&WatchId::from(&event.wd)));
         } else if event.mask.contains(EventMask::IGNORED)
-            && let Some(cgroup) = self.cgroups.remove(&event.wd)
+            && let Some(cgroup) = self.cgroups.remove(&WatchId::from(&event.wd))
         {
-            self.descriptors.remove(&cgroup);
+            self.ids.remove(&cgroup);
         }
     }
 

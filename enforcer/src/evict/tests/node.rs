@@ -9,7 +9,7 @@ use std::{
 use crate::{
     cgroup::{CgroupDir, Guard},
     evict::{Candidate, OpenError},
-    model::{CgroupPath, CgroupValues, ContainerKind, PodName, PodUid, ResourceList},
+    model::{CgroupPath, Common, ContainerKind, PodName, PodUid, ResourceList},
     policy::{CgroupPlan, ContainerPlan, PodPlan, message::Requests},
 };
 
@@ -48,7 +48,7 @@ impl Pod {
                 name: "app".into(),
                 kind: ContainerKind::App,
                 oom_score_adj: 1000,
-                cgroup: CgroupPlan { path: path.child("app").unwrap(), values: CgroupValues::default() },
+                cgroup: CgroupPlan { path: path.child("app").unwrap(), values: Common::default() },
             }],
             ..PodPlan::new(name, uid, path)
         }

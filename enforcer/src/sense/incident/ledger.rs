@@ -2,7 +2,10 @@
 //!
 //! A traced kill is credited to the cgroup that counts it. Counts beyond all that was credited are kills that were not
 //! traced: their records were lost or are late. The ledger waits for the records, then reports the kills.
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    num::NonZeroU64,
+};
 
 use super::{FOLD_NS, GONE_NS, OomCounts, open::Expected};
 use crate::model::CgroupId;
@@ -40,22 +43,38 @@ impl Seen {
     }
 }
 
-/// One cgroup's account.
+/// One cgroup's account. Each cgroup of the host has one, so it is small while all counters are zero.
 #[derive(Clone, Debug)]
 struct Account {
     /// When the account began: earlier kills are not reported.
     since_ns: u64,
-    /// The counters at that time, plus all that was reported since.
-    reported: OomCounts,
-    /// The latest reading.
-    latest: Option<Seen>,
+    /// When the latest reading was made.
+    read: Option<Time>,
     /// Apart, as most cgroups have nothing of it.
     unusual: Option<Box<Unusual>>,
 }
 
-/// What only an account has whose limit was hit.
+/// A time whose absence takes no room of its own: one more than its nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Time(NonZeroU64);
+
+impl Time {
+    const fn new(ns: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(ns))
+    }
+
+    const fn ns(self) -> u64 {
+        self.0.get() - 1
+    }
+}
+
+/// What only the account of a cgroup has whose limit was hit, or in which a process was killed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unusual {
+    /// The counters when the account began, plus all that was reported since.
+    reported: OomCounts,
+    /// What the latest reading shows.
+    latest: OomCounts,
     /// Kills of closed incidents that the kernel may have counted twice: other incidents hid whether it had.
     twice: u64,
     /// The first reading that shows a limit hit without a kill.
@@ -99,6 +118,12 @@ impl Unusual {
 }
 
 impl Account {
+    fn new(counts: OomCounts, since_ns: u64) -> Self {
+        let mut account = Self { since_ns, read: None, unusual: None };
+        account.set_reported(counts);
+        account
+    }
+
     /// What is unusual about it.
     fn unusual(&self) -> Unusual {
         self.unusual.as_deref().copied().unwrap_or_default()
@@ -108,9 +133,37 @@ impl Account {
         self.unusual.get_or_insert_default()
     }
 
+    /// The counters when it began, plus all that was reported since.
+    fn reported(&self) -> OomCounts {
+        self.unusual().reported
+    }
+
+    fn set_reported(&mut self, counts: OomCounts) {
+        if counts != self.reported() {
+            self.unusual_mut().reported = counts;
+        }
+    }
+
+    /// Counts as reported.
+    fn report(&mut self, moved: OomCounts) {
+        self.set_reported(self.reported().plus(moved));
+    }
+
+    /// The latest reading.
+    fn latest(&self) -> Option<Seen> {
+        self.read.map(|read| Seen { counts: self.unusual().latest, at_ns: read.ns() })
+    }
+
+    fn set_latest(&mut self, seen: Seen) {
+        self.read = Some(Time::new(seen.at_ns));
+        if seen.counts != self.unusual().latest {
+            self.unusual_mut().latest = seen.counts;
+        }
+    }
+
     /// Counts as reported what an incident took from a reading.
     fn emit(&mut self, moved: OomCounts, read_ns: u64) {
-        self.reported = self.reported.plus(moved);
+        self.report(moved);
         if moved.oom > 0 {
             self.unusual_mut().taken_ns = Some(read_ns);
         }
@@ -119,16 +172,21 @@ impl Account {
     /// Drops a limit hit that is old and led to no kill: it does not belong to the next kill.
     fn forget_hits(&mut self, now_ns: u64) {
         let is_old = |hit: &mut Seen| now_ns.saturating_sub(hit.at_ns) >= HIT_NS;
-        if let Some(hit) = self.unusual.as_mut().and_then(|unusual| unusual.hit.take_if(is_old)) {
-            self.reported.oom = self.reported.oom.max(hit.counts.oom);
+        if let Some(unusual) = self.unusual.as_deref_mut()
+            && let Some(hit) = unusual.hit.take_if(is_old)
+        {
+            unusual.reported.oom = unusual.reported.oom.max(hit.counts.oom);
         }
     }
 
     /// Drops a group kill that is old and unclaimed: its records were lost. The next kill is another.
     fn forget_groups(&mut self, now_ns: u64) {
         let is_old = |group: &mut Seen| now_ns.saturating_sub(group.at_ns) >= GROUP_NS;
-        if let Some(group) = self.unusual.as_mut().and_then(|unusual| unusual.group.take_if(is_old)) {
-            self.reported.oom_group_kill = self.reported.oom_group_kill.max(group.counts.oom_group_kill);
+        if let Some(unusual) = self.unusual.as_deref_mut()
+            && let Some(group) = unusual.group.take_if(is_old)
+        {
+            let reported = &mut unusual.reported.oom_group_kill;
+            *reported = (*reported).max(group.counts.oom_group_kill);
         }
     }
 }
@@ -140,12 +198,7 @@ impl Ledger {
         if is_full && !self.make_room() {
             return;
         }
-        self.accounts.entry(cgroup).or_insert(Account {
-            since_ns,
-            reported: counts,
-            latest: None,
-            unusual: None,
-        });
+        self.accounts.entry(cgroup).or_insert_with(|| Account::new(counts, since_ns));
     }
 
     /// Forgets the cgroup that was removed first; false if there is none, or an incident needs it.
@@ -197,7 +250,7 @@ impl Ledger {
     pub(super) fn shows_group(&mut self, cgroup: CgroupId, seen: Seen) -> bool {
         self.accounts.get_mut(&cgroup).is_some_and(|account| {
             account.forget_groups(seen.at_ns);
-            seen.counts.oom_group_kill > account.reported.oom_group_kill
+            seen.counts.oom_group_kill > account.reported().oom_group_kill
         })
     }
 
@@ -248,7 +301,7 @@ impl Ledger {
     /// Whether a group kill may belong to an incident that expects `own` of this cgroup: a reading shows a kill more
     /// than all incidents expect, or other incidents of the cgroup hide whether it does. The sum excludes `own`.
     pub(super) fn may_count_twice(&self, cgroup: CgroupId, own: Expected, after: Seen) -> bool {
-        let reported = self.accounts.get(&cgroup).map_or(0, |account| account.reported.oom_kill);
+        let reported = self.accounts.get(&cgroup).map_or(0, |account| account.reported().oom_kill);
         let explained = reported.saturating_add(own.kills);
         own.twice > 0 && (self.is_expected(cgroup) || after.counts.oom_kill > explained)
     }
@@ -289,7 +342,7 @@ impl Ledger {
         let account = self.accounts.get_mut(&cgroup)?;
         account.forget_hits(after.at_ns);
         account.unusual_mut().hit = None;
-        let before = account.reported;
+        let before = account.reported();
         let all = after.counts.since(before);
         let free = all.oom_kill.saturating_sub(others.unwrap_or_default().kills);
         let twice = if group.is_some() { own.twice.min(free.saturating_sub(own.kills)) } else { 0 };
@@ -313,7 +366,7 @@ impl Ledger {
     /// Credits kills that could not be compared with a reading.
     pub(super) fn credit(&mut self, cgroup: CgroupId, kills: u64) {
         if let Some(account) = self.accounts.get_mut(&cgroup) {
-            account.reported = account.reported.plus(OomCounts { oom_kill: kills, ..OomCounts::default() });
+            account.report(OomCounts { oom_kill: kills, ..OomCounts::default() });
         }
     }
 
@@ -344,28 +397,31 @@ impl Ledger {
         let account = self.accounts.get_mut(&cgroup)?;
         let seen = Seen { counts, at_ns: now_ns };
         // Incidents close in another order than they read.
-        account.latest = account.latest.filter(|latest| latest.at_ns > now_ns).or(Some(seen));
+        if account.latest().is_none_or(|latest| latest.at_ns <= now_ns) {
+            account.set_latest(seen);
+        }
         if account.unusual().suspect.is_some() {
             return None;
         }
+        let reported = account.reported();
         let maybe = expected.twice.saturating_add(account.unusual().twice);
-        let explained = account.reported.oom_kill.saturating_add(expected.kills).saturating_add(maybe);
+        let explained = reported.oom_kill.saturating_add(expected.kills).saturating_add(maybe);
         if counts.oom_kill > explained {
             let until_ns = now_ns.saturating_add(grace_ns);
             account.unusual_mut().suspect = Some((seen, until_ns));
             return Some(until_ns);
         }
-        if expected == Expected::default() && counts.oom_kill >= account.reported.oom_kill {
+        if expected == Expected::default() && counts.oom_kill >= reported.oom_kill {
             if let Some(unusual) = &mut account.unusual {
                 unusual.twice = 0;
             }
-            account.reported.oom_kill = counts.oom_kill;
+            account.set_reported(OomCounts { oom_kill: counts.oom_kill, ..reported });
             account.forget_hits(now_ns);
-            if counts.oom > account.reported.oom {
+            if counts.oom > account.reported().oom {
                 account.unusual_mut().hit.get_or_insert(seen);
             }
             account.forget_groups(now_ns);
-            if counts.oom_group_kill > account.reported.oom_group_kill {
+            if counts.oom_group_kill > account.reported().oom_group_kill {
                 account.unusual_mut().group.get_or_insert(seen);
             }
         }
@@ -375,13 +431,13 @@ impl Ledger {
     /// Keeps what an incident has seen of a cgroup for the incidents that close after it.
     pub(super) fn note(&mut self, cgroup: CgroupId, seen: Seen) {
         if let Some(account) = self.accounts.get_mut(&cgroup) {
-            account.latest = Some(account.latest.map_or(seen, |latest| latest.merge(seen)));
+            account.set_latest(account.latest().map_or(seen, |latest| latest.merge(seen)));
         }
     }
 
     /// The latest reading.
     pub(super) fn latest(&self, cgroup: CgroupId) -> Option<Seen> {
-        self.accounts.get(&cgroup)?.latest
+        self.accounts.get(&cgroup)?.latest()
     }
 
     /// The reading under suspicion.
@@ -403,9 +459,9 @@ impl Ledger {
         let expected = self.expected.get(&cgroup).copied().unwrap_or_default();
         let Some(account) = self.accounts.get_mut(&cgroup) else { return (Claim::default(), None) };
         account.unusual_mut().suspect = None;
-        let latest = account.latest;
+        let latest = account.latest();
         account.forget_hits(bound.at_ns);
-        let before = account.reported;
+        let before = account.reported();
         let all = bound.counts.since(before);
         let maybe = expected.twice.saturating_add(account.unusual().twice);
         let mut kills = all.oom_kill.saturating_sub(expected.kills).saturating_sub(maybe);
@@ -415,7 +471,7 @@ impl Ledger {
             };
             let Some(at) = self.unplaced.iter().position(fits) else { break };
             self.unplaced.remove(at);
-            account.reported = account.reported.plus(OomCounts { oom_kill: 1, ..OomCounts::default() });
+            account.report(OomCounts { oom_kill: 1, ..OomCounts::default() });
             kills -= 1;
         }
         if kills == 0 {
@@ -427,7 +483,7 @@ impl Ledger {
             oom_kill: kills,
             oom_group_kill: if shared { all.oom_group_kill.min(1) } else { all.oom_group_kill },
         };
-        let before = account.reported;
+        let before = account.reported();
         account.emit(moved, bound.at_ns);
         let unusual = account.unusual_mut();
         unusual.owed = unusual.owed.saturating_add(kills);
@@ -440,7 +496,7 @@ impl Ledger {
         let shared = self.is_expected(cgroup);
         let Some(account) = self.accounts.get_mut(&cgroup) else { return false };
         account.forget_hits(now_ns);
-        let all = counts.since(account.reported);
+        let all = counts.since(account.reported());
         let oom = if shared { all.oom.min(1) } else { all.oom };
         account.emit(OomCounts { oom, ..OomCounts::default() }, now_ns);
         oom > 0
@@ -457,5 +513,42 @@ impl Ledger {
             .get(&cgroup)
             .and_then(|account| account.unusual().taken_ns)
             .is_some_and(|taken_ns| taken_ns.abs_diff(about_ns) < HIT_NS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CGROUP: CgroupId = CgroupId(1);
+
+    #[test]
+    fn an_account_without_counts_is_small() {
+        assert_eq!(size_of::<Account>(), 24, "there is one for each cgroup");
+        let mut ledger = Ledger::default();
+        ledger.begin(CGROUP, OomCounts::default(), 0);
+        assert_eq!(ledger.latest(CGROUP), None);
+        for at_ns in [0, 1] {
+            assert_eq!(ledger.read(CGROUP, OomCounts::default(), at_ns, 0), None);
+            assert_eq!(ledger.latest(CGROUP), Some(Seen { counts: OomCounts::default(), at_ns }));
+        }
+        ledger.credit(CGROUP, 0);
+        assert!(ledger.accounts[&CGROUP].unusual.is_none());
+    }
+
+    #[test]
+    fn an_account_keeps_what_was_counted_before_it_and_what_was_read_last() {
+        let before = OomCounts { oom: 3, oom_kill: 2, oom_group_kill: 1 };
+        let mut ledger = Ledger::default();
+        ledger.begin(CGROUP, before, 5);
+        ledger.begin(CGROUP, OomCounts::default(), 6);
+        assert_eq!(ledger.accounts[&CGROUP].reported(), before, "it began once");
+        assert!(ledger.covers(CGROUP, 5) && !ledger.covers(CGROUP, 4));
+        let more = OomCounts { oom_kill: 3, ..before };
+        assert_eq!(ledger.read(CGROUP, more, 7, 10), Some(17), "a kill that no record explains yet");
+        assert_eq!(ledger.read(CGROUP, before, 6, 10), None);
+        assert_eq!(ledger.latest(CGROUP), Some(Seen { counts: more, at_ns: 7 }), "one of an earlier time");
+        ledger.note(CGROUP, Seen { counts: OomCounts::default(), at_ns: 9 });
+        assert_eq!(ledger.latest(CGROUP), Some(Seen { counts: more, at_ns: 9 }));
     }
 }

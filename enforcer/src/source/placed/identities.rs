@@ -375,6 +375,8 @@ impl Identities {
         let mut sandboxes: BTreeMap<&str, PodUid> = BTreeMap::new();
         for Sandbox { id, pod_uid, namespace, name, attempt, is_static, .. } in &listing.sandboxes {
             let Some(uid) = PodUid::new(pod_uid) else { continue };
+            // Most pods stand, and their text is held already.
+            let uid = standing.get_key_value(&uid).map_or(uid, |(standing, _)| standing.clone());
             sandboxes.insert(id, uid.clone());
             if let Some(id) = ContainerId::new(id) {
                 let of = SandboxName { pod: uid.clone(), attempt: *attempt };

@@ -13,7 +13,7 @@ const TREE: [&str; 3] = ["kubepods", "kubepods/pod1", "kubepods/pod1/app"];
 fn with(files: &[(&str, &str)]) -> Plan {
     let mut plan = plan("4096");
     let mut pod = PodPlan::clone(&plan.pods[0]);
-    pod.containers[0].cgroup.values = values(files);
+    pod.containers[0].cgroup.values = values(files).into();
     plan.pods = vec![Arc::new(pod)];
     plan
 }
