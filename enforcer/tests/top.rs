@@ -122,7 +122,8 @@ fn document(target: &str) -> Value {
                     "reason": null, "startsUnderMemoryPressure": true, "cgroup": "/x", "requestBytes": 100 * MIB,
                     "containers": [{"name": "main", "kind": "app", "oomScoreAdj": 0, "cgroup": "/x/y", "cgroupId": 1}]})
             };
-            let hostile = pod("evil\u{1b}]0;owned\u{7}", "Burstable");
+            let mut hostile = pod("evil", "Burstable");
+            hostile["name"] = json!("evil\u{1b}]0;owned\u{7}");
             json!({"mode": "dry-run", "memoryPressure": false, "pods": [pod("hog", "BestEffort"), pod("web", "Burstable"), hostile]})
         }
         "/v1/containers" => {

@@ -95,12 +95,12 @@ async fn asked(context: &Context, written: &str) -> Result<Document, Failure> {
     let view: View = client::get_json(run_dir, "/v1/pods").await?;
     let pod = pods::named(&view.pods, written)?.clone();
     let ranking = pods::ranking(context).await?;
-    let path = format!("/v1/containers?uid={}", client::encode(&pod.uid));
+    let path = format!("/v1/containers?uid={}", client::encode(pod.uid.as_str()));
     let answer = client::get(run_dir, &path).await?;
     // The daemon cannot read it where there is no cgroup v2.
     let memory = if answer.status.is_success() {
         let Memories { pods, .. } = answer.json(&path).await?;
-        pods.into_iter().find(|memory| memory.uid == pod.uid)
+        pods.into_iter().find(|memory| memory.uid == pod.uid.as_str())
     } else {
         None
     };
@@ -147,10 +147,10 @@ async fn asked(context: &Context, written: &str) -> Result<Document, Failure> {
 fn values(pod: &PodView) -> BTreeMap<String, BTreeMap<&'static str, String>> {
     let Ok(root) = CgroupDir::mount(Path::new(cgroup::MOUNT)) else { return BTreeMap::new() };
     let paths = std::iter::once(&pod.cgroup).chain(pod.containers.iter().map(|container| &container.cgroup));
-    let read = |path: &String| {
-        let cgroup = root.open(&CgroupPath::parse(path).ok()?).ok()?;
+    let read = |path: &CgroupPath| {
+        let cgroup = root.open(path).ok()?;
         let values = FILES.iter().filter_map(|file| Some((*file, cgroup.read(file).ok()?.trim().to_owned())));
-        Some((path.clone(), values.collect()))
+        Some((path.to_string(), values.collect()))
     };
     paths.filter_map(read).collect()
 }
@@ -192,8 +192,8 @@ fn table(document: &Document) -> String {
         let what = if order.is_pause() { "no pod is evicted" } else { "it is not evicted" };
         page.field("order", &format!("{what} for {}: {}", left(order.left_ms), order.reason));
     }
-    page.field("cgroup", &pod.cgroup);
-    files(&mut page, cgroups.get(&pod.cgroup));
+    page.field("cgroup", pod.cgroup.as_str());
+    files(&mut page, cgroups.get(pod.cgroup.as_str()));
     for container in &pod.containers {
         let memory =
             memory.iter().flat_map(|memory| &memory.containers).find(|memory| memory.name == container.name);
@@ -225,11 +225,11 @@ fn described(
     let gone = if cgroup_id.is_none() { ", has no cgroup" } else { "" };
     page.gap();
     page.field("container", &format!("{name} ({kind}{attempt}), oom_score_adj {oom_score_adj}{gone}"));
-    page.field("cgroup", cgroup);
+    page.field("cgroup", cgroup.as_str());
     if let Some(memory) = memory {
         page.field("memory", &used(memory));
     }
-    files(page, cgroups.get(cgroup));
+    files(page, cgroups.get(cgroup.as_str()));
 }
 
 fn used(memory: &MemoryView) -> String {

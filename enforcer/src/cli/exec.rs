@@ -19,7 +19,7 @@ use self::supervisor::{Restart, supervise};
 use super::{Context, Failure, client, render::escape};
 use crate::{
     cgroup::CgroupDir,
-    model::{CgroupId, CgroupPath},
+    model::CgroupId,
     nearest::nearest,
     policy::{name, threshold::NodeCondition},
     serve::{ContainerView, PodState, PodView, View},
@@ -125,12 +125,12 @@ async fn join(run_dir: &Path, target: &Target) -> Result<(), Obstacle> {
     let container = container(run_dir, target).await?;
     let root =
         CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot join the container's cgroup")?;
-    let path = CgroupPath::parse(&container.cgroup).context("the daemon named an invalid cgroup")?;
-    if name::is_scope(&path) {
-        let cgroup = scope::enter(&root, &path, process::id()).await?;
+    let path = &container.cgroup;
+    if name::is_scope(path) {
+        let cgroup = scope::enter(&root, path, process::id()).await?;
         taken_over(run_dir, target, cgroup.id()).await?;
     } else {
-        let cgroup = root.open(&path).context("cannot join the container's cgroup")?;
+        let cgroup = root.open(path).context("cannot join the container's cgroup")?;
         if Some(cgroup.id()) != container.cgroup_id.map(CgroupId) {
             return Err(anyhow!("cgroup {path} was replaced a moment ago: try again").into());
         }
@@ -146,11 +146,11 @@ async fn join(run_dir: &Path, target: &Target) -> Result<(), Obstacle> {
 fn set_score(root: &CgroupDir, container: &ContainerView, pid: u32) -> anyhow::Result<()> {
     let (file, score) = (format!("/proc/{pid}/oom_score_adj"), container.oom_score_adj);
     let before = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
-    if let (Some(before), Ok(path)) = (before, CgroupPath::parse(&container.cgroup))
+    if let Some(before) = before
         && before != score
     {
         // For a cleanup. Without the right to record it the process starts all the same.
-        let _unrecorded = root.open(&path).and_then(|dir| dir.note_score(before, score));
+        let _unrecorded = root.open(&container.cgroup).and_then(|dir| dir.note_score(before, score));
     }
     fs::write(&file, score.to_string())
         .with_context(|| format!("cannot set the oom_score_adj of process {pid} to {score}"))
@@ -291,7 +291,7 @@ fn find(view: &View, target: &Target) -> Result<Found, Obstacle> {
     let container = choose(pod, target.container.as_deref()).map_err(Obstacle::for_good)?;
     let exists = container.cgroup_id.is_some()
         // A scope is created with its first process.
-        || CgroupPath::parse(&container.cgroup).is_ok_and(|path| name::is_scope(&path));
+        || name::is_scope(&container.cgroup);
     Ok(if pod.state == PodState::Active && exists {
         Found::Ready(container.clone())
     } else {
@@ -327,14 +327,16 @@ fn choose<'a>(pod: &'a PodView, name: Option<&str>) -> Result<&'a ContainerView,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{CgroupPath, PodUid};
 
     fn view(state: PodState) -> View {
-        let container = |name: &str, kind: &str| ContainerView {
+        let path = CgroupPath::parse("/kubepods/besteffort/podu").unwrap();
+        let container = |name: &str, kind: &'static str| ContainerView {
             name: name.into(),
             kind: kind.into(),
             attempt: None,
             oom_score_adj: 1000,
-            cgroup: format!("/kubepods/besteffort/podu/{name}"),
+            cgroup: path.child(name).unwrap(),
             cgroup_id: Some(7),
         };
         View {
@@ -350,7 +352,7 @@ mod tests {
                     controller: None,
                     namespace: "default".into(),
                     name: "web".into(),
-                    uid: "u".into(),
+                    uid: PodUid::new("u").unwrap(),
                     qos_class: "BestEffort".into(),
                     priority: 0,
                     critical: false,
@@ -359,7 +361,7 @@ mod tests {
                     state,
                     reason: Some("the node was low".into()),
                     starts_under_memory_pressure: false,
-                    cgroup: "/kubepods/besteffort/podu".into(),
+                    cgroup: path.clone(),
                     sandbox: None,
                     containers: vec![container("setup", "init"), container("app", "app")],
                 }
@@ -416,7 +418,8 @@ mod tests {
         container.cgroup_id = None;
         assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Pending(_))));
         let container = &mut scoped.pods[0].containers[1];
-        container.cgroup = "/kubepods.slice/kubepods-podu.slice/enforcer-u-app.scope".into();
+        container.cgroup =
+            CgroupPath::parse("/kubepods.slice/kubepods-podu.slice/enforcer-u-app.scope").unwrap();
         assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Ready(_))));
         scoped.pods[0].state = PodState::Pending;
         assert!(matches!(find(&scoped, &target("default/web")), Ok(Found::Pending(_))));

@@ -67,7 +67,7 @@ pub(super) fn by_origin<'a>(
     view.specs.as_ref()?;
     let words: Vec<(String, String)> = uids
         .map(|(name, uid)| {
-            let spec = view.pods.iter().find(|pod| pod.uid == uid).and_then(|pod| pod.spec.as_ref());
+            let spec = view.pods.iter().find(|pod| pod.uid.as_str() == uid).and_then(|pod| pod.spec.as_ref());
             let words =
                 spec.map_or_else(|| String::from("not known"), |spec| Freshness::of(spec, now_ms).words());
             (name, words)

@@ -72,7 +72,10 @@ fn narrow(ranking: &mut RankingView, view: &View, pods: &select::Args) {
     }
     let labels =
         |is: &dyn Fn(&PodView) -> bool| view.pods.iter().find(|pod| is(pod)).map(|pod| pod.labels.clone());
-    ranking.order.retain(|row| pods.takes(&row.namespace, labels(&|pod| pod.uid == row.uid).as_ref()));
+    ranking.order.retain(|row| {
+        let own = labels(&|pod| pod.uid.as_str() == row.uid);
+        pods.takes(&row.namespace, own.as_ref())
+    });
     ranking.excluded.retain(|one| {
         let own = labels(&|pod| pod.namespace == one.namespace && pod.name == one.name);
         pods.takes(&one.namespace, own.as_ref())
@@ -100,7 +103,7 @@ impl<'a> Document<'a> {
     fn of(ranking: &'a RankingView, view: &View, now_ms: u64) -> Self {
         let RankingView { signal, order, excluded } = ranking;
         let row = |ranked: &'a RankedView| {
-            let pod = view.pods.iter().find(|pod| pod.uid == ranked.uid);
+            let pod = view.pods.iter().find(|pod| pod.uid.as_str() == ranked.uid);
             let spec = pod.and_then(|pod| pod.spec.as_ref()).map(|spec| Freshness::of(spec, now_ms));
             Row { ranked, spec }
         };

@@ -62,8 +62,8 @@ impl Row {
         Self {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            qos_class: pod.qos_class.clone(),
+            uid: pod.uid.to_string(),
+            qos_class: pod.qos_class.to_string(),
             priority: pod.priority,
             state: pod.state,
             request_bytes: pod.request_bytes,
@@ -80,7 +80,7 @@ pub(super) fn ranked<'a>(pod: &PodView, ranking: &'a RankingView) -> Option<&'a 
     ranking
         .order
         .iter()
-        .find(|row| row.uid == pod.uid && row.name == pod.name && row.namespace == pod.namespace)
+        .find(|row| row.uid == pod.uid.as_str() && row.name == pod.name && row.namespace == pod.namespace)
 }
 
 /// The order of eviction if memory runs short. That it is not known is said once, and the rest is shown.
@@ -183,10 +183,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::page::{WIDTH, width};
+    use crate::{
+        cli::page::{WIDTH, width},
+        model::PodUid,
+    };
 
+    /// Its uid has what a uid may have of its names.
     fn pod(namespace: &str, name: &str) -> PodView {
-        serde_json::from_value(json!({"namespace": namespace, "name": name, "uid": format!("u-{namespace}-{name}"),
+        let uid = format!("u-{namespace}-{name}").replace('\u{1b}', "");
+        let uid: String = uid.chars().take(PodUid::MAX_BYTES).collect();
+        serde_json::from_value(json!({"namespace": namespace, "name": name, "uid": uid,
             "qosClass": "Burstable", "priority": 0, "requestBytes": 1 << 20, "state": "active", "reason": null,
             "startsUnderMemoryPressure": true, "cgroup": "/kubepods/p", "containers": []}))
         .unwrap()
@@ -203,8 +209,8 @@ mod tests {
     fn a_pod_is_found_by_its_name_alone_if_no_other_has_it() {
         let pods: Vec<Common<PodView>> =
             [pod("a", "web"), pod("b", "web"), pod("a", "db")].into_iter().map(Common::from).collect();
-        assert_eq!(named(&pods, "db").unwrap().uid, "u-a-db");
-        assert_eq!(named(&pods, "b/web").unwrap().uid, "u-b-web");
+        assert_eq!(named(&pods, "db").unwrap().uid.as_str(), "u-a-db");
+        assert_eq!(named(&pods, "b/web").unwrap().uid.as_str(), "u-b-web");
         let several = named(&pods, "web").unwrap_err().to_string();
         assert!(several.contains("a/web or b/web"), "{several}");
         let near = named(&pods, "a/wbe").unwrap_err().to_string();

@@ -18,7 +18,7 @@ use tokio::sync::Mutex;
 use super::{PodView, View, server::Shared};
 use crate::{
     cgroup::{self, CgroupDir},
-    model::{CgroupPath, Limit},
+    model::{CgroupPath, Limit, PodUid},
     sense::{
         NODE_PRESSURE,
         snapshot::{ChargeFiles, Stalls},
@@ -174,7 +174,8 @@ fn read(root: &CgroupDir, view: &View, uids: &[String]) -> Memories {
     let mut left = MAX_CGROUPS;
     // Large enough for the largest file, so that nothing is cut off.
     let mut buffer = vec![0; 16 * 1_024];
-    for pod in view.pods.iter().filter(|pod| uids.is_empty() || uids.contains(&pod.uid)) {
+    let is_wanted = |uid: &PodUid| uids.is_empty() || uids.iter().any(|wanted| wanted == uid.as_str());
+    for pod in view.pods.iter().filter(|pod| is_wanted(&pod.uid)) {
         let needs = 1 + pod.containers.len();
         if needs > left {
             memories.omitted += 1;
@@ -192,12 +193,12 @@ fn read_pod(root: &CgroupDir, pod: &PodView, buffer: &mut [u8]) -> Option<PodMem
         let memory = self::memory(root, &container.cgroup, container.cgroup_id, buffer)?;
         Some(ContainerMemory { name: container.name.clone(), memory })
     });
-    Some(PodMemory { uid: pod.uid.clone(), memory, containers: containers.collect() })
+    Some(PodMemory { uid: pod.uid.to_string(), memory, containers: containers.collect() })
 }
 
 /// A cgroup's memory; `None` if it is gone or was replaced.
-fn memory(root: &CgroupDir, path: &str, id: Option<u64>, buffer: &mut [u8]) -> Option<MemoryView> {
-    let dir = root.open(&CgroupPath::parse(path).ok()?).ok()?;
+fn memory(root: &CgroupDir, path: &CgroupPath, id: Option<u64>, buffer: &mut [u8]) -> Option<MemoryView> {
+    let dir = root.open(path).ok()?;
     if id.is_some_and(|id| id != dir.id().0) {
         return None;
     }
@@ -223,12 +224,13 @@ mod tests {
     use crate::serve::{ContainerView, PodState};
 
     fn pod(uid: &str, containers: &[(&str, Option<u64>)]) -> PodView {
+        let path = CgroupPath::parse(&format!("/kubepods/pod{uid}")).unwrap();
         let container = |(name, cgroup_id): &(&str, Option<u64>)| ContainerView {
             name: (*name).to_owned(),
             kind: "app".into(),
             attempt: None,
             oom_score_adj: 0,
-            cgroup: format!("/kubepods/pod{uid}/{name}"),
+            cgroup: path.child(name).unwrap(),
             cgroup_id: *cgroup_id,
         };
         PodView {
@@ -237,7 +239,7 @@ mod tests {
             controller: None,
             namespace: "default".into(),
             name: uid.to_owned(),
-            uid: uid.to_owned(),
+            uid: PodUid::new(uid).unwrap(),
             qos_class: "BestEffort".into(),
             priority: 0,
             critical: false,
@@ -246,7 +248,7 @@ mod tests {
             state: PodState::Active,
             reason: None,
             starts_under_memory_pressure: false,
-            cgroup: format!("/kubepods/pod{uid}"),
+            cgroup: path.clone(),
             sandbox: None,
             containers: containers.iter().map(container).collect(),
         }

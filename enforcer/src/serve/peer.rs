@@ -126,10 +126,11 @@ fn pod_cgroup<'text>(cgroups: &'text str, kubepods: &CgroupPath, view: &View) ->
     let taken = view.pods.iter().flat_map(|pod| {
         std::iter::once(&pod.cgroup).chain(pod.containers.iter().map(|container| &container.cgroup))
     });
-    let pods: Vec<&str> = std::iter::once(kubepods.as_str())
-        .chain(taken.map(String::as_str))
+    let pods: Vec<&str> = std::iter::once(kubepods)
+        .chain(taken)
         // The root is never a pod's, and every process is below it.
-        .filter(|path| !path.is_empty() && *path != "/")
+        .filter(|path| !path.is_root())
+        .map(CgroupPath::as_str)
         .collect();
     let is_pods = |path: &&str| {
         pods.iter()
@@ -153,7 +154,10 @@ fn paths(cgroups: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serve::{ContainerView, PodState, PodView};
+    use crate::{
+        model::PodUid,
+        serve::{ContainerView, PodState, PodView},
+    };
 
     fn view() -> View {
         let container = ContainerView {
@@ -161,7 +165,7 @@ mod tests {
             kind: "app".into(),
             attempt: None,
             oom_score_adj: 0,
-            cgroup: "/system.slice/web.service".into(),
+            cgroup: CgroupPath::parse("/system.slice/web.service").unwrap(),
             cgroup_id: None,
         };
         let pod = PodView {
@@ -170,7 +174,7 @@ mod tests {
             controller: None,
             namespace: "default".into(),
             name: "web".into(),
-            uid: "u".into(),
+            uid: PodUid::new("u").unwrap(),
             qos_class: "BestEffort".into(),
             priority: 0,
             critical: false,
@@ -179,7 +183,7 @@ mod tests {
             state: PodState::Active,
             reason: None,
             starts_under_memory_pressure: false,
-            cgroup: "/kubepods/besteffort/podu".into(),
+            cgroup: CgroupPath::parse("/kubepods/besteffort/podu").unwrap(),
             sandbox: None,
             containers: vec![container],
         };

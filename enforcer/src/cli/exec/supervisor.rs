@@ -16,7 +16,7 @@ use super::{Obstacle, Target, back_off::BackOff, container, recheck, scope, set_
 use crate::{
     cgroup::CgroupDir,
     cli::{Failure, client, render::escape},
-    model::{CgroupId, CgroupPath},
+    model::CgroupId,
     policy::name,
     raw::{Child, Signals, WaitingChild},
 };
@@ -183,17 +183,17 @@ fn begin(
     let container = client::block_on(async { Ok(container(run_dir, target).await) })??;
     let root =
         CgroupDir::mount(Path::new(crate::cgroup::MOUNT)).context("cannot open the container's cgroup")?;
-    let path = CgroupPath::parse(&container.cgroup).context("the daemon named an invalid cgroup")?;
+    let path = &container.cgroup;
     let cannot = || format!("cannot start a process for cgroup {path}");
-    let child = if name::is_scope(&path) {
+    let child = if name::is_scope(path) {
         let child = WaitingChild::clone_into(None, arguments).with_context(cannot)?;
         client::block_on(async {
-            let cgroup = scope::enter(&root, &path, child.pid()).await?;
+            let cgroup = scope::enter(&root, path, child.pid()).await?;
             Ok(taken_over(run_dir, target, cgroup.id()).await)
         })??;
         child
     } else {
-        let cgroup = root.open(&path).context("cannot open the container's cgroup")?;
+        let cgroup = root.open(path).context("cannot open the container's cgroup")?;
         if Some(cgroup.id()) != container.cgroup_id.map(CgroupId) {
             return Err(anyhow!("cgroup {path} was replaced a moment ago").into());
         }

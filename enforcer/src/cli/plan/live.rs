@@ -176,7 +176,7 @@ impl Document {
 
 /// Whether a pod may have cgroups. A pod that the daemon does not know yet counts as admitted.
 fn admission(view: &View, uid: &PodUid) -> Admission {
-    let known = view.pods.iter().find(|pod| pod.uid == uid.as_str());
+    let known = view.pods.iter().find(|pod| pod.uid == *uid);
     match known.map(|pod| pod.state) {
         Some(PodState::Evicted | PodState::Rejected | PodState::Removed) => {
             Admission::Rejected(Rejection::Evicted)

@@ -314,12 +314,12 @@ impl Known<'_> {
                 before.and_then(|before| before.containers.iter().find(|one| one.name == container.name));
             figures.growth_bytes_per_second =
                 self.growth(figures.current_bytes, before.and_then(|before| before.figures.current_bytes));
-            Container { name: container.name.clone(), kind: container.kind.clone(), figures }
+            Container { name: container.name.clone(), kind: container.kind.to_string(), figures }
         });
         Pod {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
-            uid: pod.uid.clone(),
+            uid: pod.uid.to_string(),
             state: pod.state,
             rank: ranked.map(|ranked| ranked.rank),
             excluded: self.excluded.get(&name).map(|one| one.reason.clone()),

@@ -164,9 +164,9 @@ impl Placing {
 
     /// Adds what the container runtime calls the pod's sandbox and containers.
     pub(super) fn identify(&self, uid: &PodUid, view: &mut PodView) {
-        view.sandbox = self.pods.sandbox(uid).map(ToString::to_string);
+        view.sandbox = self.pods.sandbox(uid).cloned();
         for container in &mut view.containers {
-            container.attempt = self.pods.attempt(uid, &container.cgroup);
+            container.attempt = self.pods.attempt(uid, container.cgroup.as_str());
         }
     }
 

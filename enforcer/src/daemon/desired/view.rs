@@ -27,8 +27,8 @@ impl Desired {
     /// Updates the view.
     pub(super) fn renew_view(&mut self) {
         let id_of = |path: &CgroupPath| self.existing.planned(path).map(|id| id.0);
-        let before: BTreeMap<&str, &Common<PodView>> =
-            self.view.pods.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
+        let before: BTreeMap<&PodUid, &Common<PodView>> =
+            self.view.pods.iter().map(|pod| (&pod.uid, pod)).collect();
         let mut pods: Vec<Common<PodView>> = Vec::with_capacity(self.pods.plan().pods.len());
         for plan in &self.pods.plan().pods {
             let Some(entry) = self.pods.roster().get(&plan.uid) else { continue };
@@ -49,7 +49,7 @@ impl Desired {
             let mut view = pod_view(plan, state, self.reason(entry), entry, id_of);
             for container in view.containers.iter_mut().filter(|container| container.cgroup_id.is_none()) {
                 if let Some((path, id)) = self.existing.former_scope(&plan.uid, &container.name) {
-                    (container.cgroup, container.cgroup_id) = (path.to_string(), Some(id.0));
+                    (container.cgroup, container.cgroup_id) = (path.clone(), Some(id.0));
                 }
             }
             if let Some(placing) = &self.placing {
@@ -64,7 +64,7 @@ impl Desired {
                 }
             }
             // The view that was handed out holds it too.
-            let known = before.get(plan.uid.as_str()).copied().filter(|known| ***known == view);
+            let known = before.get(&plan.uid).copied().filter(|known| ***known == view);
             pods.push(known.map_or_else(|| Common::from(view), Common::clone));
         }
         self.view.pods = pods;
@@ -74,7 +74,7 @@ impl Desired {
     /// Shows a pod as evicted, and leaves the rest of the view unchanged.
     pub(super) fn show_evicted(&mut self, uid: &PodUid) {
         let reason = self.pods.roster().get(uid).and_then(|entry| self.reason(entry));
-        if let Some(pod) = self.view.pods.iter_mut().find(|pod| pod.uid == uid.as_str()) {
+        if let Some(pod) = self.view.pods.iter_mut().find(|pod| pod.uid == *uid) {
             (pod.state, pod.reason) = (PodState::Evicted, reason);
         }
     }
@@ -116,8 +116,8 @@ fn pod_view(
     PodView {
         namespace: plan.name.namespace.clone(),
         name: plan.name.name.clone(),
-        uid: plan.uid.to_string(),
-        qos_class: QosClass::as_str(plan.qos_class).to_owned(),
+        uid: plan.uid.clone(),
+        qos_class: QosClass::as_str(plan.qos_class).into(),
         priority: plan.priority,
         critical: plan.critical,
         request_bytes: plan.ranking_request_bytes,
@@ -127,24 +127,56 @@ fn pod_view(
         starts_under_memory_pressure: under_conditions(&entry.pod, &[NodeCondition::MemoryPressure]).is_ok(),
         spec: None,
         labels: entry.pod.labels.clone(),
-        controller: entry.pod.controller().map(|owner| ControllerView {
-            kind: owner.kind.clone(),
-            name: owner.name.clone(),
-            uid: owner.uid.clone(),
-        }),
-        cgroup: plan.cgroup.path.to_string(),
+        controller: entry.pod.controller().cloned().map(ControllerView::from),
+        cgroup: plan.cgroup.path.clone(),
         sandbox: None,
         containers: plan
             .containers
             .iter()
             .map(|container| ContainerView {
                 name: container.name.clone(),
-                kind: container.kind.as_str().to_owned(),
+                kind: container.kind.as_str().into(),
                 attempt: None,
                 oom_score_adj: container.oom_score_adj,
-                cgroup: container.cgroup.path.to_string(),
+                cgroup: container.cgroup.path.clone(),
                 cgroup_id: id_of(&container.cgroup.path),
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        daemon::desired::pod_set::PodSet,
+        model::{OwnerReference, Pod},
+        policy::Settings,
+        sample,
+        source::{Health, Snapshot, SourceName},
+    };
+
+    #[test]
+    fn a_pods_view_has_the_texts_of_its_plan_and_no_own() {
+        let owner = Arc::new(OwnerReference { is_controller: true, ..OwnerReference::default() });
+        let pod = Pod { owners: vec![owner], ..sample::pod("web", &["a", "b"]) };
+        let mut pods = PodSet::new(sample::node(), Settings::default());
+        let snapshot = Snapshot { pods: vec![Arc::new(pod)], health: Health::Up, read_ms: Some(1) };
+        pods.take(SourceName::STATIC, snapshot);
+        pods.replan();
+        let plan = &pods.plan().pods[0];
+        let entry = pods.roster().get(&plan.uid).unwrap();
+        let view = pod_view(plan, PodState::Active, None, entry, |_| None);
+        let same = |own: &str, plans: &str| std::ptr::eq(own, plans);
+        assert!(same(view.uid.as_str(), plan.uid.as_str()));
+        assert!(same(view.cgroup.as_str(), plan.cgroup.path.as_str()));
+        let (own, plans) = (view.controller.as_deref().unwrap(), entry.pod.controller().unwrap());
+        assert!(std::ptr::eq(own, Arc::as_ptr(plans)));
+        assert_eq!(view.containers.len(), 2);
+        for (container, plan) in view.containers.iter().zip(&plan.containers) {
+            assert!(same(container.cgroup.as_str(), plan.cgroup.path.as_str()));
+        }
     }
 }
