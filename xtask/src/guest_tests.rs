@@ -341,9 +341,15 @@ fn script(batch: &Batch, environment: Environment, timeout: Duration) -> String 
     };
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
     let tests = batch.tests.join(" ");
+    // Scenes are sized by MemAvailable. Since Linux 6.7 each processor may hold back an eighth of the memory, shared by their
+    // number, of what is freed (`zone_set_pageset_high_and_batch`): it counts as used, and the next load gets it first.
+    let settings = match batch.need.init {
+        Init::Own => "echo 1000 > /proc/sys/vm/percpu_pagelist_high_fraction\n",
+        _ => "",
+    };
     // The sleeping process keeps no stream open that the guest's end waits for.
     format!(
-        "( sleep {patience} > /dev/null 2>&1; {PRINT_STACKS} ) >&2 2> /dev/null & watch=$!\n\
+        "{settings}( sleep {patience} > /dev/null 2>&1; {PRINT_STACKS} ) >&2 2> /dev/null & watch=$!\n\
          env {variables}{PROGRAM} --test-threads=1{options} --exact {tests}; status=$?\n\
          kill $watch; exit $status"
     )
@@ -398,6 +404,7 @@ mod tests {
         let plain = script(None, false);
         assert!(plain.contains("\nenv guest --test-threads=1 --exact rig::a rig::units;"), "{plain}");
         assert!(plain.contains("sleep 540 "), "{plain}");
+        assert!(plain.starts_with("echo 1000 > /proc/sys/vm/percpu_pagelist_high_fraction\n"), "{plain}");
         assert!(script(Some(7), false).contains("\nenv ENFORCER_TEST_SEED=7 guest "));
         let soak = script(Some(7), true);
         let command =

@@ -23,7 +23,8 @@ impl Name {
 
     /// Shares the text with the owner of the cgroup, if the owner's path ends with it.
     pub(super) fn share(&mut self, owner: &Arc<Owner>) {
-        if self.as_str() == last(&owner.path) {
+        let is_shared = matches!(self, Self::OfOwner(known) if Arc::ptr_eq(known, owner));
+        if !is_shared && self.as_str() == last(&owner.path) {
             *self = Self::OfOwner(Arc::clone(owner));
         }
     }
