@@ -342,9 +342,10 @@ fn script(batch: &Batch, environment: Environment, timeout: Duration) -> String 
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
     let tests = batch.tests.join(" ");
     // Scenes are sized by MemAvailable. Since Linux 6.7 each processor may hold back an eighth of the memory, shared by their
-    // number, of what is freed (`zone_set_pageset_high_and_batch`): it counts as used, and the next load gets it first.
+    // number, of what is freed (`zone_set_pageset_high_and_batch`): it counts as used, and the next load gets it first. A
+    // 128th is little beside the scenes' margins.
     let settings = match batch.need.init {
-        Init::Own => "echo 1000 > /proc/sys/vm/percpu_pagelist_high_fraction\n",
+        Init::Own => "echo 128 > /proc/sys/vm/percpu_pagelist_high_fraction\n",
         _ => "",
     };
     // The sleeping process keeps no stream open that the guest's end waits for.
@@ -404,7 +405,7 @@ mod tests {
         let plain = script(None, false);
         assert!(plain.contains("\nenv guest --test-threads=1 --exact rig::a rig::units;"), "{plain}");
         assert!(plain.contains("sleep 540 "), "{plain}");
-        assert!(plain.starts_with("echo 1000 > /proc/sys/vm/percpu_pagelist_high_fraction\n"), "{plain}");
+        assert!(plain.starts_with("echo 128 > /proc/sys/vm/percpu_pagelist_high_fraction\n"), "{plain}");
         assert!(script(Some(7), false).contains("\nenv ENFORCER_TEST_SEED=7 guest "));
         let soak = script(Some(7), true);
         let command =

@@ -104,6 +104,7 @@ fn it_runs_apart_and_with_all_it_has_to_know_before_the_kill() {
     let (mut filler, mut hog) = scene.creep();
     let decided = scene.wait("eviction.decided", "hog");
     assert!(decided["data"]["hook"]["allowedMs"].as_u64().unwrap() <= 30_000, "{decided}");
+    // An earlier decision is taken back if memory comes to light meanwhile.
     let signalled = scene.killed();
     let reported = &signalled["data"]["hook"];
     assert_eq!((&reported["outcome"], &reported["exitStatus"]), (&"exited".into(), &0.into()), "{signalled}");
@@ -112,7 +113,7 @@ fn it_runs_apart_and_with_all_it_has_to_know_before_the_kill() {
     scene.wait("eviction.completed", "hog");
     hog.wait_for_end(TIMEOUT).unwrap();
     let environment = hook.left("told").unwrap();
-    let id = decided["data"]["evictionId"].as_str().unwrap();
+    let id = signalled["data"]["evictionId"].as_str().unwrap();
     for line in [
         format!("ENFORCER_EVICTION_ID={id}"),
         String::from("ENFORCER_SIGNAL=memory.available"),
