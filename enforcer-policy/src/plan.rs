@@ -29,7 +29,7 @@ use crate::{
 pub struct CgroupPlan {
     /// Its path.
     pub path: CgroupPath,
-    /// Its values, in common with the cgroups of the same.
+    /// Its values; cgroups of equal values share them.
     pub values: Common<CgroupValues>,
 }
 

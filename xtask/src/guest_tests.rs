@@ -341,9 +341,9 @@ fn script(batch: &Batch, environment: Environment, timeout: Duration) -> String 
     };
     let patience = timeout.saturating_sub(LAST_WORDS).as_secs();
     let tests = batch.tests.join(" ");
-    // Scenes are sized by MemAvailable. Since Linux 6.7 each processor may hold back an eighth of the memory, shared by their
-    // number, of what is freed (`zone_set_pageset_high_and_batch`): it counts as used, and the next load gets it first. A
-    // 128th is little beside the scenes' margins.
+    // Scenes are sized by MemAvailable. Since Linux 6.7 the processors' lists of free pages may hold up to an eighth of the
+    // memory (`zone_set_pageset_high_and_batch`). MemAvailable does not count it, and the next load gets it first. A 128th
+    // is little beside the scenes' margins.
     let settings = match batch.need.init {
         Init::Own => "echo 128 > /proc/sys/vm/percpu_pagelist_high_fraction\n",
         _ => "",

@@ -77,4 +77,11 @@ mod tests {
         assert!(first != second);
         assert!(first == Common::from(vec![1, 2]), "by value");
     }
+
+    #[test]
+    fn it_is_written_as_the_value_itself() {
+        let written = postcard::to_stdvec(&[Common::from(7)]).unwrap();
+        assert_eq!(written, postcard::to_stdvec(&[7]).unwrap());
+        assert_eq!(postcard::from_bytes::<[Common<i32>; 1]>(&written).unwrap(), [Common::from(7)]);
+    }
 }

@@ -52,7 +52,7 @@ impl fmt::Display for PodUid {
 pub struct ContainerId([u8; Self::BYTES]);
 
 impl ContainerId {
-    /// Two digits each.
+    /// The length of every id; each byte is two digits.
     const BYTES: usize = 32;
 
     /// An id of 64 lower-case hexadecimal digits; `None` for anything else.

@@ -42,7 +42,7 @@ impl Labels {
         self.0.iter().map(|(key, value)| (&**key, &**value))
     }
 
-    /// Holds each key and value in common with whoever has the same from `texts`.
+    /// Shares each key and value with the other labels that were shared through `texts`.
     pub fn share(&mut self, texts: &mut LabelTexts) {
         self.0 = self.0.iter().map(|(key, value)| (texts.common(key), texts.common(value))).collect();
     }
@@ -52,12 +52,12 @@ impl Labels {
 #[derive(Debug, Default)]
 pub struct LabelTexts {
     known: HashSet<Arc<str>>,
-    /// With how many of them those are dropped that are not in use any longer.
+    /// At this size, texts that no pod has any longer are dropped.
     most: usize,
 }
 
 impl LabelTexts {
-    /// So many are held whether they are in use or not.
+    /// Up to this size, none are dropped.
     const FEW: usize = 64;
 
     fn common(&mut self, text: &Arc<str>) -> Arc<str> {
