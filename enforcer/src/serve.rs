@@ -29,8 +29,6 @@ mod usages;
 mod wake_throttle;
 
 pub(crate) use self::orders::{now, rfc3339};
-pub use crate::model::Common;
-
 pub use self::{
     admin::{Admin, Asked},
     allocatable::{AllocatableView, AmountsView, Requested, ReservationView},

@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     cgroup::{self, CgroupDir},
-    model::CgroupPath,
-    serve::{Common, ContainerView, Memories, MemoryView, OrderView, PodMemory, PodView, RankedView, View},
+    model::{CgroupPath, Common},
+    serve::{ContainerView, Memories, MemoryView, OrderView, PodMemory, PodView, RankedView, View},
 };
 
 /// How many of its events are shown.

@@ -15,8 +15,9 @@ use self::{
 use super::{Context, Failure, client, format};
 use crate::{
     daemon::{self, Evictors},
+    model::Common,
     sense::{self, Facility, Facts, HostFacts},
-    serve::{Common, Doctor, OrderView, PodView, Programs, View},
+    serve::{Doctor, OrderView, PodView, Programs, View},
 };
 
 #[derive(Debug, clap::Args)]

@@ -15,8 +15,9 @@ use super::{
     status::state,
 };
 use crate::{
+    model::Common,
     nearest::nearest,
-    serve::{Common, PodState, PodView, RankedView, RankingView, View},
+    serve::{PodState, PodView, RankedView, RankingView, View},
 };
 
 #[derive(Debug, clap::Args)]

@@ -18,7 +18,8 @@ use crate::{
     cgroup::{self, HostProgram, Problem},
     config::{Config, KubeletMemory, KubeletUnknown},
     journal::Journal,
-    serve::{Common, PodView, View},
+    model::Common,
+    serve::{PodView, View},
     threads, trust,
 };
 

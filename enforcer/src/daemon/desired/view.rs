@@ -3,13 +3,13 @@ use std::collections::BTreeMap;
 
 use super::{Desired, placing::Placing};
 use crate::{
-    model::{CgroupPath, Knowledge, PodUid, QosClass, ResourceName},
+    model::{CgroupPath, Common, Knowledge, PodUid, QosClass, ResourceName},
     policy::{
         self, PodPlan,
         admission::{Rejection, under_conditions},
         threshold::NodeCondition,
     },
-    serve::{Common, ContainerView, ControllerView, PodState, PodView, View},
+    serve::{ContainerView, ControllerView, PodState, PodView, View},
     source::{Entry, State},
 };
 
