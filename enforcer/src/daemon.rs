@@ -208,8 +208,7 @@ pub async fn run(
         evictors::settle(&mut config, threshold, host.node.memory_bytes);
         load = evictors::settling(load, threshold.clone(), host.node.memory_bytes);
     }
-    let only_observes = container_node::settle(&mut config, host.container.as_ref(), kubelets);
-    incompatible_host::check(&config, &host, kubelets)?;
+    let (mut config, only_observes) = fit::checked(config, &host, kubelets)?;
     let taken = unless_stopped(&mut signals, start::take(&config)).await?;
     let Some((instance_lock, observe)) = taken else { return Ok(Ended::Stopped) };
     if kubelets {

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 mod acting;
 mod arriving;
 mod brief;
+mod contain;
 mod cpus;
 mod hanging;
 mod named;

@@ -61,12 +61,16 @@ pub struct Evictors {
 /// What this process finds of other evictors, and which values a daemon here would have; `None` where no kubelet owns the
 /// pods' cgroups. `pods` are those that the daemon knows.
 pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Option<Evictors>> {
-    let Host { machine_name, boot_id, node, container, .. } = Host::read(config)?;
-    if !ownership::kubelet_owns_cgroups(config, &boot_id) {
-        return Ok(None);
+    Ok(evictors_on(config, &Host::read(config)?, pods))
+}
+
+fn evictors_on(config: &Config, host: &Host, pods: &[Common<PodView>]) -> Option<Evictors> {
+    let Host { machine_name, boot_id, node, container, .. } = host;
+    if !ownership::kubelet_owns_cgroups(config, boot_id) {
+        return None;
     }
     let mut config = config.clone();
-    let kubelet = KubeletThreshold::new(&config, &Access::new(&config, &machine_name)).read(Duration::ZERO);
+    let kubelet = KubeletThreshold::new(&config, &Access::new(&config, machine_name)).read(Duration::ZERO);
     config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     // What a user may not see says nothing of the daemon.
     let is_seen = kubelet.as_ref().err().is_none_or(|unknown| !unknown.is_for_lack_of_rights());
@@ -77,21 +81,25 @@ pub fn evictors(config: &Config, pods: &[Common<PodView>]) -> anyhow::Result<Opt
         .map(|problem| problem.message);
     let observes = container_node::settle(&mut config, container.as_ref(), true);
     let problems = problems.chain(others).chain(observes).collect();
-    Ok(Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems }))
+    Some(Evictors { notes: config.beside_kubelet(&kubelet, node.memory_bytes), problems })
 }
 
 /// The configuration as a daemon would have it here: with the defaults beside a kubelet, where one owns the pods' cgroups.
 pub fn settled(config: &Config) -> anyhow::Result<Config> {
-    let (Host { machine_name, boot_id, node, container, .. }, mut config) =
-        (Host::read(config)?, config.clone());
-    if ownership::kubelet_owns_cgroups(&config, &boot_id) {
+    Ok(settled_on(config, &Host::read(config)?))
+}
+
+fn settled_on(config: &Config, host: &Host) -> Config {
+    let Host { machine_name, boot_id, node, container, .. } = host;
+    let mut config = config.clone();
+    if ownership::kubelet_owns_cgroups(&config, boot_id) {
         container_node::settle(&mut config, container.as_ref(), true);
-        let access = Access::new(&config, &machine_name);
-        ownership::follow_kubelet(&mut config, &boot_id, &access.running_kubelet());
+        let access = Access::new(&config, machine_name);
+        ownership::follow_kubelet(&mut config, boot_id, &access.running_kubelet());
         let kubelet = KubeletThreshold::new(&config, &access).read(Duration::ZERO);
         config.settle_beside_kubelet(&kubelet, node.memory_bytes);
     }
-    Ok(config)
+    config
 }
 
 /// Fills in the defaults beside a kubelet, by its flags and files: nothing waits for the kubelet at the start.
@@ -251,7 +259,7 @@ fn is_talos_with_handler(os_release: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MemoryAvailableSource, Ownership};
+    use crate::config::{MemoryAvailableSource, Mode, Ownership, PodSource};
 
     #[test]
     fn a_configuration_gets_the_defaults_beside_a_kubelet_only_there() {
@@ -261,6 +269,25 @@ mod tests {
         };
         assert_eq!(source(Ownership::Kubelet), MemoryAvailableSource::Kubelet);
         assert_eq!(source(Ownership::Enforcer), MemoryAvailableSource::MemAvailable);
+    }
+
+    #[test]
+    fn a_replay_and_doctor_take_a_node_that_is_a_container_as_only_observing() {
+        let enforcing = |ownership| {
+            // It asks no kubelet.
+            let pod_source = PodSource::Static;
+            Config { mode: Mode::Enforce, ownership, pod_source, ..Config::default() }
+        };
+        let (kind, machine) = (Host::of_kind(), Host { container: None, ..Host::of_kind() });
+        let becomes = |ownership, host: &Host| settled_on(&enforcing(ownership), host).mode;
+        assert_eq!(becomes(Ownership::Kubelet, &kind), Mode::Observe);
+        assert_eq!(becomes(Ownership::Kubelet, &machine), Mode::Enforce);
+        assert_eq!(becomes(Ownership::Enforcer, &kind), Mode::Enforce);
+        let is_said = |host: &Host| {
+            let found = evictors_on(&enforcing(Ownership::Kubelet), host, &[]).unwrap();
+            found.problems.iter().any(|problem| problem.contains("the node is a container itself"))
+        };
+        assert_eq!([&kind, &machine].map(is_said), [true, false]);
     }
 
     #[test]

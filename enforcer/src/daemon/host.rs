@@ -50,6 +50,21 @@ impl Host {
         let systemd = cgroup::is_there();
         Ok(Self { name, machine_name, boot_id, node, systemd, pid_namespace, cpus, container })
     }
+
+    /// A node that is a container, with a PID namespace and an init of its own.
+    #[cfg(test)]
+    pub(super) fn of_kind() -> Self {
+        Self {
+            name: String::from("kind"),
+            machine_name: String::from("kind"),
+            boot_id: String::from("boot"),
+            node: crate::sample::node(),
+            systemd: Err(Absent::Init),
+            pid_namespace: Some(PidNamespace::new(4, 7)),
+            cpus: "0-3".parse().ok(),
+            container: Some(String::from("it is a node of kind (/kind/product_uuid)")),
+        }
+    }
 }
 
 fn read(path: &str) -> anyhow::Result<String> {

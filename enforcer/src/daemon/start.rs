@@ -204,7 +204,7 @@ pub(super) fn permits(config: &Config, kubelets: bool, journal: &Journal) -> Per
         emit::degraded(
             journal,
             "ownership",
-            "the kubelet owns the pods' cgroups here, so nothing is written to them; where no kubelet is, set ownership: \
+            "the kubelet owns the pods' cgroups here, so no limits are kept in them; where no kubelet is, set ownership: \
              enforcer (once one was seen, it owns them until the next boot)",
         );
     }

@@ -361,9 +361,10 @@ async fn a_container_is_named_in_the_list_of_the_spec_that_it_is_in() {
     sink.stop().await;
 }
 
-/// Neither the sink nor what evicts at the API server does anything there for what is decided only.
+/// Neither the sink nor what evicts at the API server does anything there for what is decided only. What has happened has
+/// its Events all the same.
 #[tokio::test]
-async fn a_dry_run_sends_nothing_to_the_api_server() {
+async fn a_dry_run_asks_for_no_eviction_and_has_an_event_of_one_only_if_that_is_wanted() {
     let scene = Scene::new().await;
     let Ground { journal, state_dir, api_server, .. } = &scene.ground;
     let settings = ApiSettings::default();
@@ -371,20 +372,23 @@ async fn a_dry_run_sends_nothing_to_the_api_server() {
     let mut sink = scene.start(false);
     scene.decide(true);
     // What follows it in the log has been read after it.
-    scene.fail("later");
-    assert_eq!(scene.pods(1).await, ["later"]);
+    scene.kill(&["web"]);
+    scene.stall("memoryHigh");
+    scene.stall("directReclaim");
+    let happened = ["OOMKilling", "MemoryThrottled", "MemoryStalled"];
+    assert_eq!(scene.reasons(3).await, happened);
     sink.stop().await;
     drop(evictions);
     let is_plain =
         |asked: &crate::specs::fake_api::Asked| asked.target == "/api/v1" || asked.target == EVENTS;
     let asked = scene.api.asked();
     assert!(asked.iter().all(is_plain), "{asked:?}");
-    assert_eq!(scene.api.changed().len(), 1);
-    // The configured types are sent.
+    assert_eq!(scene.api.changed().len(), 3);
+    // With `dryRun` of the sink the decision has one.
     let mut sink = scene.start(true);
     scene.decide(true);
     scene.decide(false);
     scene.signal("SIGKILL");
-    assert_eq!(scene.reasons(3).await, ["EvictionFailed", "WouldEvict", "Evicted"]);
+    assert_eq!(scene.reasons(5).await[3..], ["WouldEvict", "Evicted"]);
     sink.stop().await;
 }
